@@ -25,96 +25,79 @@ Start = Callable[..., Awaitable["Recorder"]]
 ACTIONS = [{"id": "a"}, {"id": "b"}]
 
 
-def because(kind: str, status: str, reason: str = "", message: str = "") -> Raw:
-    return {"type": kind, "status": status, "reason": reason, "message": message}
+def warning(reason: str, message: str) -> Event:
+    return Event(reason, message, warning=True)
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "condition", "event"),
-    [
-        (None, "Pending", {}, Event("Prepared", "2 actions, waiting for the agent")),
-        ("Pending", "Scheduled", {}, Event("Scheduled", "given to the agent")),
-        ("Scheduled", "Running", {}, Event("Running", "the agent has started the first of 2 actions")),
-        ("Running", "Succeeded", {}, Event("Succeeded", "all 2 actions have succeeded")),
-        (
-            "Scheduled",
-            "Pending",
-            because("Started", "False", "Busy", "runs another"),
-            Event("Returned", "the agent does not take it now: Busy: runs another", warning=True),
-        ),
-        (
-            "Running",
-            "Failed",
-            because("Succeeded", "False", "NoDisk", "there is none"),
-            Event("NoDisk", "there is none", warning=True),
-        ),
-        (
-            "Running",
-            "Cancelling",
-            because("Succeeded", "Unknown", "Cancelling", "the Workflow was deleted"),
-            Event("Cancelling", "the Workflow was deleted"),
-        ),
-        (
-            "Cancelling",
-            "Canceled",
-            because("Succeeded", "False", "CancelTimeout", "it may still run"),
-            Event("CancelTimeout", "it may still run", warning=True),
-        ),
-        (
-            "Cancelling",
-            "Canceled",
-            because("Succeeded", "False", "Canceled", "stopped"),
-            Event("Canceled", "stopped"),
-        ),
-        (
-            None,
-            None,
-            because("Prepared", "False", "HardwareNotFound", "there is no Hardware"),
-            Event("HardwareNotFound", "there is no Hardware", warning=True),
-        ),
-        ("Running", "Running", {}, None),
-    ],
-)
-def test_each_change_of_state_has_its_words(
-    before: str | None, after: str | None, condition: Raw, event: Event | None
-) -> None:
-    new = make_workflow(after, actions=ACTIONS, conditions=[condition])
+# The states before and after, the condition (type, status, reason, message), and the event.
+CHANGES: dict[str, tuple[str | None, str | None, tuple[str, str, str, str] | None, Event | None]] = {
+    "prepared": (None, "Pending", None, Event("Prepared", "2 actions, waiting for the agent")),
+    "scheduled": ("Pending", "Scheduled", None, Event("Scheduled", "given to the agent")),
+    "running": ("Scheduled", "Running", None, Event("Running", "the agent has started the first of 2 actions")),
+    "succeeded": ("Running", "Succeeded", None, Event("Succeeded", "all 2 actions have succeeded")),
+    "returned": (
+        *("Scheduled", "Pending", ("Started", "False", "Busy", "runs another")),
+        warning("Returned", "the agent does not take it now: Busy: runs another"),
+    ),
+    "failed": (
+        *("Running", "Failed", ("Succeeded", "False", "NoDisk", "there is none")),
+        warning("NoDisk", "there is none"),
+    ),
+    "cancelling": (
+        *("Running", "Cancelling", ("Succeeded", "Unknown", "Cancelling", "the Workflow was deleted")),
+        Event("Cancelling", "the Workflow was deleted"),
+    ),
+    "by force": (
+        *("Cancelling", "Canceled", ("Succeeded", "False", "CancelTimeout", "it may still run")),
+        warning("CancelTimeout", "it may still run"),
+    ),
+    "canceled": (
+        *("Cancelling", "Canceled", ("Succeeded", "False", "Canceled", "stopped")),
+        Event("Canceled", "stopped"),
+    ),
+    "waits": (
+        *(None, None, ("Prepared", "False", "HardwareNotFound", "there is no Hardware")),
+        warning("HardwareNotFound", "there is no Hardware"),
+    ),
+    "no change": ("Running", "Running", None, None),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_each_change_of_state_has_its_words(name: str) -> None:
+    before, after, said, event = CHANGES[name]
+    conditions = [dict(zip(("type", "status", "reason", "message"), said, strict=True))] if said else []
+    new = make_workflow(after, actions=ACTIONS, conditions=conditions)
     if after is None:
-        new["status"] = {"conditions": [condition]}
+        new["status"] = {"conditions": conditions}
     assert event_for(new, make_workflow(before)) == event
     assert event_for(new, new) is None
+    if before is not None:
+        assert event_for(new, None) is None, "what there was before is no news"
+
+
+def made(workflow: Raw, event: Event, host: str = "h", now: float = 1_800_000_000) -> Raw:
+    return manifest(workflow, WORKFLOW, event, component="c", host=host, now=now)
 
 
 def test_an_event_is_one_that_kubernetes_takes() -> None:
     workflow = make_workflow("Failed", name="n" * 253)
-    made = manifest(
-        workflow, WORKFLOW, Event("R", "m" * 5000, warning=True), component="c", host="host", now=1_800_000_000
-    )
-    assert len(made["metadata"]["name"]) <= 253
-    assert made["metadata"]["namespace"] == made["involvedObject"]["namespace"] == "d"
-    assert made["involvedObject"]["uid"] == workflow["metadata"]["uid"]
-    assert len(made["message"]) == 1024
-    assert made["firstTimestamp"] == "2027-01-15T08:00:00Z"
+    event = made(workflow, warning("R", "m" * 5000))
+    assert len(event["metadata"]["name"]) <= 253
+    assert event["metadata"]["namespace"] == event["involvedObject"]["namespace"] == "d"
+    assert event["involvedObject"]["uid"] == workflow["metadata"]["uid"]
+    assert (len(event["message"]), event["firstTimestamp"]) == (1024, "2027-01-15T08:00:00Z")
+    assert [each["type"] for each in (event, made(workflow, Event("R", "m")))] == ["Warning", "Normal"]
 
 
 def test_the_same_news_has_the_same_name_and_other_news_another() -> None:
     def name(workflow: Raw, reason: str, host: str = "h") -> Any:
-        return manifest(workflow, WORKFLOW, Event(reason, "m"), component="c", host=host, now=1)["metadata"]["name"]
+        return made(workflow, Event(reason, "m"), host, 1)["metadata"]["name"]
 
     workflow = make_workflow("Pending")
     assert name(workflow, "a") == name(workflow, "a", "other host")
     later = make_workflow("Pending", lastTransitioned="2027-01-15T09:00:00Z")
     assert len({name(workflow, "a"), name(workflow, "b"), name(later, "a")}) == 3
-
-
-def test_what_there_was_before_is_no_news() -> None:
-    assert event_for(make_workflow("Scheduled"), None) is None
-
-
-@pytest.mark.parametrize(("warning", "kind"), [(True, "Warning"), (False, "Normal")])
-def test_what_an_operator_has_to_look_after_is_a_warning_and_nothing_else_is(warning: bool, kind: str) -> None:
-    event = Event("R", "m", warning)
-    assert manifest(make_workflow("Failed"), WORKFLOW, event, component="c", host="host", now=1.0)["type"] == kind
 
 
 # --- how many are written, and when ---
@@ -178,38 +161,19 @@ async def test_twenty_a_second_may_follow_the_first_hundred(start: Start) -> Non
 
 
 @virtual
-async def test_they_wait_until_nothing_happens_for_a_moment(start: Start) -> None:
+@pytest.mark.parametrize(
+    ("count", "then", "taken"), [(3, 0.06, 3), (250, 0.045, 100)], ids=["a moment", "ten seconds at most"]
+)
+async def test_they_wait_until_nothing_happens_for_a_moment_but_not_for_ever(
+    start: Start, count: int, then: float, taken: int
+) -> None:
     events = await start(settle=0.05)
-    for name in flood(3):
-        events.record(name)
+    for name in flood(count):
         await elapse(0.04)
         assert events.taken == 0, "another may come"
-    await elapse(0.02)
-    assert events.taken == 3
-
-
-@virtual
-async def test_they_do_not_wait_for_ever_where_something_happens_all_the_time(start: Start) -> None:
-    events = await start(settle=0.05)
-    for name in flood(249):
-        assert events.taken == 0
         events.record(name)
-        await elapse(0.04)
-    events.record("last")
-    await elapse(0.045)
-    assert events.taken == 100, "ten seconds after the first"
-
-
-@virtual
-async def test_thousand_that_wait_are_kept_and_the_next_is_dropped_and_said(
-    start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
-    events = await start(settle=1.0)
-    events.record(*flood(1000))
-    assert warned(caplog) == []
-    events.record("more")
-    assert len(warned(caplog)) == 1
-    assert "not written, 1 so far" in warned(caplog)[0]
+    await elapse(then)
+    assert events.taken == taken
 
 
 @virtual
@@ -217,6 +181,11 @@ async def test_a_flood_becomes_few_writes_and_one_warning_and_does_not_drop_thos
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     events = await start()
+    events.record(*flood(1000))
+    assert warned(caplog) == []
+    events.record("more")
+    assert len(warned(caplog)) == 1
+    assert "not written, 1 so far" in warned(caplog)[0]
     events.record(*flood(3000))
     events.api.put(objects.workflow("victim", namespace="other"))
     events.record("victim", namespace="other")
@@ -249,7 +218,7 @@ async def test_events_that_can_not_be_written_stop_nothing(
 
 
 @virtual
-async def test_who_does_not_lead_says_nothing(start: Start) -> None:
+async def test_who_does_not_lead_says_nothing() -> None:
     idle = Recorder()
     idle.record("w")
     idle.task = asyncio.create_task(idle.recorder.run())

@@ -168,6 +168,12 @@ class Rig:
     def set_state(self, name: str, state: str, **status: Any) -> None:
         self.api.change(WORKFLOW, name, "d", status={"state": state, **status})
 
+    def reboots(self, name: str = "w") -> None:
+        """Have the Workflow run its last action, which reboots the machine."""
+        first, last = self.read(name)["status"]["actions"]
+        rebooting = {**last, "state": "Running", "rendered": {**last["rendered"], "reboots": True}}
+        self.set_state(name, "Running", actions=[{**first, "state": "Succeeded"}, rebooting])
+
     def state(self, name: str = "w") -> str:
         state: str = self.read(name)["status"]["state"]
         return state
@@ -254,29 +260,31 @@ class Certified:
 Certify = Callable[..., Certified]
 
 
-@pytest.fixture(scope="session")
-def authority() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """Who signs what `certify` makes."""
+Signer = tuple[x509.Certificate, ec.EllipticCurvePrivateKey]
+
+
+def _authority() -> Signer:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
-    return _root(name, key), key
-
-
-@pytest.fixture(scope="session")
-def foreign_authority() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """One that calls itself as ours does."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    return _root(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")]), key), key
-
-
-def _root(name: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.Certificate:
     constraints = x509.BasicConstraints(ca=True, path_length=None)
     builder = _builder(name, name, key, 60).add_extension(constraints, critical=True)
-    return builder.add_extension(AUTHORITY_USAGE, critical=True).sign(key, hashes.SHA256())
+    return builder.add_extension(AUTHORITY_USAGE, critical=True).sign(key, hashes.SHA256()), key
 
 
 @pytest.fixture(scope="session")
-def certify(authority: tuple[x509.Certificate, ec.EllipticCurvePrivateKey]) -> Certify:
+def authority() -> Signer:
+    """Who signs what `certify` makes."""
+    return _authority()
+
+
+@pytest.fixture(scope="session")
+def foreign_authority() -> Signer:
+    """One that calls itself as ours does."""
+    return _authority()
+
+
+@pytest.fixture(scope="session")
+def certify(authority: Signer) -> Certify:
     """`certify(common="", alternative=[], days=1, begins=-30)`: a certificate that begins and ends in so many days.
 
     `also` are more extensions; `signer` is who signs it instead of `authority`.
@@ -288,7 +296,7 @@ def certify(authority: tuple[x509.Certificate, ec.EllipticCurvePrivateKey]) -> C
         days: float = 1,
         begins: float = -30,
         also: Sequence[x509.ExtensionType] = (),
-        signer: tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None = None,
+        signer: Signer | None = None,
     ) -> Certified:
         issuer, signer_key = signer or authority
         key = ec.generate_private_key(ec.SECP256R1())

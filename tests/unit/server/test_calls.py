@@ -7,6 +7,7 @@ import logging
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -17,6 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from proto import metadata
 from proto import workflow_pb2 as pb
+from tests.support.objects import MAC
 from tests.unit.server.conftest import Rig, started
 from tests.waiting import PATIENCE_SECONDS, until
 from tink.kube.cache import AWAY_SECONDS
@@ -26,7 +28,7 @@ from tink.server.connections.accounts import Limits
 from tink.server.connections.concurrency import ConcurrencyLimiter
 from tink.server.connections.guard import Guard
 
-MAC, OTHER = "52:54:00:00:00:01", "52:54:00:00:00:09"
+OTHER = "52:54:00:00:00:09"
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 
 
@@ -47,42 +49,22 @@ def bearer(token: str) -> Any:
     return ((metadata.AUTHORIZATION, f"Bearer {token}"),)
 
 
-async def open_stream(rig: Rig, token: str | None, agent_id: str = MAC) -> Any:
-    stub = rig.agent().stub
+def open_stream(rig: Rig, token: str | None, agent_id: str = MAC) -> Any:
     request = pb.GetWorkflowsRequest(agent_id=agent_id)
-    return stub.GetWorkflows(request, metadata=bearer(token) if token is not None else ())
+    return rig.agent().stub.GetWorkflows(request, metadata=bearer(token) if token is not None else ())
 
 
 async def test_a_token_opens_the_stream_and_the_machine_gets_a_new_one(rig: Rig, keys: TokenKeys) -> None:
-    call = await open_stream(rig, keys.mint(MAC, rig.now - 1800))
+    call = open_stream(rig, keys.mint(MAC, rig.now - 1800))
     given = dict(await call.initial_metadata())[metadata.TOKEN]
     found = keys.verify(given, rig.now)
     assert (found.mac, found.expires) == (MAC, int(rig.now) + 3600)
 
 
-async def test_a_foreign_token_is_refused_and_the_named_machine_hears_of_it(
-    rig: Rig, keys: TokenKeys, caplog: pytest.LogCaptureFixture
-) -> None:
-    token = keys.mint(OTHER, rig.now)
-    for _ in range(20):
-        call = await open_stream(rig, token)
-        assert await call.code() is grpc.StatusCode.PERMISSION_DENIED
-    assert "its token is that of 52:54:00:00:00:09" in await call.details()
-    assert [(seen.hardware, seen.agent_id, str(seen.kind)) for seen in rig.seen] == [("d/h", MAC, "refused")]
-    assert len([record for record in caplog.records if "refused" in record.message]) == 1
-    assert token not in caplog.text
-
-
-async def test_no_token_is_not_a_wrong_token(rig: Rig, keys: TokenKeys) -> None:
+async def test_stream_and_events_need_the_machines_token_and_none_is_not_a_wrong_one(rig: Rig, keys: TokenKeys) -> None:
     rig.workflow(state="Scheduled")
-    call = await open_stream(rig, None)
-    assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert await open_stream(rig, None).code() is grpc.StatusCode.UNAUTHENTICATED
     assert (await rig.agent().refused(started("a0")))[0] is grpc.StatusCode.UNAUTHENTICATED
-    assert rig.state() == "Scheduled"
-
-
-async def test_events_need_the_machines_token_too(rig: Rig, keys: TokenKeys) -> None:
-    rig.workflow(state="Scheduled")
     request, stub = pb.PublishEventRequest(event=started("a0")), rig.agent().stub
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await stub.PublishEvent(request, metadata=bearer(keys.mint(OTHER, rig.now)))
@@ -96,21 +78,14 @@ async def test_a_stream_ends_in_time_for_its_token_to_be_renewed(
     rig: Rig, keys: TokenKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rig.server._callers._authorizer._tokens, "lifetime", 0.4)
-    call = await open_stream(rig, keys.mint(MAC, rig.now))
+    call = open_stream(rig, keys.mint(MAC, rig.now))
     assert await call.code() is grpc.StatusCode.UNAVAILABLE
     assert await call.details() == "connect again, and the token is renewed"
 
 
-async def test_a_machine_that_gets_another_mac_loses_its_stream(rig: Rig, keys: TokenKeys) -> None:
-    call = await open_stream(rig, keys.mint(MAC, rig.now), "h")
-    await call.initial_metadata()
-    rig.machine(mac="52:54:00:00:00:0b", ip="192.0.2.1")
-    assert await call.code() is grpc.StatusCode.PERMISSION_DENIED
-
-
 async def test_a_stream_lives_by_the_token_that_it_was_given(rig: Rig, keys: TokenKeys) -> None:
     """The one that opened it may have ended when something of the Hardware changes."""
-    call = await open_stream(rig, keys.mint(MAC, rig.now - 3500))
+    call = open_stream(rig, keys.mint(MAC, rig.now - 3500))
     await call.initial_metadata()
     rig.now += 1000
     rig.machine(ip="192.0.2.1")
@@ -123,46 +98,33 @@ async def test_a_stream_lives_by_the_token_that_it_was_given(rig: Rig, keys: Tok
 # --- what gRPC's tools ask ---
 
 
-async def health(rig: Rig, service: str = "") -> Any:
-    stub: Any = health_pb2_grpc.HealthStub(rig.agent().channel)
-    return (await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=PATIENCE_SECONDS)).status
-
-
-async def healthy(rig: Rig, status: Any = SERVING) -> bool:
-    return bool(await health(rig) == status)
-
-
-async def test_a_server_is_healthy_when_it_knows_the_machines(rig: Rig) -> None:
+async def test_load_balancer_hears_whether_the_server_knows_the_machines_reaches_the_api_and_stops(rig: Rig) -> None:
     rig.workflows.listed(done=False)
-    await rig.start()
-    service = pb.DESCRIPTOR.services_by_name["WorkflowService"].full_name
-    assert [await health(rig), await health(rig, service)] == [NOT_SERVING, NOT_SERVING]
-    rig.workflows.listed()
-    await until(lambda: healthy(rig))
-    assert await health(rig, service) == SERVING
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await health(rig, "what")
-    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
-
-
-async def test_a_load_balancer_hears_of_the_end_before_connections_break(rig: Rig) -> None:
-    await rig.start(stop_grace=0.5)
+    await rig.start(stop_grace=PATIENCE_SECONDS)
     stub: Any = health_pb2_grpc.HealthStub(rig.agent().channel)
+    service = pb.DESCRIPTOR.services_by_name["WorkflowService"].full_name
     watch = stub.Watch(health_pb2.HealthCheckRequest())
-    while (await watch.read()).status != SERVING:
-        pass
-    stopping = asyncio.ensure_future(rig.server.stop())
-    assert (await watch.read()).status == NOT_SERVING
-    await stopping
 
+    async def becomes(status: Any) -> None:
+        assert (await watch.read()).status == status
+        for name in ("", service):
+            answer = await stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=PATIENCE_SECONDS)
+            assert answer.status == status
 
-async def test_a_load_balancer_hears_that_the_api_is_away_and_that_it_is_back(rig: Rig) -> None:
-    await rig.start()
-    await until(lambda: healthy(rig))
+    await becomes(NOT_SERVING)
+    rig.workflows.listed()
+    await becomes(SERVING)
     rig.workflows.failing_for = AWAY_SECONDS + 1
-    await until(lambda: healthy(rig, NOT_SERVING))
+    await becomes(NOT_SERVING)
     rig.workflows.failing_for = 0.0
-    await until(lambda: healthy(rig))
+    await becomes(SERVING)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.Check(health_pb2.HealthCheckRequest(service="what"), timeout=PATIENCE_SECONDS)
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+    stopping = asyncio.ensure_future(rig.server.stop())
+    assert (await watch.read()).status == NOT_SERVING, "before connections break"
+    watch.cancel()
+    await stopping
 
 
 async def test_calls_are_counted_by_method_and_by_how_they_ended(rig: Rig) -> None:
@@ -256,42 +218,41 @@ async def test_one_address_can_not_take_the_places_of_others(
     assert len(caplog.records) == 1, "a flood is one line"
 
 
-class _Context:
-    def __init__(self, address: str) -> None:
-        self._address = address
-
-    def peer(self) -> str:
-        return f"ipv4:{self._address}:4711"
-
-
 def test_others_have_their_places_while_one_address_has_used_up_its_own() -> None:
     limiter = ConcurrencyLimiter(8, 3, Guard(Limits(100, 100)), time.monotonic)
     with ExitStack() as places:
+
+        def take(address: str) -> None:
+            context: Any = SimpleNamespace(peer=lambda: f"ipv4:{address}:4711")
+            places.enter_context(limiter._place(context))
+
         for _ in range(3):
-            places.enter_context(limiter._place(_Context("192.0.2.1")))  # type: ignore[arg-type]
+            take("192.0.2.1")
         with pytest.raises(Exception, match=r"192\.0\.2\.1 has 3 calls open already"):
-            places.enter_context(limiter._place(_Context("192.0.2.1")))  # type: ignore[arg-type]
+            take("192.0.2.1")
         for address in ("192.0.2.2", *["127.0.0.1"] * 4):
-            places.enter_context(limiter._place(_Context(address)))  # type: ignore[arg-type]
+            take(address)
         with pytest.raises(Exception, match="as many calls as it can"):
-            places.enter_context(limiter._place(_Context("192.0.2.3")))  # type: ignore[arg-type]
+            take("192.0.2.3")
     assert limiter._calls == 0
     assert not limiter._by_address, "no address is remembered whose calls have ended"
 
 
 async def test_an_agent_that_connects_a_thousand_times_fills_no_log(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
+    begin = time.monotonic()
     await rig.serve()
     flood = rig.agent()
     calls = [flood.stub.GetWorkflows(pb.GetWorkflowsRequest(agent_id=MAC)) for _ in range(1000)]
     await until(lambda: sum(call.done() for call in calls) >= 999)
-    codes = [await call.code() for call in calls if call.done()]
-    # Some come before gRPC's client knows how many a connection may have.
-    refused = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE)
-    assert sum(code in refused for code in codes) > 900
-    assert rig.kinds().count("connected") < 40
-    assert rig.kinds().count("refused") == 1
-    assert len(caplog.records) < 100
+    codes = {await call.code() for call in calls if call.done()}
+    assert grpc.StatusCode.RESOURCE_EXHAUSTED in codes
+    # Some come before gRPC's client knows how many a connection may have; of those that connect, the newest is served.
+    assert codes <= {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED}
+    seconds = time.monotonic() - begin
+    assert rig.kinds().count("connected") <= 21 + seconds, "twenty, and one a second"
+    assert 1 <= rig.kinds().count("refused") <= 1 + seconds / 10
+    assert len(caplog.records) < 5 * (21 + seconds)
 
 
 # --- what is no message ---
@@ -319,10 +280,8 @@ async def test_what_is_no_message_is_answered_and_not_logged_as_our_fault(
 
 async def test_a_message_that_is_too_large_is_refused_before_it_is_read(rig: Rig) -> None:
     await rig.start()
-    code, words = await raw_call(rig, "PublishEvent", b"\x0a" * (300 << 10))
-    while (
-        code is grpc.StatusCode.UNAVAILABLE
-    ):  # the guard may end the connection before gRPC has read the whole message
+    code = grpc.StatusCode.UNAVAILABLE
+    while code is grpc.StatusCode.UNAVAILABLE:  # the guard may end the connection while gRPC reads the message
         code, words = await raw_call(rig, "PublishEvent", b"\x0a" * (300 << 10))
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "larger than max" in words

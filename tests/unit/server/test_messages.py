@@ -6,7 +6,7 @@ import pytest
 
 from proto import workflow_pb2 as pb
 from tink.api.v1alpha2 import Raw
-from tink.server.messages import MalformedEventError, UnsendableError, describe, event_of, start_command, stop_command
+from tink.server.messages import MalformedEventError, UnsendableError, describe, event_of, start_command
 from tink.workflow import events
 
 
@@ -22,29 +22,21 @@ def test_start_command_carries_all_of_an_action() -> None:
         "pidNamespace": "host",
         "timeout": 5,
     }
-    actions = [{"id": "a0", "rendered": rendered}, {"id": "a1", "rendered": {"name": "m", "image": "j"}}]
+    # In a namespace of its own, reboot(2) ends the container, and kexec is refused.
+    plain, reboots = {"name": "m", "image": "j", "reboots": False}, {"name": "m", "image": "j", "reboots": True}
+    actions = [{"id": f"a{at}", "rendered": each} for at, each in enumerate((rendered, plain, reboots))]
     workflow = {"metadata": {"uid": "u"}, "status": {"actions": actions}}
     message = start_command(workflow).start_workflow.workflow
     full = pb.Workflow.Action(
         id="a0", name="n", image="i", cmd="c", args=["x", "y"], env={"K": "v"}, volumes=["/a:/b:ro"]
     )
     full.ns.net = full.ns.pid = "host"
-    assert message == pb.Workflow(workflow_id="u", actions=[full, pb.Workflow.Action(id="a1", name="m", image="j")])
+    restarting = pb.Workflow.Action(id="a2", name="m", image="j")
+    restarting.ns.pid = "host"
+    others = [pb.Workflow.Action(id="a1", name="m", image="j"), restarting]
+    assert message == pb.Workflow(workflow_id="u", actions=[full, *others])
     assert not message.actions[1].HasField("cmd")
     assert not message.actions[1].HasField("ns")
-
-
-def test_an_action_that_restarts_the_machine_is_in_the_machines_own_pid_namespace() -> None:
-    """In one of its own, reboot(2) ends the container, and kexec is refused."""
-    rendered = {"name": "n", "image": "i", "reboots": True}
-    workflow = {"metadata": {"uid": "u"}, "status": {"actions": [{"id": "a", "rendered": rendered}]}}
-    assert start_command(workflow).start_workflow.workflow.actions[0].ns.pid == "host"
-    rendered["reboots"] = False
-    assert not start_command(workflow).start_workflow.workflow.actions[0].HasField("ns")
-
-
-def test_stop_command() -> None:
-    assert stop_command("u").stop_workflow.workflow_id == "u"
 
 
 def test_events_of_all_kinds() -> None:

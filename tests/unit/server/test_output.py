@@ -45,11 +45,12 @@ def outputs(rig: Rig) -> list[AgentActivity]:
 
 async def test_lines_are_told_of_the_machine_the_workflow_and_the_action_by_their_names(rig: Rig) -> None:
     await rig.serve("Running")
-    await send(rig, piece("one", "two", dropped=3), piece("three", action="a1"))
+    await send(rig, piece("one", "two", dropped=3), piece("three", action="a1"), piece("x", action="no-such"))
     first, second = outputs(rig)
     assert (first.hardware, first.workflow, first.action) == ("d/h", "d/w", "first")
     assert (first.message, first.lines, first.dropped) == ("action first: two", ("one", "two"), 3)
     assert (second.action, second.lines) == ("second", ("three",))
+    assert (await refused(rig, piece("x", workflow="no-such")))[0] is grpc.StatusCode.NOT_FOUND
 
 
 async def test_output_from_elsewhere_than_the_machine_is_marked(rig: Rig) -> None:
@@ -65,31 +66,16 @@ async def test_output_from_elsewhere_than_the_machine_is_marked(rig: Rig) -> Non
     ]
 
 
-async def test_a_foreign_machine_cannot_speak_into_anothers_journey(rig: Rig) -> None:
-    await rig.start()
-    rig.machine(ip="192.0.2.1")
-    rig.workflow(state="Running")
-    code, text = await refused(rig, piece("forged"))
-    assert code is grpc.StatusCode.PERMISSION_DENIED
-    assert "127.0.0.1 can't speak for the machine of this Workflow" in text
-    assert not outputs(rig)
-
-
 async def test_right_to_speak_is_asked_for_with_every_piece(rig: Rig) -> None:
     await rig.serve()
     rig.machine("other", "52:54:00:00:00:02", "192.0.2.2")
     rig.workflow(state="Running")
     rig.workflow("theirs", state="Running", hardware="other")
-    code, _ = await refused(rig, piece("mine"), piece("forged", workflow="uid-theirs"))
-    assert code is grpc.StatusCode.PERMISSION_DENIED
+    for pieces in ([piece("mine"), piece("forged", workflow="uid-theirs")], [piece("forged", workflow="uid-theirs")]):
+        code, text = await refused(rig, *pieces)
+        assert code is grpc.StatusCode.PERMISSION_DENIED
+        assert "127.0.0.1 can't speak for the machine of this Workflow" in text
     assert [each.lines for each in outputs(rig)] == [("mine",)]
-
-
-async def test_output_of_what_does_not_exist_is_nobodys(rig: Rig) -> None:
-    await rig.serve("Running")
-    assert (await refused(rig, piece("x", workflow="no-such")))[0] is grpc.StatusCode.NOT_FOUND
-    await send(rig, piece("x", action="no-such"))
-    assert not outputs(rig)
 
 
 class Desk:
@@ -111,12 +97,8 @@ class Desk:
         await self.service.WriteOutput(each(), None)  # type: ignore[arg-type] # an answered call needs no context
 
 
-@pytest.fixture
-def desk() -> Desk:
-    return Desk()
-
-
-async def test_an_agent_that_floods_is_left_out_and_told_how_much_and_others_are_heard(desk: Desk) -> None:
+async def test_an_agent_that_floods_is_left_out_and_told_how_much_and_others_are_heard() -> None:
+    desk = Desk()
     await desk.take(*(piece("x", "y") for _ in range(500)))
     assert len(desk.seen) == PIECES_AT_ONCE
     await desk.take(piece("other machine", workflow="other"))
@@ -126,6 +108,9 @@ async def test_an_agent_that_floods_is_left_out_and_told_how_much_and_others_are
     assert (desk.seen[-1].lines, desk.seen[-1].dropped) == (("later",), 2 * (500 - PIECES_AT_ONCE))
     await desk.take(piece("again"))
     assert desk.seen[-1].dropped == 0
+    await desk.take(piece(dropped=2**63))
+    assert desk.seen[-1].lines == ()
+    assert desk.seen[-1].message.endswith("lines of output left out")
 
 
 async def test_machines_that_once_spoke_do_not_fill_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,12 +120,6 @@ async def test_machines_that_once_spoke_do_not_fill_memory(monkeypatch: pytest.M
     for number in range(50):
         await desk.take(piece("x", workflow=f"w{number}"), piece("y", workflow=f"w{number}"))
     assert len(desk.service._buckets) == len(desk.service._left_out) == 10
-
-
-async def test_piece_without_lines_tells_what_was_left_out(desk: Desk) -> None:
-    await desk.take(piece(dropped=2**63))
-    assert desk.seen[0].lines == ()
-    assert desk.seen[0].message.endswith("lines of output left out")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import copy
 import grpc
 import pytest
 
-from tests.unit.server.conftest import Bench, Rig, started, succeeded
+from tests.unit.server.conftest import Bench, Rig, ScriptedAgent, started, succeeded
 from tests.waiting import until
 from tink.api.annotations import HOLD_ANNOTATION, PAUSED_ANNOTATION
 from tink.api.v1alpha2 import Raw
@@ -25,26 +25,18 @@ def pause(rig: Rig, name: str = "w") -> None:
     annotate(rig, {PAUSED_ANNOTATION: "moved"}, name)
 
 
-@pytest.mark.parametrize("state", ["Pending", "Scheduled", "Cancelling"])
-async def test_agent_hears_nothing_of_a_workflow_that_is_being_moved(rig: Rig, state: str) -> None:
-    await rig.serve(state)
-    pause(rig)
-    agent = await rig.connected(holds=())
-    assert await agent.silent()
-    assert (rig.state(), rig.patches) == (state, 0)
-
-
-async def test_running_workflow_that_is_being_moved_is_not_taken_for_lost_and_its_reports_are_kept_by_the_agent(
-    rig: Rig,
+@pytest.mark.parametrize("state", ["Pending", "Scheduled", "Running", "Cancelling"])
+async def test_agent_hears_nothing_of_a_workflow_that_is_being_moved_and_keeps_its_reports(
+    rig: Rig, state: str
 ) -> None:
-    await rig.serve("Running")
+    await rig.serve(state)
     pause(rig)
     agent = await rig.connected(holds=())
     code, message = await agent.refused(started("a1"))
     assert code is grpc.StatusCode.UNAVAILABLE, "with any other the agent would drop it one day"
     assert "another API" in message
     assert await agent.silent()
-    assert (rig.state(), rig.patches) == ("Running", 0)
+    assert (rig.state(), rig.patches) == (state, 0)
 
 
 async def test_agent_is_not_told_to_stop_what_was_moved_when_it_is_deleted_where_it_was(rig: Rig) -> None:
@@ -72,14 +64,17 @@ async def test_pause_that_the_servers_copy_does_not_show_yet_still_keeps_it_from
     assert bench.status()["state"] == "Pending"
 
 
+async def finish(agent: ScriptedAgent, workflow_id: str) -> None:
+    for action in ("a0", "a1"):
+        event = succeeded(action)
+        event.workflow_id = workflow_id
+        await agent.publish(event)
+
+
 async def test_agent_goes_on_with_a_workflow_that_was_moved_here_under_the_id_that_it_knows(rig: Rig) -> None:
     await rig.serve("Running")
     rig.set_state("w", "Running", id="where-it-was")
-    agent = await rig.connected(holds=("where-it-was",))
-    for action in ("a0", "a1"):
-        event = succeeded(action)
-        event.workflow_id = "where-it-was"
-        await agent.publish(event)
+    await finish(await rig.connected(holds=("where-it-was",)), "where-it-was")
     await until(lambda: rig.state() == "Succeeded")
 
 
@@ -109,10 +104,7 @@ async def test_held_workflow_is_not_sent_until_it_is_released_and_holds_up_no_ot
     rig.workflow("new", created=1)
     agent = await rig.connected(holds=())
     assert await agent.command() == ("start", "uid-new")
-    for action in ("a0", "a1"):
-        event = succeeded(action)
-        event.workflow_id = "uid-new"
-        await agent.publish(event)
+    await finish(agent, "uid-new")
     annotate(rig, {})
     assert await agent.command() == ("start", "uid-w")
 

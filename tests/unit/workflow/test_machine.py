@@ -32,6 +32,7 @@ from tink.workflow.events import (
     Dispatched,
     Event,
     GivenBack,
+    NothingLeft,
     Rejected,
     StartTimedOut,
     WorkflowTimedOut,
@@ -41,95 +42,107 @@ from tink.workflow.status import InvalidStatusError, agent_seen
 
 DISK_MISSING = ActionFailed("a0", "DiskMissing", "/dev/sda is not there")
 # State and actions of the Workflow, the event; state and actions afterwards, and why an action has failed.
-EFFECTS: dict[str, tuple[str, Event, str, dict[int, str]]] = {
-    "action is stopped": ("Cancelling SRP", ActionFailed("a1", "Canceled", "m"), "Canceled SFP", {1: "Canceled"}),
-    "agent does not know it": ("Cancelling R", Rejected("UnknownWorkflow", "m"), "Canceled F", {0: "Canceled"}),
-    "last action ends before the stop arrives": ("Cancelling R", ActionSucceeded("a0"), "Canceled S", {}),
-    "progress while cancelling": ("Cancelling RP", ActionSucceeded("a0"), "Cancelling SP", {}),
-    "forced cancel": ("Cancelling R", CancelTimedOut(300), "Canceled F", {0: "CancelTimeout"}),
-    "action timeout": ("Running R", ActionTimedOut("a0", 5), "Failed F", {0: "ActionTimeout"}),
-    "agent without its Workflow": ("Running SRP", AgentLost(), "Failed SFP", {1: "AgentLost"}),
-    "agent lost between two actions": ("Running SP", AgentLost(), "Failed SP", {}),
-    "success without start": ("Scheduled PP", ActionSucceeded("a0"), "Running SP", {}),
-    "last success": ("Running SR", ActionSucceeded("a1"), "Succeeded SS", {}),
-    "last success overtakes the first": ("Running RR", ActionSucceeded("a1"), "Running RS", {}),
-    "overtaken success": ("Running RS", ActionSucceeded("a0"), "Succeeded SS", {}),
-    "failure": ("Running RP", DISK_MISSING, "Failed FP", {0: "DiskMissing"}),
-    "failure without a reason": ("Running R", ActionFailed("a0", "", ""), "Failed F", {0: "ActionFailed"}),
+# State and actions of the Workflow, the event; both afterwards, why an action has failed, and the condition: its reason
+# (of Succeeded, at the end; of Started, after a rejection), and a part of its message.
+EFFECTS: dict[str, tuple[str, Event, str, dict[int, str], str, str]] = {
+    "action is stopped": (
+        *("Cancelling SRP", ActionFailed("a1", "Canceled", "m"), "Canceled SFP", {1: "Canceled"}),
+        *("Canceled", "the agent stopped the Workflow"),
+    ),
+    "agent does not know it": (
+        *("Cancelling R", Rejected("UnknownWorkflow", "m"), "Canceled F", {0: "Canceled"}),
+        *("Canceled", "the agent does not run the Workflow"),
+    ),
+    "last action ends before the stop arrives": (
+        *("Cancelling R", ActionSucceeded("a0"), "Canceled S", {}),
+        *("Canceled", "all actions had succeeded before the agent could be told"),
+    ),
+    "progress while cancelling": ("Cancelling RP", ActionSucceeded("a0"), "Cancelling SP", {}, "", ""),
+    "agent without the Workflow that it was to stop": (
+        *("Cancelling R", AgentLost(), "Canceled F", {0: "Canceled"}, "Canceled", "came back without the Workflow"),
+    ),
+    # The agent may still run it.
+    "forced cancel": (
+        *("Cancelling R", CancelTimedOut(300), "Canceled F", {0: "CancelTimeout"}, "CancelTimeout", "300 s"),
+    ),
+    "start timeout": ("Scheduled P", StartTimedOut(300), "Failed P", {}, "StartTimeout", "300 s"),
+    "Workflow timeout": (
+        "Running R",
+        WorkflowTimedOut(5),
+        "Failed F",
+        {0: "WorkflowTimeout"},
+        "WorkflowTimeout",
+        "5 s",
+    ),
+    "action timeout": (
+        *("Running R", ActionTimedOut("a0", 5), "Failed F", {0: "ActionTimeout"}),
+        *("ActionTimeout", "'action-0' did not complete within 5 s"),
+    ),
+    "no action left": ("Running S", NothingLeft(), "Failed S", {}, "InvalidStatus", "somebody edited its status"),
+    "agent without its Workflow": (
+        *("Running SRP", AgentLost(), "Failed SFP", {1: "AgentLost"}, "AgentLost", "came back without the Workflow"),
+    ),
+    "agent lost between two actions": ("Running SP", AgentLost(), "Failed SP", {}, "AgentLost", ""),
+    "success without start": ("Scheduled PP", ActionSucceeded("a0"), "Running SP", {}, "", ""),
+    "last success": ("Running SR", ActionSucceeded("a1"), "Succeeded SS", {}, "", ""),
+    "last success overtakes the first": ("Running RR", ActionSucceeded("a1"), "Running RS", {}, "", ""),
+    "overtaken success": ("Running RS", ActionSucceeded("a0"), "Succeeded SS", {}, "", ""),
+    "failure": ("Running RP", DISK_MISSING, "Failed FP", {0: "DiskMissing"}, "DiskMissing", "/dev/sda is not there"),
+    "failure without a reason": (
+        *("Running R", ActionFailed("a0", "", ""), "Failed F", {0: "ActionFailed"}, "ActionFailed", ""),
+    ),
+    "rejection": ("Scheduled P", Rejected("Busy", "runs another"), "Pending P", {}, "Busy", "runs another"),
+    "rejection without a reason": ("Scheduled P", Rejected("", "m"), "Pending P", {}, "Rejected", "m"),
+    "cancel request": (
+        "Running R",
+        CancelRequested("it was deleted"),
+        "Cancelling R",
+        {},
+        "Cancelling",
+        "it was deleted",
+    ),
+    "cancel request of what no agent has": ("Pending P", CancelRequested("m"), "Canceled P", {}, "Canceled", "m"),
 }
 
 
 @pytest.mark.parametrize("name", EFFECTS)
-def test_event_changes_workflow_and_actions(name: str) -> None:
-    before, event, expected, reasons = EFFECTS[name]
+def test_event_changes_workflow_and_actions_and_says_why(name: str) -> None:
+    before, event, expected, reasons, reason, says = EFFECTS[name]
     status = after(in_state(*before.split()), event)
     assert f"{status['state']} {letters(status)}" == expected
-    assert {i: a["failureReason"] for i, a in enumerate(status["actions"]) if "failureReason" in a} == reasons
+    failed = {i: a for i, a in enumerate(status["actions"]) if "failureReason" in a}
+    assert {i: a["failureReason"] for i, a in failed.items()} == reasons
     moved = status["state"] != before.split()[0]
     assert status["lastTransitioned"] == (STAMP if moved else BEFORE), "a timeout counts from the last arrow"
-
-
-def test_agent_without_the_workflow_it_was_to_stop_has_stopped_it() -> None:
-    status = after(in_state("Cancelling", "R", reboots=True), AgentLost())
-    assert (status["state"], status["actions"][0]["failureReason"]) == ("Canceled", "Canceled")
+    conditions = {each["type"]: each for each in status.get("conditions", [])}
+    if status["state"] == "Succeeded":
+        assert conditions["Succeeded"] == {"type": "Succeeded", "status": "True"}
+    if reason:
+        said = conditions["Started" if status["state"] == "Pending" else "Succeeded"]
+        assert (said["status"], said["reason"]) == ("Unknown" if reason == "Cancelling" else "False", reason)
+        assert says in said.get("message", "")
+    if "action" in says or name == "failure":
+        assert all(says in a["failureMessage"] for a in failed.values())
+    if "Pending" in expected:
+        assert status["dispatched"] is False
 
 
 # --- reports ----------------------------------------------------------------------------------------------------------
 
 
-def test_first_start_is_the_start_of_the_workflow() -> None:
+def test_first_start_is_the_start_of_the_workflow_and_no_later_one() -> None:
     status = after(in_state("Scheduled"), ActionStarted("a0"))
     assert (status["startedAt"], status["currentAction"]) == (STAMP, "action-0")
     assert {"type": "Started", "status": "True"} in status["conditions"]
     started = {"id": "a0", "state": "Running", "startedAt": STAMP, "lastTransitioned": STAMP}
     assert {key: value for key, value in status["actions"][0].items() if key != "rendered"} == started
     assert letters(status) == "RP"
-
-
-def test_second_start_leaves_the_workflows_start_and_transition_alone() -> None:
+    assert after(in_state("Scheduled"), ActionSucceeded("a0"))["actions"][0]["startedAt"] == STAMP
     status = after(in_state("Running", "SP", startedAt="2026-01-01T00:00:01.000Z"), ActionStarted("a1"))
     assert (status["startedAt"], status["lastTransitioned"]) == ("2026-01-01T00:00:01.000Z", BEFORE)
     assert status["currentAction"] == "action-1"
-
-
-def test_success_without_start_sets_the_start_of_the_action() -> None:
-    assert after(in_state("Scheduled"), ActionSucceeded("a0"))["actions"][0]["startedAt"] == STAMP
-
-
-def test_late_start_does_not_turn_the_current_action_back() -> None:
-    workflow = in_state("Running", "PR", currentAction="action-1", startedAt=STAMP)
-    assert after(workflow, ActionStarted("a0"))["currentAction"] == "action-1"
-
-
-@pytest.mark.parametrize(
-    ("workflow", "event", "condition"),
-    [
-        (in_state("Running", "SR"), ActionSucceeded("a1"), {"type": "Succeeded", "status": "True"}),
-        (
-            in_state("Running", "RP"),
-            DISK_MISSING,
-            {"type": "Succeeded", "status": "False", "reason": "DiskMissing", "message": "/dev/sda is not there"},
-        ),
-        (
-            in_state("Scheduled"),
-            Rejected("Busy", "runs another"),
-            {"type": "Started", "status": "False", "reason": "Busy", "message": "runs another"},
-        ),
-    ],
-    ids=["success", "failed action", "rejection"],
-)
-def test_condition_gives_the_end_or_the_reason_for_not_starting(workflow: Raw, event: Event, condition: Raw) -> None:
-    assert condition in after(workflow, event)["conditions"]
-
-
-def test_messages_name_the_failure_the_action_and_the_time() -> None:
-    assert after(in_state("Running", "RP"), DISK_MISSING)["actions"][0]["failureMessage"] == "/dev/sda is not there"
-    [timed_out] = after(in_state("Running", "R"), ActionTimedOut("a0", 5))["actions"]
-    assert "'action-0' did not complete within 5 s" in timed_out["failureMessage"]
-    [condition, *_] = after(in_state("Cancelling", "R"), CancelTimedOut(300))["conditions"]
-    assert condition["reason"] == "CancelTimeout"
-    assert "300 s" in condition["message"], "the agent may still run it"
-    assert after(in_state("Running", "SRP"), AgentLost())["conditions"][0]["reason"] == "AgentLost"
+    late = in_state("Running", "PR", currentAction="action-1", startedAt=STAMP)
+    assert after(late, ActionStarted("a0"))["currentAction"] == "action-1", "it is not turned back"
 
 
 def test_agent_cannot_fill_the_api_with_its_message() -> None:
@@ -142,15 +155,9 @@ def test_agent_cannot_fill_the_api_with_its_message() -> None:
 def test_repeated_reports_for_a_final_action_change_nothing(state: str, final: str) -> None:
     reports = (ActionStarted("a0"), ActionSucceeded("a0"), ActionFailed("a0", "R", "m"))
     assert unchanged(in_state(state, final), *reports)
-
-
-def test_rejection_of_a_running_workflow_changes_nothing() -> None:
-    """An agent of another make rejects the repeated command for the Workflow that it runs already."""
+    # An agent of another make rejects the repeated command for the Workflow that it runs already.
     assert unchanged(in_state("Running", "R"), Rejected("Busy", "m"))
-
-
-def test_action_that_ended_in_time_does_not_time_out() -> None:
-    assert unchanged(in_state("Running", "SP"), ActionTimedOut("a0", 5))
+    assert unchanged(in_state("Running", "SP"), ActionTimedOut("a0", 5)), "it ended in time"
 
 
 def test_rejections_are_counted_and_hold_the_workflow_back() -> None:
@@ -276,20 +283,28 @@ def test_workflow_that_does_not_run_does_not_reboot(state: str | None) -> None:
     workflow = in_state(state, "SR", reboots=True)
     assert not guards.rebooting(workflow)
     assert unchanged(workflow, AgentAway(30), AgentSeen())
+    assert guards.under_way(workflow) is (state == "Cancelling")
+    assert not guards.under_way(in_state("Runing"))
+
+
+REBOOTING = in_state("Running", "SR", reboots=True)
 
 
 @pytest.mark.parametrize(
-    ("event", "agents_word"),
+    ("workflow", "event", "agents_word"),
     [
-        (ActionSucceeded("a1"), True),
-        (ActionFailed("a1", "DiskMissing", "m"), True),
-        (AgentAway(30), True),  # or as good as that: nobody is to stop the reboot
-        (ActionTimedOut("a1", 5), False),
-        (WorkflowTimedOut(5), False),
+        (REBOOTING, ActionSucceeded("a1"), True),
+        (REBOOTING, ActionFailed("a1", "DiskMissing", "m"), True),
+        (REBOOTING, AgentAway(30), True),  # or as good as that: nobody is to stop the reboot
+        (REBOOTING, ActionTimedOut("a1", 5), False),
+        (REBOOTING, WorkflowTimedOut(5), False),
+        (in_state("Running", "R"), AgentLost(), False),
+        (in_state("Cancelling", "R"), CancelTimedOut(5), False),
+        (in_state("Scheduled", "P"), StartTimedOut(5), False),
     ],
 )
-def test_end_without_a_report_of_the_agent_is_unconfirmed(event: Event, agents_word: bool) -> None:
-    workflow = in_state("Running", "SR", reboots=True)
+def test_end_without_a_report_of_the_agent_is_unconfirmed(workflow: Raw, event: Event, agents_word: bool) -> None:
+    """An agent that turns up with such a Workflow is to stop it."""
     assert not guards.unconfirmed(workflow)
     assert guards.unconfirmed({**workflow, "status": after(workflow, event)}) is not agents_word
 
@@ -309,16 +324,3 @@ def test_end_without_a_report_of_the_agent_is_unconfirmed(event: Event, agents_w
 )
 def test_end_state_written_by_hand_is_unconfirmed(state: str, actions: str, agents_word: bool) -> None:
     assert guards.unconfirmed(in_state(state, actions)) is not agents_word
-
-
-@pytest.mark.parametrize(
-    ("workflow", "event"),
-    [
-        (in_state("Running", "R"), AgentLost()),
-        (in_state("Cancelling", "R"), CancelTimedOut(5)),
-        (in_state("Scheduled", "P"), StartTimedOut(5)),
-    ],
-    ids=["lost", "not stopped in time", "not started in time"],
-)
-def test_agent_that_turns_up_with_a_workflow_that_ended_without_it_is_to_stop_it(workflow: Raw, event: Event) -> None:
-    assert guards.unconfirmed({**workflow, "status": after(workflow, event)})

@@ -1,17 +1,15 @@
-"""Who may speak for a machine: by address, by token, by certificate."""
+"""Which machine an agent means, and who may speak for it: by address, by token, by certificate."""
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-from cryptography import x509
 
-from tests.support.objects import hardware
+from tests.support.objects import CREATED, hardware
 from tests.unit.server.conftest import Certify
 from tink.api.v1alpha2 import Raw
 from tink.kube.objects import NamespacedName
@@ -22,29 +20,38 @@ from tink.server.agents.auth import (
     ForeignAgentError,
     NoCredentialsError,
     RefusedError,
-    certificate_ids,
 )
-from tink.server.agents.directory import AgentDirectory
+from tink.server.agents.directory import AgentDirectory, UnknownAgentError
 from tink.server.agents.tls import TlsFiles
 from tink.server.agents.tokens import TokenKeys, TokenSettings
+from tink.server.peer import peer_address
 from tink.server.settings import ServerSettings
 
-MAC, SECOND, OTHER = "52:54:00:00:00:01", "52:54:00:00:00:02", "52:54:00:00:00:09"
+MAC, SECOND, OTHER, THIEF = (f"52:54:00:00:00:{last}" for last in ("01", "02", "09", "66"))
 NOW = 1_800_000_000.0
 KEY = ("d", "h")
+AT_HOME, ELSEWHERE = Credentials("192.0.2.1"), Credentials("198.51.100.9")
 
 
-def machine(name: str, *macs: str, namespace: str = "d", ip: str | None = "192.0.2.1") -> Raw:
+def machine(
+    name: str, *macs: str, namespace: str = "d", ip: str | None = "192.0.2.1", agent_id: str = "", **metadata: Any
+) -> Raw:
     interface: Raw = {"dhcp": {"ip": ip}} if ip else {}
-    return hardware(name, namespace=namespace, interfaces=dict.fromkeys(macs, interface))
+    annotations = {"tinkerbell.org/agent-id": agent_id} if agent_id else None
+    interfaces = dict.fromkeys(macs, interface)
+    return hardware(name, namespace=namespace, interfaces=interfaces, annotations=annotations, metadata=metadata)
+
+
+def directory_of(*machines: Raw) -> AgentDirectory:
+    agents = AgentDirectory()
+    for each in machines:
+        agents.apply(each)
+    return agents
 
 
 @pytest.fixture
 def directory() -> AgentDirectory:
-    agents = AgentDirectory()
-    agents.apply(machine("h", MAC, SECOND))
-    agents.apply(machine("other", OTHER, ip="192.0.2.9"))
-    return agents
+    return directory_of(machine("h", MAC, SECOND), machine("other", OTHER, ip="192.0.2.9"))
 
 
 @pytest.fixture
@@ -58,30 +65,107 @@ def authorizer(
     return AgentAuthorizer(agents, auth, keys, lambda: now)
 
 
+# --- which machine an agent means ---
+
+
+@pytest.mark.parametrize("agent_id", [MAC, SECOND, MAC.upper(), "h", "d/h"])
+def test_an_agent_is_known_by_any_mac_and_by_name(directory: AgentDirectory, agent_id: str) -> None:
+    assert directory.find(agent_id) == KEY
+
+
+@pytest.mark.parametrize("agent_id", ["", "x", "52:54:00:00:00:03", "x/h", "h\n"])
+def test_anybody_else_is_unknown_by_name(directory: AgentDirectory, agent_id: str) -> None:
+    with pytest.raises(UnknownAgentError, match="no Hardware has the MAC address or name"):
+        directory.find(agent_id)
+
+
+def test_an_id_of_several_machines_is_of_none_until_that_is_mended(directory: AgentDirectory) -> None:
+    other = machine("h", MAC, namespace="e")
+    directory.apply(other)
+    with pytest.raises(UnknownAgentError, match="fits several Hardware, so it is none: d/h, e/h"):
+        directory.find(MAC)
+    assert directory.find("e/h") == ("e", "h")
+    directory.remove(other)
+    assert directory.find(MAC) == KEY
+
+
+def test_an_agent_is_known_as_its_hardware_says_but_never_by_what_is_anothers(directory: AgentDirectory) -> None:
+    own = machine("i", "52:54:00:00:00:0a", namespace="e", agent_id="Rack1-U7")
+    for each in (
+        own,
+        machine("rack1-u7", "52:54:00:00:00:0b", namespace="f"),
+        machine("j", "52:54:00:00:00:0c", namespace="f", agent_id=MAC),
+        machine("k", "52:54:00:00:00:0d", namespace="f", agent_id="d/h"),
+    ):
+        directory.apply(each)
+    assert directory.id_of(directory.find("e/i")) == "Rack1-U7"
+    assert directory.named("rack1-u7") == {("e", "i"), ("f", "rack1-u7")}
+    assert directory.named("rack1-u7", names_first=True) == {("f", "rack1-u7")}
+    assert directory.named(MAC) == directory.named("d/h") == {KEY}
+    assert directory.find(MAC) == KEY, "and not 'fits several'"
+    directory.remove(machine("rack1-u7", namespace="f"))
+    assert directory.find("rack1-u7") == ("e", "i")
+    directory.remove(own)
+    with pytest.raises(UnknownAgentError):
+        directory.find("rack1-u7")
+
+
+def test_a_hardware_that_is_being_deleted_yields_its_mac_and_its_address(directory: AgentDirectory) -> None:
+    directory.apply(machine("thief", MAC, namespace="e", deletionTimestamp=CREATED))
+    assert directory.find(MAC) == KEY
+    assert directory.at("192.0.2.1") == KEY
+    directory.remove(machine("h"))
+    assert directory.find(MAC) == ("e", "thief")
+
+
+def test_a_changed_machine_loses_its_old_mac(directory: AgentDirectory) -> None:
+    directory.apply(machine("h", SECOND))
+    with pytest.raises(UnknownAgentError):
+        directory.find(MAC)
+    directory.apply({"metadata": {"name": "h", "namespace": "d"}, "spec": {"networkInterfaces": 5}})
+    with pytest.raises(UnknownAgentError):
+        directory.find("h")
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [
+        ("ipv4:192.0.2.1:4711", "192.0.2.1"),
+        ("ipv6:%5B2001:db8::1%5D:4711", "2001:db8::1"),
+        ("ipv6:[2001:db8::1]:4711", "2001:db8::1"),
+        ("ipv6:%5B::ffff:192.0.2.1%5D:4711", "192.0.2.1"),
+        ("ipv6:%5Bfe80::1%25eth0%5D:4711", "fe80::1"),
+        ("unix:/run/x", "unix:/run/x"),
+        ("ipv4:what:1", "ipv4:what:1"),
+    ],
+)
+def test_the_address_in_a_peer(peer: str, address: str) -> None:
+    assert peer_address(peer) == address
+
+
 # --- by address ---
 
 
 def test_the_address_must_be_one_of_the_machine(directory: AgentDirectory) -> None:
-    by_address = authorizer(directory, AgentAuth.ADDRESS)
-    assert by_address.admit("h", Credentials("192.0.2.1")) == KEY
-    authorizer(directory, AgentAuth.NONE).authorise(KEY, Credentials("198.51.100.9"))
-    with pytest.raises(
-        ForeignAgentError, match=r"198\.51\.100\.9 can't speak for Hardware d/h, which has the addresses 192\.0\.2\.1$"
-    ) as caught:
-        by_address.admit(MAC, Credentials("198.51.100.9"))
-    assert caught.value.code is grpc.StatusCode.PERMISSION_DENIED
-    with pytest.raises(RefusedError):
-        by_address.admit("nobody", Credentials("192.0.2.1"))
-
-
-def test_the_address_may_be_the_machines_ipv6_address(directory: AgentDirectory) -> None:
-    six = machine("six", "52:54:00:00:00:06", ip=None)
-    six["spec"]["networkInterfaces"]["52:54:00:00:00:06"] = {"dhcp": {"ipv6": {"address": "fd00:0:0::6"}}}
+    directory.apply(machine("bare", THIEF, ip=None))
+    six = hardware("six", "52:54:00:00:00:06", None, namespace="d", dhcp={"ipv6": {"address": "fd00:0:0::6"}})
     directory.apply(six)
     by_address = authorizer(directory, AgentAuth.ADDRESS)
+    assert by_address.admit("h", AT_HOME) == KEY
     assert by_address.admit("six", Credentials("fd00::6")) == ("d", "six")
-    with pytest.raises(ForeignAgentError):
-        by_address.admit("six", Credentials("fd00::7"))
+    authorizer(directory, AgentAuth.NONE).authorise(KEY, ELSEWHERE)
+    for name, shown, why in (
+        ("h", ELSEWHERE, r"198\.51\.100\.9 can't speak for Hardware d/h, which has the addresses 192\.0\.2\.1$"),
+        ("six", Credentials("fd00::7"), "can't speak for Hardware d/six"),
+        ("bare", AT_HOME, r"no spec.networkInterfaces\[\].dhcp.ip .*another --agent-auth"),
+        ("gone", AT_HOME, "Hardware d/gone, which is not there"),
+    ):
+        with pytest.raises(ForeignAgentError, match=why) as caught:
+            by_address.authorise(NamespacedName("d", name), shown)
+        assert caught.value.code is grpc.StatusCode.PERMISSION_DENIED
+    for agent_id, shown in ((MAC, ELSEWHERE), ("nobody", AT_HOME)):
+        with pytest.raises(RefusedError):
+            by_address.admit(agent_id, shown)
 
 
 def test_service_that_masquerades_is_named_when_a_second_machine_comes_from_its_address(
@@ -114,38 +198,37 @@ def test_another_machine_at_the_address_is_not_the_one(directory: AgentDirectory
     seen = AgentAuthorizer(directory, AgentAuth.ADDRESS, None, lambda: NOW, other_host)
     why = f"d/h, which has that address, as has {OTHER}, which is no MAC of it"
     with pytest.raises(ForeignAgentError, match=why) as caught:
-        seen.admit("h", Credentials("192.0.2.1"))
+        seen.admit("h", AT_HOME)
     assert OTHER not in caught.value.public_message
     assert asked == [("192.0.2.1", (MAC, SECOND))]
     assert seen.admit("other", Credentials("192.0.2.9")) == ("d", "other")
-    AgentAuthorizer(directory, AgentAuth.NONE, None, lambda: NOW, other_host).authorise(KEY, Credentials("192.0.2.1"))
+    AgentAuthorizer(directory, AgentAuth.NONE, None, lambda: NOW, other_host).authorise(KEY, AT_HOME)
 
 
 # --- ids that several Hardware have ---
 
 
-def annotated(name: str, mac: str, agent_id: str, ip: str, namespace: str = "d") -> Raw:
-    made = machine(name, mac, namespace=namespace, ip=ip)
-    made["metadata"]["annotations"] = {"tinkerbell.org/agent-id": agent_id}
-    return made
-
-
-THIEF = "52:54:00:00:00:66"
 SILENCERS = {
-    "a Hardware of its name": (machine("h", THIEF, namespace="e", ip="192.0.2.66"), "h"),
-    "a Hardware named like its annotation": (machine("rack1-u7", THIEF, namespace="e", ip="192.0.2.66"), "rack1-u7"),
-    "its annotation": (annotated("a", THIEF, "rack1-u7", "192.0.2.66", "e"), "rack1-u7"),
-    "its name as an annotation": (annotated("a", THIEF, "h", "192.0.2.66", "e"), "h"),
-    "its MAC as an annotation": (annotated("a", THIEF, MAC, "192.0.2.66", "e"), MAC),
-    "its full name as an annotation": (annotated("a", THIEF, "d/h", "192.0.2.66", "e"), "d/h"),
+    "a Hardware of its name": ("h", ""),
+    "a Hardware named like its annotation": ("rack1-u7", ""),
+    "its annotation": ("a", "rack1-u7"),
+    "its name as an annotation": ("a", "h"),
+    "its MAC as an annotation": ("a", MAC),
+    "its full name as an annotation": ("a", "d/h"),
 }
+"""The name and the annotation of another tenant's Hardware."""
 
 
 @pytest.fixture
 def victim() -> AgentDirectory:
-    agents = AgentDirectory()
-    agents.apply(annotated("h", MAC, "rack1-u7", "192.0.2.1"))
-    return agents
+    return directory_of(machine("h", MAC, agent_id="rack1-u7"))
+
+
+def silence(victim: AgentDirectory, silencer: str) -> str:
+    """Apply the Hardware of the other tenant, and return the id that both have."""
+    name, agent_id = SILENCERS[silencer]
+    victim.apply(machine(name, THIEF, namespace="e", ip="192.0.2.66", agent_id=agent_id))
+    return agent_id or name
 
 
 @pytest.mark.parametrize("silencer", SILENCERS)
@@ -153,8 +236,7 @@ def victim() -> AgentDirectory:
 def test_names_that_another_tenant_chooses_block_no_agent(
     victim: AgentDirectory, keys: TokenKeys, auth: AgentAuth, silencer: str
 ) -> None:
-    thief, agent_id = SILENCERS[silencer]
-    victim.apply(thief)
+    agent_id = silence(victim, silencer)
     shown = Credentials("192.0.2.1", keys.mint(MAC, NOW))
     assert authorizer(victim, auth, keys).admit(agent_id, shown) == KEY
     if auth is not AgentAuth.NONE:
@@ -166,8 +248,7 @@ def test_names_that_another_tenant_chooses_block_no_agent(
 def test_names_that_another_tenant_chooses_block_no_agent_with_a_certificate(
     victim: AgentDirectory, certify: Certify, silencer: str
 ) -> None:
-    thief, agent_id = SILENCERS[silencer]
-    victim.apply(thief)
+    agent_id = silence(victim, silencer)
     by_certificate = authorizer(victim, AgentAuth.MTLS)
     pem = certify(common=agent_id).pem
     assert by_certificate.admit(MAC, Credentials("192.0.2.1", "", pem)) == KEY
@@ -178,10 +259,10 @@ def test_names_that_another_tenant_chooses_block_no_agent_with_a_certificate(
 
 
 def test_shared_id_is_not_that_of_a_machine_at_whose_address_another_host_is(victim: AgentDirectory) -> None:
-    victim.apply(SILENCERS["a Hardware of its name"][0])
+    silence(victim, "a Hardware of its name")
     seen = AgentAuthorizer(victim, AgentAuth.ADDRESS, None, lambda: NOW, lambda _address, _macs: OTHER)
     with pytest.raises(RefusedError, match="fits several Hardware, so it is none: d/h, e/h") as caught:
-        seen.admit("h", Credentials("192.0.2.1"))
+        seen.admit("h", AT_HOME)
     assert "d/h" not in caught.value.public_message
     assert "e/h" not in caught.value.public_message
 
@@ -190,30 +271,19 @@ def test_shared_id_is_not_that_of_a_machine_at_whose_address_another_host_is(vic
 def test_hardware_that_is_being_deleted_gets_no_agent_by_what_the_victim_had_later(
     victim: AgentDirectory, keys: TokenKeys, auth: AgentAuth
 ) -> None:
-    thief = machine("rack1-u7", MAC, namespace="e", ip="192.0.2.1")
-    thief["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:00Z"
-    victim.apply(thief)
+    victim.apply(machine("rack1-u7", MAC, namespace="e", deletionTimestamp=CREATED))
     for agent_id in ("rack1-u7", MAC, "h"):
         assert authorizer(victim, auth, keys).admit(agent_id, Credentials("192.0.2.1", keys.mint(MAC, NOW))) == KEY
 
 
 def test_without_credentials_a_name_comes_before_an_annotation(victim: AgentDirectory) -> None:
-    victim.apply(SILENCERS["its name as an annotation"][0])
+    silence(victim, "its name as an annotation")
     nothing = authorizer(victim, AgentAuth.NONE)
     assert nothing.admit("h", Credentials("198.51.100.1")) == KEY
     assert nothing.admit("h", Credentials("192.0.2.66")) == ("e", "a"), "it calls itself so, at its own address"
 
 
-def test_a_machine_without_address_says_what_to_do() -> None:
-    agents = AgentDirectory()
-    agents.apply(machine("h", MAC, ip=None))
-    with pytest.raises(ForeignAgentError, match=r"no spec.networkInterfaces\[\].dhcp.ip .*another --agent-auth"):
-        authorizer(agents, AgentAuth.ADDRESS).authorise(KEY, Credentials("192.0.2.1"))
-    with pytest.raises(ForeignAgentError, match="Hardware d/gone, which is not there"):
-        authorizer(agents, AgentAuth.ADDRESS).authorise(NamespacedName("d", "gone"), Credentials("192.0.2.1"))
-
-
-# --- by token ---
+# --- by token, and without what is asked for ---
 
 
 @pytest.mark.parametrize("agent_id", [MAC, SECOND, "h", "d/h"])
@@ -224,28 +294,35 @@ def test_a_token_speaks_for_its_machine_by_each_of_its_names_and_from_anywhere(
     assert authorizer(directory, AgentAuth.TOKEN, keys).admit(agent_id, credentials) == KEY
 
 
-def test_a_token_of_another_machine_is_refused(directory: AgentDirectory, keys: TokenKeys) -> None:
-    credentials = Credentials("192.0.2.1", keys.mint(OTHER, NOW))
+def test_a_token_of_another_machine_is_refused_and_never_shown(directory: AgentDirectory, keys: TokenKeys) -> None:
+    by_token, token = authorizer(directory, AgentAuth.TOKEN, keys), keys.mint(OTHER, NOW)
     with pytest.raises(ForeignAgentError, match=f"its token is that of {OTHER}, another machine") as caught:
-        authorizer(directory, AgentAuth.TOKEN, keys).admit(MAC, credentials)
+        by_token.admit(MAC, Credentials("192.0.2.1", token))
     assert caught.value.code is grpc.StatusCode.PERMISSION_DENIED
     with pytest.raises(ForeignAgentError):
-        authorizer(directory, AgentAuth.TOKEN, keys).authorise(NamespacedName("d", "gone"), credentials)
-
-
-def test_who_shows_no_token_is_told_that_it_is_missing(directory: AgentDirectory, keys: TokenKeys) -> None:
-    with pytest.raises(NoCredentialsError, match="shows no token; a machine gets one as tinkerbell_token=") as caught:
-        authorizer(directory, AgentAuth.TOKEN, keys).admit(MAC, Credentials("192.0.2.1"))
-    assert caught.value.code is grpc.StatusCode.UNAUTHENTICATED
-
-
-def test_a_refusal_never_shows_the_token(directory: AgentDirectory, keys: TokenKeys) -> None:
-    token = keys.mint(OTHER, NOW)
-    for credentials in (Credentials("p", token), Credentials("p", token[:-1] + "!"), Credentials("p", "hunter2")):
+        by_token.authorise(NamespacedName("d", "gone"), Credentials("192.0.2.1", token))
+    with pytest.raises(ForeignAgentError, match="no token keys"):
+        authorizer(directory, AgentAuth.TOKEN).admit(MAC, Credentials("192.0.2.1", keys.mint(MAC, NOW)))
+    for shown in (token, token[:-1] + "!", "hunter2"):
         with pytest.raises(ForeignAgentError) as caught:
-            authorizer(directory, AgentAuth.TOKEN, keys, NOW + 9e9).admit(MAC, credentials)
-        assert credentials.token not in str(caught.value)
-        assert credentials.token not in repr(credentials)
+            authorizer(directory, AgentAuth.TOKEN, keys, NOW + 9e9).admit(MAC, Credentials("p", shown))
+        assert shown not in str(caught.value)
+        assert shown not in repr(Credentials("p", shown))
+
+
+@pytest.mark.parametrize(
+    ("auth", "why"),
+    [
+        (AgentAuth.TOKEN, "shows no token; a machine gets one as tinkerbell_token="),
+        (AgentAuth.MTLS, "shows no client certificate"),
+    ],
+)
+def test_who_shows_nothing_is_told_what_is_missing(
+    directory: AgentDirectory, keys: TokenKeys, auth: AgentAuth, why: str
+) -> None:
+    with pytest.raises(NoCredentialsError, match=why) as caught:
+        authorizer(directory, auth, keys).admit(MAC, AT_HOME)
+    assert caught.value.code is grpc.StatusCode.UNAUTHENTICATED
 
 
 def test_a_renewed_token_lasts_longer_and_is_of_the_same_machine(directory: AgentDirectory, keys: TokenKeys) -> None:
@@ -256,79 +333,6 @@ def test_a_renewed_token_lasts_longer_and_is_of_the_same_machine(directory: Agen
     assert keys.verify(token, NOW + 1800 + 3600).mac == SECOND
     assert seconds == 1800, "half of its life, so that an agent that can't connect for a while has the other half"
     assert authorizer(directory, AgentAuth.ADDRESS).renewed(credentials) is None
-
-
-def test_token_auth_without_keys_lets_nobody_in(directory: AgentDirectory, keys: TokenKeys) -> None:
-    with pytest.raises(ForeignAgentError, match="no token keys"):
-        authorizer(directory, AgentAuth.TOKEN).admit(MAC, Credentials("192.0.2.1", keys.mint(MAC, NOW)))
-
-
-# --- by certificate ---
-
-DNS, URI = x509.DNSName, x509.UniformResourceIdentifier
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        {"alternative": [DNS("52-54-00-00-00-01")]},
-        {"alternative": [DNS("h")]},
-        {"alternative": [DNS("h.d")]},
-        {"alternative": [DNS("x"), DNS("H")]},
-        {"alternative": [URI("tinkerbell:52:54:00:00:00:02")]},
-        {"alternative": [URI("tinkerbell:d/h")]},
-        {"common": MAC.upper()},
-        {"common": "h"},
-        {"common": "d/h"},
-        {"common": "h", "alternative": [x509.IPAddress(ipaddress.ip_address("192.0.2.1"))]},
-    ],
-)
-def test_a_certificate_speaks_for_the_machine_in_its_names(
-    directory: AgentDirectory, certify: Certify, names: dict[str, Any]
-) -> None:
-    assert authorizer(directory, AgentAuth.MTLS).admit(MAC, Credentials("p", "", certify(**names).pem)) == KEY
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        {"common": "other"},
-        {"common": "nobody"},
-        {"common": "h", "alternative": [DNS("other")]},
-        {"alternative": [DNS("h.e")]},
-        {"alternative": [URI("http://d/h")]},
-        {"alternative": [URI("d/h")]},
-        {"alternative": [URI("tinkerbell:d/other")]},
-        {"alternative": [x509.RFC822Name("h@example.org")]},
-        {},
-    ],
-)
-def test_a_certificate_of_anybody_else_is_refused(
-    directory: AgentDirectory, certify: Certify, names: dict[str, Any]
-) -> None:
-    with pytest.raises(ForeignAgentError, match="d/h: its certificate names ") as caught:
-        authorizer(directory, AgentAuth.MTLS).admit(MAC, Credentials("192.0.2.1", "", certify(**names).pem))
-    assert caught.value.code is grpc.StatusCode.PERMISSION_DENIED
-
-
-def test_a_name_that_two_machines_have_is_of_none(directory: AgentDirectory, certify: Certify) -> None:
-    directory.apply(machine("h", OTHER[:-1] + "a", namespace="e"))
-    with pytest.raises(ForeignAgentError):
-        authorizer(directory, AgentAuth.MTLS).admit(MAC, Credentials("p", "", certify(common="h").pem))
-    authorizer(directory, AgentAuth.MTLS).admit(MAC, Credentials("p", "", certify(alternative=[DNS("h.d")]).pem))
-
-
-def test_who_shows_no_certificate_is_told_so(directory: AgentDirectory) -> None:
-    with pytest.raises(NoCredentialsError, match="shows no client certificate"):
-        authorizer(directory, AgentAuth.MTLS).admit(MAC, Credentials("192.0.2.1", "a token"))
-
-
-def test_what_is_no_certificate_names_nobody() -> None:
-    assert certificate_ids(b"") == ()
-    assert certificate_ids(b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n") == ()
-
-
-# --- what fits together ---
 
 
 @pytest.mark.parametrize(

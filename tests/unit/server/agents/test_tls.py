@@ -8,7 +8,6 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from weakref import WeakSet
@@ -17,16 +16,17 @@ import grpc
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from proto import workflow_pb2 as pb
 from proto import workflow_pb2_grpc as pb_grpc
+from tests.support.objects import MAC
 from tests.unit.server.conftest import Certify, Rig
 from tests.waiting import PATIENCE_SECONDS
 from tink.files import rereading
 from tink.server.agents.auth import AgentAuth
 from tink.server.agents.tls import Certificates, TlsError, TlsFiles, authority_of
 
-MAC = "52:54:00:00:00:01"
 LOOPBACK = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
 
 
@@ -83,45 +83,53 @@ async def ending(channel: grpc.aio.Channel, agent_id: str = MAC) -> tuple[grpc.S
 # --- the files at the start ---
 
 
-def test_a_missing_file_is_named_with_its_flag(files: Files) -> None:
-    files.key.unlink()
-    with pytest.raises(TlsError, match=r"^--grpc-tls-key \S+tls.key: No such file or directory$"):
-        Certificates(files.files)
-    files.clients.unlink()
-    files.write()
-    with pytest.raises(TlsError, match=r"^--grpc-client-ca \S+clients.pem: No such file or directory$"):
-        Certificates(files.mutual)
+def private(encryption: Any) -> bytes:
+    key = ec.generate_private_key(ec.SECP256R1())
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
 
 
-def test_files_that_do_not_fit_are_named(files: Files, certify: Certify) -> None:
-    files.key.write_bytes(certify().key)
-    with pytest.raises(
-        TlsError, match=r"--grpc-tls-key \S+tls.key: is not the key of the first certificate in \S+tls.crt"
-    ):
-        Certificates(files.files)
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"\xff\xfe", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
+NO_PEM = [b"", b"\xff\xfe", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
+CERT, KEY, CLIENTS = (
+    r"--grpc-tls-cert \S+tls.crt: ",
+    r"--grpc-tls-key \S+tls.key: ",
+    r"--grpc-client-ca \S+clients.pem: ",
 )
-def test_what_is_no_pem_is_named(files: Files, content: bytes) -> None:
-    files.clients.write_bytes(content)
-    with pytest.raises(TlsError, match=r"--grpc-client-ca \S+clients.pem: holds no certificates in PEM"):
+# The file, what it holds (None: it is not there), and what is said.
+FAULTS: dict[str, tuple[str, bytes | Path | None, str]] = {
+    "no key": ("tls.key", None, f"^{KEY}No such file or directory$"),
+    "no clients": ("clients.pem", None, f"^{CLIENTS}No such file or directory$"),
+    "another key": (
+        *("tls.key", private(serialization.NoEncryption())),
+        rf"{KEY}is not the key of the first certificate in \S+tls.crt",
+    ),
+    "encrypted": (
+        *("tls.key", private(serialization.BestAvailableEncryption(b"password"))),
+        "is encrypted; give one without a password",
+    ),
+    "endless": ("tls.crt", Path("/dev/zero"), "is larger than 1048576 bytes"),
+    **{
+        f"no PEM {number} in {name}": (name, content, why)
+        for number, content in enumerate(NO_PEM)
+        for name, why in (
+            ("clients.pem", f"{CLIENTS}holds no certificates in PEM"),
+            ("tls.key", f"{KEY}holds no private key in PEM"),
+            ("tls.crt", f"{CERT}holds no certificates in PEM"),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_file_that_is_not_good_is_named_with_its_flag(files: Files, fault: str) -> None:
+    name, content, why = FAULTS[fault]
+    path = files.cert.with_name(name)
+    path.unlink()
+    if isinstance(content, Path):
+        path.symlink_to(content)
+    elif content is not None:
+        path.write_bytes(content)
+    with pytest.raises(TlsError, match=why):
         Certificates(files.mutual)
-    files.key.write_bytes(content)
-    with pytest.raises(TlsError, match=r"--grpc-tls-key \S+tls.key: holds no private key in PEM"):
-        Certificates(files.files)
-    files.cert.write_bytes(content)
-    with pytest.raises(TlsError, match=r"--grpc-tls-cert \S+tls.crt: holds no certificates in PEM"):
-        Certificates(files.files)
-
-
-def test_an_encrypted_key_is_refused_because_nobody_types_its_password(files: Files) -> None:
-    key = serialization.load_pem_private_key(files.key.read_bytes(), None)
-    encryption = serialization.BestAvailableEncryption(b"password")
-    files.key.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption))
-    with pytest.raises(TlsError, match="is encrypted; give one without a password"):
-        Certificates(files.files)
 
 
 def test_a_certificate_that_has_ended_is_refused(files: Files, caplog: pytest.LogCaptureFixture) -> None:
@@ -166,13 +174,6 @@ def test_a_chain_ends_with_its_first_part_and_a_bundle_of_authorities_with_its_l
     assert days == {"--grpc-tls-cert": 60, "--grpc-client-ca": 100}, "the authority in the chain has 60"
 
 
-def test_a_file_without_end_is_not_read_to_its_end(files: Files) -> None:
-    files.cert.unlink()
-    files.cert.symlink_to("/dev/zero")
-    with pytest.raises(TlsError, match="is larger than 1048576 bytes"):
-        Certificates(files.files)
-
-
 def test_addresses_that_the_certificate_lacks_are_told(files: Files) -> None:
     assert Certificates(files.files).lacking(["127.0.0.1", "10.0.0.1"]) == ["10.0.0.1"]
     files.write(alternative=[], common="127.0.0.1")
@@ -193,6 +194,12 @@ def test_agents_are_told_the_authority_and_not_the_server_itself(files: Files, t
 
 
 async def test_an_agent_with_tls_is_served_and_one_without_is_not(rig: Rig, files: Files) -> None:
+    good = files.cert.read_bytes()
+    files.cert.write_bytes(b"")
+    with pytest.raises(TlsError, match="--grpc-tls-cert"):
+        await rig.start(tls=files.files)
+    await rig.server.stop()  # though it has not begun
+    files.cert.write_bytes(good)
     await rig.serve(tls=files.files)
     assert await ending(files.channel(rig.server.port)) == (grpc.StatusCode.OK, "")
     assert (await ending(grpc.aio.insecure_channel(f"127.0.0.1:{rig.server.port}")))[0] is grpc.StatusCode.UNAVAILABLE
@@ -258,7 +265,7 @@ async def test_a_renewed_certificate_is_shown_without_a_restart(
     await call.initial_metadata()
 
     async def shown() -> x509.Certificate:
-        pem = await asyncio.to_thread(_server_certificate, rig.server.port)
+        pem = await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", rig.server.port))
         return x509.load_pem_x509_certificate(pem.encode())
 
     renewed = files.write()
@@ -275,24 +282,26 @@ async def test_a_renewed_certificate_is_shown_without_a_restart(
     await agent.close()
 
 
-def _server_certificate(port: int) -> str:
-    return ssl.get_server_certificate(("127.0.0.1", port))
-
-
-async def test_mutual_tls_lets_a_machine_speak_for_itself_alone(
-    rig: Rig, files: Files, certify: Certify, machine_names: Callable[[str], Any]
-) -> None:
+async def test_mutual_tls_lets_a_machine_speak_for_itself_alone(rig: Rig, files: Files, certify: Certify) -> None:
     await rig.serve(tls=files.mutual, agent_auth=AgentAuth.MTLS)
     rig.machine("other", "52:54:00:00:00:09", ip="192.0.2.9")
-    port = rig.server.port
-    assert await ending(files.channel(port, machine_names(MAC))) == (grpc.StatusCode.OK, "")
-    code, words = await ending(files.channel(port, machine_names("52:54:00:00:00:09")))
+
+    def named(name: str) -> grpc.aio.Channel:
+        return files.channel(rig.server.port, certify(alternative=[x509.DNSName(name)]))
+
+    assert await ending(named("52-54-00-00-00-01")) == (grpc.StatusCode.OK, "")
+    code, words = await ending(named("52-54-00-00-00-09"))
     assert code is grpc.StatusCode.PERMISSION_DENIED
     assert words == f"127.0.0.1 can't speak for '{MAC}': its certificate names '52:54:00:00:00:09'"
     assert "can't speak for Hardware d/h" in rig.seen[-1].message
-    assert rig.seen[-1].hardware == "d/h"
-    assert rig.seen[-1].kind == "refused"
-    assert (await ending(files.channel(port)))[0] is grpc.StatusCode.UNAVAILABLE, "no handshake without a certificate"
+    assert (rig.seen[-1].hardware, str(rig.seen[-1].kind)) == ("d/h", "refused")
+    for trick in ("52-54-00-00-00-01\0", "52-54-00-00-00-01\0.example", "*", "h.", "*.d", "h\0"):
+        code, words = await ending(named(trick))
+        assert code is grpc.StatusCode.PERMISSION_DENIED, trick
+        assert f"its certificate names {trick!r}" in words
+    assert rig.kinds().count("refused") == 1, "the machine hears of it once a minute"
+    handshake = await ending(files.channel(rig.server.port))
+    assert handshake[0] is grpc.StatusCode.UNAVAILABLE, "no handshake without a certificate"
 
 
 @pytest.mark.parametrize("trouble", ["it has ended", "it has not begun", "another authority signed it"])
@@ -308,25 +317,3 @@ async def test_a_certificate_that_is_not_good_gets_nobody_past_the_handshake(
     assert (code, "failed to connect" in words) == (grpc.StatusCode.UNAVAILABLE, True), "no call was made"
     assert rig.seen == [], "nobody was named"
     assert await ending(files.channel(rig.server.port, certify(alternative=names))) == (grpc.StatusCode.OK, "")
-
-
-async def test_a_certificate_with_a_trick_in_its_name_names_nobody_on_the_wire_either(
-    rig: Rig, files: Files, certify: Certify
-) -> None:
-    await rig.serve(tls=files.mutual, agent_auth=AgentAuth.MTLS)
-    for name in ("52-54-00-00-00-01\0", "52-54-00-00-00-01\0.example", "*", "h.", "*.d", "h\0"):
-        code, words = await ending(files.channel(rig.server.port, certify(alternative=[x509.DNSName(name)])))
-        assert code is grpc.StatusCode.PERMISSION_DENIED, name
-        assert f"its certificate names {name!r}" in words
-    assert [str(each.kind) for each in rig.seen] == ["refused"], "the machine hears of it once a minute"
-
-
-@pytest.fixture
-def machine_names(certify: Certify) -> Callable[[str], Any]:
-    return lambda mac: certify(alternative=[x509.DNSName(mac.replace(":", "-"))])
-
-
-async def test_a_bad_certificate_keeps_the_server_from_starting(rig: Rig, files: Files) -> None:
-    files.cert.write_bytes(b"")
-    with pytest.raises(TlsError, match="--grpc-tls-cert"):
-        await rig.start(tls=files.files)

@@ -1,25 +1,46 @@
-"""Agent tokens: made by the edge, checked by the server, with keys in a file that both read."""
+"""Agent tokens: made by the edge, checked by the server, with keys in a file that both read; and forged ones, which are
+worth nothing and cost the server next to nothing."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import logging
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tink.files.key_file import KeyFileError
+from edge.callers import MetadataTokens
+from proto import metadata
+from proto import workflow_pb2 as pb
+from tests.support.objects import MAC
+from tests.unit.server.conftest import Rig
+from tests.waiting import PATIENCE_SECONDS
+from tink.files.key_file import KeyFile, KeyFileError
+from tink.server.agents.auth import AgentAuth
+from tink.server.agents.call_metadata import read_call_metadata
 from tink.server.agents.tokens import CLOCK_SKEW_SECONDS, TokenError, TokenKeys, TokenSettings
 
-MAC = "52:54:00:00:00:01"
+OTHER = "52:54:00:00:00:09"
 NOW = 1_800_000_000.0
-OLD, NEW = "a" * 64, "b" * 64
+KEYS = [letter * 64 for letter in "abc"]
+OLD, NEW, _ = KEYS
+CLAIMS = "v1.525400000001.1900000000"
+LABEL = "tinkedge agent token"
+WHOLE = f"{LABEL}\0{CLAIMS}"
+"""What is signed."""
 
 
 class Clock:
-    now = 0.0
+    def __init__(self) -> None:
+        self.now = 0.0
 
     def __call__(self) -> float:
         return self.now
@@ -32,9 +53,14 @@ def key_file(tmp_path: Path, *keys: str, mode: int = 0o600) -> Path:
     return path
 
 
-@pytest.fixture
-def keys(tmp_path: Path) -> TokenKeys:
-    return TokenKeys(TokenSettings(key_file(tmp_path, OLD), lifetime=3600))
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return key_file(tmp_path_factory.mktemp("keys"), *KEYS)
+
+
+@pytest.fixture(scope="module")
+def keys(path: Path) -> TokenKeys:
+    return TokenKeys(TokenSettings(path, lifetime=3600))
 
 
 def test_a_token_says_whose_it_is_and_when_it_ends(keys: TokenKeys) -> None:
@@ -55,34 +81,12 @@ def test_a_token_is_good_to_its_end_and_as_long_as_clocks_may_differ(keys: Token
         keys.verify(token, NOW + 3600 + CLOCK_SKEW_SECONDS + 1)
 
 
-def test_not_a_character_of_a_token_can_be_changed(keys: TokenKeys) -> None:
-    token = keys.mint(MAC, NOW)
-    for at in range(len(token)):
-        for other in "0A-":
-            if token[at] != other:
-                forged = token[:at] + other + token[at + 1 :]
-                with pytest.raises(TokenError):
-                    keys.verify(forged, NOW)
-
-
-def test_another_key_signs_another_token(tmp_path: Path, keys: TokenKeys) -> None:
-    (tmp_path / "other").mkdir()
-    other = TokenKeys(TokenSettings(key_file(tmp_path / "other", NEW)))
-    with pytest.raises(TokenError, match="not signed with a key of this server"):
-        other.verify(keys.mint(MAC, NOW), NOW)
-
-
-@pytest.fixture(scope="module")
-def lasting(tmp_path_factory: pytest.TempPathFactory) -> TokenKeys:
-    return TokenKeys(TokenSettings(key_file(tmp_path_factory.mktemp("keys"), OLD)))
-
-
 @given(
     st.one_of(st.text(max_size=200), st.from_regex(r"v1\.[0-9a-f]{12}\.[0-9]{1,12}\.[A-Za-z0-9_-]{43}", fullmatch=True))
 )
-def test_nothing_that_a_stranger_shows_is_a_token_or_a_crash(lasting: TokenKeys, text: str) -> None:
+def test_nothing_that_a_stranger_shows_is_a_token_or_a_crash(keys: TokenKeys, text: str) -> None:
     with pytest.raises(TokenError) as caught:
-        lasting.verify(text, NOW)
+        keys.verify(text, NOW)
     assert len(text) < 8 or text not in str(caught.value), "a message goes into the log, a token does not"
 
 
@@ -134,21 +138,23 @@ def test_a_file_that_is_spoilt_later_changes_nothing_and_is_said_once(
         ("# only words\n", "has no key"),
         ("0123456789abcdef\n", "less than 32"),
         (("k" * 32 + "\n") * 17, "more than 16"),
+        (None, "No such file or directory; 'openssl rand -hex 32' makes a key; give edge and server the same file"),
     ],
+    ids=["empty", "words", "short", "many", "missing"],
 )
-def test_a_key_file_that_protects_nobody_is_refused_at_the_start(tmp_path: Path, content: str, named: str) -> None:
+def test_a_key_file_that_protects_nobody_is_refused_at_the_start(
+    tmp_path: Path, content: str | None, named: str
+) -> None:
     path = tmp_path / "key"
-    path.write_text(content)
+    if content is not None:
+        path.write_text(content)
     with pytest.raises(KeyFileError, match=named):
         TokenKeys(TokenSettings(path))
-
-
-def test_a_missing_key_file_says_how_to_make_one(tmp_path: Path) -> None:
-    advice = "'openssl rand -hex 32' makes a key; give edge and server the same file"
-    with pytest.raises(KeyFileError, match=f"No such file or directory; {advice}"):
-        TokenKeys(TokenSettings(tmp_path / "key"))
     with pytest.raises(KeyFileError, match="Is a directory"):
         TokenKeys(TokenSettings(tmp_path))
+    path.write_text("")
+    with pytest.raises(KeyFileError, match="key/new can't be made"):
+        TokenKeys(TokenSettings(path / "new", create=True))
 
 
 def test_a_key_file_that_everybody_can_read_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -176,12 +182,6 @@ def test_the_key_is_made_for_its_owner_alone_and_once(tmp_path: Path, caplog: py
     assert settings.key.read_text().strip() not in caplog.text
 
 
-def test_a_key_that_can_not_be_made_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(KeyFileError, match="file/key can't be made"):
-        TokenKeys(TokenSettings(tmp_path / "file" / "key", create=True))
-
-
 @pytest.mark.parametrize("mac", ["", "52:54:00:00:00:0A", "525400000001", "x", MAC + " "])
 def test_only_a_mac_as_we_spell_it_gets_a_token(keys: TokenKeys, mac: str) -> None:
     with pytest.raises(ValueError, match="is no MAC address"):
@@ -192,3 +192,181 @@ def test_only_a_mac_as_we_spell_it_gets_a_token(keys: TokenKeys, mac: str) -> No
 def test_a_lifetime_of_no_use_is_refused(tmp_path: Path, lifetime: float) -> None:
     with pytest.raises(ValueError, match="lifetime"):
         TokenSettings(tmp_path, lifetime)
+
+
+# --- forged ---
+
+
+def encoded(signature: bytes) -> str:
+    return base64.urlsafe_b64encode(signature).rstrip(b"=").decode()
+
+
+def signed(message: str, key: str = KEYS[0], algorithm: str = "sha256") -> str:
+    return encoded(hmac.digest(key.encode(), message.encode(), algorithm))
+
+
+RIGHT = f"{CLAIMS}.{signed(WHOLE)}"
+JWT = ".".join(encoded(part) for part in (b'{"alg":"none"}', b'{"sub":"52:54:00:00:00:01"}', b""))
+
+
+def test_what_is_forged_below_would_be_good_if_it_were_right(keys: TokenKeys) -> None:
+    assert keys.verify(RIGHT, NOW).mac == MAC
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        # other algorithms, and none
+        f"{CLAIMS}.{signed(WHOLE, algorithm='sha3_256')}",
+        f"{CLAIMS}.{signed(WHOLE, algorithm='blake2s')}",
+        f"{CLAIMS}.{signed(WHOLE, algorithm='sha512')}",
+        f"{CLAIMS}.{signed(WHOLE, algorithm='sha1')}",
+        f"{CLAIMS}.{encoded(hashlib.sha256((KEYS[0] + WHOLE).encode()).digest())}",
+        f"{CLAIMS}.{encoded(hashlib.sha256(CLAIMS.encode()).digest())}",
+        f"{CLAIMS}.",
+        CLAIMS,
+        f"{CLAIMS}.none",
+        f"{CLAIMS}.{'A' * 43}",
+        JWT,
+        # other purposes of the same key, and other keys
+        f"{CLAIMS}.{signed(CLAIMS)}",
+        f"{CLAIMS}.{signed(f'{LABEL}{CLAIMS}')}",
+        f"{CLAIMS}.{signed(WHOLE.replace('agent', 'metadata'))}",
+        f"{CLAIMS}.{signed(WHOLE, key='')}",
+        f"{CLAIMS}.{signed(WHOLE, key='z' * 64)}",
+        KEYS[0],
+        # other spellings of what is signed
+        RIGHT.replace("v1", "v2"),
+        RIGHT.replace("v1", "V1"),
+        RIGHT.replace("v1.", "v1.0"),
+        RIGHT.replace(".19", ".019"),
+        RIGHT.replace(".19", ".+19"),
+        RIGHT.replace(".19", ".1_9"),
+        RIGHT.replace(".19", ".\u0661\u0669"),  # digits, in Arabic
+        RIGHT.replace(".19", ".-19"),
+        RIGHT.replace("1900000000", "999999999999"),
+        RIGHT.replace("525400000001", "52:54:00:00:00:01"),
+        RIGHT.replace("525400000001", "525400000009"),
+        RIGHT.replace("525400000001", "52540000000\uff11"),
+        # cut off, and with something behind or before it
+        *(RIGHT[:length] for length in range(len(RIGHT))),
+        *(RIGHT + more for more in (" ", "\n", "\r\n", "\0", "=", ".", "A", "\u200b", "\u00e9", "\udcff", "." + RIGHT)),
+        *(less + RIGHT for less in (" ", "\n", "\0", "Bearer ", "\ufeff")),
+        RIGHT + "A" * 1_000_000,
+        "v1." * 300_000,
+        "v1." + "0" * 1_000_000,
+    ],
+    ids=lambda token: f"{len(token)}",
+)
+def test_no_other_token_is_one(keys: TokenKeys, token: str) -> None:
+    with pytest.raises(TokenError) as caught:
+        keys.verify(token, NOW)
+    assert len(str(caught.value)) < 120
+
+
+@given(
+    st.integers(0, len(RIGHT)),
+    st.integers(0, len(RIGHT)),
+    st.text("\0\n .=-_+v1Aaz\u00e9\u0661\uff11\ud800", max_size=6),
+)
+def test_nothing_but_the_token_is_the_token(keys: TokenKeys, begin: int, end: int, between: str) -> None:
+    token = RIGHT[:begin] + between + RIGHT[end:]
+    if token != RIGHT:
+        with pytest.raises(TokenError):
+            keys.verify(token, NOW)
+
+
+def test_a_token_of_the_metadata_service_is_none_of_an_agent_though_the_key_is_the_same(
+    path: Path, keys: TokenKeys
+) -> None:
+    token = MetadataTokens(KeyFile(path, "key"), lifetime=3600, clock=lambda: NOW).mint(MAC)
+    for shown in (token, token.replace("M1", "v1")):
+        with pytest.raises(TokenError):
+            keys.verify(shown, NOW)
+
+
+def test_a_bad_token_costs_a_signature_for_each_key_in_constant_time_or_none_at_all(
+    keys: TokenKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[tuple[str, str]] = []
+    compare = hmac.compare_digest
+
+    def counting(one: Any, other: Any) -> bool:
+        compared.append((one, other))
+        return compare(one, other)
+
+    monkeypatch.setattr("tink.files.key_file.hmac.compare_digest", counting)
+    for token in ("", "x", RIGHT[:-1], RIGHT + "A" * 1_000_000, JWT):
+        with pytest.raises(TokenError):
+            keys.verify(token, NOW)
+    assert compared == [], "what has not the shape of a token is not signed for"
+    forged = RIGHT[:-43] + "A" * 43
+    with pytest.raises(TokenError, match="not signed with a key of this server"):
+        keys.verify(forged, NOW)
+    assert [other for _, other in compared] == ["A" * 43] * len(KEYS)
+    compared.clear()
+    keys.verify(RIGHT, NOW)
+    assert len(compared) == len(KEYS), "how long it takes does not say which key it was"
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([metadata.AUTHORIZATION, "other"]), st.text("bB \0\u200b\ud800") | st.binary()))
+)
+def test_no_header_of_a_stranger_breaks_the_reading_of_it(sent: list[tuple[str, str | bytes]]) -> None:
+    assert isinstance(read_call_metadata(sent).token, str)
+
+
+@pytest.mark.parametrize(
+    ("value", "token"),
+    [
+        ("Bearer t", "t"),
+        ("bearer t", "t"),
+        ("BEARER  t ", "t"),
+        ("Bearer", ""),
+        ("Bearert", ""),
+        ("Basic t", ""),
+        ("t", ""),
+        ("Bearer t u", "t u"),
+    ],
+)
+def test_only_a_bearer_shows_a_token(value: str, token: str) -> None:
+    assert read_call_metadata([(metadata.AUTHORIZATION, value)]).token == token
+
+
+# --- on the wire ---
+
+
+@pytest.fixture
+async def ask(rig: Rig, path: Path) -> Callable[[str], Any]:
+    """Asks a server that wants tokens for the stream of MAC: the code, and what is said."""
+    await rig.start(agent_auth=AgentAuth.TOKEN, tokens=TokenSettings(path, 3600))
+    rig.machine(ip="192.0.2.1")
+    rig.machine("other", OTHER, ip="192.0.2.9")
+
+    async def asking(value: str) -> tuple[grpc.StatusCode, str]:
+        call = rig.agent().stub.GetWorkflows(
+            pb.GetWorkflowsRequest(agent_id=MAC), metadata=((metadata.AUTHORIZATION, value),), timeout=PATIENCE_SECONDS
+        )
+        return await call.code(), await call.details()
+
+    return asking
+
+
+async def test_bad_tokens_open_no_stream_and_are_told_of_once(
+    rig: Rig, ask: Any, keys: TokenKeys, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    old = keys.mint(MAC, rig.now - 3600 - CLOCK_SKEW_SECONDS - 1)
+    good = keys.mint(MAC, rig.now)
+    forged = [good[:-1], good + "A", good + " A", good[:-43] + "A" * 43, "x" * 8000, JWT, keys.mint(OTHER, rig.now)]
+    for token in (old, *forged):
+        code, words = await ask(f"Bearer {token}")
+        assert code is grpc.StatusCode.PERMISSION_DENIED, token
+        assert len(words) < 200
+        assert token not in caplog.text, "a token is never logged"
+    assert "its token ended at" in (await ask(f"Bearer {old}"))[1]
+    assert f"its token is that of {OTHER}" in (await ask(f"Bearer {forged[-1]}"))[1]
+    code, _ = await ask("Bearer " + "x" * 20_000)
+    assert code is not grpc.StatusCode.OK, "metadata has 16 kB"
+    assert [(seen.hardware, seen.agent_id, str(seen.kind)) for seen in rig.seen] == [("d/h", MAC, "refused")]
+    assert len([record for record in caplog.records if "refused" in record.message]) == 1

@@ -37,6 +37,18 @@ class Site:
         why = self.connections.begun(accepted.peer, self.now, busy=busy)
         return why or self.connections.heard(accepted.peer, size, self.now, first=True)
 
+    def agents(self, address: str = "192.0.2.1", count: int = 1, sent: int = 0) -> list[Accepted]:
+        """Connections with an open command stream."""
+        made = self.connect(address, count)
+        for each in made:
+            self.call(each, busy=True)
+        self.sockets |= dict.fromkeys(made, sent)
+        return made
+
+    def attack(self, address: str = "192.0.2.1", seconds: float = 0.0) -> list[Eviction]:
+        self.sockets[self.connect(address)[0]] = 10_000 * KB
+        return self.measure(seconds)
+
     def look(self) -> None:
         for accepted in self.sockets:
             self.connections.listed(accepted, self.now)
@@ -80,8 +92,7 @@ def test_requests_that_are_taken_back_at_once_end_their_connection(site: Site) -
 
 
 def test_an_agent_whose_bytes_are_calls_may_send_as_much_as_it_has_to_say(site: Site) -> None:
-    (agent,) = site.connect()
-    site.call(agent, busy=True)
+    (agent,) = site.agents()
     for _ in range(1000):
         site.call(agent, size=2000)
         site.connections.ended(agent.peer, site.now, busy=False)
@@ -97,8 +108,7 @@ def test_who_made_a_call_may_be_in_the_middle_of_the_largest_message(site: Site)
 
 
 def test_pings_of_a_year_are_forgiven(site: Site) -> None:
-    (agent,) = site.connect()
-    site.call(agent, busy=True)
+    (agent,) = site.agents()
     for _ in range(2000):
         site.sockets[agent] += 60 * 17
         assert site.measure(300.0) == []
@@ -107,50 +117,35 @@ def test_pings_of_a_year_are_forgiven(site: Site) -> None:
 
 
 def test_bytes_are_counted_for_all_connections_of_an_address_too(site: Site) -> None:
-    crowd, (bystander,) = site.connect(count=15), site.connect()
-    (other,) = site.connect("192.0.2.2")
-    for each in [*crowd, bystander, other]:
-        site.call(each, busy=True)
-    site.sockets |= dict.fromkeys(crowd, 90 * KB) | {bystander: 1 * KB, other: 90 * KB}
+    crowd = site.agents(count=15, sent=90 * KB)
+    site.agents(sent=1 * KB)
+    site.agents("192.0.2.2", sent=90 * KB)
     ended = [eviction.accepted for eviction in site.measure(0.1)]
     assert ended
     assert set(ended) <= set(crowd), "neither who sent little, nor another address"
 
 
-def test_an_address_whose_connections_are_ended_again_and_again_is_kept_away_for_a_while(site: Site) -> None:
+@pytest.mark.parametrize(
+    ("address", "away"),
+    [("192.0.2.1", {"192.0.2.1/32"}), ("2001:db8::{}", {"2001:db8::/64"}), ("127.0.0.1", set())],
+    ids=["IPv4", "neighbours of 64 bits are one", "never loopback"],
+)
+def test_an_address_whose_connections_are_ended_again_and_again_is_kept_away_for_a_while(
+    site: Site, address: str, away: set[str]
+) -> None:
     for count in range(1, 7):
-        (attacker,) = site.connect()
-        site.sockets[attacker] = 10_000 * KB
-        site.measure(0.1)
-        assert site.away() == ({"192.0.2.1/32"} if count > 5 else set())
+        assert len(site.attack(address.format(count), 0.1)) == 1
+        assert site.away() == (away if count > 5 else set())
     site.now += 29
-    assert site.away()
+    assert site.away() == away
     site.now += 2
-    assert site.away() == set()
-
-
-def test_neighbours_of_64_bits_are_one(site: Site) -> None:
-    for number in range(6):
-        (attacker,) = site.connect(f"2001:db8::{number}")
-        site.sockets[attacker] = 10_000 * KB
-        site.measure(0.1)
-    assert site.away() == {"2001:db8::/64"}
-
-
-def test_loopback_is_never_kept_away_but_its_attacks_end(site: Site) -> None:
-    for _ in range(9):
-        (attacker,) = site.connect("127.0.0.1")
-        site.sockets[attacker] = 10_000 * KB
-        assert len(site.measure(0.1)) == 1
     assert site.away() == set()
 
 
 def test_as_many_addresses_are_kept_away_as_the_filter_has_room_for(site: Site) -> None:
     for number in range(MOST_BLOCKS + 9):
         for _ in range(6):
-            (attacker,) = site.connect(f"198.51.{number >> 8}.{number & 255}")
-            site.sockets[attacker] = 10_000 * KB
-            site.measure()
+            site.attack(f"198.51.{number >> 8}.{number & 255}")
     assert len(site.away()) == MOST_BLOCKS
     assert str(ip_network("198.51.0.0/32")) not in site.away()
 
@@ -158,13 +153,22 @@ def test_as_many_addresses_are_kept_away_as_the_filter_has_room_for(site: Site) 
 # --- calls ---
 
 
-def test_calls_have_a_pace_and_the_connection_ends_with_it(site: Site) -> None:
+@pytest.mark.parametrize("what", ["calls", "messages", "calls that are taken back"])
+def test_calls_messages_and_calls_that_are_taken_back_have_a_pace_and_the_connection_ends_with_it(
+    site: Site, what: str
+) -> None:
     (attacker,) = site.connect()
-    served = 0
-    while not site.call(attacker):
-        served += 1
-        site.connections.ended(attacker.peer, site.now, busy=False)
-    assert served == pytest.approx(LIMITS.calls_at_once, abs=1)
+    site.call(attacker)
+    once = {
+        "calls": lambda: site.call(attacker),
+        "messages": lambda: site.connections.heard(attacker.peer, 1, site.now, first=False),
+        "calls that are taken back": lambda: site.connections.aborted(attacker.peer, site.now),
+    }[what]
+    most = LIMITS.aborts_at_once if what == "calls that are taken back" else LIMITS.calls_at_once
+    whys = [once() for _ in range(most + 1)]
+    assert not any(whys[:-3])
+    assert whys[-1]
+    assert ("took back" in whys[-1]) is (what == "calls that are taken back")
     assert [eviction.accepted for eviction in site.excess()] == [attacker]
 
 
@@ -177,23 +181,6 @@ def test_calls_of_a_connection_that_is_not_found_yet_end_it_when_it_is(site: Sit
     (attacker,) = site.connect()
     assert attacker.peer == peer
     assert [eviction.accepted for eviction in site.excess()] == [attacker]
-
-
-def test_messages_of_one_call_have_the_pace_of_calls(site: Site) -> None:
-    (attacker,) = site.connect()
-    site.call(attacker)
-    heard = [site.connections.heard(attacker.peer, 1, site.now, first=False) for _ in range(LIMITS.calls_at_once)]
-    assert heard[-1]
-    assert not any(heard[:-2])
-
-
-def test_calls_that_are_taken_back_are_few(site: Site) -> None:
-    (attacker,) = site.connect()
-    site.call(attacker)
-    whys = [site.connections.aborted(attacker.peer, site.now) for _ in range(LIMITS.aborts_at_once + 1)]
-    assert not any(whys[:-2])
-    assert "took back" in whys[-1]
-    assert len(site.excess()) == 1
 
 
 # --- places ---
@@ -210,9 +197,7 @@ def test_who_makes_no_call_goes_and_who_made_one_stays(site: Site) -> None:
 
 
 def test_strangers_of_an_address_make_room_for_its_agents(site: Site) -> None:
-    agents = site.connect(count=10)
-    for agent in agents:
-        site.call(agent, busy=True)
+    agents = site.agents(count=10)
     site.connect(count=5)
     assert site.excess(2.0) == []
     site.connect(count=3)
@@ -225,16 +210,14 @@ def test_strangers_of_an_address_make_room_for_its_agents(site: Site) -> None:
 
 
 def test_agents_behind_one_address_that_fill_their_share_are_left_alone(site: Site) -> None:
-    for agent in site.connect(count=16):
-        site.call(agent, busy=True)
+    site.agents(count=16)
     assert site.excess(2.0) == []
     assert len(site.sockets) == 16
 
 
 def test_of_all_too_many_those_go_that_rest_where_there_are_most(site: Site) -> None:
     for number in range(40):
-        (agent,) = site.connect(f"198.51.100.{number}")
-        site.call(agent, busy=True)
+        site.agents(f"198.51.100.{number}")
     (modest,) = site.connect("203.0.113.1")
     crowds = {f"192.0.2.{number}": site.connect(f"192.0.2.{number}", 15) for number in range(4)}
     assert len(site.sockets) == 101
@@ -282,11 +265,8 @@ def bomb(site: Site, address: str, count: int = 1, size: int = 30 * KB) -> list[
     return made
 
 
-def test_senders_of_the_bytes_that_grew_memory_are_ended_and_kept_away_for_minutes() -> None:
-    site = Site()
-    (agent,) = site.connect("192.0.2.7")
-    site.call(agent, busy=True)
-    site.sockets[agent] = 700
+def test_senders_of_the_bytes_that_grew_memory_are_ended_and_kept_away_for_minutes(site: Site) -> None:
+    site.agents("192.0.2.7", sent=700)
     bombs = bomb(site, "192.0.2.66", 3)
     assert [each.accepted for each in expanded(site)] == bombs
     assert site.away() == {"192.0.2.66/32"}
@@ -297,30 +277,21 @@ def test_senders_of_the_bytes_that_grew_memory_are_ended_and_kept_away_for_minut
     assert not site.away()
 
 
-def test_memory_that_grows_for_another_reason_ends_no_connection() -> None:
-    """Lists of the Kubernetes API take memory, while agents ping and connect."""
-    site = Site(Limits(connections=10_000, per_address=100))
-    for number in range(200):
-        (agent,) = site.connect(f"10.0.0.{number}")
-        site.call(agent, busy=True)
-        site.sockets[agent] = 1300
-    assert expanded(site) == []
-    assert expanded(site, Alarm(40 << 20, pressed=True)) == []
+@pytest.mark.parametrize("pressed", [False, True])
+@pytest.mark.parametrize(("addresses", "count", "sent"), [(200, 1, 1300), (1, 400, 1500)], ids=["many", "behind one"])
+def test_memory_that_grows_while_agents_ping_and_connect_ends_no_connection(
+    addresses: int, count: int, sent: int, pressed: bool
+) -> None:
+    """Lists of the Kubernetes API take memory, too."""
+    site = Site(Limits(connections=10_000, per_address=512))
+    for number in range(addresses):
+        site.agents(f"10.0.0.{number}", count, sent)
+    assert expanded(site, Alarm(40 << 20, pressed=pressed)) == []
     assert not site.away()
 
 
-def test_pings_of_many_agents_behind_one_address_raise_no_suspicion() -> None:
-    site = Site(Limits(connections=10_000, per_address=512))
-    agents = site.connect("192.0.2.7", 400)
-    for agent in agents:
-        site.call(agent, busy=True)
-        site.sockets[agent] = 1500
-    assert expanded(site, Alarm(8 << 20, pressed=True)) == []
-
-
-def test_connection_that_was_ended_for_its_bytes_is_to_blame_for_memory_that_grows_after() -> None:
+def test_connection_that_was_ended_for_its_bytes_is_to_blame_for_memory_that_grows_after(site: Site) -> None:
     """gRPC has read the bytes, and expands them after the connection has ended."""
-    site = Site()
     bomb(site, "192.0.2.66", size=80 * KB)
     assert [each.why for each in site.measure()] == ["sent 72 kB that belong to no call"]
     assert not site.away(), "that alone keeps nobody away"
@@ -329,8 +300,13 @@ def test_connection_that_was_ended_for_its_bytes_is_to_blame_for_memory_that_gro
     assert site.away() == {"192.0.2.66/32"}
 
 
-def test_largest_senders_are_ended_first_and_others_if_memory_grows_further() -> None:
-    site = Site()
+def test_loopback_is_ended_and_not_kept_away(site: Site) -> None:
+    (own,) = bomb(site, "127.0.0.1")
+    assert [each.accepted for each in expanded(site)] == [own]
+    assert not site.away()
+
+
+def test_largest_senders_are_ended_first_and_others_if_memory_grows_further(site: Site) -> None:
     bomb(site, "192.0.2.66", size=31 * KB)
     bomb(site, "192.0.2.67", size=8 * KB)
     expanded(site)
@@ -340,19 +316,15 @@ def test_largest_senders_are_ended_first_and_others_if_memory_grows_further() ->
     assert site.away() == {"192.0.2.66/32", "192.0.2.68/32"}
 
 
-def test_bytes_of_long_ago_raise_no_suspicion() -> None:
-    site = Site()
-    (agent,) = site.connect("192.0.2.7")
-    site.call(agent, busy=True)
-    site.sockets[agent] = 20 * KB
+def test_bytes_of_long_ago_raise_no_suspicion(site: Site) -> None:
+    site.agents("192.0.2.7", sent=20 * KB)
     for _ in range(4):
         site.measure(6)
     assert expanded(site) == []
 
 
-def test_near_the_limit_bytes_count_that_calls_account_for() -> None:
+def test_near_the_limit_bytes_count_that_calls_account_for(site: Site) -> None:
     """Cheap calls account for more bytes than they have."""
-    site = Site()
     (stranger,) = site.connect("192.0.2.66")
     for _ in range(200):
         site.call(stranger)
@@ -363,15 +335,7 @@ def test_near_the_limit_bytes_count_that_calls_account_for() -> None:
     assert not site.away(), "not for long: it may be an agent that sends much"
 
 
-def test_loopback_is_ended_and_not_kept_away() -> None:
-    site = Site()
-    (own,) = bomb(site, "127.0.0.1")
-    assert [each.accepted for each in expanded(site)] == [own]
-    assert not site.away()
-
-
-def test_restarted_server_keeps_away_the_blocks_that_crashed_it() -> None:
-    site = Site()
+def test_restarted_server_keeps_away_the_blocks_that_crashed_it(site: Site) -> None:
     site.connections.bar(ip_network("192.0.2.66/32"), site.now + 60)
     assert site.away() == {"192.0.2.66/32"}
     (stranger,) = site.connect("192.0.2.66")

@@ -66,12 +66,9 @@ async def test_connection_that_is_ours_is_found_at_the_next_look(watching: Guard
     host.descriptors += 1
     await looks(watching, host, 0.1)
     assert host.listed == 1
-
-
-async def test_connection_in_the_place_of_another_is_found_by_its_call(watching: Guard, host: Host) -> None:
-    watching.begun(PEER, busy=False)
+    watching.begun(PEER, busy=False)  # one in the place of another is found by its call
     await looks(watching, host, 0.1)
-    assert host.listed == 1
+    assert host.listed == 2
 
 
 async def test_kernel_that_does_not_say_how_many_descriptors_there_are_has_it_look_each_time(
@@ -99,40 +96,32 @@ async def test_network_blocked_from_the_start_can_not_connect_before_the_first_m
 
 
 MB = 1 << 20
-LIMIT = 400 * MB
+# The limit, and looks: when, how much memory, how many connections; and the alarm (megabytes, whether it is pressed).
+GROWTH: dict[str, tuple[int | None, list[tuple[float, float, int, tuple[int, bool] | None]]]] = {
+    "sudden": (
+        400,
+        [
+            *((0.0, 100, 0, None), (0.02, 120, 0, None), (0.04, 140, 0, (40, False))),
+            *((0.06, 141, 0, None), (0.08, 175, 0, (35, False))),  # counts from there on
+        ],
+    ),
+    "slow": (400, [(float(second), 100 + second, 0, None) for second in range(150)]),
+    "near the limit": (
+        400,
+        [
+            *((0.0, 290, 0, None), (1.0, 301, 0, (11, True)), (1.5, 301, 0, None), (1.6, 306, 0, (5, True))),
+            (10.0, 306, 0, None),  # a large site may be there all the time
+        ],
+    ),
+    "honest connections": (400, [(0.0, 100, 0, None), (1.0, 100 + 1000 * CONNECTION_BYTES / MB, 1000, None)]),
+    "no limit": (None, [(0.0, 90_000, 0, None), (1.0, 90_010, 0, None), (1.0, 90_050, 0, (50, False))]),
+}
 
 
-def test_sudden_growth_is_an_alarm_with_the_number_of_bytes() -> None:
-    watch = MemoryWatch(LIMIT)
-    assert watch.look(100 * MB, 0, 0.0) is None
-    assert watch.look(120 * MB, 0, 0.02) is None
-    assert watch.look(140 * MB, 0, 0.04) == Alarm(40 * MB, pressed=False)
-    assert watch.look(141 * MB, 0, 0.06) is None, "counts from there on"
-    assert watch.look(175 * MB, 0, 0.08) == Alarm(35 * MB, pressed=False)
-
-
-def test_slow_growth_is_no_alarm_while_there_is_enough_memory() -> None:
-    watch = MemoryWatch(LIMIT)
-    assert [watch.look((100 + second) * MB, 0, float(second)) for second in range(150)] == [None] * 150
-
-
-def test_near_the_limit_less_growth_counts() -> None:
-    watch = MemoryWatch(LIMIT)
-    watch.look(290 * MB, 0, 0.0)
-    assert watch.look(301 * MB, 0, 1.0) == Alarm(11 * MB, pressed=True)
-    assert watch.look(301 * MB, 0, 1.5) is None
-    assert watch.look(306 * MB, 0, 1.6) == Alarm(5 * MB, pressed=True)
-    assert watch.look(306 * MB, 0, 10.0) is None, "a large site may be there all the time"
-
-
-def test_memory_of_honest_connections_is_no_alarm() -> None:
-    watch = MemoryWatch(LIMIT)
-    watch.look(100 * MB, 0, 0.0)
-    assert watch.look(100 * MB + 1000 * CONNECTION_BYTES, 1000, 1.0) is None
-
-
-def test_without_a_limit_sudden_growth_alone_counts() -> None:
-    watch = MemoryWatch(None)
-    watch.look(90_000 * MB, 0, 0.0)
-    assert watch.look(90_010 * MB, 0, 1.0) is None
-    assert watch.look(90_050 * MB, 0, 1.0) == Alarm(50 * MB, pressed=False)
+@pytest.mark.parametrize("name", GROWTH)
+def test_growth_of_memory_is_an_alarm_if_it_is_sudden_or_near_the_limit(name: str) -> None:
+    limit, looks = GROWTH[name]
+    watch = MemoryWatch(None if limit is None else limit * MB)
+    for when, size, connections, alarm in looks:
+        expected = None if alarm is None else Alarm(alarm[0] * MB, pressed=alarm[1])
+        assert watch.look(round(size * MB), connections, when) == expected, when

@@ -10,6 +10,7 @@ from ipaddress import ip_network
 
 import pytest
 
+from tests.waiting import PATIENCE_SECONDS
 from tink.net.blocks import block_of
 from tink.server.connections.sockets import MOST_BLOCKS, Accepted, Peer, Sockets, opened, program
 
@@ -42,7 +43,7 @@ def test_connections_are_found_by_their_port_and_measured(listener: socket.socke
         assert accepted.fd == served.fileno()
         assert accepted.peer == Peer(*client.getsockname()[:2])
         client.sendall(bytes(1000))
-        select.select([served], [], [], 5)
+        select.select([served], [], [], PATIENCE_SECONDS)
         assert sockets.received(accepted) == 1000
         assert served.recv(2000) == bytes(1000), "it can be read as before"
         assert [each is accepted for each in found(sockets)] == [True]
@@ -54,7 +55,7 @@ def test_an_ended_connection_is_reset_and_what_came_in_is_gone(listener: socket.
     sockets = Sockets(name(listener)[1])
     with socket.create_connection(name(listener)) as client, listener.accept()[0] as served:
         client.sendall(bytes(1000))
-        select.select([served], [], [], 5)
+        select.select([served], [], [], PATIENCE_SECONDS)
         (accepted,) = found(sockets)
         assert not sockets.end(accepted, at_least=1001), "it is not what was measured"
         assert sockets.end(accepted, at_least=1000)
@@ -64,7 +65,7 @@ def test_an_ended_connection_is_reset_and_what_came_in_is_gone(listener: socket.
             served.recv(1)
         poll = select.poll()
         poll.register(served, select.POLLIN)
-        assert poll.poll(5000), "who waits for it wakes up"
+        assert poll.poll(PATIENCE_SECONDS * 1000), "who waits for it wakes up"
 
 
 def test_a_descriptor_that_is_somebody_elses_by_now_is_left_alone(listener: socket.socket) -> None:
@@ -89,10 +90,10 @@ def test_who_is_kept_away_can_not_connect_until_it_may(listener: socket.socket) 
     with pytest.raises(TimeoutError):
         socket.create_connection((address, port), timeout=0.2)
     sockets.keep_away(frozenset([block_of("192.0.2.1"), block_of("2001:db8::1")]))
-    with socket.create_connection((address, port), timeout=5):
+    with socket.create_connection((address, port), timeout=PATIENCE_SECONDS):
         pass
     sockets.keep_away(frozenset())
-    with socket.create_connection((address, port), timeout=5):
+    with socket.create_connection((address, port), timeout=PATIENCE_SECONDS):
         pass
 
 

@@ -12,13 +12,13 @@ from prometheus_client import CollectorRegistry
 
 from proto import older_pb2 as pb
 from proto import oldest_pb2 as pb_oldest
+from tests.support.objects import MAC
 from tests.unit.server.conftest import Rig
 from tests.waiting import PATIENCE_SECONDS, until
 from tink.server.agents.auth import AgentAuth, OlderAgentAuth
 from tink.server.agents.tokens import TokenSettings
 from tink.server.older.service import SERVICES
 
-MAC = "52:54:00:00:00:01"
 AGENT = pb.ActionStatusRequest
 OWN, OLDEST = (f"/{service}" for service in SERVICES)
 
@@ -36,11 +36,9 @@ class TinkAgent:
         self._get = unary(channel, f"{OWN}/GetAction", pb.ActionRequest, pb.ActionResponse)
         self._report = unary(channel, f"{OWN}/ReportActionStatus", pb.ActionStatusRequest, pb.ActionStatusResponse)
 
-    def poll(self, agent_id: str = MAC, **attributes: Any) -> Any:
-        return self._get(
-            pb.ActionRequest(agent_id=agent_id, agent_attributes=pb.AgentAttributes(**attributes)),
-            timeout=PATIENCE_SECONDS,
-        )
+    def poll(self, agent_id: str = MAC, attributes: pb.AgentAttributes | None = None) -> Any:
+        request = pb.ActionRequest(agent_id=agent_id, agent_attributes=attributes or pb.AgentAttributes())
+        return self._get(request, timeout=PATIENCE_SECONDS)
 
     async def report(self, action: pb.ActionResponse, state: int, message: str = "action completed") -> None:
         await self._report(
@@ -132,9 +130,18 @@ def actions(*rendered: dict[str, Any]) -> list[dict[str, Any]]:
 # --- tink-agent ---
 
 
-async def test_tink_agent_runs_a_workflow(rig: Rig, agent: TinkAgent) -> None:
+async def refused(call: Any) -> grpc.StatusCode:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value.code()
+
+
+async def test_tink_agent_waits_for_a_workflow_and_runs_it(rig: Rig, agent: TinkAgent) -> None:
+    poll = asyncio.ensure_future(agent.poll())
+    await until(lambda: rig.seen)
     rig.workflow()
-    first = await agent.poll()
+    first = await poll
+    assert first == await agent.poll(), "an answer that was lost is given again"
     assert rig.state() == "Scheduled"
     await agent.report(first, AGENT.RUNNING, "running action")
     assert rig.state() == "Running"
@@ -142,8 +149,16 @@ async def test_tink_agent_runs_a_workflow(rig: Rig, agent: TinkAgent) -> None:
     second = await agent.run()
     assert [first.action_id, second.action_id] == ["a0", "a1"]
     assert rig.state() == "Succeeded"
-    assert [str(each.kind) for each in rig.seen][:2] == ["connected", "started"]
+    assert rig.kinds()[:2] == ["connected", "started"]
     assert rig.seen[0].message.startswith("tink-agent connected from 127.0.0.1 (grpc-python")
+    registry = CollectorRegistry()
+    registry.register(rig.server.metrics())
+
+    def timed(method: str) -> float | None:
+        labels = {"grpc_type": "unary", "grpc_service": SERVICES[0], "grpc_method": method}
+        return registry.get_sample_value("grpc_server_handling_seconds_count", labels)
+
+    assert (timed("GetAction"), timed("ReportActionStatus")) == (None, 4), "how long a poll waits is its own affair"
 
 
 async def test_an_action_in_tink_agents_words(rig: Rig, agent: TinkAgent) -> None:
@@ -164,40 +179,10 @@ async def test_an_action_in_tink_agents_words(rig: Rig, agent: TinkAgent) -> Non
 
 
 async def test_tink_agent_without_work_is_kept_waiting_and_then_sent_away_softly(rig: Rig, agent: TinkAgent) -> None:
-    hold(rig, 0.2)
+    hold(rig, 0.05)
     for _ in range(3):
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await agent.poll()
-        assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-    assert [str(each.kind) for each in rig.seen] == ["connected"], "no line for every poll"
-
-
-async def test_how_long_a_poll_waits_is_not_how_long_the_server_takes(rig: Rig, agent: TinkAgent) -> None:
-    rig.workflow()
-    await agent.run()
-    registry = CollectorRegistry()
-    registry.register(rig.server.metrics())
-
-    def timed(method: str) -> float | None:
-        labels = {"grpc_type": "unary", "grpc_service": SERVICES[0], "grpc_method": method}
-        return registry.get_sample_value("grpc_server_handling_seconds_count", labels)
-
-    assert (timed("GetAction"), timed("ReportActionStatus")) == (None, 2)
-
-
-async def test_a_workflow_that_comes_while_tink_agent_waits(rig: Rig, agent: TinkAgent) -> None:
-    poll = asyncio.ensure_future(agent.poll())
-    await until(lambda: rig.seen)
-    rig.workflow()
-    assert (await poll).action_id == "a0"
-
-
-async def test_an_answer_that_was_lost_is_given_again(rig: Rig, agent: TinkAgent) -> None:
-    rig.workflow()
-    lost = await agent.poll()
-    again = await agent.poll()
-    assert lost == again
-    assert rig.state() == "Scheduled"
+        assert await refused(agent.poll()) is grpc.StatusCode.FAILED_PRECONDITION
+    assert rig.kinds() == ["connected"], "no line for every poll"
 
 
 @pytest.mark.parametrize(
@@ -225,11 +210,10 @@ async def test_tink_agent_that_was_restarted_in_an_action_runs_nothing_twice(rig
 
 
 async def test_a_restart_in_an_action_that_reboots_is_its_success(rig: Rig, agent: TinkAgent) -> None:
-    hold(rig, 0.1)
+    hold(rig, 0.05)
     rig.workflow(actions=actions({"reboots": True}))
     await agent.report(await agent.poll(), AGENT.RUNNING)
-    with pytest.raises(grpc.aio.AioRpcError):
-        await agent.poll()
+    assert await refused(agent.poll()) is grpc.StatusCode.FAILED_PRECONDITION
     assert rig.state() == "Succeeded"
 
 
@@ -311,22 +295,6 @@ async def test_no_report_is_answered_with_what_ends_tink_agent(rig: Rig, agent: 
     assert rig.state() == "Scheduled"
 
 
-async def test_what_tink_agent_says_of_its_machine_is_said_once(rig: Rig, agent: TinkAgent) -> None:
-    hold(rig, 0.1)
-    found: dict[str, Any] = {
-        "cpu": pb.AgentAttributes.CPU(total_cores=4),
-        "memory": pb.AgentAttributes.Memory(total="16GB"),
-        "block": [pb.AgentAttributes.Block(name="sda", size="480GB")],
-        "network": [pb.AgentAttributes.Network(name="eth0", mac=MAC), pb.AgentAttributes.Network(name="ifb0")],
-        "product": pb.AgentAttributes.Product(vendor="V\x1b[31m", name="P", serial_number="unknown"),
-    }
-    for _ in range(2):
-        with pytest.raises(grpc.aio.AioRpcError):
-            await agent.poll(**found)
-    (said,) = [each.message for each in rig.seen]
-    assert said.endswith(f"V [31m P, 4 cores, 16GB memory, sda 480GB, eth0 {MAC}")
-
-
 # --- tink-worker ---
 
 
@@ -334,6 +302,8 @@ async def test_what_tink_agent_says_of_its_machine_is_said_once(rig: Rig, agent:
 async def test_tink_worker_runs_a_workflow(rig: Rig, oldest: bool) -> None:
     await rig.serve()
     worker = TinkWorker(rig.agent(apart=True).channel, oldest=oldest)
+    hold(rig, 0.05)
+    assert await worker.contexts() == [], "without work"
     rig.workflow(actions=actions({"args": ["x"], "timeout": 5}, {}))
     (context,) = await worker.contexts()
     assert (context.workflow_id, context.current_action, context.total_number_of_actions) == ("uid-w", "", 2)
@@ -352,11 +322,6 @@ async def test_tink_worker_runs_a_workflow(rig: Rig, oldest: bool) -> None:
     assert rig.state() == "Succeeded"
     version = "tink-worker (v0.8 or older)" if oldest else "tink-worker"
     assert rig.seen[0].message.startswith(f"{version} connected from 127.0.0.1 (grpc-python")
-
-
-async def test_tink_worker_without_work_reads_an_empty_stream(rig: Rig, worker: TinkWorker) -> None:
-    hold(rig, 0.1)
-    assert await worker.contexts() == []
 
 
 async def test_tink_worker_that_was_restarted_between_two_actions_goes_on(rig: Rig, worker: TinkWorker) -> None:
@@ -403,19 +368,15 @@ async def asks_for_tokens(rig: Rig, tmp_path: Any) -> Callable[..., Any]:
 async def test_where_tokens_are_asked_for_they_are_refused_in_sight(rig: Rig, asks_for_tokens: Any) -> None:
     agent = await asks_for_tokens(OlderAgentAuth.AUTO)
     for _ in range(3):
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await agent.poll()
-        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
-    (refused,) = rig.seen
-    assert (refused.hardware, str(refused.kind)) == ("d/h", "refused")
-    assert "--older-agents address" in refused.message
+        assert await refused(agent.poll()) is grpc.StatusCode.UNAUTHENTICATED
+    (said,) = rig.seen
+    assert (said.hardware, str(said.kind)) == ("d/h", "refused")
+    assert "--older-agents address" in said.message
     started = condition(rig, "Started")
     assert (started["status"], started["reason"]) == ("False", "AgentRefused")
     assert "--older-agents address" in started["message"]
-    assert rig.state() == "Pending"
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await agent.report(pb.ActionResponse(workflow_id="uid-w", action_id="a0"), AGENT.RUNNING)
-    assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    report = agent.report(pb.ActionResponse(workflow_id="uid-w", action_id="a0"), AGENT.RUNNING)
+    assert await refused(report) is grpc.StatusCode.UNAUTHENTICATED
     assert rig.state() == "Pending"
 
 
@@ -423,9 +384,7 @@ async def test_let_in_by_address_a_foreign_one_is_refused_all_the_same(rig: Rig,
     agent = await asks_for_tokens(OlderAgentAuth.ADDRESS)
     assert (await agent.poll()).action_id == "a0"
     rig.machine("other", "52:54:00:00:00:09", ip="192.0.2.9")
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await agent.poll("52:54:00:00:00:09")
-    assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    assert await refused(agent.poll("52:54:00:00:00:09")) is grpc.StatusCode.PERMISSION_DENIED
 
 
 async def test_an_operator_may_rule_them_out(rig: Rig) -> None:
@@ -440,9 +399,7 @@ async def test_what_this_server_does_not_have_is_said_on_the_journey_of_who_call
     await rig.serve()
     call: Any = rig.agent(apart=True).channel.unary_unary("/proto.HardwareService/Push")
     for _ in range(3):
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await call(b"")
-        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        assert await refused(call(b"")) is grpc.StatusCode.UNIMPLEMENTED
     (said,) = rig.seen
     assert said.message == "127.0.0.1 calls /proto.HardwareService/Push, which this server does not have"
     assert said.hardware == "d/h"

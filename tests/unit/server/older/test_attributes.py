@@ -6,7 +6,6 @@ import json
 import logging
 from typing import Any
 
-import grpc
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -15,7 +14,7 @@ from proto import older_pb2 as pb
 from tests.support.api import InProcessApi
 from tests.support.objects import hardware
 from tests.unit.server.conftest import Rig
-from tests.unit.server.older.test_agents import MAC, TinkAgent, hold
+from tests.unit.server.older.test_agents import MAC, TinkAgent, hold, refused
 from tests.waiting import PATIENCE_SECONDS, until
 from tink.api.annotations import AGENT_ATTRIBUTES_ANNOTATION
 from tink.kube.client import ApiError
@@ -69,30 +68,41 @@ async def agent(rig: Rig) -> TinkAgent:
     return TinkAgent(rig.agent(apart=True).channel)
 
 
-async def idles(agent: TinkAgent, attributes: pb.AgentAttributes) -> None:
-    with pytest.raises(grpc.aio.AioRpcError):
-        await agent._get(pb.ActionRequest(agent_id=MAC, agent_attributes=attributes), timeout=PATIENCE_SECONDS)
-
-
 def kept(rig: Rig) -> Any:
     annotations = rig.read("h", HARDWARE)["metadata"].get("annotations", {})
     return json.loads(annotations.get(AGENT_ATTRIBUTES_ANNOTATION, "null"))
 
 
-async def test_they_are_on_the_hardware_written_once_and_on_the_journey(rig: Rig, agent: TinkAgent) -> None:
+HOSTILE = pb.AgentAttributes(
+    cpu=pb.AgentAttributes.CPU(total_cores=4),
+    memory=pb.AgentAttributes.Memory(total="16GB"),
+    block=[pb.AgentAttributes.Block(name="sda", size="480GB")],
+    network=[pb.AgentAttributes.Network(name="eth0", mac=MAC), pb.AgentAttributes.Network(name="ifb0")],
+    product=pb.AgentAttributes.Product(vendor="V\x1b[31m", name="P", serial_number="unknown"),
+)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "story"),
+    [
+        (SAID, f"p, serial S1, chassis C1, 8 cores, 32GB memory, sda 480GB, eth0 {MAC}"),
+        (HOSTILE, f"V [31m P, 4 cores, 16GB memory, sda 480GB, eth0 {MAC}"),
+    ],
+    ids=["plain", "hostile"],
+)
+async def test_they_are_on_the_hardware_written_once_and_on_the_journey(
+    rig: Rig, agent: TinkAgent, attributes: pb.AgentAttributes, story: str
+) -> None:
     for _ in range(3):
-        await idles(agent, SAID)
+        await refused(agent.poll(attributes=attributes))
     await until(lambda: kept(rig))
-    assert kept(rig)["cpu"] == {"totalCores": 8, "totalThreads": 16}
+    assert kept(rig) == json.loads(as_json(attributes))
+    (said,) = [each.message for each in rig.seen]
+    assert said.endswith(f": {story}")
+    for number in range(5):  # what changes all the time is not written all the time
+        await refused(agent.poll(attributes=pb.AgentAttributes(memory=pb.AgentAttributes.Memory(usable=f"{number}G"))))
+    assert kept(rig) == json.loads(as_json(attributes))
     assert rig.patches == 1
-    assert rig.seen[0].message.endswith("p, serial S1, chassis C1, 8 cores, 32GB memory, sda 480GB, eth0 " + MAC)
-
-
-async def test_what_changes_all_the_time_is_not_written_all_the_time(rig: Rig, agent: TinkAgent) -> None:
-    for number in range(5):
-        await idles(agent, pb.AgentAttributes(memory=pb.AgentAttributes.Memory(usable=f"{number}GB")))
-    await until(lambda: kept(rig))
-    assert (rig.patches, kept(rig)) == (1, {"memory": {"usable": "0GB"}})
 
 
 async def test_a_server_that_may_not_write_them_says_so_and_serves(
@@ -100,10 +110,10 @@ async def test_a_server_that_may_not_write_them_says_so_and_serves(
 ) -> None:
     caplog.set_level(logging.INFO)
     rig.api.fail("patch", ApiError(403, "Forbidden", "no"))
-    await idles(agent, SAID)
+    await refused(agent.poll(attributes=SAID))
     await until(lambda: "server.agentAttributes of the chart, or deploy/rbac-attributes.yaml" in caplog.text)
     assert kept(rig) is None
-    hold(rig, 10.0)  # until the server has heard of the Workflow
+    hold(rig, PATIENCE_SECONDS)  # until the server has heard of the Workflow
     rig.workflow()
     assert (await agent.poll()).action_id == "a0"
 

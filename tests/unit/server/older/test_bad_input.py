@@ -7,7 +7,6 @@ import logging
 import random
 from collections.abc import Iterator
 from itertools import product
-from pathlib import Path
 
 import grpc
 import pytest
@@ -15,13 +14,13 @@ import pytest
 from proto import older_pb2 as pb
 from tests.unit.server.conftest import Rig
 from tests.unit.server.older.test_agents import MAC, OLDEST, OWN, TinkAgent, hold
+from tests.unit.server.older.test_conversations import CONVERSATIONS
 
 METHODS = (
     *(f"{OWN}/{name}" for name in ("GetAction", "GetWorkflowContexts", "GetWorkflowActions", "ReportActionStatus")),
     *(f"{OLDEST}/{name}" for name in ("GetWorkflowContexts", "GetWorkflowActions", "ReportActionStatus")),
     *(f"{OLDEST}/{name}" for name in ("GetWorkflowData", "UpdateWorkflowData")),
 )
-CONVERSATIONS = sorted(Path(__file__).with_name("conversations").glob("*.json"))
 REQUESTS = sorted(
     {
         bytes.fromhex(call["request"])
