@@ -172,7 +172,7 @@ def qemu(tmp_path, monkeypatch):
     directory, behaviour = tmp_path / "bin", tmp_path / "behaviour"
     directory.mkdir()
     program = directory / "qemu-system-x86_64"
-    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >{tmp_path}/called\n. {behaviour}\n')
+    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >{tmp_path}/new\nmv {tmp_path}/new {tmp_path}/called\n. {behaviour}\n')
     program.chmod(0o755)
     behaviour.write_text("exec sleep 3600\n")
     monkeypatch.setenv("PATH", f"{directory}:/usr/bin:/bin")
@@ -198,8 +198,9 @@ class Called:
 async def options(machine, tmp_path):
     """Switch the machine on and off; return how QEMU was called."""
     file = tmp_path / "called"
+    file.unlink(missing_ok=True)
     await machine.power_on()
-    await until(lambda: file.exists() and file.read_text().endswith("\n"), "QEMU was not started")
+    await until(file.exists, "QEMU was not started")
     assert machine.ended is None
     await machine.power_off()
     assert machine.ended is None
