@@ -172,7 +172,8 @@ def qemu(tmp_path, monkeypatch):
     directory, behaviour = tmp_path / "bin", tmp_path / "behaviour"
     directory.mkdir()
     program = directory / "qemu-system-x86_64"
-    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >{tmp_path}/new\nmv {tmp_path}/new {tmp_path}/called\n. {behaviour}\n')
+    note = f'printf "%s\\n" "$@" >{tmp_path}/new && mv {tmp_path}/new {tmp_path}/called'
+    program.write_text(f"#!/bin/sh\n{note}\n. {behaviour}\n")
     program.chmod(0o755)
     behaviour.write_text("exec sleep 3600\n")
     monkeypatch.setenv("PATH", f"{directory}:/usr/bin:/bin")
