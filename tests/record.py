@@ -1,16 +1,17 @@
-"""All recordings anew, or those that are named: what a real kube-apiserver, Kubernetes' own CEL and its libraries say.
+"""Record what a real kube-apiserver, Kubernetes' own CEL and its libraries answer: all subjects, or some of them.
 
     python -m tests.record [SUBJECT...]
 
-Each subject has an empty kube-apiserver to itself (tests/peer.py), which is built at the first time; that and the Go
-programs take some minutes. Everything is written where the tests read it: `git diff` says what is new.
+Each subject gets an empty kube-apiserver of its own (tests/peer.py). The first run builds it and the Go programs, which
+takes some minutes. The recordings are written where the tests read them: `git diff` shows what changed.
 
-Recorded otherwise: Sprig's calls (tests/interop/test_template_go.py compares with the real one each time), and what
-firmware sends (tests/unit/dhcp/firmware/record_firmware.py, of captures).
+Not recorded here: Sprig's calls, which tests/interop/test_template_go.py compares with the real Sprig each time, and
+the packets of firmware, which tests/unit/dhcp/firmware/record_firmware.py takes from captures.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -38,7 +39,7 @@ PEER_MODULES = TESTS / "programs"
 
 
 def by_tests(file: Path) -> Callable[[Path], None]:
-    """Tests that record when they are given a server to ask."""
+    """Return a function that runs the test `test_record` of a file against a kube-apiserver."""
 
     def record(kubeconfig: Path) -> None:
         command = [sys.executable, "-m", "pytest", "-q", "-W", "default", f"{file}::test_record"]
@@ -49,7 +50,7 @@ def by_tests(file: Path) -> Callable[[Path], None]:
 
 @contextlib.contextmanager
 def program(source: Path) -> Iterator[Path]:
-    """What this Go file makes, with Kubernetes' modules."""
+    """Build a Go file with Kubernetes' modules, and yield the program. Raises SystemExit if Go is missing."""
     go = installed("go")
     if go is None:
         raise SystemExit("go is needed to build the oracles")
@@ -67,14 +68,14 @@ def record_cel() -> None:
 
 
 def record_gnostic() -> None:
-    """google/gnostic's protobuf of an OpenAPI document."""
+    """Record google/gnostic's protobuf of an OpenAPI document."""
     file = APISERVER / "data" / "gnostic.json"
     document = json.dumps(json.loads(file.read_text())["document"])
     _write(file, APISERVER / "data" / "gnostic" / "main.go", document)
 
 
 def record_client_go() -> None:
-    """What client-go sends as protobuf, and what its recorder of Events sends."""
+    """Record what client-go sends as protobuf, and what its recorder of Events sends."""
     for name in ("client_go", "client_go_recorder"):
         _write(APISERVER / "data" / f"{name}.json", APISERVER / "data" / name / "main.go")
 
@@ -96,23 +97,29 @@ ASKED: dict[str, tuple[Callable[[Path], None], str]] = {
     "validations": (schema.record_validations, "AlwaysAllow"),
     "webhooks": (webhooks.record, "AlwaysAllow"),
 }
-"""Subject -> who records it of a kube-apiserver, and how that is to authorize."""
+"""By subject: the function that records it, and the authorization mode of its kube-apiserver."""
 COMPUTED = {"cel": record_cel, "client-go": record_client_go, "gnostic": record_gnostic}
 
 
-def main(subjects: list[str]) -> None:
-    """Record these, or all."""
-    for subject in subjects or sorted([*ASKED, *COMPUTED]):
+def main() -> None:
+    """Record the subjects that the command line names, or all of them."""
+    every = sorted([*ASKED, *COMPUTED])
+    parser = argparse.ArgumentParser(
+        "python -m tests.record", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("subjects", nargs="*", metavar="SUBJECT", help=f"one of {', '.join(every)}; all without one")
+    subjects = parser.parse_args().subjects
+    if unknown := sorted(set(subjects) - set(every)):
+        parser.error(f"there is no recording {', '.join(unknown)}: {', '.join(every)}")
+    for subject in subjects or every:
         print(f"{subject} ...", file=sys.stderr, flush=True)
         if subject in COMPUTED:
             COMPUTED[subject]()
-        elif subject in ASKED:
+        else:
             record, authorization = ASKED[subject]
             with peer.running(authorization) as kubeconfig:
                 record(kubeconfig)
-        else:
-            raise SystemExit(f"there is no recording {subject}: {', '.join(sorted([*ASKED, *COMPUTED]))}")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

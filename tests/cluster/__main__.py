@@ -15,6 +15,7 @@ The network is a namespace of its own with no route out of it, as that of `tinke
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import fcntl
 import json
@@ -428,9 +429,15 @@ def _namespace(name: str, labels: dict[str, str]) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
 
 
-def main(arguments: list[str]) -> int:
-    """The exit status. The argument is an image (dist/tinkedge_*.oci.tar) that needs not be made."""
-    image = Path(arguments[0]) if arguments else None
+def main() -> int:
+    """Run the whole trial and return the exit status."""
+    parser = argparse.ArgumentParser(
+        "python -m tests.cluster", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "image", nargs="?", type=Path, metavar="IMAGE", help="dist/tinkedge_*.oci.tar; built first without this argument"
+    )
+    image = parser.parse_args().image
     story = Story()
     default_cache().mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix="tinkedge-cluster-"))
@@ -449,4 +456,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
