@@ -435,7 +435,11 @@ def main() -> int:
         "python -m tests.cluster", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "image", nargs="?", type=Path, metavar="IMAGE", help="dist/tinkedge_*.oci.tar; built first without this argument"
+        "image",
+        nargs="?",
+        type=Path,
+        metavar="IMAGE",
+        help="a file dist/tinkedge_*.oci.tar; built without one",
     )
     image = parser.parse_args().image
     story = Story()
