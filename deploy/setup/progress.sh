@@ -3,29 +3,27 @@
 # Sourced, not run.
 
 watched() { # WHAT LOG DETAIL COMMAND...: run COMMAND, its output to the file LOG; DETAIL prints how far it is
-  local what=$1 log=$2 detail=$3 ticker status=0 gate
+  local what=$1 log=$2 detail=$3 ticker status=0
   shift 3
   # Said at once: short ones that follow each other would else add up to a long silence.
   [ -t 2 ] || echo "setup: $what" >&2
-  # The ticker ends when it reads a line. Not by kill(1): bash 5.2 runs what is for the end of the script in a process that
-  # is killed right after its fork, and removes files that are still needed.
-  exec {gate}<> <(:)
-  tick "$what" "$log" "$detail" "$gate" &
+  # The ticker ends at the end of its input. Not by kill(1): bash 5.2 runs the EXIT trap in a process that is killed right
+  # after its fork, and removes files that are still needed. Nor by a line: `read -t` loses one that comes at its timeout.
+  exec 9> >(tick "$what" "$log" "$detail")
   ticker=$!
   # In the foreground, so that an interruption reaches it.
-  "$@" >"$log" 2>&1 || status=$?
-  echo >&"$gate"
+  "$@" >"$log" 2>&1 9>&- || status=$?
+  exec 9>&-
   wait "$ticker" 2>/dev/null || true
-  exec {gate}>&-
   [ ! -t 2 ] || printf '\r\033[K' >&2
   return "$status"
 }
 
-tick() { # WHAT LOG DETAIL GATE: until a line comes through GATE, or the script that started it is gone
-  local what=$1 log=$2 detail=$3 gate=$4 began=$SECONDS pause=3 line
+tick() { # WHAT LOG DETAIL: until the end of standard input
+  local what=$1 log=$2 detail=$3 began=$SECONDS pause=3 line status
   [ ! -t 2 ] || pause=1
   # Not sleep(1), which would outlive this one, and hold what standard error is open for until then.
-  while ! read -rt "$pause" -u "$gate" && kill -0 $$ 2>/dev/null; do
+  while status=0; read -rt "$pause" || status=$?; [ "$status" -gt 128 ]; do
     line="setup: $what, $((SECONDS - began)) s: $("$detail" "$log")"
     if [ -t 2 ]; then printf '\r\033[K%s' "${line:0:100}" >&2; else printf '%s\n' "$line" >&2; fi
   done

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.fresh.silence import Listener, listen
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.long
 
@@ -299,6 +300,26 @@ def test_end_of_a_short_command_runs_nothing_that_is_for_the_end_of_the_script(t
         ["bash", "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
     assert done.stdout == "end\nundone\n", done.stderr
+
+
+def test_step_that_ends_just_as_its_progress_is_due_ends(tmp_path):
+    """The first `read -t` that is answered runs into its timeout at that moment, and what it read is lost."""
+    script = """
+    set -euo pipefail
+    . deploy/setup/progress.sh
+    read() {
+      local status=0
+      builtin read "$@" || status=$?
+      [ ! -e "$LOG.late" ] && [ "$status" -le 128 ] || return "$status"
+      touch "$LOG.late"
+      return 142
+    }
+    watched "a command" "$LOG" true true
+    """
+    environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LOG": str(tmp_path / "log")}
+    command = ["timeout", "--kill-after=1", str(PATIENCE_SECONDS), "bash", "-c", script]
+    assert subprocess.run(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL, check=False).returncode == 0
+    assert (tmp_path / "log.late").exists()
 
 
 # --- how long nothing is said, through a pipe and on a terminal -------------------------------------------------------
