@@ -224,6 +224,14 @@ class Namespaces:
                     found.add(int(entry.parts[2]))
         return found
 
+    def kill_all(self, where: str) -> None:
+        """Kill all processes of a namespace, as a power cut does: none of them sees the end of another one."""
+        processes = self.inside(where)
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for process in processes:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, number)
+
     def remove(self) -> None:
         for process in reversed(self._processes):
             process.end()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import signal
 import socket
 import struct
 import sys
@@ -257,9 +255,7 @@ class Scripted:
         self.to_osie()
         agent = self.agent()
         wait_until(lambda: word in self.told(), lambda: agent.err, every=0.3)
-        for process in self._rack.inside(self._where):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+        self._rack.kill_all(self._where)
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,10 @@ bridge --- outside 10.88.0.250: the embedded API, and the upstream of the OSIE, 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
 import random
 import re
-import signal
 import sys
 from pathlib import Path
 
@@ -191,9 +188,7 @@ class Site(Namespaces):
     def kill(self, edge: int) -> None:
         """As it can happen at any moment: kill -9."""
         self.kills += 1
-        for pid in self.inside(f"edge{edge}"):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self.kill_all(f"edge{edge}")
         self.processes[edge].status()
 
     def metric(self, edge: int, name: str) -> float:
