@@ -87,7 +87,7 @@ class Calls:
 
     async def fetch(self, authority: str, question: FetchQuery, seconds: float) -> FetchReply:
         """Let it get a file, within `seconds`. Raises CallError."""
-        return await self._post(authority, FETCH, question.encoded(), FetchReply.read, seconds + CALL_SECONDS)
+        return await self._post(authority, FETCH, question.encoded(), FetchReply.read, seconds)
 
     async def publish(self, authority: str, batch: bytes) -> BatchReceipt:
         """This has happened (`EventBatch`, encoded). Raises CallError."""
@@ -128,10 +128,10 @@ class Calls:
             )
 
     async def _post(
-        self, authority: str, target: str, body: bytes, read: Callable[[bytes], T], seconds: float = 0.0
+        self, authority: str, target: str, body: bytes, read: Callable[[bytes], T], extra_seconds: float = 0.0
     ) -> T:
         header, nonce = self._signatures.request(Request("POST", authority, target, body))
-        limits = aiohttp.ClientTimeout(total=seconds or CALL_SECONDS, sock_connect=CONNECT_SECONDS)
+        limits = aiohttp.ClientTimeout(total=CALL_SECONDS + extra_seconds, sock_connect=CONNECT_SECONDS)
         headers = {HEADER: header, "Content-Type": "application/json"}
         try:
             async with self._open().post(

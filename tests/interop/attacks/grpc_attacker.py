@@ -7,7 +7,7 @@ were closed by the server, and how many bytes were sent.
 
 HTTP/2 frames (RFC 9113) and header blocks (RFC 7541) are made by hand: an attacker sends what no library would. The
 first header block of a connection adds its four long fields to the receiver's table, and `AGAIN` names them by their
-numbers there: a request of 15 bytes, the cheapest that there is for whoever sends it.
+numbers there. That request has 15 bytes and is the cheapest one for its sender.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PAUSE = 0.05
 
 Pieces = Iterator[bytes]
 Rest = Callable[[int], bytes]
-"""What follows the headers of a request on a stream."""
+"""Returns the bytes that follow the headers of a request, by the number of its stream."""
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:

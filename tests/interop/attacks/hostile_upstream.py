@@ -51,7 +51,7 @@ ENDLESS = {
     "trailers": (OK + CHUNKED + b"1\r\nk\r\n0\r\n", b"X-Trailer: some value\r\n" * 1000),
     "crumbs": (OK + CHUNKED, b"1\r\nx\r\n" * 5000),  # one byte in each chunk
 }
-"""What begins an answer, and what follows for ever."""
+"""The begin of an answer, and the bytes that are then sent without an end."""
 
 
 def whole(content: bytes, head: bytes = OK) -> bytes:

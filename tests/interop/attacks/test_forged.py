@@ -100,7 +100,7 @@ class Everything:
         return lambda: any(words in message for message in self.dhcp.network.messages())
 
     def leases(self, tries: int = 8) -> bool:
-        """Whether the machine gets its address when it boots."""
+        """Return True if the machine gets its address when it boots."""
         return self.dhcp.udhcpc("-T", "1", "-t", str(tries)).returncode == 0
 
 
@@ -233,7 +233,7 @@ def test_port_4011_answers_one_address_so_often_only(server: Everything, victim:
 def heard_of(
     forger: socket.socket, victim: socket.socket, packet: bytes, count: int, port: int = 67
 ) -> tuple[int, float]:
-    """How many packets of the server's the victim heard, and in how many seconds."""
+    """Return the number of the server's packets that the victim received, and the seconds that this took."""
     begun = time.monotonic()
     heard = 0
     for number in range(count):

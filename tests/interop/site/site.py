@@ -186,7 +186,7 @@ class Site(Namespaces):
         wait_until(lambda: self.metric(edge, "tinkedge_peer_living") == others, lambda: process.err, every=0.2)
 
     def kill(self, edge: int) -> None:
-        """As it can happen at any moment: kill -9."""
+        """Kill all processes of an edge (SIGKILL)."""
         self.kills += 1
         self.kill_all(f"edge{edge}")
         self.processes[edge].status()

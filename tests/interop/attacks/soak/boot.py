@@ -129,7 +129,7 @@ async def strangers(card: Card, rng: random.Random, count: int) -> None:
 
 
 def first_packet(namespace: str, source: str, server: str, name: str, attempts: int = 5) -> bytes:
-    """What TFTP answers first to a request from this address; empty if nothing."""
+    """Return the first TFTP answer to a request from this address, or an empty one if there is none."""
 
     def talk() -> bytes:
         with socket.socket(socket.AF_INET6 if ":" in source else socket.AF_INET, socket.SOCK_DGRAM) as sock:

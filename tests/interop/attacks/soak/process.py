@@ -1,4 +1,4 @@
-"""`tinkedge` as it is, with somebody inside who counts: objects by kind, allocated blocks, tasks.
+"""Run `tinkedge` unchanged, with code inside that counts its objects by kind, its allocated blocks and its tasks.
 
     python -m tests.interop.attacks.soak.process SOCKET up --interface ...
 
