@@ -385,7 +385,7 @@ def test_certificates_of_the_agents_server_are_looked_at_before_they_end(tmp_pat
     now = datetime.now(UTC)
     key = new_key()
     name = common_name("server")
-    made = builder(name, name, key, now, now + timedelta(days=30)).sign(key, hashes.SHA256())
+    made = builder(name, name, key, now, timedelta(days=30)).sign(key, hashes.SHA256())
     file = tmp_path / "tls.crt"
     file.write_bytes(made.public_bytes(Encoding.PEM))
     broken = tmp_path / "broken.crt"

@@ -384,7 +384,7 @@ def test_disk_that_is_read_only_for_now_keeps_nothing_from_starting(
 def test_certificate_that_ends_soon_is_a_warning_and_keeps_nobody_from_starting(tmp_path: Path) -> None:
     since = datetime.now(UTC)
     key, name, file = new_key(), common_name("server"), tmp_path / "tls.crt"
-    made = builder(name, name, key, since, since + timedelta(days=30)).sign(key, hashes.SHA256())
+    made = builder(name, name, key, since, timedelta(days=30)).sign(key, hashes.SHA256())
     file.write_bytes(made.public_bytes(Encoding.PEM))
     options = given("server", *("--grpc-tls-cert", str(file), "--grpc-tls-ca", str(file)))
     assert here(options, "server") == []
