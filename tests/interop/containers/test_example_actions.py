@@ -110,6 +110,15 @@ async def test_writefile_finds_the_filesystem_of_the_image_and_not_the_old_one(m
         env = {"DEST_DISK": f"{device}p1", "DEST_PATH": "/name", "CONTENTS": "x"}
         assert await machine.action(example(machine, "writefile", **env)) == RunResult(0)
         assert run("e2label", f"{device}p1").strip() == "new"
+        # Another program writes another table, and the kernel is not told.
+        for table in (("-o", "-n1:3M:+4M"), ("-o", "-n1:3M:+4M", "-m", "1")):
+            run("sgdisk", *table, image)
+            run("dd", f"if={image}", f"of={device}", "bs=1M", "count=1", "status=none")
+            result = await machine.action(example(machine, "writefile", **env))
+            said = (
+                f"{device}p1 begins at byte 2097152 for the kernel, and at 3145728 in the partition table of {device}"
+            )
+            assert (result.reason, said in result.message) == ("DiskBusy", True), result
         assert "Inode: " in run("debugfs", "-R", "stat /name", f"{device}p1")
     finally:
         run("losetup", "--detach", device)
