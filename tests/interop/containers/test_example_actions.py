@@ -182,6 +182,13 @@ async def test_inspect_names_the_partition_table_and_changes_nothing(machine, di
         raw.write(b"\x55\xaaEFI PART")
     assert (await machine.action(example(machine, "inspect", DEST_DISK=device))).succeeded
     assert f"inspect: {device}: has a GPT" in caplog.messages
+    large = run("losetup", "--find", "--show", "--sector-size", "4096", file).strip()
+    try:
+        assert (await machine.action(example(machine, "inspect", DEST_DISK=large))).succeeded
+    finally:
+        run("losetup", "--detach", large)
+    expected = f"inspect: {large}: has a GPT for sectors of 512 bytes, and its sectors have 4096: no partitions"
+    assert expected in caplog.messages
     result = await machine.action(example(machine, "inspect", DEST_DISK="/dev/nothing"))
     assert (result.reason, "/dev/nothing" in result.message) == ("DiskNotFound", True)
 
