@@ -142,9 +142,10 @@ class Copying:
 
 def _looked_at(chunks: Iterator[bytes], length: int) -> tuple[Iterator[bytes], bytes]:
     """The same chunks, and their first bytes."""
-    first: list[bytes] = []
-    while sum(map(len, first)) < length and (chunk := next(chunks, None)) is not None:
+    first, gathered = list[bytes](), 0
+    while gathered < length and (chunk := next(chunks, None)) is not None:
         first.append(chunk)
+        gathered += len(chunk)
     return itertools.chain(first, chunks), b"".join(first)[:length]
 
 
