@@ -34,18 +34,18 @@ def main() -> int:
 
 def _copy() -> None:
     settings = read(os.environ)
-    disk = opened(settings.disk)
+    disk = opened(settings.disk, _say)
     began = time.monotonic()
     _say(f"writing {settings.url} to {settings.disk}")
     copying = Copying(settings, disk, _say)
     ended = reporting(copying, _say)
     try:
         size, sha256 = copying.run()
-        is_read = disk.finish()
+        remark = disk.finish(_say)
     finally:
         ended()
-    if not is_read:
-        _say("the kernel did not read the new partition table; a reboot does")
+    if remark:
+        _say(remark)
     seconds = time.monotonic() - began
     _say(f"{size} bytes written to {settings.disk} in {seconds:.0f} s, SHA-256 of the download {sha256}")
 

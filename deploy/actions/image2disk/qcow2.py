@@ -17,12 +17,13 @@ import struct
 import zlib
 from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from image2disk.disk import Disk
 from image2disk.errors import ActionError
+from image2disk.fit import refuse_too_large
 
 MAGIC: Final = b"QFI\xfb"
 MAX_PENDING: Final = 2 << 20
@@ -42,6 +43,10 @@ _OFFSET: Final = 0x00FF_FFFF_FFFF_FE00
 _COMPRESSED: Final = 1 << 62
 _ZERO: Final = 1
 _MOST_PARTS: Final = 4096
+_MAX_EARLY_ZEROS: Final = 1 << 17
+"""Maximum number of offsets that are kept: 1 MiB."""
+_HEAD_BYTES: Final = 8192
+"""A first cluster of this size contains the GPT header for sectors of 512 and of 4096 bytes."""
 _REMEDY: Final = "make it anew with `qemu-img convert -O qcow2`, or serve it raw and compressed"
 
 
@@ -112,8 +117,14 @@ class _Run:
 class Qcow2:
     """Writes the disk that the file describes to `disk`; `name` is the file's, for messages."""
 
-    def __init__(self, name: str, disk: Disk) -> None:
+    def __init__(
+        self, name: str, disk: Disk, check: Callable[[bytes, int], object] = lambda _head, _size: None
+    ) -> None:
+        """Take a `check` of the first cluster and the size of the disk in the image; it may raise ActionError."""
         self._name = name
+        self._check_head = check
+        self._is_begun = False
+        self._early_zeros = array("Q")
         self._disk = disk
         self._l1_read = 0
         # Keyed by the first file cluster: tables and plain clusters. Keyed by the byte offset: compressed clusters.
@@ -165,9 +176,7 @@ class Qcow2:
             raise self._damaged(f"its l1_size is {l1_entries}, more than {_MAX_L1_BYTES // 8}")
         if not l1_offset or l1_offset % (1 << bits):
             raise self._damaged(f"its l1_table_offset is {l1_offset}, which is not where a cluster begins")
-        if size > self._disk.size:
-            message = f"its disk has {size} bytes, and {self._disk.name} has {self._disk.size}: No space left"
-            raise ActionError("WriteFailed", f"{self._name}: {message}")
+        refuse_too_large(self._name, size, self._disk.name, self._disk.size)
         needed = -(-size // (1 << (2 * bits - 3)))
         if l1_entries < needed:
             raise self._damaged(f"its l1_size is {l1_entries}: shorter than the table of its disk, {needed}")
@@ -326,6 +335,10 @@ class Qcow2:
 
     def _put(self, header: _Header, number: int, content: bytes) -> None:
         guest, whole = number << header.cluster_bits, content.ljust(1 << header.cluster_bits, b"\0")
+        if number == 0:
+            if len(whole) >= _HEAD_BYTES:
+                self._check_head(whole, header.size)
+            self._begin()
         self._disk.write(guest, memoryview(whole)[: header.size - guest])
 
     def _is_zero(self, start: int, end: int) -> None:
@@ -338,8 +351,20 @@ class Qcow2:
 
     def _write_zeros(self) -> None:
         start, end = self._zeros
-        if end > start:
+        if end <= start:
+            return
+        # Nothing is written before the first cluster has been checked: its tables, with the zeros, come first.
+        if not self._is_begun and start > 0 and len(self._early_zeros) < _MAX_EARLY_ZEROS:
+            self._early_zeros.extend((start, end))
+        else:
+            self._begin()
             self._disk.zero(start, end)
+
+    def _begin(self) -> None:
+        """Write the zeros that had to wait for the first cluster."""
+        self._is_begun, early, self._early_zeros = True, self._early_zeros, array("Q")
+        for at in range(0, len(early), 2):
+            self._disk.zero(early[at], early[at + 1])
 
     def _end(self, header: _Header) -> None:
         # The file may omit the last sectors of its last compressed clusters.
@@ -348,6 +373,7 @@ class Qcow2:
         if self._l1_read < header.l1_entries or len(self._plain) or len(self._compressed):
             raise self._cut_off()
         self._write_zeros()
+        self._begin()
 
     # --- words ---
 

@@ -11,11 +11,13 @@ from typing import Final
 from image2disk.disk import Disk
 from image2disk.download import ChangedError, Download
 from image2disk.errors import ActionError
+from image2disk.fit import refuse_misfit, refuse_too_large
+from image2disk.formats import HEAD_BYTES, refuse_other_formats
 from image2disk.pipeline import ahead
 from image2disk.qcow2 import MAGIC, Qcow2
 from image2disk.registry import Blob, Registry
 from image2disk.settings import Settings, compression_of
-from image2disk.unpacking import LONGEST_MAGIC, kind_of, unpacked
+from image2disk.unpacking import HEADER_BYTES, kind_of, least_size, unpacked
 from image2disk.web import AnswerError, Web
 
 MAX_BEGINNINGS: Final = 3
@@ -89,24 +91,30 @@ class Copying:
         return Registry(self._web, self._settings, say=self._say, sleep=self._sleep).blob()
 
     def _copy(self, download: Download, blob: Blob | None) -> int:
-        chunks, beginning = _looked_at(ahead(download.chunks()), LONGEST_MAGIC)
+        chunks, beginning = _looked_at(ahead(download.chunks()), HEADER_BYTES)
+        image_bytes = download.size
         if self._settings.is_compressed:
             named = blob.compression if blob else compression_of(self._settings.url)
             kind = named or kind_of(beginning)
             if not kind:
                 raise ActionError("InvalidSetting", f"COMPRESSED is true, and {self._settings.url} is not compressed")
+            image_bytes = None
+            refuse_too_large(self._settings.url, least_size(beginning, kind), self._disk.name, self._disk.size)
             chunks = ahead(unpacked(chunks, kind, self._settings.url))
         elif self._settings.format == "auto" and (kind := kind_of(beginning)):
             what = "set COMPRESSED to true, or IMG_FORMAT to raw to have it written as it is"
             raise ActionError("InvalidSetting", f"{self._settings.url} is compressed ({kind}): {what}")
-        chunks, beginning = _looked_at(chunks, len(MAGIC))
+        chunks, beginning = _looked_at(chunks, HEAD_BYTES)
         if not beginning:
             raise ActionError("DownloadFailed", f"{self._settings.url}: is empty")
-        if self._settings.format == "qcow2" or (self._settings.format == "auto" and beginning == MAGIC):
-            image = Qcow2(self._settings.url, self._disk)
+        if self._settings.format == "qcow2" or (self._settings.format == "auto" and beginning.startswith(MAGIC)):
+            image = Qcow2(self._settings.url, self._disk, self._refuse_misfit)
             image.write(chunks)
             size = image.size
+            self._disk.flush()
+            self._refuse_misfit(self._disk.read(0, HEAD_BYTES), size)
         else:
+            self._check(beginning, image_bytes)
             size = 0
             for chunk in chunks:
                 self._disk.write(size, chunk)
@@ -114,12 +122,30 @@ class Copying:
         self._disk.flush()
         return size
 
+    def _check(self, head: bytes, image_bytes: int | None) -> None:
+        """Check the beginning of an image that is not qcow2, before any of it is written. Raises ActionError."""
+        url = self._settings.url
+        has_table = self._refuse_misfit(head, image_bytes)
+        if not has_table and self._settings.format == "auto":
+            refuse_other_formats(url, head, self._disk.name)
+        if image_bytes is not None:
+            refuse_too_large(url, image_bytes, self._disk.name, self._disk.size)
+        if not has_table:
+            self._say(f"{url} begins with no partition table: it is written as it is")
+
+    def _refuse_misfit(self, head: bytes, image_bytes: int | None) -> bool:
+        """Return True if the image has a partition table. Raises ActionError (DiskUnsuitable, ImageDamaged)."""
+        url, disk, is_strict = self._settings.url, self._disk, self._settings.format != "raw"
+        sizes = disk.name, disk.size, disk.sector_bytes
+        return refuse_misfit(url, head, *sizes, image_bytes=image_bytes, is_strict=is_strict) is not None
+
 
 def _looked_at(chunks: Iterator[bytes], length: int) -> tuple[Iterator[bytes], bytes]:
     """The same chunks, and their first bytes."""
-    first: list[bytes] = []
-    while sum(map(len, first)) < length and (chunk := next(chunks, None)) is not None:
+    first, gathered = list[bytes](), 0
+    while gathered < length and (chunk := next(chunks, None)) is not None:
         first.append(chunk)
+        gathered += len(chunk)
     return itertools.chain(first, chunks), b"".join(first)[:length]
 
 

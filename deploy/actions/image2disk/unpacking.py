@@ -24,7 +24,8 @@ WINDOW_BYTES: Final = 128 << 20
 """Maximum window of a decompressor; files with a larger one are rejected. `xz -9` needs 65, `zstd --ultra -22` 128."""
 MAGIC: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\0": "xz", b"BZh": "bzip2"}
 """How each begins."""
-LONGEST_MAGIC: Final = max(map(len, MAGIC))
+HEADER_BYTES: Final = 64
+"""Number of bytes at the start of a compressed file that contain the magic, and the frame header of zstd."""
 
 
 class _Decompressor(Protocol):
@@ -83,6 +84,22 @@ def unpacked(chunks: Iterator[bytes], kind: str, url: str) -> Iterator[bytes]:
 def kind_of(beginning: bytes) -> str:
     """How a file that begins so is compressed; empty if it is not."""
     return next((kind for magic, kind in MAGIC.items() if beginning.startswith(magic)), "")
+
+
+def least_size(beginning: bytes, kind: str) -> int:
+    """Return the number of bytes that a compressed file becomes at least, as far as its first bytes tell.
+
+    Only zstd writes that at the start of a frame (RFC 8878 section 3.1.1.1). The size that ends a gzip file wraps at
+    4 GiB, and the index of xz is at the end of the file.
+    """
+    if kind != "zstd" or len(beginning) < 5:
+        return 0
+    descriptor = beginning[4]
+    is_single, bits = descriptor >> 5 & 1, descriptor >> 6
+    start = 5 + (not is_single) + (0, 1, 2, 4)[descriptor & 3]
+    length = (1 if is_single else 0, 2, 4, 8)[bits]
+    field = beginning[start : start + length]
+    return int.from_bytes(field, "little") + (256 if length == 2 else 0) if len(field) == length else 0
 
 
 def _in_process(chunks: Iterator[bytes], make: Callable[[], _Decompressor]) -> Iterator[bytes]:

@@ -27,9 +27,15 @@ done
 [ -b "$DEST_DISK" ] || fail DiskNotFound "DEST_DISK $DEST_DISK is not a block device of this machine"
 # A protective or real MBR ends with 55aa; a GPT's header begins the second sector.
 signature=$(dd if="$DEST_DISK" bs=1 skip=510 count=2 2>/dev/null | od -An -tx1 | tr -d ' \n')
-gpt=$(dd if="$DEST_DISK" bs=512 skip=1 count=1 2>/dev/null | head -c 8 | tr -cd 'A-Z ')
-case "$signature:$gpt" in
-    *:"EFI PART") echo "$DEST_DISK: has a GPT" ;;
+own=$(blockdev --getss "$DEST_DISK")
+gpt=
+for sector in 512 4096; do
+    [ "$(dd if="$DEST_DISK" bs=$sector skip=1 count=1 2>/dev/null | head -c 8 | tr -cd 'A-Z ')" != "EFI PART" ] ||
+        gpt="$gpt $sector"
+done
+case "$signature:$gpt " in
+    *:*" $own "*) echo "$DEST_DISK: has a GPT" ;;
+    *:*" "[0-9]*) echo "$DEST_DISK: has a GPT for sectors of$gpt bytes, and its sectors have $own: no partitions" ;;
     55aa:*) echo "$DEST_DISK: has an MBR" ;;
     *) echo "$DEST_DISK: has no partition table" ;;
 esac

@@ -12,7 +12,9 @@
 # A file or link of that name is replaced: there is the old one or the whole new one. Directories may be links, as long
 # as they stay in the filesystem; an absolute link leads out of it, for it is not mounted at /.
 #
-# Reasons it fails with: InvalidSetting, DiskNotFound, MountFailed, WriteFailed.
+# A partition that the kernel has from an older partition table is refused: it would be the old filesystem.
+#
+# Reasons it fails with: InvalidSetting, DiskNotFound, DiskBusy, MountFailed, WriteFailed.
 set -u
 
 mounted=
@@ -79,6 +81,34 @@ while [ ! -b "$disk" ]; do
     [ $tries -le 10 ] || fail DiskNotFound "$disk is not a block device of this machine"
     sleep 1
 done
+
+# The number of $2 bytes at byte $1 of the disk $whole; nothing if there is none.
+number_at() {
+    od -A n -t "u$2" -j "$1" -N "$2" "$whole" 2> /dev/null | tr -d ' '
+}
+
+# The first sector, by the table on the disk $whole, of its partition $1, for sectors of $2 bytes; nothing if no table says.
+start_by_table() {
+    [ "$(number_at 510 2)" = 43605 ] || return # 55 AA
+    for at in 450 466 482 498; do
+        [ "$(number_at $at 1)" = 238 ] || continue             # protective MBR: UEFI 2.10 section 5.2.3
+        [ "$(number_at "$2" 8)" = 6075990659671082565 ] && # "EFI PART"
+            number_at $(($(number_at $(($2 + 72)) 8) * $2 + ($1 - 1) * 128 + 32)) 8
+        return
+    done
+    [ "$1" -gt 4 ] || number_at $((446 + ($1 - 1) * 16 + 8)) 4
+}
+
+# A write to the disk changes the table. The kernel keeps the old partitions as long as one of them is in use.
+node=$(readlink -f "/sys/class/block/$(basename "$(readlink -f "$disk")")")
+if [ -f "$node/partition" ]; then
+    whole=/dev/$(basename "$(dirname "$node")")
+    sector=$(cat "$node/../queue/logical_block_size")
+    start=$(start_by_table "$(cat "$node/partition")" "$sector")
+    bytes=$(($(cat "$node/start") * 512))
+    [ -z "$start" ] || [ $((start * sector)) = "$bytes" ] || fail DiskBusy "$disk begins at byte $bytes for the kernel, \
+and at $((start * sector)) in the partition table of $whole: end what holds old partitions, or restart the machine"
+fi
 
 point=$(readlink -f "$(mktemp -d)")
 log=$(mktemp)

@@ -2,12 +2,14 @@
 
 import asyncio
 import functools
+import gzip
 import hashlib
 import http.server
 import os
 import socket
 import subprocess
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -86,6 +88,42 @@ async def test_image2disk_writes_what_qemu_reads_from_its_qcow2(machine, disk, w
     assert file.read_bytes()[: len(content)] == content
 
 
+async def test_writefile_finds_the_filesystem_of_the_image_and_not_the_old_one(machine, website, tmp_path):
+    url, directory = website
+    new, old, image, file = (tmp_path / each for each in ("new", "old", "image", "disk"))
+    for path, size in ((new, 4), (old, 8), (file, 16), (image, 8)):
+        path.write_bytes(bytes(size << 20))
+    run("sgdisk", "-n1:2M:+4M", image)
+    for filesystem in (old, new):
+        run("mkfs.ext4", "-q", "-L", filesystem.name, filesystem)
+    whole = image.read_bytes()
+    (directory / "x.img").write_bytes(whole[: 2 << 20] + new.read_bytes() + whole[6 << 20 :])
+    device = run("losetup", "--find", "--show", "--partscan", file).strip()
+    try:
+        run("addpart", device, "1", "2048", str(8 << 11))  # an old partition of 8 MiB at 1 MiB
+        run("dd", f"if={old}", f"of={device}p1", "bs=1M", "status=none")
+        with Path(f"{device}p1").open("rb"):  # a program that probes it, as udev does
+            env = {"IMG_URL": f"{url}/x.img", "DEST_DISK": device}
+            result = await machine.action(example(machine, "image2disk", **env))
+        assert (result.reason, f"{device.removeprefix('/dev/')}p1" in result.message) == ("DiskBusy", True), result
+        assert await machine.action(example(machine, "image2disk", **env)) == RunResult(0)
+        env = {"DEST_DISK": f"{device}p1", "DEST_PATH": "/name", "CONTENTS": "x"}
+        assert await machine.action(example(machine, "writefile", **env)) == RunResult(0)
+        assert run("e2label", f"{device}p1").strip() == "new"
+        # Another program writes another table, and the kernel is not told.
+        for table in (("-o", "-n1:3M:+4M"), ("-o", "-n1:3M:+4M", "-m", "1")):
+            run("sgdisk", *table, image)
+            run("dd", f"if={image}", f"of={device}", "bs=1M", "count=1", "status=none")
+            result = await machine.action(example(machine, "writefile", **env))
+            said = (
+                f"{device}p1 begins at byte 2097152 for the kernel, and at 3145728 in the partition table of {device}"
+            )
+            assert (result.reason, said in result.message) == ("DiskBusy", True), result
+        assert "Inode: " in run("debugfs", "-R", "stat /name", f"{device}p1")
+    finally:
+        run("losetup", "--detach", device)
+
+
 @pytest.mark.parametrize(
     ("env", "reason", "said"),
     [
@@ -94,7 +132,10 @@ async def test_image2disk_writes_what_qemu_reads_from_its_qcow2(machine, disk, w
         ({"IMG_URL": "URL/good.img", "IMG_SHA256": "abc"}, "InvalidSetting", "IMG_SHA256"),
         ({"IMG_URL": "URL/good.img", "COMPRESSED": "true"}, "InvalidSetting", ".gz"),
         ({"IMG_URL": "URL/bad.img.zst", "COMPRESSED": "true"}, "DecompressFailed", "bad.img.zst"),
-        ({"IMG_URL": "URL/big.img"}, "WriteFailed", "No space left"),
+        ({"IMG_URL": "URL/big.img"}, "DiskUnsuitable", "has 17825792 bytes, and /dev/loop"),
+        ({"IMG_URL": "URL/big.img.gz", "COMPRESSED": "true"}, "WriteFailed", "No space left"),
+        ({"IMG_URL": "URL/page.img"}, "NotAnImage", "a web page"),
+        ({"IMG_URL": "URL/x.vmdk"}, "ImageUnsupported", "qemu-img convert -f vmdk -O qcow2 x.vmdk x.qcow2"),
         ({"DEST_DISK": "", "IMG_URL": "URL/good.img"}, "InvalidSetting", "DEST_DISK"),
         ({}, "InvalidSetting", "IMG_URL"),
     ],
@@ -104,6 +145,9 @@ async def test_image2disk_says_what_went_wrong(machine, disk, website, env, reas
     (directory / "good.img").write_bytes(b"good" * 1000)
     (directory / "bad.img.zst").write_bytes(b"not compressed at all" * 1000)
     (directory / "big.img").write_bytes(bytes(17 * 1024 * 1024))
+    (directory / "big.img.gz").write_bytes(gzip.compress(bytes(17 * 1024 * 1024)))
+    (directory / "page.img").write_bytes(b"<!DOCTYPE html>\n<title>Sign in</title>")
+    run("qemu-img", "create", "-q", "-f", "vmdk", directory / "x.vmdk", "1M")
     named = {name: value.replace("URL", url) for name, value in env.items()}
     env = {"DEST_DISK": disk[0], "IMG_RETRIES": "1", **named}
     result = await machine.action(example(machine, "image2disk", **env))
@@ -138,6 +182,13 @@ async def test_inspect_names_the_partition_table_and_changes_nothing(machine, di
         raw.write(b"\x55\xaaEFI PART")
     assert (await machine.action(example(machine, "inspect", DEST_DISK=device))).succeeded
     assert f"inspect: {device}: has a GPT" in caplog.messages
+    large = run("losetup", "--find", "--show", "--sector-size", "4096", file).strip()
+    try:
+        assert (await machine.action(example(machine, "inspect", DEST_DISK=large))).succeeded
+    finally:
+        run("losetup", "--detach", large)
+    expected = f"inspect: {large}: has a GPT for sectors of 512 bytes, and its sectors have 4096: no partitions"
+    assert expected in caplog.messages
     result = await machine.action(example(machine, "inspect", DEST_DISK="/dev/nothing"))
     assert (result.reason, "/dev/nothing" in result.message) == ("DiskNotFound", True)
 

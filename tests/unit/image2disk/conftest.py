@@ -86,11 +86,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         cut = site.cuts.pop(0) if site.cuts else None
         body = content[start:] if cut is None else content[start : start + cut]
-        for at in range(0, len(body), 60_000):
-            part = body[at : at + 60_000]
-            self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part) if site.is_chunked else part)
-        if site.is_chunked and cut is None:
-            self.wfile.write(b"0\r\n\r\n")
+        with contextlib.suppress(ConnectionError):  # an image may be refused by its beginning
+            for at in range(0, len(body), 60_000):
+                part = body[at : at + 60_000]
+                self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part) if site.is_chunked else part)
+            if site.is_chunked and cut is None:
+                self.wfile.write(b"0\r\n\r\n")
         self.close_connection = True
         return None
 

@@ -60,7 +60,7 @@ def test_compressed_clusters_over_the_borders_of_clusters_and_with_sectors_beyon
         (header(l1_size=1 << 30), "ImageDamaged", "its l1_size is 1073741824, more than 4194304"),
         (header(l1=0), "ImageDamaged", "its l1_table_offset is 0"),
         (header(l1=CLUSTER + 512), "ImageDamaged", "its l1_table_offset is 66048"),
-        (header(size=SIZE + 1), "WriteFailed", "No space left"),
+        (header(size=SIZE + 1), "DiskUnsuitable", f"has {SIZE + 1} bytes, and /dev/test has {SIZE}"),
         (header()[:60], "ImageDamaged", "no header"),
         (header() + table(2 * CLUSTER), "ImageDamaged", "ends before"),
         (header() + table(2 * CLUSTER) + table(3 * CLUSTER), "ImageDamaged", "ends before"),
