@@ -46,15 +46,20 @@ def ec2_tree(
     return tree
 
 
-def facts_of(instance_id: str, all_links: list[Link]) -> dict[str, str]:
-    """The names and addresses of a machine, by EC2's names."""
+def facts_of(instance_id: str, name: str, all_links: list[Link]) -> dict[str, str]:
+    """Return the names and addresses of a machine, by EC2's names.
+
+    The hostname is `name`, the Hardware's, if no link has one: cloudbase-init takes metadata without `local-hostname`
+    for no metadata at all (cloudbaseinit/metadata/services/ec2service.py).
+    """
     facts = {"instance-id": instance_id}
     first = primary(all_links)
+    hostname = name
     if first is not None:
         facts["mac"] = first.mac
-        hostname = next((link.dhcp.hostname for link in (first, *all_links) if link.dhcp.hostname is not None), None)
-        if hostname is not None:
-            facts["hostname"] = facts["local-hostname"] = hostname
+        hostname = next((link.dhcp.hostname for link in (first, *all_links) if link.dhcp.hostname is not None), name)
+    facts["hostname"] = facts["local-hostname"] = hostname
+    if first is not None:
         if first.dhcp.ip is not None:
             facts["local-ipv4"] = first.dhcp.ip
         if first.dhcp.ipv6 is not None:

@@ -17,9 +17,7 @@ from tink.shrink import shrink_to_fit
 
 def legacy_metadata(facts: Mapping[str, str], all_links: list[Link], ssh_keys: list[str], storage: object) -> bytes:
     """The document, JSON; `facts` are those of the EC2 tree, `storage` is `hegel.instance.storage_of`."""
-    instance: dict[str, object] = {"id": facts["instance-id"]}
-    if "hostname" in facts:
-        instance["hostname"] = facts["hostname"]
+    instance: dict[str, object] = {"id": facts["instance-id"], "hostname": facts["hostname"]}
     instance["ips"] = [_ip(link.dhcp) for link in all_links if link.dhcp.ip is not None]
     instance["ssh_keys"] = ssh_keys
     instance["storage"] = storage

@@ -61,7 +61,7 @@ def compile_tree(hardware: Hardware) -> MetadataTree:
     all_links = links(hardware)
     documents, secrets = _documents(hardware)
 
-    facts = facts_of(identity, all_links)
+    facts = facts_of(identity, hardware.metadata.name, all_links)
     storage = storage_of(hardware)
     nocloud = {
         "meta-data": _nocloud_metadata(facts, keys),
@@ -101,8 +101,8 @@ def _documents(hardware: Hardware) -> tuple[dict[str, bytes], dict[str, SecretRe
 
 
 def _nocloud_metadata(facts: Mapping[str, str], keys: list[str]) -> bytes:
-    """NoCloud's `meta-data`, YAML."""
-    lines = [f"{name}: {quoted(facts[name])}\n" for name in ("instance-id", "local-hostname") if name in facts]
+    """Return NoCloud's `meta-data`, YAML."""
+    lines = [f"{name}: {quoted(facts[name])}\n" for name in ("instance-id", "local-hostname")]
     if keys:
         lines += ["public-keys:\n", *(f"- {quoted(key)}\n" for key in keys)]
     return "".join(lines).encode()

@@ -11,10 +11,11 @@ from typing import Any
 import click
 
 from edge.commands.options import log_level as log_level_option
+from edge.configuration import FilePath
 from tink.agent import AgentError, from_kernel_command_line, run
 from tink.printable import escaped
 
-_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+_FILE = FilePath(exists=True, dir_okay=False)
 
 
 class AgentFormatter(logging.Formatter):
@@ -51,9 +52,7 @@ class AgentFormatter(logging.Formatter):
     default="",
     help="The container engine's socket, a path or unix:// URL. Default: /run/docker.sock, /run/podman/podman.sock.",
 )
-@click.option(
-    "--state-dir", type=click.Path(path_type=Path), default=Path("/run/tinkedge"), help="Images, containers, volumes."
-)
+@click.option("--state-dir", type=FilePath(), default=Path("/run/tinkedge"), help="Images, containers, volumes.")
 @click.option("--insecure-registry", multiple=True, help="Host or host:port spoken to over plain HTTP. Repeatable.")
 @click.option("--docker-registry", help="The registry that the credentials belong to.")
 @click.option("--registry-username", help="Its user name.")

@@ -14,12 +14,13 @@ import click
 
 from edge.commands.options import DataDirectory
 from edge.commands.progress import Progress
+from edge.configuration import FilePath
 
 if TYPE_CHECKING:
     from edge.bundle import Manifest, Reader
 
-_FILE = click.Path(path_type=Path, dir_okay=False)
-_DIRECTORY = click.Path(path_type=Path, file_okay=False, exists=True)
+_FILE = FilePath(dir_okay=False)
+_DIRECTORY = FilePath(file_okay=False, exists=True)
 _KEY = click.option(
     "--key",
     type=_FILE,
@@ -41,7 +42,7 @@ def bundle() -> None:
 
 
 @bundle.command("key")
-@click.argument("prefix", type=click.Path(path_type=Path))
+@click.argument("prefix", type=FilePath())
 @click.option("--name", default="", help="Whose it is, for people. Default: the last part of PREFIX.")
 def make(prefix: Path, name: str) -> None:
     """Make a key to sign bundles with: PREFIX.key, the secret, and PREFIX.pgp, which goes to the sites.
@@ -94,14 +95,12 @@ def make(prefix: Path, name: str) -> None:
 @click.option("--file", "files", multiple=True, help="Disk image or other file, a path or URL. Repeatable.")
 @click.option(
     "--objects",
-    type=click.Path(path_type=Path, exists=True),
+    type=FilePath(exists=True),
     multiple=True,
     help="Hardware, Template and others, as YAML: a file or directory. Repeatable.",
 )
 @click.option("--boot-programs", type=_DIRECTORY, default=None, help="iPXE of your own, beside Debian's.")
-@click.option(
-    "--cache", type=click.Path(path_type=Path, file_okay=False), default=None, help="Keeps what was downloaded."
-)
+@click.option("--cache", type=FilePath(file_okay=False), default=None, help="Keeps what was downloaded.")
 def create(output: Path, key: Path | None, gpg_user: str, cache: Path | None, **given: Any) -> None:
     """Bring together what a site needs, and sign it; for a host that has a route.
 

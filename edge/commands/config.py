@@ -10,7 +10,17 @@ from typing import Any
 import click
 
 from edge.commands.serve import ROLES, Finding, disagreements, obstacles, services_of
-from edge.configuration import DEFAULT_FILE, SERVICES, ConfigError, Schema, example_file, origins, place, schema_of
+from edge.configuration import (
+    DEFAULT_FILE,
+    SERVICES,
+    ConfigError,
+    FilePath,
+    Schema,
+    example_file,
+    origins,
+    place,
+    schema_of,
+)
 from edge.configuration import check as check_file
 
 
@@ -20,7 +30,7 @@ def config() -> None:
 
 
 @config.command()
-@click.argument("file", type=click.Path(path_type=Path), default=DEFAULT_FILE, envvar="TINKEDGE_CONFIG")
+@click.argument("file", type=FilePath(), default=DEFAULT_FILE, envvar="TINKEDGE_CONFIG")
 @click.option(
     "--for",
     "roles",
@@ -110,7 +120,7 @@ def show(ctx: click.Context, command: str, options: tuple[str, ...], output: str
 
 
 @config.command()
-@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.argument("file", type=FilePath(), required=False)
 @click.pass_context
 def init(ctx: click.Context, file: Path | None) -> None:
     """Print a file with every key, its help and its default, commented out; or write it to FILE, a new one."""

@@ -21,6 +21,7 @@ import click
 from edge.commands import options
 from edge.commands.metal3.options import host_options, osies_by_architecture
 from edge.commands.progress import Progress
+from edge.configuration import FilePath
 from tink.convert.documents import (
     DEFAULT_NAMESPACE,
     Document,
@@ -80,13 +81,13 @@ class _Cluster:
 @click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", help="Format.")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FilePath(dir_okay=False),
     default=None,
     help="Write to this file, whole or not; - is standard output.",
 )
 @click.option(
     "--output-dir",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=FilePath(file_okay=False),
     default=None,
     help="Write one file an object into this directory.",
 )
@@ -97,7 +98,7 @@ class _Cluster:
 @click.option("--report", type=click.Choice(["table", "json"]), default="table", help="Form of the report.")
 @click.option(
     "--report-file",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FilePath(dir_okay=False),
     default=None,
     help="Write the report here, not to standard error.",
 )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from edge.configuration import FilePath
 from tink.api import crds as tinkerbell
 from tink.api.crds import to_yaml
 from tink.api.metal3 import HOST_VERSIONS
@@ -13,9 +14,7 @@ from tink.api.metal3 import crds as metal3
 
 
 @click.command()
-@click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), default=None, help="Write one file a resource here."
-)
+@click.option("--out", type=FilePath(file_okay=False), default=None, help="Write one file a resource here.")
 @click.option(
     "--metal3",
     "of_metal3",

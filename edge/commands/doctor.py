@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
@@ -26,7 +28,9 @@ from edge.composition.checks import (
     osie_names,
     running_edge,
     upstream_edge,
+    warning,
 )
+from edge.configuration import SERVICES, TOOLS, FilePath, schema_of, unknown_variables
 from edge.lab.build import default_cache, in_checkout
 
 EXIT_STATUS: Final = {Severity.OK: 0, Severity.NOTE: 0, Severity.WARNING: 3, Severity.ERROR: 1}
@@ -37,8 +41,10 @@ _SIGNS: Final = {
     Severity.WARNING: ("warning", "yellow"),
     Severity.ERROR: ("PROBLEM", "red"),
 }
-_PATH = click.Path(path_type=Path)
+_PATH = FilePath()
 _PORT = click.IntRange(1, 65535)
+_DEFAULTS: Final = Path("/etc/default/tinkedge")
+"""The variables of the systemd units (EnvironmentFile=)."""
 _API_SECONDS: Final = 10.0
 _CERTIFICATES: Final = ("tls-cert", "tls-ca", "client-ca")
 _WITHOUT_A_PORT: Final = ("controller", "webhooks")
@@ -60,7 +66,7 @@ _WITHOUT_A_PORT: Final = ("controller", "webhooks")
 @click.option("--ipxe-dir", type=_PATH, default=Path("/usr/lib/ipxe"), help="The iPXE binaries' directory.")
 @click.option(
     "--data-dir",
-    type=click.Path(path_type=Path, readable=False),
+    type=FilePath(readable=False),
     default=Path("/var/lib/tinkedge"),
     help="That of `tinkedge up`: database, keys and cache.",
 )
@@ -139,6 +145,7 @@ def doctor(
                 routers=given["ipv6_router"],
                 link_metadata=given["link_metadata"],
             ),
+            _unknown_variables(),
             api_addresses(given["api_address"]),
             agents_certificates({f"--grpc-{of}": given[f"grpc_{of.replace('-', '_')}"] for of in _CERTIFICATES}),
             examine.data_directory(data_dir),
@@ -156,6 +163,19 @@ def doctor(
         groups["tinkedge lab"] = examine.lab(given["cache_dir"] or default_cache())
     worst = _as_json(groups) if as_json else _as_text(groups)
     sys.exit(EXIT_STATUS[worst])
+
+
+def _unknown_variables() -> Iterator[Finding]:
+    """Yield a warning for each TINKEDGE_ variable of this shell, or of the services, that no command reads."""
+    ctx = click.get_current_context()
+    try:
+        services = _DEFAULTS.read_text(errors="replace")
+    except OSError:
+        services = ""
+    places = dict.fromkeys(re.findall(r"^\s*(?:export\s+)?(\w+)=", services, re.MULTILINE), str(_DEFAULTS))
+    places |= dict.fromkeys(os.environ, "the environment")
+    for name, sentence in unknown_variables(places, ctx.command, (*SERVICES, *TOOLS), schema_of(ctx)).items():
+        yield warning(f"variable {name}", f"{sentence} ({places[name]})", "correct its name, or remove it")
 
 
 def _authority(given: dict[str, Any]) -> str:

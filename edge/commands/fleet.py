@@ -15,6 +15,7 @@ from typing import Any
 import click
 import uvloop
 
+from edge.configuration import FilePath
 from edge.fleet import (
     DEFAULT_BARS,
     DEFAULT_NETWORK,
@@ -67,7 +68,7 @@ def _size(text: str) -> int:
 @click.option(
     "--profile",
     "profile_file",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=FilePath(exists=True, dir_okay=False),
     default=None,
     help="What machines are like, and how their actions go (YAML). Default: see docs/fleet.md.",
 )
@@ -99,9 +100,7 @@ def _size(text: str) -> int:
     help="generate: make Hardware, Template and Workflows, and remove them. cluster: take those that are there.",
 )
 @click.option("--selector", "-l", default="", help="With --hardware cluster: labels of the Hardware and Workflows.")
-@click.option(
-    "--kubeconfig", type=click.Path(path_type=Path, exists=True), default=None, help="With --target: of its API."
-)
+@click.option("--kubeconfig", type=FilePath(exists=True), default=None, help="With --target: of its API.")
 @click.option("--namespace", "-n", "api_namespace", default="default", help="Of the objects.")
 @click.option("--osie", default="", help="What generated machines boot: an OSIE that is there.")
 @click.option("--kernel-url", default="", help="The same: of an OSIE that is made.")
@@ -150,7 +149,7 @@ def _size(text: str) -> int:
 @click.option(
     "--json",
     "json_file",
-    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    type=FilePath(dir_okay=False, writable=True),
     default=None,
     help="The report, in this file.",
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edge.commands import one_machine
+from edge.configuration import FilePath
 from tink.mac import is_mac
 from tink.net.host_port import join_host_port
 
@@ -28,9 +29,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="For a machine without any DHCP: with the address that its Hardware has for this interface.",
 )
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), default=None, help="The file. Default: NAME.iso."
-)
+@click.option("-o", "--output", type=FilePath(dir_okay=False), default=None, help="The file. Default: NAME.iso.")
 @click.option("--url", is_flag=True, help="Print the signed URL at which a BMC gets it from the edge; no file is made.")
 @click.option("--usb", is_flag=True, help="With --url: for a BMC that shows a USB stick to its machine (.img).")
 @click.option(
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 @one_machine.data_dir
 @one_machine.token_key
 @one_machine.kubeconfig
-@click.option("--ipxe-dir", type=click.Path(path_type=Path), default=Path("/usr/lib/ipxe"), help="What it is made of.")
+@click.option("--ipxe-dir", type=FilePath(), default=Path("/usr/lib/ipxe"), help="What it is made of.")
 def iso(
     name: str,
     mac: str,
@@ -116,6 +115,7 @@ def _write(
     from ipxe.medium_scripts import MediumScripts
     from ipxe.scripts import BootSettings, Origin, ScriptError, Scripts
     from tink.api.v1alpha2 import Hardware
+    from tink.files import private_files
 
     hardware = Hardware.model_validate(found) if found is not None else None
     first, *others = (Origin(address, http_port=http_port) for address in addresses)
@@ -123,9 +123,8 @@ def _write(
     try:
         medium = make_medium(ipxe_dir)
         written = medium.written(MediumScripts(Scripts(BootSettings())).compile(mac, hardware, origin, kind))
-        with file.open("wb") as out:
-            for piece in written.pieces(0, written.size):
-                out.write(piece)
+        with private_files.stream(file, private=False) as out:
+            out.writelines(written.pieces(0, written.size))
     except (MediumError, ScriptError) as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from edge.configuration import FilePath
 from edge.lab.build import default_cache
 from edge.lab.machine import Drive, Firmware
 from edge.lab.run import Lab, LabError, LabSettings
@@ -35,11 +36,11 @@ from edge.lab.screen import Screen
     default=120,
     help="Seconds without any step, download or new screen output after which the lab fails.",
 )
-@click.option("--cache-dir", type=click.Path(path_type=Path), default=None, help="Where the OSIE and images are kept.")
-@click.option("--ipxe-dir", type=click.Path(path_type=Path, exists=True), default=None, help="Other iPXE binaries.")
+@click.option("--cache-dir", type=FilePath(), default=None, help="Where the OSIE and images are kept.")
+@click.option("--ipxe-dir", type=FilePath(exists=True), default=None, help="Other iPXE binaries.")
 @click.option(
     "--shim-dir",
-    type=click.Path(path_type=Path, exists=True),
+    type=FilePath(exists=True),
     default=None,
     help="Shim and GRUB for the machine to boot by. With Secure Boot it does anyhow, by those of Debian's packages.",
 )
@@ -50,10 +51,10 @@ from edge.lab.screen import Screen
     help="Start the machine from its boot medium, in such a drive. Default: from the network.",
 )
 @click.option("--static", is_flag=True, help="With --medium: do without DHCP.")
-@click.option("--wheel", type=click.Path(path_type=Path, exists=True), default=None, help="Wheel for the OSIE's agent.")
+@click.option("--wheel", type=FilePath(exists=True), default=None, help="Wheel for the OSIE's agent.")
 @click.option(
     "--manifests",
-    type=click.Path(path_type=Path, exists=True),
+    type=FilePath(exists=True),
     default=None,
     help="Apply these instead of the examples.",
 )

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edge.commands import options
+from edge.configuration import FilePath
 from tink.mac import is_mac
 
 if TYPE_CHECKING:
     from tink.files.key_file import KeyFile
 
-_PATH = click.Path(path_type=Path)
+_PATH = FilePath()
 
 namespace = click.option("-n", "--namespace", default="default", help="Of the Hardware.")
 public_ip = click.option(
@@ -28,7 +29,7 @@ interface = click.option(
 )
 http_port = click.option("--http-port", type=click.IntRange(1, 65535), default=7080, help="The port there.")
 data_dir = click.option(
-    "--data-dir", type=click.Path(path_type=Path, readable=False), default=Path("/var/lib/tinkedge"), help="The edge's."
+    "--data-dir", type=FilePath(readable=False), default=Path("/var/lib/tinkedge"), help="The edge's."
 )
 token_key = click.option(
     "--metadata-token-key", type=_PATH, default=None, help="The edge's key file. Default: DATA_DIR/metadata-token.key."

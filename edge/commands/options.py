@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
+from edge.configuration import FilePath
+
 if TYPE_CHECKING:
     from edge.composition.process import OperatorAddresses
 
@@ -169,12 +171,12 @@ empty_checksum_type = click.option(
 """All commands about Metal3's hosts must agree on it."""
 
 
-class DataDirectory(click.Path):
+class DataDirectory(FilePath):
     """One that this user may work in. It is for its owner alone, and most people are somebody else."""
 
     def __init__(self, *, checked_later: bool = False) -> None:
         """`checked_later`: whoever takes it says by itself, with more words, that it is no directory."""
-        super().__init__(path_type=Path, file_okay=checked_later, readable=False)
+        super().__init__(file_okay=checked_later, readable=False)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Raises BadParameter, with whom to be instead."""
@@ -203,11 +205,11 @@ def data_dir(what: str) -> Callable[[Command], Command]:
 def admin_token_from(command: Command) -> Command:
     """The options of a command that shows the admin token: where the edge has it, or a copy."""
     # A copy is for those who may not look into the directory.
-    directory = click.Path(path_type=Path, readable=False)
+    directory = FilePath(readable=False)
     where = "The edge's, where its admin token is."
     command = click.option(
         "--admin-token-file",
-        type=click.Path(path_type=Path, readable=False),
+        type=FilePath(readable=False),
         default=None,
         help="Or a copy of it. Default: DATA_DIR/admin-token.",
     )(command)
@@ -223,7 +225,7 @@ def kubeconfig(whose: str) -> Callable[[Command], Command]:
 
     return click.option(
         "--kubeconfig",
-        type=click.Path(path_type=Path, dir_okay=False),
+        type=FilePath(dir_okay=False),
         envvar=["TINKEDGE_KUBECONFIG", "KUBECONFIG"],
         default=None,
         callback=found,

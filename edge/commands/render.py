@@ -18,6 +18,7 @@ import orjson
 import yaml
 
 from edge.commands.options import either
+from edge.configuration import FilePath
 from tink.api import crds
 from tink.api.annotations import KERNEL_PARAMETERS_ANNOTATION
 from tink.api.v1alpha2 import API_VERSION, Hardware, Raw
@@ -32,7 +33,7 @@ from tink.template import TemplateError, render_actions
     "-f",
     "--filename",
     "files",
-    type=click.Path(path_type=Path, exists=True),
+    type=FilePath(exists=True),
     multiple=True,
     required=True,
     help="File or directory with the Hardware, the Template and the Workflow. Repeatable.",

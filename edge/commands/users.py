@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from edge.commands.options import data_dir, parsed
+from edge.configuration import FilePath
 
 _DAYS = {"h": 1 / 24, "d": 1, "w": 7, "y": 365}
 _ROLES = ("cluster-admin", "admin", "edit", "view", "tinkedge-edge", "tinkedge-server")
@@ -59,7 +60,7 @@ def _server(text: str) -> str:
     default=None,
     help="Where the user reaches the API. Default: the first --api-name or --api-address of the settings, or loopback.",
 )
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), default=None, help="Default: NAME.kubeconfig.")
+@click.option("--out", type=FilePath(dir_okay=False), default=None, help="Default: NAME.kubeconfig.")
 @click.option("--stdout", "to_stdout", is_flag=True, help="Write it to standard output.")
 @click.option("--force", is_flag=True, help="Replace --out if it is there.")
 @data_dir("That of `tinkedge up`.")

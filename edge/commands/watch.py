@@ -27,6 +27,7 @@ from edge.commands.watching.machine import boots, summary
 from edge.commands.watching.table import Table
 from edge.commands.watching.words import precise, printable, span, wrapped
 from edge.composition.admin_token import AdminTokenError, read, token_file
+from edge.configuration import FilePath
 from edge.journey.events import COLOURS, JourneyEvent, Notice, Step
 from edge.journey.follow import Lost, Rows, events_of, follow, machine, machines, rows
 from tink.mac import is_mac
@@ -74,7 +75,7 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - who listens 
 )
 @click.option(
     "--write",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FilePath(dir_okay=False),
     default=None,
     help="With --capture: keep all packets of the machine, whole, in this pcap file.",
 )

@@ -16,6 +16,8 @@ from edge.configuration.groups import GROUPS, REST, GroupedCommand, group_of
 from edge.configuration.options import (
     DEFAULT_FILE,
     SERVICES,
+    TOOLS,
+    FilePath,
     Schema,
     key,
     prepare,
@@ -31,7 +33,9 @@ __all__ = [
     "GROUPS",
     "REST",
     "SERVICES",
+    "TOOLS",
     "ConfigError",
+    "FilePath",
     "GroupedCommand",
     "Schema",
     "apply",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -28,6 +28,28 @@ _SHARED: Final = frozenset(
 )
 SECRETS: Final = frozenset({"registry-password", "token"})
 """Values that no file of settings has: everybody may read it, and it is shown."""
+
+
+class FilePath(click.Path):
+    """The type of options and arguments that are paths. `~` and `~user` are the home directories that a shell means.
+
+    The shell itself expands `~` neither in `--data-dir=~/d`, nor in a variable or the file of settings. `./~` is a file
+    of that name.
+    """
+
+    def __init__(self, **constraints: Any) -> None:
+        """`constraints` are those of click.Path."""
+        super().__init__(path_type=Path, **constraints)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path. Raises click.BadParameter."""
+        if str(value).startswith("~"):
+            try:
+                value = Path(value).expanduser()
+            except RuntimeError:
+                self.fail(f"'{value}': there is no such user's home directory; './{value}' is a file", param, ctx)
+        return super().convert(value, param, ctx)
+
 
 Schema = Callable[[str], click.Command]
 """A command by its name, imported if it was not."""
@@ -101,7 +123,7 @@ def prepare(name: str, command: click.Command, read: Callable[[click.Context, Pa
     command.params.append(
         click.Option(
             ["--config"],
-            type=click.Path(path_type=Path),
+            type=FilePath(),
             envvar=f"{PREFIX}CONFIG",
             is_eager=True,
             expose_value=False,

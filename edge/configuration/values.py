@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
@@ -151,17 +151,31 @@ _OTHERS: Final = frozenset({f"{PREFIX}CONFIG", f"{PREFIX}COMPLETE"})
 
 
 def unknown_variables(
-    environment: Mapping[str, str], command: click.Command, commands: Iterable[str], schema: Schema
-) -> Iterator[str]:
-    """A sentence for each. The options of `commands` are looked at only if one is not an option of `command`."""
-    own = {variable(option) for option in settable(command)}
+    environment: Iterable[str], command: click.Command, commands: Iterable[str], schema: Schema
+) -> dict[str, str]:
+    """Return a sentence for each TINKEDGE_ variable, by its name, that no command reads.
+
+    The options of `commands` are looked at only if a variable is not an option of `command`.
+    """
+    own = set(_variables(command))
     # _TINKEDGE_COMPLETE is click's own.
     strange = sorted(
         name for name in environment if name.startswith(PREFIX) and name not in own and name not in _OTHERS
     )
     if not strange:
-        return
-    known = own.union(*({variable(option) for option in settable(schema(name))} for name in commands))
-    for name in strange:
-        if name not in known:
-            yield f"the variable {name} is no option, and does nothing{nearest(name, known)}"
+        return {}
+    known = own.union(*(_variables(schema(name)) for name in commands))
+    return {
+        name: f"the variable {name} is no option, and does nothing{nearest(name, known)}"
+        for name in strange
+        if name not in known
+    }
+
+
+def _variables(command: click.Command) -> Iterator[str]:
+    """Yield the variables of a command and its subcommands."""
+    for option in settable(command):
+        yield variable(option)
+    if isinstance(command, click.Group):
+        for child in command.commands.values():
+            yield from _variables(child)

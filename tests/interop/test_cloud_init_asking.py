@@ -50,7 +50,7 @@ def shapes() -> list[Shape]:
     several = "\n".join([f"{KEY} =odd= name/with slash", f"  {KEY[:-1]}m  ", "no key at all", f"{KEY[:-1]}k {{json}}"])
     return [
         Shape("plain", at(1, "plain"), "plain", "plain"),
-        Shape("without hostname", at(2, "nameless", hostname=None), "nameless"),
+        Shape("without hostname", at(2, "nameless", hostname=None), "nameless", "nameless"),
         Shape("user-data", at(3, "script", userdata="#!/bin/sh\n\n"), "script", "script", userdata="#!/bin/sh\n\n"),
         Shape("vendor-data", at(4, "vendor", vendordata="#!/bin/sh\n"), "vendor", "vendor"),
         Shape("instance id with a newline", at(5, "line", annotations={"instance-id": "i-5\n"}), "i-5", "line"),

@@ -164,10 +164,12 @@ def network_of(dhcp: Any) -> IPv4Interface | None:
 
 
 def user_data_mistakes(hardware: Any) -> Iterator[Mistake]:
-    """Those of a Hardware's user-data: apart, for to read that takes too long for all that there are."""
-    userdata = as_mapping(as_mapping(as_mapping(hardware).get("spec")).get("instance")).get("userdata")
-    if isinstance(userdata, str) and (wrong := user_data.problem(userdata)):
-        yield Mistake(Reason.INVALID_USER_DATA, "spec.instance.userdata", wrong)
+    """Yield the mistakes in a Hardware's user-data and vendor-data, which take longer to find than all others."""
+    instance = as_mapping(as_mapping(as_mapping(hardware).get("spec")).get("instance"))
+    for name in ("userdata", "vendordata"):
+        text = instance.get(name)
+        if isinstance(text, str) and (wrong := user_data.problem(text)):
+            yield Mistake(Reason.INVALID_USER_DATA, f"spec.instance.{name}", wrong)
 
 
 def _interface_mistakes(hardware: Any, site: Site) -> Iterator[Mistake]:

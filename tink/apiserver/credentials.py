@@ -24,7 +24,7 @@ import ssl
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,6 @@ from tink.kube.certificates import builder, common_name, new_key, private_pem, s
 
 log = logging.getLogger(__name__)
 
-# A host without a battery-backed clock may boot years in the past; its certificates must be valid then, too.
-_NOT_BEFORE = datetime(2020, 1, 1, tzinfo=UTC)
 _CA_LIFE = timedelta(days=365 * 30)
 _LIFE = timedelta(days=365 * 10)
 
@@ -148,7 +146,7 @@ def server_context(authority: Authority, hosts: str | Sequence[str], now: dateti
                 names.append(x509.DNSName(host))
     names += [x509.IPAddress(address) for address in sorted(addresses, key=str)]
     certificate = (
-        builder(common_name("tinkedge-apiserver"), authority.certificate.subject, key, _NOT_BEFORE, now + _LIFE)
+        builder(common_name("tinkedge-apiserver"), authority.certificate.subject, key, now, _LIFE)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -218,7 +216,7 @@ def _make_authority(now: datetime) -> Authority:
     key = new_key()
     name = common_name("tinkedge-ca")
     certificate = (
-        builder(name, name, key, _NOT_BEFORE, now + _CA_LIFE)
+        builder(name, name, key, now, _CA_LIFE)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(key, hashes.SHA256())
     )

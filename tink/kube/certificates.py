@@ -7,12 +7,36 @@ from __future__ import annotations
 
 import os
 import ssl
-from datetime import datetime
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+
+_BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_RELEASED: Final = datetime(2026, 11, 1, tzinfo=UTC)
+
+REJECTIONS: Final = (
+    "BAD_CERTIFICATE",
+    "UNKNOWN_CA",
+    "CERTIFICATE_UNKNOWN",
+    "CERTIFICATE_EXPIRED",
+    "CERTIFICATE_REVOKED",
+)
+"""The alerts by which a client rejects a server's certificate (RFC 8446 section 6.2), as OpenSSL names them."""
+
+
+def validity(now: datetime, life: timedelta) -> tuple[datetime, datetime]:
+    """Return the first and the last moment of a certificate that is made at `now`.
+
+    A host without a battery-backed clock may start in 1970 or years ahead, and is corrected later. So each certificate
+    begins with Unix time, and its life counts from this release at the earliest. The beginning of a certificate
+    protects nobody: its key did not exist before.
+    """
+    return _BEGINNING, max(now.astimezone(UTC), _RELEASED) + life
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
@@ -26,9 +50,10 @@ def common_name(name: str) -> x509.Name:
 
 
 def builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, since: datetime, until: datetime
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime, life: timedelta
 ) -> x509.CertificateBuilder:
-    """Begin a certificate for `key`, valid from `since` to `until`."""
+    """Begin a certificate for `key` that is valid for `life` from `now` on (`validity`)."""
+    since, until = validity(now, life)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -59,6 +84,27 @@ def show(context: ssl.SSLContext, pem: bytes) -> None:
         context.load_cert_chain(f"/proc/self/fd/{handle}")
     finally:
         os.close(handle)
+
+
+def watch_handshakes(context: ssl.SSLContext, notify: Callable[[str], None]) -> None:
+    """Call `notify` after each handshake of this server: with the client's alert if it rejected the certificate, or "".
+
+    A handshake that fails for another reason is not reported: whoever only scans the port says nothing of the
+    certificate.
+    """
+
+    class WatchedObject(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            try:
+                super().do_handshake()
+            except ssl.SSLError as error:
+                reason: Any = error.reason
+                if any(each in str(reason) for each in REJECTIONS):
+                    notify(str(reason).rpartition("ALERT_")[2].replace("_", " ").lower())
+                raise
+            notify("")
+
+    context.sslobject_class = WatchedObject
 
 
 def _key_usage(*, ca: bool) -> x509.KeyUsage:

@@ -1,8 +1,8 @@
 """Go's builtin template functions, and the five that Tinkerbell adds (Go: text/template, funcs.go).
 
-`FUNCTIONS` is everything that a template can call: these and those of `sprig`. Where a name is in both, ours wins:
-`contains`, `hasPrefix` and `hasSuffix` take the text first, as Go's strings package does and as the Tinkerbell renderer
-always has.
+`FUNCTIONS` is everything that a template can call: these, those of `yaml_text` and those of `sprig`. Where a name is in
+both, ours wins: `contains`, `hasPrefix` and `hasSuffix` take the text first, as Go's strings package does and as the
+Tinkerbell renderer always has.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from tink.golang.values import CallError, Struct, Uint8, Value, type_name
 from tink.template.errors import shortened
 from tink.template.signatures import ANY, INT, STRING, Function, Functions, table
 from tink.template.sprig import SPRIG
+from tink.template.yaml_text import YAML
 
 _BASIC: Final = {values.BOOL, values.INT, values.UINT, values.FLOAT, values.COMPLEX, values.STRING}
 
@@ -266,5 +267,5 @@ _OWN: Final = table(
     Function("netmaskToPrefixLength", netmask_to_prefix_length, (STRING,)),
 )
 
-FUNCTIONS: Final[Functions] = {**SPRIG, **_OWN}
+FUNCTIONS: Final[Functions] = {**SPRIG, **YAML, **_OWN}
 """Every function that a template can call."""

@@ -18,7 +18,7 @@ import base64
 import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import orjson
 from cryptography import x509
@@ -35,7 +35,7 @@ AUTHORITY_LIFE = timedelta(days=3650)
 SERVING_LIFE = timedelta(days=90)
 _WATCH_SECONDS = 290
 _CLOCKS_DIFFER = timedelta(hours=24)
-"""A certificate is valid from before it was made: the API server's clock may be behind, or in another zone."""
+"""Clocks of replicas, and of one host before and after its correction, may differ by so much without a consequence."""
 
 
 class CertificateError(Exception):
@@ -57,9 +57,13 @@ class Authority:
         """The key in PEM."""
         return private_pem(self.key)
 
-    def ageing(self, now: datetime) -> bool:
-        """Whether the last third of its life has begun."""
-        return self.certificates[0].not_valid_after_utc - now < AUTHORITY_LIFE / 3
+    def needs_renewal(self, now: datetime) -> bool:
+        """Return whether the last third of its life has begun, or its life has not begun at all.
+
+        Earlier releases made authorities that begin a day before they were made, perhaps with a clock that was ahead.
+        """
+        signer = self.certificates[0]
+        return signer.not_valid_before_utc > now or signer.not_valid_after_utc - now < AUTHORITY_LIFE / 3
 
     @classmethod
     def read(cls, bundle: bytes, private: bytes) -> Authority:
@@ -78,7 +82,7 @@ def renewed(old: Authority | None, now: datetime) -> Authority:
     key = new_key()
     name = common_name("tinkedge webhooks")
     certificate = (
-        builder(name, name, key, *_life(now, AUTHORITY_LIFE))
+        builder(name, name, key, now, AUTHORITY_LIFE)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(key, hashes.SHA256())
     )
@@ -88,10 +92,15 @@ def renewed(old: Authority | None, now: datetime) -> Authority:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """A certificate for the server with its key, in PEM, and when to make the next."""
+    """A certificate for the server with its key, in PEM, and the times at which it was made and is to be replaced."""
 
     pem: bytes
+    made_at: datetime
     renew_at: datetime
+
+    def needs_renewal(self, now: datetime) -> bool:
+        """Return whether its time is over, or the clock was ahead when it was made: then it would live for too long."""
+        return not self.made_at - _CLOCKS_DIFFER <= now < self.renew_at
 
 
 def serving(authority: Authority, names: Sequence[str], now: datetime) -> Serving:
@@ -100,7 +109,7 @@ def serving(authority: Authority, names: Sequence[str], now: datetime) -> Servin
     subject = common_name("tinkedge webhooks server")
     issuer = authority.certificates[0]
     certificate = (
-        builder(subject, issuer.subject, key, *_life(now, SERVING_LIFE))
+        builder(subject, issuer.subject, key, now, SERVING_LIFE)
         .add_extension(x509.SubjectAlternativeName([_general(name) for name in names]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -108,7 +117,7 @@ def serving(authority: Authority, names: Sequence[str], now: datetime) -> Servin
         .sign(authority.key, hashes.SHA256())
     )
     pem = private_pem(key) + certificate.public_bytes(serialization.Encoding.PEM)
-    return Serving(pem, now + SERVING_LIFE * 2 / 3)
+    return Serving(pem, now, now + SERVING_LIFE * 2 / 3)
 
 
 class MemoryKeeper:
@@ -123,7 +132,7 @@ class MemoryKeeper:
 
     async def authority(self, now: datetime) -> Authority:
         """The one to use now; made or renewed when it is time."""
-        if self._authority is None or self._authority.ageing(now):
+        if self._authority is None or self._authority.needs_renewal(now):
             self._authority = renewed(self._authority, now)
         return self._authority
 
@@ -164,7 +173,7 @@ class SecretKeeper:
             else:
                 self._version = str(as_mapping(found.get("metadata")).get("resourceVersion", ""))
                 kept = self._read(found) if found.get("data") else None
-                if kept is not None and not kept.ageing(now):
+                if kept is not None and not kept.needs_renewal(now):
                     return kept
                 made, version = renewed(kept, now), found["metadata"]["resourceVersion"]
             try:
@@ -217,8 +226,3 @@ def _general(name: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
         return x509.DNSName(name)
-
-
-def _life(now: datetime, life: timedelta) -> tuple[datetime, datetime]:
-    now = now.astimezone(UTC)
-    return now - _CLOCKS_DIFFER, now + life

@@ -26,6 +26,11 @@ class WebhookMetrics(Collector):
         self._clock = clock
         self._requests: Counter[tuple[str, str]] = Counter()
         self._seconds = Histograms(_BUCKETS)
+        self._rejections: Counter[tuple[str]] = Counter()
+
+    def rejected(self, alert: str) -> None:
+        """Count a client that rejected the certificate by this alert of TLS."""
+        self._rejections[alert,] += 1
 
     def counted(self, path: str, answer: Handler) -> Handler:
         """The same handler; its requests are counted."""
@@ -45,6 +50,8 @@ class WebhookMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Called for each scrape."""
         yield counter("controller_runtime_webhook_requests", "Reviews.", ["webhook", "code"], self._requests)
+        text = "Handshakes in which a client rejected the certificate of the webhooks."
+        yield counter("tinkedge_webhook_rejected_certificates", text, ["alert"], self._rejections)
         yield histogram("controller_runtime_webhook_latency_seconds", "How long one took.", ["webhook"], self._seconds)
 
 

@@ -247,8 +247,8 @@ class Reviewer:
         if (instance := as_mapping(_spec(request.new)).get("instance")) != as_mapping(_spec(request.old)).get(
             "instance"
         ):
-            userdata = as_mapping(instance).get("userdata")
-            size = len(userdata) * YAML_WEIGHT if isinstance(userdata, str) else 0
+            texts = [as_mapping(instance).get(name) for name in ("userdata", "vendordata")]
+            size = sum(len(text) for text in texts if isinstance(text, str)) * YAML_WEIGHT
             new += await offload(size, lambda: [*user_data_mistakes(request.new)])
         told = [str(one) for one in new if one.reason is not Reason.GATEWAY_OUTSIDE_NETWORK]  # refused anyhow
         metadata = {"namespace": request.key.namespace}

@@ -14,15 +14,16 @@ import asyncio
 import logging
 import secrets
 import ssl
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Protocol
 from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from tink.kube.certificates import show
+from tink.kube.certificates import show, watch_handshakes
 from tink.kube.client import ApiError, KubeClient
 from tink.net.connection_limit import LimitedSite, Limits
 from tink.webhooks import certificates
@@ -91,13 +92,17 @@ class Webhooks:
         hooks: Sequence[Hook],
         settings: WebhookSettings | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Serve `hooks`. `clock` says which certificates are valid; `monotonic` measures how long to wait."""
         self._client = client
         self._clock = clock
+        self._monotonic = monotonic
         self._hooks = tuple(hooks)
         self._settings = settings or WebhookSettings()
         self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self._context.set_alpn_protocols(["http/1.1"])
+        watch_handshakes(self._context, self._on_handshake)
         self._keeper: MemoryKeeper | SecretKeeper = MemoryKeeper()
         if self._settings.service:
             self._keeper = SecretKeeper(client, self._settings.namespace, f"{self._settings.name}-ca")
@@ -106,13 +111,15 @@ class Webhooks:
         """Of the authority that is shown."""
         self._former = b""
         """The bundle of the previous authority, or of the present one if it is about to be replaced."""
-        self._former_until: datetime | None = None
-        """The time at which the former authority loses its trust; None until its successor is registered."""
+        self._former_until: float | None = None
+        """The monotonic time at which the former authority loses its trust; None until its successor is registered."""
         self._replaced_by = b""
         """The bundle of the next authority; empty if there is none."""
-        self._show_from: datetime | None = None
-        """The time from which a certificate of the next authority may be served; None until it is registered."""
+        self._show_from: float | None = None
+        """The monotonic time from which the next authority may be served; None until it is registered."""
         self._failing: dict[Hook, Exception] = {}
+        self._rejection = ""
+        """The alert by which a client rejected the certificate; empty once a client accepts it, or it was replaced."""
         self._runner: web.AppRunner | None = None
         self._registered: set[Hook] = set()
         # All replicas behind a Service are asked by one path, and a NetworkPolicy can say by whom.
@@ -150,7 +157,7 @@ class Webhooks:
         """Return when the authority was replaced, or when something is due."""
         seconds = LOOK_AFTER_SECONDS
         if self._show_from is not None:
-            seconds = max((self._show_from - self._clock()).total_seconds(), 0.0)
+            seconds = max(self._show_from - self._monotonic(), 0.0)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 if self._show_from is not None or not await self._replaced():
@@ -191,25 +198,25 @@ class Webhooks:
         if is_replaced and bundle != self._replaced_by:
             self._replaced_by, self._former = bundle, self._bundle
             self._show_from = self._former_until = None
-        if not await self._register(self._trusted(authority, now)):
+        if not await self._register(self._trusted(authority)):
             return
         if not is_replaced:
             self._show_from = None
-            if self._serving is not None and now >= self._serving.renew_at:
+            if self._serving is not None and self._serving.needs_renewal(now):
                 self._show(authority, now)
         elif self._show_from is None:
             # The time counts from the registration: while the API rejected it, no API server learned of it.
-            registered = self._clock()
-            self._show_from = registered + timedelta(seconds=SPREAD_SECONDS)
-            self._former_until = registered + timedelta(seconds=OVERLAP_SECONDS)
-        elif now >= self._show_from:
+            registered = self._monotonic()
+            self._show_from = registered + SPREAD_SECONDS
+            self._former_until = registered + OVERLAP_SECONDS
+        elif self._monotonic() >= self._show_from:
             self._show(authority, now)
             self._show_from = None
 
-    def _trusted(self, authority: certificates.Authority, now: datetime) -> bytes:
+    def _trusted(self, authority: certificates.Authority) -> bytes:
         """Return the bundle to register: this authority and, for `OVERLAP_SECONDS`, the replaced one."""
         bundle = authority.bundle()
-        if self._former_until is not None and now >= self._former_until:
+        if self._former_until is not None and self._monotonic() >= self._former_until:
             return bundle
         end = b"-----END CERTIFICATE-----\n"
         known = bundle.split(end)
@@ -217,10 +224,15 @@ class Webhooks:
 
     @property
     def notes(self) -> Iterator[str]:
-        """Yield the lines for /readyz: one for each hook that is not registered, and the notes of the hooks."""
+        """Yield the lines for /readyz: one for each hook that API servers cannot use, and the notes of the hooks."""
         for hook in self._hooks:
             if hook in self._failing:
                 yield f"{hook.missed}: {self._failing[hook]}"
+            elif self._rejection:
+                yield (
+                    f"{hook.missed}: an API server rejects the certificate ({self._rejection}); compare its clock with "
+                    "this host's, and webhooks[].clientConfig.caBundle with what tinkedge has registered"
+                )
             yield from hook.notes
 
     def address(self, hook: Hook) -> Address:
@@ -253,7 +265,16 @@ class Webhooks:
     def _show(self, authority: certificates.Authority, now: datetime) -> None:
         self._serving = certificates.serving(authority, self._names(), now)
         self._bundle = authority.bundle()
+        self._rejection = ""
         show(self._context, self._serving.pem)
+
+    def _on_handshake(self, rejection: str) -> None:
+        """Remember the alert of a client that rejected the certificate, or that a client accepted it ("")."""
+        if rejection:
+            self.metrics.rejected(rejection)
+            if not self._rejection:
+                log.warning("an API server rejects the certificate of the webhooks: %s", rejection)
+        self._rejection = rejection
 
     def _names(self) -> list[str]:
         settings = self._settings

@@ -19,7 +19,7 @@ from edge.commands.serve import begin, namespace_list
 from edge.composition.logs import set_up
 from edge.composition.process import HealthError, HealthServer, Notifier, OperatorAddresses, Reload, Step, Watchdog
 from edge.composition.readiness import Readiness
-from edge.configuration import GroupedCommand
+from edge.configuration import FilePath, GroupedCommand
 
 if TYPE_CHECKING:
     from tink.metal3.following import Follower
@@ -32,7 +32,7 @@ _STATUS = "keeping Hardware in step with BareMetalHosts"
 @click.command(cls=GroupedCommand)
 @click.option(
     "--kubeconfig",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FilePath(dir_okay=False),
     default=None,
     help="The API with the hosts, where the Hardware goes, too.  [default: the service account of this pod]",
 )

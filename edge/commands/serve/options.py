@@ -21,14 +21,15 @@ from edge.commands.options import interface as interface_type
 from edge.commands.serve import parameter_types as types
 from edge.commands.serve.other_edges import PEERS, REPORTS, REPORTS_KEY, UPSTREAM_EDGE
 from edge.composition.settings import DEFAULT_HTTP_PORT, Service, Syslog
+from edge.configuration import FilePath
 from edge.machines import DhcpMode, NetbootWhen
 from ipxe.binaries import BootPath
 from tink.server import DEFAULT_LIFETIME_SECONDS, AgentAuth, OlderAgentAuth
 
 Command = Callable[..., None]
 
-_PATH = click.Path(path_type=Path)
-_DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
+_PATH = FilePath()
+_DIRECTORY = FilePath(exists=True, file_okay=False)
 _PORT = click.IntRange(1, 65535)
 
 _DATA_DIR = click.option(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from edge.commands.serve import parameter_types as types
+from edge.configuration import FilePath
 
 PEERS = (
     click.option(
@@ -43,7 +42,7 @@ UPSTREAM_EDGE = (
 )
 REPORTS_KEY = click.option(
     "--reports-key",
-    type=click.Path(path_type=Path),
+    type=FilePath(),
     default=None,
     help="File with the keys, the newest first, by which servers that run apart from the edges sign what they tell "
     "them of agents: the same for edges and servers. Default: an edge hears of no such server.",

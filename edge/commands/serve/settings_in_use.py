@@ -12,7 +12,17 @@ import click
 from click.core import ParameterSource
 
 from edge.composition.process import Step
-from edge.configuration import SERVICES, file_of, key, origins, schema_of, settable, unknown_variables, unreadable
+from edge.configuration import (
+    SERVICES,
+    TOOLS,
+    file_of,
+    key,
+    origins,
+    schema_of,
+    settable,
+    unknown_variables,
+    unreadable,
+)
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +37,7 @@ def begin(ctx: click.Context) -> tuple[Step, ...]:
     if not isinstance(root.command, click.Group) or not ctx.info_name:
         return ()
     schema = schema_of(ctx)
-    for sentence in unknown_variables(os.environ, command, SERVICES, schema):
+    for sentence in unknown_variables(os.environ, command, (*SERVICES, *TOOLS), schema).values():
         log.warning("%s", sentence)
     return (_Settings(ctx).again,)
 

@@ -14,11 +14,12 @@ import click
 from edge.commands.options import data_dir as data_dir_option
 from edge.commands.progress import Progress
 from edge.commands.state.passphrase import passphrase_option, read_passphrase
-from edge.commands.state.rotation import name_at, too_many
+from edge.commands.state.rotation import ALIKE, name_at, too_many
+from edge.configuration import FilePath
 
 
 @click.command()
-@click.argument("file", metavar="FILE", type=click.Path(path_type=Path, allow_dash=True))
+@click.argument("file", metavar="FILE", type=FilePath(allow_dash=True))
 @data_dir_option("What to back up.")
 @passphrase_option
 @click.option("--with-osie", is_flag=True, help="Also DATA_DIR/osie: kernels and initrds, as large as they are.")
@@ -35,7 +36,7 @@ from edge.commands.state.rotation import name_at, too_many
 )
 @click.option(
     "--work-dir",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    type=FilePath(file_okay=False, exists=True),
     default=None,
     help="Where a copy of the state stands meanwhile; nobody else may look into it.  [default: the data directory]",
 )
@@ -67,8 +68,9 @@ def backup(
     from tink.files import private_files
 
     passphrase, now = read_passphrase(passphrase_file), datetime.now(UTC).replace(microsecond=0)
-    to_stdout, directory = str(file) == "-", file
+    to_stdout, directory, alike = str(file) == "-", file, ""
     if file.is_dir():
+        alike = ALIKE
         file = file / name_at(now, encrypted=passphrase is not None)
     elif keep is not None:
         raise click.UsageError(f"--keep: {file} is no directory")
@@ -81,7 +83,9 @@ def backup(
         with ExitStack() as stack:
 
             def open_output() -> BinaryIO:
-                out: BinaryIO = sys.stdout.buffer if to_stdout else stack.enter_context(private_files.stream(file))
+                out: BinaryIO = (
+                    sys.stdout.buffer if to_stdout else stack.enter_context(private_files.stream(file, alike))
+                )
                 if passphrase is None:
                     return out
                 sealed = encrypted(out, passphrase)

@@ -11,6 +11,7 @@ import click
 
 from edge.commands.options import data_dir as data_dir_option
 from edge.commands.progress import Progress
+from edge.configuration import FilePath
 
 if TYPE_CHECKING:
     from tink.move import Report
@@ -19,14 +20,12 @@ _NAMED = 20
 
 
 @click.command()
-@click.option(
-    "--to", "target", type=click.Path(path_type=Path, dir_okay=False), required=True, help="Kubeconfig of the target."
-)
+@click.option("--to", "target", type=FilePath(dir_okay=False), required=True, help="Kubeconfig of the target.")
 @click.option("--to-context", default=None, help="A context of it.  [default: its current one]")
 @click.option(
     "--from",
     "source",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FilePath(dir_okay=False),
     default=None,
     help="Kubeconfig of the source.  [default: DATA_DIR/kubeconfig, the embedded API]",
 )

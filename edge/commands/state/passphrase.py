@@ -6,12 +6,14 @@ from pathlib import Path
 
 import click
 
+from edge.configuration import FilePath
+
 _MAX_BYTES = 1024
 _LEAST_CHARACTERS = 12
 
 passphrase_option = click.option(
     "--passphrase-file",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FilePath(dir_okay=False),
     default=None,
     help="A file whose first line is the passphrase that encrypts the backup (scrypt and ChaCha20-Poly1305, as age "
     "does it).",

@@ -13,6 +13,7 @@ import click
 from edge.commands.options import data_dir as data_dir_option
 from edge.commands.progress import Progress
 from edge.commands.state.passphrase import passphrase_option, read_passphrase
+from edge.configuration import FilePath
 
 if TYPE_CHECKING:
     from tink.backup import Restored
@@ -24,7 +25,7 @@ _HEAD = 32
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
+@click.argument("file", type=FilePath(allow_dash=True))
 @data_dir_option("Where to: a directory that is empty or not there.")
 @passphrase_option
 @click.option("--force", is_flag=True, help="Move what is in the data directory aside, into DATA_DIR/replaced-TIME.")

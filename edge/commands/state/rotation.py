@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
+ALIKE = "tinkedge-????????T??????Z.tgz*"
+"""Glob pattern of such names."""
 _NAME = re.compile(r"tinkedge-\d{8}T\d{6}Z\.tgz(\.age)?")
 
 

@@ -5,7 +5,7 @@ from edge.composition.checks.certificates import agents_certificates
 from edge.composition.checks.clock import check_clock
 from edge.composition.checks.colleagues import api_addresses, api_users
 from edge.composition.checks.ethernets import check_ethernets
-from edge.composition.checks.findings import Finding, Severity, note
+from edge.composition.checks.findings import Finding, Severity, note, warning
 from edge.composition.checks.firewall import Packet, check_firewall
 from edge.composition.checks.ipv6 import check_ipv6
 from edge.composition.checks.link_metadata import check_link_metadata, probe_link_metadata
@@ -35,4 +35,5 @@ __all__ = [
     "probe_link_metadata",
     "running_edge",
     "upstream_edge",
+    "warning",
 ]

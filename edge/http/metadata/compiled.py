@@ -5,7 +5,7 @@ Documents are compiled when a machine first asks after its Hardware changed (`he
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from edge.http.transport.fast_path import LiveResponse, PreparedResponse
 from edge.machines import Machine
@@ -23,15 +23,15 @@ class Compiled:
     """The compiled metadata of one machine at one time: the documents in `tree`, and the `size_bytes` of all of it.
 
     `responses` are the ready responses of `edge.http.metadata.fast_path`, by target of the request line.
-    `user_data_problem` is the reason why cloud-init drops the Hardware's user-data; empty if cloud-init accepts it;
-    None if large user-data has not been checked yet.
+    `problems` holds, by document name, the reason why cloud-init ignores the Hardware's user-data or vendor-data, or ""
+    if cloud-init accepts it; a document that has not been checked yet is absent.
     """
 
     machine: Machine
     tree: MetadataTree
     size_bytes: int
     responses: dict[bytes, PreparedResponse | LiveResponse] | None = None
-    user_data_problem: str | None = None
+    problems: dict[str, str] = field(default_factory=dict)
 
 
 class MetadataCache:

@@ -23,7 +23,7 @@ from edge.journey.events import Outcome, Step
 from edge.machines import Machine, ReadSecret, SecretDocuments, no_api
 from hegel.imds import TOKEN_HEADER, TTL_HEADER, SessionTokenError, TtlError, check, mint, ttl
 from hegel.secret import SecretUnusableError
-from tink.api.user_data import MAX_BYTES, problem
+from tink.api.user_data import MAX_BYTES, UNRECOGNISED, is_recognised, problem
 from tink.files.key_file import KeyFile
 from tink.offload import YAML_WEIGHT, flow, is_large, offload
 
@@ -33,7 +33,8 @@ MAX_FORM_FIELDS = 32
 _DOCUMENTS = ("instance-id", "user-data", "vendor-data", "network-config", "metadata")
 """What gets a journey entry of its own; all else that a crawl reads is one entry."""
 
-
+_CLOUD_INIT = "Cloud-Init/"
+"""How the User-Agent of cloud-init begins (cloudinit/version.py, cloudinit/url_helper.py)."""
 _ROOTIO = "bootkit"
 """The User-Agent of rootio, the action that makes partitions and filesystems."""
 
@@ -151,10 +152,10 @@ class MetadataService:
             self._context.record(machine.mac, Step.METADATA, Outcome.OK, message, **detail)
         return text("thank you")
 
-    def sent(self, machine: Machine, name: str, how: str, client: str, user_data: bytes | None = None) -> None:
-        """One journey entry for each document and crawl, not for each of its requests.
+    def sent(self, machine: Machine, name: str, how: str, client: str, of_secret: bytes | None = None) -> None:
+        """Record one journey entry for each document and crawl, not for each of its requests.
 
-        `user_data`, where it is not what the Hardware has.
+        `of_secret` is the document if a Secret holds it, and not the Hardware.
         """
         document = name if name in _DOCUMENTS else "meta-data"
         if document == "metadata" and client == _ROOTIO and (why := self._cache.of(machine).tree.storage_problem):
@@ -167,47 +168,51 @@ class MetadataService:
             self._crawled[machine.mac] = "NoCloud" if how == NOCLOUD else "Ec2"
         if self._context.first("metadata", machine.mac, document, how):
             message = f"{document} to {client}{how}"
-            if document == "user-data":
-                self._check_user_data(machine, message, user_data)
+            if document in ("user-data", "vendor-data"):
+                self._check_document(machine, document, message, client, of_secret)
                 return
             outcome = Outcome.INFO if document == "meta-data" else Outcome.OK
             self._context.record(machine.mac, Step.METADATA, outcome, message, document=document)
 
-    def _check_user_data(self, machine: Machine, message: str, of_secret: bytes | None) -> None:
-        """Record that user-data was sent, and the reason if cloud-init drops it.
+    def _check_document(
+        self, machine: Machine, document: str, message: str, client: str, of_secret: bytes | None
+    ) -> None:
+        """Record that user-data or vendor-data was sent, and the reason if cloud-init ignores it.
 
-        The tenant controls the time that a check takes. Large user-data is checked beside the event loop, and the
-        journey entry follows later. A Hardware's user-data is checked once after each change of the Hardware.
+        The tenant controls the time that a check takes. A large document is checked beside the event loop, and the
+        journey entry follows later. A Hardware's document is checked once after each change of the Hardware.
         """
-        compiled = self._cache.of(machine)
-        if of_secret is None and compiled.user_data_problem is not None:
-            self._record_user_data(machine, message, compiled.user_data_problem)
+        problems = self._cache.of(machine).problems
+        content = _content(machine, document, of_secret)
+        unrecognised = client.startswith(_CLOUD_INIT) and not is_recognised(content)
+
+        def record(wrong: str) -> None:
+            if of_secret is None:
+                problems[document] = wrong
+            self._record_document(machine, document, message, wrong or (UNRECOGNISED if unrecognised else ""))
+
+        if of_secret is None and document in problems:
+            record(problems[document])
             return
-        user_data = _user_data(machine, of_secret)
-        size = len(user_data) * YAML_WEIGHT if len(user_data) <= MAX_BYTES else 0
+        size = len(content) * YAML_WEIGHT if len(content) <= MAX_BYTES else 0
         if not is_large(size):
-            self._record_user_data(machine, message, problem(user_data))
+            record(problem(content))
             return
 
         async def check_and_record() -> None:
             flow.set(machine.namespace)
-            wrong = await offload(size, problem, user_data)
-            if of_secret is None:
-                compiled.user_data_problem = wrong
-            self._record_user_data(machine, message, wrong)
+            record(await offload(size, problem, content))
 
         task = asyncio.get_running_loop().create_task(check_and_record())
         self._checks.add(task)
         task.add_done_callback(self._checks.discard)
 
-    def _record_user_data(self, machine: Machine, message: str, wrong: str) -> None:
-        detail = {"document": "user-data"}
+    def _record_document(self, machine: Machine, document: str, message: str, wrong: str) -> None:
         if wrong:
-            self._context.record(
-                machine.mac, Step.METADATA, Outcome.FAILED, f"{message}: {wrong}", **detail, problem=wrong
-            )
+            message = f"{message}: {wrong}"
+            self._context.record(machine.mac, Step.METADATA, Outcome.FAILED, message, document=document, problem=wrong)
         else:
-            self._context.record(machine.mac, Step.METADATA, Outcome.OK, message, **detail)
+            self._context.record(machine.mac, Step.METADATA, Outcome.OK, message, document=document)
 
     def _admitted(self, request: web.Request, caller: Caller) -> Machine | web.Response:
         """The machine that asks; not if it shows a session token that is not its own, or none where it must."""
@@ -251,11 +256,13 @@ class MetadataService:
         return document(body, content_type)
 
 
-def _user_data(machine: Machine, of_secret: bytes | None) -> str:
-    """As text; empty where it is none, as gzip is."""
+def _content(machine: Machine, document: str, of_secret: bytes | None) -> str:
+    """Return user-data or vendor-data as text, or "" if it is no text, as gzip is none."""
     if of_secret is None:
         instance = machine.hardware.spec.instance
-        return (instance.userdata or "") if instance is not None else ""
+        if instance is None:
+            return ""
+        return (instance.userdata if document == "user-data" else instance.vendordata) or ""
     try:
         return of_secret.decode()
     except UnicodeDecodeError:

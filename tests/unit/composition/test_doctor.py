@@ -102,6 +102,21 @@ def test_lab_is_not_asked_for_where_tinkedge_is_installed(
     assert ("lab packages" in {finding["name"] for finding in found}) == looked
 
 
+def test_variables_that_no_command_reads_are_named_with_their_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    defaults = tmp_path / "default"
+    defaults.write_text("# TINKEDGE_OLD=1\nTINKEDGE_DATA_DIR=/d\n export TINKEDGE_INTERFAZE=eth1\n")
+    monkeypatch.setattr(command, "_DEFAULTS", defaults)
+    monkeypatch.setenv("TINKEDGE_HTTPPORT", "80")
+    options = ["--interface", "lo", "--data-dir", str(tmp_path / "data"), "--config", "/dev/null", "--json"]
+    found = json.loads(CliRunner().invoke(main, ["doctor", "--no-lab", *options]).output)["findings"]
+    unknown = {finding["name"]: finding["seen"] for finding in found if finding["name"].startswith("variable ")}
+    assert [*unknown] == ["variable TINKEDGE_HTTPPORT", "variable TINKEDGE_INTERFAZE"]
+    assert "do you mean TINKEDGE_HTTP_PORT? (the environment)" in unknown["variable TINKEDGE_HTTPPORT"]
+    assert f"do you mean TINKEDGE_INTERFACE? ({defaults})" in unknown["variable TINKEDGE_INTERFAZE"]
+
+
 @contextmanager
 def taken(address: str, kind: socket.SocketKind = socket.SOCK_STREAM) -> Iterator[int]:
     with socket.socket(type=kind) as other:
@@ -385,7 +400,7 @@ def test_certificates_of_the_agents_server_are_looked_at_before_they_end(tmp_pat
     now = datetime.now(UTC)
     key = new_key()
     name = common_name("server")
-    made = builder(name, name, key, now, now + timedelta(days=30)).sign(key, hashes.SHA256())
+    made = builder(name, name, key, now, timedelta(days=30)).sign(key, hashes.SHA256())
     file = tmp_path / "tls.crt"
     file.write_bytes(made.public_bytes(Encoding.PEM))
     broken = tmp_path / "broken.crt"

@@ -234,10 +234,40 @@ def test_init_does_not_overwrite_a_file(file: Path) -> None:
 def test_variables_that_nobody_knows_are_named_with_the_nearest() -> None:
     up = command_named("up")
     environment = {"TINKEDGE_DATA_DRI": "/x", "TINKEDGE_RESYNC": "5", "TINKEDGE_DATA_DIR": "/y", "TINKEDGE_CONFIG": "z"}
-    (said,) = unknown_variables(environment, up, SERVICES, command_named)
-    assert "TINKEDGE_DATA_DRI" in said
-    assert "TINKEDGE_DATA_DIR?" in said
+    (sentence,) = unknown_variables(environment, up, SERVICES, command_named).values()
+    assert "TINKEDGE_DATA_DRI" in sentence
+    assert "TINKEDGE_DATA_DIR?" in sentence
     assert variable(next(settable(up))) == "TINKEDGE_INTERFACE"
+
+
+def all_params(command: click.Command) -> Iterator[click.Parameter]:
+    yield from command.params
+    if isinstance(command, click.Group):
+        for child in command.commands.values():
+            yield from all_params(child)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_path_is_of_the_type_that_expands_a_home_directory(name: str) -> None:
+    for param in all_params(command_named(name)):
+        kind = param.type.types if isinstance(param.type, click.Tuple) else [param.type]
+        assert not any(type(each) is click.Path for each in kind), param.name
+
+
+def test_home_directory_is_expanded_in_flags_variables_and_the_file(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert given("up", "--data-dir", "~/d")["data_dir"] == tmp_path / "d"
+    assert given("up", "--data-dir", "~root/d")["data_dir"] == Path("/root/d")
+    assert given("up", "--data-dir", "./~/d")["data_dir"] == Path("~/d")
+    file.write_text("data-dir: ~/file\n")
+    assert params("up", "--config", str(file))["data_dir"] == tmp_path / "file"
+    monkeypatch.setenv("TINKEDGE_DATA_DIR", "~/variable")
+    assert given("up")["data_dir"] == tmp_path / "variable"
+    result = run("config", "check", "~nobody-of-that-name/x")
+    assert "no such user's home directory" in result.output
+    assert result.exit_code == 2
 
 
 # --- settings that do not fit together, or not to this host
@@ -384,7 +414,7 @@ def test_disk_that_is_read_only_for_now_keeps_nothing_from_starting(
 def test_certificate_that_ends_soon_is_a_warning_and_keeps_nobody_from_starting(tmp_path: Path) -> None:
     since = datetime.now(UTC)
     key, name, file = new_key(), common_name("server"), tmp_path / "tls.crt"
-    made = builder(name, name, key, since, since + timedelta(days=30)).sign(key, hashes.SHA256())
+    made = builder(name, name, key, since, timedelta(days=30)).sign(key, hashes.SHA256())
     file.write_bytes(made.public_bytes(Encoding.PEM))
     options = given("server", *("--grpc-tls-cert", str(file), "--grpc-tls-ca", str(file)))
     assert here(options, "server") == []

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import pwd
 import stat
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from edge.commands.state.rotation import ALIKE, name_at
 from edge.composition import doctor
 from tink.files import private_files
 from tink.files.data_directory import DataDirectoryError, claim, disk_refuses, problems
@@ -199,3 +202,34 @@ def test_sweep_removes_only_temporary_files_of_killed_writers(tmp_path: Path) ->
     (tmp_path / ".pki.abcd1234" / "ca.key").write_bytes(b"x")
     private_files.sweep(tmp_path, "token", "pki")
     assert sorted(path.name for path in tmp_path.iterdir()) == [".other.abcd_123", ".token.mine", "token.abcd_123"]
+
+
+@pytest.mark.parametrize("alike", ["", ALIKE])
+def test_partial_files_of_killed_writers_are_removed_and_those_of_others_are_not(tmp_path: Path, alike: str) -> None:
+    file, earlier = (tmp_path / name_at(datetime(2026, 11, day, tzinfo=UTC), encrypted=True) for day in (29, 28))
+    of_file, of_earlier = (tmp_path / f".{each.name}.abcdefgh" for each in (file, earlier))
+    other = tmp_path / ".notes.tgz.abcdefgh"
+    put(tmp_path, of_file.name, of_earlier.name, other.name)
+    with private_files.stream(file, alike) as one, private_files.stream(file, alike) as two:
+        assert len([*tmp_path.glob(f".{file.name}.*")]) == 2, "a partial file is in use as long as its writer lives"
+        one.write(b"one")
+        two.write(b"two")
+    assert file.read_bytes() == b"one"
+    assert {*tmp_path.iterdir()} == {file, other} | ({of_earlier} if not alike else set())
+
+
+def test_file_that_is_not_private_keeps_its_mode_and_a_link_stays_one(tmp_path: Path) -> None:
+    put(tmp_path, "file", permissions=0o664)
+    (tmp_path / "link").symlink_to("file")
+    with suppress(ZeroDivisionError), private_files.stream(tmp_path / "link", private=False) as out:
+        out.write(b"half")
+        raise ZeroDivisionError
+    assert (tmp_path / "file").read_bytes() == b"file"
+    with private_files.stream(tmp_path / "link", private=False) as out:
+        out.write(b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert ((tmp_path / "file").read_bytes(), mode(tmp_path / "file")) == (b"new", 0o664)
+    with private_files.stream(Path(os.devnull), private=False) as out:
+        out.write(b"to a device")
+    with private_files.stream(tmp_path / ("n" * 250), private=False) as out:
+        out.write(b"long name")

@@ -98,12 +98,12 @@ def test_crawl_finds_everything_listed_and_each_value_is_one_string():
 
 def test_listing_has_only_what_exists_and_directories_with_a_slash():
     tree = compiled(interfaces={MAC: {}})
-    assert (tree.ec2[""], tree.ec2["meta-data"]) == (b"meta-data/", b"instance-id\nmac")
-    assert {"user-data", "meta-data/local-hostname"}.isdisjoint(tree.ec2)
+    assert (tree.ec2[""], tree.ec2["meta-data"]) == (b"meta-data/", b"hostname\ninstance-id\nlocal-hostname\nmac")
+    assert {"user-data", "meta-data/local-ipv4"}.isdisjoint(tree.ec2)
     assert compiled(userdata="u", vendordata="v").ec2[""] == b"meta-data/\nuser-data\nvendor-data"
     # NoCloud's files are all there even if empty.
     empty = dict.fromkeys(("user-data", "vendor-data", "network-config"), b"")
-    assert tree.nocloud == {"meta-data": b'instance-id: "m1"\n', **empty}
+    assert tree.nocloud == {"meta-data": b'instance-id: "m1"\nlocal-hostname: "m1"\n', **empty}
 
 
 def test_address_and_name_are_those_of_the_first_interface_that_has_one():
@@ -115,6 +115,14 @@ def test_address_and_name_are_those_of_the_first_interface_that_has_one():
         ec2 = compiled(interfaces=interfaces).ec2
         assert [ec2[f"meta-data/{key}"] for key in ("mac", "local-ipv4")] == [mac.encode(), ip]
         assert ec2["meta-data/local-hostname"] == ec2["meta-data/hostname"] == name
+
+
+@pytest.mark.parametrize("interfaces", [{MAC: {}}, {MAC: {"dhcp": {"ip": "10.0.0.5"}}}])
+def test_hostname_is_the_hardwares_name_if_no_interface_has_one(interfaces):
+    tree = compiled(interfaces=interfaces, annotations={"instance-id": "i-2"})
+    assert tree.ec2["meta-data/local-hostname"] == tree.ec2["meta-data/hostname"] == b"m1"
+    assert tree.nocloud["meta-data"] == b'instance-id: "i-2"\nlocal-hostname: "m1"\n'
+    assert orjson.loads(tree.legacy)["metadata"]["instance"]["hostname"] == "m1"
 
 
 # --- instance id ---
@@ -166,7 +174,7 @@ def test_network_is_not_listed_where_untagged_dhcp_is_not_the_whole_truth(interf
 
 def test_ec2_tree_sends_cloud_init_to_dhcpv6_by_the_list_of_addresses():
     found = links(hardware(interfaces={MAC: {"dhcp": {"ipv6": IPV6}}}))
-    tree = ec2_tree(facts_of("m1", found), "", found, [], {}, [], {})
+    tree = ec2_tree(facts_of("i-1", "m1", found), "", found, [], {}, [], {})
     below = f"meta-data/network/interfaces/macs/{MAC}"
     assert tree[f"{below}/ipv6s"] == tree["meta-data/ipv6"] == b"fd00::5"
     assert tree[below] == b"device-number\nipv6s\nmac\nvpc-id"
@@ -233,7 +241,7 @@ def test_reference_that_could_name_something_else_is_ignored_with_a_reason(bad, 
         ),
         (
             {"interfaces": {MAC: {}, SECOND: {"dhcp": {"ip": "10.0.0.5"}}}},
-            {"ips": [{"address": "10.0.0.5", "family": 4}], "ssh_keys": []},
+            {"hostname": "m1", "ips": [{"address": "10.0.0.5", "family": 4}], "ssh_keys": []},
         ),
     ],
     ids=["whole", "with no more than an address"],

@@ -154,12 +154,28 @@ async def test_report_of_cloud_init_says_which_datasource_this_instance_of_this_
 
 async def test_user_data_that_cloud_init_drops_is_said_when_it_is_sent_and_no_other_is(rack):
     rack.register(instance={"userdata": "# cloud-config\nusers: []\n"})
-    rack.register("m2", OTHER_MAC, OTHER_IP, instance={"userdata": "#!/bin/sh\n"})
+    rack.register("m2", OTHER_MAC, OTHER_IP, instance={"userdata": "#!/bin/sh\n", "vendordata": "#upstart-job\n"})
     for ip in (IP, OTHER_IP):
         assert (await rack.ask("/latest/user-data", ip=ip, **CLOUD_INIT)).status == 200
-    wrong = "its first line is not #cloud-config, so cloud-init takes nothing of it"
+    assert (await rack.ask("/nocloud/m2/vendor-data", ip=OTHER_IP, **CLOUD_INIT)).status == 200
+    wrong = "its first line is not #cloud-config, so cloud-init ignores it"
     assert rack.lines() == [(Step.METADATA, Outcome.FAILED, f"user-data to Cloud-Init/22.4.2: {wrong}")]
-    assert rack.lines(OTHER_MAC) == [(Step.METADATA, Outcome.OK, "user-data to Cloud-Init/22.4.2")]
+    assert rack.lines(OTHER_MAC) == [
+        (Step.METADATA, Outcome.OK, "user-data to Cloud-Init/22.4.2"),
+        (
+            Step.METADATA,
+            Outcome.FAILED,
+            "vendor-data to Cloud-Init/22.4.2 (NoCloud): cloud-init handles no #upstart-job any more",
+        ),
+    ]
+
+
+@pytest.mark.parametrize(("client", "outcome"), [("Cloud-Init/22.4.2", Outcome.FAILED), ("curl/8", Outcome.OK)])
+async def test_text_that_another_program_may_read_is_a_problem_when_cloud_init_fetches_it(rack, client, outcome):
+    rack.register(instance={"userdata": "version: v1alpha1\nmachine: {}\n"})
+    for _ in range(2):
+        assert (await rack.ask("/latest/user-data", User_Agent=client)).status == 200
+    assert [line[1] for line in rack.lines()] == [outcome]
 
 
 async def test_large_user_data_is_checked_once_and_beside_the_event_loop(rack, monkeypatch):
@@ -175,7 +191,7 @@ async def test_large_user_data_is_checked_once_and_beside_the_event_loop(rack, m
     for number, path in enumerate(("/latest/user-data", "/nocloud/m1/user-data"), 1):
         assert (await rack.ask(path, **CLOUD_INIT)).text == large
         await until(lambda wanted=number: len(rack.lines()) == wanted)
-    wrong = "it is YAML, but no mapping of names to values, so cloud-init takes nothing of it"
+    wrong = "it is YAML, but no mapping of names to values, so cloud-init ignores it"
     sent = "user-data to Cloud-Init/22.4.2"
     assert [line[1:] for line in rack.lines()] == [
         (Outcome.FAILED, f"{sent}: {wrong}"),

@@ -82,6 +82,24 @@ async def test_authority_is_renewed_in_its_last_third_and_the_old_one_stays_trus
     assert (await keeper.authority(NOW + 6000 * DAY)).certificates[1:] == (second.certificates[0],), "ended: no trust"
 
 
+def test_certificates_begin_with_unix_time_and_end_after_this_release_whatever_the_clock_says():
+    for now in (datetime(1970, 1, 1, tzinfo=UTC), NOW, NOW + 4000 * DAY):
+        for certificate in certificates.renewed(None, now).certificates:
+            assert certificate.not_valid_before_utc == datetime(1970, 1, 1, tzinfo=UTC)
+            assert certificate.not_valid_after_utc > NOW + 3000 * DAY
+    ahead = certificates.serving(certificates.renewed(None, NOW), ["x"], NOW + 4000 * DAY)
+    assert ahead.needs_renewal(NOW), "it would live for eleven years"
+
+
+async def test_authority_that_has_not_begun_is_replaced(monkeypatch):
+    later = NOW + 4000 * DAY
+    monkeypatch.setattr("tink.kube.certificates._BEGINNING", later - DAY)  # as earlier releases made it
+    keeper = MemoryKeeper()
+    made = await keeper.authority(later)
+    monkeypatch.undo()
+    assert (await keeper.authority(NOW)).key != made.key
+
+
 @pytest.mark.parametrize("stored", [{}, {"data": None}, {"data": {}}], ids=["no Secret", "the chart's", "empty"])
 async def test_replicas_share_one_authority_whoever_made_it(stored):
     api = InProcessApi(*([secret(**stored)] if stored else []))
@@ -125,7 +143,7 @@ def going_on(*tasks):
 class Hook:
     """Keeps what was registered, as an API server would that learns of it a moment later."""
 
-    path, missed = "/hook", "nothing is asked"
+    path, missed, notes = "/hook", "nothing is asked", ()
 
     def __init__(self, registered):
         self.registered = registered
@@ -171,10 +189,13 @@ class Replicas:
     def __init__(self):
         self.api, self.hook, self.now = InProcessApi(), Hook(deque()), datetime.now(UTC)
         settings = WebhookSettings(service="default/hook")
-        self.webhooks = [Webhooks(self.api, [self.hook], settings, lambda: self.now) for _ in range(2)]
+        self.seconds = 0.0
+        clocks = (lambda: self.now, lambda: self.seconds)
+        self.webhooks = [Webhooks(self.api, [self.hook], settings, *clocks) for _ in range(2)]
 
     def pass_seconds(self, seconds):
         self.now += timedelta(seconds=seconds)
+        self.seconds += seconds
 
     async def look_after(self):
         for replica in self.webhooks:
@@ -243,6 +264,39 @@ async def test_new_certificate_waits_for_a_registration_that_the_api_refused_at_
     replicas.pass_seconds(server.SPREAD_SECONDS)
     await replicas.look_after()
     await replicas.review(both, new)
+
+
+@pytest.mark.parametrize("wrong", [datetime(1970, 1, 1, tzinfo=UTC), NOW + 4000 * DAY], ids=["1970", "ahead"])
+async def test_clock_that_was_wrong_at_the_first_start_leaves_no_write_unreviewed(replicas, wrong):
+    right, replicas.now = replicas.now, wrong
+    await replicas.replace_secret()
+    await replicas.look_after()
+    replicas.pass_seconds(server.SPREAD_SECONDS / 2)
+    replicas.now = right  # corrected while the new authority waits to be shown
+    await replicas.look_after()
+    replicas.pass_seconds(server.SPREAD_SECONDS / 2)
+    await replicas.look_after()
+    await replicas.review(replicas.hook.registered[-1])
+    for replica in replicas.webhooks:
+        assert list(replica.notes) == []
+
+
+async def test_note_says_that_an_api_server_rejects_the_certificate_until_one_accepts_it(replicas):
+    replica, good = replicas.webhooks[0], replicas.hook.registered[-1]
+    with pytest.raises(ssl.SSLError):
+        await replicas.review(certificates.renewed(None, replicas.now).bundle())
+    await until(lambda: list(replica.notes))
+    assert "nothing is asked: an API server rejects the certificate (unknown ca)" in next(iter(replica.notes))
+    (rejections, *_) = [each for each in replica.metrics.collect() if "rejected" in each.name]
+    assert [(each.labels["alert"], each.value) for each in rejections.samples] == [("unknown ca", 1)]
+    answers, scanner = await asyncio.open_connection("127.0.0.1", replica.port)
+    scanner.write(b"GET / HTTP/1.0\r\n\r\n")
+    with contextlib.suppress(ConnectionResetError):
+        await answers.read()
+    scanner.close()
+    assert list(replica.notes), "a port scan says nothing of the certificate"
+    await replicas.review(good)
+    await until(lambda: not list(replica.notes))
 
 
 async def test_replica_that_cannot_watch_the_secret_is_trusted_until_it_shows_the_new_authority(replicas):

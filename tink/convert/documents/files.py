@@ -6,13 +6,11 @@ whole or not at all.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import re
 import stat
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from tink.api.v1alpha2 import Raw
 from tink.convert.documents.document import DEFAULT_NAMESPACE, Document
 from tink.convert.documents.reader import read
 from tink.convert.findings import Finding, Kind, Source
+from tink.files import private_files
 
 STDIN = "-"
 MAX_FILE_BYTES = 256 << 20
@@ -112,33 +111,13 @@ def file_name(obj: Raw, suffix: str) -> str:
 
 
 def write_whole(path: Path, text: Iterable[str]) -> None:
-    """Write a file so that nobody ever sees half of it. Raises OSError, and leaves what was there before.
+    """Write a text file whole, or leave what was there before. Raises OSError.
 
-    A link stays one. What is no regular file (`/dev/stdout`, a pipe) is not replaced but written to.
+    A symbolic link stays one. A device or a pipe (`/dev/stdout`) is not replaced but written to.
     """
-    if path.exists() and not path.is_file():
-        with path.open("w", encoding="utf-8") as stream:
-            stream.writelines(text)
-        return
-    path = path.resolve()
     try:
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.")
+        with private_files.stream(path, private=False) as file:
+            file.writelines(each.encode() for each in text)
     except OSError as error:
-        error.filename = str(path)  # not that of the temporary file, which says nothing to anybody
+        error.filename = str(path)  # not that of the temporary file
         raise
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.writelines(text)
-        mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
-        Path(temporary).chmod(mode)
-        Path(temporary).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(temporary).unlink()
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask

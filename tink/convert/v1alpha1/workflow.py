@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tink.api.annotations import HOLD_ANNOTATION
 from tink.api.v1alpha2 import API_VERSION, Raw, as_mapping
 from tink.convert import constraints
 from tink.convert.documents import Lookup
@@ -18,6 +19,7 @@ from tink.convert.metadata import carried
 from tink.convert.params import check_params, param_text
 
 _WAITING = ("", "PENDING")
+_DISABLED = "spec.disabled was true in v1alpha1"
 _ENDED = ("SUCCESS", "FAILED", "TIMEOUT")
 _BOOT = (
     "v1alpha2 does not drive BMCs and does not switch netbooting by itself: power the machine on, and set "
@@ -56,7 +58,7 @@ class _Conversion:
             result["templateParams"] = params
         if seconds := self._timeout(status, metadata, result):
             result["timeout"] = seconds
-        self._options(spec)
+        self._options(spec, metadata)
         spec.rest()
         top.rest()
         if self._findings.failed:
@@ -114,10 +116,11 @@ class _Conversion:
 
         return global_timeout(template)
 
-    def _options(self, spec: Fields) -> None:
+    def _options(self, spec: Fields, metadata: Raw) -> None:
         if spec.flag("disabled"):
-            self._findings.error(
-                spec.at("disabled"), "v1alpha2 would run it: take it out of the input, or set disabled to false"
+            metadata["annotations"] = {HOLD_ANNOTATION: _DISABLED, **as_mapping(metadata.get("annotations"))}
+            self._findings.changed(
+                spec.at("disabled"), f"the annotation {HOLD_ANNOTATION} holds it: remove that to let it run"
             )
         options = spec.fields("bootOptions")
         for key in ("toggleAllowNetboot", "isoURL", "bootMode", "custombootConfig"):

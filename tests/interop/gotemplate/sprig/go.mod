@@ -2,7 +2,10 @@ module gotemplate
 
 go 1.24
 
-require github.com/Masterminds/sprig/v3 v3.3.0
+require (
+	github.com/Masterminds/sprig/v3 v3.3.0
+	sigs.k8s.io/yaml v1.6.0
+)
 
 require (
 	dario.cat/mergo v1.0.1 // indirect
@@ -14,5 +17,6 @@ require (
 	github.com/mitchellh/reflectwalk v1.0.2 // indirect
 	github.com/shopspring/decimal v1.4.0 // indirect
 	github.com/spf13/cast v1.7.0 // indirect
+	go.yaml.in/yaml/v2 v2.4.2 // indirect
 	golang.org/x/crypto v0.26.0 // indirect
 )

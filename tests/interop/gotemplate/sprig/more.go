@@ -2,12 +2,15 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"text/template"
 
 	"github.com/Masterminds/sprig/v3"
+	"sigs.k8s.io/yaml"
 )
 
 var more = hermetic()
@@ -23,5 +26,15 @@ func hermetic() template.FuncMap {
 	}
 	functions := sprig.HermeticTxtFuncMap()
 	delete(functions, "slice")
+	functions["toYaml"] = func(value any) (string, error) {
+		text, err := yaml.Marshal(value)
+		return strings.TrimSuffix(string(text), "\n"), err
+	}
+	functions["fromYaml"] = func(text string) (value any, err error) {
+		if text == "" {
+			return nil, errors.New("fromYaml: empty YAML input")
+		}
+		return value, yaml.Unmarshal([]byte(text), &value)
+	}
 	return functions
 }

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tink.api.annotations import HOLD_ANNOTATION
 from tink.api.v1alpha2 import Raw, Workflow
 from tink.convert.findings import Findings, Source
 from tink.convert.run import Result
@@ -74,7 +75,7 @@ def test_machine_is_not_installed_a_second_time_and_a_waiting_workflow_leaves_it
         ({"hardwareRef": ""}, "error", "spec.hardwareRef"),
         ({"hardwareRef": "No Name"}, "error", "spec.hardwareRef"),
         ({"templateRef": None}, "error", "spec.templateRef"),
-        ({"disabled": True}, "error", "spec.disabled"),
+        ({"disabled": True}, "changed", "spec.disabled"),
         ({"bootOptions": {"toggleAllowNetboot": True}}, "dropped", "spec.bootOptions.toggleAllowNetboot"),
         ({"bootOptions": {"bootMode": "isoboot"}}, "dropped", "spec.bootOptions.bootMode"),
         ({"bootOptions": {"isoURL": "http://a"}}, "dropped", "spec.bootOptions.isoURL"),
@@ -94,6 +95,15 @@ def test_what_does_not_come_along_is_said_with_its_path(change: Raw, kind: str, 
     result, found = convert(order({**SPEC, **change}))
     assert found == [(kind, path)]
     assert bool(result) is (kind != "error")
+
+
+def test_disabled_workflow_is_held(converting: Converting) -> None:
+    (made,) = converting(order({**SPEC, "disabled": True})).objects
+    assert made["metadata"]["annotations"][HOLD_ANNOTATION] == "spec.disabled was true in v1alpha1"
+    held = order({**SPEC, "disabled": True})
+    held["metadata"]["annotations"] = {HOLD_ANNOTATION: "own reason", "other": "x"}
+    (made,) = converting(held).objects
+    assert made["metadata"]["annotations"] == {HOLD_ANNOTATION: "own reason", "other": "x"}
 
 
 @pytest.mark.parametrize("status", [None, {}, {"state": ""}, {"tasks": []}])
