@@ -1,12 +1,18 @@
 """Which program asks, and what it is told to boot: RFC 5970, and UEFI 2.10 section 24.7 for HTTP Boot. Pure.
 
-PXE ROM    -> a boot program by TFTP, `tftp://[address]/name`
-HTTP Boot  -> the same by HTTP, and the class that says that the server can do that
+PXE ROM       -> a boot program by TFTP, `tftp://[address]/name`
+HTTP Boot     -> the same by HTTP, and the class that says that the server can do that
 boot path uki -> either of them the OSIE itself, as one program
-iPXE       -> the URL of the machine's script
-our OSIE   -> the URL of its parameters, if it says who it is: one that was started as a UKI knows nothing of the edge
-firmware   -> nothing: UEFI's own network stack takes an address for itself where routers say "managed"
-refused    -> iPXE its script, which shows why; a ROM a file that it will not get, so that it goes on
+Raspberry Pi  -> the TFTP server, `tftp://[address]/`: it names the files of its firmware itself
+U-Boot        -> its boot script by TFTP
+iPXE          -> the URL of the machine's script
+our OSIE      -> the URL of its parameters, by its user class: one that was started as a UKI knows nothing of the edge
+firmware      -> nothing: UEFI's own network stack takes an address for itself where routers say "managed"
+refused       -> iPXE and U-Boot their script, which shows why; a ROM a file that it will not get, so that it goes on
+
+A client that declares an architecture (option 61) and asks for a boot file (59 in its Option Request option) is one of
+these whatever its vendor classes (16) say, or without any: a Raspberry Pi sends none, and BlueField's UEFI one of its
+own. iPXE says over IPv6 nothing of its features.
 """
 
 from __future__ import annotations
@@ -21,6 +27,15 @@ from urllib.parse import quote
 from edge.dhcp6.wire import ENTERPRISE, Message6, Option, classes, option
 from edge.machines import UKI_FILE, Machine, NetbootPolicy
 from ipxe.binaries import BootBinaries, BootPath, NoBinaryError, architecture_name
+from ipxe.clients import (
+    IPXE_CLASSES,
+    declared_architectures,
+    is_http,
+    is_u_boot,
+    named_architectures,
+    platform_name,
+)
+from ipxe.uboot import BOOT_SCRIPT
 
 REFUSED_FILE: Final = "netboot-not-allowed"
 """What a refused ROM asks for in vain, as over IPv4."""
@@ -37,17 +52,22 @@ class Stage(StrEnum):
     FIRMWARE = "firmware"
     PXE_ROM = "PXE ROM"
     HTTP_ROM = "HTTP Boot ROM"
+    U_BOOT = "U-Boot"
     IPXE = "iPXE"
     OPERATING_SYSTEM = "operating system"
 
 
 @dataclass(frozen=True, slots=True)
 class Client6:
-    """One DHCPv6 client: what all machines say alike that run the same program. `description` is for people."""
+    """One DHCPv6 client: what all machines say alike that run the same program. `description` is for people.
+
+    `is_raspberry_pi`: a PXE ROM that is the firmware of a Raspberry Pi.
+    """
 
     stage: Stage
     architectures: tuple[int, ...]
     description: str
+    is_raspberry_pi: bool = False
 
     @property
     def netboots(self) -> bool:
@@ -71,7 +91,8 @@ class Boot6:
     def words(self) -> str:
         """The same behind the name of the message that was sent: empty, or from a comma on."""
         if self.refusal:
-            return f", {self.text}, because it may not netboot: {self.refusal}"
+            what = f"{self.text}, because it may not netboot" if self.text else "nothing to boot"
+            return f", {what}: {self.refusal}"
         return f", {self.text}" if self.text else ""
 
 
@@ -82,46 +103,56 @@ OSIE_CLASS: Final = b"tinkedge-osie"
 OSIE: Final = Client6(Stage.OPERATING_SYSTEM, (), "the OSIE")
 
 
+_RPIBOOT: Final = 41
+
+
 def identify(message: Message6) -> Client6:
-    """Who sent it."""
+    """Return the client that sent `message`."""
     return _identify(
-        message.get(Option.VENDOR_CLASS) or b"",
-        message.get(Option.USER_CLASS) or b"",
+        tuple(message.all(Option.VENDOR_CLASS)),
+        tuple(message.all(Option.USER_CLASS)),
         message.get(Option.CLIENT_ARCH_TYPE) or b"",
+        message.get(Option.NII) or b"",
+        Option.BOOTFILE_URL in message.requested,
         message.requested == (Option.DNS_SERVERS,) and {code for code, _ in message.options} <= _BARE,
     )
 
 
 @lru_cache(maxsize=256)  # a rack has a handful; a flood of invented ones evicts, never grows
-def _identify(vendor: bytes, user: bytes, architecture: bytes, bare: bool) -> Client6:
-    names = classes(vendor[4:])
-    architectures = tuple(
-        int.from_bytes(architecture[at : at + 2], "big") for at in range(0, len(architecture) // 2 * 2, 2)
-    )
-    if not architectures:
-        architectures = tuple(_named(name) for name in names if _named(name) >= 0)[:1]
-    platform = architecture_name(architectures[0]).removesuffix(" HTTP") if architectures else "unnamed architecture"
-    if any(each.startswith(b"iPXE") for each in classes(user)):  # it calls itself a PXEClient, too
+def _identify(
+    vendors: tuple[bytes, ...], users: tuple[bytes, ...], architecture: bytes, nii: bytes, wants_file: bool, bare: bool
+) -> Client6:
+    # RFC 8415 section 21.16: an option for each enterprise number, with any number of classes behind it.
+    names = [name for vendor in vendors for name in classes(vendor[4:])]
+    user_classes = [name for user in users for name in classes(user)]
+    architectures = declared_architectures(architecture) or next(filter(None, map(named_architectures, names)), ())
+    platform = platform_name(architectures)
+    if any(each.startswith(b"iPXE") or each in IPXE_CLASSES for each in user_classes):  # a PXEClient, too
         return Client6(Stage.IPXE, architectures, f"iPXE ({platform})")
-    if OSIE_CLASS in classes(user):
+    if OSIE_CLASS in user_classes:
         return OSIE
-    for name in names:
-        if name.startswith(b"HTTPClient"):
-            return Client6(Stage.HTTP_ROM, architectures, f"{platform} {Stage.HTTP_ROM}")
-        if name.startswith(b"PXEClient"):
-            return Client6(Stage.PXE_ROM, architectures, f"{platform} {Stage.PXE_ROM}")
-    if bare and not user:
+    stage = _rom(names, architectures)
+    if stage is None and is_u_boot(names, architectures, nii):
+        return Client6(Stage.U_BOOT, architectures, f"{Stage.U_BOOT} ({platform})")
+    if stage is None and architectures and wants_file:
+        stage = Stage.HTTP_ROM if is_http(architectures) else Stage.PXE_ROM
+    if stage is Stage.PXE_ROM and architectures[:1] == (_RPIBOOT,):
+        return Client6(stage, architectures, "Raspberry Pi (boot ROM)", is_raspberry_pi=True)
+    if stage is not None:
+        return Client6(stage, architectures, f"{platform} {stage}")
+    if bare and not users:
         # EDK2's Dhcp6Dxe for Ip6Config wants an address and name servers, and says nothing of itself; an operating
         # system also asks for SOL_MAX_RT, as RFC 8415 section 18.2.1 wants it.
         return Client6(Stage.FIRMWARE, (), "the firmware's network stack")
     return Client6(Stage.OPERATING_SYSTEM, (), Stage.OPERATING_SYSTEM.value)
 
 
-def _named(name: bytes) -> int:
-    """The architecture in `PXEClient:Arch:00007:UNDI:003000` (PXE 2.1 section 2.2.2); -1: none."""
-    fields = name.split(b":", 3)
-    is_one = len(fields) > 2 and fields[1] == b"Arch" and len(fields[2]) == 5 and fields[2].isdigit()
-    return int(fields[2]) if is_one else -1
+def _rom(names: list[bytes], architectures: tuple[int, ...]) -> Stage | None:
+    """Return the stage of a client with these vendor classes; with both, by its architecture. None: no ROM's class."""
+    by_http, by_tftp = (any(name.startswith(kind) for name in names) for kind in (b"HTTPClient", b"PXEClient"))
+    if by_http and not (by_tftp and architectures and not is_http(architectures)):
+        return Stage.HTTP_ROM
+    return Stage.PXE_ROM if by_tftp else None
 
 
 class BootChoice6:
@@ -153,6 +184,11 @@ class BootChoice6:
         if client.stage is Stage.IPXE:  # the end of the chain, so it can't loop; a refusal is its script's to show
             url = f"{self._http}/ipxe/script/{machine.mac}/auto.ipxe"
             return Boot6(_url(url), f"script {url}", refusal)
+        if client.stage is Stage.U_BOOT:  # it shows the text of the error, if it is refused
+            return Boot6(_url(self._tftp + BOOT_SCRIPT), f"boot script {BOOT_SCRIPT}", refusal, not refusal)
+        if client.is_raspberry_pi:
+            named = _url(self._tftp)
+            return Boot6(refusal=refusal) if refusal else Boot6(named, "Raspberry Pi firmware by TFTP", shared=True)
         by_http = client.stage is Stage.HTTP_ROM
         prefix = f"{self._http}/ipxe/binary/{machine.mac}/" if by_http else self._tftp
         file = prefix + REFUSED_FILE

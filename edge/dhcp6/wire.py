@@ -67,6 +67,7 @@ class Option(IntEnum):
     IA_PD = 25
     BOOTFILE_URL = 59
     CLIENT_ARCH_TYPE = 61
+    NII = 62
     CLIENT_LINKLAYER_ADDR = 79
 
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from edge.dhcp.wire import Message, MessageType, codec, options
 from ipxe.binaries import architecture_name
+from ipxe.clients import declared_architectures
 
 _SHOWN_BYTES = 100
 
@@ -120,8 +121,7 @@ def _identifier(value: bytes) -> str:
 
 
 def _architectures(value: bytes) -> str:
-    codes = [int.from_bytes(value[at : at + 2], "big") for at in range(0, len(value) - 1, 2)]
-    return ",".join(f"{code} ({architecture_name(code)})" for code in codes) or _hex(value)
+    return ",".join(f"{code} ({architecture_name(code)})" for code in declared_architectures(value)) or _hex(value)
 
 
 def _uuid(value: bytes) -> str:

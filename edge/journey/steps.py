@@ -104,6 +104,8 @@ _DHCP = {
     ("PXE ROM", "reply"): Milestone.LEASED,
     ("HTTP Boot ROM", "advertise"): Milestone.OFFERED,
     ("HTTP Boot ROM", "reply"): Milestone.LEASED,
+    ("U-Boot", "advertise"): Milestone.OFFERED,
+    ("U-Boot", "reply"): Milestone.LEASED,
     ("iPXE", "advertise"): Milestone.IPXE_OFFERED,
     ("iPXE", "reply"): Milestone.IPXE_LEASED,
     ("operating system", "advertise"): Milestone.OS_OFFERED,

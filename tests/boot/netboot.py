@@ -1,15 +1,15 @@
 """Switch on one machine in a rack of its own, with `tinkedge up` and one Hardware, and tell what happened.
 
     python tests/boot/netboot.py --firmware uefi --until 'script sent' [--spec JSON] [--beside-dnsmasq] [--vlan N]
-        [--osie DIR] [--memory MIB] [--ipv6 [--relayed]] [--host-clock] [--medium cdrom|usb] [--static] [--kernel FILE]
-        [--uki FILE] [--type COMMAND] [-- UP-FLAGS]
+        [--osie DIR] [--memory MIB] [--ipv6 [--relayed]] [--host-clock] [--medium cdrom|usb] [--static] [--image FILE]
+        [--kernel FILE] [--uki FILE] [--type COMMAND] [-- UP-FLAGS]
 
 A program of its own, because the rack's network namespace becomes that of the process. Ends when a line of the journey
 or of the machine's screen matches `--until`, or after `--within` seconds. Prints JSON: `seconds` from power-on to the
 match (null: none), `journey` and `screen`, and `dhcp`: how many packets of DHCP the machine sent. With `--medium` it
-starts from the edge's boot medium, fetched as a BMC does. With `--relayed`, the machine is on a link that has no edge,
-behind a router with a DHCPv6 relay. Without --osie, the OSIE that the machine finds is a file
-that no machine can start: what is tried here ends with it.
+starts from the edge's boot medium, fetched as a BMC does, or from the file `--image`. With `--relayed`, the machine is
+on a link that has no edge, behind a router with a DHCPv6 relay. Without --osie, the OSIE that the machine finds is a
+file that no machine can start: what is tried here ends with it.
 """
 
 from __future__ import annotations
@@ -150,7 +150,10 @@ async def power_on(arguments: argparse.Namespace, directory: Path, stack: AsyncE
     settings = MachineSettings(MAC, network.tap, firmware, processors=1, disk_mib=1, **more)
     if arguments.medium:
         image = directory / "medium"
-        await _fetch_medium(network.address, directory / "data", image, static=arguments.static)
+        if arguments.image is not None:
+            shutil.copyfile(arguments.image, image)
+        else:
+            await _fetch_medium(network.address, directory / "data", image, static=arguments.static)
         settings = replace(settings, medium=image, drive=Drive(arguments.medium))
     asked = _count_dhcp(network.tap, stack)
     machine = BoardMachine(board, settings, directory, tuple(arguments.type)) if board else Machine(settings, directory)
@@ -290,6 +293,7 @@ async def main() -> None:
     parser.add_argument("--beside-dnsmasq", action="store_true")
     parser.add_argument("--medium", choices=[drive.value for drive in Drive])
     parser.add_argument("--static", action="store_true")
+    parser.add_argument("--image", type=Path)
     parser.add_argument("--kernel", type=Path)
     parser.add_argument("--uki", type=Path)
     parser.add_argument("--vlan", type=int, default=0)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from edge.lab.build import default_cache
+from ipxe.medium import fat
 from tests.boot.signed import make_uki, sign
 
 pytestmark = pytest.mark.long
@@ -81,6 +82,7 @@ def boot() -> Boot:
         host_clock: bool = False,
         medium: str = "",
         static: bool = False,
+        image: Path | None = None,
         kernel: Path | None = None,
         uki: Path | None = None,
         within: float = 100,
@@ -105,6 +107,7 @@ def boot() -> Boot:
             *(["--relayed"] if relayed else []),
             *(["--medium", medium] if medium else []),
             *(["--static"] if static else []),
+            *(["--image", str(image)] if image is not None else []),
             *(["--kernel", str(kernel)] if kernel is not None else []),
             *(["--uki", str(uki)] if uki is not None else []),
             *(word for line in typed for word in ("--type", line)),
@@ -246,6 +249,24 @@ def test_refused_ipxe_shows_why_and_goes_on_to_the_next_device(boot: Boot) -> No
     report = boot("bios", "screen: .*(No more network devices|No bootable device)", spec=REFUSED)
     assert report.steps() == ["dhcp refused", "script refused"], report
     assert report.shows("tinkedge does not boot 52:54:00:12:34:56 from the network:", "disableNetboot is"), report
+
+
+_FEATURES = re.compile(rb"\xeb\x03...(?:[\x10-\x3f]\x01[\x01-\x0f]){6,}", re.DOTALL)
+"""iPXE's table of what it lists in option 175: its version, then features (include/ipxe/features.h)."""
+
+
+@pytest.mark.parametrize("mode", ["reservation", "proxy"])
+def test_ipxe_that_lists_no_format_of_kernels_boots_a_full_one(boot: Boot, tmp_path: Path, mode: str) -> None:
+    """VirtualBox's own ROM is one; here it is Debian's for UEFI, which lists SDI where it listed EFI."""
+    program = (NEW_IPXE / "ipxe.efi").read_bytes()
+    (listed,) = _FEATURES.findall(program)
+    program = program.replace(listed, listed.replace(b"\x24\1", b"\x28\1"))
+    image = tmp_path / "image"
+    image.write_bytes(fat.write("IPXE", {"EFI/BOOT/BOOTX64.EFI": program}).content)
+    beside = mode == "proxy"
+    report = boot("uefi", "kernel ok", "--dhcp-mode", mode, ipxe=NEW_IPXE, medium="usb", image=image, beside=beside)
+    assert report.steps() == ["dhcp ok", "tftp ok", "script ok", "kernel ok"], report
+    assert "to iPXE without bzImage and EFI (UEFI x86-64), boot file snponly.efi" in report.journey[0], report
 
 
 def test_ipxe_that_knows_no_vlans_says_so(boot: Boot) -> None:

@@ -3,6 +3,7 @@
 `edge.machines.policy` says whether; what is told depends on the client:
 
     PXE ROM       -> an iPXE binary for its architecture, or a shim that runs GRUB (`BootPath`), by TFTP
+    limited iPXE  -> the same; it is in a card's ROM and can't start kernels, or a gPXE, which reads no script of ours
     HTTP Boot     -> the same, as a URL
     Raspberry Pi  -> its own firmware, by TFTP
     U-Boot        -> its boot script, by TFTP, beside which it finds the rest
@@ -11,7 +12,7 @@
                      U-Boot the name of a file that it does not get, with the reason
 
 The same facts are said twice, in options 66 and 67 and in the header's `siaddr`, `sname` and `file`: shim and U-Boot
-read only the header, EDK2 prefers the options. A ProxyDHCP offer says the same as a lease, but to iPXE.
+read only the header, EDK2 prefers the options. A ProxyDHCP offer says the same as a lease, except to iPXE of any kind.
 Leases, ProxyDHCP offers and PXE boot server replies (`edge.dhcp.replies`) carry what comes out here.
 """
 
@@ -147,6 +148,7 @@ class BootChoice:
         # One per architecture, whatever the number of machines; the rest for the machines that boot just now, for each
         # asks at least twice.
         self._pxe_rom = lru_cache(maxsize=64)(self._compile_pxe_rom)
+        self._limited_ipxe = lru_cache(maxsize=64)(self._compile_limited_ipxe)
         self._http_rom = lru_cache(maxsize=MAX_KEPT)(self._compile_http_rom)
         self._script = lru_cache(maxsize=MAX_KEPT)(self._compile_script)
         self._raspberry_pi = self._compile_raspberry_pi()
@@ -183,6 +185,8 @@ class BootChoice:
         if client.kind is ClientKind.PXE_ROM:
             if is_raspberry_pi(client, mac):
                 return self._raspberry_pi
+            if client.is_limited_ipxe:
+                return self._limited_ipxe(client.architectures, path, proxy)
             return self._pxe_rom(client.architectures, path)
         if client.kind is ClientKind.HTTP_ROM:
             name = self._binaries.for_architectures(client.architectures, path, http=True).name
@@ -251,6 +255,12 @@ class BootChoice:
             shared=True,
         )
 
+    def _compile_limited_ipxe(self, architectures: tuple[int, ...], path: BootPath | None, proxy: bool) -> Boot:
+        # As a script is named to iPXE, for it takes DHCP's answers as every iPXE does.
+        name = self._binaries.for_architectures(architectures, path).name
+        boot = _boot(self._tftp, options.text(name), f"boot file {name}", _PXE_CLASS if proxy else NO_PROXY_DHCP, b"")
+        return replace(boot, shared=True)
+
     def _compile_raspberry_pi(self) -> Boot:
         # It asks for files under names of its own, so none is named here; the server is told by option 66 and, to the
         # Pi 3, by the option that comes last.
@@ -279,13 +289,14 @@ class BootChoice:
 
 
 def is_raspberry_pi(client: Client, mac: str) -> bool:
-    """Whether a PXE ROM is a Raspberry Pi's own.
+    """Return True if a PXE ROM is a Raspberry Pi's own.
 
-    It says that it is an x86 BIOS (the Pi 3 in mask ROM, and later ones after it); UEFI on a Pi says what it is.
+    A Pi 4 or 5 declares it. The mask ROM of a Pi 3, and a Pi with another DHCP_OPTION97 in its EEPROM, say only that
+    they are an x86 BIOS, so the MAC decides there. UEFI on a Pi says that it is UEFI.
     """
-    if client.kind is not ClientKind.PXE_ROM:
+    if client.kind is not ClientKind.PXE_ROM or client.is_limited_ipxe:
         return False
-    return client.architectures[:1] == (41,) or (client.architectures[:1] == (0,) and mac[:8] in raspberry_pi.OUIS)
+    return client.is_raspberry_pi or (client.architectures[:1] == (0,) and mac[:8] in raspberry_pi.OUIS)
 
 
 def is_uefi(client: Client) -> bool:

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from edge.conflict import Acknowledged, Quarantine, Relays
-from edge.dhcp.boot import NO_BOOT, Boot, BootChoice, ClientKind, Verdict, identify
+from edge.dhcp.boot import NO_BOOT, PI_NAME, Boot, BootChoice, ClientKind, Verdict, identify
 from edge.dhcp.datagram import BROADCAST, CLIENT_PORT, SERVER_PORT, Reply
 from edge.dhcp.fast_path.layout import Layout, layout_of
 from edge.dhcp.replies import Destinations, Network, Reservation, size_limit
@@ -77,9 +77,9 @@ class _KnownLayout:
     """How packets of one layout are answered."""
 
     __slots__ = (
-        "acknowledges", "client", "client_identifier", "client_uuid", "expected", "fixed", "is_ipxe", "limit", "link",
-        "message_type", "netboots", "networks", "no_boot", "parameter_request_list", "relay_information",
-        "requested_address", "shared", "start", "unpack", "used",
+        "acknowledges", "client", "client_identifier", "client_uuid", "expected", "fixed", "is_ipxe", "is_pi", "limit",
+        "link", "message_type", "netboots", "networks", "no_boot", "parameter_request_list", "pi_name_at",
+        "relay_information", "requested_address", "shared", "start", "unpack", "used",
     )  # fmt: skip
 
     def __init__(self, layout: Layout, message: Message, message_type: MessageType, start: bytes) -> None:
@@ -87,6 +87,8 @@ class _KnownLayout:
         self.unpack = layout.unpack
         self.fixed = layout.fixed
         self.expected = layout.expected
+        self.pi_name_at = layout.pi_name_at
+        self.is_pi = layout.is_pi
         self.requested_address = layout.requested_address
         self.client_identifier = layout.client_identifier
         self.client_uuid = layout.client_uuid
@@ -161,7 +163,7 @@ class FastPath:
             return None
         for known in self._alike(len(packet) << 8 | packet[242], ()):
             fields = known.unpack(packet)
-            if known.fixed(fields) == known.expected:
+            if known.fixed(fields) == known.expected and (packet[known.pi_name_at] == PI_NAME) is known.is_pi:
                 break
         else:
             return None
@@ -248,7 +250,10 @@ class FastPath:
         if (message_type, answer) not in _LEASES:
             return
         key = len(packet) << 8 | packet[242]
-        if any(known.fixed(known.unpack(packet)) == known.expected for known in self._alike(key, ())):
+        if any(
+            known.fixed(known.unpack(packet)) == known.expected and (packet[known.pi_name_at] == PI_NAME) is known.is_pi
+            for known in self._alike(key, ())
+        ):
             return
         layout = layout_of(packet, message)
         if layout is not None:

@@ -7,8 +7,9 @@ the same length that has the same bytes at the same places is known to parse the
 
 What may differ, and nothing else: the transaction, the hop count and seconds, the broadcast flag, the relay's address,
 the MAC; the values of options 12, 50, 61, 81 and 97 and of the sub-options of 82 but for those that
-`edge.dhcp.wire.relay_agent` reads. Their lengths may not. A packet that uses a header field or an option in a way of
-its own is never learnt from.
+`edge.dhcp.wire.relay_agent` reads. Their lengths may not. Option 97 begins with the name of a Raspberry Pi in all
+packets of a layout, or in none of them. A packet that uses a header field or an option in a way of its own is never
+learnt from.
 
 `edge.dhcp.responder` answers a recognised packet by the fast path, any other in full: both must give the same bytes,
 and tests/unit/dhcp/test_fast_path.py holds them to it.
@@ -21,6 +22,7 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import Final
 
+from edge.dhcp.boot import PI_NAME, PI_NAME_AT
 from edge.dhcp.wire import options
 from edge.dhcp.wire.codec import Message
 
@@ -37,13 +39,15 @@ _FIRST_SEGMENT: Final = 236  # the cookie is the beginning of the first segment
 class Layout:
     """What packets have in common. `unpack` gives their fields, of which the first six are those of the header.
 
-    `fixed(fields) == expected` for a packet of this layout. `requested_address` is the number of the field with the
-    value of option 50, 0 if there is none; `client_identifier`, `client_uuid` and `relay_information` are where options
-    61, 97 and 82 stand, with code and length, empty where there is none.
+    A packet is of this layout if `fixed(fields) == expected` and `packet[pi_name_at] == PI_NAME` is as `is_pi` says.
+    `requested_address` is the number of the field with the value of option 50, 0 if there is none; `client_identifier`,
+    `client_uuid` and `relay_information` are where options 61, 97 and 82 stand, with code and length, empty where there
+    is none.
     """
 
     __slots__ = (
-        "client_identifier", "client_uuid", "expected", "fixed", "relay_information", "requested_address", "unpack",
+        "client_identifier", "client_uuid", "expected", "fixed", "is_pi", "pi_name_at", "relay_information",
+        "requested_address", "unpack",
     )  # fmt: skip
 
     def __init__(self, packet: bytes, varying: list[tuple[int, int]], end: int, places: dict[int, slice]) -> None:
@@ -70,7 +74,10 @@ class Layout:
         self.fixed: Callable[[tuple[bytes, ...]], tuple[bytes, ...]] = itemgetter(0, 5, *segments)
         self.expected = self.fixed(self.unpack(packet))
         self.client_identifier = places.get(options.CLIENT_IDENTIFIER, _NOWHERE)
-        self.client_uuid = places.get(options.CLIENT_UUID, _NOWHERE)
+        self.client_uuid = uuid = places.get(options.CLIENT_UUID, _NOWHERE)
+        name_at = slice(uuid.start + 2 + PI_NAME_AT.start, uuid.start + 2 + PI_NAME_AT.stop)
+        self.pi_name_at = name_at if uuid is not _NOWHERE else _NOWHERE
+        self.is_pi = packet[self.pi_name_at] == PI_NAME
         self.relay_information = places.get(options.RELAY_AGENT_INFORMATION, _NOWHERE)
 
 

@@ -36,6 +36,7 @@ USER_CLASS: Final = 77  # RFC 3004
 CLIENT_FQDN: Final = 81  # RFC 4702
 RELAY_AGENT_INFORMATION: Final = 82  # RFC 3046
 CLIENT_ARCHITECTURE: Final = 93  # RFC 4578 section 2.1
+CLIENT_NETWORK_INTERFACE: Final = 94  # RFC 4578 section 2.2
 CLIENT_UUID: Final = 97  # RFC 4578 section 2.3
 IPXE: Final = 175  # Etherboot's encapsulated options, kept by iPXE (tentatively assigned)
 END: Final = 255  # RFC 2132 section 3.2

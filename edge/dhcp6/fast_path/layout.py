@@ -51,6 +51,7 @@ _IA_HEAD: Final = 12  # IAID, T1, T2: section 21.4
 _IAADDR: Final = 24  # address and its two lifetimes: section 21.6
 _CLIENT_FQDN: Final = 39  # RFC 4704
 _VARYING: Final = frozenset({Option.ELAPSED_TIME, _CLIENT_FQDN})
+_CLASSES: Final = frozenset({Option.USER_CLASS, Option.VENDOR_CLASS})  # all of them count, and none may differ
 
 # Of a link-local address that is made of a MAC (RFC 4291 section 2.5.6 and appendix A) what tells that it is one: ten
 # bits of its prefix, the bit that tells a group's MAC, and the two bytes in the middle.
@@ -144,7 +145,7 @@ class Layout:
                 _vary(mask, at, at + _IA_HEAD)
                 self._association(packet, mask, at + _IA_HEAD, stop)
                 continue
-            if code in seen or code in (Option.IA_TA, Option.IA_PD):
+            if (code in seen and code not in _CLASSES) or code in (Option.IA_TA, Option.IA_PD):
                 raise _NoLayoutError
             seen.add(code)
             if code == Option.CLIENTID:

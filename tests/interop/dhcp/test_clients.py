@@ -43,6 +43,33 @@ def test_udhcpc_gets_its_reservation(network: Network, dhcp: DhcpLab, loop: str)
     assert [*dict.fromkeys(message.split()[0] for message in network.messages())] == ["DHCPOFFER", "DHCPACK"]
 
 
+@pytest.mark.parametrize(
+    ("declared", "file"),
+    [
+        (("-V", "NVIDIA/BF/PXE", "-x", "0x5d:0007"), "snponly.efi"),
+        (("-V", "acme", "-x", "0x5d:07"), "snponly.efi"),
+        (("-V", "", "-x", "0x61:00525069341131c000320000011a2b3c4d"), ""),
+        (
+            (
+                "-V",
+                "NVIDIA/BF/OOB",
+            ),
+            None,
+        ),
+    ],
+    ids=["BlueField", "architecture of one byte", "Raspberry Pi without option 60", "operating system"],
+)
+def test_udhcpc_that_declares_firmware_is_told_what_to_boot(
+    network: Network, dhcp: DhcpLab, declared: tuple[str, ...], file: str | None
+) -> None:
+    with network.serving(dhcp.start):
+        done = dhcp.udhcpc(*declared, "-O", "tftp")
+    assert done.returncode == 0, done.stderr
+    got = dhcp.learned("bound")
+    has_server = file is not None
+    assert (got.get("tftp"), got.get("boot_file", "")) == (network.server_ip if has_server else None, file or "")
+
+
 @pytest.mark.smoke
 def test_dhclient_gets_its_reservation_moves_with_it_and_releases_it(
     network: Network, dhcp: DhcpLab, tmp_path: Path

@@ -132,6 +132,26 @@ def test_dhclient_gets_its_reservation_and_releases_it(network: Network, lab: La
     assert [*told][:2] == ["DHCPv6 ADVERTISE", "DHCPv6 REPLY"]
 
 
+@pytest.mark.parametrize(
+    ("declared", "url"),
+    [
+        ("send dhcp6.client-arch-type 41;", f"tftp://[{SERVER}]/"),
+        ("send dhcp6.client-arch-type 7;", f"tftp://[{SERVER}]/snponly.efi"),
+        ("send dhcp6.client-arch-type 22;", f"tftp://[{SERVER}]/boot.scr.uimg"),
+        ("", None),
+    ],
+    ids=["Raspberry Pi", "UEFI without a class", "U-Boot", "operating system"],
+)
+def test_dhclient_that_declares_firmware_and_asks_for_a_boot_file_is_told_one(
+    network: Network, lab: Lab6, declared: str, url: str | None
+) -> None:
+    configuration = lab.directory / "dhclient.conf"
+    configuration.write_text(f"{declared}\nalso request dhcp6.bootfile-url;\n")
+    with network.serving(lab.start), lab.client(*lab.dhclient("-d", "-cf", str(configuration))):
+        got = lab.learned("BOUND6")
+    assert (got["new_ip6_address"], got.get("new_dhcp6_bootfile_url")) == (CLIENT, url)
+
+
 def test_address_that_another_host_has_is_declined_and_not_offered_again(network: Network, lab: Lab6) -> None:
     squatter, other = "02:00:00:00:00:99", network.another("other")
     network.run("ip", "link", "add", "link", "eth0", "name", "other0", "address", squatter, "type", "macvlan")

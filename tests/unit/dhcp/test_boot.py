@@ -203,11 +203,106 @@ def test_ipxe_of_another_make_goes_to_its_script(make_site: MakeSite, mode: Dhcp
         assert options_of(offer(make_site(smee, mode), smee))[67].rstrip(b"\0").endswith(b"/auto.ipxe")
 
 
+VIRTUALBOX = b"\xb1\5\1\x10\x0e\0\x02\xeb\3\1\0\0\x17\1\1\x13\1\1\x15\1\1\x21\1\1\x10\1\2"
+"""Bus, version, DNS, HTTP, TFTP, PXE, PXEXT: no format of kernels."""
+LIMITED = {
+    "VirtualBox": {"o175": VIRTUALBOX},
+    "features of version 0": {"o175": VIRTUALBOX + b"\x18\1\0\x24\1\0"},
+    "no feature at all": {"o175": b"\xeb\3\1\0\0"},
+    "gPXE": {"o77": b"gPXE"},
+    "gPXE, RFC 3004": {"o77": b"\4gPXE", "o175": b""},
+}
+PC_IPXES = [packet for packet in IPXES if packet.option(93) == b"\0\0"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("change", LIMITED.values(), ids=LIMITED)
+def test_ipxe_that_starts_no_kernels_gets_a_boot_program_in_the_form_that_ipxe_takes(
+    make_site: MakeSite, mode: DhcpMode, change: Any
+) -> None:
+    packet, leases = PC_IPXES[0].changed(**change), mode is DhcpMode.RESERVATION
+    edge = make_site(packet, mode, dhcp={"vlanId": "50"})
+    for _ in range(2):  # in full, and by the fast path
+        answer = offer(edge, packet)
+        assert boots(answer) == ("undionly.kpxe", SERVER)
+        assert options_of(answer).get(60) == (None if leases else b"PXEClient")
+        assert any(inside(answer, 175).get(176, b"")) is leases
+        assert 116 not in inside(answer, 43), "a VLAN is for the script"
+    name = "gPXE (x86 BIOS)" if "o77" in change else "iPXE without bzImage and EFI (x86 BIOS)"
+    assert edge.messages()[0].endswith(f"to {name}, boot file undionly.kpxe")
+    assert edge.events[0].detail["stage"] == "PXE ROM", "not the stage that a script is awaited of"
+    on_4011 = Packet(packet.capture, 68, 4011, packet.changed(o53=bytes((REQUEST,))).payload)
+    asked = ask(edge, on_4011, source=ADDRESS)
+    assert asked is not None
+    assert boots(asked) == ("undionly.kpxe", SERVER)
+    assert is_sent_on(offer(make_site(packet, mode, disableNetboot=True), packet))
+
+
+@pytest.mark.parametrize(
+    "features", [b"\x18\1\1", b"\x24\1\1", VIRTUALBOX + b"\x18\1\1", VIRTUALBOX + b"\x24\1\1", b"\xb0\1\1", b"\x13"]
+)
+def test_ipxe_that_starts_kernels_or_lists_nothing_gets_its_script(make_site: MakeSite, features: bytes) -> None:
+    packet = PC_IPXES[0].changed(o175=features)
+    assert boots(offer(make_site(packet), packet))[0].endswith("/auto.ipxe")
+    risc_v = packet.changed(o93=b"\0\x1b", o175=VIRTUALBOX)  # iPXE for SBI, whose format of kernels has no code
+    assert boots(offer(make_site(packet), risc_v))[0].endswith("/auto.ipxe")
+
+
 def test_ipxe_on_a_vlan_is_told_its_number(make_site: MakeSite) -> None:
     for packet, file in ((ROMS[0], "snponly.efi"), (HTTP_ROMS[0], "/snponly.efi"), (IPXES[0], "/auto.ipxe")):
         answer = offer(make_site(packet, dhcp={"vlanId": "50"}), packet)
         assert boots(answer)[0].endswith(file)
         assert inside(answer, 43).get(116) == (b"50" if packet is IPXES[0] else None)
+
+
+# --- firmware is what it declares, whatever it calls itself ---------------------------------------------------------
+
+DECLARED = {
+    "BlueField": ({"o60": b"NVIDIA/BF/PXE", "o93": b"\0\x0b"}, "snponly-arm64.efi"),
+    "BlueField 2": ({"o60": b"BF2Client", "o93": b"\0\x0b"}, "snponly-arm64.efi"),
+    "BlueField by HTTP": ({"o60": b"NVIDIA/BF/PXE", "o93": b"\0\x13"}, "/snponly-arm64.efi"),
+    "RISC-V with an UNDI": ({"o60": b"acme", "o93": b"\0\x1b", "o94": b"\1\3\0"}, "snponly-riscv64.efi"),
+    "no class": ({"o60": b"", "o93": b"\0\7"}, "snponly.efi"),
+    "architecture in its class alone": ({"o60": b"acme:Arch:00011:UNDI:003000", "o93": b""}, "snponly-arm64.efi"),
+    "architecture of one byte": ({"o93": b"\7"}, "snponly.efi"),
+    "BIOS of one byte": ({"o60": b"PXEClient", "o93": b"\0"}, "undionly.kpxe"),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "binaries", [("undionly.kpxe", "snponly.efi", "snponly-arm64.efi", "snponly-riscv64.efi")], indirect=True
+)
+@pytest.mark.parametrize(("change", "program"), DECLARED.values(), ids=DECLARED)
+def test_firmware_with_a_class_of_its_own_gets_the_program_of_its_architecture(
+    make_site: MakeSite, mode: DhcpMode, binaries: BootBinaries, change: Any, program: str
+) -> None:
+    packet = ROMS[0].changed(**change)
+    edge, by_http = make_site(packet, mode), program.startswith("/")
+    for _ in range(2):  # in full, and by the fast path
+        answer = offer(edge, packet)
+        assert boots(answer)[0].endswith(program)
+        assert options_of(answer)[60] == (b"HTTPClient" if by_http else b"PXEClient")
+    assert ("HTTP Boot ROM, boot file" if by_http else "PXE ROM, boot file") in edge.messages()[0]
+    on_4011 = Packet(packet.capture, 4011, 4011, packet.changed(o53=bytes((REQUEST,))).payload)
+    asked = ask(edge, on_4011, source=ADDRESS)
+    assert asked is not None
+    assert boots(asked) == boots(answer)
+
+
+@pytest.mark.parametrize("name", [b"NVIDIA/BF/OOB", b"BF2Client", b"MSFT 5.0", b"acme:Arch:arm64:x", b""])
+def test_client_that_names_no_architecture_is_an_operating_system(make_site: MakeSite, name: bytes) -> None:
+    packet = ROMS[0].changed(o60=name, o93=b"", o94=b"")
+    answer = offer(make_site(packet), packet)
+    assert (boots(answer)[0], options_of(answer).get(60)) == ("", None)
+    assert ask(make_site(packet, DhcpMode.AUTO_PROXY), packet) is None
+
+
+def test_petitboot_is_told_which_file_is_missing(make_site: MakeSite) -> None:
+    packet = ROMS[0].changed(o60=b"udhcp 1.35.0", o93=b"\0\x0e", o94=b"", o97=b"")
+    edge = make_site(packet)
+    assert is_sent_on(offer(edge, packet))
+    assert "no iPXE binary for architecture 14 (POWER OPAL v3)" in edge.messages()[0]
 
 
 # --- a machine that may not netboot goes on to the next boot device, and shows why ------------------------------------
@@ -276,6 +371,42 @@ def test_raspberry_pi_gets_its_menu_and_never_a_pc_program(make_site: MakeSite, 
         assert options[43].hex() == menu
     assert b"Raspberry Pi Boot" in options[43]
     assert boots(ours) == ("", SERVER)
+
+
+PI_97 = b"\0RPi4" + bytes.fromhex("1131c00032000001 1a2b3c4d")
+"""FourCC, board, four bytes of the MAC, serial number: what DHCP_OPTION97 of the EEPROM is at first."""
+PIS = {
+    "RPi4": {"o97": PI_97},
+    "RPi5": {"o97": PI_97.replace(b"4", b"5", 1)},
+    "no class, as in its REQUEST": {"o97": PI_97, "o60": b""},
+    "identifier alone": {"o97": PI_97, "o60": b"", "o93": b"", "o94": b""},
+    "rpiboot": {"o93": b"\0\x29"},
+    "rpiboot of one byte, no class": {"o93": b"\x29", "o60": b""},
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("change", PIS.values(), ids=PIS)
+def test_raspberry_pi_is_known_by_what_it_declares_with_a_mac_of_any_maker(
+    make_site: MakeSite, mode: DhcpMode, change: Any
+) -> None:
+    edge, packet = make_site(PI, mode), PI.changed(**change)
+    for _ in range(2):  # in full, and by the fast path
+        answer = offer(edge, packet)
+        assert b"Raspberry Pi Boot" in options_of(answer)[43]
+        assert boots(answer) == ("", SERVER)
+        assert boots(offer(edge, PI))[0] == "undionly.kpxe", "the same packet of a PC"
+    assert edge.messages()[0].endswith("to Raspberry Pi (boot ROM), Raspberry Pi firmware by TFTP")
+
+
+def test_uefi_u_boot_and_ipxe_on_a_raspberry_pi_are_what_they_say(make_site: MakeSite) -> None:
+    for change, file in (
+        ({"o93": b"\0\x0b", "o60": b"PXEClient:Arch:00011:UNDI:003000"}, "snponly-arm64.efi"),
+        ({"o93": b"\0\x16", "o60": b"U-Boot.armv8"}, "boot.scr.uimg"),
+        ({"o93": b"\0\x0b", "o77": b"iPXE"}, "/auto.ipxe"),
+    ):
+        packet = PI.changed(o97=PI_97, **change)
+        assert boots(offer(make_site(packet), packet))[0].endswith(file)
 
 
 def test_uefi_on_a_raspberry_pi_is_uefi_and_a_refused_pi_is_not_told_that_it_has_a_server(make_site: MakeSite) -> None:
@@ -369,8 +500,8 @@ def test_features_are_those_that_ipxe_lists() -> None:
     assert not bios.lacks(options.IPXE_HTTP)
     efi = identify(codec.parse(IPXE_EFI))
     assert options.IPXE_EFI in efi.features
-    without = client(IPXE_EFI, options={175: b"\x13\1\0\x15\1\1"})
-    assert without.features == {options.IPXE_TFTP}  # version 0 is as good as none
+    without = client(IPXE_EFI, options={175: b"\x13\1\0\x15\1\1\x24\1\1"})
+    assert without.features == {options.IPXE_TFTP, options.IPXE_EFI}  # version 0 is as good as none
 
 
 def test_ipxe_that_lists_no_features_lacks_none() -> None:

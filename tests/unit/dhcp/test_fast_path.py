@@ -76,18 +76,20 @@ def packets(draw: st.DrawFn) -> bytes:
         55: st.sampled_from([b"\1\3\6\x0c", b"\x0c\6", b"", b"\x2a\x1c\x0f\x0c\6\3\1"]),
         57: st.sampled_from([b"\2\x40", b"\5\xc0", b"\xff\0", b"\0"]),
         61: st.sampled_from([b"", b"\1abcdef", b"\1ghijkl", bytes(255)]),
-        77: st.sampled_from([b"iPXE", b"\4iPXE", b"x"]),
+        60: st.sampled_from([b"PXEClient", b"NVIDIA/BF/PXE", b"U-Boot.armv8"]),
+        77: st.sampled_from([b"iPXE", b"\4iPXE", b"gPXE", b"x"]),
         81: st.sampled_from([b"\0\0\0a", b"\0\0\0b"]),
         82: st.sampled_from(
             [b"", b"\1\1a", b"\1\1b", b"\1\1a\2\2xy", b"\5\4\x0a\x4d\0\0", b"\5\4\x0a\x4d\1\0", b"\x0b\4" + OTHERS,
              b"\1\xff", b"\0", b"\1\1a\1\1b", b"\xff"]
         ),
-        93: st.sampled_from([b"\0\7", b"\0\0", b"\0\x0b"]),
-        97: st.sampled_from([bytes(17), b"\0" + b"u" * 16, b"\1" + bytes(16), b"short"]),
+        93: st.sampled_from([b"\0\7", b"\0\0", b"\0\x0b", b"\0\x29", b"\7"]),
+        97: st.sampled_from([bytes(17), b"\0" + b"u" * 16, b"\0RPi4" + b"u" * 12, b"\1" + bytes(16), b"short"]),
+        175: st.sampled_from([b"\x13\1\1", b"\x18\1\1", b"\xeb\3\1\0\0"]),
     }  # fmt: skip
     for code in draw(st.lists(st.sampled_from(sorted(values)), max_size=4, unique=True)):
         found[code] = draw(values[code])
-    for code in draw(st.lists(st.sampled_from([12, 50, 54, 55, 57, 61, 82, 93, 97, 175]), max_size=2)):
+    for code in draw(st.lists(st.sampled_from([12, 50, 54, 55, 57, 60, 61, 82, 93, 97, 175]), max_size=2)):
         found.pop(code, None)
     if draw(st.integers(0, 9)) == 0:
         found = dict(draw(st.permutations(list(found.items()))))

@@ -47,6 +47,8 @@ OTHER_SERVER = option(Option.SERVERID, b"\0\3\0\1ABCDEF")
 WANTED = option(Option.ORO, b"\0\x17\0\x18\0\x52")
 ROM = b"".join(option(code, value) for code, value in wire.options(EDK2_PXE_SOLICIT[4:]) if code not in (1, 3))
 IPXE = ROM + option(Option.USER_CLASS, b"\0\4iPXE")
+CLASSES = ROM + option(Option.VENDOR_CLASS, b"\0\0\x16\x47\0\x0dNVIDIA/BF/PXE")
+PI = option(Option.ORO, b"\0\x3b") + option(Option.CLIENT_ARCH_TYPE, b"\0\x29")
 SYSTEM = WANTED + option(Option.ELAPSED_TIME, b"\0\0") + option(39, b"\0\4node")
 
 MESSAGES = [
@@ -56,6 +58,8 @@ MESSAGES = [
     ask(M.REQUEST, SERVER_ID, ia(IPS[0]), ROM),
     ask(M.REQUEST, SERVER_ID, ia(), IPXE),
     ask(M.SOLICIT, ia(), IPXE),
+    ask(M.SOLICIT, ia(), CLASSES),
+    ask(M.SOLICIT, ia(), PI),
     ask(M.SOLICIT, ia(), option(Option.RAPID_COMMIT, b""), SYSTEM),
     ask(M.SOLICIT, ia(iaid=b"abcd"), ia(IPS[0], iaid=b"efgh"), SYSTEM),
     ask(M.REQUEST, SERVER_ID, ia(IPS[0]), SYSTEM),
@@ -70,8 +74,8 @@ MESSAGES = [
 ]
 """Of the first machine; the last three are never answered the fast way."""
 NAMES = [
-    "pxe", "http", "firmware", "pxe-request", "ipxe-request", "ipxe", "rapid", "two", "request", "renew", "rebind",
-    "information", "rom-information", "ipxe-information",
+    "pxe", "http", "firmware", "pxe-request", "ipxe-request", "ipxe", "classes", "pi", "rapid", "two", "request",
+    "renew", "rebind", "information", "rom-information", "ipxe-information",
 ]  # fmt: skip
 
 
@@ -254,7 +258,8 @@ def packets(draw: st.DrawFn) -> tuple[bytes, IPv6Address]:
         Option.ELAPSED_TIME: st.sampled_from([b"\0\0", b"\0\7", b"", b"\0"]),
         Option.RAPID_COMMIT: st.just(b""),
         Option.USER_CLASS: st.sampled_from([b"\0\4iPXE", b"\0\4x"]),
-        Option.CLIENT_ARCH_TYPE: st.sampled_from([b"\0\7", b"\0\x10", b"\0\0", b"\0\x0b"]),
+        Option.VENDOR_CLASS: st.sampled_from([b"\0\0\1\x57\0\x0aHTTPClient", b"\0\0\1\x57\0\4acme", b"\0"]),
+        Option.CLIENT_ARCH_TYPE: st.sampled_from([b"\0\7", b"\0\x10", b"\0\0", b"\0\x0b", b"\0\x29", b"\0\x16"]),
         39: st.sampled_from([b"\0\4node", b"\0\4host"]),
     }
     for code in draw(st.lists(st.sampled_from(sorted(values)), max_size=3)):

@@ -290,6 +290,84 @@ def test_each_client_is_named_its_program_in_its_words(edge: Edge6) -> None:
         assert edge.boot_url(message) == SCRIPT
 
 
+def vendor(*names: bytes, enterprise: int = 343) -> bytes:
+    """Return a Vendor Class option: RFC 8415 section 21.16."""
+    classes = b"".join(len(name).to_bytes(2, "big") + name for name in names)
+    return option(Option.VENDOR_CLASS, enterprise.to_bytes(4, "big") + classes)
+
+
+def arch(value: bytes) -> bytes:
+    return option(Option.CLIENT_ARCH_TYPE, value)
+
+
+WANTS_FILE = option(Option.ORO, b"\0\x3b")
+UNDI = option(Option.NII, b"\1\3\0")
+PXE, ANOTHER = vendor(b"PXEClient:Arch:00007:UNDI:003000"), vendor(b"acme", enterprise=5703)
+BY_HTTP = f"{HTTP}/ipxe/binary/{MAC}"
+CLIENTS = {
+    "no class": ((arch(b"\0\7"), WANTS_FILE), f"{TFTP}/snponly.efi", "UEFI x86-64 PXE ROM"),
+    "no class, by HTTP": ((arch(b"\0\x10"), WANTS_FILE), f"{BY_HTTP}/snponly.efi", "UEFI x86-64 HTTP Boot ROM"),
+    "BlueField": (
+        (vendor(b"NVIDIA/BF/PXE", enterprise=5703), arch(b"\0\7"), WANTS_FILE),
+        f"{TFTP}/snponly.efi",
+        "PXE ROM",
+    ),
+    "one byte": ((PXE, arch(b"\7")), f"{TFTP}/snponly.efi", "UEFI x86-64 PXE ROM"),
+    "two options": ((ANOTHER, PXE), f"{TFTP}/snponly.efi", "UEFI x86-64 PXE ROM"),
+    "two options, the other order": ((PXE, ANOTHER), f"{TFTP}/snponly.efi", "UEFI x86-64 PXE ROM"),
+    "two classes in one option": (
+        (vendor(b"acme", b"HTTPClient"), arch(b"\0\x10")),
+        f"{BY_HTTP}/snponly.efi",
+        "HTTP Boot ROM",
+    ),
+    "PXE and HTTP, architecture of PXE": (
+        (PXE, vendor(b"HTTPClient"), arch(b"\0\7")),
+        f"{TFTP}/snponly.efi",
+        "PXE ROM",
+    ),
+    "PXE and HTTP, architecture of HTTP": (
+        (PXE, vendor(b"HTTPClient"), arch(b"\0\x10")),
+        f"{BY_HTTP}/snponly.efi",
+        "HTTP",
+    ),
+    "iPXE in the second user class": ((option(Option.USER_CLASS, b"\0\4acme\0\4iPXE"), PXE), SCRIPT, "iPXE"),
+    "Smee's iPXE": ((option(Option.USER_CLASS, b"\0\x0aTinkerbell"), PXE), SCRIPT, "iPXE"),
+    "gPXE": ((option(Option.USER_CLASS, b"\0\4gPXE"), PXE), f"{TFTP}/snponly.efi", "PXE ROM"),
+    "Raspberry Pi": (
+        (WANTS_FILE, arch(b"\0\x29")),
+        f"{TFTP}/",
+        "Raspberry Pi (boot ROM), Raspberry Pi firmware by TFTP",
+    ),
+    "Raspberry Pi of class PXE": ((vendor(b"PXEClient"), arch(b"\0\x29")), f"{TFTP}/", "Raspberry Pi (boot ROM)"),
+    "U-Boot": ((WANTS_FILE, arch(b"\0\x16")), f"{TFTP}/boot.scr.uimg", "U-Boot (U-Boot ARM 64-bit), boot script"),
+    "U-Boot by its class": ((vendor(b"U-Boot.armv8"), WANTS_FILE), f"{TFTP}/boot.scr.uimg", "U-Boot"),
+    "U-Boot on RISC-V": ((arch(b"\0\x1b"), WANTS_FILE), f"{TFTP}/boot.scr.uimg", "U-Boot"),
+    "UEFI on RISC-V": ((arch(b"\0\x1b"), UNDI, WANTS_FILE), f"{TFTP}/netboot-not-allowed", "RISC-V 64-bit PXE ROM"),
+    "a system that asks for a boot file": ((WANTS_FILE,), None, "operating system"),
+    "a system that names its architecture": ((arch(b"\0\7"), option(Option.ORO, b"\0\x17")), None, "operating system"),
+    "a class cut off": ((option(Option.VENDOR_CLASS, b"\0\0\1\x57\0\x40PXEClient"),), None, "operating system"),
+}
+
+
+@pytest.mark.parametrize(("options", "url", "words"), CLIENTS.values(), ids=CLIENTS)
+def test_client_is_what_it_declares_whatever_else_it_says(
+    edge: Edge6, options: tuple[bytes, ...], url: str | None, words: str
+) -> None:
+    for message in (ask(M.SOLICIT, ia(), *options), ask(M.REQUEST, SERVER_ID, ia(), *options)) * 2:
+        assert edge.boot_url(message) == url
+    assert words in edge.events[0].message
+    stages = [milestone(event.step, event.outcome, event.detail) for event in edge.events[:2]]
+    assert None not in stages or "netboot-not-allowed" in str(url)
+
+
+def test_refused_raspberry_pi_gets_no_server_and_refused_u_boot_its_script(make_edge: MakeEdge6) -> None:
+    edge = make_edge(hardware(disableNetboot=True))
+    assert edge.boot_url(ask(M.SOLICIT, ia(), WANTS_FILE, arch(b"\0\x29"))) is None
+    assert ", nothing to boot: " in edge.events[0].message
+    assert edge.boot_url(ask(M.SOLICIT, ia(), WANTS_FILE, arch(b"\0\x16"))) == f"{TFTP}/boot.scr.uimg"
+    assert all(event.outcome is Outcome.REFUSED and "disableNetboot" in event.message for event in edge.events)
+
+
 def test_osie_that_says_so_is_told_where_its_parameters_are(edge: Edge6) -> None:
     for message in (ask(M.SOLICIT, ia(), OSIE), ask(M.REQUEST, SERVER_ID, ia(), OSIE)):
         assert edge.boot_url(message) == f"{HTTP}/auto/parameters"

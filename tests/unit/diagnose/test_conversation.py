@@ -231,6 +231,7 @@ def test_ack_to_a_rom_behind_a_relay() -> None:
          "version=1.21.1 bus-id=011af41000}"),
         (175, b"\x13", "ipxe(175) 13"),
         (93, b"\0\0\0\7", "arch(93) 0 (x86 BIOS),7 (UEFI x86-64)"),
+        (93, b"\7", "arch(93) 7 (UEFI x86-64)"),
         (97, b"\1abc", "uuid(97) 01616263 (not 17 bytes of type 0)"),
         (61, b"\1" + CARD, "client-id 52:54:00:cc:00:01"),
         (61, b"\xff\0\1", "client-id ff0001"),

@@ -70,7 +70,7 @@ def packet(kind: int, mac: str, xid: int, *, ipxe: bool = False, ip: str = "", s
     options = [(53, bytes((kind,))), (55, bytes((1, 3, 6, 12, 15, 54, 66, 67, 43))), (57, b"\x05\xc0")]
     options += [(60, b"PXEClient:Arch:00000:UNDI:002001"), (93, b"\0\0"), (94, b"\x01\x02\x01")]
     if ipxe:
-        options += [(77, b"iPXE"), (175, b"\x13\x01\x01\x17\x01\x01\x21\x01\x01")]
+        options += [(77, b"iPXE"), (175, b"\x13\x01\x01\x17\x01\x01\x18\x01\x01\x21\x01\x01")]
     if ip:
         options += [(50, socket.inet_aton(ip)), (54, server)]
     body = b"".join(bytes((code, len(value))) + value for code, value in options)
