@@ -8,6 +8,7 @@ slow machine, and the OSIE has no aiohttp at all.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tink.agent.model import SettingsError
@@ -18,8 +19,11 @@ if TYPE_CHECKING:
     from tink.agent.images import Registries
 
 
-def make_runtime(settings: AgentSettings) -> Runtime:
-    """The runtime that `settings` ask for. Raises SettingsError when its program is not installed."""
+def make_runtime(settings: AgentSettings, authorities: Mapping[str, str] | None = None) -> Runtime:
+    """The runtime that `settings` ask for. Raises SettingsError when its program is not installed.
+
+    `authorities`: certificates (PEM) that sign those of registries, by host[:port]; an engine has its own.
+    """
     if settings.runtime == "process":
         from tink.agent.runtimes.process import ProcessRuntime
 
@@ -32,7 +36,8 @@ def make_runtime(settings: AgentSettings) -> Runtime:
     program = shutil.which(settings.runtime)
     if program is None:
         raise SettingsError(f"runtime: the program {settings.runtime} is not on PATH; the OSIE must have it")
-    return ContainerRuntime(program, settings.state_dir, ImageStore(settings.state_dir, _registries(settings)))
+    store = ImageStore(settings.state_dir, _registries(settings, authorities))
+    return ContainerRuntime(program, settings.state_dir, store)
 
 
 def _docker_runtime(settings: AgentSettings) -> Runtime:
@@ -45,10 +50,11 @@ def _docker_runtime(settings: AgentSettings) -> Runtime:
     return DockerRuntime(settings.docker_host, settings.agent_id, _registries(settings))
 
 
-def _registries(settings: AgentSettings) -> Registries:
+def _registries(settings: AgentSettings, authorities: Mapping[str, str] | None = None) -> Registries:
     from tink.agent.images import Credentials, Registries
 
-    credentials = None
+    credentials: tuple[Credentials, ...] = ()
     if settings.registry_username:
-        credentials = Credentials(settings.docker_registry, settings.registry_username, settings.registry_password)
-    return Registries(settings.insecure_registries, credentials)
+        user = Credentials(settings.docker_registry, settings.registry_username, settings.registry_password)
+        credentials = (user,)
+    return Registries(settings.insecure_registries, credentials, authorities or {}, settings.plain_registries)
