@@ -120,6 +120,15 @@ def interface(text: str) -> tuple[str, str]:
     return name, ipv4.read(address) if address else ""
 
 
+@parsed("registry=file")
+def registry_ca(text: str) -> tuple[str, Path]:
+    """The authority of a registry: `registry.example.org:5000=/etc/tinkedge/registry-ca.pem`."""
+    host, equals, file = text.partition("=")
+    if not equals or not file or not host or "/" in host:
+        raise ValueError(f"{text!r} must be like registry.example.org:5000=FILE: HOST or HOST:PORT, not a URL")
+    return host, Path(file)
+
+
 health_address = click.option(
     "--health-address",
     type=_health_address,

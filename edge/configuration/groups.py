@@ -18,7 +18,7 @@ _GROUPS: Final = {
     """,
     "Netboot": """
         netboot-when default-osie boot-path boot-file ipxe-dir shim-dir tftp-dir rpi-dir tftp-single-port
-        insecure-registry kernel-parameters syslog
+        insecure-registry registry-ca kernel-parameters syslog
     """,
     "Metadata": "imds-tokens link-metadata metadata-nat metadata-tokens metadata-token-key metadata-token-lifetime",
     "Workflows and agents": """

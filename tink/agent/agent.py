@@ -28,7 +28,7 @@ from typing import Any
 
 import grpc.aio
 
-from tink.agent.connection import Transport, connect
+from tink.agent.connection import Transport, connect, registry_authorities
 from tink.agent.durable import Journal, Restored, Spool, boot_id
 from tink.agent.executor import Effect, EndWorkflow, Executor, Progress, Publish, RunAction, StopAction
 from tink.agent.model import (
@@ -394,7 +394,7 @@ async def run_agent(settings: AgentSettings) -> None:
 
 
 async def _serve(settings: AgentSettings, channel: grpc.aio.Channel, asked_to_end: asyncio.Event) -> None:
-    runtime = make_runtime(settings)
+    runtime = make_runtime(settings, await registry_authorities(settings, asked_to_end))
     journal = Journal(settings.state_dir, boot_id())
     restored = journal.restore()
     spool = Spool(restored.pending)

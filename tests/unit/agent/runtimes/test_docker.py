@@ -360,6 +360,9 @@ async def test_podman_is_told_of_insecure_registries_and_docker_says_whose_list_
     assert "POST libpod/images/pull" in engine.asked
     with pytest.raises(ActionError, match="--insecure-registry"):
         await pulled(podman, "registry.example/x:1")
+    engine.pulls = [(500, "x509: certificate signed by unknown authority")]
+    with pytest.raises(ActionError, match=r"into /etc/containers/certs\.d/registry\.example/ca\.crt"):
+        await pulled(podman, "registry.example/x:1")
 
 
 ACTION = Action("id", "act", IMAGE, "/bin/x")
