@@ -499,6 +499,35 @@ async def test_authentication_that_cannot_work_is_explained(fake, store, challen
     assert said in await refusal(store, f"{fake.host}/x:1")
 
 
+@pytest.mark.parametrize("wanted", ["Bearer t2", BASIC])
+async def test_of_several_ways_to_log_in_the_one_that_works_is_taken_and_a_token_that_expires_is_replaced(
+    fake, make_store, wanted
+):
+    manifest, *blobs, _ = fake.image()
+    tokens = iter(("t1", "t2", "t3"))
+    fields = ("Negotiate", 'Basic realm = "x"', f'NTLM, Bearer realm="http://{fake.host}/token" , service = "s"')
+
+    def check(handler):
+        # The first token is good for the manifest alone.
+        good = (wanted, "Bearer t1") if handler.path == manifest and wanted != BASIC else (wanted,)
+        if handler.headers.get("Authorization") in good:
+            return False
+        handler.send_response(401)
+        for field in fields:
+            handler.send_header("WWW-Authenticate", field)
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+        return True
+
+    def token(handler):
+        handler.reply(200, {}, json.dumps({"access_token": next(tokens)}).encode())
+        return True
+
+    fake.hooks |= {"/token": token} | dict.fromkeys((manifest, *blobs), check)
+    await pull(logged_in(fake, make_store), f"{fake.host}/x:1")
+    assert len([path for path, _ in fake.requests if path.startswith("/token")]) == (1 if wanted == BASIC else 2)
+
+
 @pytest.fixture
 def elsewhere():
     with FakeRegistry() as registry:

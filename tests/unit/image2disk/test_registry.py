@@ -6,6 +6,9 @@ import json
 
 import pytest
 from image2disk.errors import ActionError
+from image2disk.registry import Registry
+from image2disk.settings import read
+from image2disk.web import AnswerError, Web
 
 OCTETS = "application/octet-stream"
 DISK = b"disk" * 1000
@@ -143,6 +146,37 @@ def test_manifest_that_does_not_come_or_is_not_there_ends_the_action(site, targe
     assert len(site.asked) == len(pauses) + 1
     if pauses:
         assert target.said[-1] == "500 Internal Server Error; asks for the manifest again in 2 s (2 of 2)"
+
+
+@pytest.mark.parametrize(
+    ("url", "where"),
+    [
+        ("oci://docker.io/debian", "https://registry-1.docker.io/v2/library/debian/"),
+        ("oci://index.docker.io/a/b:1", "https://registry-1.docker.io/v2/a/b/"),
+        ("oci://Registry/a", "https://registry/v2/a/"),
+        ("oci+http://[fd00::1]:5000/a", "http://[fd00::1]:5000/v2/a/"),
+    ],
+)
+def test_registry_is_where_its_name_leads(url, where):
+    asked = []
+
+    class Offline(Web):
+        def get(self, url, headers, authorization=""):
+            asked.append(url)
+            raise AnswerError("offline", 404)
+
+    settings = read({"IMG_URL": f"{url}@sha256:{'0' * 64}", "DEST_DISK": "/dev/x"})
+    with pytest.raises(ActionError, match="offline"):
+        Registry(Offline(check_certificates=False), settings).blob()
+    assert asked == [f"{where}manifests/sha256:{'0' * 64}"]
+
+
+def test_registry_that_wants_a_password_is_refused_with_the_reason(site, target, repository):
+    url = repository((OCTETS, "", b"x"))
+    site.token, site.busy = "secret", {"/token": [403]}
+    with pytest.raises(ActionError, match="its token service answers 403 Forbidden") as caught:
+        target.copy(url)
+    assert caught.value.reason == "DownloadFailed"
 
 
 def test_token_is_asked_for_again_where_its_giver_is_busy(site, target, repository):
