@@ -67,7 +67,12 @@ class AgentFormatter(logging.Formatter):
     multiple=True,
     help="HOST[:PORT]=FILE: certificates (PEM) that sign that of a registry. Repeatable.",
 )
-@click.option("--docker-registry", help="The registry that the credentials belong to.")
+@click.option(
+    "--registry-config",
+    type=_FILE,
+    help="Docker's config.json or Podman's auth.json: credentials of registries, or of repositories in them.",
+)
+@click.option("--docker-registry", help="The registry, HOST[:PORT][/PATH], that the user and password belong to.")
 @click.option("--registry-username", help="Its user name.")
 @click.option("--registry-password", help="Its password; better given as TINKEDGE_REGISTRY_PASSWORD.")
 @click.option(

@@ -37,7 +37,7 @@ _GROUPS: Final = {
     "Logging": "log-format",
     "Advanced": "workers fast-path",
     "The agent": """
-        agent-id server kernel-command-line runtime docker-host state-dir docker-registry
+        agent-id server kernel-command-line runtime docker-host state-dir registry-config docker-registry
         registry-username registry-password tls tls-roots tls-cert tls-key token after-workflow
     """,
 }

@@ -23,6 +23,7 @@ import signal
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -394,7 +395,8 @@ async def run_agent(settings: AgentSettings) -> None:
 
 
 async def _serve(settings: AgentSettings, channel: grpc.aio.Channel, asked_to_end: asyncio.Event) -> None:
-    runtime = make_runtime(settings, await registry_authorities(settings, asked_to_end))
+    settings = replace(settings, registry_authorities=await registry_authorities(settings, asked_to_end))
+    runtime = make_runtime(settings)
     journal = Journal(settings.state_dir, boot_id())
     restored = journal.restore()
     spool = Spool(restored.pending)

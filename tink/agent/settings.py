@@ -44,7 +44,9 @@ class AgentSettings:
     `insecure_registries`: hosts, host:port or networks (CIDR) whose certificates are not looked at, and that may speak
     plain HTTP. `plain_registries`: those of them, by host:port, that are known to speak plain HTTP: the edges.
     `registry_cas`: files (PEM) with the authorities of registries, by host[:port]. `registry_ca_url`: a URL with such
-    certificates for several registries, a JSON object by host[:port], pinned as `tls_ca_url`.
+    certificates for several registries, a JSON object by host[:port], pinned as `tls_ca_url`. `registry_authorities`:
+    what both have, once it is there.
+    `registry_config`: Docker's config.json or Podman's auth.json, with credentials of several registries.
     `docker_registry`: the registry, host[:port][/path], that the credentials belong to; no other ever sees them.
     `docker_host`: the socket of the container engine, a path or unix:// URL, for the runtime docker; "" finds it.
     `after_workflow`: a command run when a workflow has ended and the server knows it, with
@@ -64,6 +66,8 @@ class AgentSettings:
     plain_registries: tuple[str, ...] = ()
     registry_cas: tuple[tuple[str, Path], ...] = ()
     registry_ca_url: str = ""
+    registry_authorities: Mapping[str, str] = field(default_factory=dict)
+    registry_config: Path | None = None
     docker_registry: str = ""
     registry_username: str = ""
     registry_password: str = field(default="", repr=False)

@@ -13,7 +13,7 @@ authentication, containerd's platform rules.
 
 from __future__ import annotations
 
-from tink.registry.login import MAX_ANSWERS, Credentials, Login, credentials_for
+from tink.registry.login import Credentials, Login, credentials_for, read_config
 from tink.registry.manifests import (
     MANIFEST_LIMIT_BYTES,
     MANIFEST_TYPES,
@@ -28,7 +28,6 @@ from tink.registry.names import Reference, RegistryError, host_of, is_digest, pa
 __all__ = [
     "MANIFEST_LIMIT_BYTES",
     "MANIFEST_TYPES",
-    "MAX_ANSWERS",
     "Credentials",
     "DigestError",
     "Login",
@@ -41,6 +40,7 @@ __all__ = [
     "json_object",
     "own_platform",
     "parse",
+    "read_config",
     "resolve",
     "scope_of",
 ]

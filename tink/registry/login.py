@@ -60,6 +60,31 @@ class Credentials:
         return "Basic " + base64.b64encode(pair).decode()
 
 
+def read_config(content: bytes) -> tuple[Credentials, ...]:
+    """Return the credentials in Docker's config.json or Podman's auth.json (containers-auth.json(5)).
+
+    Passwords in a credential helper and identity tokens are left out. Raises RegistryError if that leaves nothing.
+    """
+    config = json_object(content, "configuration")
+    entries = config.get("auths")
+    found = []
+    for scope, entry in entries.items() if isinstance(entries, dict) else ():
+        fields = entry if isinstance(entry, dict) else {}
+        username, password = fields.get("username"), fields.get("password")
+        if isinstance(fields.get("auth"), str) and fields["auth"]:
+            try:
+                username, _, password = base64.b64decode(fields["auth"], validate=True).decode().partition(":")
+            except ValueError:
+                raise RegistryError(f"its auth of {scope!r} is not base64 of USER:PASSWORD") from None
+        if isinstance(username, str) and isinstance(password, str) and username and password:
+            found.append(Credentials(scope, username, password))
+    if not found:
+        helper = next((name for name in ("credsStore", "credHelpers") if config.get(name)), "")
+        why = f"passwords in a helper ({helper}) can't be read" if helper else "it has no auths"
+        raise RegistryError(f"{why}; write them with: podman login --authfile FILE REGISTRY")
+    return tuple(found)
+
+
 def credentials_for(reference: Reference, known: Iterable[Credentials]) -> Credentials | None:
     """Return the credentials for a repository: those with the longest scope that contains it."""
     # Over https, `reg.example` and `reg.example:443` are the same server.

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tink.registry import Credentials, Login, RegistryError, credentials_for, parse
+from tink.registry import Credentials, Login, RegistryError, credentials_for, parse, read_config
 from tink.registry.login import Challenge, parse_challenges
 
 X = {"realm": "x"}
@@ -139,6 +139,36 @@ def test_token_is_asked_for_with_the_challenges_service_and_scope_or_our_scope(p
 def test_login_that_can_not_be_done_says_why_and_what_to_do(field, more, message):
     with pytest.raises(RegistryError, match=message):
         answers(field, **more)
+
+
+def config(auths, **more):
+    return json.dumps({"auths": auths, **more}).encode()
+
+
+def test_credentials_are_read_from_dockers_and_podmans_files():
+    auths = {
+        "https://index.docker.io/v1/": {"auth": "aHViOmE6Yg=="},
+        "reg.example/team": {"username": "u", "password": "p"},
+        "helper.example": {},
+        "acr.example": {"auth": "MDAwOg==", "identitytoken": "x"},
+        "odd.example": 7,
+    }
+    found = [(each.scope, each.username, each.password) for each in read_config(config(auths, credsStore="desktop"))]
+    assert found == [("https://index.docker.io/v1/", "hub", "a:b"), ("reg.example/team", "u", "p")]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"[]", "not a JSON object"),
+        (b"{}", "it has no auths; write them with: podman login"),
+        (config({"x": {}}, credsStore="desktop"), r"in a helper \(credsStore\) can't be read"),
+        (config({"x": {"auth": "?"}}), "its auth of 'x' is not base64"),
+    ],
+)
+def test_file_without_credentials_is_refused(content, message):
+    with pytest.raises(RegistryError, match=message):
+        read_config(content)
 
 
 KNOWN = [

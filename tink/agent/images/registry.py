@@ -301,9 +301,11 @@ class Session:
             self.check_aborted()
             if kept:
                 return self._get(url, headers)  # the registry closed it while a layer was unpacked
+            self._is_plain = self._is_known_plain  # the next attempt looks again for TLS
+            if isinstance(error, ssl.SSLEOFError):  # what a server does that ends, and some that speak no TLS
+                raise TransientError(self._explain_tls(error, parts.netloc)) from error
             if isinstance(error, ssl.SSLError):
                 raise RegistryError(self._explain_tls(error, parts.netloc)) from error
-            self._is_plain = self._is_known_plain  # the next attempt looks again for TLS
             raise TransientError(f"{parts.netloc}: {_cause(error)}") from error
 
     def _explain_tls(self, error: ssl.SSLError, where: str) -> str:

@@ -8,7 +8,7 @@ slow machine, and the OSIE has no aiohttp at all.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tink.agent.model import SettingsError
@@ -16,14 +16,11 @@ from tink.agent.runtimes.protocol import Runtime
 from tink.agent.settings import AgentSettings
 
 if TYPE_CHECKING:
-    from tink.agent.images import Registries
+    from tink.agent.images import Credentials, Registries
 
 
-def make_runtime(settings: AgentSettings, authorities: Mapping[str, str] | None = None) -> Runtime:
-    """The runtime that `settings` ask for. Raises SettingsError when its program is not installed.
-
-    `authorities`: certificates (PEM) that sign those of registries, by host[:port]; an engine has its own.
-    """
+def make_runtime(settings: AgentSettings) -> Runtime:
+    """The runtime that `settings` ask for. Raises SettingsError when its program is not installed."""
     if settings.runtime == "process":
         from tink.agent.runtimes.process import ProcessRuntime
 
@@ -36,8 +33,7 @@ def make_runtime(settings: AgentSettings, authorities: Mapping[str, str] | None 
     program = shutil.which(settings.runtime)
     if program is None:
         raise SettingsError(f"runtime: the program {settings.runtime} is not on PATH; the OSIE must have it")
-    store = ImageStore(settings.state_dir, _registries(settings, authorities))
-    return ContainerRuntime(program, settings.state_dir, store)
+    return ContainerRuntime(program, settings.state_dir, ImageStore(settings.state_dir, _registries(settings)))
 
 
 def _docker_runtime(settings: AgentSettings) -> Runtime:
@@ -50,11 +46,26 @@ def _docker_runtime(settings: AgentSettings) -> Runtime:
     return DockerRuntime(settings.docker_host, settings.agent_id, _registries(settings))
 
 
-def _registries(settings: AgentSettings, authorities: Mapping[str, str] | None = None) -> Registries:
+def _registries(settings: AgentSettings) -> Registries:
     from tink.agent.images import Credentials, Registries
 
     credentials: tuple[Credentials, ...] = ()
     if settings.registry_username:
         user = Credentials(settings.docker_registry, settings.registry_username, settings.registry_password)
         credentials = (user,)
-    return Registries(settings.insecure_registries, credentials, authorities or {}, settings.plain_registries)
+    if settings.registry_config is not None:
+        credentials += _configured(settings.registry_config)
+    return Registries(
+        settings.insecure_registries, credentials, settings.registry_authorities, settings.plain_registries
+    )
+
+
+def _configured(path: Path) -> tuple[Credentials, ...]:
+    from tink.registry import RegistryError, read_config
+
+    try:
+        return read_config(path.read_bytes())
+    except OSError as error:
+        raise SettingsError(f"registry config: {path}: {error.strerror}") from error
+    except RegistryError as error:
+        raise SettingsError(f"registry config: {path}: {error}") from error
