@@ -106,7 +106,7 @@ add_foreign_program() {
 }
 
 # Python, and of its library what image2disk needs: 54 MB would be on their way to each machine otherwise.
-modules='collections email encodings http importlib json re urllib'
+modules='collections email encodings http importlib json pathlib re urllib'
 extensions='_bz2 _contextvars _hashlib _json _lzma _queue _ssl _typing mmap'
 add_python() {
     root_of_image=$1 of=''

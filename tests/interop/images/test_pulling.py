@@ -19,6 +19,7 @@ import pytest
 from cryptography import x509
 
 import tink.agent.images.connection as connection_module
+import tink.agent.images.registry as registry_module
 import tink.agent.images.store as store_module
 from tests.interop.authority import Authority
 from tests.interop.conftest import running_registry
@@ -673,6 +674,25 @@ async def test_registry_with_an_authority_of_its_own_is_pulled_from_once_that_is
 async def test_insecure_registry_is_spoken_to_over_tls_whatever_its_certificate(secured, make_store, certificate):
     host = secured(certificate)
     await pull(make_store(Registries((host,))), f"{host}/t/two:1")
+
+
+@pytest.mark.parametrize("speaks_tls", [True, False])
+async def test_insecure_registry_that_is_silent_in_the_handshake_is_asked_over_http_and_then_given_time(
+    secured, fake, make_store, monkeypatch, speaks_tls
+):
+    """Some HTTP servers wait for the end of a header that never comes. A server of HTTPS may only be slow."""
+    fake.image(name="t/two")
+    host = secured("good") if speaks_tls else fake.host
+    silences, real = [True], registry_module.Connection
+
+    def connection(scheme, *arguments, **more):
+        if scheme == "https" and silences and silences.pop():
+            raise TimeoutError("_ssl.c:990: The handshake operation timed out")
+        return real(scheme, *arguments, **more)
+
+    monkeypatch.setattr(registry_module, "Connection", connection)
+    await pull(make_store(), f"{host}/t/two:1")
+    assert silences == []
 
 
 @pytest.mark.usefixtures("nothing_is_insecure")

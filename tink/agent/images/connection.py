@@ -92,7 +92,8 @@ class _Socket:
 class Connection:
     """To `host` over `scheme`, made at once. `local`: whether that may be this machine, or one of its links.
 
-    `context`: whom to trust over https; None: the system's authorities. Raises OSError, RefusedError.
+    `context`: whom to trust over https; None: the system's authorities. `handshake_seconds`: how long is waited for
+    each message of the TLS handshake. Raises OSError, RefusedError.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Connection:
         *,
         local: bool,
         context: ssl.SSLContext | None = None,
+        handshake_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         kind = http.client.HTTPConnection if scheme == "http" else http.client.HTTPSConnection
         self._http = kind(host, port or kind.default_port, timeout=TIMEOUT_SECONDS)
@@ -111,7 +113,9 @@ class Connection:
         low_speed.begin()
         self._socket = _connected(host, self._http.port, local=local)
         if scheme != "http":
+            self._socket.settimeout(handshake_seconds)
             self._socket = _encrypted(self._socket, host, context or ssl.create_default_context())
+            self._socket.settimeout(TIMEOUT_SECONDS)
         self.is_local = bool(_kind(self._socket.getpeername()[0]))
         self._http.sock = _Socket(self._socket, low_speed)
 

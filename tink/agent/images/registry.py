@@ -26,7 +26,7 @@ import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tink.agent.images.connection import Connection, LowSpeedLimit, RefusedError
+from tink.agent.images.connection import TIMEOUT_SECONDS, Connection, LowSpeedLimit, RefusedError
 from tink.agent.model import ActionError, AgentError, Reason
 from tink.limits.backoff import Backoff
 from tink.printable import printable
@@ -45,6 +45,9 @@ from tink.registry import parse as parse_name
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 5
+PROBE_SECONDS = 3.0
+"""How long an insecure registry may be silent in the TLS handshake before it is asked over plain HTTP. Some HTTP
+servers wait for the end of a header that never comes."""
 RETRY_AFTER_LIMIT_SECONDS = 60.0
 """How long a registry that says when to come again (Retry-After) is obeyed."""
 CHUNK_BYTES = 128 * 1024
@@ -143,6 +146,8 @@ class Session:
         )
         # An insecure registry turns out to speak no TLS when it is connected to; of an edge that is known.
         self._is_plain = self._is_known_plain = self._insecure and reference.host in registries.plain
+        self._is_doubtful = False
+        self._handshake_seconds = PROBE_SECONDS
         self._trust: ssl.SSLContext | None = None
         self._aborted = threading.Event()
         self._sleep = sleep or self._aborted.wait
@@ -223,6 +228,11 @@ class Session:
             self._find_scheme()
         url = f"{self._base}{path}"
         response = self._follow(url, headers)
+        if response.status == http.client.BAD_REQUEST and self._is_doubtful:
+            # What servers of HTTPS answer to plain HTTP: this one was only slow.
+            self.close()
+            self._is_plain, self._is_doubtful, self._handshake_seconds = False, False, TIMEOUT_SECONDS
+            raise TransientError(f"{self.reference.host}: no answer to TLS in {PROBE_SECONDS:g} s")
         if response.status != 401:
             return response
         if self._connected_to != _split(url)[:2]:
@@ -248,14 +258,13 @@ class Session:
         self.check_aborted()
         self.close()
         try:
-            self._connect(url)
+            self._connect(url, self._handshake_seconds)
         except OSError as error:
             self.check_aborted()
             # The handshake fails with what does not speak TLS. Without a port, plain HTTP is at another one, 80.
-            is_handshake = isinstance(error, ssl.SSLError | ConnectionResetError | BrokenPipeError) or (
-                isinstance(error, TimeoutError) and "handshake" in str(error)
-            )
-            if not is_handshake and (url.port is not None or isinstance(error, socket.gaierror)):
+            self._is_doubtful = isinstance(error, TimeoutError) and "handshake" in str(error)
+            is_refused = isinstance(error, ssl.SSLError | ConnectionResetError | BrokenPipeError)
+            if not (is_refused or self._is_doubtful) and (url.port is not None or isinstance(error, socket.gaierror)):
                 raise TransientError(f"{url.netloc}: {_cause(error)}") from error
             self._is_plain = True
 
@@ -340,7 +349,7 @@ class Session:
                 self._trust.verify_flags &= ~ssl.VERIFY_X509_STRICT
         return self._trust
 
-    def _connect(self, parts: urllib.parse.SplitResult) -> Connection:
+    def _connect(self, parts: urllib.parse.SplitResult, handshake_seconds: float = TIMEOUT_SECONDS) -> Connection:
         """Connect to the registry itself, or to where it sends us. Raises OSError, RegistryError."""
         where = (parts.scheme, parts.netloc)
         at_home = where == _split(self._base)[:2]
@@ -352,6 +361,7 @@ class Session:
                 self._low_speed,
                 local=at_home or self._local,
                 context=self._context() if parts.scheme == "https" else None,
+                handshake_seconds=handshake_seconds,
             )
         except RefusedError as error:
             raise RegistryError(str(error)) from error
