@@ -53,6 +53,7 @@ MAX_COMMAND_LINE = 2047
 """Bytes of a kernel command line that Linux reads (COMMAND_LINE_SIZE on x86 and arm64, less the final NUL)."""
 
 CA_PATH = "/agent/ca.pem"
+REGISTRIES_PATH = "/agent/registries.json"
 """Where the edge's HTTP has the certificates that agents trust their server by."""
 
 TOKEN_SETTING = "tinkerbell-token"  # noqa: S105 - the name of a setting
@@ -109,7 +110,8 @@ class BootSettings:
     `attempts` times, `retry_seconds` apart. What went wrong stays on the screen for `screen_seconds`.
 
     `tls_ca` are the certificates (PEM) that an agent trusts its server by; empty: those that its OSIE brings. This
-    edge's HTTP has them at CA_PATH. `token(mac)` makes the token of a machine's agent; None: it needs none.
+    edge's HTTP has them at CA_PATH. `registry_authorities` is the document (JSON) by which an agent trusts registries,
+    at REGISTRIES_PATH; empty: there is none. `token(mac)` makes the token of a machine's agent; None: it needs none.
     `metadata_token(mac)` makes that of the URL of its metadata; None: it is told none. `own_registry`: this edge's HTTP
     has images, and the agent is to speak to it as to `insecure_registries`.
     """
@@ -119,6 +121,7 @@ class BootSettings:
     grpc_authority: str = ""
     tinkerbell_tls: bool = False
     tls_ca: bytes = b""
+    registry_authorities: bytes = b""
     token: Callable[[str], str] | None = field(default=None, compare=False)
     metadata_token: Callable[[str], str] | None = field(default=None, compare=False)
     insecure_registries: tuple[str, ...] = ()
@@ -396,11 +399,15 @@ class Scripts:
             words.append(f"tinkerbell_servers={','.join(servers[1:])}")
         if plan.logs:
             words.append(f"syslog_host={origin.address}")
-        if settings.tls_ca:
-            url = f"{self._http(origin)}{CA_PATH}"
-            words.append(f"tinkerbell_tls_ca={url}#sha256={hashlib.sha256(settings.tls_ca).hexdigest()}")
-            if origin.others:
-                words.append(f"tinkerbell_edges={','.join(map(self.authority, origin.others))}")
+        pinned = (
+            ("tinkerbell_registry_ca", REGISTRIES_PATH, settings.registry_authorities),
+            ("tinkerbell_tls_ca", CA_PATH, settings.tls_ca),
+        )
+        for name, path, content in pinned:
+            if content:
+                words.append(f"{name}={self._http(origin)}{path}#sha256={hashlib.sha256(content).hexdigest()}")
+        if origin.others and (settings.tls_ca or settings.registry_authorities):
+            words.append(f"tinkerbell_edges={','.join(map(self.authority, origin.others))}")
         words += [f"worker_id={plan.worker_id or plan.mac}", f"hw_addr={plan.mac}"]
         if settings.token is not None and plan.registered:
             words.append(f"tinkerbell_token=${{{TOKEN_SETTING}}}")

@@ -29,6 +29,11 @@ busybox=$(command -v busybox)
 # `busybox` without -static is a dynamic program, which would find no libraries in the image.
 ! ldd "$busybox" >/dev/null 2>&1 || { echo "$0: $busybox is not static; install busybox-static" >&2; exit 1; }
 
+# The project's package: beside deploy/ in a checkout, beside edge/ where deploy/ is a part of that as installed.
+tink=$here/../../tink
+[ -d "$tink/registry" ] || tink=$here/../../../tink
+[ -d "$tink/registry" ] || { echo "$0: the package tink is neither beside deploy/ nor installed with it" >&2; exit 1; }
+
 mkdir -p "$out"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -101,7 +106,7 @@ add_foreign_program() {
 }
 
 # Python, and of its library what image2disk needs: 54 MB would be on their way to each machine otherwise.
-modules='collections email encodings http importlib json re urllib'
+modules='collections email encodings http importlib json pathlib re urllib'
 extensions='_bz2 _contextvars _hashlib _json _lzma _queue _ssl _typing mmap'
 add_python() {
     root_of_image=$1 of=''
@@ -130,6 +135,10 @@ add_python() {
     [ ! -e /etc/ssl/certs/ca-certificates.crt ] || cp -L /etc/ssl/certs/ca-certificates.crt "$root_of_image/usr/lib/ssl/cert.pem"
     mkdir -p "$to/image2disk"
     cp "$here"/image2disk/*.py "$to/image2disk/"
+    # The registry client that it shares with the agent.
+    mkdir -p "$to/tink/registry"
+    cp "$tink/__init__.py" "$to/tink/"
+    cp "$tink"/registry/*.py "$to/tink/registry/"
     # Compiled here, once; of another version's Python that can't be done.
     if [ "$library" = "$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')" ]; then
         "$python" -I -m compileall -q --invalidation-mode unchecked-hash -s "$root_of_image" "$to"

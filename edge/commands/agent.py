@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from edge.commands.options import log_level as log_level_option
+from edge.commands.options import registry_ca as registry_ca_type
 from edge.configuration import FilePath
 from tink.agent import AgentError, from_kernel_command_line, run
 from tink.printable import escaped
@@ -53,8 +54,24 @@ class AgentFormatter(logging.Formatter):
     help="The container engine's socket, a path or unix:// URL. Default: /run/docker.sock, /run/podman/podman.sock.",
 )
 @click.option("--state-dir", type=FilePath(), default=Path("/run/tinkedge"), help="Images, containers, volumes.")
-@click.option("--insecure-registry", multiple=True, help="Host or host:port spoken to over plain HTTP. Repeatable.")
-@click.option("--docker-registry", help="The registry that the credentials belong to.")
+@click.option(
+    "--insecure-registry",
+    multiple=True,
+    help="Host, host:port or network of registries whose certificates are not checked, and that may speak plain HTTP. "
+    "Repeatable.",
+)
+@click.option(
+    "--registry-ca",
+    type=registry_ca_type,
+    multiple=True,
+    help="HOST[:PORT]=FILE: certificates (PEM) that sign that of a registry. Repeatable.",
+)
+@click.option(
+    "--registry-config",
+    type=_FILE,
+    help="Docker's config.json or Podman's auth.json: credentials of registries, or of repositories in them.",
+)
+@click.option("--docker-registry", help="The registry, HOST[:PORT][/PATH], that the user and password belong to.")
 @click.option("--registry-username", help="Its user name.")
 @click.option("--registry-password", help="Its password; better given as TINKEDGE_REGISTRY_PASSWORD.")
 @click.option(
@@ -75,6 +92,7 @@ class AgentFormatter(logging.Formatter):
 def agent(
     kernel_command_line: Path | None,
     insecure_registry: tuple[str, ...],
+    registry_ca: tuple[tuple[str, Path], ...],
     after_workflow: str,
     log_level: str,
     **flags: Any,
@@ -92,6 +110,7 @@ def agent(
             # Whoever wrote the command line may have used any encoding; what is for the agent is ASCII.
             kernel_command_line.read_text(errors="replace") if kernel_command_line is not None else "",
             insecure_registries=insecure_registry or None,
+            registry_cas=registry_ca or None,
             after_workflow=command,
             **flags,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -120,6 +121,15 @@ def interface(text: str) -> tuple[str, str]:
     if not name or (equals and not address):
         raise ValueError(f"{text!r} must be like eth1 or eth1=10.0.0.1")
     return name, ipv4.read(address) if address else ""
+
+
+@parsed("registry=file")
+def registry_ca(text: str) -> tuple[str, Path]:
+    """The authority of a registry: `registry.example.org:5000=/etc/tinkedge/registry-ca.pem`."""
+    host, equals, file = text.partition("=")
+    if not equals or not file or not host or "/" in host:
+        raise ValueError(f"{text!r} must be like registry.example.org:5000=FILE: HOST or HOST:PORT, not a URL")
+    return host, Path(os.path.expanduser(file))  # noqa: PTH111 - an unknown user stays as written
 
 
 health_address = click.option(

@@ -8,11 +8,13 @@ to know, and its sockets, from the main process.
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
 
 from edge.callers import Callers, MetadataTokens, TrustedNetworks, token_keys
 from edge.composition.settings import StackSettings, Syslog
@@ -26,12 +28,16 @@ from ipxe.binaries import BootBinaries
 from ipxe.scripts import BootSettings, LogsTo, Origin, Scripts
 from tink.limits.newest import Newest
 from tink.limits.once_per import OncePer
-from tink.server import TokenKeys, authority_of
+from tink.server import TlsError, TokenKeys, authority_of
 
 Others = Callable[[str, str], tuple[Origin, ...]]
 """`others(address, mac)`: where a machine that has reached this edge at `address` can go on with another one."""
 
 _LOGS = {Syslog.AUTO: LogsTo.HOOKOS, Syslog.ON: LogsTo.ALL, Syslog.OFF: LogsTo.NOBODY}
+
+
+_REGISTRIES_LIMIT_BYTES = 256 << 10
+"""What the agent reads of such a document (`tink.agent.connection.channel`)."""
 
 
 class MachineServices:
@@ -85,6 +91,7 @@ class MachineServices:
                 record=record,
                 metadata=metadata,
                 agent_ca=boot.tls_ca,
+                registry_authorities=boot.registry_authorities,
                 default_osie=edge.default_osie,
                 ready=ready,
                 fast_path=edge.fast_path,
@@ -174,6 +181,23 @@ def metadata_settings(settings: StackSettings, read_secret: ReadSecret) -> Metad
     )
 
 
+def _registry_authorities(files: Iterable[tuple[str, Path]]) -> bytes:
+    """The document by which agents trust registries: certificates (PEM) by host[:port]. Raises TlsError.
+
+    Edges with the same files make the same bytes, so that an agent may have it from any of them.
+    """
+    found: dict[str, str] = {}
+    for host, file in files:
+        pem = authority_of(None, file, f"--registry-ca {host}={file}")
+        found[host] = found.get(host, "") + pem.decode()
+    document = json.dumps(found, sort_keys=True).encode() if found else b""
+    if len(document) > _REGISTRIES_LIMIT_BYTES:
+        raise TlsError(
+            f"--registry-ca: all files have more than {_REGISTRIES_LIMIT_BYTES} bytes; name fewer authorities"
+        )
+    return document
+
+
 def _boot_settings(settings: StackSettings, metadata: MetadataSettings | None) -> BootSettings:
     """What all machines are told. Raises TlsError, KeyFileError."""
     edge, server = settings.edge, settings.server
@@ -186,6 +210,7 @@ def _boot_settings(settings: StackSettings, metadata: MetadataSettings | None) -
         grpc_authority=edge.grpc_authority,
         tinkerbell_tls=bool(authority),
         tls_ca=authority,
+        registry_authorities=_registry_authorities(edge.registry_cas),
         token=(lambda mac: keys.mint(mac, time.time())) if keys is not None else None,
         metadata_token=tokens.mint if tokens is not None and edge.metadata_tokens else None,
         insecure_registries=edge.insecure_registries,

@@ -83,6 +83,8 @@ class EdgeSettings:
     admin_token_file: Path | None = None
     grpc_authority: str = ""
     insecure_registries: tuple[str, ...] = ()
+    registry_cas: tuple[tuple[str, Path], ...] = ()
+    """A registry, host[:port], and the file (PEM) with the certificates that agents trust it by."""
     kernel_parameters: tuple[str, ...] = ()
     legacy_ports: tuple[int, ...] = ()
     syslog: Syslog = Syslog.AUTO

@@ -18,7 +18,7 @@ _GROUPS: Final = {
     """,
     "Netboot": """
         netboot-when default-osie boot-path boot-file ipxe-dir shim-dir tftp-dir rpi-dir tftp-single-port
-        insecure-registry kernel-parameters syslog
+        insecure-registry registry-ca kernel-parameters syslog
     """,
     "Metadata": "imds-tokens link-metadata metadata-nat metadata-tokens metadata-token-key metadata-token-lifetime",
     "Workflows and agents": """
@@ -37,7 +37,7 @@ _GROUPS: Final = {
     "Logging": "log-format",
     "Advanced": "workers fast-path",
     "The agent": """
-        agent-id server kernel-command-line runtime docker-host state-dir docker-registry
+        agent-id server kernel-command-line runtime docker-host state-dir registry-config docker-registry
         registry-username registry-password tls tls-roots tls-cert tls-key token after-workflow
     """,
 }

@@ -88,6 +88,7 @@ class MachineApp:
         record: Recorder,
         metadata: MetadataSettings,
         agent_ca: bytes = b"",
+        registry_authorities: bytes = b"",
         default_osie: tuple[str, str] | None = None,
         ready: Callable[[], str] = lambda: "",
         sender: BodySender | None = None,
@@ -102,7 +103,8 @@ class MachineApp:
         """The cache of `osie_files` must be started before, and stopped after. `inventory` is to call
         `machine_changed`, and `callers` `callers_changed`.
 
-        `agent_ca` is what agents trust the gRPC server by (PEM). `default_osie` is the namespace and name of the OSIE
+        `agent_ca` is what agents trust the gRPC server by (PEM), `registry_authorities` what they trust registries by
+        (JSON). `default_osie` is the namespace and name of the OSIE
         that machines without a Hardware may have; `ready()` gives why the edge can't serve yet, or an empty string.
         `depot` is the directory that has `images` and `files`; None: neither is served. `beyond` gets from another edge
         those that are not there (None: there is none). `peers`: the other edges, which may ask here; None: nobody may.
@@ -130,6 +132,7 @@ class MachineApp:
         self._peers = PeerRequests(context, sender, peers) if peers is not None else None
         self._began = context.clock()
         self._agent_ca = agent_ca
+        self._registry_authorities = registry_authorities
         self._osie = OsieDownloads(context, sender, memory.failures)
         boot = BootScripts(context, scripts, self._osie.failure)
         compiled = MetadataCache()
@@ -156,6 +159,7 @@ class MachineApp:
         }
         self._for_anybody: dict[Place, Callable[[], web.Response]] = {
             Place.AGENT_CA: self._ca,
+            Place.AGENT_REGISTRIES: self._registries,
             Place.HEALTH: lambda: text("ok"),
             Place.HEALTH_OF_SMEE: self._health_of_smee,
             Place.READY: self._ready,
@@ -215,6 +219,12 @@ class MachineApp:
         if not self._agent_ca:
             return text("the gRPC server of this edge has no certificate", status=404)
         return web.Response(body=self._agent_ca, content_type="application/x-pem-file")
+
+    def _registries(self) -> web.Response:
+        """The certificates that agents trust registries by; no secret."""
+        if not self._registry_authorities:
+            return text("this edge has no authorities of registries (--registry-ca)", status=404)
+        return web.Response(body=self._registry_authorities, content_type="application/json")
 
     def _health_of_smee(self) -> web.Response:
         """GET /healthcheck: Smee's words, for probes that were written for it; threads are what is like goroutines."""

@@ -40,6 +40,7 @@ class Place(Enum):
     NOCLOUD = auto()
     PHONE_HOME = auto()
     AGENT_CA = auto()
+    AGENT_REGISTRIES = auto()
     FILE = auto()
     REGISTRY = auto()
     PEER = auto()
@@ -111,6 +112,8 @@ def route(raw_path: str) -> Route | None:
             return Route(Place.PEER, name=version, who=key)
         case ["agent", "ca.pem"]:
             return Route(Place.AGENT_CA)
+        case ["agent", "registries.json"]:
+            return Route(Place.AGENT_REGISTRIES)
         case ["phone-home", who]:
             return Route(Place.PHONE_HOME, who=spelled(who))
         case ["machine", who, *rest]:

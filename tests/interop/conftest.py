@@ -279,16 +279,15 @@ def wire(network: Network) -> Iterator[Callable[..., Wire]]:
         one.close()
 
 
-@pytest.fixture(scope="session")
-def docker_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """host:port of a docker-registry on loopback, which is empty at first."""
-    directory = tmp_path_factory.mktemp("registry")
+@contextmanager
+def running_registry(directory: Path, data: Path, more: str = "") -> Iterator[str]:
+    """Run a docker-registry over `data` on loopback; its host:port. `more` goes into its configuration of HTTP."""
     port = free_port()
     (directory / "config.yml").write_text(
         "version: 0.1\n"
         "log: {level: error, accesslog: {disabled: true}}\n"
-        f"storage: {{filesystem: {{rootdirectory: {directory}/data}}}}\n"
-        f"http: {{addr: '127.0.0.1:{port}'}}\n"
+        f"storage: {{filesystem: {{rootdirectory: {data}}}}}\n"
+        f"http: {{addr: '127.0.0.1:{port}'{more}}}\n"
     )
     with (directory / "log").open("wb") as log:
         process = subprocess.Popen(["docker-registry", "serve", str(directory / "config.yml")], stdout=log, stderr=log)
@@ -298,6 +297,19 @@ def docker_registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait()
+
+
+@pytest.fixture(scope="session")
+def registry_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of `docker_registry`."""
+    return tmp_path_factory.mktemp("registry") / "data"
+
+
+@pytest.fixture(scope="session")
+def docker_registry(registry_data: Path) -> Iterator[str]:
+    """host:port of a docker-registry on loopback, which is empty at first."""
+    with running_registry(registry_data.parent, registry_data) as host:
+        yield host
 
 
 # --- kubectl ---

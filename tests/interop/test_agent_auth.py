@@ -5,7 +5,9 @@ Two machines with a Hardware each, of which one is a thief: it knows the other's
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
+import json
 import re
 from collections.abc import Iterator
 from datetime import timedelta
@@ -22,6 +24,7 @@ from tests.waiting import wait_until
 MACS["thief"] = "52:54:00:00:01:66"
 ADDRESSES["thief"] = "172.31.77.66"
 
+REGISTRIES = ("reg.example:5000", "harbor.example")
 TOKEN = re.compile(r"v1\.[0-9a-f]{12}\.\d+\.[A-Za-z0-9_-]{43}")
 
 
@@ -34,8 +37,10 @@ def of_the_edge(authority: Authority) -> list[str | Path]:
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
     directory = tmp_path_factory.mktemp("guarded")
+    authority = Authority(directory)
+    registries = [word for host in REGISTRIES for word in ("--registry-ca", f"{host}={authority.file}")]
     with running(
-        directory, "--agent-auth", "token", *of_the_edge(Authority(directory)), "--log-level", "debug"
+        directory, "--agent-auth", "token", *of_the_edge(authority), *registries, "--log-level", "debug"
     ) as edge:
         with_machines(edge)
         yield edge
@@ -85,6 +90,16 @@ def test_machine_boots_with_a_token_and_runs_its_workflow_over_tls(guarded: Edge
     running_agent = agent(guarded, "near", line)
     run_workflow(guarded, running_agent)
     assert not TOKEN.search(running_agent.err)
+
+
+def test_agent_gets_the_authorities_of_registries_that_its_command_line_names(guarded: Edge) -> None:
+    pinned = re.search(rf" tinkerbell_registry_ca=http://{ADDRESS}:7080(/\S+)#sha256=(\S+)", guarded.script("near"))
+    assert pinned
+    status, body = guarded.get("near", pinned[1])
+    assert (status, hashlib.sha256(body).hexdigest()) == (200, pinned[2])
+    found = json.loads(body)
+    assert set(found) == set(REGISTRIES)
+    assert all(x509.load_pem_x509_certificates(pem.encode()) for pem in found.values())
 
 
 def run_workflow(edge: Edge, running_agent: Process, name: str = "first") -> None:

@@ -10,16 +10,20 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from cryptography import x509
 
 from edge.artifacts import ImageLayout
 from edge.bundle import BundleError, verify
 from edge.bundle.sources import debian
 from edge.cli import main
+from tests.interop.authority import Authority
+from tests.interop.conftest import running_registry
 from tests.unit.bundle import layouts
 
 TOOLS = ("gpgv", "sqv")
@@ -188,6 +192,15 @@ def test_images_come_from_a_registry_for_the_processors_that_were_asked_for(
     assert f"it speaks plain HTTP: --insecure-registry {docker_registry}" in operator.refused(
         "create", "--key", "site.key", "--image", f"{docker_registry}/tools/none:1", "-o", "no.bundle"
     )
+
+
+def test_registry_of_an_unknown_authority_is_refused_with_the_remedy(
+    operator: Operator, registry_data: Path, tmp_path: Path
+) -> None:
+    certificate, key = Authority(tmp_path).sign("tls", x509.IPAddress(ip_address("127.0.0.1")))
+    with running_registry(tmp_path, registry_data, f", tls: {{certificate: {certificate}, key: {key}}}") as host:
+        wanted = ("create", "--key", "site.key", "--image", f"{host}/tools/both:1", "-o", "no.bundle")
+        assert f"into /etc/containers/certs.d/{host}/ca.crt, or --insecure-registry {host}" in operator.refused(*wanted)
 
 
 def both(layout: Path, registry: str) -> None:

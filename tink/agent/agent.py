@@ -23,12 +23,13 @@ import signal
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import grpc.aio
 
-from tink.agent.connection import Transport, connect
+from tink.agent.connection import Transport, connect, registry_authorities
 from tink.agent.durable import Journal, Restored, Spool, boot_id
 from tink.agent.executor import Effect, EndWorkflow, Executor, Progress, Publish, RunAction, StopAction
 from tink.agent.model import (
@@ -394,6 +395,7 @@ async def run_agent(settings: AgentSettings) -> None:
 
 
 async def _serve(settings: AgentSettings, channel: grpc.aio.Channel, asked_to_end: asyncio.Event) -> None:
+    settings = replace(settings, registry_authorities=await registry_authorities(settings, asked_to_end))
     runtime = make_runtime(settings)
     journal = Journal(settings.state_dir, boot_id())
     restored = journal.restore()

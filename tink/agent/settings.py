@@ -41,8 +41,13 @@ class AgentSettings:
     """Everything that the agent is told from outside. Raises SettingsError when built with something unusable.
 
     `agent_id`: the MAC that booted, or the Hardware's name. `server`: host:port of the workflow service.
-    `insecure_registries`: hosts, host:port or networks (CIDR) that are spoken to over plain HTTP.
-    `docker_registry`: the host[:port] that the credentials belong to; no other registry ever sees them.
+    `insecure_registries`: hosts, host:port or networks (CIDR) whose certificates are not looked at, and that may speak
+    plain HTTP. `plain_registries`: those of them, by host:port, that are known to speak plain HTTP: the edges.
+    `registry_cas`: files (PEM) with the authorities of registries, by host[:port]. `registry_ca_url`: a URL with such
+    certificates for several registries, a JSON object by host[:port], pinned as `tls_ca_url`. `registry_authorities`:
+    what both have, once it is there.
+    `registry_config`: Docker's config.json or Podman's auth.json, with credentials of several registries.
+    `docker_registry`: the registry, host[:port][/path], that the credentials belong to; no other ever sees them.
     `docker_host`: the socket of the container engine, a path or unix:// URL, for the runtime docker; "" finds it.
     `after_workflow`: a command run when a workflow has ended and the server knows it, with
     TINKEDGE_WORKFLOW_STATE=Succeeded|Failed|Canceled in its environment.
@@ -50,7 +55,7 @@ class AgentSettings:
     says instead where they are and what the SHA-256 of that is: `http://HOST/PATH#sha256=HEX`. `tls_cert` and `tls_key`
     are what the agent shows a server that asks for certificates. `token`: what it shows with every call.
     `more_servers` are those of other edges, where the agent goes on if `server` is gone: IPv4 addresses with ports, as
-    `server` must be then. `edges` are where else, by host[:port], the file of `tls_ca_url` is.
+    `server` must be then. `edges` are where else, by host[:port], the files of the two URLs are.
     """
 
     agent_id: str
@@ -58,6 +63,11 @@ class AgentSettings:
     runtime: str = "runc"
     state_dir: Path = DEFAULT_STATE_DIR
     insecure_registries: tuple[str, ...] = ()
+    plain_registries: tuple[str, ...] = ()
+    registry_cas: tuple[tuple[str, Path], ...] = ()
+    registry_ca_url: str = ""
+    registry_authorities: Mapping[str, str] = field(default_factory=dict)
+    registry_config: Path | None = None
     docker_registry: str = ""
     registry_username: str = ""
     registry_password: str = field(default="", repr=False)
@@ -87,10 +97,9 @@ class AgentSettings:
             )
         if (self.tls_cert is None) != (self.tls_key is None):
             raise SettingsError("tls_cert and tls_key: one is nothing without the other; give both")
-        if self.tls_ca_url and not _PINNED.fullmatch(self.tls_ca_url):
-            raise SettingsError(
-                f"tinkerbell_tls_ca: {self.tls_ca_url!r} is not http://HOST/PATH#sha256=HEX, with 64 digits"
-            )
+        for name, url in (("tinkerbell_tls_ca", self.tls_ca_url), ("tinkerbell_registry_ca", self.registry_ca_url)):
+            if url and not _PINNED.fullmatch(url):
+                raise SettingsError(f"{name}: {url!r} is not http://HOST/PATH#sha256=HEX, with 64 digits")
         if not re.fullmatch(r"[!-~]{0,4096}", self.token):
             raise SettingsError("tinkerbell_token: has characters that no token has")
         # overlayfs separates its options and its lower directories with these
@@ -123,10 +132,14 @@ def from_kernel_command_line(text: str, **flags: Any) -> AgentSettings:
     if "server" not in given:
         said["more_servers"] = tuple(item for item in kernel.get("tinkerbell_servers", "").split(",") if item)
     said["edges"] = tuple(item for item in kernel.get("tinkerbell_edges", "").split(",") if item)
+    # The edge that wrote the command line names its own HTTP server there.
+    sign = re.match(r"http://([^/]+)/", kernel.get("tinkedge_sign", ""))
+    said["plain_registries"] = (*((sign[1],) if sign else ()), *said["edges"])
     if "tls" not in given:
         said["tls"] = _boolean(kernel, "tinkerbell_tls")
     if "tls_roots" not in given:
         said["tls_ca_url"] = kernel.get("tinkerbell_tls_ca", "")
+    said["registry_ca_url"] = kernel.get("tinkerbell_registry_ca", "")
     return AgentSettings(**said | given)
 
 

@@ -1,19 +1,16 @@
 """Disk images in registries, by digest: `oci://registry/repository@sha256:...` (OCI distribution specification 1.1).
 
 The manifest is what the digest says, the layer what the manifest says: so each byte that is written is that of the
-setting. Registries that want a token for what everybody may read give one without credentials; others are not asked.
+setting. Names, logins and the choice among an index's manifests are the agent's (`tink.registry`), with this action's
+HTTP. A registry that wants a token for what everybody may read gives one without credentials; this action has none.
 """
 
 from __future__ import annotations
 
-import hashlib
 import http.client
-import json
-import platform
 import re
 import time
-import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,31 +18,19 @@ from image2disk.errors import ActionError
 from image2disk.patience import BrokenError, Patience
 from image2disk.settings import Settings, compression_of
 from image2disk.web import AnswerError, UntrustedError, Web, said
+from tink.registry import (
+    MANIFEST_LIMIT_BYTES,
+    MANIFEST_TYPES,
+    DigestError,
+    Login,
+    RegistryError,
+    parse,
+    resolve,
+)
 
-MAX_MANIFEST_BYTES: Final = 4 << 20
-"""The specification's own limit."""
-MAX_VALUES: Final = 100_000
-"""Maximum number of values in a manifest: Python needs some 70 bytes for a value that is two bytes of JSON."""
-MAX_TOKEN_BYTES: Final = 64 << 10
-_INDEXES: Final = (
-    "application/vnd.oci.image.index.v1+json",
-    "application/vnd.docker.distribution.manifest.list.v2+json",
-)
-_MANIFESTS: Final = (
-    "application/vnd.oci.image.manifest.v1+json",
-    "application/vnd.docker.distribution.manifest.v2+json",
-)
 _TITLE: Final = "org.opencontainers.image.title"
-_PATH: Final = r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*"
-_REFERENCE: Final = re.compile(
-    rf"(?P<scheme>oci|oci\+http)://(?P<host>[A-Za-z0-9.:\[\]-]{{1,255}})/(?P<name>{_PATH}(?:/{_PATH})*)"
-    r"@(?P<digest>sha256:[0-9a-f]{64})",
-    re.ASCII,
-)
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 _DISK: Final = re.compile(r"disk|qcow2|\braw\b|\.img\b", re.IGNORECASE)
-_ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
-_PARAMETER: Final = re.compile(r'([a-z]+)="([^"]*)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +55,28 @@ class Registry:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Raises ActionError (InvalidSetting)."""
-        match = _REFERENCE.fullmatch(settings.url)
-        if match is None:
-            example = "oci://registry.example.org/images/debian@sha256:<64 digits>"
+        scheme, _, name = settings.url.partition("://")
+        example = "oci://registry.example.org/images/debian@sha256:<64 digits>"
+        try:
+            self._reference = parse(name, has_host=True)
+        except RegistryError as error:
+            why = f"IMG_URL is {settings.url[:200]}, which is not such as {example}: {str(error)[:200]}"
+            raise ActionError("InvalidSetting", why) from None
+        if not _DIGEST.fullmatch(self._reference.digest):
             raise ActionError("InvalidSetting", f"IMG_URL is {settings.url[:200]}, which is not such as {example}")
         self._web = web
         self._settings = settings
         self._say = say
         self._sleep = sleep
-        self._digest = match["digest"]
-        self._name = match["name"]
-        self._base = f"{'https' if match['scheme'] == 'oci' else 'http'}://{match['host']}/v2/{match['name']}"
-        self._token = ""
+        host, path = self._reference.api_host, self._reference.path
+        self._base = f"{'https' if scheme == 'oci' else 'http'}://{host}/v2/{path}"
+        # Nothing secret goes to the token service, and digests say what is right: it may speak plain HTTP.
+        self._login = Login(self._reference, None, insecure=True, remedy="this action has no credentials")
+        self._answers: Iterator[str] | None = None
 
     def blob(self) -> Blob:
         """The layer that is the image. Raises ActionError (DownloadFailed, ImageUnsupported, ChecksumMismatch)."""
-        manifest = self._manifest(self._digest)
-        if isinstance(manifest.get("manifests"), list):
-            manifest = self._manifest(self._of_this_machine(manifest["manifests"]))
+        manifest = self._manifest()
         layer = self._layer([one for one in _list(manifest.get("layers")) if isinstance(one, dict)])
         kind, title = str(layer.get("mediaType", "")), _title(layer)
         digest = layer.get("digest")
@@ -98,20 +87,18 @@ class Registry:
         compression = compression_of(title) or {"gzip": "gzip", "zstd": "zstd"}.get(kind.rpartition("+")[2], "")
         return Blob(f"{self._base}/blobs/{digest}", digest.partition(":")[2], compression, self._authorization)
 
-    def _manifest(self, digest: str) -> dict[str, Any]:
-        content = self._get(f"{self._base}/manifests/{digest}")
-        if hashlib.sha256(content).hexdigest() != digest.partition(":")[2]:
-            raise ActionError(
-                "ChecksumMismatch", f"{self._settings.url}: the registry gives another manifest than {digest}"
-            )
-        if sum(map(content.count, (b",", b"[", b"{"))) > MAX_VALUES:
-            raise self._unsupported(f"its manifest has more than {MAX_VALUES} values")
+    def _manifest(self) -> Mapping[str, Any]:
         try:
-            manifest = json.loads(content)
-        except (ValueError, RecursionError):
-            manifest = None
-        if not isinstance(manifest, dict):
-            raise self._unsupported("its manifest is no JSON object")
+            _, manifest = resolve(
+                self._reference.digest,
+                lambda version: self._get(f"{self._base}/manifests/{version}"),
+                lambda digest: self._get(f"{self._base}/blobs/{digest}"),
+                for_disk=True,
+            )
+        except DigestError as error:
+            raise ActionError("ChecksumMismatch", f"{self._settings.url}: {error}") from None
+        except RegistryError as error:
+            raise self._unsupported(str(error)) from None
         return manifest
 
     def _get(self, url: str) -> bytes:
@@ -126,26 +113,20 @@ class Registry:
                 raise ActionError("DownloadFailed", f"{self._settings.url}: {error}") from None
 
     def _read(self, url: str) -> bytes:
-        headers = {"Accept": ", ".join((*_MANIFESTS, *_INDEXES))}
+        headers = {"Accept": ", ".join(MANIFEST_TYPES)}
         with self._web.get_as(url, headers, self._authorization) as response:
-            try:
-                content = self._web.content(response, MAX_MANIFEST_BYTES)
-            except (OSError, http.client.HTTPException) as error:
-                raise BrokenError(f"the connection broke: {said(error)}") from None
-            if len(content) > MAX_MANIFEST_BYTES:
-                raise self._unsupported(f"its manifest has more than {MAX_MANIFEST_BYTES} bytes")
-            if response.length:
-                raise BrokenError(f"the connection ended {response.length} bytes early")
-        return content
+            return self._content(response)
 
-    def _of_this_machine(self, manifests: list[Any]) -> str:
-        listed = [one for one in manifests if isinstance(one, dict)]
-        own = _ARCHITECTURES.get(platform.machine(), platform.machine())
-        found = [one for one in listed if _architecture(one) == own] or (listed if len(listed) == 1 else [])
-        digest = found[0].get("digest") if len(found) == 1 else None
-        if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
-            raise self._unsupported(f"its index has {len(found)} manifests for {own}: name one by its digest")
-        return digest
+    def _content(self, response: http.client.HTTPResponse) -> bytes:
+        try:
+            content = self._web.content(response, MANIFEST_LIMIT_BYTES)
+        except (OSError, http.client.HTTPException) as error:
+            raise BrokenError(f"the connection broke: {said(error)}") from None
+        if len(content) > MANIFEST_LIMIT_BYTES:
+            raise self._unsupported(f"it sent more than {MANIFEST_LIMIT_BYTES} bytes where a short answer belongs")
+        if response.length:
+            raise BrokenError(f"the connection ended {response.length} bytes early")
+        return content
 
     def _layer(self, layers: list[dict[str, Any]]) -> dict[str, Any]:
         wanted = self._settings.layer
@@ -159,26 +140,27 @@ class Registry:
         raise self._unsupported(f"which of its layers is the disk image? Name it with IMG_LAYER: {names}")
 
     def _authorization(self, refusal: AnswerError | None) -> str:
-        if refusal is not None:
-            self._token = self._anonymous(refusal.challenge)
-        return f"Bearer {self._token}" if self._token else ""
-
-    def _anonymous(self, challenge: str) -> str:
-        """A token for what everybody may read (distribution's token authentication). Raises AnswerError."""
-        fields = dict(_PARAMETER.findall(challenge))
-        realm = fields.get("realm", "")
-        if not challenge.lower().startswith("bearer ") or not realm.startswith(("https://", "http://")):
-            raise AnswerError("the registry wants credentials (401), and this action has none", 401)
-        wanted = {"service": fields.get("service", ""), "scope": f"repository:{self._name}:pull"}
+        """Return the header's value: after a refusal the next one that answers it. Raises AnswerError, BrokenError."""
+        if refusal is None:
+            self._answers = None
+            return self._login.authorization
+        if self._answers is None:
+            self._answers = self._login.answers(refusal.challenges, self._token)
         try:
-            with self._web.get(f"{realm}?{urllib.parse.urlencode(wanted)}", {}) as response:
-                answer = json.loads(self._web.content(response, MAX_TOKEN_BYTES))
-            token = answer.get("token") or answer.get("access_token")
-        except (ValueError, AttributeError, OSError, http.client.HTTPException):
-            token = None
-        if not isinstance(token, str) or not re.fullmatch(r"[\x21-\x7e]+", token):
-            raise AnswerError("the registry gives no token without credentials", 401)
-        return token
+            return next(self._answers)
+        except StopIteration:
+            raise AnswerError(f"{refusal}; this action has no credentials", 401) from None
+        except RegistryError as error:
+            raise AnswerError(str(error), 401) from None
+
+    def _token(self, url: str, headers: Mapping[str, str]) -> bytes:
+        try:
+            with self._web.get(url, headers) as response:
+                return self._content(response)
+        except AnswerError as error:
+            if error.may_pass:
+                raise
+            raise RegistryError(f"its token service answers {error}") from None
 
     def _unsupported(self, why: str) -> ActionError:
         return ActionError("ImageUnsupported", f"{self._settings.url}: {why}")
@@ -196,8 +178,3 @@ def _title(layer: dict[str, Any]) -> str:
 
 def _is_disk(layer: dict[str, Any]) -> bool:
     return bool(_DISK.search(_title(layer)) or _DISK.search(str(layer.get("mediaType", ""))))
-
-
-def _architecture(manifest: dict[str, Any]) -> str:
-    on = manifest.get("platform")
-    return str(on.get("architecture", "")) if isinstance(on, dict) else ""

@@ -15,7 +15,7 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from email.message import Message
 from email.utils import parsedate_to_datetime
 from typing import IO, Any, Final
@@ -31,16 +31,18 @@ _AGENT: Final = "tinkedge-image2disk"
 
 
 class AnswerError(Exception):
-    """No answer that can be used. `status` is 0 if there was none; `challenge` is WWW-Authenticate.
+    """No answer that can be used. `status` is 0 if there was none; `challenges` are the WWW-Authenticate fields.
 
     `retry_after` are the seconds after which a server that is busy wants to be asked again (RFC 9110 section 10.2.3);
     None: it does not say.
     """
 
-    def __init__(self, message: str, status: int = 0, challenge: str = "", retry_after: float | None = None) -> None:
+    def __init__(
+        self, message: str, status: int = 0, challenges: Sequence[str] = (), retry_after: float | None = None
+    ) -> None:
         super().__init__(message)
         self.status = status
-        self.challenge = challenge
+        self.challenges = challenges
         self.retry_after = retry_after
 
     @property
@@ -191,16 +193,22 @@ class Web:
     def get_as(
         self, url: str, headers: Mapping[str, str], authorization: Callable[[AnswerError | None], str]
     ) -> http.client.HTTPResponse:
-        """As `get`, and once more where the server wants another authorization (401).
+        """As `get`, and again as long as the server wants another authorization (401).
 
-        `authorization(refusal)` gives the header's value; `refusal` is what the server has said to the one before.
+        `authorization(refusal)` returns the header's value. `refusal` is the server's answer to the one before. The
+        function returns "" or raises AnswerError when it has no other.
         """
-        try:
-            return self.get(url, headers, authorization(None))
-        except AnswerError as error:
-            if error.status != 401:
-                raise
-            return self.get(url, headers, authorization(error))
+        wanted = authorization(None)
+        while True:
+            try:
+                return self.get(url, headers, wanted)
+            except AnswerError as error:
+                if error.status != 401:
+                    raise
+                refusal = error
+            wanted = authorization(refusal)
+            if not wanted:
+                raise refusal
 
     def get(self, url: str, headers: Mapping[str, str], authorization: str = "") -> http.client.HTTPResponse:
         """Status 200 or 206; redirects are followed, without `authorization`. Raises AnswerError, UntrustedError."""
@@ -214,9 +222,9 @@ class Web:
             response = self._opener.open(request, timeout=SILENCE_SECONDS)
         except urllib.error.HTTPError as error:
             with error:
-                challenge = error.headers.get("WWW-Authenticate", "")
+                challenges = error.headers.get_all("WWW-Authenticate") or []
                 again = _retry_after(error.headers) if error.code in _BUSY else None
-                raise AnswerError(f"{error.code} {error.reason}"[:200], error.code, challenge, again) from None
+                raise AnswerError(f"{error.code} {error.reason}"[:200], error.code, challenges, again) from None
         except urllib.error.URLError as error:
             if isinstance(error.reason, ssl.SSLCertVerificationError):
                 raise UntrustedError(f"its certificate: {error.reason.verify_message}") from None

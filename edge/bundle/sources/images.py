@@ -15,6 +15,7 @@ from edge.bundle.manifest import BundleError
 from edge.bundle.sources.shell import run
 from tink.agent.images import parse
 from tink.agent.model import ActionError
+from tink.registry import host_of
 
 ALL = "all"
 _TRANSPORTS = ("containers-storage:", "dir:", "docker:", "docker-archive:", "docker-daemon:", "oci:", "oci-archive:")
@@ -57,15 +58,20 @@ def fetch(wanted: Wanted, layout: Path, *, platform: str, insecure: Iterable[str
     which = ["--multi-arch", "all"] if platform == ALL else []
     chosen = ["--override-os", "linux"] + (["--override-arch", platform] if platform != ALL else [])
     policy = [] if any(path.exists() for path in _POLICIES) else ["--insecure-policy"]  # skopeo wants one of the two
-    is_plain = any(wanted.source.startswith(f"docker://{host}/") for host in insecure)
+    is_plain = any(wanted.source.startswith(f"docker://{host_of(host)}/") for host in insecure)
     plain = ["--src-tls-verify=false"] if is_plain else []
     command = ["skopeo", *policy, *chosen, "copy", "--quiet", "--retry-times", "3", *which, *plain]
     try:
         run([*command, wanted.source, f"oci:{layout}:{wanted.name}"], what=f"image {wanted.name}", package="skopeo")
     except BundleError as error:
+        host = wanted.source.removeprefix("docker://").partition("/")[0]
+        if "x509:" in str(error):
+            place = f"/etc/containers/certs.d/{host}/ca.crt"
+            raise BundleError(
+                f"{error}\nput the certificate that signs its own into {place}, or --insecure-registry {host}"
+            ) from error
         if "HTTP response to HTTPS client" not in str(error):
             raise
-        host = wanted.source.removeprefix("docker://").partition("/")[0]
         raise BundleError(
             f"{error}\nit speaks plain HTTP: --insecure-registry {host}, if you trust the way there"
         ) from error

@@ -16,6 +16,7 @@ from edge.commands.options import (
     log_format,
     log_level,
     metrics_address,
+    registry_ca,
 )
 from edge.commands.options import interface as interface_type
 from edge.commands.serve import parameter_types as types
@@ -257,7 +258,15 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
         *UPSTREAM_EDGE,
         REPORTS_KEY,
         click.option(
-            "--insecure-registry", multiple=True, help="Registry that agents speak to over plain HTTP. Repeatable."
+            "--insecure-registry",
+            multiple=True,
+            help="Registry whose certificate agents do not check, and that may speak plain HTTP. Repeatable.",
+        ),
+        click.option(
+            "--registry-ca",
+            type=registry_ca,
+            multiple=True,
+            help="HOST[:PORT]=FILE: certificates (PEM) that sign that of a registry, for agents. Repeatable.",
         ),
         click.option(
             "--kernel-parameters",

@@ -132,6 +132,7 @@ def _server(services: frozenset[Service], given: dict[str, Any]) -> ServerSettin
 def _edge(given: dict[str, Any]) -> dict[str, Any]:
     own_port = given.get("http_port", DEFAULT_HTTP_PORT)
     options = {"cache_bytes": "cache_size", "insecure_registries": "insecure_registry", "imds_required": "imds_tokens"}
+    options["registry_cas"] = "registry_ca"
     edge = _taken(
         EdgeSettings, given, allowed_upstreams="allow_upstream", peers="peer", boot_files="boot_file", **options
     )

@@ -65,11 +65,12 @@ _READ: Final = ("grpc_tls_ca", "grpc_tls_cert", "grpc_tls_key", "grpc_client_ca"
 
 def _files(options: Options) -> Iterator[Finding]:
     names = [*_READ, *(["agent_token_key"] if options.get("agent_auth") == AgentAuth.TOKEN else [])]
-    for name in names:
-        file: Path | None = options.get(name)
+    given = [(name.replace("_", "-"), options.get(name)) for name in names]
+    given += [("registry-ca", file) for _, file in options.get("registry_ca") or ()]
+    for key, file in given:
         if file is None:
             continue
-        wrong = partial(Finding, (name.replace("_", "-"),))
+        wrong = partial(Finding, (key,))
         try:
             with file.open("rb"):
                 pass
@@ -86,8 +87,9 @@ _CERTIFICATES: Final = ("grpc-tls-cert", "grpc-tls-ca", "grpc-client-ca")
 
 def _certificates(options: Options, host: Host) -> Iterator[Finding]:
     """Which end soon. A server's own that has ended keeps it from starting, and its reader says so."""
-    for key in _CERTIFICATES:
-        file: Path | None = options.get(key.replace("-", "_"))
+    given = [(key, options.get(key.replace("-", "_"))) for key in _CERTIFICATES]
+    given += [("registry-ca", file) for _, file in options.get("registry_ca") or ()]
+    for key, file in given:
         if file is None or not file.is_file():
             continue
         try:
@@ -101,6 +103,8 @@ def _certificates(options: Options, host: Host) -> Iterator[Finding]:
                 remedy = (
                     "put its successor beside it in the file: agents can't connect from then on. Then restart the edges"
                 )
+            elif key == "registry-ca":
+                remedy = "put its successor beside it in the file, and restart the edges: agents can't pull images then"
             yield Finding((key,), f"{file} {said}", remedy, is_error=False)
 
 

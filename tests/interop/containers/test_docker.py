@@ -12,7 +12,7 @@ from aiohttp import web
 from tests.interop.containers.conftest import AGENT, shell
 from tests.interop.containers.engines import run
 from tests.waiting import PATIENCE_SECONDS, until
-from tink.agent.images.registry import Credentials, Registries
+from tink.agent.images import Credentials, Registries
 from tink.agent.model import Action, ActionError, Reason, RunResult, SettingsError
 from tink.agent.output.lines import line_sink
 from tink.agent.runtimes.docker.runtime import DockerRuntime
@@ -156,12 +156,12 @@ async def test_credentials_go_to_their_registry_and_to_no_other(machine, private
     image = f"{host}/alike/plain:1"
     with pytest.raises(ActionError, match="registry_username"):
         await machine.runtime.pull(image, asyncio.Event())
-    elsewhere = machine.another(registries=Registries((), Credentials("elsewhere.example", "user", "secret")))
+    elsewhere = machine.another(registries=Registries((), (Credentials("elsewhere.example", "user", "secret"),)))
     await elsewhere.prepare()
     with pytest.raises(ActionError):
         await elsewhere.pull(image, asyncio.Event())
     assert set(shown) <= {"", "Basic Og=="}, "Podman shows an empty user to whom it knows none for"
-    knowing = machine.another(registries=Registries((), Credentials(host, "user", "secret")))
+    knowing = machine.another(registries=Registries((), (Credentials(host, "user", "secret"),)))
     await knowing.prepare()
     await knowing.pull(image, asyncio.Event())
     assert "Basic dXNlcjpzZWNyZXQ=" in shown

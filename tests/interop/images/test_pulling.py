@@ -12,15 +12,21 @@ import shutil
 import socketserver
 import subprocess
 import threading
+from datetime import timedelta
+from ipaddress import ip_address
 
 import pytest
+from cryptography import x509
 
 import tink.agent.images.connection as connection_module
+import tink.agent.images.registry as registry_module
 import tink.agent.images.store as store_module
+from tests.interop.authority import Authority
+from tests.interop.conftest import running_registry
 from tests.interop.images.fake_registry import FakeRegistry, digest_of, pull, refusal, tar
 from tests.waiting import PATIENCE_SECONDS, until
-from tink.agent.images.reference import parse
-from tink.agent.images.registry import Credentials, Registries, Session
+from tink.agent.images import Credentials, Registries, parse
+from tink.agent.images.registry import Session
 from tink.agent.images.store import ImageStore
 from tink.agent.images.unpack import Budget, UnpackError, apply_layer
 from tink.agent.output.lines import line_sink
@@ -113,7 +119,7 @@ async def test_what_is_missing_is_named(store, make_store, registry, monkeypatch
         assert "manifest unknown" in await refusal(store, f"{registry}/{image}")
     assert "127.0.0.1:1: Connection refused" in await refusal(store, "127.0.0.1:1/x:1")
     monkeypatch.setattr(Registries, "is_insecure", lambda self, host: False)
-    assert "is it an insecure registry?" in await refusal(make_store(), f"{registry}/t/two:1")
+    assert f"name it with --insecure-registry {registry}" in await refusal(make_store(), f"{registry}/t/two:1")
 
 
 async def test_progress_is_told_in_bytes_of_all_layers(store, registry):
@@ -411,7 +417,7 @@ BASIC = "Basic " + base64.b64encode(b"user:hunter2").decode()
 
 
 def logged_in(fake, make_store):
-    return make_store(Registries((), Credentials(fake.host, "user", "hunter2")))
+    return make_store(Registries((), (Credentials(fake.host, "user", "hunter2"),)))
 
 
 def demand(fake, challenge, wanted):
@@ -433,17 +439,18 @@ def demand(fake, challenge, wanted):
         ("", BASIC, "registry_username="),
         ("HOST", "Basic other", "401"),
         ("other.example", BASIC, "the credentials given are for other.example"),
-        # Somebody wrote a scheme into docker_registry= and wonders why nothing is shown.
-        ("https://HOST", BASIC, "docker_registry=HOST, the credentials given are for https://HOST"),
+        ("https://HOST/v2/", BASIC, ""),
+        ("HOST/x", BASIC, ""),
+        ("HOST/other", BASIC, "the credentials given are for HOST/other"),
     ],
-    ids=["right", "none", "wrong", "another registry's", "with a scheme"],
+    ids=["right", "none", "wrong", "another registry's", "a URL", "the repository's", "another repository's"],
 )
 async def test_password_is_for_its_registry_and_a_failure_explains_itself_without_it(
     fake, make_store, given_for, wanted, said
 ):
     fake.image()
     demand(fake, 'Basic realm="r"', wanted)
-    credentials = Credentials(given_for.replace("HOST", fake.host), "user", "hunter2") if given_for else None
+    credentials = (Credentials(given_for.replace("HOST", fake.host), "user", "hunter2"),) if given_for else ()
     store = make_store(Registries((), credentials))
     if not said:
         await pull(store, f"{fake.host}/x:1")
@@ -452,7 +459,7 @@ async def test_password_is_for_its_registry_and_a_failure_explains_itself_withou
     for part in said.replace("HOST", fake.host).split(", "):
         assert part in message
     assert "hunter2" not in message
-    if given_for != "HOST":
+    if wanted == BASIC:
         assert all("Authorization" not in headers for _, headers in fake.requests)
 
 
@@ -461,11 +468,13 @@ async def test_token_is_fetched_from_the_realm_with_the_users_credentials_if_the
     fake, make_store, store, known
 ):
     fake.image()
-    demand(fake, f'Bearer realm="http://{fake.host}/token",service="reg",scope="ignored"', "Bearer t0ken")
+    demand(
+        fake, f'Bearer realm="http://{fake.host}/token",service="reg",scope="repository:mirror/x:pull"', "Bearer t0ken"
+    )
     fake.paths["/token"] = (200, {}, b'{"token": "t0ken"}')
     await pull(logged_in(fake, make_store) if known else store, f"{fake.host}/x:1")
     [(path, headers)] = [request for request in fake.requests if request[0].startswith("/token")]
-    assert path == "/token?scope=repository%3Ax%3Apull&service=reg"
+    assert path == "/token?service=reg&scope=repository%3Amirror%2Fx%3Apull"
     assert headers.get("Authorization") == (BASIC if known else None)
 
 
@@ -481,7 +490,7 @@ async def test_token_is_fetched_from_the_realm_with_the_users_credentials_if_the
         ('Bearer realm="http://HOST/token"', (200, {}, b'{"token": "a\\r\\nX: y"}'), "no token"),
         ('Bearer realm="file:///etc/passwd"', (200, {}, b""), "no http"),
         ("Negotiate", (200, {}, b""), "Negotiate"),
-        ("", (200, {}, b""), "unknown"),
+        ("", (200, {}, b""), "does not say how"),
     ],
 )
 async def test_authentication_that_cannot_work_is_explained(fake, store, challenge, token, said):
@@ -489,6 +498,35 @@ async def test_authentication_that_cannot_work_is_explained(fake, store, challen
     demand(fake, challenge.replace("HOST", fake.host), "Bearer t0ken")
     fake.paths["/token"] = token
     assert said in await refusal(store, f"{fake.host}/x:1")
+
+
+@pytest.mark.parametrize("wanted", ["Bearer t2", BASIC])
+async def test_of_several_ways_to_log_in_the_one_that_works_is_taken_and_a_token_that_expires_is_replaced(
+    fake, make_store, wanted
+):
+    manifest, *blobs, _ = fake.image()
+    tokens = iter(("t1", "t2", "t3"))
+    fields = ("Negotiate", 'Basic realm = "x"', f'NTLM, Bearer realm="http://{fake.host}/token" , service = "s"')
+
+    def check(handler):
+        # The first token is good for the manifest alone.
+        good = (wanted, "Bearer t1") if handler.path == manifest and wanted != BASIC else (wanted,)
+        if handler.headers.get("Authorization") in good:
+            return False
+        handler.send_response(401)
+        for field in fields:
+            handler.send_header("WWW-Authenticate", field)
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+        return True
+
+    def token(handler):
+        handler.reply(200, {}, json.dumps({"access_token": next(tokens)}).encode())
+        return True
+
+    fake.hooks |= {"/token": token} | dict.fromkeys((manifest, *blobs), check)
+    await pull(logged_in(fake, make_store), f"{fake.host}/x:1")
+    assert len([path for path, _ in fake.requests if path.startswith("/token")]) == (1 if wanted == BASIC else 2)
 
 
 @pytest.fixture
@@ -568,3 +606,108 @@ async def test_redirect_in_a_circle_ends(fake, store):
     path, *_ = fake.image()
     fake.paths[path] = (302, {"Location": path}, b"")
     assert "redirects" in await refusal(store, f"{fake.host}/x:1")
+
+
+# --- TLS ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pems(tmp_path_factory):
+    """Certificates (PEM): of an authority, and of servers. Those of servers are files, too, with their keys (.key)."""
+    directory, strange = tmp_path_factory.mktemp("tls"), tmp_path_factory.mktemp("strange")
+    authority, here = Authority(directory), x509.IPAddress(ip_address("127.0.0.1"))
+    files = {
+        "good": authority.sign("good", here),
+        "other": authority.sign("other", x509.IPAddress(ip_address("192.0.2.1"))),
+        "old": authority.sign("old", here, timedelta(days=-3)),
+        "strange": Authority(strange).sign("strange", here),
+    }
+    found = {"ca": authority.file.read_text(), "leaf": files["good"][0].read_text().partition("-----END")[0]}
+    found["leaf"] += "-----END CERTIFICATE-----\n"
+    return found, files
+
+
+@pytest.fixture
+def secured(pems, registry, registry_data, tmp_path):
+    """`secured(certificate)`: host:port of a docker-registry with TLS that has what `registry` has."""
+    with contextlib.ExitStack() as stack:
+
+        def start(name):
+            certificate, key = pems[1][name]
+            tls = f", tls: {{certificate: {certificate}, key: {key}}}"
+            return stack.enter_context(running_registry(tmp_path, registry_data, tls))
+
+        yield start
+
+
+@pytest.fixture
+def nothing_is_insecure(monkeypatch):
+    """Loopback is insecure by itself."""
+    monkeypatch.setattr(Registries, "is_insecure", lambda self, host: host in self.insecure)
+
+
+@pytest.mark.parametrize(
+    ("certificate", "trusted", "said"),
+    [
+        ("good", "ca", ""),
+        ("good", "leaf", ""),
+        ("good", "", "--registry-ca HOST=FILE, or name it with --insecure-registry HOST"),
+        ("strange", "ca", "--registry-ca HOST=FILE, or name it with --insecure-registry HOST"),
+        ("other", "ca", "use a name that its certificate has"),
+        ("old", "ca", "renew its certificate, or set the clock of this machine"),
+    ],
+)
+@pytest.mark.usefixtures("nothing_is_insecure")
+async def test_registry_with_an_authority_of_its_own_is_pulled_from_once_that_is_given(
+    secured, make_store, pems, certificate, trusted, said
+):
+    host = secured(certificate)
+    given = {f"https://{host}/": pems[0][trusted]} if trusted else {}
+    store = make_store(Registries(authorities=given))
+    if said:
+        assert said.replace("HOST", host) in await refusal(store, f"{host}/t/two:1")
+    else:
+        await pull(store, f"{host}/t/two:1")
+
+
+@pytest.mark.parametrize("certificate", ["other", "old", "strange"])
+async def test_insecure_registry_is_spoken_to_over_tls_whatever_its_certificate(secured, make_store, certificate):
+    host = secured(certificate)
+    await pull(make_store(Registries((host,))), f"{host}/t/two:1")
+
+
+@pytest.mark.parametrize("speaks_tls", [True, False])
+async def test_insecure_registry_that_is_silent_in_the_handshake_is_asked_over_http_and_then_given_time(
+    secured, fake, make_store, monkeypatch, speaks_tls
+):
+    """Some HTTP servers wait for the end of a header that never comes. A server of HTTPS may only be slow."""
+    fake.image(name="t/two")
+    host = secured("good") if speaks_tls else fake.host
+    silences, real = [True], registry_module.Connection
+
+    def connection(scheme, *arguments, **more):
+        if scheme == "https" and silences and silences.pop():
+            raise TimeoutError("_ssl.c:990: The handshake operation timed out")
+        return real(scheme, *arguments, **more)
+
+    monkeypatch.setattr(registry_module, "Connection", connection)
+    await pull(make_store(), f"{host}/t/two:1")
+    assert silences == []
+
+
+@pytest.mark.usefixtures("nothing_is_insecure")
+async def test_authority_of_one_registry_says_nothing_of_another(secured, make_store, pems):
+    host = secured("good")
+    store = make_store(Registries(authorities={"other.example": pems[0]["ca"]}))
+    assert f"--registry-ca {host}=FILE" in await refusal(store, f"{host}/t/two:1")
+
+
+async def test_edge_is_asked_over_plain_http_at_once(fake, make_store):
+    fake.image()
+    bad = []
+    fake.server.RequestHandlerClass.log_message = lambda _, *arguments: bad.append(arguments)
+    fake.server.RequestHandlerClass.log_request = lambda *_: None
+    await pull(make_store(Registries(plain=(fake.host,))), f"{fake.host}/x:1")
+    assert bad == []
+    await pull(make_store(), f"{fake.host}/x:1")
+    assert len(bad) == 1  # what is TLS's

@@ -15,10 +15,14 @@ CMDLINE = (
 
 
 PIN = "http://10.0.0.1:7080/agent/ca.pem#sha256=" + "0a" * 32
+REGISTRIES = "http://10.0.0.1:7080/agent/registries.json#sha256=" + "0b" * 32
 
 
 def test_agent_learns_everything_from_the_kernel_command_line():
-    settings = from_kernel_command_line(f"{CMDLINE} tinkerbell_tls_ca={PIN} tinkerbell_token=v1.a.b")
+    words = (
+        f"tinkerbell_registry_ca={REGISTRIES} tinkedge_sign=http://10.0.0.1:7080/sign/up tinkerbell_edges=10.0.0.2:80"
+    )
+    settings = from_kernel_command_line(f"{CMDLINE} tinkerbell_tls_ca={PIN} tinkerbell_token=v1.a.b {words}")
     assert settings == AgentSettings(
         agent_id="52:54:00:aa:bb:01",
         server="172.31.0.1:42113",
@@ -27,6 +31,9 @@ def test_agent_learns_everything_from_the_kernel_command_line():
         registry_username="admin",
         registry_password="s3cret",
         tls_ca_url=PIN,
+        registry_ca_url=REGISTRIES,
+        plain_registries=("10.0.0.1:7080", "10.0.0.2:80"),
+        edges=("10.0.0.2:80",),
         token="v1.a.b",
     )
     assert from_kernel_command_line(f"{CMDLINE} tinkerbell_tls=true").tls
@@ -101,6 +108,7 @@ def test_mac_is_spelled_as_the_server_spells_it_and_a_server_has_a_port(field, g
         (f"{CMDLINE} tinkerbell_edges=10.0.0.2", {}, "tinkerbell_edges: '10.0.0.2' is not like"),
         (f"{CMDLINE} tinkerbell_tls_ca=http://h/ca.pem", {}, "tinkerbell_tls_ca"),
         (f"{CMDLINE} tinkerbell_tls_ca=http://h/ca.pem#sha256=0a", {}, "tinkerbell_tls_ca"),
+        (f"{CMDLINE} tinkerbell_registry_ca=http://h/registries.json", {}, "tinkerbell_registry_ca"),
         (f"{CMDLINE} tinkerbell_tls_ca={PIN.replace('http', 'file')}", {}, "tinkerbell_tls_ca"),
         (CMDLINE, {"token": "a b"}, "tinkerbell_token"),
         (CMDLINE, {"token": "\n"}, "tinkerbell_token"),

@@ -384,6 +384,17 @@ def test_file_that_is_not_there_is_named(option: str, tmp_path: Path) -> None:
     assert f"there is no {'directory' if option == '--manifests' else 'file'} {tmp_path}/absent" in finding.message
 
 
+def test_authority_of_a_registry_that_can_not_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "bad").write_text("no PEM")
+    for name, said in (("absent", "there is no file"), ("bad", "bad")):
+        (finding, *_) = here(given("edge", "--registry-ca", f"reg.example:5000={tmp_path}/{name}"), "edge")
+        assert (finding.keys, finding.is_error) == (("registry-ca",), True)
+        assert said in finding.message
+    for wrong in ("https://reg.example=file", "reg.example", "=file", "reg.example="):
+        with pytest.raises(click.UsageError, match="must be like registry"):
+            given("edge", "--registry-ca", wrong)
+
+
 def test_data_directory_of_another_user_is_refused_with_the_command(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     options = given("up", "--data-dir", str(tmp_path))

@@ -69,7 +69,7 @@ async def test_agent_pulls_from_it_and_asks_for_each_blob_once(rack, depot, tmp_
     with tarfile.open(fileobj=layer, mode="w") as archive:
         archive.addfile(tarfile.TarInfo("there"))
     layouts.index(depot / "images", tool=layouts.image(depot / "images", layer.getvalue()))
-    store = ImageStore(tmp_path / "agent", Registries(("127.0.0.1",)), architecture="amd64")
+    store = ImageStore(tmp_path / "agent", Registries(plain=(f"127.0.0.1:{rack.port}",)), architecture="amd64")
     store.prepare()
     await store.pull(f"127.0.0.1:{rack.port}/tool:1", asyncio.Event())
     assert (store.get(f"127.0.0.1:{rack.port}/tool:1").rootfs / "there").exists()

@@ -65,7 +65,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         content, kind = site.files.get(self.path.partition("?")[0], (site.content, "application/octet-stream"))
         if site.token and self.path.startswith("/v2/") and self.headers.get("Authorization") != f"Bearer {site.token}":
             self.send_response(401)
-            challenge = f'Bearer realm="{site.url}/token",service="here",scope="repository:x:pull"'
+            self.send_header("WWW-Authenticate", "Negotiate")
+            challenge = f'Basic realm="x", Bearer realm = "{site.url}/token" ,service="here",scope="repository:x:pull"'
             self.send_header("WWW-Authenticate", challenge)
             self.send_header("Content-Length", "0")
             self.end_headers()

@@ -6,6 +6,9 @@ import json
 
 import pytest
 from image2disk.errors import ActionError
+from image2disk.registry import Registry
+from image2disk.settings import read
+from image2disk.web import AnswerError, Web
 
 OCTETS = "application/octet-stream"
 DISK = b"disk" * 1000
@@ -88,13 +91,13 @@ def test_of_several_layers_it_is_the_one_that_is_a_disk_or_that_is_named(target,
         ("oci://x/y@sha256:12", "InvalidSetting", "such as oci://"),
         ("oci://x/../y@sha256:" + "0" * 64, "InvalidSetting", "such as oci://"),
         (("application/vnd.oci.image.layer.v1.tar+gzip", "", b"x"), "ImageUnsupported", "archive of files"),
-        ((OCTETS, "", b"x"), "DownloadFailed", "gives no token without credentials"),
+        ((OCTETS, "", b"x"), "DownloadFailed", "token service sent no token"),
     ],
 )
 def test_image_that_can_not_be_had_is_refused_with_a_reason(site, target, repository, url, reason, message):
     if not isinstance(url, str):
         url = repository(url)
-        if message.endswith("credentials"):
+        if message.endswith("token"):
             site.token, site.files["/token"] = "secret", (b"{}", "application/json")
     with pytest.raises(ActionError, match=message) as caught:
         target.copy(url)
@@ -108,7 +111,7 @@ def test_other_bytes_than_the_digest_says_are_never_a_success(site, target, repo
         target.copy(url)
     assert caught.value.reason == "ChecksumMismatch"
     site.files = {path: (content + b" ", kind) for path, (content, kind) in site.files.items()}
-    with pytest.raises(ActionError, match="another manifest"):
+    with pytest.raises(ActionError, match=r"manifest sha256:.*: what the registry sent has the digest"):
         target.copy(url)
 
 
@@ -143,6 +146,37 @@ def test_manifest_that_does_not_come_or_is_not_there_ends_the_action(site, targe
     assert len(site.asked) == len(pauses) + 1
     if pauses:
         assert target.said[-1] == "500 Internal Server Error; asks for the manifest again in 2 s (2 of 2)"
+
+
+@pytest.mark.parametrize(
+    ("url", "where"),
+    [
+        ("oci://docker.io/debian", "https://registry-1.docker.io/v2/library/debian/"),
+        ("oci://index.docker.io/a/b:1", "https://registry-1.docker.io/v2/a/b/"),
+        ("oci://Registry/a", "https://registry/v2/a/"),
+        ("oci+http://[fd00::1]:5000/a", "http://[fd00::1]:5000/v2/a/"),
+    ],
+)
+def test_registry_is_where_its_name_leads(url, where):
+    asked = []
+
+    class Offline(Web):
+        def get(self, url, headers, authorization=""):
+            asked.append(url)
+            raise AnswerError("offline", 404)
+
+    settings = read({"IMG_URL": f"{url}@sha256:{'0' * 64}", "DEST_DISK": "/dev/x"})
+    with pytest.raises(ActionError, match="offline"):
+        Registry(Offline(check_certificates=False), settings).blob()
+    assert asked == [f"{where}manifests/sha256:{'0' * 64}"]
+
+
+def test_registry_that_wants_a_password_is_refused_with_the_reason(site, target, repository):
+    url = repository((OCTETS, "", b"x"))
+    site.token, site.busy = "secret", {"/token": [403]}
+    with pytest.raises(ActionError, match="its token service answers 403 Forbidden") as caught:
+        target.copy(url)
+    assert caught.value.reason == "DownloadFailed"
 
 
 def test_token_is_asked_for_again_where_its_giver_is_busy(site, target, repository):

@@ -320,6 +320,14 @@ def test_agents_are_told_what_to_trust_the_server_by_and_the_operators_name_of_i
     assert found[1] == "http://10.0.0.1:81/osie/lab/kernel"
 
 
+def test_agents_are_told_what_to_trust_registries_by_at_any_edge():
+    origin = Origin("10.0.0.1", others=(Origin("10.0.0.2", http_port=8080, grpc_port=1),))
+    text = Scripts(BootSettings(registry_authorities=b"pem")).compile(MAC, hardware(), origin).text
+    pin = "/agent/registries.json#sha256=f0aeace912cf19dc1c6fffd41de6e395daeb5462f1221945706bd0674c3005eb"
+    assert f" tinkerbell_registry_ca=http://10.0.0.1:7080{pin} tinkerbell_edges=10.0.0.2:8080 " in text
+    assert "tinkerbell_registry_ca" not in compile_text(hardware())
+
+
 def test_osie_is_told_the_signed_url_of_its_metadata_where_machines_get_one():
     settings = BootSettings(http_port=80, metadata_token=lambda mac: f"M1.{mac.replace(':', '')}.0.x")
     scripts = Scripts(settings)

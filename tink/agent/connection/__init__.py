@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tink.agent.connection.channel import connect
+from tink.agent.connection.channel import connect, registry_authorities
 from tink.agent.connection.transport import Transport
 
-__all__ = ["Transport", "connect"]
+__all__ = ["Transport", "connect", "registry_authorities"]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
+import json
 import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
@@ -51,6 +52,7 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 _CA_LIMIT_BYTES = 256 << 10
 _FETCH_SECONDS = 10.0
 _PAUSE_SECONDS = 5.0
+_REGISTRY_CA_SECONDS = 60.0
 
 
 async def connect(settings: AgentSettings, end: asyncio.Event) -> grpc.aio.Channel | None:
@@ -99,7 +101,46 @@ def _file(path: Path) -> bytes:
         raise SettingsError(f"{path}: {error.strerror}") from error
 
 
-async def fetch_pinned(pinned: str, cache: Path, pause: float = _PAUSE_SECONDS, *, edges: Sequence[str] = ()) -> bytes:
+async def registry_authorities(settings: AgentSettings, end: asyncio.Event) -> dict[str, str]:
+    """Return the certificates (PEM) that sign those of registries, by host[:port].
+
+    Those of the edge are waited for up to `_REGISTRY_CA_SECONDS`, or until `end` is set: a Workflow whose registries
+    need none of them can do without. Raises SettingsError for a file that cannot be read.
+    """
+    found: dict[str, str] = {}
+    if settings.registry_ca_url:
+        cache, what = settings.state_dir / "registry-ca.json", "the authorities of registries"
+        fetching = asyncio.create_task(fetch_pinned(settings.registry_ca_url, cache, edges=settings.edges, what=what))
+        ended = asyncio.create_task(end.wait())
+        await asyncio.wait({fetching, ended}, timeout=_REGISTRY_CA_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        ended.cancel()
+        if fetching.done():
+            found = _registries(fetching.result())
+        else:
+            fetching.cancel()
+            log.warning("%s did not come: only those of this system are trusted", what)
+    for host, path in settings.registry_cas:
+        found[host] = _file(path).decode(errors="replace")
+    return found
+
+
+def _registries(content: bytes) -> dict[str, str]:
+    try:
+        value = json.loads(content)
+        return {host: pem for host, pem in value.items() if isinstance(pem, str)}
+    except (ValueError, AttributeError, RecursionError):
+        log.warning("the authorities of registries are not a JSON object: only those of this system are trusted")
+        return {}
+
+
+async def fetch_pinned(
+    pinned: str,
+    cache: Path,
+    pause: float = _PAUSE_SECONDS,
+    *,
+    edges: Sequence[str] = (),
+    what: str = "the server's authority",
+) -> bytes:
     """What is at the URL before `#sha256=`, or at its path on one of the `edges`, once it has that SHA-256. Asks for
     ever, every `pause` seconds or so.
 
@@ -118,13 +159,13 @@ async def fetch_pinned(pinned: str, cache: Path, pause: float = _PAUSE_SECONDS, 
         try:
             content = await asyncio.to_thread(_get, url)
         except (OSError, ValueError) as error:
-            problem = f"the server's authority can't be fetched from {url} yet: {error}"
+            problem = f"{what} can't be fetched from {url} yet: {error}"
         else:
             if _is(content, digest):
                 with suppress(OSError):  # a full disk: the next start asks again
                     await asyncio.to_thread(cache.write_bytes, content)
                 return content
-            problem = f"{url} is not the authority that the kernel command line names: its SHA-256 is another"
+            problem = f"{url} is not {what} that the kernel command line names: its SHA-256 is another"
         if problem != logged:
             log.warning("%s; asking again", problem)
             logged = problem

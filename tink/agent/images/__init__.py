@@ -1,15 +1,16 @@
-"""The images of actions: named (`reference`), fetched (`registry`, `connection`), unpacked (`unpack`), kept (`store`).
+"""The images of actions: fetched (`registry`, `connection`), unpacked (`unpack`), kept (`store`).
 
-Formats: OCI image and distribution specifications 1.0. Imports the standard library's HTTP and TLS, so only runtimes
+Names, logins and the choice of a manifest are those of `tink.registry`.
+Formats: OCI image and distribution specifications 1.1. Imports the standard library's HTTP and TLS, so only runtimes
 that need images import this. A container engine pulls by itself; of these it uses the names and the credentials.
 """
 
 from __future__ import annotations
 
-from tink.agent.images.reference import Reference, parse
-from tink.agent.images.registry import ATTEMPTS, Credentials, Registries, retry_backoff
+from tink.agent.images.registry import ATTEMPTS, Registries, how_to_log_in, parse, retry_backoff
 from tink.agent.images.store import Image, ImageStore
 from tink.agent.images.unpack import UnpackError, resolve
+from tink.registry import Credentials, Reference
 
 __all__ = [
     "ATTEMPTS",
@@ -19,6 +20,7 @@ __all__ = [
     "Reference",
     "Registries",
     "UnpackError",
+    "how_to_log_in",
     "parse",
     "resolve",
     "retry_backoff",

@@ -92,17 +92,30 @@ class _Socket:
 class Connection:
     """To `host` over `scheme`, made at once. `local`: whether that may be this machine, or one of its links.
 
-    Raises OSError, RefusedError.
+    `context`: whom to trust over https; None: the system's authorities. `handshake_seconds`: how long is waited for
+    each message of the TLS handshake. Raises OSError, RefusedError.
     """
 
-    def __init__(self, scheme: str, host: str, port: int | None, low_speed: LowSpeedLimit, *, local: bool) -> None:
+    def __init__(
+        self,
+        scheme: str,
+        host: str,
+        port: int | None,
+        low_speed: LowSpeedLimit,
+        *,
+        local: bool,
+        context: ssl.SSLContext | None = None,
+        handshake_seconds: float = TIMEOUT_SECONDS,
+    ) -> None:
         kind = http.client.HTTPConnection if scheme == "http" else http.client.HTTPSConnection
         self._http = kind(host, port or kind.default_port, timeout=TIMEOUT_SECONDS)
         self._low_speed = low_speed
         low_speed.begin()
         self._socket = _connected(host, self._http.port, local=local)
         if scheme != "http":
-            self._socket = _encrypted(self._socket, host)
+            self._socket.settimeout(handshake_seconds)
+            self._socket = _encrypted(self._socket, host, context or ssl.create_default_context())
+            self._socket.settimeout(TIMEOUT_SECONDS)
         self.is_local = bool(_kind(self._socket.getpeername()[0]))
         self._http.sock = _Socket(self._socket, low_speed)
 
@@ -131,9 +144,9 @@ def _kind(address: str) -> str:
     return special_addresses.special(found) if found is not None else ""
 
 
-def _encrypted(sock: socket.socket, host: str) -> ssl.SSLSocket:
+def _encrypted(sock: socket.socket, host: str, context: ssl.SSLContext) -> ssl.SSLSocket:
     try:
-        return ssl.create_default_context().wrap_socket(sock, server_hostname=host)
+        return context.wrap_socket(sock, server_hostname=host)
     except BaseException:
         sock.close()
         raise

@@ -3,58 +3,60 @@
 Blocking calls of the standard library, to be made in a thread; `Session.abort` ends them from another. A session
 belongs to one pull: it holds the connection, the token and the last error.
 
-Authentication: a registry answers 401 with `WWW-Authenticate`; `Basic` is answered with the configured credentials,
-`Bearer` with a token fetched from the realm it names. Credentials go to the one registry they were configured for (and
-the realm it names), never along a redirect to another host. Where it may send us, and how long it may take, is
-`connection`'s.
+`tink.registry` decides: how to answer a 401, which manifest of an index is this machine's. Credentials go to the one
+registry they were configured for (and the realm it names), never along a redirect to another host. Where it may send
+us, and how long it may take, is `connection`'s.
 
-Sources: OCI distribution specification 1.0; Docker registry token authentication.
+An insecure registry is one as Docker means it: HTTPS without a look at the certificate, and plain HTTP if the registry
+does not speak TLS.
+
+Sources: OCI distribution specification 1.1; Docker's daemon options (`insecure-registries`, `certs.d`).
 """
 
 from __future__ import annotations
 
-import base64
 import http.client
 import json
 import logging
 import re
+import socket
 import ssl
 import threading
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from tink.agent.images.connection import Connection, LowSpeedLimit, RefusedError
-from tink.agent.images.reference import DEFAULT_HOST, Reference
-from tink.agent.model import AgentError
+from tink.agent.images.connection import TIMEOUT_SECONDS, Connection, LowSpeedLimit, RefusedError
+from tink.agent.model import ActionError, AgentError, Reason
 from tink.limits.backoff import Backoff
 from tink.printable import printable
+from tink.registry import (
+    MANIFEST_LIMIT_BYTES,
+    MANIFEST_TYPES,
+    Credentials,
+    Login,
+    Reference,
+    RegistryError,
+    credentials_for,
+    host_of,
+)
+from tink.registry import parse as parse_name
 
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 5
+PROBE_SECONDS = 3.0
+"""How long an insecure registry may be silent in the TLS handshake before it is asked over plain HTTP. Some HTTP
+servers wait for the end of a header that never comes."""
 RETRY_AFTER_LIMIT_SECONDS = 60.0
 """How long a registry that says when to come again (Retry-After) is obeyed."""
 CHUNK_BYTES = 128 * 1024
-MANIFEST_LIMIT_BYTES = 4 * 1024 * 1024
-"""The distribution specification's own limit for a manifest."""
-MAX_VALUES = 100_000
-"""Maximum number of values in a manifest or configuration: two bytes of JSON take some 70 bytes in Python."""
-
-MANIFEST_TYPES = (
-    "application/vnd.oci.image.index.v1+json",
-    "application/vnd.oci.image.manifest.v1+json",
-    "application/vnd.docker.distribution.manifest.list.v2+json",
-    "application/vnd.docker.distribution.manifest.v2+json",
-)
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
+_NAME_MISMATCH = frozenset({62, 64})
+"""X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH of OpenSSL."""
+_OUT_OF_DATE = frozenset({9, 10})
+"""X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED."""
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_CHALLENGE_PARAMETER = re.compile(r'(\w+)=(?:"([^"]*)"|([^\s,]+))')
-
-
-class RegistryError(AgentError):
-    """The registry said no, or what it sent is not what it should be; trying again will not help."""
 
 
 class TransientError(AgentError):
@@ -69,36 +71,35 @@ class AbortedError(AgentError):
     """`Session.abort` was called."""
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """A user of the registry `host`."""
-
-    host: str
-    username: str
-    password: str = field(repr=False)
-
-    @property
-    def basic(self) -> str:
-        """The value of an Authorization header."""
-        pair = f"{self.username}:{self.password}".encode()
-        return "Basic " + base64.b64encode(pair).decode()
+def parse(image: str) -> Reference:
+    """Parse the name of an action's image. Raises ActionError."""
+    try:
+        return parse_name(image)
+    except RegistryError as error:
+        raise ActionError(Reason.IMAGE_PULL_FAILED, str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
 class Registries:
-    """What is configured about registries: which are spoken to in plain HTTP, and credentials for one.
+    """The configuration of registries. Hosts may be written as URLs.
 
     `insecure`: hosts, host:port or networks in CIDR notation. As with Docker, this machine itself is always insecure.
+    `credentials`: users, each of a registry or of a path in one. `authorities`: certificates (PEM) that a registry's
+    own may be signed by, besides those of the system; by host[:port]. `plain`: insecure ones, by host[:port], that are
+    known to speak no TLS.
     """
 
     insecure: tuple[str, ...] = ()
-    credentials: Credentials | None = None
+    credentials: tuple[Credentials, ...] = ()
+    authorities: Mapping[str, str] = field(default_factory=dict)
+    plain: tuple[str, ...] = ()
 
     def is_insecure(self, host: str) -> bool:
-        """Whether the registry `host[:port]` is spoken to over plain HTTP."""
+        """Tell whether the registry `host[:port]` may go without TLS or with a certificate that nobody signed."""
         name = host.rpartition(":")[0] if re.search(r":\d+$", host) else host
         name = name.strip("[]")
-        if host in self.insecure or name in self.insecure or name == "localhost":
+        hosts = {host_of(each) for each in self.insecure}
+        if host in hosts or name in hosts or name == "localhost":
             return True
         import ipaddress
 
@@ -116,11 +117,14 @@ class Registries:
                 continue  # a host name, compared above
         return False
 
-    def credentials_for(self, host: str) -> Credentials | None:
-        """The credentials that `host` may see."""
-        if self.credentials and self.credentials.host.rstrip("/") == host:
-            return self.credentials
-        return None
+    def credentials_for(self, reference: Reference) -> Credentials | None:
+        """Return the credentials that the repository of `reference` may see."""
+        return credentials_for(reference, self.credentials)
+
+    def authority_of(self, host: str) -> str:
+        """Return the certificates (PEM) that sign the registry `host[:port]`'s own; empty: the system's alone."""
+        known = {host_of(name).removesuffix(":443"): pem for name, pem in self.authorities.items()}
+        return known.get(host.removesuffix(":443"), "")
 
 
 class Session:
@@ -136,10 +140,15 @@ class Session:
         self.reference = reference
         self._registries = registries
         self._insecure = registries.is_insecure(reference.host)
-        self._credentials = registries.credentials_for(reference.host)
-        host = "registry-1.docker.io" if reference.host == DEFAULT_HOST else reference.host
-        self._base = f"{'http' if self._insecure else 'https'}://{host}/v2/{reference.path}"
-        self._authorization = ""
+        self._credentials = registries.credentials_for(reference)
+        self._login = Login(
+            reference, self._credentials, insecure=self._insecure, remedy=how_to_log_in(reference, registries)
+        )
+        # An insecure registry turns out to speak no TLS when it is connected to; of an edge that is known.
+        self._is_plain = self._is_known_plain = self._insecure and reference.host in registries.plain
+        self._is_doubtful = False
+        self._handshake_seconds = PROBE_SECONDS
+        self._trust: ssl.SSLContext | None = None
         self._aborted = threading.Event()
         self._sleep = sleep or self._aborted.wait
         self._note = note or log.info
@@ -163,7 +172,11 @@ class Session:
 
     def manifest(self, version: str) -> bytes:
         """The manifest or index `version` (tag or digest). Raises RegistryError, TransientError, AbortedError."""
-        return self._retry(lambda: self._manifest(version))
+        return self._retry(lambda: self._read_document(f"/manifests/{version}", "manifest"))
+
+    def config(self, digest: str) -> bytes:
+        """The image configuration `digest`. Raises as `manifest`."""
+        return self._retry(lambda: self._read_document(f"/blobs/{digest}", "configuration"))
 
     def blob(self, digest: str, offset: int) -> tuple[int, Iterator[bytes]]:
         """The bytes of blob `digest` from `offset` on, and where they really begin: 0 if it cannot resume.
@@ -172,7 +185,7 @@ class Session:
         the bytes are read.
         """
         headers = {"Range": f"bytes={offset}-"} if offset else {}
-        response = self._request(f"{self._base}/blobs/{digest}", headers)
+        response = self._request(f"/blobs/{digest}", headers)
         resumed = response.status == 206 and response.getheader("Content-Range", "").startswith(f"bytes {offset}-")
         if response.status not in (200, 206) or (response.status == 206 and not resumed):
             raise self._failure(response, f"blob {digest}")
@@ -198,31 +211,76 @@ class Session:
                 self.retry_pause(backoff, error.wait)
         return attempt()
 
-    def _manifest(self, version: str) -> bytes:
-        response = self._request(f"{self._base}/manifests/{version}", {"Accept": ", ".join(MANIFEST_TYPES)})
+    def _read_document(self, path: str, what: str) -> bytes:
+        response = self._request(path, {"Accept": ", ".join(MANIFEST_TYPES)} if what == "manifest" else {})
         if response.status != 200:
-            raise self._failure(response, "manifest")
+            raise self._failure(response, what)
         return self._read_all(response)
 
-    def _request(self, url: str, headers: Mapping[str, str]) -> http.client.HTTPResponse:
-        """GET `url` with what the registry wants for authentication, following redirects."""
+    @property
+    def _base(self) -> str:
+        scheme = "http" if self._is_plain else "https"
+        return f"{scheme}://{self.reference.api_host}/v2/{self.reference.path}"
+
+    def _request(self, path: str, headers: Mapping[str, str]) -> http.client.HTTPResponse:
+        """GET `path` of the repository with the login that the registry wants, following redirects."""
+        if self._insecure and not self._is_plain:
+            self._find_scheme()
+        url = f"{self._base}{path}"
         response = self._follow(url, headers)
-        if response.status == 401:
-            if self._connected_to != _split(url)[:2]:
-                # Credentials are not for who the registry sends us to, nor for the realm that such a one names.
-                raise RegistryError(f"it redirects to {self._connected_to[1]}, which wants a login of its own")
-            challenge = response.getheader("WWW-Authenticate", "")
-            self.close()  # with the rest of the answer
-            self._authorization = self._authorize(challenge)
+        if response.status == http.client.BAD_REQUEST and self._is_doubtful:
+            # What servers of HTTPS answer to plain HTTP: this one was only slow.
+            self.close()
+            self._is_plain, self._is_doubtful, self._handshake_seconds = False, False, TIMEOUT_SECONDS
+            raise TransientError(f"{self.reference.host}: no answer to TLS in {PROBE_SECONDS:g} s")
+        if response.status != 401:
+            return response
+        if self._connected_to != _split(url)[:2]:
+            # Credentials are not for who the registry sends us to, nor for the realm that such a one names.
+            raise RegistryError(f"it redirects to {self._connected_to[1]}, which wants a login of its own")
+        challenges = response.headers.get_all("WWW-Authenticate") or []
+        self.close()  # with the rest of the answer
+        for _ in self._login.answers(challenges, self._read_token):
             response = self._follow(url, headers)
-        return response
+            if response.status != 401 or self._connected_to != _split(url)[:2]:
+                return response
+            failure = self._failure(response, path[1:].partition("/")[0].removesuffix("s"))
+        raise failure
+
+    def _find_scheme(self) -> None:
+        """Connect to an insecure registry by TLS, or by plain HTTP if it does not speak TLS.
+
+        Raises RegistryError, TransientError, AbortedError.
+        """
+        url = _split(self._base)
+        if self._connection is not None and self._connected_to == url[:2]:
+            return
+        self.check_aborted()
+        self.close()
+        try:
+            self._connect(url, self._handshake_seconds)
+        except OSError as error:
+            self.check_aborted()
+            # The handshake fails with what does not speak TLS. Without a port, plain HTTP is at another one, 80.
+            self._is_doubtful = isinstance(error, TimeoutError) and "handshake" in str(error)
+            is_refused = isinstance(error, ssl.SSLError | ConnectionResetError | BrokenPipeError)
+            if not (is_refused or self._is_doubtful) and (url.port is not None or isinstance(error, socket.gaierror)):
+                raise TransientError(f"{url.netloc}: {_cause(error)}") from error
+            self._is_plain = True
+
+    def _read_token(self, url: str, headers: Mapping[str, str]) -> bytes:
+        self.close()
+        response = self._get(url, headers)
+        if response.status != 200:
+            raise self._failure(response, "token")
+        return self._read_all(response)
 
     def _follow(self, url: str, headers: Mapping[str, str]) -> http.client.HTTPResponse:
         home = _split(url)[:2]
         for _ in range(6):
             extra = {}
-            if self._authorization and _split(url)[:2] == home:
-                extra["Authorization"] = self._authorization
+            if self._login.authorization and _split(url)[:2] == home:
+                extra["Authorization"] = self._login.authorization
             response = self._get(url, {**headers, **extra})
             if response.status not in _REDIRECTS:
                 return response
@@ -252,18 +310,58 @@ class Session:
             self.check_aborted()
             if kept:
                 return self._get(url, headers)  # the registry closed it while a layer was unpacked
+            self._is_plain = self._is_known_plain  # the next attempt looks again for TLS
+            if isinstance(error, ssl.SSLEOFError):  # what a server does that ends, and some that speak no TLS
+                raise TransientError(self._explain_tls(error, parts.netloc)) from error
             if isinstance(error, ssl.SSLError):
-                hint = "" if isinstance(error, ssl.SSLCertVerificationError) else "; is it an insecure registry?"
-                raise RegistryError(f"TLS with {parts.netloc}: {error.reason or error}{hint}") from error
+                raise RegistryError(self._explain_tls(error, parts.netloc)) from error
             raise TransientError(f"{parts.netloc}: {_cause(error)}") from error
 
-    def _connect(self, parts: urllib.parse.SplitResult) -> Connection:
+    def _explain_tls(self, error: ssl.SSLError, where: str) -> str:
+        """Return the reason and the remedy of a TLS failure with the server `where` (host[:port])."""
+        host = self.reference.host
+        insecure = f"name it with --insecure-registry {host}"
+        if not isinstance(error, ssl.SSLCertVerificationError):
+            return f"TLS with {where}: {error.reason or error}; if it is an insecure registry, {insecure}"
+        if error.verify_code in _NAME_MISMATCH:
+            remedy = "use a name that its certificate has"
+        elif error.verify_code in _OUT_OF_DATE:
+            remedy = "renew its certificate, or set the clock of this machine"
+        else:
+            remedy = f"give the edge the certificate that signs it, --registry-ca {host}=FILE"
+        return f"TLS with {where}: {error.verify_message}; {remedy}, or {insecure}"
+
+    def _context(self) -> ssl.SSLContext:
+        """The trust of this session: for the registry, its token service and its storage alike, as with Docker."""
+        if self._trust is None:
+            self._trust = ssl.create_default_context()
+            if self._insecure:
+                self._trust.check_hostname = False
+                self._trust.verify_mode = ssl.CERT_NONE
+            elif authority := self._registries.authority_of(self.reference.host):
+                try:
+                    self._trust.load_verify_locations(cadata=authority)
+                except (ssl.SSLError, ValueError) as error:
+                    raise RegistryError(f"the authority of {self.reference.host} is not PEM: {error}") from error
+                # As Go's clients do: any certificate that is given is an anchor, and Python 3.13's strict rules for
+                # the fields of authorities do not hold.
+                self._trust.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+                self._trust.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        return self._trust
+
+    def _connect(self, parts: urllib.parse.SplitResult, handshake_seconds: float = TIMEOUT_SECONDS) -> Connection:
         """Connect to the registry itself, or to where it sends us. Raises OSError, RegistryError."""
         where = (parts.scheme, parts.netloc)
         at_home = where == _split(self._base)[:2]
         try:
             made = Connection(
-                parts.scheme, parts.hostname or "", parts.port, self._low_speed, local=at_home or self._local
+                parts.scheme,
+                parts.hostname or "",
+                parts.port,
+                self._low_speed,
+                local=at_home or self._local,
+                context=self._context() if parts.scheme == "https" else None,
+                handshake_seconds=handshake_seconds,
             )
         except RefusedError as error:
             raise RegistryError(str(error)) from error
@@ -296,36 +394,7 @@ class Session:
         response.read()  # nothing: else the next request on this connection is made twice
         return bytes(content)
 
-    def _authorize(self, challenge: str) -> str:
-        """The Authorization header that `challenge` asks for."""
-        scheme, _, rest = challenge.partition(" ")
-        parameters = {name: quoted or bare for name, quoted, bare in _CHALLENGE_PARAMETER.findall(rest)}
-        if scheme.lower() == "basic":
-            if not self._credentials:
-                raise RegistryError(f"it wants a user and password; {self._how_to_log_in()}")
-            if self._authorization:
-                raise RegistryError(f"it refuses the user {self._credentials.username}")
-            return self._credentials.basic
-        realm = parameters.get("realm", "")
-        if scheme.lower() != "bearer" or not realm:
-            raise RegistryError(f"it asks for an authentication that is unknown here: {_shown(challenge)}")
-        if not self._insecure and not realm.startswith("https://"):
-            raise RegistryError(f"its token service {_shown(realm)} is not https")
-        query = {"scope": f"repository:{self.reference.path}:pull"}
-        if "service" in parameters:
-            query["service"] = parameters["service"]
-        headers = {"Authorization": self._credentials.basic} if self._credentials else {}
-        separator = "&" if "?" in realm else "?"
-        response = self._get(realm + separator + urllib.parse.urlencode(query), headers)
-        if response.status != 200:
-            raise self._failure(response, "token")
-        answer = json_object(self._read_all(response), "token answer")
-        token = answer.get("token") or answer.get("access_token")
-        if not isinstance(token, str) or not re.fullmatch(r"[\x21-\x7e]+", token):
-            raise RegistryError("its token service sent no token")
-        return f"Bearer {token}"
-
-    def _failure(self, response: http.client.HTTPResponse, what: str) -> AgentError:
+    def _failure(self, response: http.client.HTTPResponse, what: str) -> RegistryError | TransientError:
         """The error that `response` means for `what` was asked for."""
         status = response.status
         try:
@@ -344,14 +413,11 @@ class Session:
         if status in _TRANSIENT:
             return TransientError(_shown(text), _seconds(response.getheader("Retry-After", "")))
         text = _shown(text)
-        if status in (401, 403) and not self._credentials:
-            text += f"; if it is private, {self._how_to_log_in()}"
+        if status in (401, 403) and self._credentials:
+            text += f"; it refuses the user {_shown(self._credentials.username)}"
+        elif status in (401, 403):
+            text += f"; if it is private, {how_to_log_in(self.reference, self._registries)}"
         return RegistryError(text)
-
-    def _how_to_log_in(self) -> str:
-        given = self._registries.credentials
-        others = f" (the credentials given are for {_shown(given.host)})" if given else ""
-        return f"boot with docker_registry={self.reference.host}, registry_username= and registry_password={others}"
 
     def check_aborted(self) -> None:
         """Raise AbortedError if the pull was stopped."""
@@ -381,17 +447,11 @@ def _seconds(retry_after: str) -> float:
     return min(float(retry_after), RETRY_AFTER_LIMIT_SECONDS) if re.fullmatch(r"[0-9]{1,9}", retry_after) else 0.0
 
 
-def json_object(content: bytes, what: str) -> dict[str, Any]:
-    """Parse `content`, a JSON object that messages call `what`. Raises RegistryError."""
-    if sum(map(content.count, (b",", b"[", b"{"))) > MAX_VALUES:
-        raise RegistryError(f"its {what} has more than {MAX_VALUES} values")
-    try:
-        value = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise RegistryError(f"its {what} is not JSON") from error
-    if not isinstance(value, dict):
-        raise RegistryError(f"its {what} is not a JSON object")
-    return value
+def how_to_log_in(reference: Reference, registries: Registries) -> str:
+    """Return the remedy for a login that the registry of `reference` wants."""
+    others = ", ".join(_shown(each.scope) for each in registries.credentials)
+    note = f" (the credentials given are for {others})" if others else ""
+    return f"boot with docker_registry={reference.host}, registry_username= and registry_password={note}"
 
 
 def _cause(error: Exception) -> str:

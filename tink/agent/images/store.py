@@ -18,7 +18,6 @@ import hashlib
 import json
 import logging
 import os
-import platform
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -26,26 +25,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tink.agent.images.reference import Reference, is_digest, parse
 from tink.agent.images.registry import (
     ATTEMPTS,
-    MANIFEST_LIMIT_BYTES,
     AbortedError,
     Registries,
-    RegistryError,
     Session,
     TransientError,
-    json_object,
+    parse,
     retry_backoff,
 )
 from tink.agent.images.unpack import Budget, OutOfSpaceError, UnpackError, apply_layer
 from tink.agent.model import ActionError, AgentError, Reason
 from tink.agent.output import PullProgress, thread_safe_sink
+from tink.registry import (
+    MANIFEST_LIMIT_BYTES,
+    Reference,
+    RegistryError,
+    is_digest,
+    is_made_for,
+    json_object,
+    own_platform,
+    resolve,
+)
 from tink.waiting import done_before
 
 log = logging.getLogger(__name__)
 
-ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386", "riscv64": "riscv64"}
 LAYER_LIMIT = 256
 PROGRESS_BYTES = 64 * 1024
 """What a transfer must bring before it breaks for that not to count as another vain attempt."""
@@ -64,7 +69,10 @@ class Image:
 
 
 class ImageStore:
-    """The images under `state_dir`, and how new ones get there. One pull at a time."""
+    """The images under `state_dir`, and how new ones get there. One pull at a time.
+
+    `architecture`: the processor, with its variant (`arm/v7`); None: this machine's.
+    """
 
     def __init__(
         self,
@@ -77,7 +85,7 @@ class ImageStore:
         self._images = state_dir / "images"
         self._work = state_dir / "pulls"
         self._registries = registries
-        self._architecture = architecture or ARCHITECTURES.get(platform.machine(), platform.machine())
+        self._architecture = architecture or own_platform()
         self._sleep = sleep
         self._by_name: dict[str, str] = {}
 
@@ -113,7 +121,7 @@ class ImageStore:
             self._by_name[image] = work.result()
         except AbortedError:
             return
-        except AgentError as error:
+        except (AgentError, RegistryError) as error:
             if self._is_here(image):
                 progress.note(f"cannot be pulled ({error}); the copy of the last pull is used")
                 return
@@ -166,7 +174,7 @@ class _Pull:
         self._total = 0
 
     def run(self) -> str:
-        """The name of the image's directory. Raises AgentError, OSError."""
+        """The name of the image's directory. Raises AgentError, RegistryError, OSError."""
         try:
             digest, manifest = self._select()
             name = digest.partition(":")[2]
@@ -186,31 +194,11 @@ class _Pull:
             self._session.close()
 
     def _select(self) -> tuple[str, dict[str, Any]]:
-        """The digest and content of the manifest for this machine, through an index if there is one."""
-        digest, manifest = self._manifest(self._reference.version)
-        if not isinstance(manifest.get("manifests"), list):
-            return digest, manifest
-        offered = []
-        for descriptor in manifest["manifests"]:
-            described = descriptor.get("platform") if isinstance(descriptor, dict) else None
-            described = described if isinstance(described, dict) else {}
-            offered.append(f"{described.get('os')}/{described.get('architecture')}")
-            if described.get("os") == "linux" and described.get("architecture") == self._architecture:
-                return self._manifest(_blob(descriptor).digest)
-        wanted = f"linux/{self._architecture}"
-        raise RegistryError(
-            f"there is none for this machine, {wanted}; there is {', '.join(offered[:10]) or 'nothing'}"
-        )
-
-    def _manifest(self, version: str) -> tuple[str, dict[str, Any]]:
+        """The digest and content of the manifest for this machine, through indexes if there are any."""
         self._progress.waits_for(self._reference.host)
-        content = self._session.manifest(version)
+        found = resolve(self._reference.version, self._session.manifest, self._session.config, own=self._architecture)
         self._progress.waits_for("")
-        algorithm = "sha512" if version.startswith("sha512:") else "sha256"
-        digest = f"{algorithm}:{hashlib.new(algorithm, content).hexdigest()}"
-        if is_digest(version) and digest != version:
-            raise RegistryError(f"manifest {version}: what the registry sent has the digest {digest}")
-        return digest, json_object(content, "manifest")
+        return found
 
     def _fetch(self, manifest: dict[str, Any], directory: Path) -> None:
         layers = manifest.get("layers")
@@ -244,8 +232,8 @@ class _Pull:
         path = scratch / "config"
         self._download(blob, path, counted=False)
         config = json_object(path.read_bytes(), "configuration")
-        made_for = config.get("architecture")
-        if made_for and made_for != self._architecture:
+        if not is_made_for(self._architecture, config):
+            made_for = config.get("architecture")
             log.warning(
                 "image %s: says that it is for %s; this machine is %s", self._image, made_for, self._architecture
             )

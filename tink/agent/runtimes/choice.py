@@ -8,6 +8,7 @@ slow machine, and the OSIE has no aiohttp at all.
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tink.agent.model import SettingsError
@@ -15,7 +16,7 @@ from tink.agent.runtimes.protocol import Runtime
 from tink.agent.settings import AgentSettings
 
 if TYPE_CHECKING:
-    from tink.agent.images import Registries
+    from tink.agent.images import Credentials, Registries
 
 
 def make_runtime(settings: AgentSettings) -> Runtime:
@@ -48,7 +49,23 @@ def _docker_runtime(settings: AgentSettings) -> Runtime:
 def _registries(settings: AgentSettings) -> Registries:
     from tink.agent.images import Credentials, Registries
 
-    credentials = None
+    credentials: tuple[Credentials, ...] = ()
     if settings.registry_username:
-        credentials = Credentials(settings.docker_registry, settings.registry_username, settings.registry_password)
-    return Registries(settings.insecure_registries, credentials)
+        user = Credentials(settings.docker_registry, settings.registry_username, settings.registry_password)
+        credentials = (user,)
+    if settings.registry_config is not None:
+        credentials += _configured(settings.registry_config)
+    return Registries(
+        settings.insecure_registries, credentials, settings.registry_authorities, settings.plain_registries
+    )
+
+
+def _configured(path: Path) -> tuple[Credentials, ...]:
+    from tink.registry import RegistryError, read_config
+
+    try:
+        return read_config(path.read_bytes())
+    except OSError as error:
+        raise SettingsError(f"registry config: {path}: {error.strerror}") from error
+    except RegistryError as error:
+        raise SettingsError(f"registry config: {path}: {error}") from error

@@ -177,13 +177,13 @@ def _end(flag: str, found: Iterable[x509.Certificate]) -> datetime:
     return min(ends) if flag == "--grpc-tls-cert" else max(ends)
 
 
-def authority_of(files: TlsFiles | None, ca: Path | None) -> bytes:
+def authority_of(files: TlsFiles | None, ca: Path | None, flag: str = "--grpc-tls-ca") -> bytes:
     """What clients are told to trust the server by, in PEM: what `ca` has, or else the last certificate of the chain.
 
-    Empty where there is neither. Raises TlsError.
+    Empty where there is neither. `flag` names `ca` in messages. Raises TlsError.
     """
     if ca is not None:
-        found = _certificates(ca, "--grpc-tls-ca", _read(ca, "--grpc-tls-ca"))
+        found = _certificates(ca, flag, _read(ca, flag))
     elif files is not None:
         found = _certificates(files.certificate, "--grpc-tls-cert", _read(files.certificate, "--grpc-tls-cert"))[-1:]
     else:

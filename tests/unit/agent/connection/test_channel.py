@@ -21,7 +21,8 @@ from tests.ports import free_port
 from tests.support.objects import MAC
 from tests.support.virtual_time import turns
 from tests.waiting import until
-from tink.agent.connection.channel import connect, fetch_pinned
+from tink.agent.connection import channel
+from tink.agent.connection.channel import connect, fetch_pinned, registry_authorities
 from tink.agent.connection.sockets import probe_often
 from tink.agent.model import SettingsError
 from tink.agent.settings import AgentSettings
@@ -183,6 +184,32 @@ async def test_an_agent_that_is_asked_to_end_does_not_wait_for_the_authority(tmp
     await turns(5)
     end.set()
     assert await connecting is None
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b'{"reg.example": "PEM", "x": 7}', {"reg.example": "PEM", "own.example": "own"}),
+        (b"[]", {"own.example": "own"}),
+        (b"[" * 100_000, {"own.example": "own"}),
+    ],
+)
+async def test_authorities_of_registries_are_those_of_the_edge_and_of_files(web, tmp_path, content, expected):
+    root, url, _ = web
+    (root / "ca.pem").write_bytes(content)
+    (tmp_path / "own").write_text("own")
+    pinned = f"{url}#sha256={hashlib.sha256(content).hexdigest()}"
+    more = {"registry_ca_url": pinned, "registry_cas": (("own.example", tmp_path / "own"),)}
+    settings = AgentSettings(MAC, "127.0.0.1:1", state_dir=tmp_path, **more)
+    assert await registry_authorities(settings, asyncio.Event()) == expected
+
+
+async def test_agent_starts_without_authorities_of_registries_that_do_not_come(tmp_path, monkeypatch, caplog):
+    pinned = f"http://127.0.0.1:1/registries.json#sha256={'0' * 64}"
+    settings = AgentSettings(MAC, "127.0.0.1:1", state_dir=tmp_path, registry_ca_url=pinned)
+    monkeypatch.setattr(channel, "_REGISTRY_CA_SECONDS", 0.0)
+    assert await registry_authorities(settings, asyncio.Event()) == {}
+    assert "only those of this system are trusted" in caplog.text
 
 
 async def test_a_client_certificate_that_is_missing_is_named(tmp_path):

@@ -13,57 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from tink.agent.images import reference, store
-from tink.agent.images.reference import Reference, parse
-from tink.agent.images.registry import (
-    AbortedError,
-    Registries,
-    RegistryError,
-    Session,
-    json_object,
-    retry_backoff,
-)
+from tink.agent.images import store
+from tink.agent.images.registry import AbortedError, Registries, Session, parse, retry_backoff
 from tink.agent.images.store import _blob, available_memory, file_system_of
 from tink.agent.images.unpack import Budget, OutOfSpaceError, UnpackError, apply_layer
-from tink.agent.model import ActionError, AgentError
-
-DIGEST = "sha256:" + "a" * 64
-
-
-@pytest.mark.parametrize(
-    ("image", "reference"),
-    [
-        ("busybox", Reference("docker.io", "library/busybox", "latest")),
-        ("busybox:1.36", Reference("docker.io", "library/busybox", "1.36")),
-        ("acme/tool", Reference("docker.io", "acme/tool", "latest")),
-        ("docker.io/busybox", Reference("docker.io", "library/busybox", "latest")),
-        (
-            "quay.io/tinkerbell/actions/image2disk:latest",
-            Reference("quay.io", "tinkerbell/actions/image2disk", "latest"),
-        ),
-        ("172.31.0.1:5000/actions/x:1", Reference("172.31.0.1:5000", "actions/x", "1")),
-        ("localhost/x", Reference("localhost", "x", "latest")),
-        ("[fd00::1]:5000/x:1", Reference("[fd00::1]:5000", "x", "1")),
-        (f"reg.example/x@{DIGEST}", Reference("reg.example", "x", "latest", DIGEST)),
-        (f"reg.example:5000/x:1@{DIGEST}", Reference("reg.example:5000", "x", "1", DIGEST)),
-    ],
-)
-def test_reference(image, reference):
-    assert parse(image) == reference
-    assert parse(image).version == (reference.digest or reference.tag)
+from tink.agent.model import ActionError
+from tink.registry import RegistryError, json_object
 
 
-BAD = ["", "x:a b", "reg.example/x\nHost: evil", "x" * 300, "x@md5:" + "a" * 32]
-BAD += ["Upper", "a//b", "reg.example/", "reg.example/../etc", "x:", "x@sha256:abc"]
-BAD += ["http://reg.example/x", "reg.example:port/x"]
-
-
-@pytest.mark.parametrize("image", BAD)
-def test_bad_name_fails_the_action_with_the_name(image):
-    with pytest.raises(ActionError, match="image ") as caught:
-        parse(image)
+def test_bad_name_fails_the_action_with_the_name():
+    with pytest.raises(ActionError, match="image 'a//b': ") as caught:
+        parse("a//b")
     assert caught.value.reason == "ImagePullFailed"
-    assert repr(image) in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [b"[]", b"{}", b"0", b'""'])
@@ -93,7 +54,7 @@ def test_what_a_manifest_names_without_digest_and_size_is_not_fetched(descriptor
 
 
 def session(pauses: list[float]) -> Session:
-    return Session(reference.parse("127.0.0.1:1/x:1"), Registries(), pauses.append)
+    return Session(parse("127.0.0.1:1/x:1"), Registries(), pauses.append)
 
 
 def test_registry_in_trouble_is_left_alone_for_longer_each_time():
@@ -108,23 +69,6 @@ def test_registry_in_trouble_is_left_alone_for_longer_each_time():
     asking.abort()
     with pytest.raises(AbortedError):
         asking.retry_pause(backoff)
-
-
-@pytest.mark.parametrize("realm", ["http://127.0.0.1:1/token", "http://127.0.0.1:1/token?account=me"])
-def test_token_service_is_asked_at_its_own_address_whatever_stands_in_it(realm, monkeypatch):
-    asked = []
-
-    def get(url, _):
-        asked.append(url)
-        raise AgentError("asked")
-
-    asking = session([])
-    monkeypatch.setattr(asking, "_get", get)
-    with pytest.raises(AgentError, match="asked"):
-        asking._authorize(f'Bearer realm="{realm}"')
-    assert asked[0].startswith(realm)
-    assert asked[0].count("?") == 1
-    assert asked[0][len(realm)] == ("&" if "?" in realm else "?")
 
 
 MOUNTINFO = """\

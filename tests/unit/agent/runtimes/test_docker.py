@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 
 from tests.support.virtual_time import turns
-from tink.agent.images.registry import Credentials, Registries
+from tink.agent.images import Credentials, Registries
 from tink.agent.model import Action, ActionError, Reason, SettingsError
 from tink.agent.output.lines import line_sink
 from tink.agent.runtimes.docker.engine import find_socket
@@ -337,7 +337,7 @@ async def test_earlier_images_of_this_agent_and_no_others_go_when_there_is_no_ro
 
 
 async def test_credentials_are_shown_for_their_registry_only(engine):
-    runtime = await make(engine, Registries((), Credentials("registry.example", "u", "ä")))
+    runtime = await make(engine, Registries((), (Credentials("registry.example", "u", "ä"),)))
     engine.pulls = [[DONE], [DONE]]
     await pulled(runtime)
     await pulled(runtime, "elsewhere.example/x:1")
@@ -359,6 +359,9 @@ async def test_podman_is_told_of_insecure_registries_and_docker_says_whose_list_
     await pulled(podman, "10.1.2.3:5000/x:1")
     assert "POST libpod/images/pull" in engine.asked
     with pytest.raises(ActionError, match="--insecure-registry"):
+        await pulled(podman, "registry.example/x:1")
+    engine.pulls = [(500, "x509: certificate signed by unknown authority")]
+    with pytest.raises(ActionError, match=r"into /etc/containers/certs\.d/registry\.example/ca\.crt"):
         await pulled(podman, "registry.example/x:1")
 
 

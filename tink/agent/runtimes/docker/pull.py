@@ -20,7 +20,7 @@ from typing import Any
 
 from aiodocker import Docker, DockerError
 
-from tink.agent.images import ATTEMPTS, Reference, Registries, parse, retry_backoff
+from tink.agent.images import ATTEMPTS, Reference, Registries, how_to_log_in, parse, retry_backoff
 from tink.agent.model import ActionError, Reason
 from tink.agent.output import PullProgress
 from tink.agent.runtimes.docker.engine import Engine, EngineError, EngineFailure, pull_reports
@@ -118,7 +118,7 @@ class Puller:
         return bool(others)
 
     def _authorization(self, reference: Reference) -> Mapping[str, str]:
-        credentials = self._registries.credentials_for(reference.host)
+        credentials = self._registries.credentials_for(reference)
         if credentials is None:
             return {}
         login = {"username": credentials.username, "password": credentials.password, "serveraddress": reference.host}
@@ -129,11 +129,14 @@ class Puller:
         if "http response to https client" in reason.lower():
             where = "--insecure-registry" if self._engine.is_podman else "insecure-registries of the Docker daemon"
             return f"{reason} ({reference.host} speaks plain HTTP; name it in {where})"
+        if "x509:" in reason.lower():
+            place = "/etc/containers" if self._engine.is_podman else "/etc/docker"
+            return f"{reason} (put the certificate that signs it into {place}/certs.d/{reference.host}/ca.crt)"
         if (
             any(sign in reason.lower() for sign in _UNAUTHORIZED)
-            and self._registries.credentials_for(reference.host) is None
+            and self._registries.credentials_for(reference) is None
         ):
-            return f"{reason} (if it is private, boot with docker_registry=, registry_username= and registry_password=)"
+            return f"{reason} (if it is private, {how_to_log_in(reference, self._registries)})"
         return reason
 
 
