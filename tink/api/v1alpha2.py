@@ -289,9 +289,12 @@ class Action(Model):
         "Command to use when launching the image (its entrypoint).", extra=checked(maxLength=bounds.MAX_TEXT_CHARACTERS)
     )
     args: list[Text] | None = optional(
-        "Arguments passed to the container on launch.", extra=checked(maxItems=bounds.MAX_ARGS)
+        "Arguments passed to the container on launch. Linux takes 131071 bytes of each.",
+        extra=checked(maxItems=bounds.MAX_ARGS),
     )
-    env: dict[str, Text] | None = optional("Environment variables of the container.", extra=_env())
+    env: dict[str, Text] | None = optional(
+        "Environment variables of the container. Linux takes 131071 bytes of each NAME=VALUE.", extra=_env()
+    )
     volumes: list[Volume] | None = optional(
         "Volumes to mount into the container, as {SRC-VOLUME-NAME | SRC-HOST-DIR}:TGT-CONTAINER-DIR:OPTIONS"
         ", e.g. /etc/data:/data:ro.",

@@ -39,6 +39,7 @@ from tink.api.v1alpha2 import (
     as_mapping,
 )
 from tink.controller.settings import ControllerSettings
+from tink.exec_limits import unstartable
 from tink.kube.objects import ObjectReference
 from tink.template import TemplateError
 from tink.workflow import events, machine
@@ -362,6 +363,8 @@ def unusable(workflow: Raw, actions: list[Raw]) -> str | None:
         except ValidationError as error:
             problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
             return f"spec.actions[{index}], rendered: {problems}"
+        if excess := unstartable(action, f"spec.actions[{index}]"):
+            return f"{excess[0]} (rendered)"
         if action.get("reboots") and index + 1 < len(actions):
             return (
                 f"spec.actions[{index}].reboots: only the last action may restart the machine, because nobody is left "
