@@ -435,6 +435,10 @@ class WorkflowStatus(Model):
         "Identifies the Workflow to its agent, where that is not metadata.uid: it was moved here from another API, "
         "where it had this one."
     )
+    creation_version: str | None = optional(
+        "metadata.resourceVersion when a controller first saw the Workflow. It orders the Workflows of a machine that "
+        "were created in one second."
+    )
     last_transitioned: str | None = optional("When state changed last.", extra=TIME)
     state: WorkflowState | None = optional("Current state of the Workflow.")
     message: str | None = optional(

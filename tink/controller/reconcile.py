@@ -219,7 +219,7 @@ def _reconcile(workflow: Raw, hardware: Raw | None, template: Raw | None, contex
 
 def _unprepared(workflow: Raw) -> Raw:
     """As if nothing had been prepared but the conditions; the merge patch puts the new actions in place of the old."""
-    kept = ("id", "conditions", "lastTransitioned")
+    kept = ("id", "conditions", "creationVersion", "lastTransitioned")
     return {**workflow, "status": {key: value for key, value in status_of(workflow).items() if key in kept}}
 
 
@@ -477,14 +477,21 @@ def _release(workflow: Raw, *before: Patch) -> Outcome:
 
 
 def _summarised(workflow: Raw) -> tuple[Patch, ...]:
-    """Complete what a release that did not know `message` has written, or what somebody has written by hand."""
+    """Complete a status that a release without `message` or `creationVersion` has written, or a user by hand."""
     status: Status = dict(status_of(workflow))
     status["message"] = summary(status)
+    if state_of(workflow) is WorkflowState.PENDING:
+        status.setdefault("creationVersion", workflow["metadata"]["resourceVersion"])
     return _status(workflow, status if status != status_of(workflow) else None)
 
 
 def _status(workflow: Raw, status: Status | None) -> tuple[Patch, ...]:
-    return () if status is None else (Patch(status_patch(workflow, status), "status"),)
+    """Write a status. The first one that is not the last records the version of the Workflow (`creation_order`)."""
+    if status is None:
+        return ()
+    if not WorkflowState(status.get("state") or WorkflowState.PENDING).terminal:
+        status = {"creationVersion": workflow["metadata"]["resourceVersion"], **status}
+    return (Patch(status_patch(workflow, status), "status"),)
 
 
 def _finalizers(workflow: Raw, *, present: bool) -> tuple[Patch, ...]:

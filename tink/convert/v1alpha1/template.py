@@ -387,7 +387,7 @@ class _Conversion:
         return found.text
 
     def _startable(self, at: str, text: str, **part: Any) -> None:
-        """Report an argument or a variable that Linux does not take. A `text` above our own bound is reported already."""
+        """Report a text that Linux does not take as argument or variable. Our own bound is checked before."""
         if len(text) > bounds.MAX_TEXT_CHARACTERS:
             return
         for excess in unstartable_template({"spec": {"actions": [part]}}):
