@@ -165,13 +165,14 @@ def creation_order(workflow: Raw) -> tuple[str, int, str]:
     """
     metadata = workflow["metadata"]
     versions = (status_of(workflow).get("creationVersion"), metadata.get("resourceVersion"))
-    version = next((each for each in versions if _is_version(each)), "0")
-    return str(metadata.get("creationTimestamp", "")), int(version), str(metadata["name"])
+    number = next(filter(None, map(_version_number, versions)), 0)
+    return str(metadata.get("creationTimestamp", "")), number, str(metadata["name"])
 
 
-def _is_version(value: object) -> bool:
-    # Bounded: whoever writes the status by hand may write any text, and int() of a long one is slow.
-    return isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 20
+def _version_number(value: object) -> int:
+    # Bounded: a user may have written any text into the status, and int() of a long one is slow.
+    is_number = isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 20
+    return int(str(value)) if is_number else 0
 
 
 def deleted(obj: Raw) -> bool:
