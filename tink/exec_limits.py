@@ -61,6 +61,14 @@ def unstartable_template(template: Any) -> list[Unstartable]:
     return found
 
 
+def text_count(template: Any) -> int:
+    """Return how many arguments and variables a Template has."""
+    spec = _mapping(_mapping(template).get("spec"))
+    actions = spec.get("actions")
+    holders = [spec, *map(_mapping, actions if isinstance(actions, list) else ())]
+    return sum(len(_mapping(holder.get("env"))) + len(_arguments(holder)) for holder in holders)
+
+
 def _literal(holder: Mapping[str, Any]) -> dict[str, Any]:
     """Return the texts of an action that rendering leaves as they are."""
     env = {key: value for key, value in _mapping(holder.get("env")).items() if not _templated(key)}

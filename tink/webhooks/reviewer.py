@@ -34,7 +34,7 @@ from urllib.parse import urlsplit
 from tink.api.annotations import AGENT_ID_ANNOTATION
 from tink.api.mistakes import ELSEWHERE, Reason, Site, hardware_mistakes, osie_mistakes, user_data_mistakes
 from tink.api.v1alpha2 import Raw, as_mapping
-from tink.exec_limits import unstartable_template
+from tink.exec_limits import text_count, unstartable_template
 from tink.kube.objects import NamespacedName, ObjectReference
 from tink.net.special_addresses import carried, parsed, special
 from tink.offload import YAML_WEIGHT, offload
@@ -67,6 +67,8 @@ NAMED_REFERRERS = 3
 MOST_CAUSES = 20
 _LOOKUP_SECONDS = 1.0
 _APART = "agents are told apart by address, token or certificate only; give one of them another id"
+_TEXT_WEIGHT = 64
+"""Cost of measuring an argument or a variable, in bytes of JSON."""
 _CARD_WEIGHT = 512
 """Cost of checking a network interface, in bytes of JSON: each is compared with all networks of the site."""
 
@@ -286,9 +288,12 @@ class Reviewer:
             return ALLOWED  # of a wrong type, which the schema has to say
         except BusyError as error:
             return Verdict(busy=str(error))
-        known = unstartable_template(request.old)
+        known, found = await offload(
+            text_count(template) * _TEXT_WEIGHT,
+            lambda: [unstartable_template(each) for each in (request.old, template)],
+        )
         causes = [_syntax(error) for error in errors]
-        causes += [Cause(one.field, one.message) for one in unstartable_template(template) if one not in known]
+        causes += [Cause(one.field, one.message) for one in found if one not in known]
         return Verdict(tuple(causes[:MOST_CAUSES]))
 
     async def _workflow(self, request: Request) -> Verdict:
