@@ -288,10 +288,8 @@ class Reviewer:
             return ALLOWED  # of a wrong type, which the schema has to say
         except BusyError as error:
             return Verdict(busy=str(error))
-        known, found = await offload(
-            text_count(template) * _TEXT_WEIGHT,
-            lambda: [unstartable_template(each) for each in (request.old, template)],
-        )
+        size = text_count(template) * _TEXT_WEIGHT
+        known, found = await offload(size, lambda: [unstartable_template(each) for each in (request.old, template)])
         causes = [_syntax(error) for error in errors]
         causes += [Cause(one.field, one.message) for one in found if one not in known]
         return Verdict(tuple(causes[:MOST_CAUSES]))
