@@ -74,6 +74,12 @@ def record_gnostic() -> None:
     _write(file, APISERVER / "data" / "gnostic" / "main.go", document)
 
 
+def record_columns() -> None:
+    """Record what the API server shows in printer columns. To add a case, write its type and path into the file."""
+    file = APISERVER / "data" / "columns.json"
+    _write(file, APISERVER / "data" / "columns" / "main.go", file.read_text())
+
+
 def record_client_go() -> None:
     """Record what client-go sends as protobuf, and what its recorder of Events sends."""
     for name in ("client_go", "client_go_recorder"):
@@ -98,7 +104,7 @@ ASKED: dict[str, tuple[Callable[[Path], None], str]] = {
     "webhooks": (webhooks.record, "AlwaysAllow"),
 }
 """By subject: the function that records it, and the authorization mode of its kube-apiserver."""
-COMPUTED = {"cel": record_cel, "client-go": record_client_go, "gnostic": record_gnostic}
+COMPUTED = {"cel": record_cel, "client-go": record_client_go, "columns": record_columns, "gnostic": record_gnostic}
 
 
 def main() -> None:

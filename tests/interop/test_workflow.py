@@ -238,6 +238,22 @@ async def test_workflows_run_one_after_the_other_in_the_order_of_their_creation(
     assert order == uids
 
 
+async def test_order_within_a_second_holds_if_all_were_down_at_the_creation_and_restart_later(
+    make_stack: Callable[..., Any],
+) -> None:
+    first = await make_stack()
+    await first.furnish()
+    await first.stop()
+    names = ("z-wipe", "m-check", "a-install")
+    uids = [(await first.workflow(name))["metadata"]["uid"] for name in names]
+    second = await make_stack()
+    for name in names:
+        await second.until("Pending", name)
+    await second.stop()
+    agent = await (await make_stack()).agent()
+    assert [(await agent.reaches("succeeded", "succeeded")).workflow_id for _ in names] == uids
+
+
 async def test_objects_may_be_applied_in_any_order_and_a_template_error_is_seen_on_the_workflow(
     make_stack: Callable[..., Any],
 ) -> None:

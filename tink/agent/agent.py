@@ -47,6 +47,7 @@ from tink.agent.model import (
 from tink.agent.output import Output, OutputSender
 from tink.agent.runtimes import Runtime, make_runtime, run_child
 from tink.agent.settings import AgentSettings
+from tink.exec_limits import unstartable
 from tink.waiting import done_before
 
 log = logging.getLogger(__name__)
@@ -362,7 +363,8 @@ def _raise_if_refused(run: RunAction, acknowledged: bool | None) -> None:
 
 
 def check(action: Action) -> None:
-    """Raise ActionError for what no runtime could do: a NUL byte in a string, "=" in the name of a variable."""
+    """Raise ActionError for what no runtime can do: a NUL character in a text, "=" in the name of a variable, or more
+    bytes than execve(2) takes."""
     texts = {"image": (action.image,), "cmd": (action.cmd,), "args": action.args, "volumes": action.volumes}
     texts["env"] = (*action.env.keys(), *action.env.values())
     texts["namespaces"] = (action.pid_namespace, action.network_namespace)
@@ -373,6 +375,8 @@ def check(action: Action) -> None:
         if not key or "=" in key:
             message = f"action {action.name}: env: {key!r} cannot be the name of a variable"
             raise ActionError(Reason.INVALID_ACTION, message)
+    if excess := unstartable({"cmd": action.cmd, "args": action.args, "env": action.env}, action.name):
+        raise ActionError(Reason.INVALID_ACTION, f"action {excess[0]}")
 
 
 async def run_agent(settings: AgentSettings) -> None:

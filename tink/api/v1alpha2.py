@@ -289,9 +289,12 @@ class Action(Model):
         "Command to use when launching the image (its entrypoint).", extra=checked(maxLength=bounds.MAX_TEXT_CHARACTERS)
     )
     args: list[Text] | None = optional(
-        "Arguments passed to the container on launch.", extra=checked(maxItems=bounds.MAX_ARGS)
+        "Arguments passed to the container on launch. Linux takes 131071 bytes of each.",
+        extra=checked(maxItems=bounds.MAX_ARGS),
     )
-    env: dict[str, Text] | None = optional("Environment variables of the container.", extra=_env())
+    env: dict[str, Text] | None = optional(
+        "Environment variables of the container. Linux takes 131071 bytes of each NAME=VALUE.", extra=_env()
+    )
     volumes: list[Volume] | None = optional(
         "Volumes to mount into the container, as {SRC-VOLUME-NAME | SRC-HOST-DIR}:TGT-CONTAINER-DIR:OPTIONS"
         ", e.g. /etc/data:/data:ro.",
@@ -431,6 +434,10 @@ class WorkflowStatus(Model):
     id: str | None = optional(
         "Identifies the Workflow to its agent, where that is not metadata.uid: it was moved here from another API, "
         "where it had this one."
+    )
+    creation_version: str | None = optional(
+        "metadata.resourceVersion when a controller first saw the Workflow. It orders the Workflows of a machine that "
+        "were created in one second."
     )
     last_transitioned: str | None = optional("When state changed last.", extra=TIME)
     state: WorkflowState | None = optional("Current state of the Workflow.")

@@ -54,7 +54,7 @@ class Core:
         self.lists = Lists(store, self._broadcaster)
         """Lists and watches."""
         self._lifecycle = Lifecycle(store, self.registry, self.verbs, now)
-        self._garbage_collector = GarbageCollector(store, self.registry, self.verbs)
+        self._garbage_collector = GarbageCollector(store, self.registry, self.verbs, now)
         self._schemas: dict[str, tuple[bytes, int]] = {}
 
     def start_controllers(self) -> list[asyncio.Task[None]]:

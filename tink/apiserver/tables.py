@@ -8,14 +8,14 @@ finds, dates as the time since then.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import orjson
-
-from tink.schema import compile_path
+from tink.golang import marshal, strconv
+from tink.schema import Byte, JSONPathError, compile_path
 
 Cell = Callable[[Mapping[str, Any], datetime], Any]
 """From an object and the time now to what the cell shows."""
@@ -96,17 +96,20 @@ def human(seconds: float) -> str:
 
 def printer_column(definition: Mapping[str, Any]) -> Column:
     """Compile one of `additionalPrinterColumns`. Raises JSONPathError."""
-    find = compile_path(definition["jsonPath"])
-    kind = definition["type"]
+    path, kind = definition["jsonPath"], definition["type"]
+    find = compile_path(path)
 
     def cell(obj: Mapping[str, Any], now: datetime) -> Any:
-        values = find(obj)
+        try:
+            values = find(obj)
+        except JSONPathError:  # the object has another shape than the path asks for
+            return None
         return _show(values[0], kind, now) if values else None
 
     return Column(
         definition["name"],
         cell,
-        definition.get("description", ""),
+        definition.get("description") or f"Custom resource definition column (in JSONPath format): {path}",
         kind,
         definition.get("format", ""),
         definition.get("priority", 0),
@@ -114,18 +117,44 @@ def printer_column(definition: Mapping[str, Any]) -> Column:
 
 
 def _show(value: Any, kind: str, now: datetime) -> Any:
+    """Show a value in a column of this type (tableconvertor.go, ConvertToTable and cellForJSONValue)."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool | Byte)
     match kind:
-        case "date":
-            return since(value, now)
         case "string":
-            return value if isinstance(value, str) else None if value is None else orjson.dumps(value).decode()
-        case "integer":
-            return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-        case "number":
-            return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-        case "boolean":
-            return value if isinstance(value, bool) else None
+            return _text(value)
+        case "date" if isinstance(value, str):
+            return _date(value, now)
+        case "integer" if is_number:
+            # Go gives this number for a float that is no int64 (amd64).
+            return int(value) if -(1 << 63) <= value < 1 << 63 else -(1 << 63)
+        case "number" if is_number:
+            # As encoding/json writes a float64: 5, not 5.0.
+            return int(value) if float(value).is_integer() and abs(value) < 1 << 53 else float(value)
+        case "boolean" if isinstance(value, bool):
+            return value
     return None
+
+
+def _text(value: Any) -> str:
+    """Write a value as PrintResults of client-go, util/jsonpath."""
+    if value is None:
+        return "<no value>"
+    if isinstance(value, dict | list):
+        return marshal(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return strconv.format_float(value, "g") if isinstance(value, float) else str(value)
+
+
+# Go's time.RFC3339. `fromisoformat` takes more, such as 20261121T110000Z.
+_RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d([.,]\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
+
+
+def _date(value: str, now: datetime) -> str:
+    """Write the time since a timestamp (apimachinery, Time.UnmarshalQueryParameter, ConvertToHumanReadableDateType)."""
+    if value in ("", "null", "0001-01-01T00:00:00Z"):
+        return "<unknown>"
+    return since(value, now) if _RFC3339.fullmatch(value) else "<invalid>"
 
 
 def row(obj: Mapping[str, Any], columns: Sequence[Column], now: datetime, include: str) -> dict[str, Any]:

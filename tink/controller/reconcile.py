@@ -39,6 +39,7 @@ from tink.api.v1alpha2 import (
     as_mapping,
 )
 from tink.controller.settings import ControllerSettings
+from tink.exec_limits import unstartable
 from tink.kube.objects import ObjectReference
 from tink.template import TemplateError
 from tink.workflow import events, machine
@@ -218,7 +219,7 @@ def _reconcile(workflow: Raw, hardware: Raw | None, template: Raw | None, contex
 
 def _unprepared(workflow: Raw) -> Raw:
     """As if nothing had been prepared but the conditions; the merge patch puts the new actions in place of the old."""
-    kept = ("id", "conditions", "lastTransitioned")
+    kept = ("id", "conditions", "creationVersion", "lastTransitioned")
     return {**workflow, "status": {key: value for key, value in status_of(workflow).items() if key in kept}}
 
 
@@ -362,6 +363,8 @@ def unusable(workflow: Raw, actions: list[Raw]) -> str | None:
         except ValidationError as error:
             problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
             return f"spec.actions[{index}], rendered: {problems}"
+        if excess := unstartable(action, f"spec.actions[{index}]"):
+            return f"{excess[0]} (rendered)"
         if action.get("reboots") and index + 1 < len(actions):
             return (
                 f"spec.actions[{index}].reboots: only the last action may restart the machine, because nobody is left "
@@ -474,14 +477,21 @@ def _release(workflow: Raw, *before: Patch) -> Outcome:
 
 
 def _summarised(workflow: Raw) -> tuple[Patch, ...]:
-    """Complete what a release that did not know `message` has written, or what somebody has written by hand."""
+    """Complete a status that a release without `message` or `creationVersion` has written, or a user by hand."""
     status: Status = dict(status_of(workflow))
     status["message"] = summary(status)
+    if state_of(workflow) is WorkflowState.PENDING:
+        status.setdefault("creationVersion", workflow["metadata"]["resourceVersion"])
     return _status(workflow, status if status != status_of(workflow) else None)
 
 
 def _status(workflow: Raw, status: Status | None) -> tuple[Patch, ...]:
-    return () if status is None else (Patch(status_patch(workflow, status), "status"),)
+    """Write a status. The first one that is not the last records the version of the Workflow (`creation_order`)."""
+    if status is None:
+        return ()
+    if not WorkflowState(status.get("state") or WorkflowState.PENDING).terminal:
+        status = {"creationVersion": workflow["metadata"]["resourceVersion"], **status}
+    return (Patch(status_patch(workflow, status), "status"),)
 
 
 def _finalizers(workflow: Raw, *, present: bool) -> tuple[Patch, ...]:

@@ -7,7 +7,7 @@ Kubernetes.
 """
 
 from tink.golang import fmt, strconv, values
-from tink.golang.json_values import MAX_SHOWN, bad_value, cut, json_kind, number, to_json
+from tink.golang.json_values import MAX_SHOWN, bad_value, cut, json_kind, marshal, number, to_json
 from tink.golang.strconv import quote
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "cut",
     "fmt",
     "json_kind",
+    "marshal",
     "number",
     "quote",
     "strconv",

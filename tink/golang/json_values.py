@@ -34,6 +34,19 @@ def to_json(value: Any) -> str:
     return _ESCAPED_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
+def marshal(value: Any) -> str:
+    """Write a value as json.Marshal does: as `to_json`, with keys in order, and numbers as short as they can be."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{to_json(key)}:{marshal(value[key])}" for key in sorted(value)) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(marshal, value)) + "]"
+    if not isinstance(value, float):
+        return to_json(value)
+    usual = not value or 1e-6 <= abs(value) < 1e21
+    # encode.go, floatEncoder: 1e-07 is written as 1e-7.
+    return re.sub(r"e([+-])0", r"e\1", format_float(value, "f" if usual else "e"))
+
+
 def _sorted(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _sorted(value[key]) for key in sorted(value)}

@@ -52,7 +52,8 @@ def byte_length(text: str) -> int:
 
 
 def unquote(literal: str) -> str:
-    """The value of a "..." or `...` literal. Raises ValueError("invalid syntax"), as Go's strconv.Unquote."""
+    """The value of a "..." or `...` literal, or of a text in '...' (client-go, jsonpath.UnquoteExtend). Raises
+    ValueError("invalid syntax"), as Go's strconv.Unquote."""
     if literal[0] == "`":
         return literal[1:-1].replace("\r", "")
     body = literal[1:-1]
@@ -61,7 +62,7 @@ def unquote(literal: str) -> str:
     out = bytearray()
     at = 0
     while at < len(body):
-        code, multibyte, at = _unquote_one(body, at, '"')
+        code, multibyte, at = _unquote_one(body, at, literal[0])
         if code < 0x80 or not multibyte:
             out.append(code)
         else:

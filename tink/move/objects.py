@@ -1,8 +1,8 @@
 """What becomes of one object on its way to another API. Pure.
 
-What the API itself gives does not come along: uid, resourceVersion, generation, creation time, managed fields. So owner
-references name the owner's new uid, as with `clusterctl move`; what a status says of the generation is said of the new
-one; and a Workflow that its agent may know by its uid keeps that as `status.id`.
+What the API itself gives does not come along: uid, resourceVersion, generation, creation time and order, managed
+fields. So owner references name the owner's new uid, as with `clusterctl move`; what a status says of the generation is
+said of the new one; and a Workflow that its agent may know by its uid keeps that as `status.id`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tink.api.annotations import (
 )
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.kube.objects import NamespacedName
-from tink.workflow.status import actions_of, outdated, status_of
+from tink.workflow.status import actions_of, creation_order, outdated, status_of
 
 _MARKS = (PAUSED_ANNOTATION, ORIGIN_ANNOTATION)
 _BY_THE_API = ("apiVersion", "kind", "metadata", "status")
@@ -69,6 +69,7 @@ def status_at_target(obj: Raw, generation: int) -> Raw:
     status = dict(status_of(obj))
     if obj["kind"] != "Workflow" or not status:
         return status
+    status.pop("creationVersion", None)  # a number of the source's API, which orders nothing at the target
     if actions_of(status) and "id" not in status:
         status["id"] = obj["metadata"]["uid"]
     if "observedGeneration" in status:
@@ -118,7 +119,7 @@ def ranks(workflows: Iterable[Raw]) -> list[list[Raw]]:
     """Workflows in groups to be created one after the other: of one machine the older first, as they run there."""
     seen: dict[tuple[str, str], int] = {}
     groups: list[list[Raw]] = []
-    for workflow in sorted(workflows, key=_age):
+    for workflow in sorted(workflows, key=creation_order):
         machine = (
             workflow["metadata"].get("namespace", ""),
             str(as_mapping(as_mapping(workflow.get("spec")).get("hardwareRef")).get("name")),
@@ -127,7 +128,3 @@ def ranks(workflows: Iterable[Raw]) -> list[list[Raw]]:
         groups[rank:] = groups[rank:] or [[]]
         groups[rank].append(workflow)
     return groups
-
-
-def _age(workflow: Raw) -> tuple[str, str]:
-    return str(workflow["metadata"].get("creationTimestamp", "")), workflow["metadata"]["name"]

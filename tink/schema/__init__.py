@@ -21,7 +21,7 @@ from tink.schema.checker import (
 )
 from tink.schema.client_config import REVIEW_VERSIONS, ClientConfig, check_client, check_review_versions
 from tink.schema.field_errors import FieldError, invalid_whole, quote
-from tink.schema.jsonpath import JSONPathError, compile_path
+from tink.schema.jsonpath import Byte, JSONPathError, compile_path
 from tink.schema.match_conditions import ConditionError, Conditions, compile_condition
 from tink.schema.outcome import CompiledSchema, Outcome, Path, TooMuchAddedError
 from tink.schema.structs import MistypedError
@@ -31,6 +31,7 @@ from tink.schema.values import Raw, deep_copy
 
 __all__ = [
     "REVIEW_VERSIONS",
+    "Byte",
     "Checker",
     "ClientConfig",
     "CompiledSchema",

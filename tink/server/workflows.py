@@ -22,7 +22,7 @@ from tink.kube.cache import Archive
 from tink.kube.objects import NamespacedName
 from tink.workflow import ended
 from tink.workflow.guards import paused, unconfirmed
-from tink.workflow.status import name_of, parse_timestamp, status_of
+from tink.workflow.status import creation_order, name_of, parse_timestamp, status_of
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ Lookup = Callable[[str, str], Raw | None]
 class _Entry:
     workflow: Raw
     hardware: NamespacedName | None
-    order: tuple[str, int]
+    order: tuple[str, int, str]
     ahead: bool = False
     """Whether it is an answer to a call of ours, which the informer has yet to hear of."""
 
@@ -65,7 +65,6 @@ class WorkflowIndex:
         self._unconfirmed = Archive()
         """Of these, the uids of those whose agents may run them still, one after the other, by Hardware."""
         self._gone: OrderedDict[str, str] = OrderedDict()
-        self._seen = 0
 
     def apply(self, workflow: Raw) -> None:
         """Take in a Workflow that was added or changed, unless what is known of it is newer."""
@@ -96,7 +95,7 @@ class WorkflowIndex:
         self._take_out(uid, hardware)
         old = self._entries.get(uid)
         if old is not None and old.hardware == hardware:
-            old.workflow, old.ahead = workflow, ahead
+            old.workflow, old.ahead, old.order = workflow, ahead, creation_order(workflow)
         else:
             self._place(uid, workflow, hardware, old, ahead=ahead)
         self._recently_ended.pop(uid, None)
@@ -118,12 +117,7 @@ class WorkflowIndex:
     ) -> None:
         if old is not None:
             self._discard(uid, old.hardware)
-            order = old.order
-        else:
-            # Creation times are whole seconds; within one, informers tell of objects in the order of their creation.
-            self._seen += 1
-            order = (str(workflow["metadata"].get("creationTimestamp", "")), self._seen)
-        entry = self._entries[uid] = _Entry(workflow, hardware, order, ahead)
+        entry = self._entries[uid] = _Entry(workflow, hardware, creation_order(workflow), ahead)
         if hardware is not None:
             self._by_hardware.setdefault(hardware, {})[uid] = entry
 

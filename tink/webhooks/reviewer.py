@@ -7,7 +7,8 @@
     OSIE       create, update   a warning if a URL leads to an address that edges do not fetch from, or an annotation
                                 is no checksum
                delete           a warning if Hardware refer to it
-    Template   create, update   rejected if a field is no Go template, with field, line and column
+    Template   create, update   rejected if a field is no Go template, with field, line and column, or if Linux can't
+                                start an action with it (`tink.exec_limits`)
                delete           a warning if Workflows that have not ended refer to it
     Workflow   create, update   a warning if its Hardware or its Template does not exist
 
@@ -33,6 +34,7 @@ from urllib.parse import urlsplit
 from tink.api.annotations import AGENT_ID_ANNOTATION
 from tink.api.mistakes import ELSEWHERE, Reason, Site, hardware_mistakes, osie_mistakes, user_data_mistakes
 from tink.api.v1alpha2 import Raw, as_mapping
+from tink.exec_limits import text_count, unstartable_template
 from tink.kube.objects import NamespacedName, ObjectReference
 from tink.net.special_addresses import carried, parsed, special
 from tink.offload import YAML_WEIGHT, offload
@@ -65,6 +67,8 @@ NAMED_REFERRERS = 3
 MOST_CAUSES = 20
 _LOOKUP_SECONDS = 1.0
 _APART = "agents are told apart by address, token or certificate only; give one of them another id"
+_TEXT_WEIGHT = 64
+"""Cost of measuring an argument or a variable, in bytes of JSON."""
 _CARD_WEIGHT = 512
 """Cost of checking a network interface, in bytes of JSON: each is compared with all networks of the site."""
 
@@ -284,7 +288,11 @@ class Reviewer:
             return ALLOWED  # of a wrong type, which the schema has to say
         except BusyError as error:
             return Verdict(busy=str(error))
-        return Verdict(tuple(_syntax(error) for error in errors[:MOST_CAUSES]))
+        size = text_count(template) * _TEXT_WEIGHT
+        known, found = await offload(size, lambda: [unstartable_template(each) for each in (request.old, template)])
+        causes = [_syntax(error) for error in errors]
+        causes += [Cause(one.field, one.message) for one in found if one not in known]
+        return Verdict(tuple(causes[:MOST_CAUSES]))
 
     async def _workflow(self, request: Request) -> Verdict:
         workflow = request.new

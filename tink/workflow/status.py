@@ -156,6 +156,25 @@ def outdated(workflow: Raw) -> bool:
     return observed is not None and observed != workflow["metadata"].get("generation", observed)
 
 
+def creation_order(workflow: Raw) -> tuple[str, int, str]:
+    """Return the key that sorts the Workflows of one API by their creation, the oldest first.
+
+    Creation times are whole seconds. Within a second the resourceVersion decides, as it was when a controller first saw
+    the Workflow (`status.creationVersion`), or as it is, if none has. Versions of one resource are numbers that grow
+    with each write (Kubernetes, KEP-5504). So every process computes the same order, also after a restart.
+    """
+    metadata = workflow["metadata"]
+    versions = (status_of(workflow).get("creationVersion"), metadata.get("resourceVersion"))
+    number = next(filter(None, map(_version_number, versions)), 0)
+    return str(metadata.get("creationTimestamp", "")), number, str(metadata["name"])
+
+
+def _version_number(value: object) -> int:
+    # Bounded: a user may have written any text into the status, and int() of a long one is slow.
+    is_number = isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 20
+    return int(str(value)) if is_number else 0
+
+
 def deleted(obj: Raw) -> bool:
     """Whether somebody asked for the object to be deleted."""
     return bool(obj["metadata"].get("deletionTimestamp"))

@@ -19,6 +19,7 @@ from edge.fleet.population import Identity, Profile
 from tink.api.v1alpha2 import API_VERSION, Raw
 from tink.kube.client import ApiError, KubeClient, NotFoundError
 from tink.kube.resources import HARDWARE, OSIE, TEMPLATE, WORKFLOW, ResourceType
+from tink.workflow.status import creation_order
 
 LABEL: Final = "tinkedge.org/fleet"
 _WRITERS: Final = 16
@@ -149,12 +150,12 @@ class Objects:
 
     async def outcomes(self, selector: str | None = None) -> dict[str, Outcome]:
         """The newest Workflow of each Hardware, by its name: of this run, or by `selector`. Raises ObjectsError."""
-        found: dict[str, tuple[str, Outcome]] = {}
+        found: dict[str, tuple[tuple[str, int, str], Outcome]] = {}
         try:
             async for _, item in self._named(WORKFLOW, selector):
                 hardware = item["spec"].get("hardwareRef", {}).get("name", "")
-                created = item["metadata"].get("creationTimestamp", "")
-                if hardware not in found or created >= found[hardware][0]:
+                created = creation_order(item)
+                if hardware not in found or created > found[hardware][0]:
                     status = item.get("status") or {}
                     outcome = Outcome(status.get("state", ""), status.get("message", ""))
                     found[hardware] = created, outcome

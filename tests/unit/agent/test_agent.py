@@ -563,6 +563,7 @@ async def test_ended_workflows_are_remembered_through_restarts():
         ("env", {"a=b": "c"}),
         ("env", {"": "c"}),
         ("network_namespace", "\0"),
+        ("env", {"a": "x" * 131070}),
     ],
 )
 def test_action_that_no_runtime_can_run_is_named(field, value):

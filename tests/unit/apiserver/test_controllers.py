@@ -208,6 +208,44 @@ async def test_object_without_its_owner_is_collected_unless_the_kind_of_the_owne
     assert (await bare("GET", f"{MAPS}/kept")).status == 200
 
 
+async def _invalid_references(client: Client) -> list[dict[str, Any]]:
+    answer = await client("GET", "/api/v1/events", fieldSelector="reason=OwnerRefInvalidNamespace")
+    items: list[dict[str, Any]] = answer.json["items"]
+    return items
+
+
+async def test_owner_in_another_namespace_does_not_count_and_an_event_says_so_once(bare: Client) -> None:
+    await bare("POST", NAMESPACES, {"metadata": {"name": "other"}})
+    there = await bare("POST", "/api/v1/namespaces/other/configmaps", {"metadata": {"name": "far"}})
+    near = await _make(bare, "near")
+    far = {**near, "name": "far", "uid": there.json["metadata"]["uid"]}
+    await _make(bare, "lost", far)
+    await _make(bare, "kept", near, far)
+    await _make(bare, "global", far, {**near, "uid": "gone"}, path=NAMESPACES)
+    await _make(bare, "stale", {**near, "name": "far", "uid": "gone"})
+    await _gone(bare, "lost", "stale")
+
+    async def reported() -> bool:
+        return len(await _invalid_references(bare)) == 3
+
+    await until(reported)
+    events = {event["involvedObject"]["name"]: event for event in await _invalid_references(bare)}
+    lost, owner = events["lost"], f"v1/ConfigMap, namespace: default, name: far, uid: {far['uid']}"
+    assert lost["message"] == f'ownerRef [{owner}] does not exist in namespace "default"'
+    assert (lost["type"], lost["source"], lost["metadata"]["namespace"]) == (
+        "Warning",
+        {"component": "garbage-collector-controller"},
+        "default",
+    )
+    assert events["global"]["metadata"]["namespace"] == "default"
+    assert (await _fields(bare, "kept"))["ownerReferences"] == [near]
+    await bare.merge(f"{NAMESPACES}/global", {"metadata": {"labels": {"a": "b"}}})
+    await _make(bare, "after", {**far, "name": "other"})
+    await _gone(bare, "after")
+    assert len((await _fields(bare, "global", NAMESPACES))["ownerReferences"]) == 2, "Kubernetes leaves it alone"
+    assert len(await _invalid_references(bare)) == 3
+
+
 async def test_cluster_scoped_owner_takes_its_objects_along(bare: Client) -> None:
     await bare("POST", NAMESPACES, {"metadata": {"name": "other"}})
     owner = (await bare("GET", f"{NAMESPACES}/other")).json["metadata"]["uid"]

@@ -22,7 +22,7 @@ from tink.controller.settings import ControllerSettings
 from tink.kube.client import ApiError, ConflictError, UnreachableError
 from tink.kube.resources import EVENT, WORKFLOW
 from tink.workflow.protection import protect
-from tink.workflow.status import status_of
+from tink.workflow.status import creation_order, status_of
 
 virtual = pytest.mark.looptime
 LONG_AGO = "2027-01-15T07:00:00Z"
@@ -52,6 +52,28 @@ async def test_a_workflow_is_prepared_with_two_writes_and_with_one_if_it_has_the
         await elapse(1)
     assert rig.patched == writes
     assert FINALIZER in rig.read()["metadata"]["finalizers"]
+
+
+@virtual
+@pytest.mark.parametrize("protected", [True, False], ids=["with finalizers from the API", "with the controller's"])
+async def test_order_of_creation_within_a_second_is_the_same_for_all_and_for_good(rig: Rig, protected: bool) -> None:
+    for name in ("wipe", "install", "a-last"):
+        workflow = make_workflow(name=name)
+        if protected:
+            protect(workflow)
+        rig.put(workflow)
+
+    def order() -> list[str]:
+        by_name = sorted(rig.api.objects(WORKFLOW), key=lambda each: each["metadata"]["name"])
+        return [each["metadata"]["name"] for each in sorted(by_name, key=creation_order)]
+
+    assert order() == ["wipe", "install", "a-last"]
+    async with rig.running():
+        await rig.until("Pending", "a-last")
+        await elapse(1)
+    wipe = rig.read("wipe")
+    rig.put(wipe | {"status": wipe["status"] | {"state": "Running"}})
+    assert order() == ["wipe", "install", "a-last"]
 
 
 async def test_a_template_that_takes_its_time_keeps_nothing_else_of_the_process_waiting() -> None:

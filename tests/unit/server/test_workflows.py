@@ -173,9 +173,11 @@ def waiting(number: int, created: str = "01", hardware: str = "m1", **metadata: 
 
 def test_index_has_workflows_in_the_order_of_their_creation_and_follows_changes() -> None:
     index = WorkflowIndex()
-    for obj in (waiting(9, "02"), waiting(8, "02"), waiting(7), waiting(6, "00", "m2")):
+    # As an informer lists them: by name. w9 was created before w8, and its status was written after that.
+    first = made(9, "Pending", metadata={"creationTimestamp": "02"}, creationVersion="3")
+    for obj in (waiting(6, "00", "m2"), waiting(7), waiting(8, "02"), first):
         index.apply(obj)
-    index.apply(waiting(9, "02", resourceVersion="99"))  # a change is no new creation
+    index.apply(waiting(8, "02", resourceVersion="99"))
     assert names(index) == ["w7", "w9", "w8"]
     index.apply(waiting(7, hardware="m2"))
     assert names(index) == ["w9", "w8"]

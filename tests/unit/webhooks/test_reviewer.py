@@ -124,6 +124,38 @@ async def test_every_field_that_does_not_parse_is_named_with_line_and_column(wor
     ]
 
 
+AT_LIMIT = "ä" * 65_533
+""""KEY=" and a NUL make it 131,071 bytes, one less than Linux takes."""
+
+
+@pytest.mark.parametrize(
+    ("fields", "refused"),
+    [
+        ({"env": {"KEY": AT_LIMIT + "x"}, "args": ["x" * 131_071], "cmd": "/" * 4095}, []),
+        ({"env": {"KEY": AT_LIMIT + "xx"}}, ['spec.actions[0].env["KEY"]: has 131073 bytes']),
+        ({"env": {"KEY": AT_LIMIT + "{{.x}}"}, "args": ["x" * 131_072 + "{{.x}}"]}, []),
+        ({"env": {"K" * 100: "x" * 131_072}}, [f'spec.actions[0].env["{"K" * 64}..."]: has 131174 bytes']),
+        ({"args": ["", "x" * 131_072]}, ["spec.actions[0].args[1]: has 131073 bytes"]),
+        ({"cmd": "/" * 4096}, ["spec.actions[0].cmd: has 4097 bytes"]),
+        ({"args": ["\0"]}, ["spec.actions[0].args[0]: contains a NUL character"]),
+        ({"args": ["x" * 131_000] * 17}, ["spec.actions[0]: has 2227153 bytes of arguments and variables"]),
+        ({"args": 5, "env": [], "cmd": {}}, []),
+    ],
+)
+async def test_template_with_more_than_linux_takes_is_rejected_by_field_in_bytes(world, fields, refused):
+    causes = said(await world.review("CREATE", template(**fields)))
+    assert len(causes) == len(refused)
+    assert all(cause.startswith(expected) for cause, expected in zip(causes, refused, strict=True)), causes
+
+
+async def test_template_that_exceeds_linux_already_can_be_corrected_in_steps(world):
+    old = template(args=["x" * 131_072, "x" * 131_072])
+    assert not said(await world.review("UPDATE", template(args=["x" * 131_072, "x"]), old))
+    assert said(await world.review("UPDATE", template(args=["x", "x", "x" * 131_072]), old))
+    shared = template() | {"spec": {"env": {"KEY": AT_LIMIT + "xx"}, "actions": [{"name": "a", "image": "i"}]}}
+    assert said(await world.review("CREATE", shared))[0].startswith('spec.env["KEY"]: has 131073 bytes')
+
+
 async def test_template_without_a_place_in_the_queue_is_refused_for_now(world):
     async def full(namespace, _template):
         raise BusyError(f"too many of {namespace}")

@@ -6,6 +6,10 @@ block it are gone; one whose dependents are to be orphaned stays until their ref
 the index from owner to dependents (`Store.dependents`); this module keeps a queue of objects to look at and no state
 that could be lost: after a restart it looks at everything once.
 
+An owner that has a namespace is looked up in the object's own. If it is in another one, a Warning Event says so
+(OwnerRefInvalidNamespace), and the object is treated as if the owner did not exist. An object without a namespace that
+names such an owner is left alone.
+
 Level-triggered like every controller: each look starts from the object as it is now, does the one next thing, and the
 change that follows brings the next look. What fails is tried again with growing delays.
 """
@@ -14,7 +18,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 
 import orjson
 
@@ -24,7 +30,9 @@ from tink.apiserver.resources import Registry, Resource
 from tink.apiserver.store import Event, Key, MismatchError, Owned, StorageError, Store, Stored
 from tink.apiserver.write import FOREGROUND, ORPHAN, Verbs
 from tink.kube.runtime import WorkQueue
-from tink.schema import Raw
+from tink.limits.newest import Newest
+from tink.limits.token_bucket import TokenBuckets
+from tink.schema import Raw, meta, quote
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +40,13 @@ WORKERS = 16
 """Deletes under way at a time: as many share one commit."""
 RETRY_FIRST_SECONDS, RETRY_LONGEST_SECONDS = 0.5, 60.0
 MANAGER = WriteOptions(kind="PatchOptions", manager="kube-controller-manager")
+CREATOR = WriteOptions(kind="CreateOptions", manager="kube-controller-manager")
+REMEMBERED = 500
+"""Owners that are known to be gone, and references that were reported. Kubernetes remembers as many absent owners."""
+REPORTS_AT_ONCE, REPORTS_PER_SECOND = 100, 1.0
+"""Events about wrong owner references, of all objects."""
 
+_COMPONENT = "garbage-collector-controller"
 _OWNERS = b'"ownerReferences"'
 _FINALIZERS = tuple(f'"{name}"'.encode() for name in (ORPHAN, FOREGROUND))
 
@@ -49,7 +63,13 @@ class _Owners:
 class GarbageCollector:
     """Told of every change by `on_event`; works in `run`."""
 
-    def __init__(self, store: Store, registry: Registry, verbs: Verbs) -> None:
+    def __init__(self, store: Store, registry: Registry, verbs: Verbs, now: Callable[[], datetime]) -> None:
+        self._now = now
+        self._absent: Newest[tuple[str, str], None] = Newest(REMEMBERED)
+        """UIDs and names of owners that no namespace has."""
+        self._reported: Newest[tuple[str, str], None] = Newest(REMEMBERED)
+        """UIDs of objects and of their owners in other namespaces."""
+        self._reports = TokenBuckets(REPORTS_AT_ONCE, REPORTS_PER_SECOND)
         self._store = store
         self._registry = registry
         self._verbs = verbs
@@ -61,6 +81,7 @@ class GarbageCollector:
         """Take note of a change: an object may have lost its owner, or what it waited for."""
         if event.type == "DELETED":
             self._gone.add(event.object["metadata"]["uid"])
+            self._absent[event.object["metadata"]["uid"], event.key.name] = None
             if _OWNERS in event.body:
                 self._queue_owners(event.object)
             return
@@ -172,7 +193,9 @@ class GarbageCollector:
 
     async def _collect(self, resource: Resource, key: Key, stored: Stored, fields: Raw) -> None:
         """Delete an object that has no owner left, or drop the references to owners that are gone."""
-        owners = await self._classify(resource, key, fields["ownerReferences"])
+        owners = await self._classify(resource, key, fields)
+        if owners is None:
+            return
         if owners.solid:
             if owners.gone or owners.waiting:
                 await self._change(resource, key, fields, {"ownerReferences": owners.solid})
@@ -194,23 +217,75 @@ class GarbageCollector:
         options = DeleteOptions(uid=fields["uid"], version=fields["resourceVersion"], policy=policy)
         await self._verbs.delete_stored(resource, _target(resource, key), stored, options)
 
-    async def _classify(self, resource: Resource, key: Key, owners: list[Raw]) -> _Owners:
-        """Sort owner references. What cannot be known, because the kind is not served, counts as there."""
-        found = _Owners([], [], [])
-        for owner in owners:
+    async def _classify(self, resource: Resource, key: Key, fields: Raw) -> _Owners | None:
+        """Sort owner references. What cannot be known, because the kind is not served, counts as there.
+
+        None: the object has no namespace, but an owner that has one. Kubernetes does nothing about such an object.
+        """
+        found, invalid = _Owners([], [], []), False
+        for owner in fields["ownerReferences"]:
             kind = self._resource_of(owner)
-            if kind is None or (kind.namespaced and not resource.namespaced):
+            if kind is None:
                 found.solid.append(owner)
                 continue
+            if kind.namespaced and not resource.namespaced:
+                invalid = True
+                await self._report_elsewhere(resource, key, fields, owner, kind)
+                continue
             stored = await self._store.get(Key(kind.key, key.namespace if kind.namespaced else "", owner["name"]))
-            fields: Raw = orjson.loads(stored.body)["metadata"] if stored is not None else {}
-            if fields.get("uid") != owner["uid"]:
+            theirs: Raw = orjson.loads(stored.body)["metadata"] if stored is not None else {}
+            if theirs.get("uid") != owner["uid"]:
                 found.gone.append(owner)
-            elif "deletionTimestamp" in fields and FOREGROUND in (fields.get("finalizers") or ()):
+                if kind.namespaced:
+                    await self._report_elsewhere(resource, key, fields, owner, kind)
+            elif "deletionTimestamp" in theirs and FOREGROUND in (theirs.get("finalizers") or ()):
                 found.waiting.append(owner)
             else:
                 found.solid.append(owner)
-        return found
+        return None if invalid else found
+
+    async def _report_elsewhere(self, resource: Resource, key: Key, fields: Raw, owner: Raw, kind: Resource) -> None:
+        """Record an Event if the owner that is not in the object's namespace is in another one.
+
+        Source: k8s.io/kubernetes, pkg/controller/garbagecollector/graph_builder.go, reportInvalidNamespaceOwnerRef.
+        """
+        identity, pair = (owner["uid"], owner["name"]), (fields["uid"], owner["uid"])
+        if identity in self._absent or pair in self._reported:
+            return
+        namesakes = await self._store.namesakes(kind.key, owner["name"], owner["uid"])
+        if all(orjson.loads(stored.body)["metadata"]["uid"] != owner["uid"] for stored in namesakes):
+            self._absent[identity] = None
+            return
+        self._reported[pair] = None
+        if not self._reports.allows("", asyncio.get_running_loop().time()):
+            log.warning("%s: an owner is in another namespace; too many Events say so already", _collecting(key))
+            return
+        now = self._now()
+        coordinates = f"{owner['apiVersion']}/{owner['kind']}, namespace: {key.namespace}, name: {owner['name']}"
+        about = {"kind": resource.kind, "apiVersion": resource.api_version, "name": key.name, "uid": fields["uid"]}
+        stamp = meta.timestamp(now)
+        event = {
+            # client-go's names: that of the object, and a time in nanoseconds.
+            "metadata": {"name": f"{key.name[:220]}.{int(now.timestamp() * 1e6) * 1000:x}"},
+            "involvedObject": about | ({"namespace": key.namespace} if key.namespace else {}),
+            "type": "Warning",
+            "reason": "OwnerRefInvalidNamespace",
+            "message": f"ownerRef [{coordinates}, uid: {owner['uid']}] does not exist in namespace "
+            f"{quote(key.namespace)}",
+            "source": {"component": _COMPONENT},
+            "reportingComponent": _COMPONENT,
+            "firstTimestamp": stamp,
+            "lastTimestamp": stamp,
+            "count": 1,
+        }
+        target = Target("", "v1", "events", key.namespace or "default")
+        events = self._registry.find("", "v1", "events")
+        if events is None:
+            return
+        try:
+            await self._verbs.create(events, target, Body(event), CREATOR)
+        except StatusError as error:  # its namespace is about to go
+            log.info("%s: no Event about its owner in another namespace: %s", _collecting(key), error)
 
     async def _is_cycle(self, dependents: list[Key]) -> bool:
         """Whether a dependent waits for its own dependents: it and its owner may then wait for each other."""

@@ -27,6 +27,7 @@ from tink.apiserver.access import (
     wants_impersonation,
 )
 from tink.apiserver.errors import StatusError
+from tink.apiserver.http.websockets import token_of
 from tink.apiserver.requests import Target, parse_bool
 
 CALLER = web.RequestKey("caller", Caller)
@@ -37,11 +38,12 @@ _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete
 
 def authenticate(request: web.Request, authenticator: Authenticator) -> Caller:
     """Who shows the token of a request. Raises StatusError (401)."""
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() != "bearer":
+    scheme, _, text = request.headers.get("Authorization", "").partition(" ")
+    token = text.strip().encode("utf-8", "surrogateescape") if scheme.lower() == "bearer" else token_of(request)
+    if token is None:
         raise errors.unauthorized()
     try:
-        return authenticator.caller(token.strip().encode("utf-8", "surrogateescape"))
+        return authenticator.caller(token)
     except TokenExpiredError as error:
         raise errors.unauthorized(str(error)) from error
     except WrongTokenError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +12,7 @@ import orjson
 from aiohttp import web
 
 from tink.apiserver.errors import StatusError
+from tink.apiserver.http import websockets
 from tink.apiserver.http.forms import accepted_form, formed, in_meta_version, included
 from tink.apiserver.http.responses import body_response, rendered
 from tink.apiserver.read import Change, Listing, Lists, select
@@ -97,22 +98,38 @@ class ListResponses:
         self, request: web.Request, resource: Resource, target: Target, options: ListOptions
     ) -> web.StreamResponse:
         accepted = accepted_form(request, resource, watch=True)
+        over_websocket = websockets.is_websocket(request)
+        protocol = websockets.check_handshake(request) if over_websocket else ""
+        lines = self._watch_lines(request, resource, accepted, self._lists.watch(resource, target, options))
+        if over_websocket:
+            return await websockets.serve(request, protocol, lines)
         response = web.StreamResponse(headers={"Content-Type": JSON, "Cache-Control": "no-cache, private"})
-        watch = self._lists.watch(resource, target, options)
         with contextlib.suppress(ConnectionError):  # whoever watched has gone: that is how most watches end
             try:
                 await response.prepare(request)
-                async for changes in watch:
-                    await response.write(
-                        b"".join([self._line(request, resource, change, accepted) for change in changes])
-                    )
-            except StatusError as error:
-                # Kubernetes reports what is wrong with a watch inside of it, once the request itself was right.
-                await response.write(orjson.dumps({"type": "ERROR", "object": error.body()}) + b"\n")
+                async for part in lines:
+                    await response.write(b"".join(part))
             finally:
-                await watch.aclose()
+                await lines.aclose()
             await response.write_eof()
         return response
+
+    async def _watch_lines(
+        self,
+        request: web.Request,
+        resource: Resource,
+        accepted: Accepted,
+        watch: AsyncGenerator[list[Change], None],
+    ) -> AsyncGenerator[list[bytes], None]:
+        """Yield the events of a watch as lines of JSON, those that come together in one list."""
+        try:
+            async for changes in watch:
+                yield [self._line(request, resource, change, accepted) for change in changes]
+        except StatusError as error:
+            # Kubernetes reports what is wrong with a watch inside of it, once the request itself was right.
+            yield [orjson.dumps({"type": "ERROR", "object": error.body()}) + b"\n"]
+        finally:
+            await watch.aclose()
 
     def _line(self, request: web.Request, resource: Resource, change: Change, accepted: Accepted) -> bytes:
         body = change.body

@@ -8,6 +8,7 @@ makes a definition right is in `tink.schema.definition`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -24,6 +25,7 @@ from tink.schema import (
     Path,
     Raw,
     checkers,
+    compile_path,
     compile_schema,
     field_path,
     meta,
@@ -81,7 +83,7 @@ def definition_resource(taken: Taken) -> Resource:
             prepare=prepare,
             dear=16,
             check=_check,
-            warn=warnings,
+            warn=_warnings,
             selectable=NAME_FIELD,
         ),
     )
@@ -290,11 +292,27 @@ def _better(described: Raw, version: Raw, kind: str) -> str:
 
 
 def _columns(version: Raw) -> list[Column]:
-    """Give the columns of a version; with one that cannot be read all of them are the usual ones, as in Kubernetes."""
-    try:
-        return [printer_column(column) for column in version.get("additionalPrinterColumns") or ()] or [CUSTOM_AGE]
-    except JSONPathError:
-        return [CUSTOM_AGE]
+    """Return the columns of a version, without those whose path can't be read. Kubernetes also leaves out those after
+    such a column (tableconvertor.New)."""
+    described = version.get("additionalPrinterColumns") or ()
+    columns = []
+    for column in described:
+        with suppress(JSONPathError):
+            columns.append(printer_column(column))
+    return columns if described else [CUSTOM_AGE]
+
+
+def _warnings(definition: Raw) -> list[str]:
+    """Return what the writer of a definition should know: unknown formats, and columns that are not shown."""
+    found = warnings(definition)
+    for number, version in enumerate((definition.get("spec") or {}).get("versions") or ()):
+        for index, column in enumerate(version.get("additionalPrinterColumns") or ()):
+            try:
+                compile_path(column.get("jsonPath") or ".")
+            except JSONPathError as error:
+                at = f"spec.versions[{number}].additionalPrinterColumns[{index}].jsonPath"
+                found.append(f"{at}: {column['jsonPath']:.200}: {error}: the column is not shown")
+    return found
 
 
 def _rules(version: Raw, openapi: Raw, *, namespaced: bool) -> Rules:

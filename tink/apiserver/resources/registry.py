@@ -51,12 +51,13 @@ class Rules:
 
     `complete` fills in what a client may leave out and a schema cannot say, `prepare` sets what is the server's to set
     (`old` is None when the object is created), `check` finds errors that a schema cannot see, `warn` says what the
-    writer should know. `generation` counts changes of everything but metadata and status; `unconditional` allows an
-    update without resourceVersion; `strategic` takes strategic merge patches; with `creates` an update may create; with
-    `qualifies` finalizers of a built-in type have a domain. An object that `holds` something is only marked when it is
-    deleted; `lifecycle` has it let go. `may_delete` says why an object of some name must stay. `limit` gives what a
-    write through a subresource ("" is none) may change of an object. `selectable` are the fields that a field selector
-    may name. An object takes `dear` times as long to check as others of its size.
+    writer should know. `generation` counts changes of everything but metadata, and but for a status with a subresource
+    of its own; `unconditional` allows an update without resourceVersion; `strategic` takes strategic merge patches;
+    with `creates` an update may create; with `qualifies` finalizers of a built-in type have a domain. An object that
+    `holds` something is only marked when it is deleted; `lifecycle` has it let go. `may_delete` says why an object of
+    some name must stay. `limit` gives what a write through a subresource ("" is none) may change of an object.
+    `selectable` are the fields that a field selector may name. An object takes `dear` times as long to check as others
+    of its size.
 
     Kubernetes reads `typed` objects into Go types, so that one with a value of a wrong type is no object at all (400).
     """

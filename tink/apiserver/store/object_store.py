@@ -243,6 +243,10 @@ class Store:
         """Give the objects whose ownerReferences name `uid`, in the order of resource, namespace and name."""
         return await self._run_read(self._object_reads, lambda reader: reader.dependents(uid))
 
+    async def namesakes(self, resource: str, name: str, uid: str, limit: int = 100) -> list[Stored]:
+        """Return the objects of this name, in all namespaces, whose text contains `uid`."""
+        return await self._run_read(self._object_reads, lambda reader: reader.namesakes(resource, name, uid, limit))
+
     async def owned(self, after: Owned | None = None, limit: int = PAGE_ROWS) -> list[Owned]:
         """Give what has owners, in the order of the owners' uids; at most `limit` that follow `after`.
 

@@ -149,6 +149,17 @@ class Reader:
         )
         return [Key._make(row) for row in cursor]
 
+    def namesakes(self, resource: str, name: str, uid: str, limit: int) -> list[Stored]:
+        """Return the objects of this name, in all namespaces that exist, whose text contains `uid`."""
+        cursor = self._db.execute(
+            "SELECT o.namespace, o.name, o.version, s.body FROM objects AS n "
+            "CROSS JOIN objects AS o ON o.resource = ? AND o.namespace = n.name AND o.name = ? "
+            "JOIN states AS s ON s.version = o.version "
+            "WHERE n.resource = '/namespaces' AND n.namespace = '' AND instr(s.body, ?) LIMIT ?",
+            (resource, name, uid.encode("utf-8", "replace"), limit),
+        )
+        return [Stored._make(row) for row in cursor]
+
     def owned(self, after: Owned | None, limit: int) -> list[Owned]:
         """Give what has owners."""
         cursor = self._db.execute(

@@ -154,8 +154,11 @@ class Update(Draft):
         return meta.check(fields, _any_name) + meta.check_update(fields, self.old["metadata"])
 
     def complete(self, _now: str) -> None:
-        """Count the change, when it is one of what is desired."""
-        if self.resource.rules.generation and _desired(self.new) != _desired(self.old):
+        """Raise `metadata.generation` if the desired state has changed."""
+        if not self.resource.rules.generation:
+            return
+        new, old = (_desired(obj, status_apart=self.resource.status) for obj in (self.new, self.old))
+        if not managed_fields.same(new, old):
             self.new["metadata"]["generation"] = self.old["metadata"].get("generation", 0) + 1
 
     async def store(self, persistence: Persistence) -> Result:
@@ -182,9 +185,14 @@ def generate_name(new: Raw) -> None:
         fields["name"] = prefix[:58] + "".join(secrets.choice(_LETTERS) for _ in range(5))
 
 
-def _desired(obj: Raw) -> Raw:
-    """Give what `generation` counts the changes of: everything but metadata and status."""
-    return {key: value for key, value in obj.items() if key not in ("metadata", "status")}
+def _desired(obj: Raw, *, status_apart: bool) -> Raw:
+    """Return the fields of which `metadata.generation` counts the changes: all but metadata, and but for a status that
+    has a subresource of its own.
+
+    Source: k8s.io/apiextensions-apiserver, pkg/registry/customresource/strategy.go, PrepareForUpdate.
+    """
+    apart = ("metadata", "status") if status_apart else ("metadata",)
+    return {key: value for key, value in obj.items() if key not in apart}
 
 
 def _any_name(_: str) -> None:

@@ -26,6 +26,7 @@ from tink.convert.findings import Findings
 from tink.convert.metadata import carried
 from tink.convert.v1alpha1.expressions import rewrite
 from tink.convert.v1alpha1.template_text import Content, read
+from tink.exec_limits import unstartable_template
 from tink.template import TemplateError, engine
 
 DATA = "spec.data"
@@ -299,10 +300,12 @@ class _Conversion:
             self._findings.error(at, "must be a list of texts")
             return []
         self._bound(at, bounds.MAX_ARGS, len(command))
-        return [
-            self._rendered(f"{at}[{index}]", part or "", bounds.MAX_TEXT_CHARACTERS)
-            for index, part in enumerate(command)
-        ]
+        found = []
+        for index, part in enumerate(command):
+            text = self._rendered(f"{at}[{index}]", part or "", bounds.MAX_TEXT_CHARACTERS)
+            found.append(text)
+            self._startable(f"{at}[{index}]", text, args=[text])
+        return found
 
     def _timeout(self, action: Fields, result: Raw) -> None:
         timeout = action.peek("timeout")
@@ -345,6 +348,7 @@ class _Conversion:
             if not new or ("=" in new and "{{" not in new):
                 self._findings.error(at, rules.ENV_NAMES.message)
             found[new] = self._rendered(at, text or "", bounds.MAX_TEXT_CHARACTERS)
+            self._startable(at, found[new], env={new: found[new]})
         self._bound(fields.at("environment"), bounds.MAX_VARIABLES, len(found))
         return found
 
@@ -381,6 +385,13 @@ class _Conversion:
         if len(found.text) > longest:
             self._findings.error(at, f"longer than {longest} characters, the most that v1alpha2 takes")
         return found.text
+
+    def _startable(self, at: str, text: str, **part: Any) -> None:
+        """Report a text that Linux does not take as argument or variable. Our own bound is checked before."""
+        if len(text) > bounds.MAX_TEXT_CHARACTERS:
+            return
+        for excess in unstartable_template({"spec": {"actions": [part]}}):
+            self._findings.error(at, excess.message)
 
     def _bound(self, at: str, most: int, count: int) -> None:
         if count > most:

@@ -1,8 +1,11 @@
 """Which command an agent gets next: a pure function of its machine's Workflows and of what it was told already.
 
-One Workflow at a time, in the order of their creation. A Workflow that has been claimed (Scheduled) is sent again to
-an agent that came back on a new stream, because nobody knows whether the first command arrived; an agent that runs it
-already ignores that. One that is Running is not sent again: an agent keeps executing through a broken stream.
+One Workflow at a time, in the order of their creation (`creation_order`). One that no controller has prepared holds up
+those after it for 10 seconds at most: of two that are created at once, the second may be prepared first.
+
+A Workflow that has been claimed (Scheduled) is sent again to an agent that came back on a new stream, because nobody
+knows whether the first command arrived; an agent that runs it already ignores that. One that is Running is not sent
+again: an agent keeps executing through a broken stream.
 
 Several servers may serve one agent for a while, of which all but one talk to a connection that is dead and do not know
 it yet. A claim is each Workflow's own, so they may claim two; the one that the living stream finds while its agent is
@@ -30,7 +33,19 @@ from dataclasses import dataclass, field
 from tink.api.v1alpha2 import Raw, WorkflowState
 from tink.server.workflows import uid_of, version_of
 from tink.workflow.guards import held, paused, unconfirmed
-from tink.workflow.status import actions_of, deleted, dispatch_after, name_of, outdated, state_of, status_of
+from tink.workflow.status import (
+    actions_of,
+    deleted,
+    dispatch_after,
+    name_of,
+    outdated,
+    parse_timestamp,
+    state_of,
+    status_of,
+)
+
+PREPARING_SECONDS = 10.0
+"""How long a Workflow that no controller has prepared holds up those that were created after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +182,8 @@ def next_move(workflows: Iterable[Raw], view: AgentView, now: float, longest: fl
     if busy:
         return Wait()
     for workflow, state in states:
+        if state is None and (until := _prepared_before(workflow, now)) > now:
+            return Wait(until)
         if state is WorkflowState.PENDING and _ready(workflow) and view.can_be_sent(workflow):
             until = _offered_from(workflow, view, now, longest)
             return Wait(until) if until > now else Claim(workflow)
@@ -193,6 +210,15 @@ def _ready(workflow: Raw) -> bool:
         and not held(workflow)
         and bool(actions_of(status_of(workflow)))
     )
+
+
+def _prepared_before(workflow: Raw, now: float) -> float:
+    """The moment up to which a new Workflow holds up those that were created after it; 0 if it does not."""
+    created = parse_timestamp(workflow["metadata"].get("creationTimestamp"))
+    # The time is that of the API's clock. One that differs by more than the limit holds up nothing.
+    if created is None or deleted(workflow) or held(workflow) or abs(now - created) > PREPARING_SECONDS:
+        return 0.0
+    return created + PREPARING_SECONDS
 
 
 def _offered_from(workflow: Raw, view: AgentView, now: float, longest: float) -> float:

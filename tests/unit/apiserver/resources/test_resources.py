@@ -139,12 +139,17 @@ async def test_replicas_that_cannot_be_scaled_are_refused(bare: Client) -> None:
     assert (await bare("POST", WIDGETS, made(spec={}))).status == 201
 
 
-async def test_column_that_cannot_be_read_gives_the_usual_columns(bare: Client) -> None:
-    column = {"name": "X", "type": "string", "jsonPath": ".spec[?("}
-    assert (await bare("POST", CRDS, put_version(additionalPrinterColumns=[column]))).status == 201
+async def test_column_that_cannot_be_read_is_left_out_alone_and_its_writer_is_warned(bare: Client) -> None:
+    columns = [
+        {"name": name, "type": "string", "jsonPath": path} for name, path in (("A", ".a"), ("X", ".b[?("), ("C", ".c"))
+    ]
+    made = await bare("POST", CRDS, put_version(additionalPrinterColumns=columns))
+    assert made.status == 201
+    where = "spec.versions[0].additionalPrinterColumns[1].jsonPath: .b[?(: unterminated filter"
+    assert [where in warning for warning in made.headers["Warning"]] == [True]
     accept = "application/json;as=Table;g=meta.k8s.io;v=v1"
     table = (await bare("GET", WIDGETS, accept=accept)).json
-    assert [item["name"] for item in table["columnDefinitions"]] == ["Name", "Age"]
+    assert [item["name"] for item in table["columnDefinitions"]] == ["Name", "A", "C"]
 
 
 async def test_stored_version_goes_only_after_status_was_told_that_nothing_is_stored_in_it(bare: Client) -> None:

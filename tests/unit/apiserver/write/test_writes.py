@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.objects import workflow
-from tests.unit.apiserver.conftest import Client, Start
+from tests.unit.apiserver.conftest import CRDS, Client, Start
 from tink.api.v1alpha2 import FINALIZER
 from tink.apiserver.patch import PatchError, apply_operations, merge, merge_strategic
 from tink.workflow.protection import protect
@@ -67,6 +67,39 @@ async def test_finalizer_of_a_new_workflow_has_no_manager_so_that_no_apply_takes
     assert "f:finalizers" not in str(made["metadata"]["managedFields"])
     again = (await protecting("PATCH", f"{WORKFLOWS}/w", config, content=kind, **applied)).json
     assert again["metadata"]["finalizers"] == [FINALIZER]
+
+
+def _definition(*, status_subresource: bool) -> dict[str, Any]:
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version: dict[str, Any] = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    if status_subresource:
+        version["subresources"] = {"status": {}}
+    names = {"plural": "things", "singular": "thing", "kind": "Thing", "listKind": "ThingList"}
+    spec = {"group": "example.org", "names": names, "scope": "Namespaced", "versions": [version]}
+    return {"metadata": {"name": "things.example.org"}, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("status_subresource", "change", "generation"),
+    [
+        (False, {"status": {"phase": "Down"}}, 2),
+        (False, {"status": None}, 2),
+        (False, {"status": {"phase": "Up"}}, 1),
+        (False, {"metadata": {"labels": {"a": "b"}}}, 1),
+        (True, {"status": {"phase": "Down"}}, 1),
+        (True, {"spec": {"number": 2}}, 2),
+        (True, {"spec": {"number": True}}, 2),
+    ],
+)
+async def test_generation_counts_changes_of_a_status_only_without_its_subresource(
+    bare: Client, status_subresource: bool, change: Any, generation: int
+) -> None:
+    await bare("POST", CRDS, _definition(status_subresource=status_subresource))
+    things = "/apis/example.org/v1/namespaces/default/things"
+    thing = {"apiVersion": "example.org/v1", "kind": "Thing", "metadata": {"name": "t"}}
+    await bare("POST", things, {**thing, "spec": {"number": 1}, "status": {"phase": "Up"}})
+    changed = await bare.merge(f"{things}/t", change)
+    assert (changed.status, changed.json["metadata"]["generation"]) == (200, generation)
 
 
 # --- patches

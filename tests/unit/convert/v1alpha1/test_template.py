@@ -330,6 +330,8 @@ def test_environment_and_volumes_of_the_task_are_the_templates_own() -> None:
         ("environment: {A: '{{ .x | env }}'}", "error", "actions[0].environment.A"),
         ("environment: {A: '{{ $x }}'}", "error", "actions[0].environment.A"),
         (f"command: [{'a' * 131073}]", "error", "actions[0].command[0]"),
+        (f"command: [{'a' * 131072}]", "error", "actions[0].command[0]"),
+        (f"environment: {{A: {'a' * 131070}}}", "error", "actions[0].environment.A"),
         (f"volumes: [{', '.join(f'/a:/b{i}' for i in range(33))}]", "error", "actions[0].volumes"),
     ],
 )

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support import objects
+from tink.api.annotations import HOLD_ANNOTATION
 from tink.api.v1alpha2 import Raw
 from tink.server.dispatch.decision import AgentView, Claim, GiveBack, Move, Recall, Start, Stop, Wait, next_move
 from tink.workflow.status import InvalidStatusError, timestamp
@@ -37,6 +38,10 @@ RENDERED, CHANGED = (workflow("a", observedGeneration=1, metadata={"generation":
 OVER = workflow("a", "Failed", conditions=[TIMED_OUT])
 REPORTED = workflow("a", "Failed", action="Failed", conditions=[TIMED_OUT | {"reason": "DiskMissing"}])
 BY_HAND = workflow("a", "Failed", action="Running")
+BORN = {"creationTimestamp": timestamp(NOW - 3)}
+NEW = workflow("new", None, metadata=BORN, actions=[])
+HELD = workflow("new", None, metadata=BORN | {"annotations": {HOLD_ANNOTATION: ""}}, actions=[])
+GOING = workflow("new", None, metadata=BORN | {"deletionTimestamp": timestamp(NOW)}, actions=[])
 CANCELLING = workflow("b", "Cancelling")
 REJECTED, PATIENT, MAD = (workflow("a", dispatchAfter=after) for after in (LATER, LATEST, NEVER))
 CASES: dict[str, tuple[list[Raw], dict[str, Any], Move]] = {
@@ -61,6 +66,11 @@ CASES: dict[str, tuple[list[Raw], dict[str, Any], Move]] = {
     },
     "of two claims the older one": ([SCHEDULED, SECOND], {}, Start(SCHEDULED)),
     "a claim after the end of another": ([workflow("a", "Succeeded"), SECOND], {}, Start(SECOND)),
+    "a new one is not overtaken": ([NEW, A], {}, Wait(NOW + 7)),
+    "a new one is overtaken after a while": ([NEW, A], {"now": NOW + 7}, Claim(A)),
+    "a clock that differs": ([NEW, A], {"now": NOW - 60}, Claim(A)),
+    "a new one that is held": ([HELD, A], {}, Claim(A)),
+    "a new one that is deleted": ([GOING, A], {}, Claim(A)),
     "stop comes first": ([A, CANCELLING], {}, Stop("b", "d/b")),
     "stop comes once": ([A, CANCELLING], {"stopped": {"b"}}, Wait()),
     "a timeout stops the agent that runs it": ([OVER], {"started": {"a"}}, Stop("a", "d/a")),
