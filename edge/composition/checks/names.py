@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from edge.composition.checks.findings import Finding, note
+from tink.net.proxies import Proxies
 
 _PATIENCE_SECONDS: Final = 5.0
 _MOST: Final = 64
@@ -44,10 +45,8 @@ def _host(url: str) -> str:
     """The name that has to be resolved for it; empty: none."""
     try:
         parts = urlsplit(url)
-        proxy = getproxies().get(parts.scheme, "")
-        if proxy and not proxy_bypass(parts.hostname or ""):
-            parts = urlsplit(proxy)
-        host = parts.hostname or "" if parts.scheme in ("http", "https") else ""
+        proxy = Proxies.of(os.environ).proxy_of(url)
+        host = proxy.host if proxy is not None else parts.hostname or "" if parts.scheme in ("http", "https") else ""
     except ValueError:
         return ""
     try:

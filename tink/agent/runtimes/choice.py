@@ -51,4 +51,4 @@ def _registries(settings: AgentSettings) -> Registries:
     credentials = None
     if settings.registry_username:
         credentials = Credentials(settings.docker_registry, settings.registry_username, settings.registry_password)
-    return Registries(settings.insecure_registries, credentials)
+    return Registries(settings.insecure_registries, credentials, settings.proxies)
