@@ -15,7 +15,7 @@ from image2disk.pipeline import ahead
 from image2disk.qcow2 import MAGIC, Qcow2
 from image2disk.registry import Blob, Registry
 from image2disk.settings import Settings, compression_of
-from image2disk.unpacking import LONGEST_MAGIC, kind_of, unpacked
+from image2disk.unpacking import LONGEST_MAGIC, kind_of, unpacked, unsupported_kind
 from image2disk.web import AnswerError, Web
 
 MAX_BEGINNINGS: Final = 3
@@ -89,19 +89,39 @@ class Copying:
     def _blob(self) -> Blob:
         return Registry(self._web, self._settings, say=self._say, sleep=self._sleep).blob()
 
-    def _copy(self, download: Download, blob: Blob | None) -> int:
+    def _unpacked(self, download: Download, blob: Blob | None) -> Iterator[bytes]:
+        """Yield the image without the compression of its file and of its transfer, each undone once.
+
+        Some servers name the compression of the file itself in Content-Encoding: Apache with AddEncoding or
+        mod_mime_magic (`x-gzip`), S3 as it was uploaded. Others compress the file once more, though identity was asked
+        for. The first bytes tell: in the second case the file is still compressed when Content-Encoding is undone.
+        """
+        url, coding = self._settings.shown_url, ""
         chunks, beginning = _looked_at(ahead(download.chunks()), LONGEST_MAGIC)
+        named = blob.compression if blob else compression_of(self._settings.url)
+        if download.coding and not blob and download.coding in (kind_of(beginning), "deflate"):
+            coding = download.coding
+            if coding != named:
+                chunks, beginning = _looked_at(ahead(unpacked(chunks, coding, url)), LONGEST_MAGIC)
         if self._settings.is_compressed:
-            named = blob.compression if blob else compression_of(self._settings.url)
             kind = named or kind_of(beginning)
             if not kind:
-                raise ActionError(
-                    "InvalidSetting", f"COMPRESSED is true, and {self._settings.shown_url} is not compressed"
-                )
-            chunks = ahead(unpacked(chunks, kind, self._settings.shown_url))
+                raise ActionError("InvalidSetting", f"COMPRESSED is true, and {url} is not compressed")
+            chunks, beginning = _looked_at(ahead(unpacked(chunks, kind, url)), LONGEST_MAGIC)
+            if coding == named and kind_of(beginning) == coding:
+                chunks = ahead(unpacked(chunks, kind, url))
         elif self._settings.format == "auto" and (kind := kind_of(beginning)):
             what = "set COMPRESSED to true, or IMG_FORMAT to raw to have it written as it is"
-            raise ActionError("InvalidSetting", f"{self._settings.shown_url} is compressed ({kind}): {what}")
+            raise ActionError("InvalidSetting", f"{url} is compressed ({kind}): {what}")
+        elif self._settings.format == "auto" and (kind := unsupported_kind(beginning)):
+            what = "compress it with zstd, gzip, xz or bzip2, or set IMG_FORMAT to raw to have it written as it is"
+            raise ActionError(
+                "ImageUnsupported", f"{url} is compressed with {kind}, which this action can't unpack: {what}"
+            )
+        return chunks
+
+    def _copy(self, download: Download, blob: Blob | None) -> int:
+        chunks = self._unpacked(download, blob)
         chunks, beginning = _looked_at(chunks, len(MAGIC))
         if not beginning:
             raise ActionError("DownloadFailed", f"{self._settings.shown_url}: is empty")

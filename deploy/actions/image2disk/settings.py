@@ -70,7 +70,7 @@ def read(environment: Mapping[str, str]) -> Settings:
 
 def compression_of(name: str) -> str:
     """How a file of this name or URL is compressed; empty if the name does not say."""
-    path = _path(name)
+    path = _path(name).lower()
     return next((kind for ending, kind in ENDINGS.items() if path.endswith(ending)), "")
 
 

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -330,11 +331,28 @@ def _check(url: str, response: aiohttp.ClientResponse, known: Known) -> None:
         raise RangeError(url, _status(response))
     if response.status != 200 and not (response.status == 206 and known.offset):
         raise UpstreamError(url, _status(response))
-    encoding = response.headers.get("Content-Encoding", "identity")
-    if encoding != "identity":
-        raise WrongContentError(url, f"sent Content-Encoding {foreign(encoding)} though identity was asked for")
+    for encoding in _encodings(response):
+        if not _is_of_the_file(encoding, url):
+            raise WrongContentError(url, f"sent Content-Encoding {foreign(encoding)} though identity was asked for")
     if response.content_length == 0:
         raise WrongContentError(url, "an empty file")
+
+
+def _encodings(response: aiohttp.ClientResponse) -> list[str]:
+    names = [name.strip() for header in response.headers.getall("Content-Encoding", ()) for name in header.split(",")]
+    return [name for name in names if name.lower() not in ("", "identity", "none")]
+
+
+def _is_of_the_file(encoding: str, url: str) -> bool:
+    """Return True if a Content-Encoding names how the file itself is compressed, whose bytes are kept as they are.
+
+    Apache calls a file `x-gzip` by its name (AddEncoding) or its first bytes (mod_mime_magic), which does so with an
+    initrd.img; S3 and others repeat what was given with the upload. Compression on the fly is `gzip`, of any file.
+    """
+    name = encoding.lower()
+    endings = {"gzip": (".gz", ".tgz"), "zstd": (".zst",), "xz": (".xz",), "bzip2": (".bz2",)}
+    path = urlsplit(url).path.lower()
+    return name in ("x-gzip", "x-xz", "x-bzip2") or path.endswith(endings.get(name, ("\0",)))
 
 
 def _check_range(url: str, response: aiohttp.ClientResponse, answer: UpstreamResponse, known: Known) -> None:
