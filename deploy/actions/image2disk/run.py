@@ -17,6 +17,7 @@ from image2disk.registry import Blob, Registry
 from image2disk.settings import Settings, compression_of
 from image2disk.unpacking import LONGEST_MAGIC, kind_of, unpacked, unsupported_kind
 from image2disk.web import AnswerError, Web
+from tink.net.urls import without_login
 
 MAX_BEGINNINGS: Final = 3
 """Of a file that changes again and again while it is fetched."""
@@ -73,15 +74,21 @@ class Copying:
         return line
 
     def _new(self, blob: Blob | None) -> Download:
-        def nobody(_refusal: AnswerError | None) -> str:
-            return ""
+        def by_url(refusal: AnswerError | None) -> str:
+            """Return nothing: `Web` sends what stands in the URL. Raises AnswerError with the remedy for `refusal`."""
+            if refusal is None:
+                return ""
+            remedy = "write a user and password into IMG_URL, https://USER:PASSWORD@HOST/..., percent-encoded"
+            if without_login(self._settings.url)[1]:
+                remedy = "the server does not take the user and password of IMG_URL"
+            raise AnswerError(f"{refusal}: {remedy}", refusal.status)
 
         return Download(
             self._web,
             blob.url if blob else self._settings.url,
             retries=self._settings.retries,
             is_proved=bool(blob or self._settings.sha256),
-            authorization=blob.authorization if blob else nobody,
+            authorization=blob.authorization if blob else by_url,
             say=self._say,
             sleep=self._sleep,
         )
@@ -108,7 +115,7 @@ class Copying:
             if not kind:
                 raise ActionError("InvalidSetting", f"COMPRESSED is true, and {url} is not compressed")
             chunks, beginning = _looked_at(ahead(unpacked(chunks, kind, url)), LONGEST_MAGIC)
-            if coding == named and kind_of(beginning) == coding:
+            if coding and coding == named == kind_of(beginning):
                 chunks = ahead(unpacked(chunks, kind, url))
         elif self._settings.format == "auto" and (kind := kind_of(beginning)):
             what = "set COMPRESSED to true, or IMG_FORMAT to raw to have it written as it is"

@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from edge.composition.checks.findings import Finding, note
-from tink.net.proxies import Proxies
+from tink.net.proxies import Proxies, ProxyError
 
 _PATIENCE_SECONDS: Final = 5.0
 _MOST: Final = 64
@@ -20,8 +20,9 @@ _MOST: Final = 64
 def osie_names(osies: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     """A finding for each name that can't be resolved, or one that all can be. `osies` are objects of the API.
 
-    Where a proxy is to fetch, its name counts.
+    Where a proxy is to fetch, its name counts. A proxy that can't be used has a finding of its own.
     """
+    yield from _unusable_proxies()
     users: dict[str, str] = {}
     for osie in osies:
         metadata, spec = osie.get("metadata") or {}, osie.get("spec") or {}
@@ -39,6 +40,15 @@ def osie_names(osies: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
         yield note("names of OSIEs' URLs", f"none among {len(osies)} OSIEs")
     elif not any(found.values()):
         yield Finding("names of OSIEs' URLs", True, f"resolved: {', '.join(names)}")
+
+
+def _unusable_proxies() -> Iterator[Finding]:
+    for scheme in ("http", "https"):
+        try:
+            Proxies.of(os.environ).proxy_of(f"{scheme}://an.example/")
+        except ProxyError as error:
+            remedy = "correct the variable where the edge is started from, such as /etc/default/tinkedge"
+            yield Finding("proxy of the environment", False, str(error), remedy)
 
 
 def _host(url: str) -> str:

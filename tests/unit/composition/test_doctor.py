@@ -325,6 +325,9 @@ def test_name_that_can_not_be_resolved_is_named_with_its_osie(monkeypatch: pytes
     monkeypatch.setenv("HTTP_PROXY", "http://kernels.example:3128")
     monkeypatch.setenv("HTTPS_PROXY", "http://10.1.1.1")
     assert [one.seen for one in osie_names(osies)] == ["resolved: kernels.example"]
+    monkeypatch.setenv("HTTPS_PROXY", "socks5://me:secret@10.1.1.1:1080")
+    said = "HTTPS_PROXY is socks5://10.1.1.1:1080: SOCKS is not supported; write http://HOST:PORT of an HTTP proxy"
+    assert [one.seen for one in osie_names(osies)] == [said, "resolved: kernels.example"]
 
 
 WELL, BAD = Finding("a", True, "well"), Finding("a", False, "bad", "mend")

@@ -31,6 +31,10 @@ def test_login_in_the_url_is_sent_and_neither_it_nor_the_query_is_shown(site, ta
     with pytest.raises(ActionError) as caught:
         target.copy(url)
     assert str(caught.value) == f"{site.url}/x.img?…: 403 Forbidden"
+    for asked, said in ((url, "does not take the user and password of IMG_URL"), (site.url, "USER:PASSWORD@HOST")):
+        site.before = [401]
+        with pytest.raises(ActionError, match=f"401 Unauthorized: .*{said}"):
+            target.copy(asked)
     assert "secret" not in f"{target.said}{caught.value.__cause__}"
 
 
