@@ -19,6 +19,12 @@ case $arch in
     *) [ "$arch" = "$own" ] || { echo "$0: $arch is neither amd64 nor arm64" >&2; exit 2; } ;;
 esac
 here=$(cd "$(dirname "$0")" && pwd)
+# What image2disk shares with tinkedge: standard library only. The recipes are in a checkout, or in the package edge.
+shared='__init__ opener proxies urls'
+for tink in "$here/../../tink" "$here/../../../tink"; do
+    [ ! -e "$tink/net/opener.py" ] || break
+done
+[ -e "$tink/net/opener.py" ] || { echo "$0: the package tink is not beside these recipes; use those of tinkedge's checkout or wheel" >&2; exit 1; }
 for program in umoci busybox zstd ldd; do
     command -v "$program" >/dev/null || { echo "$0: $program is not installed (apt-get install umoci busybox-static zstd python3)" >&2; exit 1; }
 done
@@ -133,12 +139,15 @@ add_python() {
     # Of what has none of this host's authorities no https is read without IMG_SHA256.
     mkdir -p "$root_of_image/usr/lib/ssl"
     [ ! -e /etc/ssl/certs/ca-certificates.crt ] || cp -L /etc/ssl/certs/ca-certificates.crt "$root_of_image/usr/lib/ssl/cert.pem"
-    mkdir -p "$to/image2disk"
+    mkdir -p "$to/image2disk" "$to/tink/net"
     cp "$here"/image2disk/*.py "$to/image2disk/"
-    # The registry client that it shares with the agent.
+    # What it shares with the agent: the registry client, proxies and URLs.
     mkdir -p "$to/tink/registry"
     cp "$tink/__init__.py" "$to/tink/"
     cp "$tink"/registry/*.py "$to/tink/registry/"
+    for module in $shared; do
+        cp "$tink/net/$module.py" "$to/tink/net/"
+    done
     # Compiled here, once; of another version's Python that can't be done.
     if [ "$library" = "$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')" ]; then
         "$python" -I -m compileall -q --invalidation-mode unchecked-hash -s "$root_of_image" "$to"

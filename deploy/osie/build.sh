@@ -248,7 +248,7 @@ mkdir -p "$site" "$agent/usr/bin"
 # A wheel of Python alone is a zip archive of what is to be there (the binary distribution format, PEP 427).
 "$python" -m zipfile -e "$wheel" "$site" >&2
 rm -rf "$site/edge/_deploy"
-compiled=(proto tink/{__init__.py,mac.py,waitdaemon.py,agent,limits} edge/{__init__.py,cli.py,commands,configuration})
+compiled=(proto tink/{__init__.py,mac.py,waitdaemon.py,agent,limits,net,printable.py} edge/{__init__.py,cli.py,commands,configuration})
 compile_in "$work/osie" /agent "${compiled[@]/#/$modules/}"
 cat >"$agent/usr/bin/tinkedge" <<'PY'
 #!/usr/bin/python3 -I

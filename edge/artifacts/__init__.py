@@ -18,7 +18,6 @@ from edge.artifacts.errors import (
     TooLargeError,
     UpstreamError,
     UpstreamTimeoutError,
-    shown,
 )
 from edge.artifacts.fetch.peers import TRAILER_BYTES, Copy, Offer, PeerCaches, PeerResponse
 from edge.artifacts.fetch.upstream import Timeouts
@@ -75,5 +74,4 @@ __all__ = [
     "manifest_url",
     "normalized",
     "open_file",
-    "shown",
 ]

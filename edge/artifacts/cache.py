@@ -45,7 +45,6 @@ from edge.artifacts.errors import (
     StorageError,
     TooLargeError,
     UpstreamError,
-    shown,
 )
 from edge.artifacts.fetch.flight import Flight
 from edge.artifacts.fetch.passing import MAX_PASSING, Passing
@@ -60,6 +59,7 @@ from edge.artifacts.storage.room import Allocator
 from edge.artifacts.storage.store import Store, Stored, key_of
 from tink.limits.once_per import OncePer
 from tink.net.outbound import Reach
+from tink.net.urls import shown
 
 log = logging.getLogger(__name__)
 

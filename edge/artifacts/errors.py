@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from typing import ClassVar, Self
-from urllib.parse import urlsplit
 
+from tink.net.urls import shown
 from tink.printable import printable
 
 MAX_FOREIGN = 100
@@ -117,16 +117,6 @@ KINDS = tuple(
         NoRoomError,
     )
 )
-
-
-def shown(url: str) -> str:
-    """`url` for logs and screens: without user name and password, and without a query (it may be a signature)."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return foreign(url.partition("?")[0].rpartition("@")[2])
-    netloc = parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme}://{netloc}{parts.path}" + ("?…" if parts.query else "")
 
 
 def foreign(text: str) -> str:

@@ -35,6 +35,7 @@ from edge.bundle.sources import debian, download, images
 from ipxe.binaries import BOOT_FILE_SUFFIXES
 from tink.files import private_files
 from tink.kube import manifests
+from tink.net.urls import shown
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 
@@ -235,7 +236,7 @@ def _local(name: str, around: Surroundings) -> Path:
     """A file, fetched if it is a URL. Raises BundleError, OSError."""
     if not download.is_url(name):
         return Path(name)
-    around.say(f"fetching {name}")
+    around.say(f"fetching {shown(name)}")
     return download.fetch(name, around.cache / "downloads", around.progress)
 
 

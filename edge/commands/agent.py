@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -97,7 +98,11 @@ def agent(
     log_level: str,
     **flags: Any,
 ) -> None:
-    """The agent: takes Workflows from the server and runs their actions on this machine."""
+    """The agent: takes Workflows from the server and runs their actions on this machine.
+
+    HTTP_PROXY, HTTPS_PROXY and NO_PROXY, on the kernel command line or in the environment, are for registries, and are
+    passed on to actions.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(AgentFormatter())
     logging.basicConfig(level=log_level.upper(), handlers=[handler])
@@ -109,6 +114,7 @@ def agent(
         settings = from_kernel_command_line(
             # Whoever wrote the command line may have used any encoding; what is for the agent is ASCII.
             kernel_command_line.read_text(errors="replace") if kernel_command_line is not None else "",
+            os.environ,
             insecure_registries=insecure_registry or None,
             registry_cas=registry_ca or None,
             after_workflow=command,

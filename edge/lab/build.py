@@ -217,7 +217,9 @@ class Builder:
 
     async def _actions(self) -> tuple[Path, str]:
         out = self._cache / f"actions{self._of_arch}"
-        sources = _files(self._deploy / "actions") | _files(_ROOT / "tink" / "registry", "*.py")
+        sources = _files(self._deploy / "actions")
+        for shared in ("net", "registry"):
+            sources |= _files(_ROOT / "tink" / shared, "*.py")
         sources |= self._common() if self._of_arch else {}
         digest = _digest(sources)
 

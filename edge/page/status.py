@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from edge.artifacts import ArtifactCache, Source
-from edge.artifacts import shown as without_secrets
 from edge.journey.events import Notice
 from edge.journey.steps import Step
+from tink.net.urls import shown
 
 MAX_FILES: Final = 100
 _OLD_SECONDS: Final = 30.0
@@ -169,7 +169,7 @@ class EdgeStatus:
             from_upstream=sum(counts.opened[one] for one in (Source.UPSTREAM, Source.PEER, Source.UPSTREAM_EDGE)),
             downloads=tuple(
                 Download(
-                    without_secrets(each.url),
+                    shown(each.url),
                     each.received,
                     each.size,
                     each.waiting,
@@ -177,6 +177,6 @@ class EdgeStatus:
                 )
                 for each in cache.downloads()
             ),
-            files=tuple((without_secrets(each.url), each.size, each.sha256) for each in files[:MAX_FILES]),
+            files=tuple((shown(each.url), each.size, each.sha256) for each in files[:MAX_FILES]),
             more=max(0, len(files) - MAX_FILES),
         )

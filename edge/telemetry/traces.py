@@ -23,6 +23,7 @@ from prometheus_client.core import Metric
 
 from edge.telemetry.ends import EndedBoot, EndedStep
 from tink.metrics.families import counter
+from tink.net.urls import shown
 from tink.printable import printable
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def _made(endpoint: str) -> tuple[TracerProvider, Tracer]:
     """Raises TracesError."""
     parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise TracesError(f"--otlp-endpoint {endpoint!r} is no URL of a collector: write http://HOST:4318")
+        raise TracesError(f"--otlp-endpoint {shown(endpoint)!r} is no URL of a collector: write http://HOST:4318")
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource

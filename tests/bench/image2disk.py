@@ -114,7 +114,7 @@ def _ours(url: str, device: str) -> Callable[[], Sample]:
         "IMG_URL": url,
         "DEST_DISK": device,
         "COMPRESSED": "true" if url.endswith(("zst", "gz")) else "false",
-        "PYTHONPATH": str(_ACTIONS),
+        "PYTHONPATH": f"{_ACTIONS}:{_ACTIONS.parents[1]}",
     }
     return lambda: _timed([python, "-m", "image2disk"], environment)
 

@@ -48,6 +48,7 @@ from tink.agent.output import Output, OutputSender
 from tink.agent.runtimes import Runtime, make_runtime, run_child
 from tink.agent.settings import AgentSettings
 from tink.exec_limits import unstartable
+from tink.net.proxies import NONE, Proxies
 from tink.waiting import done_before
 
 log = logging.getLogger(__name__)
@@ -91,11 +92,15 @@ class Agent:
         restored: Restored | None = None,
         output: OutputSender | None = None,
         after_workflow: Sequence[str] = (),
+        proxies: Proxies = NONE,
         reboot_request: Path = REBOOT_REQUEST,
         reboot: Callable[[], None] = restart_now,
     ) -> None:
-        """`reboot_request` is the file by which actions ask for a restart, `reboot` restarts the machine at once and
-        raises OSError."""
+        """`proxies` are for actions, whose own environment wins.
+
+        `reboot_request` is the file by which actions ask for a restart. `reboot` restarts the machine at once, and
+        raises OSError.
+        """
         self._reboot_request = reboot_request
         self._reboot = reboot
         self._runtime = runtime
@@ -104,6 +109,7 @@ class Agent:
         self._restored = restored or Restored(Progress())
         self._output = output
         self._after_workflow = tuple(after_workflow)
+        self._proxies = proxies
         self._executor = Executor(self._restored.progress, after_workflow=bool(after_workflow))
         self._stop = asyncio.Event()
         self._closing = asyncio.Event()
@@ -231,12 +237,15 @@ class Agent:
             if run.awaits_end is not None:
                 self._runtime.check(run.awaits_end)
                 return RunResult(0)  # it is here, and has its turn when the server knows the end
-            return await self._runtime.run(action, stop)
+            return await self._run_action(action, stop)
         except ActionError as error:
             return RunResult(1, error.reason, str(error))
         except Exception as error:  # the workflow must end, whatever is wrong with this machine or with this program
             log.exception("action %s could not be run", action.name)
             return RunResult(1, Reason.RUNTIME_ERROR, f"action {action.name}: {type(error).__name__}: {error}")
+
+    async def _run_action(self, action: Action, stop: asyncio.Event) -> RunResult:
+        return await self._runtime.run(replace(action, env=self._proxies.added_to(action.env)), stop)
 
     async def _start_is_acknowledged(self, run: RunAction, stop: asyncio.Event, started: asyncio.Future[bool]) -> None:
         """Return when the server knows that the action has started, or when the action need not wait for that.
@@ -295,7 +304,7 @@ class Agent:
         self._stop = stop = asyncio.Event()
         try:
             await self._runtime.pull(action.image, stop)  # once more: an agent before this one may have fetched it
-            result = await self._runtime.run(action, stop)
+            result = await self._run_action(action, stop)
         except ActionError as error:
             result = RunResult(1, error.reason, str(error))
         except Exception as error:  # the agent must take the next workflow, whatever is wrong
@@ -406,7 +415,13 @@ async def _serve(settings: AgentSettings, channel: grpc.aio.Channel, asked_to_en
     spool = Spool(restored.pending)
     output = OutputSender(channel)
     agent = Agent(
-        runtime, spool, journal=journal, restored=restored, output=output, after_workflow=settings.after_workflow
+        runtime,
+        spool,
+        journal=journal,
+        restored=restored,
+        output=output,
+        after_workflow=settings.after_workflow,
+        proxies=settings.proxies,
     )
     await agent.prepare()
     transport = Transport(

@@ -11,10 +11,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tink.agent.model import SettingsError
 from tink.mac import is_mac
+from tink.net.proxies import NONE, Proxies
 
 DEFAULT_PORT = 42113
 DEFAULT_STATE_DIR = Path("/run/tinkedge")
@@ -32,6 +34,7 @@ _KERNEL_ARGUMENTS = {
     "registry_password": "registry_password",
     "token": "tinkerbell_token",
 }
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 _TRUE = frozenset({"1", "t", "true", "y", "yes", "on"})
 _FALSE = frozenset({"", "0", "f", "false", "n", "no", "off"})
 
@@ -56,6 +59,8 @@ class AgentSettings:
     are what the agent shows a server that asks for certificates. `token`: what it shows with every call.
     `more_servers` are those of other edges, where the agent goes on if `server` is gone: IPv4 addresses with ports, as
     `server` must be then. `edges` are where else, by host[:port], the files of the two URLs are.
+    `proxies` are for registries, and for actions, which get them in their environment; the agent asks servers and edges
+    without any.
     """
 
     agent_id: str
@@ -81,6 +86,7 @@ class AgentSettings:
     docker_host: str = ""
     more_servers: tuple[str, ...] = ()
     edges: tuple[str, ...] = ()
+    proxies: Proxies = NONE
 
     def __post_init__(self) -> None:
         if not self.agent_id:
@@ -119,11 +125,11 @@ class AgentSettings:
         return f"ipv4:{','.join((self.server, *self.more_servers))}"
 
 
-def from_kernel_command_line(text: str, **flags: Any) -> AgentSettings:
+def from_kernel_command_line(text: str, environment: Mapping[str, str] = _NOTHING, **flags: Any) -> AgentSettings:
     """Settings from `text` (what /proc/cmdline holds; "" for none) and flags, which have the names of the settings; a
     flag that is not None wins.
 
-    Raises SettingsError.
+    Proxies are those of `text`, else those of `environment`. Raises SettingsError.
     """
     kernel = kernel_arguments(text)
     given = {name: value for name, value in flags.items() if value is not None}
@@ -131,6 +137,8 @@ def from_kernel_command_line(text: str, **flags: Any) -> AgentSettings:
     said["insecure_registries"] = tuple(item for item in kernel.get("insecure_registries", "").split(",") if item)
     if "server" not in given:
         said["more_servers"] = tuple(item for item in kernel.get("tinkerbell_servers", "").split(",") if item)
+    # The kernel command line has Go's names, of which HookOS gives three to its agent and its container engine.
+    said["proxies"] = Proxies.of(kernel) or Proxies.of(environment)
     said["edges"] = tuple(item for item in kernel.get("tinkerbell_edges", "").split(",") if item)
     # The edge that wrote the command line names its own HTTP server there.
     sign = re.match(r"http://([^/]+)/", kernel.get("tinkedge_sign", ""))

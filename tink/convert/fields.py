@@ -21,6 +21,7 @@ from typing import Any
 from tink.api.v1alpha2 import Raw
 from tink.convert.constraints import Check
 from tink.convert.findings import Findings
+from tink.net.urls import redacted
 
 UNKNOWN = "there is no such field, and v1alpha2 has no place for it"
 
@@ -57,7 +58,8 @@ def type_name(value: Any) -> str:
 
 
 def shown(text: str, longest: int = 100) -> str:
-    """A value in a message, in quotes: outsiders' texts may be long."""
+    """A value in a message, in quotes: outsiders' texts may be long, and their URLs may have secrets."""
+    text = redacted(text)
     return repr(text if len(text) <= longest else text[:longest] + "…")
 
 

@@ -8,7 +8,6 @@ as much and name the wrong content type for patches of custom objects.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import socket
 import time
@@ -28,6 +27,7 @@ from tink.kube.identity import cluster_ids
 from tink.kube.library import library
 from tink.kube.resources import ResourceType
 from tink.metrics import Histograms
+from tink.net.outbound import through_proxies
 
 MERGE_PATCH = "application/merge-patch+json"
 """RFC 7386: null removes a field, a list is replaced whole."""
@@ -218,11 +218,10 @@ class KubeClient:
         self._proxy = proxy
         self._server_hostname = server_hostname
         self._close = close
-        # Like Go's clients, never ask a proxy of the environment for the way to this machine itself.
         self._session = aiohttp.ClientSession(
             connector=connector,
             connector_owner=close is None,
-            trust_env=not _loopback(url),
+            middlewares=(through_proxies,),
             cookie_jar=aiohttp.DummyCookieJar(),  # an API sets none, and each request would look for them
             headers={"User-Agent": "tinkedge"},  # names the field manager of patches, and stands in audit logs
         )
@@ -499,11 +498,3 @@ def _retry_after(header: str) -> float | None:
     if not header.isascii() or not header.isdecimal():
         return None
     return min(float(header[:9]), _LONGEST_RETRY_AFTER)
-
-
-def _loopback(url: str) -> bool:
-    host = URL(url).host or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")

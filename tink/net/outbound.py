@@ -6,8 +6,8 @@ are refused; `session` gives an HTTP client that asks it about each connection t
 
 The check is made on the address that a socket is about to be connected to: after names are resolved, in whatever way an
 address is written, for each redirect, and with no moment between in which a name server could say another thing.
-Where HTTP_PROXY or HTTPS_PROXY is set, the proxy connects: its own address is the operator's, and what can be resolved
-here is checked here too, but what the proxy itself makes of a name is the proxy's to refuse.
+Where HTTP_PROXY or HTTPS_PROXY applies (`tink.net.proxies`), the proxy connects: its own address is the operator's, and
+what can be resolved here is checked here too, but what the proxy itself makes of a name is the proxy's to refuse.
 
 Servers there are strangers. What an answer has besides its body (headers, interim answers, chunk sizes and what may
 stand beside them, trailers) is bounded by the body, because it costs processor time and memory that no body's length
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -30,7 +31,10 @@ import aiohttp
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.helpers import set_exception
 from aiohttp.streams import EMPTY_PAYLOAD
+from multidict import CIMultiDict
+from yarl import URL
 
+from tink.net.proxies import Proxies, ProxyError
 from tink.net.special_addresses import LOOPBACK, UNSPECIFIED, Address, carried, parsed, special
 
 log = logging.getLogger(__name__)
@@ -54,16 +58,19 @@ _STEP_BYTES = 16 * 1024
 """So much is looked at in one go where no body is: 650 interim answers have room in it, which take milliseconds."""
 
 
-# aiohttp has no public word for these three. A version that has them no more is used as it is, and says so.
+# aiohttp has no public word for these two. A version that has them no more is used as it is, and says so.
 _MEASURES = (
     "_factory" in aiohttp.BaseConnector.__init__.__code__.co_names
     and "_payload" in ResponseHandler.__init__.__code__.co_names
 )
-_NAMES_NETRC = hasattr(aiohttp.ClientSession, "_get_netrc_auth")
 
 
 class WastefulAnswerError(aiohttp.ClientPayloadError):
     """A server sends much that is not the body of its answer."""
+
+
+class UnusableProxyError(aiohttp.ClientError):
+    """HTTP_PROXY or HTTPS_PROXY applies to a request, and names no proxy that can be used."""
 
 
 class RefusedAddressError(OSError):
@@ -123,10 +130,29 @@ class Reach:
             return f"an address that may be this host's: the kernel does not say ({error.strerror})"
 
 
-def session(reach: Reach, **settings: Any) -> aiohttp.ClientSession:
+async def through_proxies(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """Send a request, or one that follows a redirect, through the proxy that the environment names for its URL.
+
+    A middleware. aiohttp's own `trust_env` knows no networks in NO_PROXY, passes by https:// proxies, and sends what
+    ~/.netrc has for `default` to strangers. Raises UnusableProxyError.
+    """
+    try:
+        proxy = Proxies.of(os.environ).proxy_of(str(request.url)) if request.proxy is None else None
+    except ProxyError as error:
+        raise UnusableProxyError(str(error)) from None
+    if proxy is not None:
+        login = CIMultiDict({"Proxy-Authorization": proxy.authorization} if proxy.authorization else {})
+        request.update_proxy(URL(proxy.url), None, login)
+        if request.url.scheme == "http":  # the request itself is for the proxy; for https that gets a CONNECT before
+            request.headers.update(login)
+    return await handler(request)
+
+
+def session(reach: Reach, *, trust_env: bool = False, **settings: Any) -> aiohttp.ClientSession:
     """An HTTP client that connects to nothing that `reach` refuses; `settings` are aiohttp's.
 
-    A request that is refused raises an aiohttp.ClientError or RefusedAddressError; `refusal` tells it from others.
+    `trust_env`: whether proxies of the environment are used. A request that is refused raises an aiohttp.ClientError or
+    RefusedAddressError; `refusal` tells it from others.
     """
 
     def socket_for(addr_info: tuple[Any, ...]) -> socket.socket:
@@ -156,7 +182,7 @@ def session(reach: Reach, **settings: Any) -> aiohttp.ClientSession:
         finally:
             _attempts.reset(token)
 
-    async def through_proxies(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> Any:
+    async def checked(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> Any:
         if request.proxy is None:
             return await handler(request)
         await _check_name(reach, request.url.raw_host or "", request.url.port or 0)
@@ -166,18 +192,12 @@ def session(reach: Reach, **settings: Any) -> aiohttp.ClientSession:
         finally:
             _to_proxy.reset(token)
 
-    # `trust_env` means the proxies. ~/.netrc has passwords of the operator's, with `default` for whoever is asked.
-    if not _NAMES_NETRC and settings.pop("trust_env", False):
-        log.warning("this aiohttp can't keep ~/.netrc from strangers: HTTP_PROXY and HTTPS_PROXY are left out, too")
-    connector = _Connector(socket_for)
-    client = aiohttp.ClientSession(
-        connector=connector,
-        middlewares=(with_refusals, through_proxies),
+    return aiohttp.ClientSession(
+        connector=_Connector(socket_for),
+        middlewares=(with_refusals, *((through_proxies,) if trust_env else ()), checked),
         cookie_jar=aiohttp.DummyCookieJar(),
         **settings,
     )
-    vars(client)["_get_netrc_auth"] = lambda _host: None
-    return client
 
 
 class _Connector(aiohttp.TCPConnector):

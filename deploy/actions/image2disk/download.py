@@ -23,7 +23,9 @@ from typing import Final
 
 from image2disk.errors import ActionError
 from image2disk.patience import BrokenError, Patience
+from image2disk.unpacking import CODINGS
 from image2disk.web import AnswerError, UntrustedError, Web, said
+from tink.net.urls import shown
 
 READ_BYTES: Final = 1 << 20
 PROGRESS_BYTES: Final = 64 * 1024
@@ -40,7 +42,10 @@ class ChangedError(Exception):
 
 
 class Download:
-    """One file. `received` bytes of `size` (None: not said) are there; `sha256` is that of the received ones."""
+    """One file. `received` bytes of `size` (None: not said) are there; `sha256` is that of the received ones.
+
+    `coding` is its Content-Encoding, as one of `unpacking.CODINGS`; empty if it has none. It is not undone here.
+    """
 
     def __init__(
         self,
@@ -67,6 +72,7 @@ class Download:
         self.sha256 = hashlib.sha256()
         self.received = 0
         self.size: int | None = None
+        self.coding = ""
 
     def chunks(self) -> Iterator[bytes]:
         """All of it. Raises ChangedError, ActionError (DownloadFailed)."""
@@ -91,7 +97,7 @@ class Download:
                 return
 
     def _failed(self, why: str) -> ActionError:
-        return ActionError("DownloadFailed", f"{self._url}: {why}")
+        return ActionError("DownloadFailed", f"{shown(self._url)}: {why}")
 
     def _attempt(self) -> Iterator[bytes]:
         headers = {}
@@ -114,9 +120,7 @@ class Download:
 
     def _start(self, response: http.client.HTTPResponse, is_range: bool) -> int:
         """At which byte the body starts, of a file that is surely the same one."""
-        encoding = response.headers.get("Content-Encoding", "identity")
-        if encoding != "identity":
-            raise self._failed(f"comes with Content-Encoding {encoding[:40]}, though identity was asked for")
+        coding = self._coding(response.headers.get_all("Content-Encoding", []))
         etag, modified = response.headers.get("ETag", ""), response.headers.get("Last-Modified", "")
         start, size = 0, response.length
         if response.status == 206:
@@ -126,19 +130,30 @@ class Download:
                 raise BrokenError("the server sends another part than was asked for")
             start, size = self.received, int(span[3])
         if self._is_described:
-            self._compare(etag, modified, size)
+            self._compare(etag, modified, size, coding)
             self.size = size if self.size is None else self.size
             return start
         self._is_described = True
-        self._etag, self._modified, self.size = etag, modified, size
+        self._etag, self._modified, self.size, self.coding = etag, modified, size, coding
         self._validator = _validator(etag, modified, response.headers.get("Date", ""))
         return start
 
-    def _compare(self, etag: str, modified: str, size: int | None) -> None:
+    def _coding(self, headers: list[str]) -> str:
+        """Return how to undo Content-Encoding; empty if there is nothing to undo. Raises ActionError."""
+        names = [name.strip().lower() for header in headers for name in header.split(",")]
+        named = [name for name in names if name not in ("", "identity", "none")]
+        if len(named) > 1 or any(name not in CODINGS for name in named):
+            said = ", ".join(named)[:40]
+            raise self._failed(f"comes with Content-Encoding {said}, which can't be undone; have it served without")
+        return CODINGS[named[0]] if named else ""
+
+    def _compare(self, etag: str, modified: str, size: int | None, coding: str) -> None:
         if None not in (size, self.size) and size != self.size:
             raise ChangedError(f"it has {size} bytes now, not {self.size}")
         if etag != self._etag:
             raise ChangedError(f"its ETag is {etag[:80] or 'none'} now, not {self._etag[:80] or 'none'}")
+        if coding != self.coding:
+            raise ChangedError(f"its Content-Encoding is {coding or 'none'} now, not {self.coding or 'none'}")
         if not etag and modified != self._modified:
             raise ChangedError(f"it was modified {modified[:40]}, not {self._modified[:40]}")
 

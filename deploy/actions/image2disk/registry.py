@@ -60,10 +60,10 @@ class Registry:
         try:
             self._reference = parse(name, has_host=True)
         except RegistryError as error:
-            why = f"IMG_URL is {settings.url[:200]}, which is not such as {example}: {str(error)[:200]}"
+            why = f"IMG_URL is {settings.shown_url}, which is not such as {example}: {str(error)[:200]}"
             raise ActionError("InvalidSetting", why) from None
         if not _DIGEST.fullmatch(self._reference.digest):
-            raise ActionError("InvalidSetting", f"IMG_URL is {settings.url[:200]}, which is not such as {example}")
+            raise ActionError("InvalidSetting", f"IMG_URL is {settings.shown_url}, which is not such as {example}")
         self._web = web
         self._settings = settings
         self._say = say
@@ -96,7 +96,7 @@ class Registry:
                 for_disk=True,
             )
         except DigestError as error:
-            raise ActionError("ChecksumMismatch", f"{self._settings.url}: {error}") from None
+            raise ActionError("ChecksumMismatch", f"{self._settings.shown_url}: {error}") from None
         except RegistryError as error:
             raise self._unsupported(str(error)) from None
         return manifest
@@ -108,9 +108,9 @@ class Registry:
                 return self._read(url)
             except (AnswerError, BrokenError) as error:
                 if not patience.lasts(error, "asks for the manifest again"):
-                    raise ActionError("DownloadFailed", f"{self._settings.url}: {error}") from None
+                    raise ActionError("DownloadFailed", f"{self._settings.shown_url}: {error}") from None
             except UntrustedError as error:
-                raise ActionError("DownloadFailed", f"{self._settings.url}: {error}") from None
+                raise ActionError("DownloadFailed", f"{self._settings.shown_url}: {error}") from None
 
     def _read(self, url: str) -> bytes:
         headers = {"Accept": ", ".join(MANIFEST_TYPES)}
@@ -163,7 +163,7 @@ class Registry:
             raise RegistryError(f"its token service answers {error}") from None
 
     def _unsupported(self, why: str) -> ActionError:
-        return ActionError("ImageUnsupported", f"{self._settings.url}: {why}")
+        return ActionError("ImageUnsupported", f"{self._settings.shown_url}: {why}")
 
 
 def _list(value: Any) -> list[Any]:

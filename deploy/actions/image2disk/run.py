@@ -19,6 +19,7 @@ from image2disk.registry import Blob, Registry
 from image2disk.settings import Settings, compression_of
 from image2disk.unpacking import HEADER_BYTES, kind_of, least_size, unpacked
 from image2disk.web import AnswerError, Web
+from tink.net.urls import without_login
 
 MAX_BEGINNINGS: Final = 3
 """Of a file that changes again and again while it is fetched."""
@@ -41,7 +42,8 @@ class Copying:
         self._disk = disk
         self._say = say
         self._sleep = sleep
-        self._web = Web(check_certificates=not settings.sha256 and not settings.is_artefact, clock=clock)
+        is_proved = bool(settings.sha256) or settings.is_artefact
+        self._web = Web(check_certificates=not is_proved, proxies=settings.proxies, clock=clock)
         self._download: Download | None = None
 
     def run(self) -> tuple[int, str]:
@@ -54,7 +56,7 @@ class Copying:
             except ChangedError as error:
                 if not left:
                     raise ActionError(
-                        "DownloadFailed", f"{self._settings.url}: changes all the time: {error}"
+                        "DownloadFailed", f"{self._settings.shown_url}: changes all the time: {error}"
                     ) from None
                 self._say(f"the file on the server has changed: {error}; begins anew, from its first byte")
                 continue
@@ -62,7 +64,7 @@ class Copying:
             for expected in filter(None, (self._settings.sha256, blob.sha256 if blob else "")):
                 if found != expected:
                     why = f"has the SHA-256 {found}, not {expected}; do not boot from {self._disk.name}"
-                    raise ActionError("ChecksumMismatch", f"{self._settings.url} {why}")
+                    raise ActionError("ChecksumMismatch", f"{self._settings.shown_url} {why}")
             return size, found
         raise AssertionError("the last beginning returns or raises")
 
@@ -74,15 +76,21 @@ class Copying:
         return line
 
     def _new(self, blob: Blob | None) -> Download:
-        def nobody(_refusal: AnswerError | None) -> str:
-            return ""
+        def by_url(refusal: AnswerError | None) -> str:
+            """Return nothing: `Web` sends what stands in the URL. Raises AnswerError with the remedy for `refusal`."""
+            if refusal is None:
+                return ""
+            remedy = "write a user and password into IMG_URL, https://USER:PASSWORD@HOST/..., percent-encoded"
+            if without_login(self._settings.url)[1]:
+                remedy = "the server does not take the user and password of IMG_URL"
+            raise AnswerError(f"{refusal}: {remedy}", refusal.status)
 
         return Download(
             self._web,
             blob.url if blob else self._settings.url,
             retries=self._settings.retries,
             is_proved=bool(blob or self._settings.sha256),
-            authorization=blob.authorization if blob else nobody,
+            authorization=blob.authorization if blob else by_url,
             say=self._say,
             sleep=self._sleep,
         )
@@ -90,25 +98,42 @@ class Copying:
     def _blob(self) -> Blob:
         return Registry(self._web, self._settings, say=self._say, sleep=self._sleep).blob()
 
-    def _copy(self, download: Download, blob: Blob | None) -> int:
+    def _unpacked(self, download: Download, blob: Blob | None) -> tuple[Iterator[bytes], int | None]:
+        """Return the image without the compression of its file and of its transfer, and its size if that is known.
+
+        Some servers name the compression of the file itself in Content-Encoding: Apache with AddEncoding or
+        mod_mime_magic (`x-gzip`), S3 as it was uploaded. Others compress the file once more, though identity was asked
+        for. The first bytes tell: in the second case the file is still compressed when Content-Encoding is undone.
+        """
+        url, coding, image_bytes = self._settings.shown_url, "", download.size
         chunks, beginning = _looked_at(ahead(download.chunks()), HEADER_BYTES)
-        image_bytes = download.size
+        named = blob.compression if blob else compression_of(self._settings.url)
+        if download.coding and not blob and download.coding in (kind_of(beginning), "deflate"):
+            coding = download.coding
+            if coding != named:
+                chunks, beginning = _looked_at(ahead(unpacked(chunks, coding, url)), HEADER_BYTES)
+                image_bytes = None
         if self._settings.is_compressed:
-            named = blob.compression if blob else compression_of(self._settings.url)
             kind = named or kind_of(beginning)
             if not kind:
-                raise ActionError("InvalidSetting", f"COMPRESSED is true, and {self._settings.url} is not compressed")
+                raise ActionError("InvalidSetting", f"COMPRESSED is true, and {url} is not compressed")
+            refuse_too_large(url, least_size(beginning, kind), self._disk.name, self._disk.size)
+            chunks, beginning = _looked_at(ahead(unpacked(chunks, kind, url)), HEADER_BYTES)
             image_bytes = None
-            refuse_too_large(self._settings.url, least_size(beginning, kind), self._disk.name, self._disk.size)
-            chunks = ahead(unpacked(chunks, kind, self._settings.url))
+            if coding and coding == named == kind_of(beginning):
+                chunks = ahead(unpacked(chunks, kind, url))
         elif self._settings.format == "auto" and (kind := kind_of(beginning)):
             what = "set COMPRESSED to true, or IMG_FORMAT to raw to have it written as it is"
-            raise ActionError("InvalidSetting", f"{self._settings.url} is compressed ({kind}): {what}")
+            raise ActionError("InvalidSetting", f"{url} is compressed ({kind}): {what}")
+        return chunks, image_bytes
+
+    def _copy(self, download: Download, blob: Blob | None) -> int:
+        chunks, image_bytes = self._unpacked(download, blob)
         chunks, beginning = _looked_at(chunks, HEAD_BYTES)
         if not beginning:
-            raise ActionError("DownloadFailed", f"{self._settings.url}: is empty")
+            raise ActionError("DownloadFailed", f"{self._settings.shown_url}: is empty")
         if self._settings.format == "qcow2" or (self._settings.format == "auto" and beginning.startswith(MAGIC)):
-            image = Qcow2(self._settings.url, self._disk, self._refuse_misfit)
+            image = Qcow2(self._settings.shown_url, self._disk, self._refuse_misfit)
             image.write(chunks)
             size = image.size
             self._disk.flush()
@@ -124,7 +149,7 @@ class Copying:
 
     def _check(self, head: bytes, image_bytes: int | None) -> None:
         """Check the beginning of an image that is not qcow2, before any of it is written. Raises ActionError."""
-        url = self._settings.url
+        url = self._settings.shown_url
         has_table = self._refuse_misfit(head, image_bytes)
         if not has_table and self._settings.format == "auto":
             refuse_other_formats(url, head, self._disk.name)
@@ -135,7 +160,7 @@ class Copying:
 
     def _refuse_misfit(self, head: bytes, image_bytes: int | None) -> bool:
         """Return True if the image has a partition table. Raises ActionError (DiskUnsuitable, ImageDamaged)."""
-        url, disk, is_strict = self._settings.url, self._disk, self._settings.format != "raw"
+        url, disk, is_strict = self._settings.shown_url, self._disk, self._settings.format != "raw"
         sizes = disk.name, disk.size, disk.sector_bytes
         return refuse_misfit(url, head, *sizes, image_bytes=image_bytes, is_strict=is_strict) is not None
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from image2disk.errors import ActionError
+from tink.net.proxies import NONE, Proxies
+from tink.net.urls import shown
 
 FORMATS: Final = ("auto", "raw", "qcow2")
 MAX_RETRIES: Final = 100
@@ -19,13 +21,19 @@ ENDINGS: Final = {".gz": "gzip", ".zst": "zstd", ".zs": "zstd", ".xz": "xz", ".b
 class Settings:
     """`sha256` is in lower case, or empty; `layer` is the title or digest of an artefact's layer, or empty."""
 
-    url: str
+    url: str = field(repr=False)
     disk: str
     is_compressed: bool = False
     sha256: str = ""
     format: str = "auto"
     layer: str = ""
     retries: int = 8
+    proxies: Proxies = NONE
+
+    @property
+    def shown_url(self) -> str:
+        """The URL for messages, without its secrets."""
+        return shown(self.url)
 
     @property
     def is_artefact(self) -> bool:
@@ -39,7 +47,7 @@ def read(environment: Mapping[str, str]) -> Settings:
     if not url:
         raise _invalid("IMG_URL is not set")
     if not url.startswith(("http://", "https://", "oci://", "oci+http://")):
-        raise _invalid(f"IMG_URL is {url[:200]}: it must begin with http://, https://, oci:// or oci+http://")
+        raise _invalid(f"IMG_URL is {shown(url)}: it must begin with http://, https://, oci:// or oci+http://")
     if not disk:
         raise _invalid("DEST_DISK is not set")
     settings = Settings(
@@ -50,18 +58,19 @@ def read(environment: Mapping[str, str]) -> Settings:
         format=environment.get("IMG_FORMAT", "") or "auto",
         layer=environment.get("IMG_LAYER", ""),
         retries=_retries(environment.get("IMG_RETRIES", "") or "8"),
+        proxies=Proxies.of(environment),
     )
     if settings.format not in FORMATS:
         raise _invalid(f"IMG_FORMAT is {settings.format[:40]}, not one of {', '.join(FORMATS)}")
     if settings.is_compressed and not settings.is_artefact and not compression_of(url):
-        path = _path(url)[:200]
+        path = shown(_path(url))
         raise _invalid(f"COMPRESSED is true, but {path} does not end in .gz, .zst, .xz or .bz2")
     return settings
 
 
 def compression_of(name: str) -> str:
     """How a file of this name or URL is compressed; empty if the name does not say."""
-    path = _path(name)
+    path = _path(name).lower()
     return next((kind for ending, kind in ENDINGS.items() if path.endswith(ending)), "")
 
 

@@ -23,9 +23,14 @@ MOST_WORDS: Final = 4096
 WINDOW_BYTES: Final = 128 << 20
 """Maximum window of a decompressor; files with a larger one are rejected. `xz -9` needs 65, `zstd --ultra -22` 128."""
 MAGIC: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\0": "xz", b"BZh": "bzip2"}
-"""How each begins."""
+"""How each begins. A zstd file may also begin with a skippable frame (RFC 8878 section 3.1.2)."""
 HEADER_BYTES: Final = 64
 """Number of bytes at the start of a compressed file that contain the magic, and the frame header of zstd."""
+CODINGS: Final = {
+    "gzip": "gzip", "x-gzip": "gzip", "deflate": "deflate", "zstd": "zstd", "xz": "xz", "x-xz": "xz",
+    "bzip2": "bzip2", "x-bzip2": "bzip2",
+}  # fmt: skip
+"""By a name in Content-Encoding: how to undo it (RFC 9110 section 8.4.1; others are names of Apache's AddEncoding)."""
 
 
 class _Decompressor(Protocol):
@@ -63,17 +68,32 @@ class _Gzip:
         return self._inner.decompress(self._inner.unconsumed_tail + data, max_length)
 
 
+class _Deflate(_Gzip):
+    """The coding deflate: a zlib stream (RFC 9110 section 8.4.1.2), or a raw one, which some servers send."""
+
+    def __init__(self) -> None:
+        self._is_begun = False
+
+    def decompress(self, data: bytes, max_length: int = -1) -> bytes:
+        if not self._is_begun:
+            self._is_begun = True
+            # CM 8 stands in the low half of a zlib stream's first byte (RFC 1950 section 2.2).
+            self._inner = zlib.decompressobj(wbits=15 if data[0] & 0x0F == 8 else -15)
+        return super().decompress(data, max_length)
+
+
 _MAKERS: Final[dict[str, Callable[[], _Decompressor]]] = {
     "gzip": _Gzip,
+    "deflate": _Deflate,
     "xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=WINDOW_BYTES),
     "bzip2": bz2.BZ2Decompressor,
 }
 
 
 def unpacked(chunks: Iterator[bytes], kind: str, url: str) -> Iterator[bytes]:
-    """`kind` is gzip, zstd, xz or bzip2. Raises ActionError (DecompressFailed), and what `chunks` raises."""
+    """`kind` is gzip, zstd, xz, bzip2 or deflate. Raises ActionError (DecompressFailed), and what `chunks` raises."""
     if kind == "zstd":
-        yield from _by_zstd(chunks, url)
+        yield from _by_zstd(_without_padding(chunks), url)
         return
     try:
         yield from _in_process(chunks, _MAKERS[kind])
@@ -83,6 +103,8 @@ def unpacked(chunks: Iterator[bytes], kind: str, url: str) -> Iterator[bytes]:
 
 def kind_of(beginning: bytes) -> str:
     """How a file that begins so is compressed; empty if it is not."""
+    if _is_skippable(beginning):
+        return "zstd"
     return next((kind for magic, kind in MAGIC.items() if beginning.startswith(magic)), "")
 
 
@@ -100,6 +122,70 @@ def least_size(beginning: bytes, kind: str) -> int:
     length = (1 if is_single else 0, 2, 4, 8)[bits]
     field = beginning[start : start + length]
     return int.from_bytes(field, "little") + (256 if length == 2 else 0) if len(field) == length else 0
+
+
+def _is_skippable(beginning: bytes) -> bool:
+    return len(beginning) >= 4 and beginning[0] & 0xF0 == 0x50 and beginning[1:4] == b"\x2a\x4d\x18"
+
+
+class _Reader:
+    """Bytes by number, from chunks."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._left = b""
+
+    def take(self, count: int) -> bytes:
+        """Return so many bytes, fewer at the end."""
+        parts = []
+        while count and (self._left or self._fill()):
+            parts.append(self._left[:count])
+            self._left = self._left[count:]
+            count -= len(parts[-1])
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def skip_zeros(self) -> None:
+        """Leave out the zeros that come next."""
+        while not (stripped := self._left.lstrip(b"\0")) and self._fill():
+            pass
+        self._left = stripped or self._left.lstrip(b"\0")
+
+    def _fill(self) -> bool:
+        self._left = next(self._chunks, b"")
+        return bool(self._left)
+
+
+def _without_padding(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the frames of a zstd file without zeros between and behind them, which the program zstd rejects.
+
+    Source: RFC 8878 sections 3.1.1 and 3.1.2. What is no frame is left to the program.
+    """
+    reader = _Reader(chunks)
+    while magic := reader.take(4):
+        if _is_skippable(magic):
+            size = reader.take(4)
+            yield magic + size
+            left = int.from_bytes(size, "little")
+            while left and (part := reader.take(min(left, MOST_BYTES))):
+                yield part
+                left -= len(part)
+        elif MAGIC.get(magic) == "zstd":
+            descriptor = reader.take(1)
+            flags = descriptor[0] if descriptor else 0
+            is_single = flags >> 5 & 1
+            length = (1 - is_single) + (0, 1, 2, 4)[flags & 3] + (is_single, 2, 4, 8)[flags >> 6]
+            yield magic + descriptor + reader.take(length)
+            is_last = False
+            while not is_last and (head := reader.take(3)):
+                block = int.from_bytes(head, "little")
+                is_last = bool(block & 1)
+                yield head + reader.take(1 if block >> 1 & 3 == 1 else block >> 3)
+            yield reader.take(4 if flags & 4 else 0)
+        else:
+            yield magic
+            while part := reader.take(MOST_BYTES):
+                yield part
+        reader.skip_zeros()
 
 
 def _in_process(chunks: Iterator[bytes], make: Callable[[], _Decompressor]) -> Iterator[bytes]:
@@ -139,6 +225,8 @@ def _by_zstd(chunks: Iterator[bytes], url: str) -> Iterator[bytes]:
         finally:
             zstd.kill()
             zstd.wait()
+            if zstd.stdout is not None:
+                zstd.stdout.close()
         if feeder.trouble is not None:
             raise feeder.trouble
         if status != 0:

@@ -18,7 +18,11 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from email.message import Message
 from email.utils import parsedate_to_datetime
-from typing import IO, Any, Final
+from typing import Any, Final
+
+from tink.net.opener import handlers
+from tink.net.proxies import NONE, Proxies, ProxyError
+from tink.net.urls import redacted
 
 SILENCE_SECONDS: Final = 60.0
 """A server that says nothing for so long is as good as gone."""
@@ -28,6 +32,8 @@ RETRIED: Final = frozenset((408, 425, 429, 500, 502, 503, 504))
 """What a server answers that may answer otherwise in a moment (RFC 9110 section 15; RFC 6585 section 4)."""
 _BUSY: Final = frozenset((429, 503))
 _AGENT: Final = "tinkedge-image2disk"
+_NO_TUNNEL: Final = re.compile(r"Tunnel connection failed: (([0-9]{3}).*)")
+"""The message of http.client's OSError."""
 
 
 class AnswerError(Exception):
@@ -158,22 +164,19 @@ class _Encrypted(urllib.request.HTTPSHandler):
         return self.do_open(self._kind, req, context=self._trust)
 
 
-class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects without reading their bodies. urllib would read a body to its end, however large."""
-
-    def http_error_302(
-        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: http.client.HTTPMessage
-    ) -> Any:
-        fp.close()
-        return super().http_error_302(req, fp, code, msg, headers)
-
-    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
-
-
 class Web:
-    """`check_certificates`: of https; not needed where a checksum says which bytes are right."""
+    """`check_certificates`: of https; not needed where a checksum says which bytes are right.
 
-    def __init__(self, *, check_certificates: bool, clock: Callable[[], float] = time.monotonic) -> None:
+    A user and password in a URL are sent by Basic, to its host alone.
+    """
+
+    def __init__(
+        self,
+        *,
+        check_certificates: bool,
+        proxies: Proxies = NONE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Take `clock` as the source of seconds for the rate limit."""
         context = ssl.create_default_context()
         if not check_certificates:
@@ -181,8 +184,8 @@ class Web:
             context.verify_mode = ssl.CERT_NONE
         self._limit = LowSpeedLimit(clock)
         plain, encrypted = _connections(self._limit)
-        handlers = _Plain(plain), _Encrypted(encrypted, context), _Redirects()
-        self._opener = urllib.request.build_opener(*handlers)
+        self._proxies = proxies
+        self._opener = urllib.request.build_opener(_Plain(plain), _Encrypted(encrypted, context), *handlers(proxies))
 
     def body(self, response: http.client.HTTPResponse, most: int) -> Iterator[bytes]:
         """Yield the body in pieces of at most `most` bytes. Raises OSError, HTTPException."""
@@ -211,7 +214,10 @@ class Web:
                 raise refusal
 
     def get(self, url: str, headers: Mapping[str, str], authorization: str = "") -> http.client.HTTPResponse:
-        """Status 200 or 206; redirects are followed, without `authorization`. Raises AnswerError, UntrustedError."""
+        """Return an answer with status 200 or 206. `authorization` goes along redirects within the origin.
+
+        Raises AnswerError, UntrustedError.
+        """
         try:
             request = urllib.request.Request(  # noqa: S310 - http and https alone, by the settings
                 url, headers={"User-Agent": _AGENT, "Accept-Encoding": "identity", **headers}
@@ -221,19 +227,30 @@ class Web:
             self._limit.begin()
             response = self._opener.open(request, timeout=SILENCE_SECONDS)
         except urllib.error.HTTPError as error:
-            with error:
-                challenges = error.headers.get_all("WWW-Authenticate") or []
-                again = _retry_after(error.headers) if error.code in _BUSY else None
-                raise AnswerError(f"{error.code} {error.reason}"[:200], error.code, challenges, again) from None
+            challenges = error.headers.get_all("WWW-Authenticate") or []
+            again = _retry_after(error.headers) if error.code in _BUSY else None
+            error.close()  # `with` would raise ValueError for the body of a redirect, which is closed
+            raise AnswerError(redacted(f"{error.code} {error.reason}")[:200], error.code, challenges, again) from None
         except urllib.error.URLError as error:
             if isinstance(error.reason, ssl.SSLCertVerificationError):
                 raise UntrustedError(f"its certificate: {error.reason.verify_message}") from None
-            raise AnswerError(said(error.reason)) from None
+            if refused := _NO_TUNNEL.match(str(error.reason)):
+                raise AnswerError(f"the proxy refuses to connect: {refused[1][:200]}", int(refused[2])) from None
+            raise AnswerError(f"{said(error.reason)}{self._by_way_of(url)}") from None
+        except ProxyError as error:
+            raise AnswerError(str(error), 400) from None
+        except http.client.InvalidURL:  # its text has a part of the URL
+            raise AnswerError("the URL has a port or characters that no URL has: percent-encode them", 400) from None
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise AnswerError(said(error)) from None
         if not isinstance(response, http.client.HTTPResponse):
             raise AnswerError("redirects to what is neither http nor https", 400)
         return response
+
+    def _by_way_of(self, url: str) -> str:
+        """Return the words for the proxy of `url`, which was usable before; empty if there is none."""
+        proxy = self._proxies.proxy_of(url)
+        return f" (by the proxy {proxy.url})" if proxy is not None else ""
 
     def content(self, response: http.client.HTTPResponse, most: int) -> bytes:
         """Return the body; a large one is cut after more than `most` bytes. Raises OSError, HTTPException."""
@@ -261,4 +278,4 @@ def said(error: BaseException | str) -> str:
         return "no answer in time"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return (str(error) or type(error).__name__)[:200]
+    return redacted(str(error) or type(error).__name__)[:200]

@@ -35,7 +35,6 @@ from edge.artifacts.errors import (
     UpstreamError,
     UpstreamTimeoutError,
     WrongContentError,
-    shown,
 )
 from edge.artifacts.fetch.download import Download
 from edge.artifacts.fetch.peers import Copy, Offer, PeerCaches, PeerResponse
@@ -43,6 +42,7 @@ from edge.artifacts.fetch.services import Services
 from edge.artifacts.fetch.upstream import Known, RangeError, UpstreamResponse
 from edge.artifacts.storage.store import Stored, Unfinished, key_of
 from edge.artifacts.threads import in_thread
+from tink.net.urls import shown
 
 log = logging.getLogger(__name__)
 

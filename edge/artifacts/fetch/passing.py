@@ -28,13 +28,13 @@ from edge.artifacts.errors import (
     PeerError,
     StorageError,
     UpstreamError,
-    shown,
 )
 from edge.artifacts.fetch.download import TAIL_BYTES
 from edge.artifacts.fetch.flight import source_of
 from edge.artifacts.fetch.peers import Offer
 from edge.artifacts.fetch.services import Services
 from edge.artifacts.threads import in_thread
+from tink.net.urls import shown
 
 log = logging.getLogger(__name__)
 

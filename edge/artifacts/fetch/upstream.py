@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -29,7 +30,15 @@ from edge.artifacts.errors import (
     WrongContentError,
     foreign,
 )
-from tink.net.outbound import Reach, RefusedAddressError, WastefulAnswerError, refusal, session
+from tink.net.outbound import (
+    Reach,
+    RefusedAddressError,
+    UnusableProxyError,
+    WastefulAnswerError,
+    refusal,
+    session,
+)
+from tink.net.urls import without_login
 
 READ_BYTES = 1 << 20
 """Bytes that are read, and written to disk, in one go; a download holds a few times as many in memory."""
@@ -195,9 +204,9 @@ class Upstream:
             sock_connect=timeouts.connect,
             sock_read=timeouts.silence,
         )
-        headers = _conditions(known)
         try:
-            response = await self._session.get(url, headers=headers, max_redirects=MAX_REDIRECTS, timeout=limits)
+            bare, headers = _with_login(url, _conditions(known))
+            response = await self._session.get(bare, headers=headers, max_redirects=MAX_REDIRECTS, timeout=limits)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise self._translated(url, error) from error
         async with response:
@@ -213,7 +222,8 @@ class Upstream:
         """
         try:
             async with asyncio.timeout(self._timeouts.sidecar):
-                async with self._session.get(sidecar_url(url), max_redirects=MAX_REDIRECTS) as response:
+                bare, headers = _with_login(sidecar_url(url), {})
+                async with self._session.get(bare, headers=headers, max_redirects=MAX_REDIRECTS) as response:
                     if 400 <= response.status < 500:
                         return b""
                     if response.status != 200:
@@ -233,6 +243,12 @@ class Upstream:
             return WrongContentError(url, _WASTEFUL)
         if (refused := refusal(error)) is not None:
             return RefusedUpstreamError(url, _advice(refused))
+        if isinstance(error, UnusableProxyError):
+            return UpstreamError(url, str(error))
+        if isinstance(error, aiohttp.ClientProxyConnectionError):
+            return UpstreamError(url, f"no connection to the proxy {error.host}:{error.port}: {_strerror(error)}")
+        if isinstance(error, aiohttp.ClientHttpProxyError):
+            return UpstreamError(url, f"the proxy refuses to connect: {error.status} {foreign(error.message)}")
         if isinstance(error, aiohttp.ConnectionTimeoutError):
             return UpstreamTimeoutError(url, f"no connection within {self._timeouts.connect:g} s")
         if isinstance(error, TimeoutError):
@@ -250,8 +266,7 @@ class Upstream:
         if isinstance(error, aiohttp.ClientSSLError):
             return UpstreamError(url, "no TLS connection: it does not speak TLS, or not a version of it that we do")
         if isinstance(error, aiohttp.ClientConnectorError):
-            number = error.os_error.errno
-            return UpstreamError(url, f"no connection: {os.strerror(number) if number else error.os_error}")
+            return UpstreamError(url, f"no connection: {_strerror(error)}")
         if isinstance(error, aiohttp.ClientResponseError):
             return UpstreamError(url, f"no usable answer: {foreign(' '.join(error.message.split()))}")
         if isinstance(error, aiohttp.ServerDisconnectedError):
@@ -260,6 +275,20 @@ class Upstream:
             number = error.errno if isinstance(error, OSError) else None
             return UpstreamError(url, f"no usable answer: {os.strerror(number) if number else type(error).__name__}")
         return BadUrlError(url, f"can't be fetched: {type(error).__name__}")
+
+
+def _strerror(error: aiohttp.ClientConnectorError) -> str:
+    number = error.os_error.errno
+    return os.strerror(number) if number else str(error.os_error)
+
+
+def _with_login(url: str, headers: dict[str, str]) -> tuple[str, dict[str, str]]:
+    """Return `url` without its login, and `headers` with it: aiohttp would send it as ISO 8859-1, curl sends UTF-8.
+
+    aiohttp drops the header on a redirect to another origin.
+    """
+    bare, authorization = without_login(url)
+    return bare, headers | ({"Authorization": authorization} if authorization else {})
 
 
 def _advice(refused: RefusedAddressError) -> str:
@@ -302,11 +331,28 @@ def _check(url: str, response: aiohttp.ClientResponse, known: Known) -> None:
         raise RangeError(url, _status(response))
     if response.status != 200 and not (response.status == 206 and known.offset):
         raise UpstreamError(url, _status(response))
-    encoding = response.headers.get("Content-Encoding", "identity")
-    if encoding != "identity":
-        raise WrongContentError(url, f"sent Content-Encoding {foreign(encoding)} though identity was asked for")
+    for encoding in _encodings(response):
+        if not _is_of_the_file(encoding, url):
+            raise WrongContentError(url, f"sent Content-Encoding {foreign(encoding)} though identity was asked for")
     if response.content_length == 0:
         raise WrongContentError(url, "an empty file")
+
+
+def _encodings(response: aiohttp.ClientResponse) -> list[str]:
+    names = [name.strip() for header in response.headers.getall("Content-Encoding", ()) for name in header.split(",")]
+    return [name for name in names if name.lower() not in ("", "identity", "none")]
+
+
+def _is_of_the_file(encoding: str, url: str) -> bool:
+    """Return True if a Content-Encoding names how the file itself is compressed, whose bytes are kept as they are.
+
+    Apache calls a file `x-gzip` by its name (AddEncoding) or its first bytes (mod_mime_magic), which does so with an
+    initrd.img; S3 and others repeat what was given with the upload. Compression on the fly is `gzip`, of any file.
+    """
+    name = encoding.lower()
+    endings = {"gzip": (".gz", ".tgz"), "zstd": (".zst",), "xz": (".xz",), "bzip2": (".bz2",)}
+    path = urlsplit(url).path.lower()
+    return name in ("x-gzip", "x-xz", "x-bzip2") or path.endswith(endings.get(name, ("\0",)))
 
 
 def _check_range(url: str, response: aiohttp.ClientResponse, answer: UpstreamResponse, known: Known) -> None:

@@ -34,9 +34,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from edge.artifacts.errors import shown
 from edge.artifacts.storage.eviction import Occupant, Room
 from tink.files.private_files import sync_directory
+from tink.net.urls import shown
 
 log = logging.getLogger(__name__)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
+import os
 import shutil
 import urllib.error
 import urllib.request
@@ -12,6 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edge.bundle.manifest import BundleError
+from tink.net.opener import handlers
+from tink.net.proxies import Proxies, ProxyError
+from tink.net.urls import redacted, shown
 
 _CHUNK = 1 << 18
 _SECONDS = 60.0
@@ -40,11 +44,18 @@ def fetch(url: str, cache: Path, progress: Progress) -> Path:
             return _attempt(url, kept, part, notes, progress)
         except urllib.error.HTTPError as error:
             if error.code < 500 or not left:
-                raise BundleError(f"{url}: HTTP {error.code} {error.reason}") from error
+                raise BundleError(f"{shown(url)}: HTTP {error.code} {redacted(str(error.reason))}") from error
+        except http.client.InvalidURL:  # its text has a part of the URL
+            raise BundleError(f"{shown(url)} has a port or characters that no URL has: percent-encode them") from None
         except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
             if not left:
                 reason = getattr(error, "reason", None) or error
-                raise BundleError(f"{url}: {reason}; once more goes on where this ended") from error
+                said = redacted(str(reason))
+                raise BundleError(f"{shown(url)}: {said}; once more goes on where this ended") from error
+        except ProxyError as error:
+            raise BundleError(f"{shown(url)}: {error}") from error
+        except ValueError as error:
+            raise BundleError(f"{shown(url)} is no URL") from error
     raise AssertionError
 
 
@@ -58,7 +69,8 @@ def _attempt(url: str, kept: Path, part: Path, notes: Path, progress: Progress) 
     elif kept.exists() and tag:
         request.add_header("If-None-Match", tag)
     try:
-        response = urllib.request.urlopen(request, timeout=_SECONDS)  # noqa: S310
+        opener = urllib.request.build_opener(*handlers(Proxies.of(os.environ)))
+        response = opener.open(request, timeout=_SECONDS)
     except urllib.error.HTTPError as error:
         if error.code == 304:
             return kept
@@ -70,11 +82,11 @@ def _attempt(url: str, kept: Path, part: Path, notes: Path, progress: Progress) 
         if response.status != 206:
             begun = 0
         size = begun + int(response.headers.get("Content-Length") or 0)
-        notes.write_text(json.dumps({"url": url, "etag": response.headers.get("ETag") or ""}))
+        notes.write_text(json.dumps({"url": shown(url), "etag": response.headers.get("ETag") or ""}))
         with part.open("ab" if begun else "wb") as out:
             while chunk := response.read(_CHUNK):
                 out.write(chunk)
-                progress(f"{url}, in bytes", out.tell(), size)
+                progress(f"{shown(url)}, in bytes", out.tell(), size)
             found = out.tell()
     if response.headers.get("Content-Length") and found != size:
         raise ConnectionError(f"the connection ended after {found} of {size} bytes")

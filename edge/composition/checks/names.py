@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from edge.composition.checks.findings import Finding, note
+from tink.net.proxies import Proxies, ProxyError
 
 _PATIENCE_SECONDS: Final = 5.0
 _MOST: Final = 64
@@ -19,8 +20,9 @@ _MOST: Final = 64
 def osie_names(osies: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     """A finding for each name that can't be resolved, or one that all can be. `osies` are objects of the API.
 
-    Where a proxy is to fetch, its name counts.
+    Where a proxy is to fetch, its name counts. A proxy that can't be used has a finding of its own.
     """
+    yield from _unusable_proxies()
     users: dict[str, str] = {}
     for osie in osies:
         metadata, spec = osie.get("metadata") or {}, osie.get("spec") or {}
@@ -40,14 +42,21 @@ def osie_names(osies: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
         yield Finding("names of OSIEs' URLs", True, f"resolved: {', '.join(names)}")
 
 
+def _unusable_proxies() -> Iterator[Finding]:
+    for scheme in ("http", "https"):
+        try:
+            Proxies.of(os.environ).proxy_of(f"{scheme}://an.example/")
+        except ProxyError as error:
+            remedy = "correct the variable where the edge is started from, such as /etc/default/tinkedge"
+            yield Finding("proxy of the environment", False, str(error), remedy)
+
+
 def _host(url: str) -> str:
     """The name that has to be resolved for it; empty: none."""
     try:
         parts = urlsplit(url)
-        proxy = getproxies().get(parts.scheme, "")
-        if proxy and not proxy_bypass(parts.hostname or ""):
-            parts = urlsplit(proxy)
-        host = parts.hostname or "" if parts.scheme in ("http", "https") else ""
+        proxy = Proxies.of(os.environ).proxy_of(url)
+        host = proxy.host if proxy is not None else parts.hostname or "" if parts.scheme in ("http", "https") else ""
     except ValueError:
         return ""
     try:

@@ -7,6 +7,7 @@ import hashlib
 import http.server
 import os
 import socket
+import struct
 import subprocess
 import threading
 from pathlib import Path
@@ -53,7 +54,7 @@ def example(machine, name, **env):
     return Action("a", name, f"{machine.registry}/actions/{name}:1", env=env)
 
 
-@pytest.mark.parametrize("pack", [None, "gzip", "zstd", "xz", "bzip2"])
+@pytest.mark.parametrize("pack", [None, "gzip", "zstd", "zstd -19", "xz", "bzip2"])
 async def test_image2disk_writes_the_image(machine, disk, website, pack, caplog):
     caplog.set_level("INFO")
     device, file = disk
@@ -62,8 +63,10 @@ async def test_image2disk_writes_the_image(machine, disk, website, pack, caplog)
     image = directory / "disk.img"
     image.write_bytes(content)
     if pack:
-        ending = {"gzip": "gz", "zstd": "zst", "xz": "xz", "bzip2": "bz2"}[pack]
-        packed = subprocess.run([pack, "-c", str(image)], capture_output=True, check=True).stdout
+        ending = {"gzip": "gz", "zstd": "zst", "zstd -19": "zst", "xz": "xz", "bzip2": "bz2"}[pack]
+        packed = subprocess.run([*pack.split(), "-c", str(image)], capture_output=True, check=True).stdout
+        if pack == "zstd -19":  # with a skippable frame first, and zeros behind it, which the program zstd rejects
+            packed = struct.pack("<II", 0x184D2A50, 5) + b"frame" + packed + bytes(4096)
         image = directory / f"disk.img.{ending}"
         image.write_bytes(packed)
     env = {"IMG_URL": f"{url}/{image.name}", "DEST_DISK": device, "COMPRESSED": "true" if pack else "false"}

@@ -24,6 +24,7 @@ import tink.agent.images.store as store_module
 from tests.interop.authority import Authority
 from tests.interop.conftest import running_registry
 from tests.interop.images.fake_registry import FakeRegistry, digest_of, pull, refusal, tar
+from tests.support.proxy import http_proxy
 from tests.waiting import PATIENCE_SECONDS, until
 from tink.agent.images import Credentials, Registries, parse
 from tink.agent.images.registry import Session
@@ -31,6 +32,7 @@ from tink.agent.images.store import ImageStore
 from tink.agent.images.unpack import Budget, UnpackError, apply_layer
 from tink.agent.output.lines import line_sink
 from tink.net import special_addresses
+from tink.net.proxies import Proxies
 from tink.net.special_addresses import special
 
 
@@ -544,6 +546,32 @@ async def test_credentials_do_not_follow_a_redirect_to_another_host(fake, elsewh
     [(requested, headers)] = elsewhere.requests
     assert requested == "/storage?sig=1"
     assert "Authorization" not in headers
+
+
+async def test_login_and_signature_of_a_redirect_are_used_and_not_shown(fake, elsewhere, store, caplog):
+    caplog.set_level(logging.DEBUG)
+    _, _, path, _ = fake.image()
+    elsewhere.paths["/storage"] = fake.paths[path]
+    fake.paths[path] = (307, {"Location": f"http://user:hunter2@{elsewhere.host}/storage?sig=secret"}, b"")
+    await pull(store, f"{fake.host}/x:1")
+    assert [headers["Authorization"] for _, headers in elsewhere.requests] == [BASIC]
+    fake.paths[path] = (307, {"Location": "ftp://user:hunter2@h/storage?sig=secret"}, b"")
+    shutil.rmtree(store._images)
+    store.prepare()
+    assert "ftp://h/storage?…" in (said := await refusal(store, f"{fake.host}/x:1"))
+    assert not [secret for secret in ("hunter2", "sig=") if secret in said + caplog.text]
+
+
+async def test_image_is_pulled_through_the_proxy(fake, make_store):
+    fake.image()
+    with http_proxy() as proxy:
+        port = int(fake.host.rpartition(":")[2])
+        proxy.hosts = {"reg.invalid:5000": ("127.0.0.1", port)}
+        store = make_store(Registries(("reg.invalid:5000",), proxies=Proxies(proxy.url, no_proxy="10.0.0.0/8")))
+        await pull(store, "reg.invalid:5000/x:1")
+        assert len(proxy.asked) == len(fake.requests) == 3
+        store = make_store(Registries(("reg.invalid:5000",), proxies=Proxies("socks5://s", no_proxy="10.0.0.0/8")))
+        assert "SOCKS is not supported; write http://HOST:PORT" in await refusal(store, "reg.invalid:5000/y:1")
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "Basic"])

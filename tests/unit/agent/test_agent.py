@@ -46,6 +46,7 @@ from tink.agent.model import (
 from tink.agent.runtimes.oci.runc import ContainerRuntime
 from tink.agent.runtimes.process import ProcessRuntime
 from tink.agent.settings import AgentSettings
+from tink.net.proxies import Proxies
 
 pytestmark = pytest.mark.looptime
 real_time = pytest.mark.looptime(False)  # for tests with child processes
@@ -85,6 +86,17 @@ async def test_actions_run_one_after_the_other_and_each_start_and_end_is_reporte
         ActionSucceeded("w", "id-two"),
     ]
     assert world.calls == ["pull img", "run one", "pull img", "run two"]
+
+
+async def test_action_gets_the_proxies_of_the_machine_unless_it_names_its_own():
+    world = World()
+    own = Action("id-own", "own", "img", env={"NO_PROXY": "", "A": "b"})
+    world.workflow = Workflow("w", (Action("id-plain", "plain", "img"), own))
+    _, _, spool = await sent(world, proxies=Proxies("http://p:1", no_proxy="10.0.0.0/8"))
+    await taken(spool, 4)
+    http = {"HTTP_PROXY": "http://p:1", "http_proxy": "http://p:1"}
+    assert world.ran[0].env == http | {"NO_PROXY": "10.0.0.0/8", "no_proxy": "10.0.0.0/8"}
+    assert world.ran[1].env == http | {"NO_PROXY": "", "A": "b"}
 
 
 @pytest.mark.parametrize(

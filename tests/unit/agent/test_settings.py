@@ -6,6 +6,7 @@ import pytest
 
 from tink.agent.model import SettingsError
 from tink.agent.settings import AgentSettings, from_kernel_command_line, kernel_arguments
+from tink.net.proxies import Proxies
 
 CMDLINE = (
     "vmlinuz ip=dhcp console=ttyS0 worker_id=52:54:00:AA:bb:01 grpc_authority=172.31.0.1:42113 tinkerbell_tls=false "
@@ -38,6 +39,24 @@ def test_agent_learns_everything_from_the_kernel_command_line():
     )
     assert from_kernel_command_line(f"{CMDLINE} tinkerbell_tls=true").tls
     assert not [secret for secret in ("v1.a.b", "s3cret") if secret in repr(settings)]
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "proxies"),
+    [
+        (
+            "HTTP_PROXY=http://a:s3cret@p:1 HTTPS_PROXY=p:2 NO_PROXY=10.0.0.0/8,.x",
+            {},
+            ("http://a:s3cret@p:1", "p:2", "10.0.0.0/8,.x"),
+        ),
+        ("HTTP_PROXY=upper http_proxy=lower", {"HTTPS_PROXY": "host"}, ("lower", "", "")),
+        ("", {"HTTPS_PROXY": "host", "no_proxy": "x"}, ("", "host", "x")),
+    ],
+)
+def test_proxies_are_those_of_the_kernel_command_line_else_of_the_environment(words, environment, proxies):
+    settings = from_kernel_command_line(f"{CMDLINE} {words}", environment)
+    assert settings.proxies == Proxies(*proxies)
+    assert "s3cret" not in repr(settings)
 
 
 def test_flags_win_over_the_kernel_command_line():

@@ -57,6 +57,7 @@ class Upstream:
         self.modified = 0.0
         self.ranges = True
         self.kind = "application/octet-stream"
+        self.encoding = ""
         self.sidecar = b""
         self.sidecar_status = 200
         self.gate, self.headers_gate = asyncio.Event(), asyncio.Event()
@@ -120,8 +121,8 @@ class Upstream:
 
     async def send(self, request: web.Request) -> web.StreamResponse:
         response, body = self.begin(request)
-        if self.mode == "gzip":
-            response.headers["Content-Encoding"] = "gzip"
+        if self.encoding:
+            response.headers["Content-Encoding"] = self.encoding
         if self.mode == "chunked":
             response.enable_chunked_encoding()
         else:

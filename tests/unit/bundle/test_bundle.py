@@ -416,6 +416,7 @@ class Upstream:
     def __init__(self) -> None:
         self.breaks, self.status, self.tag = 0, 200, '"v1"'
         self.asked: list[str] = []
+        self.logins: list[str | None] = []
         upstream = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -431,6 +432,7 @@ class Upstream:
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
         wanted = request.headers.get("Range", "") if request.headers.get("If-Range") == self.tag else ""
+        self.logins.append(request.headers.get("Authorization"))
         self.asked.append(wanted or f"all{' unless ' + one if (one := request.headers.get('If-None-Match')) else ''}")
         if self.status != 200 or request.headers.get("If-None-Match") == self.tag:
             request.send_response(self.status if self.status != 200 else 304)
@@ -471,6 +473,21 @@ def test_download_that_breaks_goes_on_where_it_was(upstream, tmp_path):
     upstream.status = 404
     with pytest.raises(BundleError, match=r"/other: HTTP 404"):
         fetch(upstream.url.replace("kernel", "other"), tmp_path, quiet)
+
+
+def test_download_sends_the_login_of_its_url_and_nothing_shows_its_secrets(upstream, tmp_path):
+    told: list[str] = []
+    url = upstream.url.replace("//", "//me:secret@") + "?sig=secret"
+    path = fetch(url, tmp_path, lambda line, *_: told.append(line))
+    assert path.read_bytes() == CONTENT
+    assert upstream.logins == ["Basic bWU6c2VjcmV0"]
+    told += [each.read_text() for each in tmp_path.glob("*.json")]
+    upstream.status = 403
+    for bad in (url + "&more", url.replace("//", "//a:my/secret:b@"), url.replace("kernel", "a secret kernel?")):
+        with pytest.raises(BundleError) as caught:
+            fetch(bad, tmp_path, quiet)
+        told.append(str(caught.value))
+    assert not [line for line in told if "sig=" in line or "me:" in line or "secret:" in line]
 
 
 @pytest.mark.parametrize(("tag", "again"), [('"v1"', f"bytes={len(CONTENT) * 15 // 16}-"), ('"v2"', "all")])

@@ -35,7 +35,6 @@ from edge.composition.checks import (
     check_ethernets,
     check_ipv6,
     check_space,
-    names,
     osie_names,
     upstream_edge,
 )
@@ -325,7 +324,9 @@ def test_name_that_can_not_be_resolved_is_named_with_its_osie(monkeypatch: pytes
             raise socket.gaierror(-2, "Name or service not known")
         return []
 
-    monkeypatch.setattr(names, "getproxies", dict)
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     urls = {"kernelUrl": "http://kernels.example/k", "initrdUrl": "https://gone.example/i"}
     osies = [
@@ -336,9 +337,12 @@ def test_name_that_can_not_be_resolved_is_named_with_its_osie(monkeypatch: pytes
     (found,) = osie_names(osies)
     assert found.how_bad == Severity.ERROR
     assert found.seen == "gone.example (OSIE d/o: initrdUrl): Name or service not known"
-    proxies = {"http": "http://kernels.example:3128", "https": "http://10.1.1.1"}
-    monkeypatch.setattr(names, "getproxies", lambda: proxies)
+    monkeypatch.setenv("HTTP_PROXY", "http://kernels.example:3128")
+    monkeypatch.setenv("HTTPS_PROXY", "http://10.1.1.1")
     assert [one.seen for one in osie_names(osies)] == ["resolved: kernels.example"]
+    monkeypatch.setenv("HTTPS_PROXY", "socks5://me:secret@10.1.1.1:1080")
+    said = "HTTPS_PROXY is socks5://10.1.1.1:1080: SOCKS is not supported; write http://HOST:PORT of an HTTP proxy"
+    assert [one.seen for one in osie_names(osies)] == [said, "resolved: kernels.example"]
 
 
 WELL, BAD = Finding("a", True, "well"), Finding("a", False, "bad", "mend")

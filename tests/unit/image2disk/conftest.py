@@ -26,7 +26,8 @@ class Site:
     """The served answers. `before`, or `busy` by path, are the statuses of the first answers.
 
     `cuts` are the numbers of bytes after which the connection of each answer is cut (None: not at all). `redirect` is
-    the target of a redirect of all requests, with an endless body.
+    the target of a redirect of all requests, with an endless body, and `redirect_once` that of the next one.
+    `headers` are further ones of the files.
     """
 
     url: str = ""
@@ -44,6 +45,8 @@ class Site:
     asked: list[dict[str, str]] = field(default_factory=list)
     token: str = ""
     redirect: str = ""
+    redirect_once: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -60,6 +63,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
             _, site.content, site.etag = site.change
         if statuses := site.busy.get(self.path.partition("?")[0], site.before):
             return self._refuse(statuses.pop(0))
+        if site.redirect_once:
+            location, site.redirect_once = site.redirect_once, ""
+            self.send_response(302)
+            self.send_header("Location", location)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return None
         if site.redirect and self.path != site.redirect:
             return self._send_on()
         content, kind = site.files.get(self.path.partition("?")[0], (site.content, "application/octet-stream"))
@@ -81,7 +91,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Transfer-Encoding", "chunked")
         else:
             self.send_header("Content-Length", str(len(content) - start))
-        for name, value in (("ETag", site.etag), ("Last-Modified", site.modified), ("Content-Type", kind)):
+        for name, value in (
+            ("ETag", site.etag),
+            ("Last-Modified", site.modified),
+            ("Content-Type", kind),
+            *site.headers.items(),
+        ):
             if value:
                 self.send_header(name, value)
         self.end_headers()

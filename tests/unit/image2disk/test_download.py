@@ -9,13 +9,16 @@ import itertools
 import lzma
 import os
 import random
+import struct
 import time
+import zlib
 from email.utils import formatdate
 from types import SimpleNamespace
 
 import pytest
 from image2disk.download import Download
 from image2disk.errors import ActionError
+from image2disk.unpacking import UNSUPPORTED, unpacked
 from image2disk.web import LimitedReader, Web
 
 LENGTH = 5_000_003
@@ -278,6 +281,108 @@ def test_compressed_image_is_not_written_as_it_is_but_where_that_is_wanted(
     assert target.content == untouched
     size, _ = target.copy(f"{site.url}/x.img.{ending}", IMG_FORMAT="raw")
     assert target.content[:size] == site.content
+
+
+def skippable(size):
+    return struct.pack("<II", 0x184D2A5A, size) + b"x" * size
+
+
+def frame(flags, header, *blocks):
+    """Return a zstd frame: magic, descriptor, header, blocks of (type, size, content), and a checksum if wanted."""
+    ends = [len(blocks) - 1 == number for number in range(len(blocks))]
+    body = [(last | kind << 1 | size << 3).to_bytes(3, "little") + content
+            for last, (kind, size, content) in zip(ends, blocks, strict=True)]  # fmt: skip
+    return b"\x28\xb5\x2f\xfd" + bytes([flags]) + header + b"".join(body) + bytes(4 if flags & 4 else 0)
+
+
+RAW = b"a disk" * 50_000
+GZIP = gzip.compress(RAW, mtime=0)
+ZSTD = frame(0xA4, bytes(4), (1, 9_000, b"x"), (0, 4, b"disk"), (1, 100_000, b"\0"))  # its checksum is zero
+FRAMES = [
+    ZSTD,
+    frame(0x00, b"W", (0, 0, b"")),
+    frame(0x63, b"DICTSS", (2, 300_000, bytes(300_000)), (0, 3, bytes(3))),
+    frame(0xC5, b"WDSSSSSSSS", (1, 1, b"\0")),
+    frame(0x20, b"S", (0, 1, b"z")),
+]
+
+
+@pytest.fixture
+def passing_zstd(tmp_path, monkeypatch):
+    """Have a program zstd that writes what it reads: the image shows what the real one would read."""
+    (tmp_path / "zstd").write_text("#!/bin/sh\nexec cat\n")
+    (tmp_path / "zstd").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+
+@pytest.mark.parametrize(
+    ("gap", "kept"),
+    [
+        (b"", b""),
+        (bytes(1), b""),
+        (bytes(3_000_001), b""),
+        (bytes(3) + skippable(70_000), skippable(70_000)),
+        (skippable(0) + bytes(9), skippable(0)),
+    ],
+    ids=["nothing", "a zero", "megabytes", "zeros, then a skippable frame", "a skippable frame, then zeros"],
+)
+@pytest.mark.usefixtures("passing_zstd")
+def test_zstd_frames_are_read_without_the_zeros_between_and_behind_them(site, target, gap, kept):
+    site.content, site.cuts = b"".join(each + gap for each in FRAMES), [3, 9, 100_001]
+    size, _ = target.copy(f"{site.url}/x.img.zst", COMPRESSED="true")
+    assert target.content[:size] == b"".join(each + kept for each in FRAMES)
+
+
+@pytest.mark.usefixtures("passing_zstd")
+def test_what_is_no_whole_zstd_frame_is_left_to_the_program():
+    for content in (ZSTD[:3], ZSTD[:5], ZSTD[:9], ZSTD[:13], ZSTD[:-9], ZSTD + b"what", skippable(9)[:-1], b"\0" * 9):
+        assert b"".join(unpacked(iter([content]), "zstd", "")) == content
+
+
+def again(content):
+    return gzip.compress(content, mtime=0)
+
+
+DEFLATED = zlib.compress(RAW)
+
+
+@pytest.mark.parametrize(
+    ("coding", "name", "content", "image"),
+    [
+        ("x-gzip", "x.img.gz", GZIP, RAW),
+        ("gzip", "x.img.GZ?y", GZIP, RAW),
+        ("gzip", "x.img.gz", again(GZIP), RAW),
+        ("gzip", "x.img.zst", again(ZSTD), ZSTD),
+        ("gzip", "x.img.zst", ZSTD, ZSTD),
+        ("zstd", "x.img.zst", ZSTD, ZSTD),
+        ("X-GZIP", "x.img", GZIP, RAW),
+        ("gzip", "x.img", RAW, RAW),
+        ("deflate", "x.img", DEFLATED, RAW),
+        ("deflate", "x.img", DEFLATED[2:-4], RAW),
+        ("deflate", "x.img.gz", zlib.compress(GZIP), RAW),
+        (" , identity", "x.img.gz", GZIP, RAW),
+        ("none", "x.img", RAW, RAW),
+    ],
+    ids=itertools.count(),
+)
+@pytest.mark.usefixtures("passing_zstd")
+def test_each_compression_of_file_and_transfer_is_undone_once(site, target, coding, name, content, image):
+    site.content, site.headers, site.cuts = content, {"Content-Encoding": coding}, [1, 20]
+    compressed = "false" if name == "x.img" else "true"
+    size, _ = target.copy(f"{site.url}/{name}", COMPRESSED=compressed, IMG_SHA256=sha256(content))
+    assert target.content[:size] == image
+
+
+def test_encoding_that_can_not_be_undone_and_formats_that_can_not_be_unpacked_are_refused(site, fails):
+    for coding in ("br", "gzip, gzip"):
+        site.content, site.headers = GZIP, {"Content-Encoding": coding}
+        assert fails(f"Content-Encoding {coding}, which can't be undone").reason == "DownloadFailed"
+    site.headers = {}
+    for magic, kind in UNSUPPORTED.items():
+        site.content = magic + bytes(1000)
+        assert fails(f"is compressed with {kind}, which this action can't unpack").reason == "ImageUnsupported"
+    site.content = skippable(0)
+    assert fails(r"is compressed \(zstd\): set COMPRESSED").reason == "InvalidSetting"
 
 
 # --- the disk --------------------------------------------------------------------------------------------------------

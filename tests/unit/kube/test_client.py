@@ -88,10 +88,16 @@ async def test_an_api_that_is_away_is_unreachable_and_asked_once(client, monkeyp
     assert pauses == []
 
 
-async def test_loopback_is_never_reached_through_a_proxy(api, kubeconfig, monkeypatch) -> None:
+async def test_loopback_and_what_no_proxy_excepts_is_never_reached_through_a_proxy(
+    api, kubeconfig, monkeypatch
+) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("NO_PROXY", "192.0.2.0/24")
     client = await KubeClient.connect(kubeconfig)
     await client.list(WORKFLOW)
+    monkeypatch.setattr(client, "url", "http://198.51.100.1:1")
+    with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1"):
+        await client.list(WORKFLOW)
     await client.close()
     assert len(api.asked) == 1
 

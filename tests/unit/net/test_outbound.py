@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable
 from ipaddress import IPv6Address, ip_address, ip_network
 from pathlib import Path
@@ -14,11 +15,14 @@ import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from cryptography import x509
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edge.neighbour.route import is_own
+from tests.interop.authority import Authority
 from tests.ports import free_port
+from tests.support.proxy import http_proxy
 from tink.net.link_local import is_link_local, is_link_local_packed
 from tink.net.outbound import Reach, RefusedAddressError, WastefulAnswerError, refusal, session
 from tink.net.special_addresses import carried, special
@@ -106,7 +110,8 @@ async def service() -> AsyncIterator[str]:
     async def answer(request: web.Request) -> web.Response:
         if request.path == "/to":
             raise web.HTTPFound(request.query_string)
-        return web.Response(text=f"reached {request.headers.get('Authorization', '')}".strip())
+        logins = [request.headers.get(name, "") for name in ("Authorization", "Proxy-Authorization")]
+        return web.Response(text=" ".join(["reached", *filter(None, logins)]))
 
     app = web.Application()
     app.router.add_get("/{path:.*}", answer)
@@ -119,11 +124,11 @@ async def service() -> AsyncIterator[str]:
 LOOPBACK = Reach(allowed=(ip_network("127.0.0.1/32"),))
 
 
-async def asked(reach: Reach, url: str, **settings: Any) -> str:
+async def asked(reach: Reach, url: str, *, roots: Path | None = None, **settings: Any) -> str:
     """What comes of asking: the body, or why nothing was asked."""
     async with session(reach, **settings) as client:
         try:
-            async with client.get(url) as response:
+            async with client.get(url, ssl=roots is None or ssl.create_default_context(cafile=roots)) as response:
                 return await response.text()
         except (aiohttp.ClientError, OSError) as error:
             refused = refusal(error)
@@ -249,6 +254,52 @@ async def test_operators_proxy_may_be_on_this_host_and_what_it_asks_for_may_not(
     # The request that goes past the proxy is not taken for one to it.
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     assert "is a loopback" in await client("http://127.0.0.1:7081/")
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.mark.parametrize("is_encrypted", [False, True], ids=["http proxy", "https proxy"])
+async def test_https_goes_through_the_proxy_by_connect_and_the_login_stays_with_the_proxy(
+    is_encrypted: bool, authority: Authority, service: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = authority.sign("proxy", x509.IPAddress(ip_address("127.0.0.1")))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*authority.sign("far", x509.DNSName("far.invalid")))
+    seen: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append(request.headers.get("Proxy-Authorization", ""))
+        return web.Response(text="far")
+
+    app = web.Application()
+    app.router.add_get("/", answer)
+    far = TestServer(app)
+    await far.start_server(ssl=context)
+    try:
+        with http_proxy(own if is_encrypted else None) as proxy:
+            proxy.hosts = {
+                "far.invalid:8443": ("127.0.0.1", far.port or 0),
+                "near.invalid": ("127.0.0.1", int(service.rpartition(":")[2].strip("/"))),
+            }
+            proxy.login = "Basic bWU6cEBzcw=="
+            for name in ("HTTP_PROXY", "HTTPS_PROXY"):
+                monkeypatch.setenv(name, proxy.url.replace("://", "://me:p%40ss@"))
+            for _ in range(2):
+                assert await asked(Reach(), "https://far.invalid:8443/", roots=authority.file, trust_env=True) == "far"
+            assert await asked(Reach(), "http://near.invalid/", roots=authority.file, trust_env=True) == "reached"
+            assert proxy.asked == ["CONNECT far.invalid:8443"] * 2 + ["GET http://near.invalid/"]
+            # What is behind a redirect is asked without a proxy, and without what is for the proxy.
+            monkeypatch.setenv("NO_PROXY", "127.0.0.0/8")
+            there = f"http://near.invalid/to?{service}"
+            assert await asked(LOOPBACK, there, roots=authority.file, trust_env=True) == "reached"
+            proxy.login = "another"
+            assert "407" in await asked(Reach(), "https://far.invalid:8443/", roots=authority.file, trust_env=True)
+    finally:
+        await far.close()
+    assert seen == ["", ""]
 
 
 # --- what an answer may cost ---

@@ -29,6 +29,7 @@ from proto import metadata
 from tink.agent.model import SettingsError
 from tink.agent.settings import AgentSettings
 from tink.limits.backoff import Backoff
+from tink.net.urls import redacted, shown
 from tink.waiting import done_before
 
 log = logging.getLogger(__name__)
@@ -159,13 +160,13 @@ async def fetch_pinned(
         try:
             content = await asyncio.to_thread(_get, url)
         except (OSError, ValueError) as error:
-            problem = f"{what} can't be fetched from {url} yet: {error}"
+            problem = f"{what} can't be fetched from {shown(url)} yet: {redacted(str(error))}"
         else:
             if _is(content, digest):
                 with suppress(OSError):  # a full disk: the next start asks again
                     await asyncio.to_thread(cache.write_bytes, content)
                 return content
-            problem = f"{url} is not {what} that the kernel command line names: its SHA-256 is another"
+            problem = f"{shown(url)} is not {what} that the kernel command line names: its SHA-256 is another"
         if problem != logged:
             log.warning("%s; asking again", problem)
             logged = problem

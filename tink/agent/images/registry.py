@@ -26,9 +26,11 @@ import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tink.agent.images.connection import TIMEOUT_SECONDS, Connection, LowSpeedLimit, RefusedError
+from tink.agent.images.connection import TIMEOUT_SECONDS, Connection, LowSpeedLimit, ProxyRefusedError, RefusedError
 from tink.agent.model import ActionError, AgentError, Reason
 from tink.limits.backoff import Backoff
+from tink.net.proxies import NONE, Proxies, ProxyError
+from tink.net.urls import redacted, shown, without_login
 from tink.printable import printable
 from tink.registry import (
     MANIFEST_LIMIT_BYTES,
@@ -93,6 +95,7 @@ class Registries:
     credentials: tuple[Credentials, ...] = ()
     authorities: Mapping[str, str] = field(default_factory=dict)
     plain: tuple[str, ...] = ()
+    proxies: Proxies = NONE
 
     def is_insecure(self, host: str) -> bool:
         """Tell whether the registry `host[:port]` may go without TLS or with a certificate that nobody signed."""
@@ -289,7 +292,7 @@ class Session:
             try:
                 target = urllib.parse.urljoin(url, location)
             except ValueError as error:
-                raise RegistryError(f"it redirects to {_shown(location)}, which is no URL") from error
+                raise RegistryError(f"it redirects to {shown(location)}, which is no URL") from error
             if not self._insecure and not target.startswith("https://"):
                 raise RegistryError(f"it redirects to {_shown(target)}, which is not https")
             url = target
@@ -298,6 +301,9 @@ class Session:
     def _get(self, url: str, headers: Mapping[str, str]) -> http.client.HTTPResponse:
         self.check_aborted()
         parts = _split(url)
+        if parts.netloc.rpartition("@")[0]:  # of a redirect: Docker sends it as Basic, too
+            url, login = without_login(url)
+            parts, headers = _split(url), {"Authorization": login, **headers}
         target = parts.path + (f"?{parts.query}" if parts.query else "")
         if self._connected_to != (parts.scheme, parts.netloc):
             self.close()
@@ -362,9 +368,13 @@ class Session:
                 local=at_home or self._local,
                 context=self._context() if parts.scheme == "https" else None,
                 handshake_seconds=handshake_seconds,
+                proxies=self._registries.proxies,
             )
-        except RefusedError as error:
+        except (RefusedError, ProxyError) as error:
             raise RegistryError(str(error)) from error
+        except ProxyRefusedError as error:
+            kind = TransientError if error.status in _TRANSIENT else RegistryError
+            raise kind(str(error)) from error
         if at_home:
             self._local = made.is_local
         self._connection, self._connected_to = made, where
@@ -438,7 +448,7 @@ def _split(url: str) -> urllib.parse.SplitResult:
     except ValueError:
         usable = False
     if not usable:
-        raise RegistryError(f"it names {_shown(url)}, which is no http or https URL")
+        raise RegistryError(f"it names {shown(url)}, which is no http or https URL")
     return parts
 
 
@@ -455,8 +465,9 @@ def how_to_log_in(reference: Reference, registries: Registries) -> str:
 
 
 def _cause(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return getattr(error, "strerror", None) or _shown(str(error)) or type(error).__name__
 
 
 def _shown(text: str) -> str:
-    return printable(text)[:300]
+    """`text` of a registry, fit for a log line: a URL without its login and its query, which is a signature."""
+    return printable(redacted(text))[:300]

@@ -173,7 +173,8 @@ def _decompressed(archive: Path) -> Iterator[_Readable]:
         if magic[:2] == b"\x1f\x8b":
             with gzip.open(file, "rb") as stream:
                 yield stream
-        elif magic == b"\x28\xb5\x2f\xfd":
+        # Some tools put a skippable frame first (RFC 8878 section 3.1.2): its magic is 0x184D2A50 to 0x184D2A5F.
+        elif magic == b"\x28\xb5\x2f\xfd" or (magic[1:] == b"\x2a\x4d\x18" and magic[0] & 0xF0 == 0x50):
             with _zstd(file) as stream:
                 yield stream
         else:

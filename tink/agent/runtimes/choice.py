@@ -56,7 +56,11 @@ def _registries(settings: AgentSettings) -> Registries:
     if settings.registry_config is not None:
         credentials += _configured(settings.registry_config)
     return Registries(
-        settings.insecure_registries, credentials, settings.registry_authorities, settings.plain_registries
+        settings.insecure_registries,
+        credentials,
+        settings.registry_authorities,
+        settings.plain_registries,
+        settings.proxies,
     )
 
 

@@ -5,7 +5,8 @@ read when it exits with anything but 0. Runtimes show it the two files of `Failu
 may write them (mode 0666). Contract: Tinkerbell's failure-reason design of 2023-03-13.
 
 Without a reason: `NonZeroExit`. A reason that is not letters only: `InvalidReason`, and what it wrote goes into the
-message. Without a message: the exit code and the last lines of the output. Messages are one line of at most 2 KiB.
+message. Without a message: the exit code and the last lines of the output. Messages are one line of at most 2 KiB, and
+the URLs in them have no login and no query.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import stat
 from pathlib import Path
 
 from tink.agent.model import Reason, RunResult
+from tink.net.urls import redacted
 
 MESSAGE_LIMIT_BYTES = 2048
 _REASON = re.compile(r"[a-zA-Z]{1,128}")
@@ -45,6 +47,9 @@ def judge(exit_code: int, reason: str, message: str, output: str) -> RunResult:
     """What `FailureFiles.judge` decides, from texts alone."""
     if exit_code == 0:
         return RunResult(0)
+    # A program that fails to fetch something names its URL, with a password or signature, and the message goes into the
+    # Workflow's status.
+    message, output = redacted(message), redacted(output)
     message = one_line(message) or one_line(_describe(exit_code, output), keep_end=True)
     reason = reason.strip()
     if not reason:

@@ -185,6 +185,8 @@ def test_zstd_without_the_program_says_what_to_do(place, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(UnpackError, match="gzip"):
         unpack(place, b"\x28\xb5\x2f\xfd" + bytes(100))
+    with pytest.raises(UnpackError, match="compressed with zstd"):  # which may begin with a skippable frame
+        unpack(place, b"\x5e\x2a\x4d\x18" + bytes(100))
 
 
 def test_file_capability_arrives_and_what_overlayfs_would_believe_does_not(place):

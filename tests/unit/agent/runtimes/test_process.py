@@ -136,6 +136,10 @@ def test_silent_action_is_explained_by_exit_code_and_last_output():
     result = judge(137, "", "", "copying\ncannot write: no space\n")
     assert result == RunResult(137, "NonZeroExit", "exit code 137 (SIGKILL) | copying | cannot write: no space")
     assert judge(255, "", "", "").message == "exit code 255"
+    url = "https://me:secret@host/x.img?X-Amz-Signature=secret"
+    for message, output in ((f"no {url}", ""), ("", f"GET {url}: 403")):
+        assert "https://host/x.img?…" in (said := judge(1, "", message, output).message)
+        assert "secret" not in said
 
 
 @pytest.mark.parametrize("reason", ["disk not found", "Disk404", "a" * 129, "Über"])
