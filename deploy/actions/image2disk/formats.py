@@ -45,6 +45,7 @@ _FILES: Final = (
     (0, b"MSCF\0\0\0\0", "a cabinet archive", _RAW),
     (0, b"MSWIM\0\0\0", "a WIM archive", _RESTORE),
     (0, b"\x04\x22\x4d\x18", "compressed with lz4", _COMPRESSION),
+    (0, b"\x02\x21\x4c\x18", "compressed with lz4 (legacy)", _COMPRESSION),
     (0, b"LZIP\1", "compressed with lzip", _COMPRESSION),
     (0, b"\x89LZO\0\r\n\x1a\n", "compressed with lzop", _COMPRESSION),
     (0, b"\x1f\x9d", "compressed with compress", _COMPRESSION),

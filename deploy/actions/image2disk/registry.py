@@ -57,13 +57,13 @@ class Registry:
         """Raises ActionError (InvalidSetting)."""
         scheme, _, name = settings.url.partition("://")
         example = "oci://registry.example.org/images/debian@sha256:<64 digits>"
+        wrong = f"IMG_URL is {settings.shown_url}, which is not such as {example}"
         try:
             self._reference = parse(name, has_host=True)
-        except RegistryError as error:
-            why = f"IMG_URL is {settings.shown_url}, which is not such as {example}: {str(error)[:200]}"
-            raise ActionError("InvalidSetting", why) from None
+        except RegistryError:  # its text may hold a login
+            raise ActionError("InvalidSetting", wrong) from None
         if not _DIGEST.fullmatch(self._reference.digest):
-            raise ActionError("InvalidSetting", f"IMG_URL is {settings.shown_url}, which is not such as {example}")
+            raise ActionError("InvalidSetting", wrong)
         self._web = web
         self._settings = settings
         self._say = say

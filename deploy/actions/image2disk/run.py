@@ -105,8 +105,9 @@ class Copying:
         mod_mime_magic (`x-gzip`), S3 as it was uploaded. Others compress the file once more, though identity was asked
         for. The first bytes tell: in the second case the file is still compressed when Content-Encoding is undone.
         """
-        url, coding, image_bytes = self._settings.shown_url, "", download.size
+        url, coding = self._settings.shown_url, ""
         chunks, beginning = _looked_at(ahead(download.chunks()), HEADER_BYTES)
+        image_bytes = download.size
         named = blob.compression if blob else compression_of(self._settings.url)
         if download.coding and not blob and download.coding in (kind_of(beginning), "deflate"):
             coding = download.coding
