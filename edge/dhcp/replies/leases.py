@@ -128,25 +128,25 @@ class Leases:
         if message_type is MessageType.RELEASE:
             self._release(reservation, message, received)
             return None
-        if any(message.giaddr) and not self._destinations.relay(message.giaddr, reservation.network):
+        agent = relay_agent_of(message, received.source_port)
+        if agent.giaddr and not self._destinations.relay(agent, reservation.network):
             return None
         if message_type is MessageType.DISCOVER:
-            return self._discover(reservation, message)
+            return self._discover(reservation, message, agent)
         if message_type is MessageType.REQUEST:
-            return self._request(reservation, message)
-        return self._inform(reservation, message, received)
+            return self._request(reservation, message, agent)
+        return self._inform(reservation, message, agent, received)
 
     # --- what a client may ask --------------------------------------------------------------------------------------
 
-    def _discover(self, reservation: Reservation, message: Message) -> Reply | None:
+    def _discover(self, reservation: Reservation, message: Message, agent: RelayAgent) -> Reply | None:
         """Section 4.3.1."""
         if not self._is_served(reservation) or self._is_quarantined(reservation):
             return None
-        return self._lease(MessageType.OFFER, reservation, message, relay_agent_of(message))
+        return self._lease(MessageType.OFFER, reservation, message, agent)
 
-    def _request(self, reservation: Reservation, message: Message) -> Reply | None:
+    def _request(self, reservation: Reservation, message: Message, agent: RelayAgent) -> Reply | None:
         """Section 4.3.2."""
-        agent = relay_agent_of(message)
         requested = message.options.get(options.REQUESTED_ADDRESS)
         server_id = message.options.get(options.SERVER_IDENTIFIER)
         if server_id is not None and not self._is_us(server_id, agent):
@@ -185,7 +185,9 @@ class Leases:
         self._declined.acknowledged.lately.add(message.chaddr)
         return self._lease(MessageType.ACK, reservation, message, agent._replace(server_id=server_id))
 
-    def _inform(self, reservation: Reservation, message: Message, received: Received) -> Reply | None:
+    def _inform(
+        self, reservation: Reservation, message: Message, agent: RelayAgent, received: Received
+    ) -> Reply | None:
         """Section 4.3.5: the client has an address from elsewhere; it gets the rest, and no lease.
 
         "The server SHOULD check the network address in a DHCPINFORM message for consistency": what we know of the
@@ -202,14 +204,14 @@ class Leases:
                 return None
             if not self._destinations.client(address):
                 return None
-        client, agent = identify(message), relay_agent_of(message)
+        client = identify(message)
         verdict = self._choice.verdict(reservation.machine, reservation.machine.mac, client)
         payload = self._assemble(MessageType.ACK, reservation, message, agent, client, verdict, leased=False)
         if payload is None:
             return None
         self._reports.sent(reservation.machine.mac, "DHCPACK (inform)", client, verdict, Outcome.INFO)
         if agent.giaddr:
-            return Reply(payload, options.dotted(agent.giaddr), SERVER_PORT)
+            return Reply(payload, options.dotted(agent.giaddr), agent.port or SERVER_PORT)
         return Reply(payload, address, CLIENT_PORT)
 
     def _release(self, reservation: Reservation, message: Message, received: Received) -> None:
@@ -315,7 +317,7 @@ class Leases:
         # RFC 2131 section 4.1.
         if agent.giaddr:
             self._check_link(reservation, agent)
-            return Reply(payload, options.dotted(agent.giaddr), SERVER_PORT)
+            return Reply(payload, options.dotted(agent.giaddr), agent.port or SERVER_PORT)
         if message.ciaddr == reservation.yiaddr:
             return Reply(payload, options.dotted(message.ciaddr), CLIENT_PORT)
         if not reservation.network.is_here:
@@ -343,7 +345,7 @@ class Leases:
         line = f"DHCPNAK: it asked for {asked}, reserved for it is {machine.ip}"
         self._reports.step(machine.mac, Outcome.INFO, line, address=machine.ip or "")
         if agent.giaddr:
-            return Reply(payload, options.dotted(agent.giaddr), SERVER_PORT)
+            return Reply(payload, options.dotted(agent.giaddr), agent.port or SERVER_PORT)
         return Reply(payload, BROADCAST, CLIENT_PORT)
 
     def _assemble(

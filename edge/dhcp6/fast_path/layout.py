@@ -108,7 +108,7 @@ class Layout:
         interface = inner = link_layer = NOWHERE
         seen: set[int] = set()
         for code, at, stop in _options(packet, begin + _RELAY_HEAD, end):
-            if code in seen:
+            if code in seen or code == Option.RELAY_PORT:  # the fast path does not know the packet's source port
                 raise _NoLayoutError
             seen.add(code)
             value = slice(at, stop)

@@ -682,6 +682,30 @@ def test_relay_that_wants_to_be_the_server_is_named_as_it(edge: Edge) -> None:
     assert message_type(edge.send(altered(request, options={54: b"\x0a\x4d\0\1"}))) is MessageType.ACK
 
 
+@pytest.mark.parametrize("mode", [DhcpMode.RESERVATION, DhcpMode.PROXY])
+def test_relay_that_asks_for_it_is_answered_at_the_port_that_it_has_sent_from(
+    make_edge: MakeEdge, mode: DhcpMode
+) -> None:
+    """RFC 8357: sub-option 19."""
+    edge = make_edge(lab(), mode=mode)
+    ports = {b"\x13\0": (40000, 40000), b"\x13\0" + CIRCUIT: (40001, 40001), b"": (40000, 67), b"\x13\0\xff": (0, 67)}
+    for information, (source_port, port) in ports.items():
+        for kind, client in ((DISCOVER, PXE_DISCOVER), (REQUEST, PXE_REQUEST), (INFORM, PLAIN)):
+            packet = altered(client, giaddr=GIADDR, options={53: kind, 82: information})
+            for _ in range(3):
+                reply = edge.send(packet, source_port=source_port)
+                assert reply is None if mode is DhcpMode.PROXY and kind != DISCOVER else reply.port == port
+        refused = edge.send(altered(PXE_REQUEST, giaddr=GIADDR, options={50: WRONG, 82: information}), "10.77.0.2", 7)
+        assert refused is None or refused.port == (7 if information and mode is DhcpMode.RESERVATION else 67)
+
+
+def test_port_of_a_relay_gets_so_many_answers_a_second_wherever_the_relay_is(edge: Edge, caplog) -> None:
+    packet = altered(PXE_DISCOVER, giaddr=RELAY, options={82: b"\x13\0"})
+    assert answered(edge, packet, RELAY_ANSWERS + 50, source_port=53) == RELAY_ANSWERS
+    assert "the relay 10.77.0.3, at port 53 (RFC 8357) (1000 a second)" in caplog.text
+    assert edge.send(altered(PXE_DISCOVER, giaddr=RELAY)).port == 67, "the relay itself is answered without end"
+
+
 @pytest.mark.parametrize("value", [b"\x0a\x4d\0", b"\xff\xff\xff\xff", bytes(4), b"\x7f\0\0\1", b""])
 def test_server_override_that_is_no_address_is_passed_over(edge: Edge, value: bytes) -> None:
     information = b"\x0b" + bytes((len(value),)) + value

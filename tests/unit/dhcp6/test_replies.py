@@ -237,6 +237,23 @@ def test_answer_goes_back_through_each_relay_with_its_interface(edge: Edge6) -> 
     assert addresses(wire.parse(message)[0])[0][0] == ADDRESS
 
 
+@pytest.mark.parametrize(
+    ("of_outer", "source_port", "port"), [("0007", 40000, 40000), ("", 40000, 547), ("0007", 0, 547)]
+)
+def test_nearest_relay_that_asks_for_it_is_answered_at_the_port_that_it_has_sent_from(
+    edge: Edge6, of_outer: str, source_port: int, port: int
+) -> None:
+    """RFC 8357: option 135, which also comes back to each relay that it is of."""
+    own = [option(Option.RELAY_PORT, bytes.fromhex(each)) if each else b"" for each in ("0000", of_outer)]
+    packet = relayed(relayed(EDK2_HTTP_SOLICIT, "fd00:77::2", LINK_LOCAL, own[0]), "::", RELAY, own[1], hops=1)
+    for _ in range(3):  # none of them is answered as known
+        reply = edge.send(packet, RELAY, port=source_port)
+        assert reply.port == port
+        outer = dict(wire.options(reply.payload[34:]))
+        inner = dict(wire.options(outer[Option.RELAY_MSG][34:]))
+        assert [found.get(Option.RELAY_PORT, b"").hex() for found in (inner, outer)] == ["0000", of_outer]
+
+
 def test_relay_says_whose_message_it_is_and_is_believed_first(edge: Edge6) -> None:
     packet = relayed(EDK2_HTTP_SOLICIT, "fd00:77::2", PRIVATE, LINK_LAYER)
     assert edge.send(packet, RELAY) is not None
@@ -467,6 +484,8 @@ def test_relay_of_the_machines_network_may_carry_a_whole_site(edge: Edge6) -> No
     packet = relayed(EDK2_PXE_SOLICIT, "fd00:77::2")
     assert all(edge.send(packet, own) is not None for _ in range(ANSWERS + 50))
     assert sum(edge.send(packet, other) is not None for _ in range(ANSWERS + 50)) == ANSWERS
+    at_its_port = relayed(EDK2_PXE_SOLICIT, "fd00:77::2", LINK_LOCAL, option(Option.RELAY_PORT, bytes(2)))
+    assert sum(edge.send(at_its_port, own, port=53) is not None for _ in range(ANSWERS + 50)) == ANSWERS
 
 
 def test_other_programs_read_our_answers_as_meant(edge: Edge6) -> None:
