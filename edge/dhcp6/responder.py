@@ -236,7 +236,7 @@ class Responder6:
                 return self._leased(message, reservation, client, relays, received)
 
     def _compile(self, machine: Machine) -> Reservation6:
-        sole = machine.ipv6 is None or self._inventory.by_ip(machine.ipv6) is machine
+        sole = machine.ipv6 is None or self._inventory.is_served(machine, machine.ipv6)
         made = compile_reservation(machine, self.settings.address, is_sole=sole)
         self._reservations[octets(machine.mac)] = made
         return made

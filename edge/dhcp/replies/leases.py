@@ -97,7 +97,7 @@ class Leases:
         if machine is None:
             self.reservations.pop(chaddr, None)
             return None
-        is_sole = machine.ip is None or self._inventory.by_ip(machine.ip) is machine
+        is_sole = machine.ip is None or self._inventory.is_served(machine, machine.ip)
         reservation = self._compiler.compile(machine, is_sole=is_sole)
         self.reservations[chaddr] = reservation
         return reservation

@@ -329,6 +329,22 @@ def test_address_that_two_hardware_claim_is_given_to_neither_until_one_gives_it_
     assert edge.send(PXE_DISCOVER) is not None
 
 
+@pytest.mark.parametrize("fast_path", [True, False])
+def test_interfaces_of_one_hardware_share_its_address_until_another_hardware_claims_it(
+    make_edge: MakeEdge, fast_path: bool
+) -> None:
+    two = lab()
+    cards = two["spec"]["networkInterfaces"]
+    cards[OTHER_MAC] = cards[MAC]
+    edge = make_edge(two, fast_path=fast_path)
+    for _ in range(3):
+        for chaddr in (CHADDR, OTHER_CHADDR):
+            for packet in (PXE_DISCOVER, PXE_REQUEST, PLAIN):
+                assert read(edge.send(altered(packet, chaddr=chaddr))).yiaddr == ADDRESS
+    edge.inventory.apply(hardware("lab-9", "52:54:00:00:00:09", "10.77.0.58"))
+    assert not any(edge.send(altered(PXE_DISCOVER, chaddr=chaddr)) for chaddr in (CHADDR, OTHER_CHADDR))
+
+
 @pytest.mark.parametrize("order", [1, -1], ids=["terminating first", "terminating last"])
 def test_address_of_a_hardware_that_is_being_deleted_is_given_to_the_other_one_alone(
     make_edge: MakeEdge, order: int

@@ -165,6 +165,16 @@ def test_address_that_two_hardware_claim_is_given_to_neither(make_edge: MakeEdge
     assert addresses(edge.answer(EDK2_HTTP_SOLICIT)) == LEASE
 
 
+def test_interfaces_of_one_hardware_share_its_address_until_another_hardware_claims_it(make_edge: MakeEdge6) -> None:
+    two = hardware()
+    two["spec"]["networkInterfaces"][OTHER_MAC] = two["spec"]["networkInterfaces"][MAC]
+    edge, other = make_edge(two), IPv6Address("fe80::5054:ff:fe00:2")
+    for _ in range(3):
+        assert addresses(edge.answer(EDK2_HTTP_SOLICIT)) == addresses(edge.answer(EDK2_HTTP_SOLICIT, other)) == LEASE
+    edge.inventory.apply(hardware("m2", "52:54:00:fa:00:2c"))
+    assert edge.send(EDK2_HTTP_SOLICIT) is edge.send(EDK2_HTTP_SOLICIT, other) is None
+
+
 def test_address_of_a_hardware_that_is_being_deleted_is_given_to_the_other_one(make_edge: MakeEdge6) -> None:
     leaving, other = {"deletionTimestamp": CREATED}, ("m2", OTHER_MAC, "fd00:77:0:0:0:0:0:50")
     edge = make_edge(hardware(*other, metadata=leaving), hardware())
