@@ -202,7 +202,9 @@ class HardwareSpec(Model):
         min_length=1,
         json_schema_extra=checked(rules.MAC_KEYS, maxProperties=bounds.MAX_INTERFACES),
         description="Network interfaces by MAC address (lower case, colons). Defines the desired DHCP and netboot "
-        "configuration of each. No two Hardware of the cluster may have the same MAC address.",
+        "configuration of each. No two Hardware of the cluster may have the same MAC address. An InfiniBand port is "
+        "named by the MAC that is made of its GUID, of the first three and the last three bytes: 7c:fe:90:29:26:52 for "
+        "7c:fe:90:03:00:29:26:52.",
     )
     ipxe: IPXE | None = optional(
         "iPXE script overrides, for debugging or for netboot customisation. Give inline or url."

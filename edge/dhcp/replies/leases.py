@@ -1,9 +1,10 @@
 """Reservation mode: each machine that has a Hardware gets the address that it reserves, and what it boots.
 
 Whose packet it is, is told by the MAC in `chaddr` and nothing else, for ROM, iPXE and operating system each send
-another client identifier. Leases are not stored: the reservation is the lease, so a restart forgets nothing and several
-edges may answer alike: one stands in for another that is gone, in its name, for a client that has taken its offer waits
-for its word and no other's. What a client may ask is RFC 2131 section 4.3; the states are those of its table 4:
+another client identifier. InfiniBand is the exception (`edge.dhcp.wire.infiniband`). Leases are not stored: the
+reservation is the lease, so a restart forgets nothing and several edges may answer alike: one stands in for another
+that is gone, in its name, for a client that has taken its offer waits for its word and no other's. What a client may
+ask is RFC 2131 section 4.3; the states are those of its table 4:
 
     SELECTING    54 is us, 50 is the address            ACK, or NAK for another address
     INIT-REBOOT  50 is the address, no 54               ACK, or NAK
@@ -38,6 +39,7 @@ from tink.mac import octets
 
 log = logging.getLogger(__name__)
 
+_INFINIBAND = bytes((codec.INFINIBAND,))
 _NO_ANSWER = "DHCP answer"
 _LINKS_TOLD = 1024
 
@@ -108,6 +110,11 @@ class Leases:
         The MAC alone decides, before the packet is parsed. A packet of a flood of invented MACs costs little more than
         its receipt.
         """
+        if packet[1:2] == _INFINIBAND:  # Its address need not be there: such packets have an allowance of their own.
+            if self._unregistered.may_send("InfiniBand"):
+                return False
+            self._reports.unread()
+            return True
         chaddr = packet[28:34]  # RFC 2131 section 2
         if chaddr in self.reservations or self._unregistered.may_send() or self._inventory.claimants(chaddr.hex(":")):
             return False
@@ -116,7 +123,7 @@ class Leases:
 
     def answer(self, message_type: MessageType, message: Message, received: Received) -> Reply | None:
         """The answer to a client's message, or None for silence."""
-        reservation = self.reservations.get(message.chaddr) or self.compile(message.chaddr.hex(":"))
+        reservation = self.reservations.get(message.mac) or self.compile(message.mac.hex(":"))
         if reservation is None:
             self._report_unknown(message_type, message)
             return None
@@ -166,9 +173,9 @@ class Leases:
         if not renewing:
             if self._is_quarantined(reservation):
                 return None
-            self._declined.acknowledged.lately.add(message.chaddr)
+            self._declined.acknowledged.lately.add(message.mac)
             if reservation.network.holds(agent.giaddr):
-                self._relays.carried(agent.giaddr, message.chaddr)
+                self._relays.carried(agent.giaddr, message.mac)
         return self._lease(MessageType.ACK, reservation, message, agent, renewing=renewing)
 
     def _stand_in(
@@ -182,7 +189,7 @@ class Leases:
         server = options.dotted(server_id)
         line = f"answered in the place of the edge {server}, which is gone"
         self._reports.once(reservation.machine.mac, Outcome.INFO, line, server=server)
-        self._declined.acknowledged.lately.add(message.chaddr)
+        self._declined.acknowledged.lately.add(message.mac)
         return self._lease(MessageType.ACK, reservation, message, agent._replace(server_id=server_id))
 
     def _inform(
@@ -324,7 +331,7 @@ class Leases:
             self._is_elsewhere(reservation)
         if message.flags & codec.BROADCAST_FLAG:
             return Reply(payload, BROADCAST, CLIENT_PORT)
-        return Reply(payload, options.dotted(reservation.yiaddr), CLIENT_PORT, message.chaddr)
+        return Reply(payload, options.dotted(reservation.yiaddr), CLIENT_PORT, message.mac)
 
     def _nak(self, reservation: Reservation, message: Message, agent: RelayAgent, asked: str) -> Reply:
         """Section 4.3.2: so that a client with an old address asks anew at once instead of using it.
@@ -438,7 +445,7 @@ class Leases:
         self._reports.once(machine.mac, Outcome.FAILED, line, relay=options.dotted(agent.giaddr))
 
     def _report_unknown(self, message_type: MessageType, message: Message) -> None:
-        mac = message.chaddr.hex(":")
+        mac = message.mac.hex(":")
         claimants = self._inventory.claimants(mac)
         if not claimants:
             self._unregistered.heard(mac, message_type, message, identify(message))

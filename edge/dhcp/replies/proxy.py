@@ -70,7 +70,7 @@ class Proxy:
 
     def answer(self, message_type: MessageType, message: Message, received: Received) -> Reply | None:
         """The answer to a client's message, or None for silence."""
-        mac = message.chaddr.hex(":")
+        mac = message.mac.hex(":")
         machine = self._inventory.by_mac(mac)
         if machine is None and not self._may_be_answered(mac, message_type, message):
             return None

@@ -647,6 +647,76 @@ def test_inform_for_an_address_of_another_network_is_told_and_not_answered(edge:
     assert source in event.message
 
 
+# --- InfiniBand: RFC 4390 ---------------------------------------------------------------------------------------------
+
+GUID, PORT = bytes.fromhex("7cfe900300292652"), bytes.fromhex("7cfe90292652")
+GID = bytes.fromhex("a0000027fe80000000000000") + GUID
+MELLANOX = bytes.fromhex("ff000000000002000002c900")
+# How clients name a port: chaddr and option 61.
+PORTS = {
+    "NetworkManager, FlexBoot's HW type IB": (b"", b"\x20" + GUID),
+    "gPXE": (b"", b"\x20" + GID),
+    "no hardware type": (b"", b"\0" + GUID),
+    "dhclient of MLNX_OFED": (b"", MELLANOX + GUID),
+    "FlexBoot": (PORT, MELLANOX + GUID),
+    "the same of another MAC": (b"\2" + PORT[1:], MELLANOX + GUID),
+    "RFC 4361 with DUID-LL": (b"", b"\xffiaid\0\3\0\x20" + GUID),
+    "RFC 4361 with DUID-LLT": (b"", b"\xffiaid\0\1\0\x20time" + GID),
+    "a DUID of no known type": (b"", b"\xff" + bytes(7) + PORT),
+    "the MAC alone": (PORT, None),
+    "old iPXE": (GUID, None),
+    "Linux' ip=dhcp": (GID, None),
+    "a GUID and a DUID of the machine": (GUID, b"\xffiaid\0\2\0\0\xab\x11machine!"),
+}
+
+
+def of_port(packet: bytes, port: str, **more: Any) -> bytes:
+    chaddr, identifier = PORTS[port]
+    found = {61: identifier} if identifier is not None else {}
+    return altered(
+        packet, drop=(61,), htype=32, chaddr=chaddr, flags=0, options=found | more.pop("options", {}), **more
+    )
+
+
+@pytest.mark.parametrize("port", PORTS)
+def test_infiniband_port_is_known_by_its_guid_and_answered_by_broadcast(make_edge: MakeEdge, port: str) -> None:
+    edge = make_edge(hardware("ib", PORT.hex(":"), "10.77.0.58"))
+    for packet, kind in (
+        (PXE_DISCOVER, MessageType.OFFER),
+        (PXE_REQUEST, MessageType.ACK),
+        (IPXE_EFI, MessageType.OFFER),
+    ):
+        for relay, where in ((NONE, TO_ALL), (RELAY, TO_RELAY)):
+            for _ in range(2):
+                reply = edge.send(sent := of_port(packet, port, giaddr=relay))
+                found, asked = read(reply), codec.parse(sent)
+                assert (message_type(reply), found.yiaddr) == (kind, ADDRESS)
+                assert (reply.address, reply.port, reply.ethernet) == where
+                assert found.flags & BROADCASTS, "the relay has to broadcast it, too"
+                assert (found.htype, found.chaddr) == (32, asked.chaddr), "the client compares them"
+                assert found.options.get(61) == asked.options.get(61)
+    assert f"/ipxe/script/{PORT.hex(':')}/auto.ipxe" in read(edge.send(of_port(IPXE_EFI, port))).options[67].decode()
+
+
+@pytest.mark.parametrize(
+    "identifier", [b"\xffiaid\0\2\0\0\xab\x11machine!", b"\xffiaid\0\3\0\1" + CHADDR, b"\x20", b"\xff"]
+)
+def test_infiniband_port_that_does_not_tell_its_guid_is_taken_for_no_other_card(
+    edge: Edge, caplog: pytest.LogCaptureFixture, identifier: bytes
+) -> None:
+    packet = altered(PXE_DISCOVER, htype=32, chaddr=b"", options={61: identifier})
+    assert edge.send(packet) is None
+    assert "(option 61) holds the port's GUID, by which a Hardware names it" in caplog.text
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_infiniband_port_that_nobody_registered_is_shown_with_a_manifest(make_edge: MakeEdge, mode: DhcpMode) -> None:
+    edge = make_edge(mode=mode)
+    reply = edge.send(of_port(PXE_DISCOVER, "FlexBoot"))
+    assert (reply is not None) == (mode is DhcpMode.AUTO_PROXY)
+    assert PORT.hex(":") in edge.events[0].detail["manifest"]
+
+
 # --- Relays: where replies go, what of option 82 comes back, and what a relay may ask for in it -----------------------
 
 

@@ -233,6 +233,19 @@ def test_last_of_all_a_duid_with_a_mac_tells(edge: Edge6, duid: str) -> None:
     assert edge.send(packet, IPv6Address("fe80::5054:ff:fefa:99")) is None, "the address it asks from says more"
 
 
+@pytest.mark.parametrize("address", ["7cfe900300292652", "a0000027fe800000000000007cfe900300292652"])
+@pytest.mark.parametrize("fast_path", [True, False])
+def test_infiniband_port_is_known_by_its_guid(make_edge: MakeEdge6, address: str, fast_path: bool) -> None:
+    edge = make_edge(hardware(mac="7c:fe:90:29:26:52"), fast_path=fast_path)
+    port = b"\0\x20" + bytes.fromhex(address)
+    said = option(Option.CLIENT_LINKLAYER_ADDR, port)
+    for _ in range(2):
+        assert edge.send(relayed(EDK2_HTTP_SOLICIT, "fd00:77::2", PRIVATE, said), RELAY) is not None
+        for duid in (b"\0\3" + port, b"\0\1" + port[:2] + b"time" + port[2:]):
+            assert edge.address(ask(M.SOLICIT, ia(), client=duid), PRIVATE) == ADDRESS
+            assert edge.send(relayed(ask(M.SOLICIT, ia(), client=duid), "fd00:77::2", PRIVATE), RELAY) is not None
+
+
 def test_answer_goes_back_through_each_relay_with_its_interface(edge: Edge6) -> None:
     inner = relayed(EDK2_HTTP_SOLICIT, "fd00:77::2", LINK_LOCAL, option(Option.INTERFACE_ID, b"ge-0/0/7"))
     outer = relayed(inner, "::", IPv6Address("fe80::9"), option(Option.INTERFACE_ID, b"vlan7"), hops=1)
