@@ -14,10 +14,11 @@ If another DHCP server assigns the addresses, there are three sources. The first
 
 A machine that adds another machine's address to its interface is not taken for that machine: a host on one of our links
 must have the MAC of one of the machine's interfaces, as the kernel knows it. Of interfaces that share the address, the
-one with that MAC calls. Only the link counts by which the answer
-to the address leaves. A host on another link can claim the address, and does not receive the answer. For hosts behind a
-router the address is all that is known. TFTP, HTTP and the metadata service use this module. The TFTP sockets are bound
-to an interface, so TFTP uses a view for that interface (`answering_on`).
+one with that MAC calls. Only the link counts by which the answer to the address leaves. A host on another link can
+claim the address, and does not receive the answer. For hosts behind a router the address is all that is known.
+
+TFTP, HTTP and the metadata service use this module. The TFTP sockets are bound to an interface, so TFTP uses a view for
+that interface (`answering_on`).
 """
 
 from __future__ import annotations

@@ -141,9 +141,8 @@ class ConditionWriter(StatusWriter):
         if declined := self._still_declined(key, now):
             end = max(one.until for one in declined)
             self._queue.add_after(key, end + GRACE_SECONDS - now)
-            shown = {
-                one.address: one for one in reversed(declined)
-            }  # Interfaces may share an address: the first declined
+            # Interfaces that share an address share its quarantine: the first one declined it.
+            shown = {one.address: one for one in reversed(declined)}
             wanted = _made(ConditionStatus.TRUE, DECLINED, "; ".join(map(str, reversed(shown.values()))))
             if is_true and message != self._written.get(key) and until is not None and until >= int(end):
                 known = set(_ADDRESS.findall(message)) >= {one.address for one in declined}
