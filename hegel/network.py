@@ -9,6 +9,8 @@ NetworkManager, ifupdown and sysconfig. What all of them render rightly is less 
   * several default routes need metrics, or netplan refuses them: 100, 200, ... in the Hardware's order;
   * an IPv6 address comes by DHCPv6 (`dhcp6`), and its routes from routers, who advertise them. Where DHCP is not
     answered, it is static;
+  * an address that several interfaces have is left to DHCP, if that is answered there: static, it would be on each of
+    them, also on one without a link;
   * a gateway outside the subnet is reached by DHCP clients, which know how, but by no static route of ifupdown or
     sysconfig. Such an interface is left to DHCP, if that is answered there.
 """
@@ -16,6 +18,7 @@ NetworkManager, ifupdown and sysconfig. What all of them render rightly is less 
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from hegel.interfaces import Link
 from tink.api.v1alpha2 import DHCP
@@ -31,12 +34,13 @@ def network_config(all_links: list[Link]) -> bytes:
     ]
     gateways = [link for link in configured if link.dhcp.ip and link.dhcp.gateway is not None]
     metrics = {link.mac: 100 * place for place, link in enumerate(gateways, 1)} if len(gateways) > 1 else {}
+    counts = Counter(link.dhcp.ip for link in configured)
     ethernets: list[str] = []
     vlans: list[str] = []
     for link in configured:
         name = f"nic{link.number}"
         ethernets += [f"  {name}:", "    match:", f'      macaddress: "{link.mac}"']
-        addressing = _addressing(link, metrics.get(link.mac))
+        addressing = _addressing(link, metrics.get(link.mac), is_shared=counts[link.dhcp.ip] > 1)
         vlan = link.dhcp.vlan_id
         if vlan is None:
             ethernets += addressing
@@ -50,12 +54,12 @@ def network_config(all_links: list[Link]) -> bytes:
     return "\n".join(lines).encode()
 
 
-def _addressing(link: Link, metric: int | None) -> list[str]:
+def _addressing(link: Link, metric: int | None, *, is_shared: bool) -> list[str]:
     """The lines below an interface: the address as DHCP would give it, but static where that can be said."""
     dhcp = link.dhcp
     lines, addresses, servers = [], [], []
     is_on_link = dhcp.gateway is None or _same_subnet(dhcp)
-    if dhcp.ip is not None and (dhcp.netmask is None or (not is_on_link and link.by_dhcp)):
+    if dhcp.ip is not None and (dhcp.netmask is None or ((is_shared or not is_on_link) and link.by_dhcp)):
         if link.by_dhcp:
             lines.append("    dhcp4: true")
             lines += ["    dhcp4-overrides:", f"      route-metric: {metric}"] if metric is not None else []

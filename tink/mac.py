@@ -1,4 +1,7 @@
-"""MAC addresses as Hardware name interfaces by them: six octets in lowercase hexadecimal, with colons between them."""
+"""MAC addresses as Hardware name interfaces by them: six octets in lowercase hexadecimal, with colons between them.
+
+An InfiniBand port, which has none, is named by the MAC that is made of its GUID (`guid_mac`).
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,14 @@ def is_mac(text: str) -> bool:
 def octets(mac: str) -> bytes:
     """The six bytes of a MAC address in this form. Raises ValueError where it has other digits."""
     return bytes.fromhex(mac.replace(":", ""))
+
+
+def guid_mac(guid: bytes) -> bytes:
+    """Return the six bytes of the MAC for an InfiniBand port's GUID (eight bytes): its first three and its last three.
+
+    So do iPXE (ipoib.h, IPOIB_GUID_MASK), NVIDIA's FlexBoot and OpenStack's Ironic.
+    """
+    return guid[:3] + guid[5:8]
 
 
 def eui64_mac(address: IPv6Address) -> str | None:

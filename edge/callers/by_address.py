@@ -13,10 +13,12 @@ If another DHCP server assigns the addresses, there are three sources. The first
    address.
 
 A machine that adds another machine's address to its interface is not taken for that machine: a host on one of our links
-must have the MAC of one of the machine's interfaces, as the kernel knows it. Only the link counts by which the answer
-to the address leaves. A host on another link can claim the address, and does not receive the answer. For hosts behind a
-router the address is all that is known. TFTP, HTTP and the metadata service use this module. The TFTP sockets are bound
-to an interface, so TFTP uses a view for that interface (`answering_on`).
+must have the MAC of one of the machine's interfaces, as the kernel knows it. Of interfaces that share the address, the
+one with that MAC calls. Only the link counts by which the answer to the address leaves. A host on another link can
+claim the address, and does not receive the answer. For hosts behind a router the address is all that is known.
+
+TFTP, HTTP and the metadata service use this module. The TFTP sockets are bound to an interface, so TFTP uses a view for
+that interface (`answering_on`).
 """
 
 from __future__ import annotations
@@ -162,8 +164,10 @@ class Callers:
         """
         machine = self._inventory.by_ip(ip)
         mac = neighbour or mac_in(ip)
-        if machine is None or mac is None or self._has(machine, mac):
+        if machine is None or mac is None:
             return machine
+        if self._has(machine, mac):
+            return self._inventory.interface_at(machine, ip, mac)
         others = () if neighbour else self._inventory.claimants(mac)
         return machine if not neighbour and all(other.terminating for other in others) else None
 

@@ -61,9 +61,11 @@ class Caller:
     owner: Machine | None = None
 
     def is_from(self, machine: Machine) -> bool:
-        """Whether it is this machine that asks, and through this interface."""
+        """Return True if this machine asks, through this interface or one that shares its address."""
         own = self.machine
-        return own is not None and (own.mac, own.name, own.namespace) == (machine.mac, machine.name, machine.namespace)
+        if own is None or not own.is_of_hardware_of(machine):
+            return False
+        return own.mac == machine.mac or (self.address in machine.addresses and self.address in own.addresses)
 
 
 class RequestCallers:
@@ -118,20 +120,21 @@ class RequestCallers:
         mac = self._callers.mac(address, connected=connected)
         same_mac = self._inventory.claimants(mac) if mac is not None else ()
         same_ip = self._inventory.claimants_of_ip(address)
+        contested = bool(same_ip) and self._inventory.by_ip(address) is None
         if connected and mac is None and self._callers.is_hidden(address):
             reason = f"it is not known at this moment who has the address {address}: ask again"
             why = "from an address of which the kernel does not know the MAC now (ip neigh)"
             return Caller(address, None, None, 503, reason, why, rivals=True)
         if len(same_mac) > 1:
             reason, why = _contested(same_mac, f"MAC {mac}, which is at {address}")
-        elif len(same_ip) > 1:
+        elif contested:
             reason, why = _contested(same_ip, f"address {address}")
         elif same_ip and mac is not None and self._callers.gives_addresses:
             reason, why = _not_its_own(same_ip[0], address, mac)
             return Caller(address, None, mac, 403, reason, why, proxied=proxied, rivals=True, owner=same_ip[0])
         else:
             reason, why = f"no Hardware has the address {address}", "from an address that no Hardware has"
-        rivals = len(same_mac) > 1 or len(same_ip) > 1
+        rivals = len(same_mac) > 1 or contested
         return Caller(address, None, mac, reason=reason, why=why, proxied=proxied, rivals=rivals)
 
     def _bearer(self, found: Caller, token: str) -> Caller:
@@ -172,11 +175,8 @@ def _nobody(found: Caller, status: int, reason: str, why: str) -> Caller:
 
 
 def _contested(rivals: tuple[Machine, ...], what: str) -> tuple[str, str]:
-    """Why nobody is served at an address, or with a MAC, that several interfaces have: for the sender, and the log."""
+    """Why nobody is served at an address, or with a MAC, that several Hardware have: for the sender, and the log."""
     names = sorted({f"{rival.namespace}/{rival.name}" for rival in rivals})
-    if len(names) == 1:
-        reason = f"more than one interface of its Hardware has the {what}"
-        return reason, f"from {names[0]}, of which {len(rivals)} interfaces have the {what}: leave it to one"
     named = " and of ".join(names[:4])
     return (
         f"more than one Hardware has the {what}",

@@ -170,8 +170,7 @@ class BootWatch:
             return
         self._arriving.look()
         for ip in self._arriving.repeated():
-            machine = self._inventory.by_ip(ip)
-            if machine is not None:
+            for machine in self._inventory.claimants_of_ip(ip):
                 self.expectations.look_at(machine.mac)
 
     def close(self) -> None:

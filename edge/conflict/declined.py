@@ -231,6 +231,9 @@ class Declined:
     def _conflict(self, machine: Machine, what: str, most_seconds: float = float("inf")) -> None:
         family, seconds = self.family, min(self._quarantine.seconds, most_seconds)
         self._quarantine.begin(machine, seconds)
+        for other in self._inventory.sharing(machine, family.address(machine) or ""):
+            if other.mac != machine.mac:  # another interface of the Hardware would find the same host there
+                self._quarantine.begin(other, seconds)
         pause = f"; it is not offered for {seconds:.0f} s" if seconds > 0 else ""
         line = f"{family.message}: {what}{pause}. Find that host and stop it, or change the Hardware's {family.field}"
         self._reports.once(machine.mac, Outcome.FAILED, line, address=family.address(machine) or "")

@@ -21,12 +21,12 @@ from edge.dhcp.fast_path import FastPath
 from edge.dhcp.replies import Destinations, Learn, Leases, Proxy, Unregistered
 from edge.dhcp.reports import Reports
 from edge.dhcp.settings import DhcpSettings, SettingsError
-from edge.dhcp.wire import Message, MessageType, codec, options
+from edge.dhcp.wire import Message, MessageType, codec, infiniband, options
 from edge.journey.events import NoteTaker, Recorder
 from edge.machines import DhcpMode, Inventory, Machine, NetbootPolicy
 from ipxe.binaries import BootBinaries, BootPath
 
-_INFINIBAND: Final = 32
+_LINKS: Final = (codec.ETHERNET, codec.INFINIBAND)
 _FROM_CLIENTS: Final = {
     bytes((message_type,)): message_type
     for message_type in (
@@ -81,6 +81,7 @@ class Responder:
         if policy.mode is DhcpMode.OFF:
             raise SettingsError("DHCP: the mode is off, so there is nothing to answer")
         self.settings = settings
+        self._inventory = inventory
         self._reports = Reports(record, take, clock)
         unregistered = Unregistered(record, clock, settings.server_ip)
         destinations = Destinations(self._reports, clock)
@@ -161,7 +162,9 @@ class Responder:
             return None
         if message.op != codec.BOOTREQUEST:
             return None  # another server's reply, or our own
-        if message.htype != codec.ETHERNET or len(message.chaddr) != 6:
+        if message.htype == codec.INFINIBAND:
+            message = self._of_infiniband(message)
+        if message.htype not in _LINKS or len(message.mac) != 6:
             self._foreign_link(message, received)
             return None
         if any(message.giaddr) and not options.is_host_address(message.giaddr):
@@ -183,13 +186,32 @@ class Responder:
         self, fast_path: FastPath, packet: bytes, message: Message, message_type: MessageType, reply: Reply
     ) -> None:
         """What is answered in the place of an edge that is gone is its own again when it is back."""
-        if not (isinstance(self._replies, Leases) and self._replies.is_for_a_peer(message)):
+        if message.htype == codec.ETHERNET and not (
+            isinstance(self._replies, Leases) and self._replies.is_for_a_peer(message)
+        ):
             fast_path.learn(packet, message, message_type, reply)
 
+    def _of_infiniband(self, message: Message) -> Message:
+        """Return the message with the MAC that names its port, of those that it may have one that a Hardware has.
+
+        RFC 4390 section 2.1: such a client is answered by broadcast, for it can't say its link-layer address.
+        """
+        macs = infiniband.port_macs(message)
+        known = (mac for mac in macs if self._inventory.claimants(mac.hex(":")))
+        mac = next(known, macs[0] if macs else b"")
+        return message._replace(flags=message.flags | codec.BROADCAST_FLAG, mac=mac)
+
     def _foreign_link(self, message: Message, received: Received) -> None:
-        link = "InfiniBand" if message.htype == _INFINIBAND else f"hardware type {message.htype}"
-        reason = (
-            f"it is of a network interface that is not Ethernet ({link}, {len(message.chaddr)} bytes of address), "
-            "which no Hardware can describe"
-        )
+        size = len(message.chaddr)
+        if message.htype == codec.INFINIBAND:
+            reason = (
+                f"it is of an InfiniBand port (hlen {size}), and neither its hardware address nor its client "
+                "identifier (option 61) holds the port's GUID, by which a Hardware names it; have the client send 20 "
+                "and the GUID"
+            )
+        else:
+            reason = (
+                f"it is of a network interface that is neither Ethernet nor InfiniBand (hardware type {message.htype}, "
+                f"{size} bytes of address), which no Hardware can describe"
+            )
         self._reports.ignored(received, reason)

@@ -78,7 +78,7 @@ class Reservation6:
 
 
 def compile_reservation(machine: Machine, own: IPv6Address, *, is_sole: bool) -> Reservation6:
-    """The reservation of `machine`; `own` is this edge's address, and `is_sole` whether nobody else claims it."""
+    """The reservation of `machine`; `own` is this edge's address, and `is_sole` whether no other Hardware claims it."""
     where = f"Hardware {machine.namespace}/{machine.name}: spec.networkInterfaces[{machine.mac}]"
     if machine.ipv6 is None:
         # Most machines of a site with IPv4 have none, and ask all the same.

@@ -166,11 +166,14 @@ class Responder6:
         if self.fast_path is not None:
             self.fast_path.learn(packet, message, relays)
         payload = wire.relayed(answer, relays)
-        return Reply6(payload, text_of(received.source.packed), SERVER_PORT if relays else CLIENT_PORT)
+        return Reply6(payload, text_of(received.source.packed), _port_of(relays, received))
 
     def _may_answer(self, reservation: Reservation6, relays: tuple[Relay, ...], received: Received6) -> bool:
-        """Within bounds; but a relay of the machine's own network may carry a whole site, as with `edge.dhcp`."""
+        """Within bounds; but a relay of the machine's own network may carry a whole site, as with `edge.dhcp`, if it is
+        answered at port 547: another port may be any service of any host.
+        """
         is_own_relay = bool(relays) and received.source in reservation.network.subnet
+        is_own_relay = is_own_relay and _port_of(relays, received) == SERVER_PORT
         return is_own_relay or self._answers.take(received.source.packed, self._clock())
 
     def _is_answerable(self, message: Message6, relays: tuple[Relay, ...], received: Received6) -> bool:
@@ -233,7 +236,7 @@ class Responder6:
                 return self._leased(message, reservation, client, relays, received)
 
     def _compile(self, machine: Machine) -> Reservation6:
-        sole = machine.ipv6 is None or self._inventory.by_ip(machine.ipv6) is machine
+        sole = machine.ipv6 is None or self._inventory.is_served(machine, machine.ipv6)
         made = compile_reservation(machine, self.settings.address, is_sole=sole)
         self._reservations[octets(machine.mac)] = made
         return made
@@ -348,6 +351,17 @@ class Responder6:
         client = message.get(Option.CLIENTID)
         head = (wire.option(Option.CLIENTID, client) if client else b"") + self._server_id
         return wire.message(kind, message.transaction, head + body)
+
+
+def _port_of(relays: tuple[Relay, ...], received: Received6) -> int:
+    """Return the port that the answer goes to.
+
+    RFC 8357 section 5.2: the port that the nearest relay has sent from, if it says so by option 135. Port 0 says that
+    there is nowhere to reply to (RFC 768), and no kernel sends there.
+    """
+    if not relays:
+        return CLIENT_PORT
+    return received.source_port or SERVER_PORT if relays[0].port is not None else SERVER_PORT
 
 
 def _link_of(relays: tuple[Relay, ...]) -> IPv6Address | None:

@@ -1,4 +1,6 @@
-"""DHCPv6 messages and options as bytes: RFC 8415 sections 8, 9 and 21; RFC 5970 (boot), RFC 6939 (option 79). Pure.
+"""DHCPv6 messages and options as bytes. Pure.
+
+RFC 8415 sections 8, 9 and 21; RFC 5970 (boot), RFC 6939 (option 79), RFC 8357 (option 135).
 
 Nothing here is larger than the datagram that it was read from, and relays are counted before they are opened.
 """
@@ -69,6 +71,7 @@ class Option(IntEnum):
     CLIENT_ARCH_TYPE = 61
     NII = 62
     CLIENT_LINKLAYER_ADDR = 79
+    RELAY_PORT = 135
 
 
 class Status(IntEnum):
@@ -121,7 +124,7 @@ class Message6:
 
 @dataclass(frozen=True, slots=True)
 class Relay:
-    """One relay on the message's way: RFC 8415 section 9. `interface_id` is to be sent back as it is."""
+    """One relay on the message's way: RFC 8415 section 9. `interface_id` and `port` are to be sent back as they are."""
 
     hop_count: int
     link: IPv6Address
@@ -129,6 +132,8 @@ class Relay:
     interface_id: bytes | None
     link_layer: bytes
     """Option 79: hardware type (two bytes) and address; empty where the relay says none."""
+    port: bytes | None = None
+    """Option 135: the port of the relay below this one; this one is answered at the port that it has sent from."""
 
 
 def parse(packet: bytes) -> tuple[Message6, tuple[Relay, ...]]:
@@ -160,7 +165,8 @@ def _relay(packet: bytes) -> tuple[Relay, bytes]:
     if inner is None:
         raise ParseError("a relay's message has nothing in it")
     interface_id, link_layer = found.get(Option.INTERFACE_ID), found.get(Option.CLIENT_LINKLAYER_ADDR, b"")
-    return Relay(packet[1], address_of(packet[2:18]), address_of(packet[18:34]), interface_id, link_layer), inner
+    link, peer, port = address_of(packet[2:18]), address_of(packet[18:34]), found.get(Option.RELAY_PORT)
+    return Relay(packet[1], link, peer, interface_id, link_layer, port), inner
 
 
 @lru_cache(maxsize=1024)  # a site has some dozens of relays; a flood of invented ones evicts, never grows
@@ -219,11 +225,14 @@ def message(kind: MessageType6, transaction: bytes, body: bytes) -> bytes:
 
 
 def relayed(payload: bytes, relays: tuple[Relay, ...]) -> bytes:
-    """The same on its way back through relays: RFC 8415 section 19.3. The nearest to us is the outermost."""
+    """The same on its way back through relays: RFC 8415 section 19.3, RFC 8357 section 5.2. The nearest to us is the
+    outermost.
+    """
     for relay in reversed(relays):
         head = bytes((MessageType6.RELAY_REPL, relay.hop_count)) + relay.link.packed + relay.peer.packed
         interface = option(Option.INTERFACE_ID, relay.interface_id) if relay.interface_id is not None else b""
-        payload = head + interface + option(Option.RELAY_MSG, payload)
+        port = option(Option.RELAY_PORT, relay.port) if relay.port is not None else b""
+        payload = head + interface + port + option(Option.RELAY_MSG, payload)
     return payload
 
 

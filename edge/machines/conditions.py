@@ -141,7 +141,9 @@ class ConditionWriter(StatusWriter):
         if declined := self._still_declined(key, now):
             end = max(one.until for one in declined)
             self._queue.add_after(key, end + GRACE_SECONDS - now)
-            wanted = _made(ConditionStatus.TRUE, DECLINED, "; ".join(map(str, declined)))
+            # Interfaces that share an address share its quarantine: the first one declined it.
+            shown = {one.address: one for one in reversed(declined)}
+            wanted = _made(ConditionStatus.TRUE, DECLINED, "; ".join(map(str, reversed(shown.values()))))
             if is_true and message != self._written.get(key) and until is not None and until >= int(end):
                 known = set(_ADDRESS.findall(message)) >= {one.address for one in declined}
                 return None if known else wanted  # another edge may say the same, for as long or longer

@@ -4,6 +4,8 @@ An informer of Hardware objects (`tink.kube`) feeds it, one event at a time. DHC
 read it synchronously. A look-up is a dictionary access, whatever the number of machines.
 
 If two Hardware claim one address, neither is served. Exception: if one of them is being deleted, the other is served.
+Several interfaces of one Hardware may have one IP address (the members of a bond, a card that stands in for another):
+each of them is served.
 
 A site may have 100,000 of them. The values that every packet needs are kept ready. The rest of a Hardware is kept
 packed, and read only to compile an answer. At a start, machines that send requests are read before the others
@@ -66,6 +68,10 @@ class Machine:
     def is_of(self, packed: bytes) -> bool:
         """Whether it was read from these very bytes."""
         return self._packed is packed
+
+    def is_of_hardware_of(self, other: Machine) -> bool:
+        """Return True if both are interfaces of the same Hardware."""
+        return (self.name, self.namespace) == (other.name, other.namespace)
 
     @property
     def hardware(self) -> Hardware:
@@ -131,8 +137,9 @@ class Inventory:
         return _rivals(_all(self._by_mac, mac))
 
     def by_ip(self, ip: str) -> Machine | None:
-        """The machine with this reserved address, dotted or as RFC 5952 spells it; None if none has it, or several
-        claim it.
+        """Return the machine with this reserved address, dotted or as RFC 5952 spells it.
+
+        None if no Hardware has the address, or several claim it. Of several interfaces of one Hardware it is the first.
         """
         if self._informer is not None and self._informer.untold:
             self._informer.tell(ip)
@@ -144,6 +151,21 @@ class Inventory:
         if self._informer is not None and self._informer.untold:
             self._informer.tell(ip)
         return _rivals(_all(self._by_ip, ip))
+
+    def is_served(self, machine: Machine, ip: str) -> bool:
+        """Return True if `machine` may have its reserved address `ip`: no other Hardware claims the address."""
+        found = self.by_ip(ip)
+        return found is not None and found.is_of_hardware_of(machine)
+
+    def sharing(self, machine: Machine, ip: str) -> tuple[Machine, ...]:
+        """Return the interfaces of the machine's Hardware that reserve this address."""
+        return tuple(each for each in self.claimants_of_ip(ip) if each.is_of_hardware_of(machine))
+
+    def interface_at(self, machine: Machine, ip: str, mac: str | None) -> Machine:
+        """Return the interface with this MAC if it shares the address with `machine`, or else `machine`."""
+        if mac is None or mac == machine.mac:
+            return machine
+        return next((each for each in self.sharing(machine, ip) if each.mac == mac), machine)
 
     def by_name(self, name: str, namespace: str = "default") -> tuple[Machine, ...]:
         """Return all network interfaces of a Hardware, in the order of the object; empty if the Hardware does not
@@ -304,9 +326,9 @@ def _rivals(machines: tuple[Machine, ...]) -> tuple[Machine, ...]:
 
 
 def _sole(machines: tuple[Machine, ...] | None) -> Machine | None:
-    """Return the one machine to serve of all that claim an address, or None if there is no single one."""
+    """Return the one machine to serve of all that claim an address, or None if they are of several Hardware."""
     rivals = _rivals(machines) if machines is not None else ()
-    return rivals[0] if len(rivals) == 1 else None
+    return rivals[0] if rivals and all(each.is_of_hardware_of(rivals[0]) for each in rivals[1:]) else None
 
 
 def _add(index: _Index, what: str, value: str, machine: Machine) -> None:
@@ -316,7 +338,7 @@ def _add(index: _Index, what: str, value: str, machine: Machine) -> None:
         return
     index[value] = claimants
     rivals = _rivals(claimants)
-    if len(rivals) > 1:
+    if _sole(rivals) is None:
         names = ", ".join(sorted(f"{m.namespace}/{m.name}" for m in rivals))
         log.error("%s %s is claimed by several Hardware, so none is served: %s", what, value, names)
 

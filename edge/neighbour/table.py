@@ -38,6 +38,7 @@ from edge.neighbour.netlink import (
     question,
 )
 from edge.neighbour.route import Route, RouteKind, parse_route, route_request
+from tink.mac import guid_mac
 from tink.net.link_local import is_link_local_packed
 
 # linux/rtnetlink.h, linux/neighbour.h, linux/if_arp.h, netdevice(7)
@@ -48,6 +49,8 @@ _SIOCGIFFLAGS: Final = 0x8913
 _SIOCGIFHWADDR: Final = 0x8927
 _IFF_NOARP: Final = 0x80
 _ARPHRD_ETHER: Final = 1
+_ARPHRD_INFINIBAND: Final = 32
+_INFINIBAND_BYTES: Final = 20  # RFC 4391 section 9.1.1; the last eight are the port's GUID
 _NDA_DST: Final = 1
 _NDA_LLADDR: Final = 2
 _NTF_PROXY: Final = 0x08
@@ -176,12 +179,12 @@ class NeighbourTable:
         return parse_route(answer)
 
     def _has_arp(self, name: str) -> bool:
-        """Whether it is an Ethernet, and not a tunnel, say. Raises OSError."""
+        """Return True if it is an Ethernet or InfiniBand, and not a tunnel, say. Raises OSError."""
         wanted = _INTERFACE_REQUEST.pack(name.encode(), 0)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             _, flags = _INTERFACE_REQUEST.unpack(fcntl.ioctl(probe.fileno(), _SIOCGIFFLAGS, wanted))
             _, kind = _INTERFACE_REQUEST.unpack(fcntl.ioctl(probe.fileno(), _SIOCGIFHWADDR, wanted))
-        return kind == _ARPHRD_ETHER and not flags & _IFF_NOARP
+        return kind in (_ARPHRD_ETHER, _ARPHRD_INFINIBAND) and not flags & _IFF_NOARP
 
     def _ask(self, interface: int, address: bytes) -> str | None:
         answer = self._answer_to(request(interface, address, self._next()))
@@ -249,6 +252,8 @@ def neighbours4() -> Neighbours4:
 def hardware_address(answer: bytes, interface: int, address: bytes) -> str | None:
     """The hardware address in the kernel's answer, if it is one for that entry and in use.
 
+    That of an InfiniBand port is the MAC of its GUID, which names it in a Hardware.
+
     Raises OSError for what the kernel can't do; an entry that is not there is no error.
     """
     kind = HEADER.unpack_from(answer)[1]
@@ -264,6 +269,8 @@ def hardware_address(answer: bytes, interface: int, address: bytes) -> str | Non
         return None
     attributes = attributes_of(answer, HEADER.size + _NEIGHBOUR.size)
     mac = attributes.get(_NDA_LLADDR, b"")
+    if len(mac) == _INFINIBAND_BYTES:
+        mac = guid_mac(mac[-8:])
     if attributes.get(_NDA_DST) != address or len(mac) != 6:
         return None
     return mac.hex(":")

@@ -162,7 +162,8 @@ class BootFiles:
     def _open(self, request: TftpRequest) -> Opened | Awaitable[Opened]:
         # Backslashes: Windows' and some ROMs'. Empty and "." segments: "/x", "//x", "./x".
         segments = [part for part in request.name.replace("\\", "/").split("/") if part not in ("", ".")]
-        at_address = self._callers.machine(request.client_ip)
+        named = mac_of(segments[0]) if len(segments) > 1 else None
+        at_address = self._interface(self._callers.machine(request.client_ip), request.client_ip, named)
         mac = at_address.mac if at_address is not None else None
         shown = shown_name(request.name)
         if ".." in segments or "\0" in request.name:
@@ -173,7 +174,6 @@ class BootFiles:
             decision = self._policy.decide(at_address)
             if not decision.allowed:
                 return Refusal(ErrorCode.ACCESS_VIOLATION, f"may not netboot: {decision.reason}", mac)
-        named = mac_of(segments[0]) if len(segments) > 1 else None
         rest = segments[1:] if named is not None else segments
         if len(rest) == 1:
             # Some ROMs write every name in capitals.
@@ -325,7 +325,7 @@ class BootFiles:
 
     def _caller(self, asked: _Asked) -> str | Refusal:
         """The MAC of the machine that calls, if it may have what is made for it, and asks for its own."""
-        machine = asked.at_address
+        machine = self._interface(asked.at_address, asked.client_ip, asked.named)
         mac = machine.mac if machine is not None else self._callers.mac(asked.client_ip)
         decision = self._policy.decide(machine)
         if not decision.allowed:
@@ -335,6 +335,10 @@ class BootFiles:
             about = self._registered(asked.named)
             return Refusal(ErrorCode.ACCESS_VIOLATION, _own_only(asked), asked.mac, about=about)
         return mac
+
+    def _interface(self, machine: Machine | None, ip: str, named: str | None) -> Machine | None:
+        """Return the interface that the name's MAC tells, of those of the machine that share the address."""
+        return self._inventory.interface_at(machine, ip, named) if machine is not None else None
 
     def _registered(self, mac: str | None) -> str | None:
         return mac if mac is not None and self._inventory.by_mac(mac) is not None else None
@@ -376,7 +380,7 @@ class BootFiles:
         if self._extra is None or not self._policy.decide(asked.at_address).allowed:
             return missing
         # Whose serial number it is that a Raspberry Pi begins a name with, nobody knows; whose MAC it is, is known.
-        if asked.named is not None and asked.named != self._callers.mac(asked.client_ip):
+        if asked.named is not None and asked.named not in (asked.mac, self._callers.mac(asked.client_ip)):
             asked = replace(asked, segments=asked.rest)
             return self._extra_file(self._extra, asked, missing, shared=False)
         return self._extra_file(self._extra, asked, missing, shared=is_pi or asked.named is not None)

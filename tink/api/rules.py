@@ -89,38 +89,12 @@ VLAN = Rule(
     f'must be a VLAN ID from 1 to {patterns.MAX_VLAN}, such as "100"',
 )
 
-_SAME_IP = "self.exists(other, other != mac && has(self[other].dhcp) && has(self[other].dhcp.ip)"
-_SAME_IP = f"has(self[mac].dhcp) && has(self[mac].dhcp.ip) && {_SAME_IP} && self[other].dhcp.ip == self[mac].dhcp.ip)"
-_HAS_IPV6 = "has(self[{0}].dhcp) && has(self[{0}].dhcp.ipv6)"
-_SAME_IPV6 = (
-    f"{_HAS_IPV6.format('mac')} && self.exists(other, other != mac && {_HAS_IPV6.format('other')} "
-    "&& self[other].dhcp.ipv6.address == self[mac].dhcp.ipv6.address)"
-)
-
 MAC_KEYS = Rule(
     f"self.all(mac, mac.matches('{patterns.MAC}'))",
     "the keys must be MAC addresses in lower case with colons, such as 52:54:00:12:34:56",
     say="'the keys must be MAC addresses in lower case with colons, such as 52:54:00:12:34:56, which \"' + "
     f"self.filter(mac, !mac.matches('{patterns.MAC}'))[0] + '\" is not'",
 )
-# One list of all addresses, looked at from both ends: comparing each interface with each other one costs five times as
-# much in the embedded API.
-UNIQUE_IPS = Rule(
-    "size(self) < 2 || [self.map(mac, has(self[mac].dhcp) && has(self[mac].dhcp.ip), self[mac].dhcp.ip)]"
-    ".all(ips, ips.all(ip, ips.indexOf(ip) == ips.lastIndexOf(ip)))",
-    "two interfaces have the same dhcp.ip: each needs an address of its own",
-    say="'two interfaces have the same dhcp.ip, ' + self[self.filter(mac, " + _SAME_IP + ")[0]].dhcp.ip + "
-    "': each needs an address of its own'",
-)
-UNIQUE_IPV6_ADDRESSES = Rule(
-    f"size(self) < 2 || [self.map(mac, {_HAS_IPV6.format('mac')}, self[mac].dhcp.ipv6.address)]"
-    ".all(ips, ips.all(ip, ips.indexOf(ip) == ips.lastIndexOf(ip)))",
-    "two interfaces have the same dhcp.ipv6.address: each needs an address of its own",
-    say="'two interfaces have the same dhcp.ipv6.address, ' + self[self.filter(mac, "
-    + _SAME_IPV6
-    + ")[0]].dhcp.ipv6.address + ': each needs an address of its own'",
-)
-
 # Octet by octet of ip, netmask m and gateway: an address is in the block a / (256 - m). 256 - 255 is 1, one address a
 # block, and 256 - 0 is one block of all. Most octets are masked out or equal, and need no division. (Octets are not
 # compared as text: parts of a text have no bound, so the estimate of the cost would have none.)

@@ -102,8 +102,9 @@ class DHCPv6(Model):
     """
 
     address: IPv6 = Field(
-        description="IPv6 address to serve, in lower case, such as 2001:db8::10. No two interfaces of the cluster may "
-        "have the same. The default route is not said here: routers advertise it."
+        description="IPv6 address to serve, in lower case, such as 2001:db8::10. No two Hardware of the cluster may "
+        "have the same; several interfaces of one Hardware may. The default route is not said here: routers advertise "
+        "it."
     )
     prefix_length: int = Field(
         default=64,
@@ -122,7 +123,10 @@ class DHCP(Model):
 
     model_config = ConfigDict(json_schema_extra=checked(rules.GATEWAY_IN_SUBNET))
 
-    ip: IPv4 | None = optional("IPv4 address to serve. No two interfaces of the cluster may have the same.")
+    ip: IPv4 | None = optional(
+        "IPv4 address to serve. No two Hardware of the cluster may have the same. Several interfaces of one Hardware "
+        "may: the members of a bond, or cards of which one stands in for another."
+    )
     netmask: Annotated[str, StringConstraints(pattern=patterns.NETMASK)] | None = optional(
         "IPv4 netmask to serve.", extra=checked(rules.NETMASK, maxLength=bounds.MAX_ADDRESS_CHARACTERS)
     )
@@ -196,11 +200,11 @@ class HardwareSpec(Model):
     network_interfaces: dict[str, NetworkInterface] = Field(
         default={},
         min_length=1,
-        json_schema_extra=checked(
-            rules.MAC_KEYS, rules.UNIQUE_IPS, rules.UNIQUE_IPV6_ADDRESSES, maxProperties=bounds.MAX_INTERFACES
-        ),
+        json_schema_extra=checked(rules.MAC_KEYS, maxProperties=bounds.MAX_INTERFACES),
         description="Network interfaces by MAC address (lower case, colons). Defines the desired DHCP and netboot "
-        "configuration of each. No two Hardware of the cluster may have the same MAC address.",
+        "configuration of each. No two Hardware of the cluster may have the same MAC address. An InfiniBand port is "
+        "named by the MAC that is made of its GUID, of the first three and the last three bytes: 7c:fe:90:29:26:52 for "
+        "7c:fe:90:03:00:29:26:52.",
     )
     ipxe: IPXE | None = optional(
         "iPXE script overrides, for debugging or for netboot customisation. Give inline or url."

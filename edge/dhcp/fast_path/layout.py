@@ -126,7 +126,7 @@ def _varying_suboptions(packet: bytes, at: int, end: int) -> list[tuple[int, int
             return None
         seen.add(code)
         begin, at = at + 2, at + 2 + packet[at + 1]
-        if at > end:
+        if at > end or code == options.RELAY_SOURCE_PORT:  # the fast path does not know the packet's source port
             return None
         if code not in _FIXED_SUBOPTIONS and begin < at:
             varying.append((begin, at))

@@ -1,9 +1,10 @@
 """Reservation mode: each machine that has a Hardware gets the address that it reserves, and what it boots.
 
 Whose packet it is, is told by the MAC in `chaddr` and nothing else, for ROM, iPXE and operating system each send
-another client identifier. Leases are not stored: the reservation is the lease, so a restart forgets nothing and several
-edges may answer alike: one stands in for another that is gone, in its name, for a client that has taken its offer waits
-for its word and no other's. What a client may ask is RFC 2131 section 4.3; the states are those of its table 4:
+another client identifier. InfiniBand is the exception (`edge.dhcp.wire.infiniband`). Leases are not stored: the
+reservation is the lease, so a restart forgets nothing and several edges may answer alike: one stands in for another
+that is gone, in its name, for a client that has taken its offer waits for its word and no other's. What a client may
+ask is RFC 2131 section 4.3; the states are those of its table 4:
 
     SELECTING    54 is us, 50 is the address            ACK, or NAK for another address
     INIT-REBOOT  50 is the address, no 54               ACK, or NAK
@@ -38,6 +39,7 @@ from tink.mac import octets
 
 log = logging.getLogger(__name__)
 
+_INFINIBAND = bytes((codec.INFINIBAND,))
 _NO_ANSWER = "DHCP answer"
 _LINKS_TOLD = 1024
 
@@ -97,7 +99,7 @@ class Leases:
         if machine is None:
             self.reservations.pop(chaddr, None)
             return None
-        is_sole = machine.ip is None or self._inventory.by_ip(machine.ip) is machine
+        is_sole = machine.ip is None or self._inventory.is_served(machine, machine.ip)
         reservation = self._compiler.compile(machine, is_sole=is_sole)
         self.reservations[chaddr] = reservation
         return reservation
@@ -108,6 +110,11 @@ class Leases:
         The MAC alone decides, before the packet is parsed. A packet of a flood of invented MACs costs little more than
         its receipt.
         """
+        if packet[1:2] == _INFINIBAND:  # Its address need not be there: such packets have an allowance of their own.
+            if self._unregistered.may_send("InfiniBand"):
+                return False
+            self._reports.unread()
+            return True
         chaddr = packet[28:34]  # RFC 2131 section 2
         if chaddr in self.reservations or self._unregistered.may_send() or self._inventory.claimants(chaddr.hex(":")):
             return False
@@ -116,7 +123,7 @@ class Leases:
 
     def answer(self, message_type: MessageType, message: Message, received: Received) -> Reply | None:
         """The answer to a client's message, or None for silence."""
-        reservation = self.reservations.get(message.chaddr) or self.compile(message.chaddr.hex(":"))
+        reservation = self.reservations.get(message.mac) or self.compile(message.mac.hex(":"))
         if reservation is None:
             self._report_unknown(message_type, message)
             return None
@@ -128,25 +135,25 @@ class Leases:
         if message_type is MessageType.RELEASE:
             self._release(reservation, message, received)
             return None
-        if any(message.giaddr) and not self._destinations.relay(message.giaddr, reservation.network):
+        agent = relay_agent_of(message, received.source_port)
+        if agent.giaddr and not self._destinations.relay(agent, reservation.network):
             return None
         if message_type is MessageType.DISCOVER:
-            return self._discover(reservation, message)
+            return self._discover(reservation, message, agent)
         if message_type is MessageType.REQUEST:
-            return self._request(reservation, message)
-        return self._inform(reservation, message, received)
+            return self._request(reservation, message, agent)
+        return self._inform(reservation, message, agent, received)
 
     # --- what a client may ask --------------------------------------------------------------------------------------
 
-    def _discover(self, reservation: Reservation, message: Message) -> Reply | None:
+    def _discover(self, reservation: Reservation, message: Message, agent: RelayAgent) -> Reply | None:
         """Section 4.3.1."""
         if not self._is_served(reservation) or self._is_quarantined(reservation):
             return None
-        return self._lease(MessageType.OFFER, reservation, message, relay_agent_of(message))
+        return self._lease(MessageType.OFFER, reservation, message, agent)
 
-    def _request(self, reservation: Reservation, message: Message) -> Reply | None:
+    def _request(self, reservation: Reservation, message: Message, agent: RelayAgent) -> Reply | None:
         """Section 4.3.2."""
-        agent = relay_agent_of(message)
         requested = message.options.get(options.REQUESTED_ADDRESS)
         server_id = message.options.get(options.SERVER_IDENTIFIER)
         if server_id is not None and not self._is_us(server_id, agent):
@@ -166,9 +173,9 @@ class Leases:
         if not renewing:
             if self._is_quarantined(reservation):
                 return None
-            self._declined.acknowledged.lately.add(message.chaddr)
+            self._declined.acknowledged.lately.add(message.mac)
             if reservation.network.holds(agent.giaddr):
-                self._relays.carried(agent.giaddr, message.chaddr)
+                self._relays.carried(agent.giaddr, message.mac)
         return self._lease(MessageType.ACK, reservation, message, agent, renewing=renewing)
 
     def _stand_in(
@@ -182,10 +189,12 @@ class Leases:
         server = options.dotted(server_id)
         line = f"answered in the place of the edge {server}, which is gone"
         self._reports.once(reservation.machine.mac, Outcome.INFO, line, server=server)
-        self._declined.acknowledged.lately.add(message.chaddr)
+        self._declined.acknowledged.lately.add(message.mac)
         return self._lease(MessageType.ACK, reservation, message, agent._replace(server_id=server_id))
 
-    def _inform(self, reservation: Reservation, message: Message, received: Received) -> Reply | None:
+    def _inform(
+        self, reservation: Reservation, message: Message, agent: RelayAgent, received: Received
+    ) -> Reply | None:
         """Section 4.3.5: the client has an address from elsewhere; it gets the rest, and no lease.
 
         "The server SHOULD check the network address in a DHCPINFORM message for consistency": what we know of the
@@ -202,14 +211,14 @@ class Leases:
                 return None
             if not self._destinations.client(address):
                 return None
-        client, agent = identify(message), relay_agent_of(message)
+        client = identify(message)
         verdict = self._choice.verdict(reservation.machine, reservation.machine.mac, client)
         payload = self._assemble(MessageType.ACK, reservation, message, agent, client, verdict, leased=False)
         if payload is None:
             return None
         self._reports.sent(reservation.machine.mac, "DHCPACK (inform)", client, verdict, Outcome.INFO)
         if agent.giaddr:
-            return Reply(payload, options.dotted(agent.giaddr), SERVER_PORT)
+            return Reply(payload, options.dotted(agent.giaddr), agent.port or SERVER_PORT)
         return Reply(payload, address, CLIENT_PORT)
 
     def _release(self, reservation: Reservation, message: Message, received: Received) -> None:
@@ -315,14 +324,14 @@ class Leases:
         # RFC 2131 section 4.1.
         if agent.giaddr:
             self._check_link(reservation, agent)
-            return Reply(payload, options.dotted(agent.giaddr), SERVER_PORT)
+            return Reply(payload, options.dotted(agent.giaddr), agent.port or SERVER_PORT)
         if message.ciaddr == reservation.yiaddr:
             return Reply(payload, options.dotted(message.ciaddr), CLIENT_PORT)
         if not reservation.network.is_here:
             self._is_elsewhere(reservation)
         if message.flags & codec.BROADCAST_FLAG:
             return Reply(payload, BROADCAST, CLIENT_PORT)
-        return Reply(payload, options.dotted(reservation.yiaddr), CLIENT_PORT, message.chaddr)
+        return Reply(payload, options.dotted(reservation.yiaddr), CLIENT_PORT, message.mac)
 
     def _nak(self, reservation: Reservation, message: Message, agent: RelayAgent, asked: str) -> Reply:
         """Section 4.3.2: so that a client with an old address asks anew at once instead of using it.
@@ -343,7 +352,7 @@ class Leases:
         line = f"DHCPNAK: it asked for {asked}, reserved for it is {machine.ip}"
         self._reports.step(machine.mac, Outcome.INFO, line, address=machine.ip or "")
         if agent.giaddr:
-            return Reply(payload, options.dotted(agent.giaddr), SERVER_PORT)
+            return Reply(payload, options.dotted(agent.giaddr), agent.port or SERVER_PORT)
         return Reply(payload, BROADCAST, CLIENT_PORT)
 
     def _assemble(
@@ -436,7 +445,7 @@ class Leases:
         self._reports.once(machine.mac, Outcome.FAILED, line, relay=options.dotted(agent.giaddr))
 
     def _report_unknown(self, message_type: MessageType, message: Message) -> None:
-        mac = message.chaddr.hex(":")
+        mac = message.mac.hex(":")
         claimants = self._inventory.claimants(mac)
         if not claimants:
             self._unregistered.heard(mac, message_type, message, identify(message))

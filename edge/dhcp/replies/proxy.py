@@ -70,7 +70,7 @@ class Proxy:
 
     def answer(self, message_type: MessageType, message: Message, received: Received) -> Reply | None:
         """The answer to a client's message, or None for silence."""
-        mac = message.chaddr.hex(":")
+        mac = message.mac.hex(":")
         machine = self._inventory.by_mac(mac)
         if machine is None and not self._may_be_answered(mac, message_type, message):
             return None
@@ -79,14 +79,14 @@ class Proxy:
             if received.port == PXE_PORT:
                 return self._boot_server(machine, mac, message, received)
         elif message_type is MessageType.DISCOVER and received.port == SERVER_PORT:
-            return self._discover(machine, mac, message)
+            return self._discover(machine, mac, message, received)
         return None
 
-    def _discover(self, machine: Machine | None, mac: str, message: Message) -> Reply | None:
-        client, agent = identify(message), relay_agent_of(message)
+    def _discover(self, machine: Machine | None, mac: str, message: Message, received: Received) -> Reply | None:
+        client, agent = identify(message), relay_agent_of(message, received.source_port)
         if not client.hears_proxies:
             return None
-        if agent.giaddr and not self._destinations.relay(agent.giaddr, None):
+        if agent.giaddr and not self._destinations.relay(agent, None):
             return None
         if machine is not None and machine.disable_dhcp:
             reason = f"Hardware {machine.namespace}/{machine.name}: spec.networkInterfaces[{mac}].disableDhcp is true"
@@ -113,7 +113,7 @@ class Proxy:
         else:
             self._reports.sent(mac, "ProxyDHCP offer", client, verdict)
         if agent.giaddr:
-            return Reply(payload, options.dotted(agent.giaddr), SERVER_PORT)
+            return Reply(payload, options.dotted(agent.giaddr), agent.port or SERVER_PORT)
         return Reply(payload, BROADCAST, CLIENT_PORT)
 
     def _boot_server(self, machine: Machine | None, mac: str, message: Message, received: Received) -> Reply | None:

@@ -170,7 +170,7 @@ class Compiler:
     def compile(self, machine: Machine, *, is_sole: bool) -> Reservation:
         """The reservation of `machine`. What is wrong with the Hardware is logged here, once per change.
 
-        `is_sole` is false where another machine claims the same address.
+        `is_sole` is false where another Hardware claims the same address.
         """
         where = f"Hardware {machine.namespace}/{machine.name}: spec.networkInterfaces[{machine.mac}]"
         if machine.disable_dhcp:

@@ -47,9 +47,12 @@ class Unregistered:
         self._once = OncePer(INTERVAL_SECONDS, MACHINES_PER_INTERVAL)
         self._packets = TokenBuckets(PACKETS_AT_ONCE, PACKETS_A_SECOND)
 
-    def may_send(self) -> bool:
-        """Return True if one more packet of a machine without a Hardware may be read now."""
-        return self._packets.allows(None, self._clock())
+    def may_send(self, link: str = "") -> bool:
+        """Return True if one more packet of a machine without a Hardware may be read now.
+
+        `link` names a kind of network that has an allowance of its own.
+        """
+        return self._packets.allows(link, self._clock())
 
     def heard(self, mac: str, message_type: MessageType, message: Message, client: Client, answer: str = "") -> None:
         """Take note of `message`, which `mac` sent, and of what it was told to boot, if it was."""

@@ -22,6 +22,8 @@ from edge.dhcp.wire import options
 BOOTREQUEST: Final = 1
 BOOTREPLY: Final = 2
 ETHERNET: Final = 1
+INFINIBAND: Final = 32
+_INFINIBAND_BYTES: Final = 20  # RFC 4391 section 9.1.1
 BROADCAST_FLAG: Final = 0x8000
 
 MAGIC_COOKIE: Final = b"\x63\x82\x53\x63"
@@ -58,6 +60,9 @@ class MessageType(IntEnum):
 class Message(NamedTuple):
     """A DHCPv4 message. Addresses are four bytes, `chaddr` is as long as `hlen` says.
 
+    `mac` is what names the client's network card in a Hardware: `chaddr`, but for InfiniBand
+    (`edge.dhcp.wire.infiniband`).
+
     A tuple and not a dataclass: one is made per packet, and a tuple costs a fifth.
     """
 
@@ -75,6 +80,7 @@ class Message(NamedTuple):
     sname: bytes
     file: bytes
     options: Mapping[int, bytes]
+    mac: bytes = b""
 
 
 def parse(packet: bytes) -> Message:
@@ -94,7 +100,10 @@ def parse(packet: bytes) -> Message:
     )
     if cookie != MAGIC_COOKIE:
         raise ParseError("no DHCP magic cookie (plain BOOTP is not answered)")
-    if hlen > 16:
+    if htype == INFINIBAND and hlen == _INFINIBAND_BYTES:
+        # Linux' ip=dhcp writes all of its address, over the end of the field (net/ipv4/ipconfig.c), and compares all.
+        chaddr, sname = chaddr + sname[: hlen - 16], b""
+    elif hlen > 16:
         raise ParseError(f"hardware address of {hlen} bytes (hlen); the field has 16")
     found: dict[int, bytes] = {}
     _parse_options(packet, _OPTIONS_AT, found, "the options field")
@@ -111,7 +120,7 @@ def parse(packet: bytes) -> Message:
             sname = b""
     return Message(
         op, htype, hops, xid, secs, flags, ciaddr, yiaddr, siaddr, giaddr, chaddr[:hlen],
-        sname.partition(b"\0")[0], file.partition(b"\0")[0], found,
+        sname.partition(b"\0")[0], file.partition(b"\0")[0], found, chaddr[:hlen],
     )  # fmt: skip
 
 
@@ -144,13 +153,14 @@ def header(
 ) -> bytes:  # fmt: skip
     """The header and cookie of a reply to `message`: what RFC 2131 table 3 says to copy is copied.
 
-    `sname` and `file` must be shorter than their fields (64, 128), for they end with a NUL.
+    `sname` and `file` must be shorter than their fields (64, 128), for they end with a NUL. A hardware address that is
+    longer than its field takes the place of `sname`, as it came.
     """
     if len(sname) > 63 or len(file) > 127:
         raise options.OptionError(f"sname of {len(sname)} or file of {len(file)} bytes does not fit its header field")
     return _HEADER.pack(
         BOOTREPLY, message.htype, len(message.chaddr), 0, message.xid, 0, message.flags if flags is None else flags,
-        ciaddr, yiaddr, siaddr, message.giaddr, message.chaddr, sname, file, MAGIC_COOKIE,
+        ciaddr, yiaddr, siaddr, message.giaddr, message.chaddr, message.chaddr[16:] or sname, file, MAGIC_COOKIE,
     )  # fmt: skip
 
 
@@ -173,12 +183,15 @@ def build(message: Message) -> bytes:
 
     Values beyond 255 bytes are split (RFC 3396 section 6). Raises OptionError where a field does not fit.
     """
-    if len(message.chaddr) > 16 or len(message.sname) > 64 or len(message.file) > 128:
-        raise options.OptionError("chaddr (16), sname (64) or file (128) is longer than its header field")
+    if len(message.chaddr) > _INFINIBAND_BYTES or len(message.sname) > 64 or len(message.file) > 128:
+        raise options.OptionError(
+            "chaddr (16, of InfiniBand 20), sname (64) or file (128) is longer than its header field"
+        )
     parts = [
         _HEADER.pack(
             message.op, message.htype, len(message.chaddr), message.hops, message.xid, message.secs, message.flags,
-            message.ciaddr, message.yiaddr, message.siaddr, message.giaddr, message.chaddr, message.sname,
+            message.ciaddr, message.yiaddr, message.siaddr, message.giaddr, message.chaddr,
+            message.chaddr[16:] or message.sname,
             message.file, MAGIC_COOKIE,
         )
     ]  # fmt: skip

@@ -49,6 +49,7 @@ VLAN_ID: Final = 116  # Tinkerbell's own, which its iPXE scripts read as ${43.11
 # Sub-options of 82.
 LINK_SELECTION: Final = 5  # RFC 3527
 SERVER_IDENTIFIER_OVERRIDE: Final = 11  # RFC 5107
+RELAY_SOURCE_PORT: Final = 19  # RFC 8357 section 4.1
 
 # Sub-options of 175 (iPXE include/ipxe/dhcp.h and features.h). The codes up to 63 are features.
 IPXE_HTTP: Final = 19

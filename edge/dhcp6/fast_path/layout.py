@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Final
 
-from edge.dhcp6.identity import is_mac, of_duid
+from edge.dhcp6.identity import is_mac, is_of_infiniband, of_duid
 from edge.dhcp6.wire import MAX_IAS, Message6, MessageType6, Option, Relay, is_local
 from tink.mac import eui64_mac
 
@@ -43,6 +43,7 @@ LEARNT: Final = frozenset(
 """The messages that are answered with an address, or with the configuration alone."""
 
 NOWHERE: Final = slice(0, 0)
+_ETHERNET: Final = b"\0\1"  # The hardware type: of InfiniBand, the MAC is no part of the packet.
 
 _RELAY_HEAD: Final = 34  # type, hop count, link-address, peer-address: RFC 8415 section 9
 _HEAD: Final = 4  # type and transaction: section 8
@@ -96,7 +97,8 @@ class Layout:
             begin, end = self._relay(packet, mask, begin, end, is_first=number == len(relays) - 1)
         self._message(packet, mask, begin, end)
         if self.mac_of is MacOf.DUID:
-            if of_duid(packet[self.client_id][_OPTION_HEAD:]) is None:
+            duid = packet[self.client_id][_OPTION_HEAD:]
+            if of_duid(duid) is None or duid[2:4] != _ETHERNET:
                 raise _NoLayoutError
             at = self.client_id.start + _OPTION_HEAD
             mask[at : at + 4] = b"\xff" * 4  # which make of DUID it is
@@ -109,7 +111,7 @@ class Layout:
         interface = inner = link_layer = NOWHERE
         seen: set[int] = set()
         for code, at, stop in _options(packet, begin + _RELAY_HEAD, end):
-            if code in seen:
+            if code in seen or code == Option.RELAY_PORT:  # the fast path does not know the packet's source port
                 raise _NoLayoutError
             seen.add(code)
             value = slice(at, stop)
@@ -179,11 +181,16 @@ def layout_of(packet: bytes, message: Message6, relays: tuple[Relay, ...]) -> La
 
 
 def _mac_of(relays: tuple[Relay, ...]) -> MacOf:
-    """What `edge.dhcp6.identity.mac_of` reads, for a client that came through these; of its DUID, if of anything."""
+    """What `edge.dhcp6.identity.mac_of` reads, for a client that came through these; of its DUID, if of anything.
+
+    Raises _NoLayoutError for an InfiniBand port, whose MAC is no part of the packet.
+    """
     if not relays:
         return MacOf.SOURCE
     if is_mac(relays[-1].link_layer):
         return MacOf.LINK_LAYER
+    if is_of_infiniband(relays[-1].link_layer):
+        raise _NoLayoutError
     peer = relays[-1].peer
     return MacOf.PEER if peer.is_link_local and eui64_mac(peer) is not None else MacOf.DUID
 

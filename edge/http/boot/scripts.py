@@ -116,7 +116,10 @@ class BootScripts:
         if mac is None:
             return context.refuse_caller(caller, "grub.cfg", step=Step.SCRIPT)
         if named and named != mac:
-            return text("this script is served to its own machine only", status=403)
+            machine = context.inventory.by_mac(named)
+            if machine is None or not caller.is_from(machine):
+                return text("this script is served to its own machine only", status=403)
+            mac = named
         if context.inventory.by_mac(mac) is None and not context.policy.decide(None).allowed:
             return _script(self._scripts.why(mac, context.policy.decide(None).reason, Dialect.GRUB))
         if route.name == WHY:

@@ -19,7 +19,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
 from tests.interop.conftest import Network, Wire
-from tests.interop.dhcp.conftest import DhcpLab
+from tests.interop.dhcp.conftest import DhcpLab, message, speaking
 from tests.waiting import wait_until
 
 OpenWire = Callable[..., Wire]
@@ -130,6 +130,17 @@ def test_refusal_reaches_a_machine_behind_a_relay(relayed: Relayed, wire: OpenWi
     naks = [packet for packet in messages(ears.heard()) if options(packet).get("message-type") == 6]
     assert naks
     assert all(packet[BOOTP].flags.B and packet[IP].dst == "10.77.6.1" for packet in naks)
+
+
+def test_relay_that_does_not_have_port_67_is_answered_at_its_own(network: Network, dhcp: DhcpLab) -> None:
+    """RFC 8357. Debian's relays are built without it."""
+    network.add_address(network.client, "eth0", "10.77.6.2/24")
+    asks = message("discover", (82, b"\x01\x04eth7\x13\x00"), giaddr="10.77.6.2")
+    with network.serving(dhcp.start, "uvloop"), speaking(network, "10.77.6.2", 0) as sock:
+        sock.sendto(asks, (network.server_ip, 67))
+        answer, source = sock.recvfrom(2000)
+    assert source == (network.server_ip, 67)
+    assert BOOTP(answer).yiaddr == network.client_ip
 
 
 def test_perfdhcp_gets_an_answer_to_everything(network: Network, dhcp: DhcpLab) -> None:

@@ -7,6 +7,7 @@ Seen on the client's end of the cable, and taken apart by scapy.
 from __future__ import annotations
 
 import errno
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -67,6 +68,38 @@ def test_client_that_asks_for_broadcast_gets_it(network: Network, dhcp: DhcpLab,
     offer, ack = replies(ears.heard())
     assert where(offer) == where(ack) == (EVERYBODY, "255.255.255.255", 68)
     assert {packet[IP].src for packet in (offer, ack)} == {network.server_ip}
+
+
+def test_infiniband_client_is_answered_by_broadcast(network: Network, dhcp: DhcpLab, wire: OpenWire) -> None:
+    """RFC 4390; sent over an Ethernet, for there is no InfiniBand here."""
+    dhcp.register("10.77.6.70", "7c:fe:90:29:26:52", "ib")
+    ears = wire()
+    with network.serving(dhcp.start), speaking(network, port=68) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"eth0")
+        identifier = ("client_id", bytes.fromhex("207cfe900300292652"))
+        asks = message("discover", identifier, mac="", htype=32, hlen=0, xid=7)
+        client.sendto(asks, ("255.255.255.255", 67))
+        answer = BOOTP(client.recv(2000))
+    assert (answer.xid, answer.htype, answer.hlen, answer.yiaddr) == (7, 32, 0, "10.77.6.70")
+    (offer,) = replies(ears.heard())
+    assert where(offer) == (EVERYBODY, "255.255.255.255", 68)
+
+
+def test_cards_of_one_machine_that_share_its_address_are_both_answered(
+    network: Network, dhcp: DhcpLab, wire: OpenWire
+) -> None:
+    second = "52:54:00:77:00:99"
+    two = dhcp.hardware()
+    cards = two["spec"]["networkInterfaces"]
+    cards[second] = cards[network.client_mac]
+    dhcp.inventory.apply(two)
+    network.run("ip", "link", "add", "second", "link", "eth0", "address", second, "type", "macvlan", "mode", "bridge")
+    network.run("ip", "link", "set", "second", "up")
+    with network.serving(dhcp.start):
+        for interface in ("eth0", "second"):
+            assert dhcp.udhcpc(interface=interface).returncode == 0
+            assert dhcp.learned("bound")["ip"] == network.client_ip
+            dhcp.forget()
 
 
 def test_renewal_is_answered_where_the_client_is(network: Network, dhcp: DhcpLab, wire: OpenWire) -> None:

@@ -111,6 +111,17 @@ def test_where_we_give_addresses_a_machine_is_at_its_own_and_nowhere_else(giving
     assert giving.name("10.0.0.1") is None, "an address that two reserve is nobody's"
 
 
+def test_of_interfaces_that_share_an_address_the_one_calls_whose_mac_is_there(giving: Site) -> None:
+    cards = {mac: {"dhcp": {"ip": "10.0.0.1", "ipv6": {"address": "fd00::1"}}} for mac in (A, SPARE)}
+    giving.register(objects.hardware("a", interfaces=cards))
+    for ip in ("10.0.0.1", "fd00::1"):
+        assert (giving.name(ip), giving.mac(ip)) == ("a", A), "behind a router, nothing tells which it is"
+        for mac, name in ((A, "a"), (SPARE, "a"), (STRANGER, None)):
+            giving.table.entries[ip] = mac
+            giving.callers.changed(ip)
+            assert (giving.name(ip, connected=True), giving.mac(ip)) == (name, mac)
+
+
 @pytest.mark.parametrize("other", [B, STRANGER])
 @pytest.mark.parametrize("connected", [True, False])
 def test_second_address_on_a_machine_does_not_make_it_another_one(giving: Site, other: str, connected: bool) -> None:

@@ -90,6 +90,21 @@ def test_another_interface_of_the_same_machine_is_no_other_host(make_edge: MakeE
     assert edge.quarantined == []
 
 
+def test_interfaces_that_share_an_address_share_its_conflict(make_edge: MakeEdge, decline: bytes) -> None:
+    obj = lab()
+    cards = obj["spec"]["networkInterfaces"]
+    cards[OTHER_NIC] = cards[MAC]
+    edge = make_edge(obj)
+    other = altered(PXE_DISCOVER, chaddr=bytes.fromhex(OTHER_NIC.replace(":", "")))
+    edge.send(decline)
+    edge.look(OTHER_NIC)
+    assert edge.send(other) is not None, "the other interface has the address: that is no conflict"
+    edge.send(decline)
+    edge.look(OTHER_NIC, SQUATTER)
+    assert [entry[:2] for entry in edge.quarantined] == [QUARANTINED, (OTHER_NIC, QUARANTINED[1])]
+    assert edge.send(PXE_DISCOVER) is edge.send(other) is None
+
+
 def test_address_of_this_host_is_a_conflict_that_no_probe_finds(edge: Edge, decline: bytes) -> None:
     edge.send(decline)
     (address,) = edge.responder.declined.step()

@@ -329,6 +329,22 @@ def test_address_that_two_hardware_claim_is_given_to_neither_until_one_gives_it_
     assert edge.send(PXE_DISCOVER) is not None
 
 
+@pytest.mark.parametrize("fast_path", [True, False])
+def test_interfaces_of_one_hardware_share_its_address_until_another_hardware_claims_it(
+    make_edge: MakeEdge, fast_path: bool
+) -> None:
+    two = lab()
+    cards = two["spec"]["networkInterfaces"]
+    cards[OTHER_MAC] = cards[MAC]
+    edge = make_edge(two, fast_path=fast_path)
+    for _ in range(3):
+        for chaddr in (CHADDR, OTHER_CHADDR):
+            for packet in (PXE_DISCOVER, PXE_REQUEST, PLAIN):
+                assert read(edge.send(altered(packet, chaddr=chaddr))).yiaddr == ADDRESS
+    edge.inventory.apply(hardware("lab-9", "52:54:00:00:00:09", "10.77.0.58"))
+    assert not any(edge.send(altered(PXE_DISCOVER, chaddr=chaddr)) for chaddr in (CHADDR, OTHER_CHADDR))
+
+
 @pytest.mark.parametrize("order", [1, -1], ids=["terminating first", "terminating last"])
 def test_address_of_a_hardware_that_is_being_deleted_is_given_to_the_other_one_alone(
     make_edge: MakeEdge, order: int
@@ -631,6 +647,76 @@ def test_inform_for_an_address_of_another_network_is_told_and_not_answered(edge:
     assert source in event.message
 
 
+# --- InfiniBand: RFC 4390 ---------------------------------------------------------------------------------------------
+
+GUID, PORT = bytes.fromhex("7cfe900300292652"), bytes.fromhex("7cfe90292652")
+GID = bytes.fromhex("a0000027fe80000000000000") + GUID
+MELLANOX = bytes.fromhex("ff000000000002000002c900")
+# How clients name a port: chaddr and option 61.
+PORTS = {
+    "NetworkManager, FlexBoot's HW type IB": (b"", b"\x20" + GUID),
+    "gPXE": (b"", b"\x20" + GID),
+    "no hardware type": (b"", b"\0" + GUID),
+    "dhclient of MLNX_OFED": (b"", MELLANOX + GUID),
+    "FlexBoot": (PORT, MELLANOX + GUID),
+    "the same of another MAC": (b"\2" + PORT[1:], MELLANOX + GUID),
+    "RFC 4361 with DUID-LL": (b"", b"\xffiaid\0\3\0\x20" + GUID),
+    "RFC 4361 with DUID-LLT": (b"", b"\xffiaid\0\1\0\x20time" + GID),
+    "a DUID of no known type": (b"", b"\xff" + bytes(7) + PORT),
+    "the MAC alone": (PORT, None),
+    "old iPXE": (GUID, None),
+    "Linux' ip=dhcp": (GID, None),
+    "a GUID and a DUID of the machine": (GUID, b"\xffiaid\0\2\0\0\xab\x11machine!"),
+}
+
+
+def of_port(packet: bytes, port: str, **more: Any) -> bytes:
+    chaddr, identifier = PORTS[port]
+    found = {61: identifier} if identifier is not None else {}
+    return altered(
+        packet, drop=(61,), htype=32, chaddr=chaddr, flags=0, options=found | more.pop("options", {}), **more
+    )
+
+
+@pytest.mark.parametrize("port", PORTS)
+def test_infiniband_port_is_known_by_its_guid_and_answered_by_broadcast(make_edge: MakeEdge, port: str) -> None:
+    edge = make_edge(hardware("ib", PORT.hex(":"), "10.77.0.58"))
+    for packet, kind in (
+        (PXE_DISCOVER, MessageType.OFFER),
+        (PXE_REQUEST, MessageType.ACK),
+        (IPXE_EFI, MessageType.OFFER),
+    ):
+        for relay, where in ((NONE, TO_ALL), (RELAY, TO_RELAY)):
+            for _ in range(2):
+                reply = edge.send(sent := of_port(packet, port, giaddr=relay))
+                found, asked = read(reply), codec.parse(sent)
+                assert (message_type(reply), found.yiaddr) == (kind, ADDRESS)
+                assert (reply.address, reply.port, reply.ethernet) == where
+                assert found.flags & BROADCASTS, "the relay has to broadcast it, too"
+                assert (found.htype, found.chaddr) == (32, asked.chaddr), "the client compares them"
+                assert found.options.get(61) == asked.options.get(61)
+    assert f"/ipxe/script/{PORT.hex(':')}/auto.ipxe" in read(edge.send(of_port(IPXE_EFI, port))).options[67].decode()
+
+
+@pytest.mark.parametrize(
+    "identifier", [b"\xffiaid\0\2\0\0\xab\x11machine!", b"\xffiaid\0\3\0\1" + CHADDR, b"\x20", b"\xff"]
+)
+def test_infiniband_port_that_does_not_tell_its_guid_is_taken_for_no_other_card(
+    edge: Edge, caplog: pytest.LogCaptureFixture, identifier: bytes
+) -> None:
+    packet = altered(PXE_DISCOVER, htype=32, chaddr=b"", options={61: identifier})
+    assert edge.send(packet) is None
+    assert "(option 61) holds the port's GUID, by which a Hardware names it" in caplog.text
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_infiniband_port_that_nobody_registered_is_shown_with_a_manifest(make_edge: MakeEdge, mode: DhcpMode) -> None:
+    edge = make_edge(mode=mode)
+    reply = edge.send(of_port(PXE_DISCOVER, "FlexBoot"))
+    assert (reply is not None) == (mode is DhcpMode.AUTO_PROXY)
+    assert PORT.hex(":") in edge.events[0].detail["manifest"]
+
+
 # --- Relays: where replies go, what of option 82 comes back, and what a relay may ask for in it -----------------------
 
 
@@ -680,6 +766,30 @@ def test_relay_that_wants_to_be_the_server_is_named_as_it(edge: Edge) -> None:
     # Without the sub-option the same REQUEST is for another server, and one for us is for us with it, too.
     assert edge.send(altered(request, options={82: CIRCUIT})) is None
     assert message_type(edge.send(altered(request, options={54: b"\x0a\x4d\0\1"}))) is MessageType.ACK
+
+
+@pytest.mark.parametrize("mode", [DhcpMode.RESERVATION, DhcpMode.PROXY])
+def test_relay_that_asks_for_it_is_answered_at_the_port_that_it_has_sent_from(
+    make_edge: MakeEdge, mode: DhcpMode
+) -> None:
+    """RFC 8357: sub-option 19."""
+    edge = make_edge(lab(), mode=mode)
+    ports = {b"\x13\0": (40000, 40000), b"\x13\0" + CIRCUIT: (40001, 40001), b"": (40000, 67), b"\x13\0\xff": (0, 67)}
+    for information, (source_port, port) in ports.items():
+        for kind, client in ((DISCOVER, PXE_DISCOVER), (REQUEST, PXE_REQUEST), (INFORM, PLAIN)):
+            packet = altered(client, giaddr=GIADDR, options={53: kind, 82: information})
+            for _ in range(3):
+                reply = edge.send(packet, source_port=source_port)
+                assert reply is None if mode is DhcpMode.PROXY and kind != DISCOVER else reply.port == port
+        refused = edge.send(altered(PXE_REQUEST, giaddr=GIADDR, options={50: WRONG, 82: information}), "10.77.0.2", 7)
+        assert refused is None or refused.port == (7 if information and mode is DhcpMode.RESERVATION else 67)
+
+
+def test_port_of_a_relay_gets_so_many_answers_a_second_wherever_the_relay_is(edge: Edge, caplog) -> None:
+    packet = altered(PXE_DISCOVER, giaddr=RELAY, options={82: b"\x13\0"})
+    assert answered(edge, packet, RELAY_ANSWERS + 50, source_port=53) == RELAY_ANSWERS
+    assert "the relay 10.77.0.3, at port 53 (RFC 8357) (1000 a second)" in caplog.text
+    assert edge.send(altered(PXE_DISCOVER, giaddr=RELAY)).port == 67, "the relay itself is answered without end"
 
 
 @pytest.mark.parametrize("value", [b"\x0a\x4d\0", b"\xff\xff\xff\xff", bytes(4), b"\x7f\0\0\1", b""])

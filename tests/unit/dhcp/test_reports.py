@@ -112,6 +112,16 @@ def test_packets_of_invented_machines_are_dropped_unread_where_they_come_too_fas
     assert caplog.text.count("machines without a Hardware come too fast: most are dropped") == 1
 
 
+def test_flood_of_infiniband_has_an_allowance_of_its_own(edge: Edge) -> None:
+    """Its packets have to be parsed before they tell whose they are."""
+    flood = altered(PXE_DISCOVER, htype=32, chaddr=b"", drop=(61,))
+    assert edge.responder._replies.is_surplus(flood) is False
+    assert {edge.send(flood) for _ in range(3000)} == {None}
+    assert edge.responder._replies.is_surplus(flood) is True
+    assert edge.responder._replies.is_surplus(invented(1)) is False
+    assert edge.send(PXE_DISCOVER) is not None
+
+
 def test_replies_of_servers_our_own_among_them_are_passed_over_in_silence(
     edge: Edge, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -129,8 +139,8 @@ def test_replies_of_servers_our_own_among_them_are_passed_over_in_silence(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"htype": 32, "chaddr": b""}, "not Ethernet (InfiniBand, 0 bytes of address)"),
-        ({"htype": 6}, "not Ethernet (hardware type 6, 6 bytes of address)"),
+        ({"htype": 32, "chaddr": b"", "drop": (61,)}, "InfiniBand port (hlen 0)"),
+        ({"htype": 6}, "neither Ethernet nor InfiniBand (hardware type 6, 6 bytes of address)"),
         ({"chaddr": b"12345678"}, "8 bytes of address"),
         ({"drop": (53,)}, "it has no message type (option 53)"),
         ({"options": {53: b"\1\1"}}, "it has no message type (option 53)"),

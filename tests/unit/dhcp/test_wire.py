@@ -29,7 +29,7 @@ OVERLOADED = HEADER + bytes(64 + 126) + b"\x0c\x40" + codec.MAGIC_COOKIE + b"\x3
 def message(**fields: object) -> Message:
     zero = dict.fromkeys(("ciaddr", "yiaddr", "siaddr", "giaddr"), bytes(4))
     numbers = {"op": 1, "htype": 1, "hops": 0, "xid": b"\1\2\3\4", "secs": 0, "flags": 0}
-    rest = {"chaddr": CHADDR, "sname": b"", "file": b"", "options": {53: b"\1"}}
+    rest = {"chaddr": CHADDR, "sname": b"", "file": b"", "options": {53: b"\1"}, "mac": CHADDR}
     return Message(**{**numbers, **zero, **rest, **fields})
 
 

@@ -75,8 +75,10 @@ class Edge6:
     quarantined: list[tuple[str, str, float | None]] = field(default_factory=list)
     """MAC, address and end of each quarantine that began (or, None, ended)."""
 
-    def send(self, packet: bytes, source: IPv6Address = LINK_LOCAL, *, alone: bool = False) -> Reply6 | None:
-        return self.responder.respond(packet, Received6(source, 546, alone))
+    def send(
+        self, packet: bytes, source: IPv6Address = LINK_LOCAL, *, alone: bool = False, port: int = 546
+    ) -> Reply6 | None:
+        return self.responder.respond(packet, Received6(source, port, alone))
 
     def answer(self, packet: bytes, source: IPv6Address = LINK_LOCAL, *, alone: bool = False) -> Message6:
         reply = self.send(packet, source, alone=alone)

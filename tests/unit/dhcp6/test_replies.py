@@ -165,6 +165,16 @@ def test_address_that_two_hardware_claim_is_given_to_neither(make_edge: MakeEdge
     assert addresses(edge.answer(EDK2_HTTP_SOLICIT)) == LEASE
 
 
+def test_interfaces_of_one_hardware_share_its_address_until_another_hardware_claims_it(make_edge: MakeEdge6) -> None:
+    two = hardware()
+    two["spec"]["networkInterfaces"][OTHER_MAC] = two["spec"]["networkInterfaces"][MAC]
+    edge, other = make_edge(two), IPv6Address("fe80::5054:ff:fe00:2")
+    for _ in range(3):
+        assert addresses(edge.answer(EDK2_HTTP_SOLICIT)) == addresses(edge.answer(EDK2_HTTP_SOLICIT, other)) == LEASE
+    edge.inventory.apply(hardware("m2", "52:54:00:fa:00:2c"))
+    assert edge.send(EDK2_HTTP_SOLICIT) is edge.send(EDK2_HTTP_SOLICIT, other) is None
+
+
 def test_address_of_a_hardware_that_is_being_deleted_is_given_to_the_other_one(make_edge: MakeEdge6) -> None:
     leaving, other = {"deletionTimestamp": CREATED}, ("m2", OTHER_MAC, "fd00:77:0:0:0:0:0:50")
     edge = make_edge(hardware(*other, metadata=leaving), hardware())
@@ -223,6 +233,19 @@ def test_last_of_all_a_duid_with_a_mac_tells(edge: Edge6, duid: str) -> None:
     assert edge.send(packet, IPv6Address("fe80::5054:ff:fefa:99")) is None, "the address it asks from says more"
 
 
+@pytest.mark.parametrize("address", ["7cfe900300292652", "a0000027fe800000000000007cfe900300292652"])
+@pytest.mark.parametrize("fast_path", [True, False])
+def test_infiniband_port_is_known_by_its_guid(make_edge: MakeEdge6, address: str, fast_path: bool) -> None:
+    edge = make_edge(hardware(mac="7c:fe:90:29:26:52"), fast_path=fast_path)
+    port = b"\0\x20" + bytes.fromhex(address)
+    said = option(Option.CLIENT_LINKLAYER_ADDR, port)
+    for _ in range(2):
+        assert edge.send(relayed(EDK2_HTTP_SOLICIT, "fd00:77::2", PRIVATE, said), RELAY) is not None
+        for duid in (b"\0\3" + port, b"\0\1" + port[:2] + b"time" + port[2:]):
+            assert edge.address(ask(M.SOLICIT, ia(), client=duid), PRIVATE) == ADDRESS
+            assert edge.send(relayed(ask(M.SOLICIT, ia(), client=duid), "fd00:77::2", PRIVATE), RELAY) is not None
+
+
 def test_answer_goes_back_through_each_relay_with_its_interface(edge: Edge6) -> None:
     inner = relayed(EDK2_HTTP_SOLICIT, "fd00:77::2", LINK_LOCAL, option(Option.INTERFACE_ID, b"ge-0/0/7"))
     outer = relayed(inner, "::", IPv6Address("fe80::9"), option(Option.INTERFACE_ID, b"vlan7"), hops=1)
@@ -235,6 +258,23 @@ def test_answer_goes_back_through_each_relay_with_its_interface(edge: Edge6) -> 
         assert found[Option.INTERFACE_ID] == interface
         message = found[Option.RELAY_MSG]
     assert addresses(wire.parse(message)[0])[0][0] == ADDRESS
+
+
+@pytest.mark.parametrize(
+    ("of_outer", "source_port", "port"), [("0007", 40000, 40000), ("", 40000, 547), ("0007", 0, 547)]
+)
+def test_nearest_relay_that_asks_for_it_is_answered_at_the_port_that_it_has_sent_from(
+    edge: Edge6, of_outer: str, source_port: int, port: int
+) -> None:
+    """RFC 8357: option 135, which also comes back to each relay that it is of."""
+    own = [option(Option.RELAY_PORT, bytes.fromhex(each)) if each else b"" for each in ("0000", of_outer)]
+    packet = relayed(relayed(EDK2_HTTP_SOLICIT, "fd00:77::2", LINK_LOCAL, own[0]), "::", RELAY, own[1], hops=1)
+    for _ in range(3):  # none of them is answered as known
+        reply = edge.send(packet, RELAY, port=source_port)
+        assert reply.port == port
+        outer = dict(wire.options(reply.payload[34:]))
+        inner = dict(wire.options(outer[Option.RELAY_MSG][34:]))
+        assert [found.get(Option.RELAY_PORT, b"").hex() for found in (inner, outer)] == ["0000", of_outer]
 
 
 def test_relay_says_whose_message_it_is_and_is_believed_first(edge: Edge6) -> None:
@@ -545,6 +585,8 @@ def test_relay_of_the_machines_network_may_carry_a_whole_site(edge: Edge6) -> No
     packet = relayed(EDK2_PXE_SOLICIT, "fd00:77::2")
     assert all(edge.send(packet, own) is not None for _ in range(ANSWERS + 50))
     assert sum(edge.send(packet, other) is not None for _ in range(ANSWERS + 50)) == ANSWERS
+    at_its_port = relayed(EDK2_PXE_SOLICIT, "fd00:77::2", LINK_LOCAL, option(Option.RELAY_PORT, bytes(2)))
+    assert sum(edge.send(at_its_port, own, port=53) is not None for _ in range(ANSWERS + 50)) == ANSWERS
 
 
 def test_other_programs_read_our_answers_as_meant(edge: Edge6) -> None:

@@ -464,6 +464,12 @@ def test_interface_is_configured_by_what_is_known_of_it(interface, expected):
     assert ethernets(interface) == [expected]
 
 
+def test_address_that_interfaces_share_is_left_to_dhcp_which_only_one_with_a_link_asks() -> None:
+    assert ethernets({"dhcp": MASKED}, {"dhcp": MASKED}) == [{"dhcp4": True}] * 2
+    off = {"dhcp": MASKED, "disableDhcp": True}
+    assert ethernets(off, {"dhcp": MASKED}) == [{"addresses": ["10.0.0.5/24"]}, {"dhcp4": True}]
+
+
 @pytest.mark.parametrize(
     "interfaces",
     [

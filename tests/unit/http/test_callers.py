@@ -39,6 +39,7 @@ from tests.unit.http.conftest import (
 USER_DATA = "/latest/user-data"
 GET_USER_DATA = b"GET /latest/user-data HTTP/1.1\r\nHost: e\r\n"
 THIRD_MAC = "52:54:00:00:00:03"
+SHARING_MAC, LONE_MAC = "52:54:00:00:00:0b", "52:54:00:00:00:0e"
 
 
 async def raw(rack: Rack, request: bytes, ip: str = OTHER_IP) -> bytes:
@@ -272,12 +273,18 @@ async def test_what_a_proxy_says_of_an_address_on_our_link_needs_no_entry_of_the
         assert (await rack.ask("/latest/user-data", ip=PROXY, X_Forwarded_For="2001:db8::1")).status == 404
 
 
-async def test_hardware_or_interfaces_with_one_address_are_named_and_none_is_served(machines, caplog):
-    both = {OTHER_MAC: {"dhcp": {"ip": OTHER_IP}}, "52:54:00:00:00:0b": {"dhcp": {"ip": OTHER_IP}}}
+async def test_machine_whose_interfaces_share_an_address_is_known_there_and_boots_by_each(machines):
+    both = {mac: {"dhcp": {"ip": OTHER_IP}} for mac in (OTHER_MAC, SHARING_MAC)} | {LONE_MAC: {}}
     machines.inventory.apply(hardware("m2", OTHER_MAC, OTHER_IP, interfaces=both))
-    reply = await machines.ask(USER_DATA, ip=OTHER_IP)
-    assert (reply.status, reply.text) == (404, f"more than one interface of its Hardware has the address {OTHER_IP}\n")
-    assert "from default/m2, of which 2 interfaces have the address" in caplog.text
+    assert (await machines.ask(USER_DATA, ip=OTHER_IP)).text == "secret-of-m2"
+    for path in ("/ipxe/script/{}/auto.ipxe", "/grub/grub.cfg-01-{}"):
+        for mac, status in ((OTHER_MAC, 200), (SHARING_MAC, 200), (LONE_MAC, 403), (MAC, 403)):
+            named = mac.replace(":", "-") if "grub" in path else mac
+            reply = await machines.ask(path.format(named), ip=OTHER_IP)
+            assert (reply.status, f"hw_addr={mac}" in reply.text) == (status, status == 200)
+
+
+async def test_hardware_with_one_address_are_named_and_none_is_served(machines, caplog):
     machines.inventory.apply(hardware("m3", THIRD_MAC, IP))
     for path in (USER_DATA, "/nocloud/m1/user-data", "/nocloud/m3/user-data", "/metadata"):
         reply = await machines.ask(path)

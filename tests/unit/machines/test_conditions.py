@@ -263,6 +263,18 @@ async def test_machine_has_one_condition_until_all_its_addresses_are_well(
         assert conflict(api)["status"] == "False"
 
 
+async def test_address_that_several_interfaces_share_is_shown_once(api: InProcessApi) -> None:
+    async with edge(api) as writer:
+        for mac in (MAC, OTHER):
+            writer.changed(machine(mac=mac), "10.0.0.5", NOW + 600)
+        await elapse(1)
+        assert conflict(api) == CONFLICT, "with the MAC of the interface that declined it"
+        for mac in (MAC, OTHER):
+            writer.changed(machine(mac=mac), "10.0.0.5", None)
+        await elapse(1)
+        assert conflict(api)["status"] == "False"
+
+
 async def test_clearing_what_was_never_in_conflict_asks_nobody(api: InProcessApi) -> None:
     async with edge(api) as writer:
         writer.cleared(machine(), "10.0.0.5")

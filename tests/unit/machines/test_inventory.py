@@ -173,9 +173,9 @@ class Naive:
         return found
 
     def only(self, value: str) -> tuple[str, str] | None:
-        """Hardware and MAC of the one that has this MAC or address."""
+        """Hardware and MAC of the one that has this MAC or address; the first, if one Hardware has it several times."""
         found = [(name, mac) for name, mac, ip in self.machines() if value in (mac, ip)]
-        return found[0] if len(found) == 1 else None
+        return found[0] if len({name for name, _ in found}) == 1 else None
 
     def answers(self, mac: str) -> Any:
         """What compiled answers of a MAC depend on."""
@@ -183,7 +183,7 @@ class Naive:
         if mine is None:
             return None
         ip = next(ip for name, other, ip in self.machines() if (name, other) == mine)
-        owner = self.only(ip) if ip is not None else None
+        owner = (self.only(ip) or [None])[0] if ip is not None else None
         return mine, ip, owner, self.objects[mine[0]]
 
 
@@ -218,6 +218,24 @@ def test_after_any_history_the_indexes_say_what_the_objects_say(steps: list[tupl
 
 def _who(machine: Machine | None) -> tuple[str, str] | None:
     return (machine.name, machine.mac) if machine is not None else None
+
+
+def test_interfaces_of_one_hardware_may_share_an_address_that_no_other_hardware_has(
+    inventory: Inventory, caplog
+) -> None:
+    inventory.apply(hardware("a", MAC, OTHER_MAC, ipv6="fd00::5"))
+    first, second = inventory.by_name("a")
+    for ip in first.addresses:
+        assert inventory.by_ip(ip) is first
+        assert inventory.sharing(second, ip) == (first, second)
+        assert inventory.is_served(second, ip)
+        assert [inventory.interface_at(first, ip, mac) for mac in (None, MAC, OTHER_MAC)] == [first, first, second]
+    assert caplog.records == []
+    inventory.apply(hardware("b", "52:54:00:00:00:01"))
+    assert inventory.by_ip("10.0.0.5") is None, "another Hardware has it, too"
+    assert not inventory.is_served(second, "10.0.0.5")
+    assert inventory.is_served(second, "fd00::5")
+    assert "IP 10.0.0.5 is claimed by several Hardware" in caplog.text
 
 
 def test_machine_is_found_by_its_ipv6_address_in_its_one_spelling_unless_another_claims_it(

@@ -56,6 +56,11 @@ def test_known_neighbour_is_given_as_a_mac() -> None:
     assert hardware_address(answer(), 3, ADDRESS) == "52:54:00:12:34:56"
 
 
+def test_infiniband_port_is_given_as_the_mac_of_its_guid() -> None:
+    port = bytes.fromhex("a0000027fe800000000000007cfe900300292652")
+    assert hardware_address(answer(mac=port), 3, ADDRESS) == "7c:fe:90:29:26:52"
+
+
 def test_neighbour_with_an_ipv6_address_is_asked_for_and_given_alike() -> None:
     address = socket.inet_pton(V6, "fd00::5")
     known = answer(family=V6, address=address)
@@ -81,7 +86,7 @@ def test_state_that_proves_nothing_is_no_answer(state: int) -> None:
         answer(interface=4),
         answer(family=V6),
         answer(address=socket.inet_aton("10.0.0.6")),
-        answer(mac=bytes(20)),
+        answer(mac=bytes(19)),
         answer(mac=b""),
         answer(kind=29),
         error(errno.ENOENT),

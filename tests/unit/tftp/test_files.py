@@ -294,6 +294,17 @@ async def test_boot_loader_is_given_no_other_machines_script(edge, own, anyones)
         assert f"worker_id={OTHER}".encode() in bytes((await edge.file(name, OTHER_IP)).content) or "why" in name
 
 
+async def test_machine_whose_interfaces_share_an_address_gets_the_script_of_the_one_that_it_names(edge):
+    second = "52:54:00:12:34:57"
+    cards = {mac: {"dhcp": {"ip": IP}} for mac in (MAC, second)}
+    edge.inventory.apply(hardware("lab-1", MAC, IP, interfaces=cards))
+    for mac in (MAC, second):
+        dashed = mac.replace(":", "-")
+        for name in (f"{mac}/auto.ipxe", f"grub/grub.cfg-01-{dashed}", f"pxelinux.cfg/01-{dashed}"):
+            assert f"hw_addr={mac}" in await edge.text(name)
+        await edge.refused(f"{mac}/auto.ipxe", OTHER_IP)
+
+
 async def test_operators_own_grub_cfg_is_served_instead_of_ours(edge):
     write(edge.extra, {"grub/grub.cfg": "set mine=1"})
     assert await edge.text("grub/grub.cfg") == "set mine=1"

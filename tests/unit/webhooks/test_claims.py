@@ -26,6 +26,15 @@ async def test_address_of_another_machine_is_refused_and_the_machine_and_its_fie
     assert said(await world.review("CREATE", hardware("b", ("m1", "")))), "what the informers know counts"
 
 
+async def test_interfaces_of_one_hardware_may_share_an_address_that_no_other_hardware_may_have(world):
+    shared = hardware("a", ("m1", "1.1.1.1"), ("m2", "1.1.1.1"))
+    assert said(await world.review("CREATE", shared)) == []
+    world.store(shared)
+    assert said(await world.review("UPDATE", hardware("a", ("m2", "1.1.1.1"), ("m3", "1.1.1.1")), shared)) == []
+    (refused,) = said(await world.review("CREATE", hardware("b", ("m4", "1.1.1.1"), ("m5", "1.1.1.1"))))
+    assert "IP address 1.1.1.1 is that of Hardware d/a already" in refused
+
+
 def test_ipv6_address_is_claimed_in_its_one_spelling_and_odd_hardware_claims_nothing():
     def claims(address):
         dhcp = {"ip": "10.0.0.1", "ipv6": {"address": address}}

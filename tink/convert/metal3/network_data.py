@@ -82,7 +82,6 @@ class _Network:
         self._findings = findings
         self._links: dict[str, _Link] = {}
         self._served: dict[str, Raw] = {}
-        self._addresses: set[str] = set()
         self._servers6: list[tuple[str, str]] = []
         """Name servers of IPv6, each with its path, which go with the addresses of that."""
 
@@ -172,10 +171,9 @@ class _Network:
             self._findings.dropped(network.at("ip_address") if address else network.path, refusal)
             return
         dhcp, says = target
-        if "ipv6" in dhcp or address in self._addresses:
-            self._findings.dropped(network.path, "DHCPv6 serves an interface one address, which no other one has")
+        if "ipv6" in dhcp:
+            self._findings.dropped(network.path, "DHCPv6 serves an interface one address")
             return
-        self._addresses.add(address)
         dhcp["ipv6"] = {"address": address}
         said = network.take("netmask")
         netmask = str(bits if said in (None, "") else said)
@@ -264,10 +262,6 @@ class _Network:
         if refusal := constraints.ipv4(address) or constraints.unicast(address):
             self._findings.dropped(network.at("ip_address"), refusal)
             return False
-        if address in self._addresses:
-            self._findings.dropped(network.at("ip_address"), "another interface has it too: each needs its own")
-            return False
-        self._addresses.add(address)
         dhcp["ip"] = address
         if netmask is None or (netmask and constraints.netmask(netmask)):
             self._findings.dropped(network.at("netmask"), "must be a netmask, such as 255.255.255.0")

@@ -40,8 +40,6 @@ class Interfaces:
         self._findings = findings
         self._macs: dict[str, str] = {}
         """MAC address -> its path."""
-        self._addresses: dict[str, str] = {}
-        """IP address -> its path."""
         self.result: Raw = {}
         self.netboots: list[Netboot] = []
         for interface in interfaces:
@@ -133,13 +131,7 @@ class Interfaces:
             return
         if family not in (None, 0, 4):
             self._findings.dropped(ip.at("family"), f"must be 4 or 6, is {family}")
-        if address and address in self._addresses:
-            self._findings.dropped(
-                ip.at("address"), f"{self._addresses[address]} has it too: each interface needs an address of its own"
-            )
-            address = None
         if put_checked(self._findings, ip.at("address"), address, constraints.ipv4, result, at, "ip") and address:
-            self._addresses[address] = ip.at("address")
             self._findings.moved(ip.path, f"{at}.ip")
         put_text(self._findings, ip, "netmask", constraints.netmask, result, at, "netmask")
         gateway = ip.text("gateway")
@@ -164,17 +156,11 @@ class Interfaces:
             return
         address, _, bits = address.partition("/")
         address = str(ipaddress.IPv6Address(address))
-        if address in self._addresses:
-            self._findings.dropped(
-                ip.path, f"{self._addresses[address]} has it too: each interface needs an address of its own"
-            )
-            return
         served: Raw = {}
         if not put_checked(
             self._findings, ip.at("address"), address, constraints.ipv6, served, f"{at}.ipv6", "address"
         ):
             return
-        self._addresses[address] = ip.at("address")
         netmask = ip.text("netmask") or bits
         length = constraints.prefix_length(netmask)
         if netmask and length is None:
