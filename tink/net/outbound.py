@@ -19,19 +19,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import IPv4Network, IPv6Network
+from types import MappingProxyType
 from typing import Any, cast
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.helpers import set_exception
 from aiohttp.streams import EMPTY_PAYLOAD
+from yarl import URL
 
 from tink.net.special_addresses import LOOPBACK, UNSPECIFIED, Address, carried, parsed, special
+from tink.net.urls import as_written
 
 log = logging.getLogger(__name__)
 
@@ -123,10 +126,26 @@ class Reach:
             return f"an address that may be this host's: the kernel does not say ({error.strerror})"
 
 
+def target(url: str, headers: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+    """Return aiohttp's arguments `url` and `headers` for a request of an absolute URL as it is written.
+
+    yarl alone would decode `%40` and the like. A user name and password become UTF-8 (RFC 7617 section 2.1); aiohttp
+    alone would send them as Latin-1, or fail. Raises ValueError.
+    """
+    known = URL(url)  # yarl also encodes a host's name (IDNA)
+    if known.user or known.password:
+        headers = {**headers, "Authorization": aiohttp.encode_basic_auth(known.user or "", known.password or "")}
+    written = URL(as_written(url), encoded=True).with_user(None)
+    if known.host and known.raw_host != written.raw_host:
+        written = written.with_host(known.host)
+    return {"url": written, "headers": headers}
+
+
 def session(reach: Reach, **settings: Any) -> aiohttp.ClientSession:
     """An HTTP client that connects to nothing that `reach` refuses; `settings` are aiohttp's.
 
-    A request that is refused raises an aiohttp.ClientError or RefusedAddressError; `refusal` tells it from others.
+    URLs are requested as they are written if `target` gives them; those of redirects always are. A request that is
+    refused raises an aiohttp.ClientError or RefusedAddressError; `refusal` tells it from others.
     """
 
     def socket_for(addr_info: tuple[Any, ...]) -> socket.socket:
@@ -142,6 +161,11 @@ def session(reach: Reach, **settings: Any) -> aiohttp.ClientSession:
         if attempts is not None:
             attempts.allowed.append(str(address[0]))
         return socket.socket(family, kind, protocol)
+
+    async def as_redirected(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> Any:
+        # `requote_redirect_url=False` leaves a Location as it came, also with blanks that a request line can't have.
+        request.url = URL(as_written(str(request.url)), encoded=True)
+        return await handler(request)
 
     async def with_refusals(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> Any:
         attempts = _Attempts()
@@ -172,7 +196,8 @@ def session(reach: Reach, **settings: Any) -> aiohttp.ClientSession:
     connector = _Connector(socket_for)
     client = aiohttp.ClientSession(
         connector=connector,
-        middlewares=(with_refusals, through_proxies),
+        middlewares=(as_redirected, with_refusals, through_proxies),
+        requote_redirect_url=False,
         cookie_jar=aiohttp.DummyCookieJar(),
         **settings,
     )

@@ -36,7 +36,7 @@ def _copy() -> None:
     settings = read(os.environ)
     disk = opened(settings.disk)
     began = time.monotonic()
-    _say(f"writing {settings.url} to {settings.disk}")
+    _say(f"writing {settings.shown} to {settings.disk}")
     copying = Copying(settings, disk, _say)
     ended = reporting(copying, _say)
     try:

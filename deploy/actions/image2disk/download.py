@@ -23,7 +23,7 @@ from typing import Final
 
 from image2disk.errors import ActionError
 from image2disk.patience import BrokenError, Patience
-from image2disk.web import AnswerError, UntrustedError, Web, said
+from image2disk.web import AnswerError, UntrustedError, Web, said, shown
 
 READ_BYTES: Final = 1 << 20
 PROGRESS_BYTES: Final = 64 * 1024
@@ -91,7 +91,7 @@ class Download:
                 return
 
     def _failed(self, why: str) -> ActionError:
-        return ActionError("DownloadFailed", f"{self._url}: {why}")
+        return ActionError("DownloadFailed", f"{shown(self._url)}: {why}")
 
     def _attempt(self) -> Iterator[bytes]:
         headers = {}

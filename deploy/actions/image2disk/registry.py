@@ -73,7 +73,7 @@ class Registry:
         match = _REFERENCE.fullmatch(settings.url)
         if match is None:
             example = "oci://registry.example.org/images/debian@sha256:<64 digits>"
-            raise ActionError("InvalidSetting", f"IMG_URL is {settings.url[:200]}, which is not such as {example}")
+            raise ActionError("InvalidSetting", f"IMG_URL is {settings.shown[:200]}, which is not such as {example}")
         self._web = web
         self._settings = settings
         self._say = say
@@ -102,7 +102,7 @@ class Registry:
         content = self._get(f"{self._base}/manifests/{digest}")
         if hashlib.sha256(content).hexdigest() != digest.partition(":")[2]:
             raise ActionError(
-                "ChecksumMismatch", f"{self._settings.url}: the registry gives another manifest than {digest}"
+                "ChecksumMismatch", f"{self._settings.shown}: the registry gives another manifest than {digest}"
             )
         if sum(map(content.count, (b",", b"[", b"{"))) > MAX_VALUES:
             raise self._unsupported(f"its manifest has more than {MAX_VALUES} values")
@@ -121,9 +121,9 @@ class Registry:
                 return self._read(url)
             except (AnswerError, BrokenError) as error:
                 if not patience.lasts(error, "asks for the manifest again"):
-                    raise ActionError("DownloadFailed", f"{self._settings.url}: {error}") from None
+                    raise ActionError("DownloadFailed", f"{self._settings.shown}: {error}") from None
             except UntrustedError as error:
-                raise ActionError("DownloadFailed", f"{self._settings.url}: {error}") from None
+                raise ActionError("DownloadFailed", f"{self._settings.shown}: {error}") from None
 
     def _read(self, url: str) -> bytes:
         headers = {"Accept": ", ".join((*_MANIFESTS, *_INDEXES))}
@@ -171,7 +171,9 @@ class Registry:
             raise AnswerError("the registry wants credentials (401), and this action has none", 401)
         wanted = {"service": fields.get("service", ""), "scope": f"repository:{self._name}:pull"}
         try:
-            with self._web.get(f"{realm}?{urllib.parse.urlencode(wanted)}", {}) as response:
+            with self._web.get(
+                f"{realm}{'&' if '?' in realm else '?'}{urllib.parse.urlencode(wanted)}", {}
+            ) as response:
                 answer = json.loads(self._web.content(response, MAX_TOKEN_BYTES))
             token = answer.get("token") or answer.get("access_token")
         except (ValueError, AttributeError, OSError, http.client.HTTPException):
@@ -181,7 +183,7 @@ class Registry:
         return token
 
     def _unsupported(self, why: str) -> ActionError:
-        return ActionError("ImageUnsupported", f"{self._settings.url}: {why}")
+        return ActionError("ImageUnsupported", f"{self._settings.shown}: {why}")
 
 
 def _list(value: Any) -> list[Any]:

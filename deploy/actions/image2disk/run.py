@@ -52,7 +52,7 @@ class Copying:
             except ChangedError as error:
                 if not left:
                     raise ActionError(
-                        "DownloadFailed", f"{self._settings.url}: changes all the time: {error}"
+                        "DownloadFailed", f"{self._settings.shown}: changes all the time: {error}"
                     ) from None
                 self._say(f"the file on the server has changed: {error}; begins anew, from its first byte")
                 continue
@@ -60,7 +60,7 @@ class Copying:
             for expected in filter(None, (self._settings.sha256, blob.sha256 if blob else "")):
                 if found != expected:
                     why = f"has the SHA-256 {found}, not {expected}; do not boot from {self._disk.name}"
-                    raise ActionError("ChecksumMismatch", f"{self._settings.url} {why}")
+                    raise ActionError("ChecksumMismatch", f"{self._settings.shown} {why}")
             return size, found
         raise AssertionError("the last beginning returns or raises")
 
@@ -94,16 +94,16 @@ class Copying:
             named = blob.compression if blob else compression_of(self._settings.url)
             kind = named or kind_of(beginning)
             if not kind:
-                raise ActionError("InvalidSetting", f"COMPRESSED is true, and {self._settings.url} is not compressed")
-            chunks = ahead(unpacked(chunks, kind, self._settings.url))
+                raise ActionError("InvalidSetting", f"COMPRESSED is true, and {self._settings.shown} is not compressed")
+            chunks = ahead(unpacked(chunks, kind, self._settings.shown))
         elif self._settings.format == "auto" and (kind := kind_of(beginning)):
             what = "set COMPRESSED to true, or IMG_FORMAT to raw to have it written as it is"
-            raise ActionError("InvalidSetting", f"{self._settings.url} is compressed ({kind}): {what}")
+            raise ActionError("InvalidSetting", f"{self._settings.shown} is compressed ({kind}): {what}")
         chunks, beginning = _looked_at(chunks, len(MAGIC))
         if not beginning:
-            raise ActionError("DownloadFailed", f"{self._settings.url}: is empty")
+            raise ActionError("DownloadFailed", f"{self._settings.shown}: is empty")
         if self._settings.format == "qcow2" or (self._settings.format == "auto" and beginning == MAGIC):
-            image = Qcow2(self._settings.url, self._disk)
+            image = Qcow2(self._settings.shown, self._disk)
             image.write(chunks)
             size = image.size
         else:

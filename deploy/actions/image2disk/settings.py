@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from image2disk.errors import ActionError
+from image2disk.web import shown
 
 FORMATS: Final = ("auto", "raw", "qcow2")
 MAX_RETRIES: Final = 100
@@ -28,6 +29,11 @@ class Settings:
     retries: int = 8
 
     @property
+    def shown(self) -> str:
+        """The URL without secrets."""
+        return shown(self.url)
+
+    @property
     def is_artefact(self) -> bool:
         """Whether the image is in a registry."""
         return self.url.startswith(("oci://", "oci+http://"))
@@ -39,7 +45,7 @@ def read(environment: Mapping[str, str]) -> Settings:
     if not url:
         raise _invalid("IMG_URL is not set")
     if not url.startswith(("http://", "https://", "oci://", "oci+http://")):
-        raise _invalid(f"IMG_URL is {url[:200]}: it must begin with http://, https://, oci:// or oci+http://")
+        raise _invalid(f"IMG_URL is {shown(url)[:200]}: it must begin with http://, https://, oci:// or oci+http://")
     if not disk:
         raise _invalid("DEST_DISK is not set")
     settings = Settings(
@@ -54,7 +60,7 @@ def read(environment: Mapping[str, str]) -> Settings:
     if settings.format not in FORMATS:
         raise _invalid(f"IMG_FORMAT is {settings.format[:40]}, not one of {', '.join(FORMATS)}")
     if settings.is_compressed and not settings.is_artefact and not compression_of(url):
-        path = _path(url)[:200]
+        path = _path(shown(url))[:200]
         raise _invalid(f"COMPRESSED is true, but {path} does not end in .gz, .zst, .xz or .bz2")
     return settings
 

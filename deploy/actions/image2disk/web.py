@@ -7,6 +7,7 @@ those of the agent (`tink.agent.images.connection`), which this container image 
 
 from __future__ import annotations
 
+import base64
 import http.client
 import io
 import re
@@ -14,6 +15,7 @@ import socket
 import ssl
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from email.message import Message
@@ -165,6 +167,19 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         fp.close()
         return super().http_error_302(req, fp, code, msg, headers)
 
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        """Return the next request. The server that was asked keeps its login, and only that server."""
+        url, authorization = _without_login(newurl)
+        request = super().redirect_request(req, fp, code, msg, headers, url)
+        if request is not None:
+            if not authorization and (request.type, request.host) == (req.type, req.host):
+                authorization = req.unredirected_hdrs.get("Authorization", "")
+            if authorization:
+                request.add_unredirected_header("Authorization", authorization)
+        return request
+
     http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
 
@@ -203,13 +218,18 @@ class Web:
             return self.get(url, headers, authorization(error))
 
     def get(self, url: str, headers: Mapping[str, str], authorization: str = "") -> http.client.HTTPResponse:
-        """Status 200 or 206; redirects are followed, without `authorization`. Raises AnswerError, UntrustedError."""
+        """Request `url` byte for byte; return an answer of status 200 or 206. Redirects are followed.
+
+        `authorization` (or the user and password of the URL) goes to the URL's own server alone. Raises AnswerError,
+        UntrustedError.
+        """
         try:
+            url, login = _without_login(url)
             request = urllib.request.Request(  # noqa: S310 - http and https alone, by the settings
-                url, headers={"User-Agent": _AGENT, "Accept-Encoding": "identity", **headers}
+                _as_written(url), headers={"User-Agent": _AGENT, "Accept-Encoding": "identity", **headers}
             )
-            if authorization:
-                request.add_unredirected_header("Authorization", authorization)
+            if authorization or login:
+                request.add_unredirected_header("Authorization", authorization or login)
             self._limit.begin()
             response = self._opener.open(request, timeout=SILENCE_SECONDS)
         except urllib.error.HTTPError as error:
@@ -235,6 +255,27 @@ class Web:
             if len(content) > most:
                 break
         return bytes(content)
+
+
+def _as_written(url: str) -> str:
+    """Return `url` with only those characters encoded that no URL may have (RFC 3986): signatures are of its bytes."""
+    return urllib.parse.quote(re.sub(r"%(?![0-9A-Fa-f]{2})", "%25", url), safe="%:/?#[]@!$&'()*+,;=~")
+
+
+def _without_login(url: str) -> tuple[str, str]:
+    """Return `url` without its user and password, and these as the value of Authorization (RFC 7617); empty if none."""
+    found = re.match(r"(\w+://)([^/?#]*)@", url)
+    if found is None:
+        return url, ""
+    user, _, password = found[2].partition(":")
+    login = b":".join(map(urllib.parse.unquote_to_bytes, (user, password)))
+    return found[1] + url[found.end() :], f"Basic {base64.b64encode(login).decode()}"
+
+
+def shown(url: str) -> str:
+    """Return `url` for messages: without its login, and without its query, which may be a signature."""
+    plain, query, _ = _without_login(url)[0].partition("?")
+    return f"{plain}?…" if query else plain
 
 
 def _retry_after(headers: Message) -> float | None:

@@ -29,7 +29,7 @@ from edge.artifacts.errors import (
     WrongContentError,
     foreign,
 )
-from tink.net.outbound import Reach, RefusedAddressError, WastefulAnswerError, refusal, session
+from tink.net.outbound import Reach, RefusedAddressError, WastefulAnswerError, refusal, session, target
 
 READ_BYTES = 1 << 20
 """Bytes that are read, and written to disk, in one go; a download holds a few times as many in memory."""
@@ -195,9 +195,9 @@ class Upstream:
             sock_connect=timeouts.connect,
             sock_read=timeouts.silence,
         )
-        headers = _conditions(known)
         try:
-            response = await self._session.get(url, headers=headers, max_redirects=MAX_REDIRECTS, timeout=limits)
+            asked = target(url, _conditions(known))
+            response = await self._session.get(**asked, max_redirects=MAX_REDIRECTS, timeout=limits)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise self._translated(url, error) from error
         async with response:
@@ -213,7 +213,7 @@ class Upstream:
         """
         try:
             async with asyncio.timeout(self._timeouts.sidecar):
-                async with self._session.get(sidecar_url(url), max_redirects=MAX_REDIRECTS) as response:
+                async with self._session.get(**target(sidecar_url(url)), max_redirects=MAX_REDIRECTS) as response:
                     if 400 <= response.status < 500:
                         return b""
                     if response.status != 200:

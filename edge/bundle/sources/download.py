@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edge.bundle.manifest import BundleError
+from tink.net.urls import as_written
 
 _CHUNK = 1 << 18
 _SECONDS = 60.0
@@ -50,7 +51,7 @@ def fetch(url: str, cache: Path, progress: Progress) -> Path:
 
 def _attempt(url: str, kept: Path, part: Path, notes: Path, progress: Progress) -> Path:
     tag = _tag(notes)
-    request = urllib.request.Request(url)  # noqa: S310 - `is_url` has seen that it is http
+    request = urllib.request.Request(as_written(url))  # noqa: S310 - `is_url` has seen that it is http
     begun = part.stat().st_size if part.exists() and tag else 0
     if begun:
         request.add_header("Range", f"bytes={begun}-")

@@ -29,6 +29,7 @@ from tink.agent.images.connection import Connection, LowSpeedLimit, RefusedError
 from tink.agent.images.reference import DEFAULT_HOST, Reference
 from tink.agent.model import AgentError
 from tink.limits.backoff import Backoff
+from tink.net.urls import as_written
 from tink.printable import printable
 
 log = logging.getLogger(__name__)
@@ -229,7 +230,7 @@ class Session:
             location = response.getheader("Location", "")
             self.close()
             try:
-                target = urllib.parse.urljoin(url, location)
+                target = urllib.parse.urljoin(url, as_written(location, "latin-1"))  # http.client decodes so
             except ValueError as error:
                 raise RegistryError(f"it redirects to {_shown(location)}, which is no URL") from error
             if not self._insecure and not target.startswith("https://"):
@@ -240,7 +241,7 @@ class Session:
     def _get(self, url: str, headers: Mapping[str, str]) -> http.client.HTTPResponse:
         self.check_aborted()
         parts = _split(url)
-        target = parts.path + (f"?{parts.query}" if parts.query else "")
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         if self._connected_to != (parts.scheme, parts.netloc):
             self.close()
         kept = self._connection is not None
