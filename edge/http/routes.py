@@ -8,6 +8,7 @@ encodes it), and `%2F` never makes a new segment, so that nothing can be reached
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum, auto
 from urllib.parse import unquote
@@ -15,8 +16,9 @@ from urllib.parse import unquote
 from edge.machines import UKI
 from hegel.metadata import EC2_VERSIONS, NOCLOUD_FILES
 from ipxe.medium_scripts import MediumKind
-from tink.mac import is_mac
+from tink.mac import from_any
 
+_END_OPTION = re.compile(r"(?:%[fF]{2}|\udcff)+$")
 MAX_PATH = 1024
 """Characters of a path that is looked at."""
 
@@ -64,7 +66,9 @@ def route(raw_path: str) -> Route | None:
     """The route of a path as it stands in the request line (percent-encoded, without query); None if there is none."""
     if len(raw_path) > MAX_PATH:
         return None
-    segments = [unquote(segment) for segment in raw_path.split("/") if segment]
+    # Some firmware reads option 67 one byte too far and takes the end option (255) for a part of the URL.
+    path = _END_OPTION.sub("", raw_path)
+    segments = [unquote(segment) for segment in path.split("/") if segment]
     for segment in segments:
         if "/" in segment or segment in (".", "..") or not segment.isprintable():
             return None
@@ -77,7 +81,7 @@ def route(raw_path: str) -> Route | None:
             return Route(Place.READY)
         case ["auto.ipxe"] | ["ipxe", "script", "auto.ipxe"]:
             return Route(Place.SCRIPT)
-        case [who, "auto.ipxe"] if is_mac(spelled(who)):
+        case [who, "auto.ipxe"] if from_any(who):
             return Route(Place.SCRIPT, who=spelled(who))
         case ["ipxe", "script", who, "auto.ipxe"]:
             return Route(Place.SCRIPT, who=spelled(who))
@@ -133,6 +137,5 @@ def _metadata(segments: list[str], who: str) -> Route | None:
 
 
 def spelled(who: str) -> str:
-    """A MAC in our spelling (lower case, colons) whatever the sender's; anything else as it is."""
-    mac = who.lower().replace("-", ":")
-    return mac if is_mac(mac) else who
+    """Return a MAC in our spelling (lower case, colons) whatever the sender's, or anything else as it is."""
+    return from_any(who) or who

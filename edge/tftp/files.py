@@ -55,6 +55,7 @@ from ipxe.binaries import BootBinaries, is_optional
 from ipxe.grub import WHY, machine_of
 from ipxe.scripts import Dialect, Origin
 from tink.limits.newest import Newest
+from tink.mac import from_any
 
 MAX_FAILURES = 4096
 """How many machines' last failures are kept for their screens."""
@@ -76,7 +77,6 @@ _OF_ONE_MACHINE = re.compile(
     re.IGNORECASE,
 )
 """What names of files have that are made for one machine, or may be in a directory of its own; others have it, too."""
-_MAC_SEGMENT = re.compile(r"[0-9a-f]{12}|[0-9a-f]{2}(?:([:.-])[0-9a-f]{2})(?:\1[0-9a-f]{2}){4}")
 _MAX_PI_CONFIG_BYTES = 64 * 1024
 
 
@@ -173,7 +173,7 @@ class BootFiles:
             decision = self._policy.decide(at_address)
             if not decision.allowed:
                 return Refusal(ErrorCode.ACCESS_VIOLATION, f"may not netboot: {decision.reason}", mac)
-        named = mac_of(segments[0]) if len(segments) > 1 else None
+        named = from_any(segments[0]) if len(segments) > 1 else None
         rest = segments[1:] if named is not None else segments
         if len(rest) == 1:
             # Some ROMs write every name in capitals.
@@ -436,7 +436,7 @@ def _owner(path: Path, roots: Iterable[Path | None]) -> str | None:
         inside = os.path.realpath(root) if root is not None else None
         if inside is not None and path.is_relative_to(inside):
             segments = path.relative_to(inside).parts
-            if len(segments) > 1 and (owner := mac_of(segments[0])) is not None:
+            if len(segments) > 1 and (owner := from_any(segments[0])) is not None:
                 return owner
     return None
 
@@ -468,12 +468,3 @@ def _explained(located: Located, error: Exception) -> str:
 
 def _text(script: str, label: str, mac: str) -> TftpFile:
     return TftpFile(script.encode(), label, mac, step=Step.SCRIPT)
-
-
-def mac_of(segment: str) -> str | None:
-    """The MAC that a path segment writes (colons, dashes, dots or none; any case), in lower case with colons."""
-    lowered = segment.lower()
-    if not _MAC_SEGMENT.fullmatch(lowered):
-        return None
-    digits = re.sub(r"[:.-]", "", lowered)
-    return ":".join(digits[at : at + 2] for at in range(0, 12, 2))

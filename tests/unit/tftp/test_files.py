@@ -21,7 +21,7 @@ from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
 from edge.machines import DhcpMode, Inventory, MachineScripts, NetbootPolicy, OsieFiles
 from edge.tftp import BootFiles, mapped, packets
-from edge.tftp.files import MAX_FAILURES, mac_of
+from edge.tftp.files import MAX_FAILURES
 from edge.tftp.packets import ErrorCode
 from edge.tftp.source import Refusal, TftpFile, TftpRequest
 from ipxe.binaries import BootBinaries
@@ -705,9 +705,3 @@ async def test_no_name_raises_or_reaches_another_file(edge, name):
     else:
         assert answer.message.isprintable()
         assert len(answer.message) < 200
-
-
-def test_mac_addresses_in_names_are_told_from_other_directories():
-    assert mac_of("52.54.00.12.34.56") == MAC
-    for segment in ("525400-12-34-56", "52:54-00:12:34:56", "5254001234567", "", "zz:54:00:12:34:56"):
-        assert mac_of(segment) is None
