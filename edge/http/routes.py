@@ -15,9 +15,11 @@ from urllib.parse import unquote
 
 from edge.machines import UKI
 from hegel.metadata import EC2_VERSIONS, NOCLOUD_FILES
+from ipxe.grub import is_directory, is_script
 from ipxe.medium_scripts import MediumKind
 from tink.mac import from_any
 
+_GRUB_LIST = re.compile(r"[a-z0-9_]+-efi/(command|fs|crypto|terminal)\.lst")
 _END_OPTION = re.compile(r"(?:%[fF]{2}|\udcff)+$")
 MAX_PATH = 1024
 """Characters of a path that is looked at."""
@@ -72,6 +74,8 @@ def route(raw_path: str) -> Route | None:
     for segment in segments:
         if "/" in segment or segment in (".", "..") or not segment.isprintable():
             return None
+    if segments and (script := _grub(segments)) is not None:
+        return script
     match segments:
         case ["healthz"]:
             return Route(Place.HEALTH)
@@ -122,6 +126,19 @@ def route(raw_path: str) -> Route | None:
         case ["tootles", "instanceID", instance, version, *rest] if version in EC2_VERSIONS:
             return Route(Place.EC2, name="/".join(rest), instance=instance)
     return _metadata(segments, "")
+
+
+def _grub(segments: list[str]) -> Route | None:
+    """What GRUB looks for in one of its directories, or beside the program: below that of programs, or of a machine."""
+    rest = segments[2:] if segments[:2] == ["ipxe", "binary"] else segments
+    who = from_any(rest[0]) if len(rest) > 1 else None
+    if who is not None:
+        rest = rest[1:]
+    if rest and is_script(rest):
+        return Route(Place.GRUB, name=rest[-1], who=who or "")
+    if len(rest) > 1 and is_directory(rest[:-1]) and _GRUB_LIST.fullmatch("/".join(rest[-2:])):
+        return Route(Place.GRUB, name="/".join(rest[-2:]))
+    return None
 
 
 def _metadata(segments: list[str], who: str) -> Route | None:
