@@ -1,10 +1,15 @@
 """The script of a machine that boots by GRUB: a `grub.cfg`, made of the same facts as the iPXE script.
 
 A distribution's shim runs only what that distribution has signed, its GRUB and, by that, its kernels: so a machine with
-Secure Boot needs nothing of ours on its firmware, and its OSIE a kernel of that distribution. Debian's GRUB for the
-network asks for `grub/grub.cfg` at its server and for nothing by MAC, so the file is told by the caller's address; by
-TFTP, or by HTTP after UEFI HTTP Boot. GRUB 2.06 (Debian 12) has no HTTP: there the kernel comes by TFTP, and a fetch by
-HTTP fails at once, which is why that is what is tried first.
+Secure Boot needs nothing of ours on its firmware, and its OSIE a kernel of that distribution.
+
+    Debian, Ubuntu          grub/grub.cfg (and grub/x86_64-efi/grub.cfg)
+    RHEL, Fedora, Oracle,   grub.cfg-UUID, -01-MAC, -C0A80032 and its beginnings down to one digit, grub.cfg: first in
+    SUSE, upstream 2.12     the program's directory ($fw_path), then in $prefix: EFI/BOOT, EFI/redhat, boot/grub2, ...
+
+Each of these names is the script of the caller, known by its address; by TFTP, or by HTTP after UEFI HTTP Boot. So a
+name of another machine's MAC is refused. GRUB 2.06 (Debian 12) has no HTTP: there the kernel comes by TFTP, and a fetch
+by HTTP fails at once, which is why that is what is tried first.
 
 What goes in is checked as for iPXE (`ipxe.direct`), and stands in single quotes, within which GRUB knows no special
 character (GRUB manual, section "Quoting").
@@ -13,25 +18,61 @@ character (GRUB manual, section "Quoting").
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from ipxe.direct import DirectScripts, shown
 from ipxe.scripts import SIGN_PATH, Dialect, Plan, Script
+from tink.mac import from_any
 
 CONFIG = "grub.cfg"
 """The name that GRUB asks for, in its directory `grub`."""
+_MAX_VENDOR = 32
 WHY = "why.cfg"
 """Why kernel or initrd did not come, in that directory."""
 
 
-_OURS = re.compile(r"grub\.cfg(?:-01-([0-9a-f]{2}(?:-[0-9a-f]{2}){5}))?|why\.cfg")
+_OURS = re.compile(r"grub\.cfg(?:-([0-9A-Fa-f][0-9A-Fa-f:.-]{0,63}))?|why\.cfg")
+_TYPED_MAC = re.compile(r"01[:-]([0-9a-f]{2}(?:[:-][0-9a-f]{2}){5})", re.IGNORECASE)
+"""With the hardware type of Ethernet in front, as PXELINUX writes it."""
+_PLATFORM = re.compile(r"[a-z0-9_]{1,16}-(efi|pc|ieee1275)")
 
 
 def machine_of(name: str) -> str | None:
-    """Whose script a file of GRUB's directory is: a MAC, or empty for whoever asks; None if it is none of ours."""
+    """Return the MAC whose script the file `name` is; empty: the caller's; None: it is no script of ours.
+
+    A UUID or an address in the name says nothing: the caller is known by its address.
+    """
     found = _OURS.fullmatch(name)
-    return (found[1] or "").replace("-", ":") if found is not None else None
+    if found is None:
+        return None
+    suffix = found[1] or ""
+    typed = _TYPED_MAC.fullmatch(suffix)
+    return from_any(typed[1] if typed is not None else suffix) or ""
+
+
+def is_directory(segments: Sequence[str]) -> bool:
+    """Whether a GRUB may look for its script in this directory: its own, or the prefix of a distribution."""
+    match [segment.lower() for segment in segments]:
+        case [*above, platform] if _PLATFORM.fullmatch(platform):
+            segments = above
+        case lowered:
+            segments = lowered
+    match segments:
+        case [] | ["boot"] | ["grub" | "grub2" | "efi"] | ["boot", "grub" | "grub2" | "efi"]:
+            return True
+        case ["efi", vendor] | ["boot", "efi", vendor] | ["boot", "efi", "efi", vendor]:
+            return len(vendor) <= _MAX_VENDOR
+    return False
+
+
+def is_script(segments: Sequence[str]) -> bool:
+    """Whether a path without the directory of a machine is one of a GRUB's scripts."""
+    *directory, name = segments
+    if name == WHY:
+        return directory == ["grub"]
+    return machine_of(name) is not None and is_directory(directory)
 
 
 @dataclass(frozen=True, slots=True)

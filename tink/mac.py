@@ -12,11 +12,27 @@ from typing import Final
 PATTERN: Final = r"[0-9a-f]{2}(?::[0-9a-f]{2}){5}"
 """A MAC address as a regular expression, for those that look for one within something longer."""
 _MAC = re.compile(PATTERN)
+_WRITTEN = re.compile(
+    r"[0-9a-f]{12}|[0-9a-f]{2}(?:([:.-])[0-9a-f]{2})(?:\1[0-9a-f]{2}){4}|[0-9a-f]{4}([.:-])[0-9a-f]{4}\2[0-9a-f]{4}"
+)
 
 
 def is_mac(text: str) -> bool:
     """Whether `text` is a MAC address in this form, and nothing else."""
     return _MAC.fullmatch(text) is not None
+
+
+def from_any(text: str) -> str | None:
+    """Return the MAC address that `text` writes in one of the usual ways, or None if it writes none.
+
+    These are pairs of digits with colons, dashes or dots (iPXE's `hexhyp`), fours with dots or dashes (switches), and
+    digits alone (iPXE's `hexraw`), in either case.
+    """
+    lowered = text.lower()
+    if not _WRITTEN.fullmatch(lowered):
+        return None
+    digits = re.sub(r"[:.-]", "", lowered)
+    return ":".join(digits[at : at + 2] for at in range(0, 12, 2))
 
 
 def octets(mac: str) -> bytes:

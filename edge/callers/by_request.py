@@ -24,7 +24,7 @@ from edge.callers.by_address import Callers
 from edge.callers.ends import other_end
 from edge.callers.metadata_tokens import PREFIX, MetadataTokenError, MetadataTokens
 from edge.machines import Inventory, Machine
-from tink.mac import is_mac
+from tink.mac import from_any, is_mac
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,8 @@ class RequestCallers:
         return _nobody(found, 403, f"{found.address} is not an address of the machine asked for", why)
 
     def _is_own(self, machine: Machine, claim: str) -> bool:
-        if claim == machine.name:
+        # A name like 525400123456 came here as the MAC that it may also be.
+        if claim in (machine.name, from_any(machine.name)):
             return True
         return any(claim == one.mac for one in self._inventory.by_name(machine.name, machine.namespace))
 

@@ -228,12 +228,16 @@ def _as_json(groups: dict[str, Iterator[Finding]]) -> Severity:
 
 def _osies(manifests: Path | None, kubeconfig: Path) -> Iterator[Finding]:
     """Whether the hosts of the OSIEs' URLs are known here: those among the manifests, and those of the API."""
-    from tink.kube.manifests import ManifestError, load
+    from tink.kube.manifests import ManifestError, manifest_files, read
 
     found: list[dict[str, Any]] = []
     try:
-        found += [obj for _, obj in load(manifests) if obj.get("kind") == "OSIE"] if manifests is not None else []
-    except (ManifestError, OSError) as error:
+        for file in manifest_files(manifests) if manifests is not None else ():
+            usable, problems = read(file)
+            found += [obj for obj in usable if obj["kind"] == "OSIE"]
+            for problem in problems:
+                yield Finding("manifests", False, str(problem), "correct the file; the others are applied")
+    except ManifestError as error:
         yield Finding("manifests", False, str(error), "see --manifests")
     try:
         if kubeconfig.exists():

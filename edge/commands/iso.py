@@ -9,7 +9,7 @@ import click
 
 from edge.commands import one_machine
 from edge.configuration import FilePath
-from tink.mac import is_mac
+from tink.mac import from_any
 from tink.net.host_port import join_host_port
 
 if TYPE_CHECKING:
@@ -70,9 +70,9 @@ def iso(
     """
     from ipxe.medium_scripts import MediumKind
 
-    mac = mac.lower().replace("-", ":")
-    if mac and not is_mac(mac):
-        raise click.BadParameter(f"{mac} is no MAC address", param_hint="--mac")
+    given, mac = mac, from_any(mac) or ""
+    if given and not mac:
+        raise click.BadParameter(f"{given} is no MAC address", param_hint="--mac")
     if not mac and not name:
         raise click.UsageError("say whose medium: --hardware NAME, or --mac MAC")
     if usb and not url:

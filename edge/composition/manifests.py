@@ -1,59 +1,144 @@
-"""What is applied at the start: the definitions of the embedded API, and what the operator gives by --manifests."""
+"""Applies the definitions of the embedded API, and the operator's --manifests as `kubectl apply -f DIR` does.
+
+One file or object that can't be applied keeps no other from being applied, and no machine from being served. It is
+named in the log and in /readyz, and tried again: after a pause, when its file changes, and on SIGHUP.
+
+    nothing is refused, no file is new    -> the directory is not looked at before SIGHUP
+    something is refused                  -> files that are new or have changed are applied; the rest is tried again
+    a file has changed a moment ago       -> the same: it may be half of what somebody is writing
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from prometheus_client.core import Metric
+
 from tink.api.v1alpha2 import Raw
+from tink.files import rereading
 from tink.kube.cache import Informer
-from tink.kube.client import KubeClient
-from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError, apply, resource_type
+from tink.kube.client import KubeClient, UnreachableError
+from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError, apply, manifest_files, read, resource_type
 from tink.kube.resources import CRD, ResourceType
+from tink.limits.backoff import Backoff
+from tink.metrics.families import gauge
+from tink.printable import printable
 
 log = logging.getLogger(__name__)
 
-Manifests = list[tuple[Path, Raw]]
-"""Objects, each with the file that it came from."""
-
 _APPLIED_SECONDS: Final = 30.0
 """How long the informers may take to hear of what was applied."""
+LOOK_SECONDS: Final = 5.0
+"""How often the files are looked at while something is refused or a file is young."""
+YOUNG_SECONDS: Final = 10.0
+"""A file that was written less than this ago may not be whole yet."""
+LONGEST_PAUSE_SECONDS: Final = 300.0
+_UNANSWERED: Final = 3
+_MOST_LINES: Final = 20
+
+
+@dataclass(slots=True)
+class _Object:
+    """An object that is not applied; `refusal` says why, or is empty if nobody has tried."""
+
+    obj: Raw
+    refusal: str = ""
+
+
+@dataclass(slots=True)
+class _File:
+    """A file as it was read. `stamp` changes when the file does; None: it could not be looked at."""
+
+    stamp: tuple[int, ...] | None
+    written: float
+    faults: list[str]
+    waiting: list[_Object]
+
+    @property
+    def problems(self) -> list[str]:
+        return [*self.faults, *(each.refusal for each in self.waiting if each.refusal)]
 
 
 class ManifestApplier:
     """`refusal` says why the embedded API can't store anything now, because of its disk; empty: it can."""
 
-    def __init__(self, client: KubeClient, refusal: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        refusal: Callable[[], str],
+        path: Path | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`path` is a file or directory of manifests; None: there are none. `clock` gives Unix seconds."""
         self._client = client
         self._refusal = refusal
+        self._path = path
+        self._clock = clock
+        self._files: dict[Path, _File] = {}
+        self._fault = ""
+        self._logged: frozenset[str] = frozenset()
+        self._asked = asyncio.Event()
+        rereading.register(self)
 
-    async def apply(self, manifests: Manifests) -> Manifests:
-        """Apply them and give those that were. What the embedded API can't store because of its disk is said.
+    @property
+    def problems(self) -> list[str]:
+        """What is not applied, and why: a line for each object or file."""
+        return [*filter(None, [self._fault]), *(each for file in self._files.values() for each in file.problems)]
 
-        Raises ManifestError.
+    @property
+    def note(self) -> str:
+        """How many these are and the first file, for /readyz; empty if all is applied.
+
+        /readyz may be open to more people than the log, and what an API refuses is quoted there.
         """
-        applied = []
-        for file, obj in manifests:
+        where = (
+            str(self._path) if self._fault else next((str(at) for at, file in self._files.items() if file.problems), "")
+        )
+        count = len(self.problems)
+        return f"{count} of --manifests not applied, and tried again: {printable(where)}, see the log" if count else ""
+
+    def metrics(self) -> Iterator[Metric]:
+        """For a scrape."""
+        yield gauge(
+            "tinkedge_manifests_refused", "Objects or files of --manifests that are not applied.", [],
+            {(): float(len(self.problems))},
+        )  # fmt: skip
+
+    def reread(self) -> bool:
+        """Look at all files soon, and try again what was refused; the log says what comes of it."""
+        self._asked.set()
+        return True
+
+    async def apply_own(self, definitions: list[Raw]) -> None:
+        """Apply the program's own `definitions`. Raises ManifestError, except for a disk that can't be written to."""
+        for each in definitions:
             try:
-                await apply(self._client, [(file, obj)])
+                await apply(self._client, [(Path("tinkedge"), each)])
             except ManifestError as error:
                 if not self._refusal():
                     raise
                 log.error("not applied, and not tried again before the next start: %s", error)
-            else:
-                applied.append((file, obj))
-        return applied
 
-    async def apply_and_wait(self, manifests: Manifests, informers: Mapping[ResourceType, Informer]) -> None:
-        """Apply them, and wait until the informers know what was applied. Raises ManifestError."""
-        applied = await self.apply(manifests)
+    async def apply_definitions(self) -> None:
+        """Read the files, and apply the definitions of kinds in them."""
+        self._look()
+        await self._apply(lambda obj: resource_type(obj) is CRD)
+
+    async def apply_and_wait(self, informers: Mapping[ResourceType, Informer]) -> None:
+        """Apply all that is not applied, and wait until the informers know what was."""
+        applied = await self._apply()
+        self._log()
         with suppress(TimeoutError):
             async with asyncio.timeout(_APPLIED_SECONDS):
-                for _, obj in applied:
+                for obj in applied:
                     place = obj["metadata"].get("namespace") or DEFAULT_NAMESPACE, obj["metadata"]["name"]
                     informer = informers.get(resource_type(obj) or CRD)
                     if informer is not None and not informer.covers({"metadata": {"namespace": place[0]}}):
@@ -62,3 +147,100 @@ class ManifestApplier:
                         continue
                     while informer is not None and informer.get(*place) is None:  # noqa: ASYNC110 - for milliseconds
                         await asyncio.sleep(0.01)
+
+    async def run(self) -> None:
+        """Try again what was refused, for as long as there is something, and whenever `reread` asks."""
+        loop = asyncio.get_running_loop()
+        backoff = Backoff(LOOK_SECONDS, LONGEST_PAUSE_SECONDS)
+        due = loop.time() + backoff.next()
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS if self.problems or self._is_young() else None):
+                    await self._asked.wait()
+            is_asked = self._asked.is_set()
+            self._asked.clear()
+            if await asyncio.to_thread(self._look) or is_asked:
+                backoff.reset()
+                due = loop.time()
+            if loop.time() >= due:
+                await self._apply()
+                due = loop.time() + backoff.next()
+            self._log()
+
+    def _is_young(self) -> bool:
+        return any(abs(self._clock() - file.written) < YOUNG_SECONDS for file in self._files.values())
+
+    def _look(self) -> bool:
+        """Read the files that are new or have changed; return whether there were any. Blocks."""
+        if self._path is None:
+            return False
+        try:
+            paths = manifest_files(self._path)
+            self._fault = ""
+        except ManifestError as error:
+            self._fault = str(error)
+            return False
+        found, is_changed = {}, False
+        for path in paths:
+            stamp, written = _stamp(path)
+            file = self._files.get(path)
+            if file is None or file.stamp != stamp or stamp is None:
+                usable, faults = read(path)
+                if any(isinstance(each.__cause__, OSError) for each in faults):
+                    stamp = None  # to be read again: a disk that fails changes no time stamp
+                is_changed = is_changed or bool(usable)
+                file = _File(stamp, written, [str(each) for each in faults], [_Object(each) for each in usable])
+            found[path] = file
+        self._files = found
+        return is_changed
+
+    async def _apply(self, is_wanted: Callable[[Raw], bool] = lambda _: True) -> list[Raw]:
+        """Try all objects that wait; return those that were applied.
+
+        What is refused is tried again once others were applied: it may need one that comes later. The rest waits if the
+        API does not answer several times in a row.
+        """
+        applied: list[Raw] = []
+        known, unanswered = -1, 0
+        while len(applied) > known:
+            known = len(applied)
+            for path, file in self._files.items():
+                left = []
+                for each in file.waiting:
+                    if not is_wanted(each.obj) or unanswered >= _UNANSWERED:
+                        left.append(each)
+                        continue
+                    try:
+                        await apply(self._client, [(path, each.obj)])
+                    except ManifestError as error:
+                        each.refusal = str(error)
+                        unanswered = unanswered + 1 if isinstance(error.__cause__, UnreachableError) else 0
+                        left.append(each)
+                    else:
+                        unanswered = 0
+                        applied.append(each.obj)
+                file.waiting = left
+        return applied
+
+    def _log(self) -> None:
+        """Log what is refused now and was not before, and the end of it."""
+        problems = list(dict.fromkeys(self.problems))
+        new = [each for each in problems if each not in self._logged]
+        for each in new[:_MOST_LINES]:
+            log.error("not applied, and tried again: %s", printable(each))
+        if len(new) > _MOST_LINES:
+            log.error("not applied, and tried again: %d more objects or files", len(new) - _MOST_LINES)
+        if self._logged and not problems:
+            log.info("%s: nothing is refused any more", self._path)
+        self._logged = frozenset(problems)
+
+
+def _stamp(path: Path) -> tuple[tuple[int, ...] | None, float]:
+    """Return what changes when the file does, and when it was written. A pipe never changes: it can be read once."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None, 0.0
+    if not stat.S_ISREG(found.st_mode):
+        return (found.st_rdev,), 0.0
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns), found.st_mtime

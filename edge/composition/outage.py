@@ -25,8 +25,7 @@ from edge.composition.settings import Service, StackSettings
 from edge.machines import Inventory, PendingWorkflows, ReadSecret, looked_up_by
 from tink.files.key_file import KeyFile
 from tink.kube.cache import Informer
-from tink.kube.client import ApiError, KubeClient
-from tink.kube.manifests import ManifestError
+from tink.kube.client import KubeClient
 from tink.kube.resources import HARDWARE, OSIE, SECRET, WORKFLOW, ResourceType
 
 log = logging.getLogger(__name__)
@@ -160,12 +159,6 @@ def _known_by(client: KubeClient, settings: StackSettings) -> frozenset[str]:
 def keeps(settings: StackSettings) -> bool:
     """Whether such a process keeps anything: with the embedded API, all is on this disk already."""
     return Service.HTTP in settings.services and Service.APISERVER not in settings.services and settings.edge.checkpoint
-
-
-def may_wait(settings: StackSettings, error: ManifestError) -> bool:
-    """Whether manifests that can't be applied can be later: the API is away, and machines are served all the same."""
-    away = isinstance(error.__cause__, ApiError) and error.__cause__.is_away
-    return away and keeps(settings) and (settings.data_dir / CHECKPOINT / HARDWARE_KIND).is_file()
 
 
 def secret_reader(client: KubeClient, kept: Kept | None) -> ReadSecret:

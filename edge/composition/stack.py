@@ -30,11 +30,11 @@ from edge.composition import hooks
 from edge.composition.expecting import BootWatch
 from edge.composition.hooks import HOOKS
 from edge.composition.host import NetworkState
-from edge.composition.manifests import ManifestApplier, Manifests
+from edge.composition.manifests import ManifestApplier
 from edge.composition.neighbours import callers_of
 from edge.composition.networks import AgentsAddresses, HostNetworks, at_networks, tcp_advice
 from edge.composition.other_edges import say_hello, start_reports
-from edge.composition.outage import Kept, NotListedError, followed, forget, keeps, may_wait, secret_reader
+from edge.composition.outage import Kept, NotListedError, followed, forget, keeps, secret_reader
 from edge.composition.process import read_up
 from edge.composition.readiness import ApiContact, Readiness
 from edge.composition.serving import Serving
@@ -54,10 +54,10 @@ from tink.controller import WorkflowController
 from tink.files.data_directory import claim
 from tink.kube.cache import START_JITTER_SECONDS, Informer, ObjectCompressor
 from tink.kube.client import KubeClient, KubeConfigError
-from tink.kube.manifests import ManifestError, load, resource_type, with_last_applied
+from tink.kube.manifests import with_last_applied
 from tink.kube.metrics import ClientMetrics, ControllerMetrics, InformerMetrics, LeaderMetrics
 from tink.kube.namespaces import say_which_are_missing
-from tink.kube.resources import CRD, HARDWARE, OSIE, TEMPLATE, WORKFLOW, ResourceType
+from tink.kube.resources import HARDWARE, OSIE, TEMPLATE, WORKFLOW, ResourceType
 from tink.kube.runtime import Controller, LeaderElectionConfig, LeaderElector, pod_namespace
 from tink.metrics.families import Scraped, gauge
 from tink.metrics.process import process_registry
@@ -118,7 +118,7 @@ class Stack:
         self._not_ready = _STARTING
         self._informers: dict[ResourceType, Informer] = {}
         self._api: ApiServer | None = None
-        self._applier: ManifestApplier
+        self._applier: ManifestApplier | None = None
         # One packed copy of each Hardware, for the informer and the inventory alike.
         self._compressor = ObjectCompressor()
         self.inventory = Inventory(self._compressor)
@@ -179,6 +179,7 @@ class Stack:
         """The same, with what operators are told beside it."""
         notes = [*self._contact.notes, self._leadership(), self.agents_note]
         notes += [self._serving.workers_note] if self._serving is not None else []
+        notes += [self._applier.note] if self._applier is not None else []
         notes += self._open_guards().values()
         return Readiness(self.not_ready, tuple(filter(None, notes)))
 
@@ -248,21 +249,16 @@ class Stack:
         client = await _connect(kubeconfig)
         self._exit.push_async_callback(client.close)
         self.metrics.register(ClientMetrics(client))
-        applier = self._applier = ManifestApplier(client, lambda: self._api.refusal if self._api is not None else "")
+        applier = self._applier = ManifestApplier(
+            client, lambda: self._api.refusal if self._api is not None else "", settings.manifests
+        )
         if Service.APISERVER in settings.services:
-            await applier.apply([(Path("tinkedge"), with_last_applied(each)) for each in generate()])
-        manifests = load(settings.manifests) if settings.manifests is not None else []
-        # Definitions first, for the informers; the rest when the webhooks can review it.
-        first = [(file, obj) for file, obj in manifests if resource_type(obj) is CRD]
-        rest = [(file, obj) for file, obj in manifests if resource_type(obj) is not CRD]
-        try:
-            await applier.apply(first)
-        except ManifestError as error:
-            if not may_wait(settings, error):
-                raise
-            log.warning("applied when the Kubernetes API answers: %s", error)
-            rest = manifests
-        await self._start_services(client, rest)
+            await applier.apply_own([with_last_applied(each) for each in generate()])
+        self.metrics.register(Scraped(applier.metrics))
+        if settings.manifests is not None:
+            # Definitions first, for the informers; the rest when the webhooks can review it.
+            await applier.apply_definitions()
+        await self._start_services(client)
 
     async def _start_api(self) -> Path:
         from tink.apiserver import ApiServer, ApiServerError  # what edges and their restarts need not wait for
@@ -299,7 +295,7 @@ class Stack:
         self.metrics.register(Scraped(process.metrics))
         process.start()
 
-    async def _start_services(self, client: KubeClient, manifests: Manifests) -> None:
+    async def _start_services(self, client: KubeClient) -> None:
         wanted = self._settings.services
         if self._server_process is not None:
             wanted -= {Service.SERVER}
@@ -389,7 +385,7 @@ class Stack:
             if serving is None:
                 await self._start_reports(client, informers[HARDWARE])
         await self._restore_journeys()
-        await self._follow_api(client, informers, manifests)
+        await self._follow_api(client, informers)
         if HARDWARE in informers and informers[HARDWARE].untold <= _FEW:
             informers[HARDWARE].tell_all()
         # Machines are heard when it is known which there are: a moment earlier, each would be told that it is unknown.
@@ -457,9 +453,7 @@ class Stack:
             hardware.add_event_handler(lambda new, _: self.inventory.apply(new), self.inventory.remove)
             self.metrics.register(Scraped(partial(event_batch_metrics, reports.counts)))
 
-    async def _follow_api(
-        self, client: KubeClient, informers: dict[ResourceType, Informer], manifests: Manifests
-    ) -> None:
+    async def _follow_api(self, client: KubeClient, informers: dict[ResourceType, Informer]) -> None:
         """Have the informers follow the API, and do what has to wait for that: now, or, if it is away and the start can
         go on without it, when it is there."""
         try:
@@ -468,27 +462,25 @@ class Stack:
         except NotListedError as error:
             raise StackError(str(error)) from error
         if there:
-            await self._reviewed(client, informers, manifests)
+            await self._reviewed(client, informers)
         else:
-            self._spawn(self._when_it_is_there(client, informers, manifests), "what waits for the API", ends=True)
+            self._spawn(self._when_it_is_there(client, informers), "what waits for the API", ends=True)
 
     def _run(self, informers: dict[ResourceType, Informer]) -> list[asyncio.Task[None]]:
         return [self._spawn(each.run(), f"informer of {resource.plural}") for resource, each in informers.items()]
 
-    async def _when_it_is_there(
-        self, client: KubeClient, informers: dict[ResourceType, Informer], manifests: Manifests
-    ) -> None:
+    async def _when_it_is_there(self, client: KubeClient, informers: dict[ResourceType, Informer]) -> None:
         for informer in informers.values():
             await informer.wait_for_cache_sync()
-        await self._reviewed(client, informers, manifests)
+        await self._reviewed(client, informers)
 
-    async def _reviewed(
-        self, client: KubeClient, informers: dict[ResourceType, Informer], manifests: Manifests
-    ) -> None:
+    async def _reviewed(self, client: KubeClient, informers: dict[ResourceType, Informer]) -> None:
         """Say what the operator has named and is not there, have writes reviewed, and apply what he has given."""
         await say_which_are_missing(client, self._settings.namespaces)
         await self._start_webhooks(client, informers)
-        await self._applier.apply_and_wait(manifests, informers)
+        if self._applier is not None and self._settings.manifests is not None:
+            await self._applier.apply_and_wait(informers)
+            self._spawn(self._applier.run(), "manifests")
 
     def _keeping(self, client: KubeClient, informers: dict[ResourceType, Informer]) -> Kept | None:
         if not keeps(self._settings):

@@ -40,6 +40,7 @@ from edge.journey.recorder import Journey, MachineSummary
 from edge.journey.subscription import Subscription
 from edge.machines import Inventory, Machine
 from tink.limits.once_per import OncePer
+from tink.mac import from_any
 from tink.metrics.families import Scraped
 
 log = logging.getLogger(__name__)
@@ -228,7 +229,7 @@ class AdminApp:
 
     async def machine_events(self, spelled: str, _request: web.Request) -> web.Response:
         """GET /api/v1/machines/<mac>/events."""
-        mac = spelled.lower().replace("-", ":")
+        mac = from_any(spelled) or spelled
         events = self._journey.events(mac)
         if not events and self._inventory.by_mac(mac) is None:
             return text("no machine with this MAC address was heard, and no Hardware has it", status=404)

@@ -8,15 +8,19 @@ encodes it), and `%2F` never makes a new segment, so that nothing can be reached
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum, auto
 from urllib.parse import unquote
 
 from edge.machines import UKI
 from hegel.metadata import EC2_VERSIONS, NOCLOUD_FILES
+from ipxe.grub import is_directory, is_script
 from ipxe.medium_scripts import MediumKind
-from tink.mac import is_mac
+from tink.mac import from_any
 
+_GRUB_LIST = re.compile(r"[a-z0-9_]+-efi/(command|fs|crypto|terminal)\.lst")
+_END_OPTION = re.compile(r"(?:%[fF]{2}|\udcff)+$")
 MAX_PATH = 1024
 """Characters of a path that is looked at."""
 
@@ -65,10 +69,14 @@ def route(raw_path: str) -> Route | None:
     """The route of a path as it stands in the request line (percent-encoded, without query); None if there is none."""
     if len(raw_path) > MAX_PATH:
         return None
-    segments = [unquote(segment) for segment in raw_path.split("/") if segment]
+    # Some firmware reads option 67 one byte too far and takes the end option (255) for a part of the URL.
+    path = _END_OPTION.sub("", raw_path)
+    segments = [unquote(segment) for segment in path.split("/") if segment]
     for segment in segments:
         if "/" in segment or segment in (".", "..") or not segment.isprintable():
             return None
+    if segments and (script := _grub(segments)) is not None:
+        return script
     match segments:
         case ["healthz"]:
             return Route(Place.HEALTH)
@@ -78,7 +86,7 @@ def route(raw_path: str) -> Route | None:
             return Route(Place.READY)
         case ["auto.ipxe"] | ["ipxe", "script", "auto.ipxe"]:
             return Route(Place.SCRIPT)
-        case [who, "auto.ipxe"] if is_mac(spelled(who)):
+        case [who, "auto.ipxe"] if from_any(who):
             return Route(Place.SCRIPT, who=spelled(who))
         case ["ipxe", "script", who, "auto.ipxe"]:
             return Route(Place.SCRIPT, who=spelled(who))
@@ -123,6 +131,19 @@ def route(raw_path: str) -> Route | None:
     return _metadata(segments, "")
 
 
+def _grub(segments: list[str]) -> Route | None:
+    """What GRUB looks for in one of its directories, or beside the program: below that of programs, or of a machine."""
+    rest = segments[2:] if segments[:2] == ["ipxe", "binary"] else segments
+    who = from_any(rest[0]) if len(rest) > 1 else None
+    if who is not None:
+        rest = rest[1:]
+    if rest and is_script(rest):
+        return Route(Place.GRUB, name=rest[-1], who=who or "")
+    if len(rest) > 1 and is_directory(rest[:-1]) and _GRUB_LIST.fullmatch("/".join(rest[-2:])):
+        return Route(Place.GRUB, name="/".join(rest[-2:]))
+    return None
+
+
 def _metadata(segments: list[str], who: str) -> Route | None:
     """What has no machine in its path of its own: with `/machine/<who>` in front, whose it is."""
     match segments:
@@ -136,6 +157,5 @@ def _metadata(segments: list[str], who: str) -> Route | None:
 
 
 def spelled(who: str) -> str:
-    """A MAC in our spelling (lower case, colons) whatever the sender's; anything else as it is."""
-    mac = who.lower().replace("-", ":")
-    return mac if is_mac(mac) else who
+    """Return a MAC in our spelling (lower case, colons) whatever the sender's, or anything else as it is."""
+    return from_any(who) or who

@@ -31,7 +31,7 @@ from edge.page.pages import EdgeSource, MachineSource, Pages, RackSource
 from edge.page.query import read_query
 from edge.page.render import STATIC
 from tink.limits.once_per import OncePer
-from tink.mac import is_mac
+from tink.mac import from_any
 
 log = logging.getLogger(__name__)
 
@@ -215,8 +215,7 @@ def _html(body: str, *, status: int = 200) -> web.Response:
 
 def _mac(spelled: str) -> str:
     """As the journey spells it; empty: it is none."""
-    mac = spelled.lower().replace("-", ":")
-    return mac if is_mac(mac) else ""
+    return from_any(spelled) or ""
 
 
 def _number(request: web.Request) -> int:

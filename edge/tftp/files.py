@@ -6,6 +6,7 @@
     [<mac>/]osie/<name>/kernel|initrd   what that script names, from the artifact cache
     osie/<name>/uki.efi                 both in one, where firmware is told to start that
     [<mac>/]why.ipxe                    why one of them did not come
+    [<mac>/][<directory>/]grub.cfg[-<id>]  GRUB's script of the machine that asks, where GRUBs look (`ipxe.grub`)
     [<mac>/]pxelinux.cfg/01-<mac>       what U-Boot boots, in one of the two ways that it knows
     [<mac>/]boot.scr.uimg               and in the other
     [<mac or serial>/]config.txt        what the firmware of a Raspberry Pi boots, and beside it `cmdline.txt`
@@ -52,9 +53,10 @@ from edge.tftp.packets import ErrorCode, shown_name
 from edge.tftp.source import Opened, Refusal, TftpFile, TftpRequest
 from ipxe import raspberry_pi, uboot
 from ipxe.binaries import BootBinaries, is_optional
-from ipxe.grub import WHY, machine_of
+from ipxe.grub import CONFIG, WHY, is_script, machine_of
 from ipxe.scripts import Dialect, Origin
 from tink.limits.newest import Newest
+from tink.mac import from_any
 
 MAX_FAILURES = 4096
 """How many machines' last failures are kept for their screens."""
@@ -66,8 +68,8 @@ _EXPECTED_MISSES = re.compile(
     r"|(.*/)?pxelinux\.cfg/.*"  # PXELINUX and U-Boot, from their MAC to "default"
     r"|(.*/)?grub\.cfg(-.*)?"  # GRUB
     r"|boot\.scr(\.uimg)?|[0-9a-f]{8}\.img"  # U-Boot; the second of its address, where it was told no boot file
-    r"|(.*/)?grub/[a-z0-9_-]+/((command|fs|crypto|terminal)\.lst|[a-z0-9_]+\.mod)"  # GRUB, below its prefix
-    r"|(.*/)?grub/(fonts|themes|locale)/.*",
+    r"|(.*/)?[a-z0-9_]+-(efi|pc)/((command|fs|crypto|terminal)\.lst|[a-z0-9_]+\.mod)"  # GRUB, below its prefix
+    r"|(.*/)?(grub2?|efi/[^/]+)/(fonts|themes|locale)/.*",
     re.IGNORECASE,
 )
 
@@ -76,7 +78,6 @@ _OF_ONE_MACHINE = re.compile(
     re.IGNORECASE,
 )
 """What names of files have that are made for one machine, or may be in a directory of its own; others have it, too."""
-_MAC_SEGMENT = re.compile(r"[0-9a-f]{12}|[0-9a-f]{2}(?:([:.-])[0-9a-f]{2})(?:\1[0-9a-f]{2}){4}")
 _MAX_PI_CONFIG_BYTES = 64 * 1024
 
 
@@ -162,7 +163,7 @@ class BootFiles:
     def _open(self, request: TftpRequest) -> Opened | Awaitable[Opened]:
         # Backslashes: Windows' and some ROMs'. Empty and "." segments: "/x", "//x", "./x".
         segments = [part for part in request.name.replace("\\", "/").split("/") if part not in ("", ".")]
-        named = mac_of(segments[0]) if len(segments) > 1 else None
+        named = from_any(segments[0]) if len(segments) > 1 else None
         at_address = self._interface(self._callers.machine(request.client_ip), request.client_ip, named)
         mac = at_address.mac if at_address is not None else None
         shown = shown_name(request.name)
@@ -191,8 +192,10 @@ class BootFiles:
         match asked.rest[1:] if _is_of_pi(asked) else asked.rest:
             case ["auto.ipxe" | "why.ipxe" | "autoexec.ipxe" as name] if self._scripts is not None:
                 return self._script(asked, name, self._scripts)
-            case ["grub", name] if self._scripts is not None and machine_of(name) is not None:
-                return self._operators_or(asked, partial(self._grub, asked, name, self._scripts))
+            case [*directory, name] if self._scripts is not None and is_script([*directory, name]):
+                # GRUB asks for the common name last: the operator's must not lie behind one that is made here.
+                common = "/".join([*directory, CONFIG]) if name not in (CONFIG, WHY) else ""
+                return self._operators_or(asked, partial(self._grub, asked, name, self._scripts), common)
             case ["osie", name, file] if file == UKI_FILE and self._osie_files is not None:
                 return self._osie(asked, name, UKI, self._osie_files)
             case [uboot.CONFIG_DIRECTORY, name] if self._scripts is not None and uboot.machine_of(name) is not None:
@@ -218,9 +221,9 @@ class BootFiles:
         return _text(scripts.script(mac, self._origin, client="iPXE over TFTP"), name, mac)
 
     def _operators_or(
-        self, asked: _Asked, ours: Callable[[], Opened | Awaitable[Opened]], directory: str = ""
+        self, asked: _Asked, ours: Callable[[], Opened | Awaitable[Opened]], instead: str = ""
     ) -> Opened | Awaitable[Opened]:
-        """The operator's file of this name, or what is made here; not the latter where he has that directory."""
+        """The operator's file of this name, or what is made here; not the latter if `instead` is the operator's."""
         extra = self._extra
         if extra is None:
             return ours()
@@ -228,8 +231,12 @@ class BootFiles:
         async def choose() -> Opened:
             found = self._of_operator(asked)
             found = await found if isinstance(found, Awaitable) else found
-            if isinstance(found, TftpFile) or (directory and await asyncio.to_thread((extra / directory).is_dir)):
+            if isinstance(found, TftpFile):
                 return found
+            if instead:
+                above = [extra, extra / asked.segments[0]] if asked.named is not None else [extra]
+                if await asyncio.to_thread(lambda: any((each / instead).exists() for each in above)):
+                    return found
             made = ours()
             return await made if isinstance(made, Awaitable) else made
 
@@ -270,9 +277,11 @@ class BootFiles:
         return _text(f"{common}\n{script}" if common else script, name, mac)
 
     def _grub(self, asked: _Asked, name: str, scripts: MachineScripts) -> Opened:
-        """`grub.cfg` by the caller's address, or the same with its own MAC behind it (`grub.cfg-01-<mac>`)."""
+        """Return `grub.cfg` of the machine at the caller's address, under each name that GRUB has for it."""
         named = machine_of(name)
-        mac = self._caller(replace(asked, named=named) if named else asked)
+        mac = self._caller(asked)
+        if named and not isinstance(mac, Refusal):
+            mac = self._caller(replace(asked, named=named))
         if isinstance(mac, Refusal):
             return mac
         if name == WHY:
@@ -440,7 +449,7 @@ def _owner(path: Path, roots: Iterable[Path | None]) -> str | None:
         inside = os.path.realpath(root) if root is not None else None
         if inside is not None and path.is_relative_to(inside):
             segments = path.relative_to(inside).parts
-            if len(segments) > 1 and (owner := mac_of(segments[0])) is not None:
+            if len(segments) > 1 and (owner := from_any(segments[0])) is not None:
                 return owner
     return None
 
@@ -472,12 +481,3 @@ def _explained(located: Located, error: Exception) -> str:
 
 def _text(script: str, label: str, mac: str) -> TftpFile:
     return TftpFile(script.encode(), label, mac, step=Step.SCRIPT)
-
-
-def mac_of(segment: str) -> str | None:
-    """The MAC that a path segment writes (colons, dashes, dots or none; any case), in lower case with colons."""
-    lowered = segment.lower()
-    if not _MAC_SEGMENT.fullmatch(lowered):
-        return None
-    digits = re.sub(r"[:.-]", "", lowered)
-    return ":".join(digits[at : at + 2] for at in range(0, 12, 2))

@@ -107,8 +107,10 @@ def parse_request(datagram: bytes) -> ReadRequest:
         raise Garbage(f"opcode {opcode}")
     if datagram[-1] != 0:
         raise Garbage("its last string has no end")
+    # Some firmware reads option 67 one byte too far and takes the end option (255) for a part of the name.
+    name, *more = datagram[2:-1].split(b"\0")
     # surrogateescape: names in an old encoding are kept as they are; they name no file here.
-    strings = [part.decode("utf-8", "surrogateescape") for part in datagram[2:-1].split(b"\0")]
+    strings = [part.decode("utf-8", "surrogateescape") for part in (name.rstrip(b"\xff"), *more)]
     if len(strings) < 2 or not strings[0]:
         raise Garbage("no file name or no mode")
     if opcode == Opcode.WRQ:
@@ -118,10 +120,10 @@ def parse_request(datagram: bytes) -> ReadRequest:
         raise RequestError(ErrorCode.ILLEGAL_OPERATION, "only the modes octet and netascii are served")
     # Some ROMs fill the packet with NULs behind the last string: pairs with an empty name end the list.
     options: dict[str, str] = {}
-    for name, value in zip(strings[2::2], strings[3::2], strict=False):
-        if not name:
+    for option, value in zip(strings[2::2], strings[3::2], strict=False):
+        if not option:
             break
-        options.setdefault(name, value)
+        options.setdefault(option, value)
     return ReadRequest(strings[0], mode == "netascii", options, size_bytes=len(datagram))
 
 

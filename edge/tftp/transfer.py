@@ -26,7 +26,8 @@ Five rules keep it from harm:
 3. Silence is answered after a time that follows the client's own pace (RFC 1123 section 4.2.3.2, computed as in RFC
    6298) and doubles, and it ends the transfer in the end, so nobody can keep one for ever. Firmware is even for long
    and then does something else for a while: EDK2 takes 24 ms a window, and 70 ms now and then. So the shortest time
-   leaves room for that. Who proves by an echo that nothing was lost gets the longest of these (as RFC 4015 has it).
+   leaves room for that, until repetitions prove losses: they are acknowledged once, and as fast as ever. A client that
+   proves by an echo that nothing was lost gets the longer time for good (as RFC 4015 has it).
 4. A file may still be arriving here. While the next block is not there, the client's silence is our fault and ends
    nothing; the last block is repeated in a slow rhythm, so that the client knows that it was not forgotten. Real
    clients acknowledge that again, and one from which nothing at all is heard is given up.
@@ -45,13 +46,15 @@ from edge.tftp import packets
 from edge.tftp.blocks import Blocks, Burst, size_bytes
 from edge.tftp.packets import Agreed, ErrorCode, Opcode
 
-FIRST_TIMEOUT_SECONDS: Final = 0.5
-"""Seconds before the first retransmission, while the client's pace is not known. A local network answers in
-milliseconds, a busy ROM in some tenths of a second."""
-MIN_TIMEOUT_SECONDS: Final = 0.05
-"""Seconds before a retransmission, at the least: to a client that has been quick."""
+FIRST_TIMEOUT_SECONDS: Final = 1.0
+"""Seconds before the first retransmission, while the client's pace is not known (RFC 6298 section 2.1)."""
 CAUTIOUS_TIMEOUT_SECONDS: Final = 0.2
-"""The same to one that is slow, or was found to be late: what Linux' TCP takes (TCP_RTO_MIN)."""
+"""Seconds before a retransmission, at the least: what Linux' TCP takes (TCP_RTO_MIN). A Raspberry Pi hangs when a block
+comes twice, and each firmware is late now and then."""
+MIN_TIMEOUT_SECONDS: Final = 0.05
+"""The same to a quick client on a network that loses packets, which was never found to be late."""
+PROVEN_LOSSES: Final = 2
+"""After so many the network is known to lose packets."""
 CAUTIOUS_ROUND_TRIPS: Final = 8
 """How many of its round trips a client may be late by, between these two."""
 MAX_TIMEOUT_SECONDS: Final = 8.0
@@ -141,7 +144,9 @@ class ReadTransfer:
         self._round_trip: float | None = None
         self._variation = 0.0
         self._timeout = FIRST_TIMEOUT_SECONDS if agreed.timeout is None else agreed.timeout
-        self._least_timeout = MIN_TIMEOUT_SECONDS
+        self._least_timeout = CAUTIOUS_TIMEOUT_SECONDS
+        self._losses = 0
+        self._is_late = False
 
     def start(self, now: float) -> Burst:
         """The first packets: the OACK where options were agreed on, else the first window."""
@@ -287,16 +292,27 @@ class ReadTransfer:
     def _progress(self, now: float) -> None:
         self.answered = True
         self._last_progress = now
-        self._retries = 0
+        retries, self._retries = self._retries, 0
         took = now - self._window_sent
-        if took < MIN_TIMEOUT_SECONDS / 8 and self._timeout == MIN_TIMEOUT_SECONDS:
+        if took < MIN_TIMEOUT_SECONDS / 8 and self._timeout == self._least_timeout and not retries:
             return  # the usual case: nothing would change
+        if retries and self.acked:
+            self._repetition_helped(took)
         # Karn: what may be the echo of a repetition is not timed; nor is a client that had to wait for the file.
         if self.agreed.timeout is None and self.acked > self._repeated and not self.starved:
             self._pace(took)
 
+    def _repetition_helped(self, took: float) -> None:
+        """Count a loss. What is acknowledged at another time than usual may have been late instead."""
+        if self._is_late or took > max(2 * (self._round_trip or 0.0), MIN_TIMEOUT_SECONDS / 8):
+            return
+        self._losses += 1
+        if self._losses == PROVEN_LOSSES:
+            self._least_timeout = MIN_TIMEOUT_SECONDS
+
     def _was_late(self) -> None:
         """Both the block and its repetition arrived: it was not lost, the client had something else to do."""
+        self._is_late = True
         self._least_timeout = CAUTIOUS_TIMEOUT_SECONDS
         if self.agreed.timeout is None:
             self._timeout = max(self._timeout, self._least_timeout)

@@ -20,7 +20,16 @@ import yaml
 from tink.api.v1alpha2 import Raw
 from tink.api.yaml_values import MAX_DEPTH, Document, YamlError, plain_scalar
 
-__all__ = ["MAX_BYTES", "YamlError", "document_and_repeated", "documents", "objects", "plain_scalar", "read"]
+__all__ = [
+    "MAX_BYTES",
+    "YamlError",
+    "document_and_repeated",
+    "documents",
+    "objects",
+    "objects_and_errors",
+    "plain_scalar",
+    "read",
+]
 
 MAX_BYTES = 3 * 1024 * 1024
 """The size of a request body that Kubernetes' API takes; larger manifests could not be applied. And so many bytes of
@@ -145,15 +154,33 @@ def _check_size(text: str | bytes) -> None:
 
 
 def objects(text: str | bytes) -> list[Raw]:
-    """The Kubernetes objects in a YAML text; empty documents are passed over, Lists taken apart. Raises YamlError."""
-    found: list[Raw] = []
-    for number, document in enumerate(documents(text), start=1):
-        if document is None:
-            continue
-        if not isinstance(document, dict) or not all(isinstance(document.get(k), str) for k in ("apiVersion", "kind")):
-            raise YamlError(f"document {number} is no Kubernetes object: apiVersion or kind is missing")
-        if document["kind"] == "List":
-            found.extend(document.get("items") or [])
-        else:
-            found.append(document)
+    """Return the Kubernetes objects in a YAML text, without empty documents and with the items of Lists.
+
+    Raises YamlError.
+    """
+    found = []
+    for each in objects_and_errors(text):
+        if isinstance(each, YamlError):
+            raise each
+        found.append(each)
     return found
+
+
+def objects_and_errors(text: str | bytes) -> Iterator[Raw | YamlError]:
+    """Yield the same objects, and an error for each document that is none. What is no YAML ends it with an error."""
+    try:
+        for number, document in enumerate(documents(text), start=1):
+            if document is None:
+                continue
+            if not isinstance(document, dict) or not all(
+                isinstance(document.get(key), str) for key in ("apiVersion", "kind")
+            ):
+                yield YamlError(f"document {number} is no Kubernetes object: apiVersion or kind is missing")
+            elif document["kind"] != "List":
+                yield document
+            elif isinstance(items := document.get("items") or [], list):
+                yield from items
+            else:
+                yield YamlError(f"document {number}: items of a List are no list")
+    except YamlError as error:
+        yield error

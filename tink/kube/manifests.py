@@ -7,14 +7,13 @@ operator applies with kubectl.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from tink.api.v1alpha2 import Raw
-from tink.api.yaml import MAX_BYTES, YamlError, objects
+from tink.api.yaml import MAX_BYTES, YamlError, objects_and_errors
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
 from tink.kube.resources import CRD, HARDWARE, OSIE, TEMPLATE, WORKFLOW, ResourceType
 
@@ -26,6 +25,8 @@ LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _KNOWN = {(r.api_version, r.kind): r for r in (CRD, HARDWARE, OSIE, TEMPLATE, WORKFLOW)}
 _OLD = "tinkerbell.org/v1alpha1"
 _SUFFIXES = (".yaml", ".yml", ".json")
+MAX_PROBLEMS = 100
+"""So many of one file are named at most."""
 
 
 class ManifestError(Exception):
@@ -39,15 +40,41 @@ def load(path: Path) -> list[tuple[Path, Raw]]:
     namespace, of the right types. Raises ManifestError.
     """
     found: list[tuple[Path, Raw]] = []
-    for file in _manifest_files(path):
-        try:
-            if file.stat().st_size > MAX_BYTES:
-                raise ManifestError(f"larger than {MAX_BYTES} bytes")
-            found.extend((file, _checked(obj)) for obj in objects(file.read_text()))
-        except (YamlError, UnicodeDecodeError, ManifestError) as error:
-            raise ManifestError(f"{file}: {error}") from error
-        except OSError as error:
-            raise ManifestError(f"{file}: {error.strerror}") from error
+    for file in manifest_files(path):
+        usable, problems = read(file)
+        if problems:
+            raise problems[0]
+        found.extend((file, obj) for obj in usable)
+    return found
+
+
+def read(file: Path) -> tuple[list[Raw], list[ManifestError]]:
+    """Read one file: the objects that are as `load` promises, and what is wrong with the others or with the file.
+
+    Of a file that is no YAML from some line on, the documents before that are read. Reading ends after `MAX_PROBLEMS`.
+    """
+    found: list[Raw] = []
+    problems: list[ManifestError] = []
+    try:
+        if file.stat().st_size > MAX_BYTES:
+            raise ManifestError(f"larger than {MAX_BYTES} bytes")
+        for obj in objects_and_errors(file.read_text()):
+            try:
+                if isinstance(obj, YamlError):
+                    raise obj
+                found.append(_checked(obj))
+            except (YamlError, ManifestError) as error:
+                problems.append(_named(file, error))
+                if len(problems) == MAX_PROBLEMS:
+                    break
+    except (UnicodeDecodeError, ManifestError, OSError) as error:
+        problems.append(_named(file, error))
+    return found, problems
+
+
+def _named(file: Path, error: Exception) -> ManifestError:
+    found = ManifestError(f"{file}: {getattr(error, 'strerror', None) or error}")
+    found.__cause__ = error
     return found
 
 
@@ -115,8 +142,11 @@ def _checked(obj: Any) -> Raw:
     return obj
 
 
-def _manifest_files(path: Path) -> Iterator[Path]:
-    if not path.is_dir():
-        yield path
-        return
-    yield from (file for file in sorted(path.iterdir()) if file.suffix in _SUFFIXES and file.is_file())
+def manifest_files(path: Path) -> list[Path]:
+    """Return the file, or the YAML and JSON files of the directory in name order. Raises ManifestError."""
+    try:
+        if not path.is_dir():
+            return [path]
+        return [file for file in sorted(path.iterdir()) if file.suffix in _SUFFIXES and file.is_file()]
+    except OSError as error:
+        raise ManifestError(f"{path}: {error.strerror}") from error

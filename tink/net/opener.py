@@ -1,4 +1,4 @@
-"""Handlers for `urllib.request`: logins in URLs, proxies by NO_PROXY, and careful redirects.
+"""Handlers for `urllib.request`: URLs as they are written, logins in them, proxies by NO_PROXY, and careful redirects.
 
 Standard library only: the container image of the action image2disk has a copy of this module.
 """
@@ -11,18 +11,18 @@ from typing import IO, Any
 from urllib.parse import urlsplit
 
 from tink.net.proxies import Proxies
-from tink.net.urls import without_login
+from tink.net.urls import as_written, without_login
 
 
-class Logins(urllib.request.BaseHandler):
-    """Sends the user and password of a URL by Basic (RFC 7617), and takes them out of the URL."""
+class UrlsAsWritten(urllib.request.BaseHandler):
+    """Requests a URL byte for byte, and sends its user and password by Basic (RFC 7617)."""
 
     handler_order = 100  # before the handler that writes the Host header
 
     def http_request(self, req: urllib.request.Request) -> urllib.request.Request:
-        """Return the request without a login in its URL. Raises ValueError."""
+        """Return the request without a login in its URL, which is as it was written but for that. Raises ValueError."""
         bare, authorization = without_login(req.full_url)
-        req.full_url = bare.partition("#")[0]
+        req.full_url = as_written(bare.partition("#")[0])
         if authorization and not req.has_header("Authorization"):
             req.add_unredirected_header("Authorization", authorization)
         return req
@@ -85,7 +85,7 @@ class Redirects(urllib.request.HTTPRedirectHandler):
 
 def handlers(proxies: Proxies) -> tuple[urllib.request.BaseHandler, ...]:
     """Return the handlers for `urllib.request.build_opener`."""
-    return Logins(), ThroughProxies(proxies), Redirects()
+    return UrlsAsWritten(), ThroughProxies(proxies), Redirects()
 
 
 def _origin(url: str) -> tuple[str, str]:

@@ -20,11 +20,12 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import IPv4Network, IPv6Network
+from types import MappingProxyType
 from typing import Any, cast
 
 import aiohttp
@@ -36,6 +37,7 @@ from yarl import URL
 
 from tink.net.proxies import Proxies, ProxyError
 from tink.net.special_addresses import LOOPBACK, UNSPECIFIED, Address, carried, parsed, special
+from tink.net.urls import as_written, without_login
 
 log = logging.getLogger(__name__)
 
@@ -148,11 +150,28 @@ async def through_proxies(request: aiohttp.ClientRequest, handler: aiohttp.Clien
     return await handler(request)
 
 
+def target(url: str, headers: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+    """Return aiohttp's arguments `url` and `headers` for a request of an absolute URL as it is written.
+
+    yarl alone would decode `%40` and the like. A user and password are sent as `without_login` gives them; aiohttp
+    alone would send them as Latin-1, or fail. Raises ValueError.
+    """
+    bare, login = without_login(url)
+    if login:
+        headers = {**headers, "Authorization": login}
+    known = URL(bare)  # yarl also encodes a host's name (IDNA)
+    written = URL(as_written(bare), encoded=True)
+    if known.host and known.raw_host != written.raw_host:
+        written = written.with_host(known.host)
+    return {"url": written, "headers": headers}
+
+
 def session(reach: Reach, *, trust_env: bool = False, **settings: Any) -> aiohttp.ClientSession:
     """An HTTP client that connects to nothing that `reach` refuses; `settings` are aiohttp's.
 
-    `trust_env`: whether proxies of the environment are used. A request that is refused raises an aiohttp.ClientError or
-    RefusedAddressError; `refusal` tells it from others.
+    URLs are requested as they are written if `target` gives them; those of redirects always are. `trust_env`: whether
+    proxies of the environment are used. A request that is refused raises an aiohttp.ClientError or RefusedAddressError;
+    `refusal` tells it from others.
     """
 
     def socket_for(addr_info: tuple[Any, ...]) -> socket.socket:
@@ -168,6 +187,11 @@ def session(reach: Reach, *, trust_env: bool = False, **settings: Any) -> aiohtt
         if attempts is not None:
             attempts.allowed.append(str(address[0]))
         return socket.socket(family, kind, protocol)
+
+    async def as_redirected(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> Any:
+        # `requote_redirect_url=False` leaves a Location as it came, also with blanks that a request line can't have.
+        request.url = URL(as_written(str(request.url)), encoded=True)
+        return await handler(request)
 
     async def with_refusals(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> Any:
         attempts = _Attempts()
@@ -194,7 +218,8 @@ def session(reach: Reach, *, trust_env: bool = False, **settings: Any) -> aiohtt
 
     return aiohttp.ClientSession(
         connector=_Connector(socket_for),
-        middlewares=(with_refusals, *((through_proxies,) if trust_env else ()), checked),
+        middlewares=(as_redirected, with_refusals, *((through_proxies,) if trust_env else ()), checked),
+        requote_redirect_url=False,
         cookie_jar=aiohttp.DummyCookieJar(),
         **settings,
     )

@@ -37,8 +37,8 @@ from tink.net.outbound import (
     WastefulAnswerError,
     refusal,
     session,
+    target,
 )
-from tink.net.urls import without_login
 
 READ_BYTES = 1 << 20
 """Bytes that are read, and written to disk, in one go; a download holds a few times as many in memory."""
@@ -205,8 +205,8 @@ class Upstream:
             sock_read=timeouts.silence,
         )
         try:
-            bare, headers = _with_login(url, _conditions(known))
-            response = await self._session.get(bare, headers=headers, max_redirects=MAX_REDIRECTS, timeout=limits)
+            asked = target(url, _conditions(known))
+            response = await self._session.get(**asked, max_redirects=MAX_REDIRECTS, timeout=limits)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise self._translated(url, error) from error
         async with response:
@@ -222,8 +222,7 @@ class Upstream:
         """
         try:
             async with asyncio.timeout(self._timeouts.sidecar):
-                bare, headers = _with_login(sidecar_url(url), {})
-                async with self._session.get(bare, headers=headers, max_redirects=MAX_REDIRECTS) as response:
+                async with self._session.get(**target(sidecar_url(url)), max_redirects=MAX_REDIRECTS) as response:
                     if 400 <= response.status < 500:
                         return b""
                     if response.status != 200:
@@ -280,15 +279,6 @@ class Upstream:
 def _strerror(error: aiohttp.ClientConnectorError) -> str:
     number = error.os_error.errno
     return os.strerror(number) if number else str(error.os_error)
-
-
-def _with_login(url: str, headers: dict[str, str]) -> tuple[str, dict[str, str]]:
-    """Return `url` without its login, and `headers` with it: aiohttp would send it as ISO 8859-1, curl sends UTF-8.
-
-    aiohttp drops the header on a redirect to another origin.
-    """
-    bare, authorization = without_login(url)
-    return bare, headers | ({"Authorization": authorization} if authorization else {})
 
 
 def _advice(refused: RefusedAddressError) -> str:

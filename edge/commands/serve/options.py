@@ -475,7 +475,12 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
     ),
     "client": (
         click.option("--kubeconfig", type=_PATH, default=None, help="The cluster's. Default: see above."),
-        click.option("--manifests", type=_PATH, default=None, help="Directory of manifests to apply at the start."),
+        click.option(
+            "--manifests",
+            type=_PATH,
+            default=None,
+            help="Directory of manifests to apply at the start; bad ones are logged and tried again.",
+        ),
     ),
     "process": (health_address, metrics_address, log_level, log_format),
 }

@@ -106,8 +106,11 @@ class BootScripts:
         return origin
 
     async def grub(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
-        """GET /grub/grub.cfg: what GRUB asks for that came by UEFI HTTP Boot; by the caller's address, or the same with
-        its own MAC in the name (`grub.cfg-01-<mac>`). It asks for its modules and fonts, too, and does without."""
+        """GET /grub/grub.cfg and the other names (`ipxe.grub`): the script for a GRUB that came by UEFI HTTP Boot.
+
+        The machine is known by its address, and a MAC in the path must be its own. GRUB asks for its modules and fonts,
+        too, and does without.
+        """
         named = machine_of(route.name)
         if named is None:
             # An empty list is what it does without; for one that is missing it shows an error.
@@ -115,11 +118,11 @@ class BootScripts:
         mac, context = caller.mac, self._context
         if mac is None:
             return context.refuse_caller(caller, "grub.cfg", step=Step.SCRIPT)
-        if named and named != mac:
-            machine = context.inventory.by_mac(named)
+        for other in {named, route.who} - {"", mac}:
+            machine = context.inventory.by_mac(other)
             if machine is None or not caller.is_from(machine):
                 return text("this script is served to its own machine only", status=403)
-            mac = named
+        mac = named or route.who or mac
         if context.inventory.by_mac(mac) is None and not context.policy.decide(None).allowed:
             return _script(self._scripts.why(mac, context.policy.decide(None).reason, Dialect.GRUB))
         if route.name == WHY:

@@ -541,10 +541,10 @@ async def test_credentials_do_not_follow_a_redirect_to_another_host(fake, elsewh
     _, _, path, _ = fake.image()
     demand(fake, 'Basic realm="r"', BASIC)
     elsewhere.paths["/storage"] = fake.paths[path]
-    fake.paths[path] = (307, {"Location": f"http://{elsewhere.host}/storage?sig=1"}, b"")
+    fake.paths[path] = (307, {"Location": f"http://{elsewhere.host}/storage?sig=%2F%2b+&n=a b"}, b"")
     await pull(logged_in(fake, make_store), f"{fake.host}/x:1")
     [(requested, headers)] = elsewhere.requests
-    assert requested == "/storage?sig=1"
+    assert requested == "/storage?sig=%2F%2b+&n=a%20b"
     assert "Authorization" not in headers
 
 

@@ -65,14 +65,14 @@ class Upstream:
         self.headers_gate.set()
         self.requests: list[web.Request] = []
         self.whole = self.unchanged = 0
-        self.sidecars = 0
+        self.sidecar_paths: list[str] = []
         self.sent = 0
         self.url = ""
         self.downloads: Callable[[], Sequence[Progress]] = tuple
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         if request.path.endswith(".sha256"):
-            self.sidecars += 1
+            self.sidecar_paths.append(request.raw_path)
             if self.mode == "sidecar silent":
                 await for_ever()
             if self.mode == "sidecar breaks" and request.transport is not None:

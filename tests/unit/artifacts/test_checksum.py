@@ -129,7 +129,7 @@ async def test_right_kernel_boots_and_a_checksum_that_is_none_is_the_osies_fault
     pin = digest(upstream.content)
     assert await fetch(cache, upstream.url, pin.upper()) == (Source.UPSTREAM, upstream.content)
     assert await fetch(cache, upstream.url, pin) == (Source.CACHE, upstream.content)
-    assert (len(upstream.requests), upstream.sidecars) == (1, 0)
+    assert (len(upstream.requests), len(upstream.sidecar_paths)) == (1, 0)
     upstream.mode = "503"  # and a failed upstream is no wrong file
     with pytest.raises(UpstreamError):
         await cache.open(upstream.url, sha256=HEX)
@@ -244,7 +244,7 @@ async def test_kernel_is_compared_with_the_checksum_beside_it(cache, upstream, f
     upstream.sidecar = f"{digest(upstream.content)}  kernel\n".encode()
     assert (await fetch(cache, upstream.url))[1] == upstream.content
     assert await fetch(cache, upstream.url) == (Source.CACHE, upstream.content)
-    assert upstream.sidecars == 2
+    assert len(upstream.sidecar_paths) == 2
 
 
 async def test_wrong_new_kernel_leaves_the_old_one_and_is_not_tried_on_machines_again_and_again(

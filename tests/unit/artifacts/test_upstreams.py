@@ -6,6 +6,7 @@ import gzip
 import logging
 import socket
 import ssl
+from base64 import b64encode
 from contextlib import asynccontextmanager
 
 import pytest
@@ -284,14 +285,14 @@ async def test_url_that_cannot_be_fetched_is_the_osies_fault(cache, url):
 
 async def test_redirect_is_followed_and_password_stays_with_its_host(cache, upstream, caplog, directory):
     caplog.set_level(logging.DEBUG)
-    with_password = upstream.url.replace("http://", "http://user:hunter2@").replace("127.0.0.1", "localhost")
+    with_password = upstream.url.replace("http://", "http://%C3%BC%40:hunter2%2F€@").replace("127.0.0.1", "localhost")
 
     async def redirect(_request):
         return web.Response(status=302, headers={"Location": upstream.url + "-there"})
 
     upstream.answers = [redirect]
     assert await fetch(cache, with_password) == (Source.UPSTREAM, upstream.content)
-    assert upstream.requests[0].headers["Authorization"].startswith("Basic ")
+    assert upstream.requests[0].headers["Authorization"] == "Basic " + b64encode("ü@:hunter2/€".encode()).decode()
     assert "Authorization" not in upstream.requests[1].headers
     for path in directory.iterdir():
         assert path.name == ".lock" or path.stat().st_mode & 0o077 == 0
@@ -310,6 +311,40 @@ async def test_login_of_a_url_is_sent_for_the_file_and_its_checksum_as_curl_send
     upstream.mode = "401"
     with pytest.raises(UpstreamError, match=r"/kernel\?…: 401 Unauthorized$"):
         await fetch(cache, url.replace("?", "?x&"))
+
+
+AS_WRITTEN = {
+    "/a%2Fb%2Bc%40d%3Ae+f%20g": "/a%2Fb%2Bc%40d%3Ae+f%20g",
+    "/k?Credential=A%2F1%2Fs3&sig=a%2Bb%3D+c;d&e=%7e%2f": "/k?Credential=A%2F1%2Fs3&sig=a%2Bb%3D+c;d&e=%7e%2f",
+    "/k?sig=[x]'(y)*!,$": "/k?sig=[x]'(y)*!,$",
+    "/my kernel/é?q=ü|": "/my%20kernel/%C3%A9?q=%C3%BC%7C",
+    "/100%.img?x=5%zz#part": "/100%25.img?x=5%25zz",
+}
+"""Paths and queries of URLs, and the request line's target: RFC 3986 section 6.2.2.2."""
+
+
+@pytest.mark.parametrize(("written", "sent"), AS_WRITTEN.items())
+@pytest.mark.parametrize("how", ["own", "proxy", "redirect", "relative redirect"])
+async def test_url_is_requested_byte_for_byte(cache, upstream, written, sent, how, monkeypatch):
+    async def redirect(_request):
+        return web.Response(status=307, headers={"Location": written if how.startswith("rel") else root + written})
+
+    root = upstream.url.removesuffix("/kernel")
+    if how == "proxy":
+        monkeypatch.setenv("http_proxy", root)
+        root = "http://upstream.example"
+    if how.endswith("redirect"):
+        upstream.answers = [redirect]
+    assert (await fetch(cache, upstream.url if upstream.answers else root + written))[1] == upstream.content
+    assert upstream.requests[-1].raw_path.removeprefix("http://upstream.example") == sent
+
+
+async def test_checksum_file_is_requested_beside_the_url_as_written_and_another_spelling_is_another_file(
+    cache, upstream
+):
+    for path in ("/a%2Fb?sig=%2B", "/a/b?sig=%2B", "/a%2Fb?sig=+"):
+        assert (await fetch(cache, upstream.url.replace("/kernel", path)))[0] is Source.UPSTREAM
+    assert upstream.sidecar_paths == ["/a%2Fb.sha256?sig=%2B", "/a/b.sha256?sig=%2B", "/a%2Fb.sha256?sig=+"]
 
 
 async def test_edge_behind_a_proxy_fetches_through_it_but_not_what_is_near(cache, monkeypatch):

@@ -417,6 +417,7 @@ class Upstream:
         self.breaks, self.status, self.tag = 0, 200, '"v1"'
         self.asked: list[str] = []
         self.logins: list[str | None] = []
+        self.paths: list[str] = []
         upstream = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -433,6 +434,7 @@ class Upstream:
     def answer(self, request: BaseHTTPRequestHandler) -> None:
         wanted = request.headers.get("Range", "") if request.headers.get("If-Range") == self.tag else ""
         self.logins.append(request.headers.get("Authorization"))
+        self.paths.append(request.path)
         self.asked.append(wanted or f"all{' unless ' + one if (one := request.headers.get('If-None-Match')) else ''}")
         if self.status != 200 or request.headers.get("If-None-Match") == self.tag:
             request.send_response(self.status if self.status != 200 else 304)
@@ -461,6 +463,12 @@ def upstream():
         made.server.shutdown()
         made.thread.join()
         made.server.server_close()
+
+
+def test_url_is_requested_byte_for_byte_but_for_what_no_url_may_have(upstream, tmp_path):
+    for path in ("/a%2Fb%40?sig=%2B%2f+", "/my kernel/é"):
+        fetch(upstream.url.replace("/kernel", path), tmp_path, quiet)
+    assert upstream.paths == ["/a%2Fb%40?sig=%2B%2f+", "/my%20kernel/%C3%A9"]
 
 
 def test_download_that_breaks_goes_on_where_it_was(upstream, tmp_path):

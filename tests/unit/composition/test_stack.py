@@ -144,6 +144,22 @@ async def test_machines_are_heard_only_when_it_is_known_which_there_are(
     assert known == [1], "a machine that boots while the edge restarts would be told that it is not registered"
 
 
+async def test_bad_manifest_keeps_no_machine_from_being_served_and_is_named_by_readyz(
+    make: Make, tmp_path: Path
+) -> None:
+    directory = tmp_path / "objects"
+    directory.mkdir()
+    (directory / "a.json").write_text('{"half": ')
+    (directory / "b.json").write_text(json.dumps(hardware(1)))
+    stack = make(Service.APISERVER, Service.HTTP, manifests=directory)
+    await stack.start()
+    assert len(stack.inventory) == 1
+    assert f"1 of --manifests not applied, and tried again: {directory}/a.json" in stack.readiness.text
+    assert not stack.readiness.problem
+    (directory / "a.json").unlink()
+    await until(lambda: "a.json" not in stack.readiness.text)
+
+
 async def test_cluster_that_is_not_named_or_has_no_crds_is_said_to_lack_them(
     make: Make, bare: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -555,7 +571,8 @@ tinkedge_artifact_stored_bytes tinkedge_artifact_stored_files
 tinkedge_api_known_timestamp_seconds tinkedge_build_info tinkedge_certificate_expiration_timestamp_seconds
 tinkedge_checkpoint_failing tinkedge_checkpoint_size_bytes tinkedge_datagrams_lost_total
 tinkedge_informer_behind_seconds tinkedge_informer_objects tinkedge_informer_synced
-tinkedge_journey_events_total tinkedge_journey_kept_bytes tinkedge_machines tinkedge_network_carrier
+tinkedge_journey_events_total tinkedge_journey_kept_bytes tinkedge_machines tinkedge_manifests_refused
+tinkedge_network_carrier
 tinkedge_boot_step_duration_seconds tinkedge_provision_duration_seconds tinkedge_traces_boots_total
 tinkedge_peer_events_total tinkedge_peer_event_batch_failures_total
 tinkedge_network_ready tinkedge_peer_living tinkedge_peer_lookups_total tinkedge_peer_refused_total

@@ -215,14 +215,25 @@ async def test_new_ipxe_is_shown_the_way_to_its_script(rack, path):
 async def test_grub_that_came_by_http_gets_the_script_of_the_machine_that_asks_and_no_other(two):
     length = (await two.ask("/grub/grub.cfg", method="HEAD")).headers["Content-Length"]
     assert two.lines() == []  # GRUB asks for the length first
-    for path in ("/grub/grub.cfg", f"/grub/grub.cfg-01-{DASHED}", "//grub//grub.cfg"):
+    paths = [
+        "/grub/grub.cfg",
+        f"/grub/grub.cfg-01-{DASHED}",
+        "//grub//grub.cfg",
+        "/grub.cfg",
+        "/EFI/BOOT/grub.cfg-0A00",
+    ]
+    paths += [f"/ipxe/binary/{MAC}//grub.cfg", f"/ipxe/binary/{DASHED}/grub.cfg-01-{DASHED}", "/ipxe/binary/grub.cfg-0"]
+    for path in paths:
         reply = await two.ask(path)
         assert (reply.status, reply.headers["Cache-Control"], len(reply.body)) == (200, "no-store", int(length))
         assert "if linux '(http,127.0.0.1:7080)/osie/lab/kernel' " in reply.text
         assert "(tftp," not in reply.text
-    assert two.lines() == [(Step.SCRIPT, Outcome.OK, "script sent: OSIE default/lab")] * 3
+    assert two.lines() == [(Step.SCRIPT, Outcome.OK, "script sent: OSIE default/lab")] * len(paths)
     assert f"'worker_id={OTHER_MAC}'" in (await two.ask("/grub/grub.cfg", ip=OTHER_IP)).text
-    assert (await two.ask(f"/grub/grub.cfg-01-{DASHED}", ip=OTHER_IP)).status == 403
+    for path in (f"/grub/grub.cfg-01-{DASHED}", f"/EFI/BOOT/grub.cfg-{MAC}", f"/ipxe/binary/{MAC}/grub.cfg"):
+        assert (await two.ask(path, ip=OTHER_IP)).status == 403
+    own = OTHER_MAC.replace(":", "-")
+    assert (await two.ask(f"/ipxe/binary/{MAC}/grub.cfg-01-{own}", ip=OTHER_IP)).status == 403
     assert (await two.ask("/grub/grub.cfg", ip=UNKNOWN_IP)).status in (403, 404)
 
 
@@ -235,9 +246,7 @@ async def test_grub_shows_why_its_machine_may_not_netboot_and_why_its_kernel_did
     assert "404" in (await rack.ask("/grub/why.cfg")).text
 
 
-@pytest.mark.parametrize(
-    "name", ["x86_64-efi/command.lst", "fonts/unicode.pf2", "grub.cfg-0A000001", "x86_64-efi/http.mod"]
-)
+@pytest.mark.parametrize("name", ["x86_64-efi/command.lst", "fonts/unicode.pf2", "grub.cfg-x", "x86_64-efi/http.mod"])
 async def test_what_grub_asks_for_and_does_without_is_no_event(rack, name):
     rack.register()
     reply = await rack.ask(f"/grub/{name}")

@@ -89,12 +89,22 @@ async def test_a_hardware_of_the_same_name_in_another_namespace_is_another_machi
 async def test_own_name_and_macs_of_all_interfaces_lead_to_oneself_in_every_room(machines):
     second = "52:54:00:00:00:0b"
     machines.inventory.apply(hardware("m1", MAC, IP, interfaces={MAC: {"dhcp": {"ip": IP}}, second: {}}))
-    for who in ("m1", MAC, MAC.upper(), MAC.replace(":", "-"), MAC.replace(":", "%3A"), second):
+    digits = MAC.replace(":", "")
+    written = (MAC.upper(), MAC.replace(":", "-"), MAC.replace(":", "%3A"), MAC.replace(":", "."), digits)
+    for who in ("m1", MAC, second, *written, f"{digits[:4]}.{digits[4:8]}.{digits[8:]}"):
         for path in (f"/nocloud/{who}/user-data", f"/machine/{who}/latest/user-data"):
             for headers in ({}, {"X_Anything": "slow"}):
                 assert (await machines.ask(path, **headers)).text == "secret-of-m1"
         assert (await machines.ask(f"/machine/{who}/metadata")).status == 200
         assert (await machines.ask(f"/phone-home/{who}", method="POST", data={"hostname": "h"})).status == 200
+
+
+@pytest.mark.parametrize("name", ["525400aabbcc", "52-54-00-aa-bb-cc"])
+async def test_hardware_that_is_named_by_another_mac_is_known_by_its_name(machines, name):
+    machines.inventory.remove(hardware("m1", MAC, IP))
+    machines.inventory.apply(hardware(name, MAC, IP))
+    for headers in ({}, {"X_Anything": "slow"}):
+        assert (await machines.ask(f"/nocloud/{name}/user-data", **headers)).text == f"secret-of-{name}"
 
 
 # --- ways in: headers and request lines -----------------------------------------------------------------------------

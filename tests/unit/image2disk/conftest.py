@@ -27,7 +27,7 @@ class Site:
 
     `cuts` are the numbers of bytes after which the connection of each answer is cut (None: not at all). `redirect` is
     the target of a redirect of all requests, with an endless body, and `redirect_once` that of the next one.
-    `headers` are further ones of the files.
+    `headers` are further ones of the files. `paths` are the targets of the request lines.
     """
 
     url: str = ""
@@ -43,6 +43,7 @@ class Site:
     retry_after: str = ""
     change: tuple[int, bytes, str] | None = None
     asked: list[dict[str, str]] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
     token: str = ""
     redirect: str = ""
     redirect_once: str = ""
@@ -59,6 +60,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         site = self.site
         site.asked.append(dict(self.headers))
+        site.paths.append(self.path)
         if site.change is not None and len(site.asked) == site.change[0]:
             _, site.content, site.etag = site.change
         if statuses := site.busy.get(self.path.partition("?")[0], site.before):
@@ -70,7 +72,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Content-Length", "0")
             self.end_headers()
             return None
-        if site.redirect and self.path != site.redirect:
+        if site.redirect and not site.redirect.endswith(self.path):
             return self._send_on()
         content, kind = site.files.get(self.path.partition("?")[0], (site.content, "application/octet-stream"))
         if site.token and self.path.startswith("/v2/") and self.headers.get("Authorization") != f"Bearer {site.token}":

@@ -1,5 +1,6 @@
 """Images over HTTP, whole or compressed, from servers that break off or change their files: never a wrong byte."""
 
+import base64
 import bz2
 import gzip
 import hashlib
@@ -126,6 +127,29 @@ def test_body_of_a_redirect_is_not_read(site, target, content):
     site.redirect = "/here"
     target.copy(f"{site.url}/x.img")
     assert target.content[:LENGTH] == content
+
+
+@pytest.mark.parametrize(
+    ("written", "sent"),
+    [
+        ("/a%2Fb%40c+d?sig=%2B%2f+;x=[1]&y=%7e", "/a%2Fb%40c+d?sig=%2B%2f+;x=[1]&y=%7e"),
+        ("/my disk/é?q=5%", "/my%20disk/%C3%A9?q=5%25"),
+    ],
+)
+def test_url_and_redirect_are_requested_byte_for_byte_with_the_login(site, target, content, written, sent):
+    for path, site.redirect in ((written, ""), ("/x.img", sent)):
+        target.copy(site.url.replace("//", "//me%40%C3%BC:p%2Fw@") + path)
+    assert site.paths == [sent, "/x.img", sent]
+    login = "Basic " + base64.b64encode("me@ü:p/w".encode()).decode()
+    assert [asked["Authorization"] for asked in site.asked] == [login] * 3
+
+
+def test_login_is_for_its_own_server_and_neither_it_nor_a_signature_stands_in_messages(site, content, fails):
+    site.redirect = site.url.replace("127.0.0.1", "localhost") + "/there"
+    site.url = site.url.replace("//", "//me:secret@")
+    error = fails("ChecksumMismatch|not 0000", path="/x.img?sig=secret", IMG_SHA256="0" * 64)
+    assert "secret" not in str(error)
+    assert ["Authorization" in asked for asked in site.asked] == [True, False]
 
 
 # --- attempts --------------------------------------------------------------------------------------------------------

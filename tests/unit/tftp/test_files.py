@@ -21,7 +21,7 @@ from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
 from edge.machines import DhcpMode, Inventory, MachineScripts, NetbootPolicy, OsieFiles
 from edge.tftp import BootFiles, mapped, packets
-from edge.tftp.files import MAX_FAILURES, mac_of
+from edge.tftp.files import MAX_FAILURES
 from edge.tftp.packets import ErrorCode
 from edge.tftp.source import Refusal, TftpFile, TftpRequest
 from ipxe.binaries import BootBinaries
@@ -232,7 +232,7 @@ async def test_names_that_climb_out_are_access_violations(edge, name):
 
 HABITS = [
     "pxelinux.cfg/default", "pxelinux.cfg/0A000032", "/boot/pxelinux.cfg/C0A80001", f"{MAC}/pxelinux.cfg/default",
-    "boot.scr", "0A000032.img", "grub/grub.cfg-0A000001", "grub.cfg-01-52-54-00-12-34-56", "revocations_sku.efi",
+    "boot.scr", "0A000032.img", "menus/grub.cfg-0A000001", "EFI/redhat/x86_64-efi/tftp.mod", "revocations_sku.efi",
     "revocations_sbat.efi", "shim_certificate_0.efi", "/grub/x86_64-efi/command.lst", "/grub/x86_64-efi/http.mod",
 ]  # fmt: skip
 """What boot loaders ask for in vain."""
@@ -267,7 +267,25 @@ async def test_ipxe_without_http_gets_its_script_with_tftp_urls(edge, name):
     assert (step, outcome, message) == (Step.SCRIPT, Outcome.OK, "script sent: OSIE default/lab")
 
 
-@pytest.mark.parametrize("name", ["grub/grub.cfg", "/grub/grub.cfg", "grub/grub.cfg-01-52-54-00-12-34-56"])
+GRUB_DIRECTORIES = [
+    "grub/",
+    "/grub/",
+    "",
+    "/",
+    f"{MAC}/",
+    f"{MAC}//EFI/redhat/",
+    "EFI/BOOT/",
+    "/EFI/sles/",
+    "boot/grub2/",
+]
+GRUB_DIRECTORIES += ["boot/grub/x86_64-efi/", "boot/efi/EFI/centos/"]
+GRUB_NAMES = ["", "-01-52-54-00-12-34-56", "-52-54-00-12-34-56", "-01-52:54:00:12:34:56", "-0A000032", "-0A00", "-0"]
+GRUB_NAMES += ["-7726a678-7fc0-4853-a4f6-c85ac36a120a", "-2001:db8:77::50"]
+
+
+@pytest.mark.parametrize(
+    "name", [f"{each}grub.cfg" for each in GRUB_DIRECTORIES] + [f"EFI/BOOT/grub.cfg{each}" for each in GRUB_NAMES]
+)
 async def test_grub_gets_the_script_of_the_machine_that_asks(edge, name):
     text = await edge.text(name)
     assert "if linux '(tftp,10.0.0.1)/osie/lab/kernel' " in text
@@ -280,9 +298,11 @@ async def test_grub_gets_the_script_of_the_machine_that_asks(edge, name):
     ("own", "anyones"),
     [
         ("grub/grub.cfg-01-52-54-00-12-34-56", ["grub/grub.cfg", "grub/why.cfg"]),
+        ("EFI/BOOT/grub.cfg-52:54:00:12:34:56", ["grub.cfg", "EFI/BOOT/grub.cfg-0A000032"]),
+        (f"{MAC}/EFI/BOOT/grub.cfg", ["EFI/BOOT/grub.cfg"]),
         ("pxelinux.cfg/01-52-54-00-12-34-56", ["boot.scr.uimg"]),
     ],
-    ids=["GRUB", "U-Boot"],
+    ids=["GRUB", "GRUB of RHEL", "in its directory", "U-Boot"],
 )
 async def test_boot_loader_is_given_no_other_machines_script(edge, own, anyones):
     refusal = await edge.refused(own, OTHER_IP)
@@ -309,6 +329,15 @@ async def test_operators_own_grub_cfg_is_served_instead_of_ours(edge):
     write(edge.extra, {"grub/grub.cfg": "set mine=1"})
     assert await edge.text("grub/grub.cfg") == "set mine=1"
     assert (await edge.refused("grub/grub.cfg", LOCKED_IP)).code is ErrorCode.ACCESS_VIOLATION
+    write(
+        edge.extra, {"EFI/BOOT/grub.cfg": "set mine=2", f"EFI/redhat/grub.cfg-01-{MAC.replace(':', '-')}": "set mine=3"}
+    )
+    for earlier in ("01-52-54-00-12-34-56", "0A000032", "0"):
+        assert (await edge.refused(f"EFI/BOOT/grub.cfg-{earlier}")).expected, "GRUB asks for the operator's last"
+    assert await edge.text("EFI/BOOT/grub.cfg") == "set mine=2"
+    write(edge.extra, {"52-54-00-12-34-56/grub.cfg": "set mine=4"})
+    assert (await edge.refused("52-54-00-12-34-56/grub.cfg-0A000032")).expected
+    assert await edge.text("EFI/redhat/grub.cfg-01-52-54-00-12-34-56") == "set mine=3"
 
 
 @pytest.mark.parametrize("name", ["", "/", f"{MAC}/"])
@@ -716,9 +745,3 @@ async def test_no_name_raises_or_reaches_another_file(edge, name):
     else:
         assert answer.message.isprintable()
         assert len(answer.message) < 200
-
-
-def test_mac_addresses_in_names_are_told_from_other_directories():
-    assert mac_of("52.54.00.12.34.56") == MAC
-    for segment in ("525400-12-34-56", "52:54-00:12:34:56", "5254001234567", "", "zz:54:00:12:34:56"):
-        assert mac_of(segment) is None

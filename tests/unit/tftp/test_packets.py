@@ -38,6 +38,8 @@ def test_the_requests_of_real_clients_are_understood():
     assert packets.parse_request(rrq("f", "octet", "blksize", "1432", "tsize", "0")).options["blksize"] == "1432"
     assert packets.parse_request(rrq("f", "octet", "tsize", "0", "blksize", "512", "timeout", "6")).name == "f"
     assert packets.parse_request(rrq("f", "octet")).options == {}
+    asked = b"\0\1snponly.efi\xff\0octet\0tsize\x000\0"
+    assert (packets.parse_request(asked).name, packets.parse_request(asked).options) == ("snponly.efi", {"tsize": "0"})
     assert packets.parse_request(rrq("f", "NetASCII")).netascii
     # a ROM that fills its request with NULs
     assert packets.parse_request(rrq("f", "octet", "tsize", "0") + bytes(20)).options == {"tsize": "0"}

@@ -30,7 +30,7 @@ from tink.agent.images.connection import TIMEOUT_SECONDS, Connection, LowSpeedLi
 from tink.agent.model import ActionError, AgentError, Reason
 from tink.limits.backoff import Backoff
 from tink.net.proxies import NONE, Proxies, ProxyError
-from tink.net.urls import redacted, shown, without_login
+from tink.net.urls import as_written, redacted, shown, without_login
 from tink.printable import printable
 from tink.registry import (
     MANIFEST_LIMIT_BYTES,
@@ -290,7 +290,7 @@ class Session:
             location = response.getheader("Location", "")
             self.close()
             try:
-                target = urllib.parse.urljoin(url, location)
+                target = urllib.parse.urljoin(url, as_written(location, "latin-1"))  # http.client decodes so
             except ValueError as error:
                 raise RegistryError(f"it redirects to {shown(location)}, which is no URL") from error
             if not self._insecure and not target.startswith("https://"):
@@ -304,7 +304,7 @@ class Session:
         if parts.netloc.rpartition("@")[0]:  # of a redirect: Docker sends it as Basic, too
             url, login = without_login(url)
             parts, headers = _split(url), {"Authorization": login, **headers}
-        target = parts.path + (f"?{parts.query}" if parts.query else "")
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         if self._connected_to != (parts.scheme, parts.netloc):
             self.close()
         kept = self._connection is not None
