@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Builds the example action images as OCI layouts, one per image, from programs that this Debian system has:
-# busybox-static, zstd and Python. No network, no daemon, no base image.
+# busybox-static, Python and libzstd. No network, no daemon, no base image.
 #
 #   build.sh OUT_DIR [ARCH]    makes OUT_DIR/{image2disk,inspect,reboot,writefile}, each with the tag 1
 #
 # For another processor (ARCH arm64 or amd64) the same programs are those of Debian's packages for it, by mmdebstrap and
 # this host's mirror; none of them is run here.
-# Needs: umoci, busybox-static, zstd, python3 (Debian packages of these names). push.sh brings the result to a registry.
+# Needs: umoci, busybox-static, libzstd1, python3 (Debian packages of these names). push.sh brings the result to a registry.
 set -euo pipefail
 
 [ $# -ge 1 ] && [ $# -le 2 ] || { echo "usage: $0 OUT_DIR [ARCH]" >&2; exit 2; }
@@ -19,8 +19,8 @@ case $arch in
     *) [ "$arch" = "$own" ] || { echo "$0: $arch is neither amd64 nor arm64" >&2; exit 2; } ;;
 esac
 here=$(cd "$(dirname "$0")" && pwd)
-for program in umoci busybox zstd ldd; do
-    command -v "$program" >/dev/null || { echo "$0: $program is not installed (apt-get install umoci busybox-static zstd python3)" >&2; exit 1; }
+for program in umoci busybox ldd; do
+    command -v "$program" >/dev/null || { echo "$0: $program is not installed (apt-get install umoci busybox-static python3)" >&2; exit 1; }
 done
 # Debian's own, whatever else is first in PATH: its files are where those of its packages are.
 python=/usr/bin/python3
@@ -42,7 +42,7 @@ if [ "$arch" != "$own" ]; then
     mirrors=$(debian_sources "$suite")
     [ -n "$mirrors" ] || { echo "$0: apt knows no Debian $suite mirror" >&2; exit 1; }
     foreign=$work/foreign
-    echo "$mirrors" | mmdebstrap --quiet --mode=root --variant=extract --include=busybox-static,zstd,python3 \
+    echo "$mirrors" | mmdebstrap --quiet --mode=root --variant=extract --include=busybox-static,libzstd1,python3 \
         --architectures="$arch" --skip=check/qemu --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr \
         --aptopt='Acquire::Languages "none"' --aptopt='APT::Install-Recommends "false"' "$suite" "$foreign" - >&2
     busybox=$foreign/usr/bin/busybox
@@ -92,7 +92,7 @@ add_foreign_program() {
     cp -L "$foreign/usr/bin/$2" "$1/bin/$2"
     mkdir -p "$1/$(dirname "$loader")" "$1/lib/$machine-linux-gnu"
     cp -L "$foreign/$loader" "$1/$loader"
-    for library in c m z lzma lz4 zstd gcc_s stdc++ bz2 crypto expat ssl; do
+    for library in c m z lzma zstd ffi gcc_s stdc++ bz2 crypto expat ssl; do
         for file in "$foreign/usr/lib/$machine-linux-gnu/lib$library".so.[0-9] \
             "$foreign/usr/lib/$machine-linux-gnu/lib$library".so.[0-9].[0-9]; do
             [ ! -e "$file" ] || cp -L "$file" "$1/lib/$machine-linux-gnu/"
@@ -101,8 +101,8 @@ add_foreign_program() {
 }
 
 # Python, and of its library what image2disk needs: 54 MB would be on their way to each machine otherwise.
-modules='collections email encodings http importlib json re urllib'
-extensions='_bz2 _contextvars _hashlib _json _lzma _queue _ssl _typing mmap'
+modules='collections ctypes email encodings http importlib json re urllib'
+extensions='_bz2 _contextvars _ctypes _hashlib _json _lzma _queue _ssl _typing mmap'
 add_python() {
     root_of_image=$1 of=''
     [ "$arch" = "$own" ] || of=$foreign
@@ -121,8 +121,12 @@ add_python() {
     done
     if [ "$arch" = "$own" ]; then
         add_libraries "$root_of_image" "$to/lib-dynload"/*.so
-        # glibc loads it when a thread ends, and ends the process where it can't.
-        add_library "$root_of_image" "$(ldconfig -p | sed -n 's/.*libgcc_s\.so\.1.* => //p' | head -n 1)"
+        # glibc loads libgcc_s when a thread ends, and ends the process where it can't. image2disk loads libzstd itself.
+        for soname in libgcc_s libzstd; do
+            file=$(ldconfig -p | sed -n "s/.*$soname\.so\.1 .* => //p" | head -n 1)
+            [ -n "$file" ] || { echo "$0: $soname.so.1 is not installed (apt-get install libgcc-s1 libzstd1)" >&2; exit 1; }
+            add_library "$root_of_image" "$file"
+        done
     fi
     rm -rf "$to"/*/__pycache__ "$to"/*/*/__pycache__
     # Of what has none of this host's authorities no https is read without IMG_SHA256.
@@ -144,7 +148,6 @@ build() {
     rm -rf "$layout" "${work:?}/${name:?}"
     cp -a "$root" "$work/$name"
     if [ "$name" = image2disk ]; then
-        add_program "$work/$name" zstd
         add_python "$work/$name"
     else
         install -m 0755 "$here/$name/$name.sh" "$work/$name/bin/$name"

@@ -47,7 +47,8 @@ def _copy() -> None:
     if not is_read:
         _say("the kernel did not read the new partition table; a reboot does")
     seconds = time.monotonic() - began
-    _say(f"{size} bytes written to {settings.disk} in {seconds:.0f} s, SHA-256 of the download {sha256}")
+    zeroed = f", {disk.zeroed} of them zeros by the disk itself" if disk.zeroed else ""
+    _say(f"{size} bytes written to {settings.disk} in {seconds:.0f} s{zeroed}, SHA-256 of the download {sha256}")
 
 
 def _say(line: str, to: TextIO = sys.stdout) -> None:

@@ -102,6 +102,7 @@ class Copying:
         chunks, beginning = _looked_at(chunks, len(MAGIC))
         if not beginning:
             raise ActionError("DownloadFailed", f"{self._settings.url}: is empty")
+        self._disk.clears = self._settings.clears
         if self._settings.format == "qcow2" or (self._settings.format == "auto" and beginning == MAGIC):
             image = Qcow2(self._settings.url, self._disk)
             image.write(chunks)

@@ -14,9 +14,12 @@ from email.utils import formatdate
 from types import SimpleNamespace
 
 import pytest
+from image2disk.disk import HEAD_BYTES, TAIL_BYTES
 from image2disk.download import Download
 from image2disk.errors import ActionError
 from image2disk.web import LimitedReader, Web
+
+from tests.unit.image2disk.conftest import OLD, SIZE, header, zstd_frame
 
 LENGTH = 5_000_003
 
@@ -240,11 +243,11 @@ def test_time_that_the_head_of_an_answer_takes_counts(target, content, fails):
 PACKERS = {"gz": gzip.compress, "xz": lzma.compress, "bz2": bz2.compress}
 
 
-@pytest.mark.parametrize("ending", PACKERS)
+@pytest.mark.parametrize("ending", [*PACKERS, "zst"])
 def test_streams_in_a_row_are_one_image_wherever_the_download_breaks_off(site, target, random_bytes, ending):
     site.cuts = [100, 600_000, 5]
     parts = [random_bytes(700_001), bytes(9_000_000), random_bytes(300)]
-    pack = PACKERS[ending]
+    pack = PACKERS.get(ending, lambda part: zstd_frame(part) + b"\x50\x2a\x4d\x18\3\0\0\0abc")  # a skippable frame
     site.content = pack(parts[0]) + pack(parts[1]) + pack(parts[2]) + bytes(8 if ending != "bz2" else 0)
     size, _ = target.copy(f"{site.url}/x.img.{ending}?y=.zst", COMPRESSED="true")
     whole = b"".join(parts)
@@ -264,6 +267,21 @@ def test_compressed_file_that_wants_a_larger_window_is_refused(site, fails):
     filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 192 << 20, "mode": lzma.MODE_FAST, "mf": lzma.MF_HC3}]
     site.content = lzma.compress(b"x", lzma.FORMAT_XZ, filters=filters)  # its header alone names the size
     assert fails("Memory usage limit", "/x.img.xz", COMPRESSED="true").reason == "DecompressFailed"
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (zstd_frame(b"x" * 300_000)[:-20], "ends in the middle"),
+        (zstd_frame(b"x")[:6] + b"\7" * 40, "Data corruption"),
+        (zstd_frame(b"x", window_log=28), "requires too much memory"),
+        (b"no such thing" * 100, "Unknown frame"),
+    ],
+    ids=("cut off", "damaged", "larger window", "not zstd"),
+)
+def test_zstd_that_cannot_be_read_is_refused(site, fails, bad, words):
+    site.content = bad
+    assert fails(words, "/x.img.zst", COMPRESSED="true").reason == "DecompressFailed"
 
 
 @pytest.mark.parametrize(("ending", "name"), [("gz", "gzip"), ("xz", "xz"), ("bz2", "bzip2"), ("zst", "zstd")])
@@ -286,19 +304,41 @@ def test_compressed_image_is_not_written_as_it_is_but_where_that_is_wanted(
 @pytest.mark.parametrize("most", [None, 70_001])
 def test_small_pieces_become_large_aligned_writes_and_short_writes_are_gone_on_with(target, monkeypatch, most):
     written = []
-    real = os.pwritev
+    real = os.pwrite
 
-    def pwritev(fd, parts, at):
-        written.append((at, sum(map(len, parts))))
-        return real(fd, [parts[0][:most]] if most else parts, at)
+    def pwrite(fd, part, at):
+        written.append((at, len(part)))
+        return real(target.fd, part[:most], at)
 
-    monkeypatch.setattr(os, "pwritev", pwritev)
+    monkeypatch.setattr(os, "pwrite", pwrite)
     piece = os.urandom(100_000)
     for number in range(100):
         target.disk.write(number * len(piece), piece)
     target.disk.flush()
-    assert most or written == [(0, 4 << 20), (4 << 20, 4 << 20), (8 << 20, 10_000_000 - (8 << 20))]
+    end = 10_000_000 - 10_000_000 % 4096  # what follows is no whole sector of every disk
+    blocks = [(0, 4 << 20), (4 << 20, 4 << 20), (8 << 20, end - (8 << 20)), (end, 10_000_000 - end)]
+    assert most or written == blocks or written == [*blocks[:2], (8 << 20, 10_000_000 - (8 << 20))]
     assert target.content[:10_000_000] == piece * 100
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_image_with_runs_of_zeros_of_any_length_is_on_the_disk_to_the_byte(target, seed):
+    """`pieces` begin and end at any byte, as what a server sends; some of what is written is passed over."""
+    dice = random.Random(seed)
+    image, lengths = b"", (1, 511, 4096, 65_536, 100_001, 1 << 20, (1 << 20) + 4097, 3 << 20)
+    while len(image) < 12 << 20:
+        image += dice.choice((bytes, dice.randbytes))(dice.choice(lengths))
+    image = image[: 12 << 20] if seed % 2 else image
+    at, end = dice.choice((0, 1, 512, 4096, 70_000)), 0
+    first = at
+    while end < len(image):
+        piece = image[end : (end := end + dice.choice((1, 1448, 65_536, 200_000, 1 << 20)))]
+        target.disk.write(at, memoryview(piece) if dice.random() < 0.3 else piece)
+        at += len(piece)
+    target.disk.flush()
+    assert target.content[:first] == OLD * first
+    assert target.content[first : first + len(image)] == image
+    assert set(target.content[first + len(image) :]) == {0xA5}
 
 
 def test_zeros_are_exactly_where_they_belong(target):
@@ -307,3 +347,20 @@ def test_zeros_are_exactly_where_they_belong(target):
     assert content[:1000] == b"\xa5" * 1000
     assert content[1000 : (5 << 20) + 7] == bytes((5 << 20) + 7 - 1000)
     assert set(content[(5 << 20) + 7 :]) == {0xA5}
+
+
+@pytest.mark.parametrize("clears", ["true", "false"])
+def test_ends_of_the_disk_are_cleared_unless_the_rest_of_it_is_to_be_kept(site, target, content, clears):
+    target.copy(f"{site.url}/x.img", CLEAR_DISK=clears)
+    beyond = target.content[LENGTH:]
+    assert target.content[:LENGTH] == content
+    kept = {"true": slice(HEAD_BYTES - LENGTH, SIZE - TAIL_BYTES - LENGTH), "false": slice(0, len(beyond))}[clears]
+    assert set(beyond[kept]) == {0xA5}
+    assert set(beyond[: kept.start] + beyond[kept.stop :]) <= {0}
+
+
+@pytest.mark.parametrize("image", [b"", header(backing=1), gzip.compress(b"x")], ids=("empty", "qcow2", "gzip"))
+def test_disk_is_not_cleared_for_an_image_that_is_refused(site, target, fails, image):
+    site.content = image
+    fails("is empty|a backing file|is compressed")
+    assert set(target.content) == {0xA5}
