@@ -2,7 +2,7 @@
 # Builds the example action images as OCI layouts, one per image, from programs that this Debian system has:
 # busybox-static, Python and libzstd. No network, no daemon, no base image.
 #
-#   build.sh OUT_DIR [ARCH]    makes OUT_DIR/{image2disk,inspect,reboot,writefile}, each with the tag 1
+#   build.sh OUT_DIR [ARCH]    makes OUT_DIR/{image2disk,inspect,reboot,wipe,writefile}, each with the tag 1
 #
 # For another processor (ARCH arm64 or amd64) the same programs are those of Debian's packages for it, by mmdebstrap and
 # this host's mirror; none of them is run here.
@@ -100,7 +100,7 @@ add_foreign_program() {
     done
 }
 
-# Python, and of its library what image2disk needs: 54 MB would be on their way to each machine otherwise.
+# Python, and of its library what image2disk and wipe need: 54 MB would be on their way to each machine otherwise.
 modules='collections ctypes email encodings http importlib json re urllib'
 extensions='_bz2 _contextvars _ctypes _hashlib _json _lzma _queue _ssl _typing mmap'
 add_python() {
@@ -132,14 +132,18 @@ add_python() {
     # Of what has none of this host's authorities no https is read without IMG_SHA256.
     mkdir -p "$root_of_image/usr/lib/ssl"
     [ ! -e /etc/ssl/certs/ca-certificates.crt ] || cp -L /etc/ssl/certs/ca-certificates.crt "$root_of_image/usr/lib/ssl/cert.pem"
-    mkdir -p "$to/image2disk"
-    cp "$here"/image2disk/*.py "$to/image2disk/"
+    for package in image2disk wipe; do
+        mkdir -p "$to/$package"
+        cp "$here/$package"/*.py "$to/$package/"
+    done
     # Compiled here, once; of another version's Python that can't be done.
     if [ "$library" = "$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')" ]; then
         "$python" -I -m compileall -q --invalidation-mode unchecked-hash -s "$root_of_image" "$to"
     fi
-    printf '#!/bin/sh\nexec /bin/python3 -I -m image2disk\n' > "$root_of_image/bin/image2disk"
-    chmod 0755 "$root_of_image/bin/image2disk"
+    for package in image2disk wipe; do
+        printf '#!/bin/sh\nexec /bin/python3 -I -m %s\n' "$package" > "$root_of_image/bin/$package"
+        chmod 0755 "$root_of_image/bin/$package"
+    done
 }
 
 build() {
@@ -147,7 +151,7 @@ build() {
     layout=$out/$name
     rm -rf "$layout" "${work:?}/${name:?}"
     cp -a "$root" "$work/$name"
-    if [ "$name" = image2disk ]; then
+    if [ "$name" = image2disk ] || [ "$name" = wipe ]; then
         add_python "$work/$name"
     else
         install -m 0755 "$here/$name/$name.sh" "$work/$name/bin/$name"
@@ -161,6 +165,6 @@ build() {
     echo "$layout:1"
 }
 
-for image in image2disk inspect reboot writefile; do
+for image in image2disk inspect reboot wipe writefile; do
     build "$image"
 done

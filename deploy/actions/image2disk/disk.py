@@ -48,14 +48,14 @@ _NO_ZEROOUT: Final = frozenset((errno.EINVAL, errno.ENOTTY, errno.EOPNOTSUPP))
 
 
 class Disk:
-    """An open disk of `size` bytes.
+    """An open disk of `size` bytes, `fd` its file descriptor.
 
     `written` counts all bytes of the image that are on the disk. `zeroed` counts those of them that the kernel zeroed.
     """
 
     def __init__(self, name: str, fd: int) -> None:
         self.name = name
-        self._fd = fd
+        self.fd = fd
         self._direct = _direct(fd)
         self.size = os.lseek(fd, 0, os.SEEK_END)
         self._is_device = stat.S_ISBLK(os.fstat(fd).st_mode)
@@ -86,6 +86,12 @@ class Disk:
                 self._end_run()
             at = end
         self._put(view[first:])
+
+    def write_as_it_is(self, offset: int, data: bytes) -> None:
+        """Write bytes at `offset`, zeros too: to overwrite what was there. Raises ActionError (WriteFailed)."""
+        if offset != self._end + self._zeros:
+            self._move(offset)
+        self._put(memoryview(data))
 
     def _put(self, view: memoryview) -> None:
         """Add bytes to the buffer, after the ones that are there."""
@@ -143,14 +149,14 @@ class Disk:
         unaligned = -at % _ALIGNED
         if self._direct is not None and len(view) - unaligned >= _DIRECT_BYTES:
             if unaligned:
-                return os.pwrite(self._fd, view[:unaligned], at)
+                return os.pwrite(self.fd, view[:unaligned], at)
             try:
                 return os.pwrite(self._direct, view[: len(view) // _ALIGNED * _ALIGNED], at)
             except OSError as error:
                 if error.errno != errno.EINVAL:
                     raise
                 self._direct = None  # a disk with sectors larger than a page
-        return os.pwrite(self._fd, view, at)
+        return os.pwrite(self.fd, view, at)
 
     def zero(self, start: int, end: int) -> None:
         """Make the bytes from `start` to `end` zero, by the disk itself if it can. Raises ActionError (WriteFailed)."""
@@ -179,12 +185,12 @@ class Disk:
 
     def _write_zeros(self, start: int, end: int) -> None:
         while start < end:
-            start += os.pwrite(self._fd, _ZEROS[: end - start], start)
+            start += os.pwrite(self.fd, _ZEROS[: end - start], start)
 
     def _zeroed_by_kernel(self, start: int, length: int) -> bool:
         """Return False if the kernel refuses. BLKZEROOUT itself writes zeros if the disk has no command for them."""
         try:
-            fcntl.ioctl(self._fd, _BLKZEROOUT, struct.pack("QQ", start, length))
+            fcntl.ioctl(self.fd, _BLKZEROOUT, struct.pack("QQ", start, length))
         except OSError as error:
             if error.errno in _NO_ZEROOUT:
                 return False
@@ -212,7 +218,7 @@ class Disk:
         """Return start and end, in bytes, of the partitions that the kernel knows on this disk."""
         if not self._is_device:
             return []
-        device = os.fstat(self._fd).st_rdev
+        device = os.fstat(self.fd).st_rdev
         found = []
         for entry in sorted(Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").glob("*/partition")):
             with contextlib.suppress(OSError, ValueError):  # a partition that has just been removed
@@ -225,11 +231,11 @@ class Disk:
         """All is on the disk; whether the kernel has read its partition table. Raises ActionError (WriteFailed)."""
         self.flush()
         try:
-            os.fsync(self._fd)
+            os.fsync(self.fd)
         except OSError as error:
             raise self._failed(error) from None
         try:
-            fcntl.ioctl(self._fd, _BLKRRPART)
+            fcntl.ioctl(self.fd, _BLKRRPART)
         except OSError:
             return False
         return True
@@ -238,19 +244,29 @@ class Disk:
         return ActionError("WriteFailed", f"{self.name}: {error.strerror}")
 
 
-def opened(name: str) -> Disk:
-    """The block device `name`, waited for. Raises ActionError (DiskNotFound, WriteFailed)."""
+def opened(name: str, *, is_exclusive: bool = False) -> Disk:
+    """Wait for the block device `name`, and open it.
+
+    `is_exclusive`: nothing may have it mounted or otherwise in use, and nothing can begin to use it meanwhile.
+    Raises ActionError (DiskNotFound, DiskInUse, WriteFailed).
+    """
+    wait_for(name)
+    try:
+        return Disk(name, os.open(name, os.O_RDWR | os.O_CLOEXEC | (os.O_EXCL if is_exclusive else 0)))
+    except OSError as error:
+        if is_exclusive and error.errno == errno.EBUSY:
+            raise ActionError("DiskInUse", f"{name} is in use: mounted, or part of something") from None
+        raise ActionError("WriteFailed", f"cannot open {name} for writing: {error.strerror}") from None
+
+
+def wait_for(name: str) -> None:
+    """Wait until the block device `name` is there. Raises ActionError (DiskNotFound)."""
     for _ in range(WAIT_SECONDS):
         if _is_block_device(name):
-            break
+            return
         time.sleep(1)
-    else:
-        if not _is_block_device(name):
-            raise ActionError("DiskNotFound", f"{name} is not a block device of this machine")
-    try:
-        return Disk(name, os.open(name, os.O_RDWR | os.O_CLOEXEC))
-    except OSError as error:
-        raise ActionError("WriteFailed", f"cannot open {name} for writing: {error.strerror}") from None
+    if not _is_block_device(name):
+        raise ActionError("DiskNotFound", f"{name} is not a block device of this machine")
 
 
 def _direct(fd: int) -> int | None:

@@ -124,13 +124,13 @@ def _looked_at(chunks: Iterator[bytes], length: int) -> tuple[Iterator[bytes], b
     return itertools.chain(first, chunks), b"".join(first)[:length]
 
 
-def reporting(copying: Copying, say: Callable[[str], None]) -> Callable[[], None]:
-    """Say every now and then how far it is; until the result is called."""
+def reporting(progress: Callable[[], str], say: Callable[[str], None]) -> Callable[[], None]:
+    """Say every `PROGRESS_SECONDS` what `progress` returns, until the result is called."""
     ended = threading.Event()
 
     def run() -> None:
         while not ended.wait(PROGRESS_SECONDS):
-            say(copying.progress())
+            say(progress())
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()

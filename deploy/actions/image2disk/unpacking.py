@@ -117,7 +117,7 @@ class _Zstd:
         out = self._out
         address = ctypes.addressof(ctypes.c_char.from_buffer(out))
         most = min(max_length, len(out)) if max_length >= 0 else len(out)
-        given = _Buffer(ctypes.cast(self._input, ctypes.c_void_p).value, len(self._input), self._at)
+        given = _Buffer(ctypes.cast(ctypes.c_char_p(self._input), ctypes.c_void_p).value, len(self._input), self._at)
         taken = _Buffer(address, most, 0)
         left = self._library.ZSTD_decompressStream(self._context, taken, given)
         if self._library.ZSTD_isError(left):
