@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Builds the example action images as OCI layouts, one per image, from programs that this Debian system has:
-# busybox-static, zstd and Python. No network, no daemon, no base image.
+# busybox-static, Python and libzstd. No network, no daemon, no base image.
 #
-#   build.sh OUT_DIR [ARCH]    makes OUT_DIR/{image2disk,inspect,reboot,writefile}, each with the tag 1
+#   build.sh OUT_DIR [ARCH]    makes OUT_DIR/{image2disk,inspect,reboot,wipe,writefile}, each with the tag 1
 #
 # For another processor (ARCH arm64 or amd64) the same programs are those of Debian's packages for it, by mmdebstrap and
 # this host's mirror; none of them is run here.
-# Needs: umoci, busybox-static, zstd, python3 (Debian packages of these names). push.sh brings the result to a registry.
+# Needs: umoci, busybox-static, libzstd1, python3 (Debian packages of these names). push.sh brings the result to a registry.
 set -euo pipefail
 
 [ $# -ge 1 ] && [ $# -le 2 ] || { echo "usage: $0 OUT_DIR [ARCH]" >&2; exit 2; }
@@ -25,8 +25,8 @@ for tink in "$here/../../tink" "$here/../../../tink"; do
     [ ! -e "$tink/net/opener.py" ] || break
 done
 [ -e "$tink/net/opener.py" ] || { echo "$0: the package tink is not beside these recipes; use those of tinkedge's checkout or wheel" >&2; exit 1; }
-for program in umoci busybox zstd ldd; do
-    command -v "$program" >/dev/null || { echo "$0: $program is not installed (apt-get install umoci busybox-static zstd python3)" >&2; exit 1; }
+for program in umoci busybox ldd; do
+    command -v "$program" >/dev/null || { echo "$0: $program is not installed (apt-get install umoci busybox-static python3)" >&2; exit 1; }
 done
 # Debian's own, whatever else is first in PATH: its files are where those of its packages are.
 python=/usr/bin/python3
@@ -53,7 +53,7 @@ if [ "$arch" != "$own" ]; then
     mirrors=$(debian_sources "$suite")
     [ -n "$mirrors" ] || { echo "$0: apt knows no Debian $suite mirror" >&2; exit 1; }
     foreign=$work/foreign
-    echo "$mirrors" | mmdebstrap --quiet --mode=root --variant=extract --include=busybox-static,zstd,python3 \
+    echo "$mirrors" | mmdebstrap --quiet --mode=root --variant=extract --include=busybox-static,libzstd1,python3 \
         --architectures="$arch" --skip=check/qemu --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr \
         --aptopt='Acquire::Languages "none"' --aptopt='APT::Install-Recommends "false"' "$suite" "$foreign" - >&2
     busybox=$foreign/usr/bin/busybox
@@ -103,7 +103,7 @@ add_foreign_program() {
     cp -L "$foreign/usr/bin/$2" "$1/bin/$2"
     mkdir -p "$1/$(dirname "$loader")" "$1/lib/$machine-linux-gnu"
     cp -L "$foreign/$loader" "$1/$loader"
-    for library in c m z lzma lz4 zstd gcc_s stdc++ bz2 crypto expat ssl; do
+    for library in c m z lzma zstd ffi gcc_s stdc++ bz2 crypto expat ssl; do
         for file in "$foreign/usr/lib/$machine-linux-gnu/lib$library".so.[0-9] \
             "$foreign/usr/lib/$machine-linux-gnu/lib$library".so.[0-9].[0-9]; do
             [ ! -e "$file" ] || cp -L "$file" "$1/lib/$machine-linux-gnu/"
@@ -111,9 +111,9 @@ add_foreign_program() {
     done
 }
 
-# Python, and of its library what image2disk needs: 54 MB would be on their way to each machine otherwise.
-modules='collections email encodings http importlib json pathlib re urllib'
-extensions='_bz2 _contextvars _hashlib _json _lzma _queue _ssl _typing mmap'
+# Python, and of its library what image2disk and wipe need: 54 MB would be on their way to each machine otherwise.
+modules='collections ctypes email encodings http importlib json pathlib re urllib'
+extensions='_bz2 _contextvars _ctypes _hashlib _json _lzma _queue _ssl _typing mmap'
 add_python() {
     root_of_image=$1 of=''
     [ "$arch" = "$own" ] || of=$foreign
@@ -132,15 +132,22 @@ add_python() {
     done
     if [ "$arch" = "$own" ]; then
         add_libraries "$root_of_image" "$to/lib-dynload"/*.so
-        # glibc loads it when a thread ends, and ends the process where it can't.
-        add_library "$root_of_image" "$(ldconfig -p | sed -n 's/.*libgcc_s\.so\.1.* => //p' | head -n 1)"
+        # glibc loads libgcc_s when a thread ends, and ends the process where it can't. image2disk loads libzstd itself.
+        for soname in libgcc_s libzstd; do
+            file=$(ldconfig -p | sed -n "s/.*$soname\.so\.1 .* => //p" | head -n 1)
+            [ -n "$file" ] || { echo "$0: $soname.so.1 is not installed (apt-get install libgcc-s1 libzstd1)" >&2; exit 1; }
+            add_library "$root_of_image" "$file"
+        done
     fi
     rm -rf "$to"/*/__pycache__ "$to"/*/*/__pycache__
     # Of what has none of this host's authorities no https is read without IMG_SHA256.
     mkdir -p "$root_of_image/usr/lib/ssl"
     [ ! -e /etc/ssl/certs/ca-certificates.crt ] || cp -L /etc/ssl/certs/ca-certificates.crt "$root_of_image/usr/lib/ssl/cert.pem"
-    mkdir -p "$to/image2disk" "$to/tink/net"
-    cp "$here"/image2disk/*.py "$to/image2disk/"
+    for package in image2disk wipe; do
+        mkdir -p "$to/$package"
+        cp "$here/$package"/*.py "$to/$package/"
+    done
+    mkdir -p "$to/tink/net"
     # What it shares with the agent: the registry client, proxies and URLs.
     mkdir -p "$to/tink/registry"
     cp "$tink/__init__.py" "$to/tink/"
@@ -152,8 +159,10 @@ add_python() {
     if [ "$library" = "$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')" ]; then
         "$python" -I -m compileall -q --invalidation-mode unchecked-hash -s "$root_of_image" "$to"
     fi
-    printf '#!/bin/sh\nexec /bin/python3 -I -m image2disk\n' > "$root_of_image/bin/image2disk"
-    chmod 0755 "$root_of_image/bin/image2disk"
+    for package in image2disk wipe; do
+        printf '#!/bin/sh\nexec /bin/python3 -I -m %s\n' "$package" > "$root_of_image/bin/$package"
+        chmod 0755 "$root_of_image/bin/$package"
+    done
 }
 
 build() {
@@ -161,8 +170,7 @@ build() {
     layout=$out/$name
     rm -rf "$layout" "${work:?}/${name:?}"
     cp -a "$root" "$work/$name"
-    if [ "$name" = image2disk ]; then
-        add_program "$work/$name" zstd
+    if [ "$name" = image2disk ] || [ "$name" = wipe ]; then
         add_python "$work/$name"
     else
         install -m 0755 "$here/$name/$name.sh" "$work/$name/bin/$name"
@@ -176,6 +184,6 @@ build() {
     echo "$layout:1"
 }
 
-for image in image2disk inspect reboot writefile; do
+for image in image2disk inspect reboot wipe writefile; do
     build "$image"
 done

@@ -8,7 +8,7 @@ set -eu
 
 [ $# -eq 2 ] || { echo "usage: $0 OUT_DIR REGISTRY" >&2; exit 2; }
 command -v skopeo >/dev/null || { echo "$0: skopeo is not installed (apt-get install skopeo)" >&2; exit 1; }
-for image in image2disk inspect reboot writefile; do
+for image in image2disk inspect reboot wipe writefile; do
     skopeo copy --quiet --insecure-policy --dest-tls-verify=false "oci:$1/$image:1" "docker://$2/actions/$image:1"
     echo "$2/actions/$image:1"
 done

@@ -3,69 +3,37 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
-from pathlib import Path
-from types import FrameType
-from typing import TextIO
 
 from image2disk.disk import opened
-from image2disk.errors import ActionError
+from image2disk.errors import say, status_of
 from image2disk.run import Copying, reporting
 from image2disk.settings import read
-
-_REASONS = Path("/tinkerbell")
 
 
 def main() -> int:
     """The exit status."""
-    # The first process of a container does not die of a TERM that it does not handle.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _stopped)
-    try:
-        _copy()
-    except ActionError as failure:
-        _say(f"{failure.reason}: {failure.message}", sys.stderr)
-        _tell(failure)
-        return 1
-    return 0
+    return status_of(_copy)
 
 
 def _copy() -> None:
     settings = read(os.environ)
-    disk = opened(settings.disk, _say)
+    disk = opened(settings.disk, say)
     began = time.monotonic()
-    _say(f"writing {settings.shown_url} to {settings.disk}")
-    copying = Copying(settings, disk, _say)
-    ended = reporting(copying, _say)
+    say(f"writing {settings.shown_url} to {settings.disk}")
+    copying = Copying(settings, disk, say)
+    ended = reporting(copying.progress, say)
     try:
         size, sha256 = copying.run()
-        remark = disk.finish(_say)
+        remark = disk.finish(say)
     finally:
         ended()
     if remark:
-        _say(remark)
+        say(remark)
     seconds = time.monotonic() - began
-    _say(f"{size} bytes written to {settings.disk} in {seconds:.0f} s, SHA-256 of the download {sha256}")
-
-
-def _say(line: str, to: TextIO = sys.stdout) -> None:
-    to.write(f"{line}\n")
-    to.flush()
-
-
-def _tell(failure: ActionError) -> None:
-    try:
-        (_REASONS / "failure-reason").write_text(f"{failure.reason}\n")
-        (_REASONS / "failure-message").write_text(f"{failure.message}\n")
-    except OSError as error:
-        _say(f"{_REASONS} can't be written: {error.strerror}", sys.stderr)
-
-
-def _stopped(number: int, _frame: FrameType | None) -> None:
-    # Threads may be in the middle of a read: nothing is waited for, and what runs beside ends with the container.
-    os._exit(128 + number)
+    zeroed = f", {disk.zeroed} of them zeros by the disk itself" if disk.zeroed else ""
+    say(f"{size} bytes written to {settings.disk} in {seconds:.0f} s{zeroed}, SHA-256 of the download {sha256}")
 
 
 if __name__ == "__main__":

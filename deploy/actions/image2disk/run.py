@@ -134,6 +134,7 @@ class Copying:
         if not beginning:
             raise ActionError("DownloadFailed", f"{self._settings.shown_url}: is empty")
         if self._settings.format == "qcow2" or (self._settings.format == "auto" and beginning.startswith(MAGIC)):
+            self._disk.clears = self._settings.clears  # with the first write, before which the image is checked
             image = Qcow2(self._settings.shown_url, self._disk, self._refuse_misfit)
             image.write(chunks)
             size = image.size
@@ -141,6 +142,7 @@ class Copying:
             self._refuse_misfit(self._disk.read(0, HEAD_BYTES), size)
         else:
             self._check(beginning, image_bytes)
+            self._disk.clears = self._settings.clears
             size = 0
             for chunk in chunks:
                 self._disk.write(size, chunk)
@@ -175,13 +177,13 @@ def _looked_at(chunks: Iterator[bytes], length: int) -> tuple[Iterator[bytes], b
     return itertools.chain(first, chunks), b"".join(first)[:length]
 
 
-def reporting(copying: Copying, say: Callable[[str], None]) -> Callable[[], None]:
-    """Say every now and then how far it is; until the result is called."""
+def reporting(progress: Callable[[], str], say: Callable[[str], None]) -> Callable[[], None]:
+    """Say every `PROGRESS_SECONDS` what `progress` returns, until the result is called."""
     ended = threading.Event()
 
     def run() -> None:
         while not ended.wait(PROGRESS_SECONDS):
-            say(copying.progress())
+            say(progress())
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()

@@ -19,7 +19,10 @@ ENDINGS: Final = {".gz": "gzip", ".zst": "zstd", ".zs": "zstd", ".xz": "xz", ".b
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`sha256` is in lower case, or empty; `layer` is the title or digest of an artefact's layer, or empty."""
+    """`sha256` is in lower case, or empty; `layer` is the title or digest of an artefact's layer, or empty.
+
+    `clears`: old signatures are removed from the parts of the disk that the image does not cover.
+    """
 
     url: str = field(repr=False)
     disk: str
@@ -28,6 +31,7 @@ class Settings:
     format: str = "auto"
     layer: str = ""
     retries: int = 8
+    clears: bool = True
     proxies: Proxies = NONE
 
     @property
@@ -53,12 +57,13 @@ def read(environment: Mapping[str, str]) -> Settings:
     settings = Settings(
         url=url,
         disk=disk,
-        is_compressed=_yes(environment.get("COMPRESSED", "") or "false"),
+        is_compressed=_yes("COMPRESSED", environment.get("COMPRESSED", "") or "false"),
         sha256=_sha256(environment.get("IMG_SHA256", "")),
         format=environment.get("IMG_FORMAT", "") or "auto",
         layer=environment.get("IMG_LAYER", ""),
         retries=_retries(environment.get("IMG_RETRIES", "") or "8"),
         proxies=Proxies.of(environment),
+        clears=_yes("CLEAR_DISK", environment.get("CLEAR_DISK", "") or "true"),
     )
     if settings.format not in FORMATS:
         raise _invalid(f"IMG_FORMAT is {settings.format[:40]}, not one of {', '.join(FORMATS)}")
@@ -78,9 +83,9 @@ def _path(url: str) -> str:
     return re.split(r"[?#]", url, maxsplit=1)[0]
 
 
-def _yes(text: str) -> bool:
+def _yes(name: str, text: str) -> bool:
     if text not in ("true", "false"):
-        raise _invalid(f"COMPRESSED is {text[:40]}, not true or false")
+        raise _invalid(f"{name} is {text[:40]}, not true or false")
     return text == "true"
 
 

@@ -6,20 +6,19 @@ The memory is the window of one decompressor (`WINDOW_BYTES`; gzip 32 KiB, bzip2
 from __future__ import annotations
 
 import bz2
-import contextlib
+import ctypes
+import functools
 import lzma
-import subprocess
-import tempfile
-import threading
 import zlib
 from collections.abc import Callable, Iterator
-from typing import IO, Final, Protocol
+from typing import Final, Protocol
 
 from image2disk.errors import ActionError
 
 MOST_BYTES: Final = 1 << 20
 """Maximum size of one piece of output, whatever the compression ratio."""
-MOST_WORDS: Final = 4096
+_INPUT_BYTES: Final = 256 << 10
+"""Maximum input of one call. Decompressors copy the input that they do not need yet, at each call."""
 WINDOW_BYTES: Final = 128 << 20
 """Maximum window of a decompressor; files with a larger one are rejected. `xz -9` needs 65, `zstd --ultra -22` 128."""
 MAGIC: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\0": "xz", b"BZh": "bzip2"}
@@ -82,9 +81,77 @@ class _Deflate(_Gzip):
         return super().decompress(data, max_length)
 
 
+class _Buffer(ctypes.Structure):
+    """ZSTD_inBuffer and ZSTD_outBuffer of zstd.h, which have the same fields."""
+
+    _fields_ = (("data", ctypes.c_void_p), ("size", ctypes.c_size_t), ("at", ctypes.c_size_t))
+
+
+_WINDOW_LOG_MAX: Final = 100
+"""ZSTD_d_windowLogMax of zstd.h."""
+
+
+@functools.cache
+def _libzstd() -> ctypes.CDLL:
+    """The library libzstd: Python has zstd since 3.14 only. Through the program zstd all bytes would pass two pipes."""
+    try:
+        library = ctypes.CDLL("libzstd.so.1")
+    except OSError as error:
+        raise ActionError("DecompressFailed", f"cannot load the library that reads zstd: {error}") from None
+    buffer = ctypes.POINTER(_Buffer)
+    library.ZSTD_createDCtx.restype = ctypes.c_void_p
+    library.ZSTD_freeDCtx.argtypes = [ctypes.c_void_p]
+    library.ZSTD_DCtx_setParameter.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int]
+    library.ZSTD_decompressStream.argtypes = [ctypes.c_void_p, buffer, buffer]
+    library.ZSTD_decompressStream.restype = ctypes.c_size_t
+    library.ZSTD_isError.argtypes = library.ZSTD_getErrorName.argtypes = [ctypes.c_size_t]
+    library.ZSTD_getErrorName.restype = ctypes.c_char_p
+    return library
+
+
+class _Zstd:
+    """zstd's, one frame, with the manners of the other two."""
+
+    def __init__(self) -> None:
+        self._library = _libzstd()
+        self._context = self._library.ZSTD_createDCtx()
+        if not self._context:
+            raise MemoryError
+        self._library.ZSTD_DCtx_setParameter(self._context, _WINDOW_LOG_MAX, WINDOW_BYTES.bit_length() - 1)
+        self._input, self._at = b"", 0
+        self._out = bytearray(MOST_BYTES)
+        self.eof = False
+        self.needs_input = True
+
+    def __del__(self) -> None:
+        if getattr(self, "_context", None):
+            self._library.ZSTD_freeDCtx(self._context)
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._input[self._at :]
+
+    def decompress(self, data: bytes, max_length: int = -1) -> bytes:
+        if data:
+            self._input, self._at = self.unused_data + data, 0
+        out = self._out
+        address = ctypes.addressof(ctypes.c_char.from_buffer(out))
+        most = min(max_length, len(out)) if max_length >= 0 else len(out)
+        given = _Buffer(ctypes.cast(ctypes.c_char_p(self._input), ctypes.c_void_p).value, len(self._input), self._at)
+        taken = _Buffer(address, most, 0)
+        left = self._library.ZSTD_decompressStream(self._context, taken, given)
+        if self._library.ZSTD_isError(left):
+            raise ValueError(self._library.ZSTD_getErrorName(left).decode())
+        self._at, self.eof = given.at, left == 0
+        # As zstd.h has it: output is left in the context only if it has filled the buffer.
+        self.needs_input = given.at == given.size and taken.at < taken.size
+        return bytes(memoryview(out)[: taken.at])
+
+
 _MAKERS: Final[dict[str, Callable[[], _Decompressor]]] = {
     "gzip": _Gzip,
     "deflate": _Deflate,
+    "zstd": _Zstd,
     "xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=WINDOW_BYTES),
     "bzip2": bz2.BZ2Decompressor,
 }
@@ -92,9 +159,6 @@ _MAKERS: Final[dict[str, Callable[[], _Decompressor]]] = {
 
 def unpacked(chunks: Iterator[bytes], kind: str, url: str) -> Iterator[bytes]:
     """`kind` is gzip, zstd, xz, bzip2 or deflate. Raises ActionError (DecompressFailed), and what `chunks` raises."""
-    if kind == "zstd":
-        yield from _by_zstd(_without_padding(chunks), url)
-        return
     try:
         yield from _in_process(chunks, _MAKERS[kind])
     except (zlib.error, lzma.LZMAError, OSError, ValueError, EOFError) as error:
@@ -128,74 +192,13 @@ def _is_skippable(beginning: bytes) -> bool:
     return len(beginning) >= 4 and beginning[0] & 0xF0 == 0x50 and beginning[1:4] == b"\x2a\x4d\x18"
 
 
-class _Reader:
-    """Bytes by number, from chunks."""
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks = chunks
-        self._left = b""
-
-    def take(self, count: int) -> bytes:
-        """Return so many bytes, fewer at the end."""
-        parts = []
-        while count and (self._left or self._fill()):
-            parts.append(self._left[:count])
-            self._left = self._left[count:]
-            count -= len(parts[-1])
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def skip_zeros(self) -> None:
-        """Leave out the zeros that come next."""
-        while not (stripped := self._left.lstrip(b"\0")) and self._fill():
-            pass
-        self._left = stripped or self._left.lstrip(b"\0")
-
-    def _fill(self) -> bool:
-        self._left = next(self._chunks, b"")
-        return bool(self._left)
-
-
-def _without_padding(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the frames of a zstd file without zeros between and behind them, which the program zstd rejects.
-
-    Source: RFC 8878 sections 3.1.1 and 3.1.2. What is no frame is left to the program.
-    """
-    reader = _Reader(chunks)
-    while magic := reader.take(4):
-        if _is_skippable(magic):
-            size = reader.take(4)
-            yield magic + size
-            left = int.from_bytes(size, "little")
-            while left and (part := reader.take(min(left, MOST_BYTES))):
-                yield part
-                left -= len(part)
-        elif MAGIC.get(magic) == "zstd":
-            descriptor = reader.take(1)
-            flags = descriptor[0] if descriptor else 0
-            is_single = flags >> 5 & 1
-            length = (1 - is_single) + (0, 1, 2, 4)[flags & 3] + (is_single, 2, 4, 8)[flags >> 6]
-            yield magic + descriptor + reader.take(length)
-            is_last = False
-            while not is_last and (head := reader.take(3)):
-                block = int.from_bytes(head, "little")
-                is_last = bool(block & 1)
-                yield head + reader.take(1 if block >> 1 & 3 == 1 else block >> 3)
-            yield reader.take(4 if flags & 4 else 0)
-        else:
-            yield magic
-            while part := reader.take(MOST_BYTES):
-                yield part
-        reader.skip_zeros()
-
-
 def _in_process(chunks: Iterator[bytes], make: Callable[[], _Decompressor]) -> Iterator[bytes]:
     inner: _Decompressor | None = None
     began = False
-    for chunk in chunks:
-        left = chunk
+    for left in _slices(chunks):
         while left or (inner is not None and not inner.needs_input):
             if inner is None:
-                # Streams may stand in a row, with zeros in between and at the end (RFC 1952; xz, too).
+                # Streams may stand in a row, with zeros in between and at the end (RFC 1952; xz and zstd, too).
                 left = left.lstrip(b"\0") if began else left
                 if not left:
                     break
@@ -210,62 +213,10 @@ def _in_process(chunks: Iterator[bytes], make: Callable[[], _Decompressor]) -> I
         raise EOFError("it ends in the middle")
 
 
-def _by_zstd(chunks: Iterator[bytes], url: str) -> Iterator[bytes]:
-    """By the program: Python has it since 3.14 only."""
-    command = ["zstd", "-dcq", f"--memory={WINDOW_BYTES >> 20}MB"]
-    with tempfile.TemporaryFile() as words:
-        zstd = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words, bufsize=0)
-        feeder = _Feeder(chunks, zstd)
-        feeder.start()
-        try:
-            while zstd.stdout is not None and (out := zstd.stdout.read(MOST_BYTES)):
-                yield out
-            feeder.join()
-            status = zstd.wait()
-        finally:
-            zstd.kill()
-            zstd.wait()
-            if zstd.stdout is not None:
-                zstd.stdout.close()
-        if feeder.trouble is not None:
-            raise feeder.trouble
-        if status != 0:
-            words.seek(0)
-            lines = words.read(MOST_WORDS).decode("utf-8", "replace").strip().splitlines() or [f"status {status}"]
-            raise _failed(url, lines[-1][:200])
-
-
-class _Feeder(threading.Thread):
-    """Gives a program what it reads. `trouble` is what `chunks` raised, once the thread has ended."""
-
-    def __init__(self, chunks: Iterator[bytes], program: subprocess.Popen[bytes]) -> None:
-        super().__init__(daemon=True)
-        self._chunks = chunks
-        self._program = program
-        self.trouble: BaseException | None = None
-
-    def run(self) -> None:
-        """Until the chunks or the program end."""
-        stdin = self._program.stdin
-        if stdin is None:
-            return
-        with contextlib.suppress(BrokenPipeError):  # the program says itself why it has ended
-            try:
-                self._feed(stdin)
-            finally:
-                stdin.close()
-
-    def _feed(self, stdin: IO[bytes]) -> None:
-        try:
-            for chunk in self._chunks:
-                view = memoryview(chunk)
-                while view:
-                    view = view[stdin.write(view) :]
-        except BrokenPipeError:
-            raise
-        except BaseException as error:  # raised by whoever reads
-            self.trouble = error
-            self._program.kill()
+def _slices(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    for chunk in chunks:
+        for at in range(0, len(chunk), _INPUT_BYTES):
+            yield chunk[at : at + _INPUT_BYTES]
 
 
 def _failed(url: str, why: str) -> ActionError:

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import http.server
 import os
+import re
 import socket
 import struct
 import subprocess
@@ -157,6 +158,22 @@ async def test_image2disk_says_what_went_wrong(machine, disk, website, env, reas
     assert (result.reason, said in result.message) == (reason, True), result
 
 
+@pytest.mark.parametrize("pack", [None, "gzip", "zstd"])
+async def test_long_runs_of_zeros_are_zeroed_by_the_disk_itself(machine, disk, website, pack, caplog):
+    caplog.set_level("INFO")
+    device, file = disk
+    url, directory = website
+    content = os.urandom(1_000_000) + bytes(9 << 20) + os.urandom(70_000) + bytes(50_000) + b"end" + bytes(2 << 20)
+    file.write_bytes(b"\xa5" * (16 << 20))
+    image = directory / f"x.img{'.' + {'gzip': 'gz', 'zstd': 'zst'}[pack] if pack else ''}"
+    image.write_bytes(subprocess.run([pack or "cat"], input=content, capture_output=True, check=True).stdout)
+    env = {"IMG_URL": f"{url}/{image.name}", "DEST_DISK": device, "COMPRESSED": "true" if pack else "false"}
+    assert await machine.action(example(machine, "image2disk", CLEAR_DISK="false", **env)) == RunResult(0)
+    assert file.read_bytes() == content.ljust(16 << 20, b"\xa5")
+    (zeroed,) = re.findall(", ([0-9]+) of them zeros by the disk itself, ", caplog.text)
+    assert 10 << 20 < int(zeroed) <= 11 << 20
+
+
 async def test_image2disk_can_be_stopped_while_the_server_is_silent(machine, disk):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/x.img"
@@ -220,6 +237,112 @@ def mounted(disk, tmp_path):
             run("umount", point)
 
     return do
+
+
+PARTED = ("--clear", "--new=1:2048:+40M", "--new=2:0:0")
+
+
+def raid_superblock(sector):
+    """mdraid's, version 1.0, which is at the end of a member: what blkid looks at (linux/raid/md_p.h)."""
+    return struct.pack("<II", 0xA92B4EFC, 1).ljust(144, b"\0") + struct.pack("<Q", sector).ljust(112, b"\0")
+
+
+@pytest.fixture
+def old_system(tmp_path):
+    """A disk of 96 MiB with two partitions, and the file behind it. The second is swap; all of them end as RAIDs do."""
+    file = tmp_path / "old.img"
+    file.write_bytes(b"\xa5" * (96 << 20))
+    run("sgdisk", *PARTED, file)
+    device = run("losetup", "--find", "--show", file).strip()
+    try:
+        run("partx", "--add", device)
+        for node in (f"{device}p2", f"{device}p1", device):
+            size = int(run("blockdev", "--getsize64", node))
+            sector = (size // 512 - 16) & ~7
+            with Path(node).open("r+b") as raw:
+                raw.seek(sector * 512)
+                raw.write(raid_superblock(sector))
+        run("mkswap", f"{device}p2")
+        assert signatures(device) == {"", "p1", "p2"}
+        yield device, file
+    finally:
+        subprocess.run(["partx", "--delete", device], check=False)
+        run("losetup", "--detach", device)
+
+
+def signatures(device):
+    """Return where util-linux finds something: on the disk ("") or on its partitions."""
+    nodes = [node for node in (f"{device}{end}" for end in ("", "p1", "p2")) if Path(node).exists()]
+    return {node.removeprefix(device) for node in nodes if run("wipefs", "--parsable", "--noheadings", node).strip()}
+
+
+def found_with_the_old_table(device):
+    subprocess.run(["partx", "--delete", device], check=False)
+    run("sgdisk", *PARTED, device)
+    run("partx", "--add", device)
+    return signatures(device) - {""}
+
+
+@pytest.mark.parametrize("mode", ["metadata", "discard", "overwrite", "overwrite-random"])
+async def test_wiped_disk_has_no_signature_even_with_its_old_partitions_again(machine, old_system, mode, caplog):
+    caplog.set_level("INFO")
+    device, file = old_system
+    assert await machine.action(example(machine, "wipe", DEST_DISK=f"{device} {device}", MODE=mode)) == RunResult(0)
+    assert f"wipe: {device}: {96 << 20} bytes wiped ({mode}) in " in caplog.text
+    middle = set(file.read_bytes()[24 << 20 : 28 << 20])
+    assert middle == {"metadata": {0xA5}, "overwrite-random": set(range(256))}.get(mode, {0})
+    assert signatures(device) == set()
+    assert found_with_the_old_table(device) == set()
+
+
+async def test_image2disk_leaves_no_signature_of_an_old_system(machine, old_system, website):
+    device, _ = old_system
+    url, directory = website
+    (directory / "x.img").write_bytes(os.urandom(1_000_000))
+    assert await machine.action(example(machine, "image2disk", IMG_URL=f"{url}/x.img", DEST_DISK=device)) == RunResult(
+        0
+    )
+    assert signatures(device) == set()
+    assert found_with_the_old_table(device) == set()
+
+
+@pytest.mark.parametrize(
+    ("env", "reason", "words"),
+    [
+        ({"DEST_DISK": ""}, "InvalidSetting", "DEST_DISK is not set"),
+        ({"DEST_DISK": "all"}, "InvalidSetting", "no word stands for all disks"),
+        ({"DEST_DISK": "DISK,/dev/nothing"}, "DiskNotFound", "/dev/nothing"),
+        ({"MODE": "quick"}, "InvalidSetting", "metadata, discard, secure-discard"),
+        ({"MODE": "secure-discard"}, "NotSupported", "no secure discard; MODE=overwrite"),
+        ({"MODE": "nvme-format"}, "NotSupported", "this is no NVMe disk"),
+    ],
+)
+async def test_wipe_says_what_went_wrong_and_wipes_nothing(machine, disk, env, reason, words):
+    device, file = disk
+    file.write_bytes(b"\xa5" * (16 << 20))
+    env = {"DEST_DISK": device} | {name: value.replace("DISK", device) for name, value in env.items()}
+    result = await machine.action(example(machine, "wipe", **env))
+    assert (result.reason, words in result.message) == (reason, True), result
+    assert set(file.read_bytes()) == {0xA5}
+
+
+async def test_wipe_refuses_mounted_disks_before_it_wipes_any_and_names_the_partition(
+    machine, disk, old_system, tmp_path
+):
+    device, file = old_system
+    disk[1].write_bytes(b"\xa5" * (16 << 20))
+    run("mkfs.ext4", "-q", f"{device}p1")
+    before = hashlib.sha256(file.read_bytes()[24 << 20 :]).digest()
+    point = tmp_path / "data"
+    point.mkdir()
+    run("mount", "-o", "ro", f"{device}p1", point)
+    try:
+        result = await machine.action(example(machine, "wipe", DEST_DISK=f"{disk[0]},{device}", MODE="overwrite"))
+    finally:
+        run("umount", point)
+    assert (result.reason, "p1 is mounted" in result.message) == ("DiskBusy", True), result
+    assert hashlib.sha256(file.read_bytes()[24 << 20 :]).digest() == before
+    assert set(disk[1].read_bytes()) == {0xA5}
 
 
 CONFIG = "/etc/cloud/cloud.cfg.d/90_tinkedge.cfg"

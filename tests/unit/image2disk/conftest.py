@@ -216,3 +216,12 @@ def header(**change):
 def packed(content):
     packer = zlib.compressobj(wbits=-12)
     return packer.compress(content) + packer.flush()
+
+
+def zstd_frame(content=b"", *, zeros=0, window_log=17):
+    """Return a zstd frame (RFC 8878) whose blocks have `content` as it is, and then so many zeros as their length."""
+    largest = 1 << 17
+    parts = [content[at : at + largest] for at in range(0, len(content), largest)]
+    blocks = [struct.pack("<I", len(part) << 3)[:3] + part for part in parts]
+    blocks += [struct.pack("<I", min(largest, zeros - at) << 3 | 2)[:3] + b"\0" for at in range(0, zeros, largest)]
+    return b"\x28\xb5\x2f\xfd\0" + bytes([window_log - 10 << 3]) + b"".join(blocks) + b"\1\0\0"

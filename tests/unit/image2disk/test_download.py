@@ -17,10 +17,12 @@ from email.utils import formatdate
 from types import SimpleNamespace
 
 import pytest
+from image2disk.disk import HEAD_BYTES, TAIL_BYTES
 from image2disk.download import Download
 from image2disk.errors import ActionError
-from image2disk.unpacking import unpacked
 from image2disk.web import LimitedReader, Web
+
+from tests.unit.image2disk.conftest import OLD, SIZE, header, zstd_frame
 
 LENGTH = 5_000_003
 
@@ -267,11 +269,11 @@ def test_time_that_the_head_of_an_answer_takes_counts(target, content, fails):
 PACKERS = {"gz": gzip.compress, "xz": lzma.compress, "bz2": bz2.compress}
 
 
-@pytest.mark.parametrize("ending", PACKERS)
+@pytest.mark.parametrize("ending", [*PACKERS, "zst"])
 def test_streams_in_a_row_are_one_image_wherever_the_download_breaks_off(site, target, random_bytes, ending):
     site.cuts = [100, 600_000, 5]
     parts = [random_bytes(700_001), bytes(9_000_000), random_bytes(300)]
-    pack = PACKERS[ending]
+    pack = PACKERS.get(ending, lambda part: zstd_frame(part) + b"\x50\x2a\x4d\x18\3\0\0\0abc")  # a skippable frame
     site.content = pack(parts[0]) + pack(parts[1]) + pack(parts[2]) + bytes(8 if ending != "bz2" else 0)
     size, _ = target.copy(f"{site.url}/x.img.{ending}?y=.zst", COMPRESSED="true")
     whole = b"".join(parts)
@@ -293,6 +295,21 @@ def test_compressed_file_that_wants_a_larger_window_is_refused(site, fails):
     assert fails("Memory usage limit", "/x.img.xz", COMPRESSED="true").reason == "DecompressFailed"
 
 
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (zstd_frame(b"x" * 300_000)[:-20], "ends in the middle"),
+        (zstd_frame(b"x")[:6] + b"\7" * 40, "Data corruption"),
+        (zstd_frame(b"x", window_log=28), "requires too much memory"),
+        (b"no such thing" * 100, "Unknown frame"),
+    ],
+    ids=("cut off", "damaged", "larger window", "not zstd"),
+)
+def test_zstd_that_cannot_be_read_is_refused(site, fails, bad, words):
+    site.content = bad
+    assert fails(words, "/x.img.zst", COMPRESSED="true").reason == "DecompressFailed"
+
+
 @pytest.mark.parametrize(("ending", "name"), [("gz", "gzip"), ("xz", "xz"), ("bz2", "bzip2"), ("zst", "zstd")])
 def test_compressed_image_is_not_written_as_it_is_but_where_that_is_wanted(
     site, target, fails, random_bytes, ending, name
@@ -311,56 +328,21 @@ def skippable(size):
     return struct.pack("<II", 0x184D2A5A, size) + b"x" * size
 
 
-def frame(flags, header, *blocks):
-    """Return a zstd frame: magic, descriptor, header, blocks of (type, size, content), and a checksum if wanted."""
-    ends = [len(blocks) - 1 == number for number in range(len(blocks))]
-    body = [(last | kind << 1 | size << 3).to_bytes(3, "little") + content
-            for last, (kind, size, content) in zip(ends, blocks, strict=True)]  # fmt: skip
-    return b"\x28\xb5\x2f\xfd" + bytes([flags]) + header + b"".join(body) + bytes(4 if flags & 4 else 0)
-
-
 RAW = b"a disk" * 50_000
 GZIP = gzip.compress(RAW, mtime=0)
-ZSTD = frame(0xA4, bytes(4), (1, 9_000, b"x"), (0, 4, b"disk"), (1, 100_000, b"\0"))  # its checksum is zero
-FRAMES = [
-    ZSTD,
-    frame(0x00, b"W", (0, 0, b"")),
-    frame(0x63, b"DICTSS", (2, 300_000, bytes(300_000)), (0, 3, bytes(3))),
-    frame(0xC5, b"WDSSSSSSSS", (1, 1, b"\0")),
-    frame(0x20, b"S", (0, 1, b"z")),
-]
-
-
-@pytest.fixture
-def passing_zstd(tmp_path, monkeypatch):
-    """Have a program zstd that writes what it reads: the image shows what the real one would read."""
-    (tmp_path / "zstd").write_text("#!/bin/sh\nexec cat\n")
-    (tmp_path / "zstd").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+ZSTD = zstd_frame(RAW)
+PARTS = [RAW, b"", b"x" * 9_000, bytes(300_000), b"z"]
 
 
 @pytest.mark.parametrize(
-    ("gap", "kept"),
-    [
-        (b"", b""),
-        (bytes(1), b""),
-        (bytes(3_000_001), b""),
-        (bytes(3) + skippable(70_000), skippable(70_000)),
-        (skippable(0) + bytes(9), skippable(0)),
-    ],
+    "gap",
+    [b"", bytes(1), bytes(3_000_001), bytes(3) + skippable(70_000), skippable(0) + bytes(9)],
     ids=["nothing", "a zero", "megabytes", "zeros, then a skippable frame", "a skippable frame, then zeros"],
 )
-@pytest.mark.usefixtures("passing_zstd")
-def test_zstd_frames_are_read_without_the_zeros_between_and_behind_them(site, target, gap, kept):
-    site.content, site.cuts = b"".join(each + gap for each in FRAMES), [3, 9, 100_001]
+def test_zstd_frames_are_read_without_the_zeros_between_and_behind_them(site, target, gap):
+    site.content, site.cuts = b"".join(zstd_frame(part) + gap for part in PARTS), [3, 9, 100_001]
     size, _ = target.copy(f"{site.url}/x.img.zst", COMPRESSED="true")
-    assert target.content[:size] == b"".join(each + kept for each in FRAMES)
-
-
-@pytest.mark.usefixtures("passing_zstd")
-def test_what_is_no_whole_zstd_frame_is_left_to_the_program():
-    for content in (ZSTD[:3], ZSTD[:5], ZSTD[:9], ZSTD[:13], ZSTD[:-9], ZSTD + b"what", skippable(9)[:-1], b"\0" * 9):
-        assert b"".join(unpacked(iter([content]), "zstd", "")) == content
+    assert target.content[:size] == b"".join(PARTS)
 
 
 def again(content):
@@ -376,9 +358,9 @@ DEFLATED = zlib.compress(RAW)
         ("x-gzip", "x.img.gz", GZIP, RAW),
         ("gzip", "x.img.GZ?y", GZIP, RAW),
         ("gzip", "x.img.gz", again(GZIP), RAW),
-        ("gzip", "x.img.zst", again(ZSTD), ZSTD),
-        ("gzip", "x.img.zst", ZSTD, ZSTD),
-        ("zstd", "x.img.zst", ZSTD, ZSTD),
+        ("gzip", "x.img.zst", again(ZSTD), RAW),
+        ("gzip", "x.img.zst", ZSTD, RAW),
+        ("zstd", "x.img.zst", ZSTD, RAW),
         ("X-GZIP", "x.img", GZIP, RAW),
         ("gzip", "x.img", RAW, RAW),
         ("deflate", "x.img", DEFLATED, RAW),
@@ -389,7 +371,6 @@ DEFLATED = zlib.compress(RAW)
     ],
     ids=itertools.count(),
 )
-@pytest.mark.usefixtures("passing_zstd")
 def test_each_compression_of_file_and_transfer_is_undone_once(site, target, coding, name, content, image):
     site.content, site.headers, site.cuts = content, {"Content-Encoding": coding}, [1, 20]
     compressed = "false" if name == "x.img" else "true"
@@ -412,19 +393,41 @@ def test_encoding_that_can_not_be_undone_and_formats_that_can_not_be_unpacked_ar
 @pytest.mark.parametrize("most", [None, 70_001])
 def test_small_pieces_become_large_aligned_writes_and_short_writes_are_gone_on_with(target, monkeypatch, most):
     written = []
-    real = os.pwritev
+    real = os.pwrite
 
-    def pwritev(fd, parts, at):
-        written.append((at, sum(map(len, parts))))
-        return real(fd, [parts[0][:most]] if most else parts, at)
+    def pwrite(fd, part, at):
+        written.append((at, len(part)))
+        return real(target.fd, part[:most], at)
 
-    monkeypatch.setattr(os, "pwritev", pwritev)
+    monkeypatch.setattr(os, "pwrite", pwrite)
     piece = os.urandom(100_000)
     for number in range(100):
         target.disk.write(number * len(piece), piece)
     target.disk.flush()
-    assert most or written == [(0, 4 << 20), (4 << 20, 4 << 20), (8 << 20, 10_000_000 - (8 << 20))]
+    end = 10_000_000 - 10_000_000 % 4096  # what follows is no whole sector of every disk
+    blocks = [(0, 4 << 20), (4 << 20, 4 << 20), (8 << 20, end - (8 << 20)), (end, 10_000_000 - end)]
+    assert most or written == blocks or written == [*blocks[:2], (8 << 20, 10_000_000 - (8 << 20))]
     assert target.content[:10_000_000] == piece * 100
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_image_with_runs_of_zeros_of_any_length_is_on_the_disk_to_the_byte(target, seed):
+    """`pieces` begin and end at any byte, as what a server sends; some of what is written is passed over."""
+    dice = random.Random(seed)
+    image, lengths = b"", (1, 511, 4096, 65_536, 100_001, 1 << 20, (1 << 20) + 4097, 3 << 20)
+    while len(image) < 12 << 20:
+        image += dice.choice((bytes, dice.randbytes))(dice.choice(lengths))
+    image = image[: 12 << 20] if seed % 2 else image
+    at, end = dice.choice((0, 1, 512, 4096, 70_000)), 0
+    first = at
+    while end < len(image):
+        piece = image[end : (end := end + dice.choice((1, 1448, 65_536, 200_000, 1 << 20)))]
+        target.disk.write(at, memoryview(piece) if dice.random() < 0.3 else piece)
+        at += len(piece)
+    target.disk.flush()
+    assert target.content[:first] == OLD * first
+    assert target.content[first : first + len(image)] == image
+    assert set(target.content[first + len(image) :]) == {0xA5}
 
 
 def test_zeros_are_exactly_where_they_belong(target):
@@ -433,3 +436,20 @@ def test_zeros_are_exactly_where_they_belong(target):
     assert content[:1000] == b"\xa5" * 1000
     assert content[1000 : (5 << 20) + 7] == bytes((5 << 20) + 7 - 1000)
     assert set(content[(5 << 20) + 7 :]) == {0xA5}
+
+
+@pytest.mark.parametrize("clears", ["true", "false"])
+def test_ends_of_the_disk_are_cleared_unless_the_rest_of_it_is_to_be_kept(site, target, content, clears):
+    target.copy(f"{site.url}/x.img", CLEAR_DISK=clears)
+    beyond = target.content[LENGTH:]
+    assert target.content[:LENGTH] == content
+    kept = {"true": slice(HEAD_BYTES - LENGTH, SIZE - TAIL_BYTES - LENGTH), "false": slice(0, len(beyond))}[clears]
+    assert set(beyond[kept]) == {0xA5}
+    assert set(beyond[: kept.start] + beyond[kept.stop :]) <= {0}
+
+
+@pytest.mark.parametrize("image", [b"", header(backing=1), gzip.compress(b"x")], ids=("empty", "qcow2", "gzip"))
+def test_disk_is_not_cleared_for_an_image_that_is_refused(site, target, fails, image):
+    site.content = image
+    fails("is empty|a backing file|is compressed")
+    assert set(target.content) == {0xA5}
