@@ -72,6 +72,7 @@ def _attempt(url: str, kept: Path, part: Path, notes: Path, progress: Progress) 
         opener = urllib.request.build_opener(*handlers(Proxies.of(os.environ)))
         response = opener.open(request, timeout=_SECONDS)
     except urllib.error.HTTPError as error:
+        error.close()
         if error.code == 304:
             return kept
         if error.code == 416:  # it is shorter now
