@@ -222,8 +222,9 @@ async def test_restart_updates_an_older_definition_and_leaves_what_a_migration_d
 
 
 async def test_webhook_behind_a_service_registers_with_its_role_and_needs_all_of_it(
-    empty_site: Site, tmp_path: Path
+    empty_site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("tink.kube.certificates.RELEASED", datetime(2000, 1, 1, tzinfo=UTC))  # authorities are old here
     for definition in generate():
         await empty_site.client.create(CRD, definition)
     await empty_site.client.create(

@@ -16,8 +16,10 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-_BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_RELEASED: Final = datetime(2026, 11, 1, tzinfo=UTC)
+BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
+"""The first moment of every certificate."""
+RELEASED: Final = datetime(2026, 11, 1, tzinfo=UTC)
+"""The life of a certificate counts from here at the earliest."""
 
 REJECTIONS: Final = (
     "BAD_CERTIFICATE",
@@ -36,7 +38,7 @@ def validity(now: datetime, life: timedelta) -> tuple[datetime, datetime]:
     begins with Unix time, and its life counts from this release at the earliest. The beginning of a certificate
     protects nobody: its key did not exist before.
     """
-    return _BEGINNING, max(now.astimezone(UTC), _RELEASED) + life
+    return BEGINNING, max(now.astimezone(UTC), RELEASED) + life
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:

@@ -262,14 +262,32 @@ class Session:
         self.close()
         try:
             self._connect(url, self._handshake_seconds)
+        except RegistryError as error:
+            if not isinstance(error.__cause__, ProxyRefusedError):
+                raise
+            self._is_plain = True  # many proxies connect to port 443 alone
         except OSError as error:
             self.check_aborted()
+            if self._has_proxy_for_http_alone(url):
+                self._is_plain = True
+                return
             # The handshake fails with what does not speak TLS. Without a port, plain HTTP is at another one, 80.
             self._is_doubtful = isinstance(error, TimeoutError) and "handshake" in str(error)
             is_refused = isinstance(error, ssl.SSLError | ConnectionResetError | BrokenPipeError)
             if not (is_refused or self._is_doubtful) and (url.port is not None or isinstance(error, socket.gaierror)):
                 raise TransientError(f"{url.netloc}: {_cause(error)}") from error
             self._is_plain = True
+
+    def _has_proxy_for_http_alone(self, url: urllib.parse.SplitResult) -> bool:
+        """Return whether HTTP_PROXY is for this host, and HTTPS_PROXY is not: TLS then goes where nothing may lead."""
+        try:
+            with_tls, plain = (
+                self._registries.proxies.proxy_of(f"{scheme}://{url.netloc}/", with_tls=False)
+                for scheme in ("https", "http")
+            )
+        except ProxyError:
+            return True  # the request itself says what is wrong
+        return with_tls is None and plain is not None
 
     def _read_token(self, url: str, headers: Mapping[str, str]) -> bytes:
         self.close()
