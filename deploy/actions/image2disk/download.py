@@ -23,6 +23,7 @@ from typing import Final
 
 from image2disk.errors import ActionError
 from image2disk.patience import BrokenError, Patience
+from image2disk.pipeline import ahead
 from image2disk.unpacking import CODINGS
 from image2disk.web import AnswerError, UntrustedError, Web, said
 from tink.net.urls import shown
@@ -160,7 +161,8 @@ class Download:
     def _body(self, response: http.client.HTTPResponse, length: int | None) -> Iterator[bytes]:
         left = length
         try:
-            for chunk in self._web.body(response, READ_BYTES):
+            # Read in a thread: the checksum of one chunk and the arrival of the next take about the same time.
+            for chunk in ahead(self._web.body(response, READ_BYTES)):
                 if left is not None:
                     left -= len(chunk)
                 yield chunk
@@ -171,19 +173,19 @@ class Download:
 
     def _beyond(self, body: Iterator[bytes]) -> Iterator[bytes]:
         """What comes after all that is there already, which must come again as it was."""
-        ahead, again = self.received, hashlib.sha256()
-        if ahead:
-            self._say(f"the server sends all again: the first {ahead} bytes are compared and passed over")
+        known_bytes, again = self.received, hashlib.sha256()
+        if known_bytes:
+            self._say(f"the server sends all again: the first {known_bytes} bytes are compared and passed over")
         for chunk in body:
-            known = chunk[:ahead]
-            ahead -= len(known)
+            known = chunk[:known_bytes]
+            known_bytes -= len(known)
             again.update(known)
-            if known and not ahead and again.digest() != self.sha256.digest():
+            if known and not known_bytes and again.digest() != self.sha256.digest():
                 raise ChangedError(f"its first {self.received} bytes are others now")
             if len(chunk) > len(known):
                 yield chunk[len(known) :]
-        if ahead:
-            raise ChangedError(f"it ends {ahead} bytes before where the connection broke")
+        if known_bytes:
+            raise ChangedError(f"it ends {known_bytes} bytes before where the connection broke")
 
 
 def _validator(etag: str, modified: str, date: str) -> str:
