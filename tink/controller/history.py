@@ -9,13 +9,14 @@ from tink.api.v1alpha2 import Raw, as_mapping
 from tink.kube.objects import NamespacedName
 from tink.workflow.ended import has_ended
 from tink.workflow.guards import hold_of, paused
-from tink.workflow.status import deleted, parse_timestamp, status_of
+from tink.workflow.status import creation_order, deleted, parse_timestamp, status_of
 
 
 class _Ended(NamedTuple):
-    """One that has ended: when, in seconds since the epoch, and which it is."""
+    """A Workflow that has ended: when, in seconds since the epoch, its place in the order of creation, and its name."""
 
     when: float
+    created: tuple[str, int, str]
     key: NamespacedName
 
 
@@ -45,7 +46,7 @@ class WorkflowHistory:
         if not has_ended(workflow) or deleted(workflow) or kept or not isinstance(hardware, str):
             return []
         when = parse_timestamp(status_of(workflow).get("lastTransitioned")) or 0.0
-        machine, ended = NamespacedName(key.namespace, hardware), _Ended(when, key)
+        machine, ended = NamespacedName(key.namespace, hardware), _Ended(when, creation_order(workflow), key)
         row = self._by_hardware.setdefault(machine, [])
         insort(row, ended)
         self._places[key] = machine, ended

@@ -621,6 +621,16 @@ def test_the_newest_of_each_hardware_stay_whatever_order_they_come_in() -> None:
     assert (len(history), history.is_surplus(NamespacedName("d", "w4"))) == (3, False)
 
 
+def test_of_workflows_that_ended_at_one_time_the_one_created_last_stays() -> None:
+    history = WorkflowHistory(1)
+    for name, version in (("a", "12"), ("b", "9")):
+        workflow = ended(None, name=name)
+        workflow["metadata"]["resourceVersion"] = version
+        history.apply(workflow)
+    assert history.is_surplus(NamespacedName("d", "b"))
+    assert not history.is_surplus(NamespacedName("d", "a"))
+
+
 def test_what_is_held_does_not_count() -> None:
     history = WorkflowHistory(1)
     held = ended(None, name="held", at="2027-02-01T00:00:00Z")
