@@ -147,7 +147,8 @@ def _raw(option: click.Option, entry: Entry) -> Any:
     return ",".join(entry.values) if entry.is_list else entry.values[0]
 
 
-_OTHERS: Final = frozenset({f"{PREFIX}CONFIG", f"{PREFIX}COMPLETE"})
+_OTHERS: Final = frozenset({f"{PREFIX}CONFIG", f"{PREFIX}COMPLETE", f"{PREFIX}WORKFLOW_STATE"})
+"""Variables that are no options; the agent sets the last one for its after-workflow command."""
 
 
 def unknown_variables(
