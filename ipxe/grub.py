@@ -53,7 +53,7 @@ def machine_of(name: str) -> str | None:
 
 
 def is_directory(segments: Sequence[str]) -> bool:
-    """Whether a GRUB may look for its script in this directory: its own, or the prefix of a distribution."""
+    """Return whether a GRUB may look for its script in this directory: its own, or the prefix of a distribution."""
     match [segment.lower() for segment in segments]:
         case [*above, platform] if _PLATFORM.fullmatch(platform):
             segments = above
@@ -68,7 +68,7 @@ def is_directory(segments: Sequence[str]) -> bool:
 
 
 def is_script(segments: Sequence[str]) -> bool:
-    """Whether a path without the directory of a machine is one of a GRUB's scripts."""
+    """Return whether a path, without the directory of a machine, is that of a GRUB script."""
     *directory, name = segments
     if name == WHY:
         return directory == ["grub"]

@@ -1,4 +1,4 @@
-"""What Linux can start: the limits of execve(2) on the program, the arguments and the environment of an action.
+"""The limits of execve(2) on the program, the arguments and the environment of an action.
 
 Linux checks them when the action starts, after earlier actions have written disks. So they are checked before: in a
 Template by the webhooks, in a rendered action by the controller, in a received action by the agent. All sizes are in

@@ -19,7 +19,8 @@ case $arch in
     *) [ "$arch" = "$own" ] || { echo "$0: $arch is neither amd64 nor arm64" >&2; exit 2; } ;;
 esac
 here=$(cd "$(dirname "$0")" && pwd)
-# What image2disk shares with tinkedge: standard library only. The recipes are in a checkout, or in the package edge.
+# What image2disk shares with tinkedge: standard library only. The package tink is beside deploy/ in a checkout, and beside
+# edge/ where deploy/ is installed as a part of that.
 shared='__init__ opener proxies urls'
 for tink in "$here/../../tink" "$here/../../../tink"; do
     [ ! -e "$tink/net/opener.py" ] || break
@@ -34,11 +35,6 @@ python=/usr/bin/python3
 busybox=$(command -v busybox)
 # `busybox` without -static is a dynamic program, which would find no libraries in the image.
 ! ldd "$busybox" >/dev/null 2>&1 || { echo "$0: $busybox is not static; install busybox-static" >&2; exit 1; }
-
-# The project's package: beside deploy/ in a checkout, beside edge/ where deploy/ is a part of that as installed.
-tink=$here/../../tink
-[ -d "$tink/registry" ] || tink=$here/../../../tink
-[ -d "$tink/registry" ] || { echo "$0: the package tink is neither beside deploy/ nor installed with it" >&2; exit 1; }
 
 mkdir -p "$out"
 work=$(mktemp -d)

@@ -176,7 +176,7 @@ def _nobody(found: Caller, status: int, reason: str, why: str) -> Caller:
 
 
 def _contested(rivals: tuple[Machine, ...], what: str) -> tuple[str, str]:
-    """Why nobody is served at an address, or with a MAC, that several Hardware have: for the sender, and the log."""
+    """Return why no machine is served at an address or MAC that several Hardware have, for the client and the log."""
     names = sorted({f"{rival.namespace}/{rival.name}" for rival in rivals})
     named = " and of ".join(names[:4])
     return (

@@ -5,7 +5,7 @@ named in the log and in /readyz, and tried again: after a pause, when its file c
 
     nothing is refused, no file is new    -> the directory is not looked at before SIGHUP
     something is refused                  -> files that are new or have changed are applied; the rest is tried again
-    a file has changed a moment ago       -> the same: it may be half of what somebody is writing
+    a file has changed a moment ago       -> the same: it may be half written
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _MOST_LINES: Final = 20
 
 @dataclass(slots=True)
 class _Object:
-    """An object that is not applied; `refusal` says why, or is empty if nobody has tried."""
+    """An object that is not applied; `refusal` is the reason, or empty before the first try."""
 
     obj: Raw
     refusal: str = ""
@@ -90,7 +90,7 @@ class ManifestApplier:
 
     @property
     def problems(self) -> list[str]:
-        """What is not applied, and why: a line for each object or file."""
+        """Return a line for each object or file that is not applied, with the reason."""
         return [*filter(None, [self._fault]), *(each for file in self._files.values() for each in file.problems)]
 
     @property

@@ -21,7 +21,7 @@ from tests.ports import free_port
 
 SIZE = 512 << 20
 SPARSE_SIZE = 2 << 30
-"""Of an image that is 90 % zeros, as that of a system on a large disk."""
+"""Size of an image of which 90 % are zeros, like that of a system on a large disk."""
 ROUNDS = 5
 UNPACKERS = {".gz": "gzip -dc |", ".zst": "zstd -dcq |", ".raw": ""}
 _ACTIONS = Path(__file__).parents[2] / "deploy" / "actions"

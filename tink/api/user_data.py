@@ -57,7 +57,7 @@ _MAX_PARTS: Final = 64
 
 _MISSPELT: Final = re.compile(r"#+[ \t]*cloud[-_ ]?config\b", re.IGNORECASE)
 _BEFORE_THE_HEADER: Final = re.compile(r"(```\w*|\s|[\ufeff\u200b\"'`\\]|---|#(?!!|cloud-|include|part-)[^\n]*(\n|$))*")
-"""What people put before the header, and cloud-init does not skip: byte order marks, comments, quotes, code fences."""
+"""Text before the header that cloud-init does not skip: byte order marks, comments, quotes, code fences."""
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
 _WORDS: Final = frozenset({
     "allow_public_ssh_keys", "ansible", "apk_repos", "apt", "apt_pipelining", "apt_reboot_if_required",

@@ -35,8 +35,8 @@ def validity(now: datetime, life: timedelta) -> tuple[datetime, datetime]:
     """Return the first and the last moment of a certificate that is made at `now`.
 
     A host without a battery-backed clock may start in 1970 or years ahead, and is corrected later. So each certificate
-    begins with Unix time, and its life counts from this release at the earliest. The beginning of a certificate
-    protects nobody: its key did not exist before.
+    begins with Unix time, and its life counts from this release at the earliest. An early beginning does no harm,
+    because the key did not exist before.
     """
     return BEGINNING, max(now.astimezone(UTC), RELEASED) + life
 
@@ -91,8 +91,7 @@ def show(context: ssl.SSLContext, pem: bytes) -> None:
 def watch_handshakes(context: ssl.SSLContext, notify: Callable[[str], None]) -> None:
     """Call `notify` after each handshake of this server: with the client's alert if it rejected the certificate, or "".
 
-    A handshake that fails for another reason is not reported: whoever only scans the port says nothing of the
-    certificate.
+    A handshake that fails for another reason is not reported: a port scan says nothing about the certificate.
     """
 
     class WatchedObject(ssl.SSLObject):

@@ -68,7 +68,7 @@ class Disk:
         self._start = self._end = self._zeros = 0
         self.written = self.zeroed = 0
         self.clears = False
-        """Whether the next write or zero is to call `clear` before."""
+        """True if the next call of `write` or `zero` calls `clear` first."""
 
     def write(self, offset: int, data: bytes | memoryview) -> None:
         """Write bytes at `offset`. They reach the disk in blocks. Raises ActionError (WriteFailed)."""

@@ -68,7 +68,7 @@ def _wipe(mode: str, disk: Disk) -> None:
     ended = reporting(progress, say)
     try:
         MODES[mode](disk)
-        disk.clear()  # a disk may keep what it was told to discard
+        disk.clear()  # a disk may keep the data of discarded blocks
         remark = disk.finish(say)
     finally:
         ended()

@@ -1,4 +1,4 @@
-"""What uses a disk: mounts and swap; and RAIDs and volumes that udev assembled from it, which this action stops."""
+"""Users of a disk: mounts, swap, and the RAIDs and volumes that udev assembled from it, which this action stops."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def stop(name: str, device: int) -> Iterator[str]:
 
 
 def _nodes(name: str, device: int) -> list[Path]:
-    """Return the directories in /sys of the disk, its partitions and what holds them: those that hold others first."""
+    """Return the directories in /sys of the disk, its partitions and their holders, the uppermost holder first."""
     found: dict[str, Path] = {}
 
     def visit(node: Path, depth: int) -> None:

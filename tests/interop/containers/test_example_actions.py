@@ -114,7 +114,7 @@ async def test_writefile_finds_the_filesystem_of_the_image_and_not_the_old_one(m
         env = {"DEST_DISK": f"{device}p1", "DEST_PATH": "/name", "CONTENTS": "x"}
         assert await machine.action(example(machine, "writefile", **env)) == RunResult(0)
         assert run("e2label", f"{device}p1").strip() == "new"
-        # Another program writes another table, and the kernel is not told.
+        # Another program writes another table, and the kernel does not read it.
         for table in (("-o", "-n1:3M:+4M"), ("-o", "-n1:3M:+4M", "-m", "1")):
             run("sgdisk", *table, image)
             run("dd", f"if={image}", f"of={device}", "bs=1M", "count=1", "status=none")

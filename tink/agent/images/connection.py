@@ -152,7 +152,7 @@ class Connection:
         self._http.sock = _Socket(self._socket, low_speed)
 
     def _tunnel(self, authority: str, proxy: Proxy) -> None:
-        """Have the proxy connect (RFC 9110 section 9.3.6)."""
+        """Connect through the proxy (RFC 9110 section 9.3.6)."""
         lines = [f"CONNECT {authority} HTTP/1.1", f"Host: {authority}"]
         lines += [f"{name}: {value}" for name, value in _login(proxy).items()]
         try:

@@ -98,7 +98,7 @@ class Registries:
     proxies: Proxies = NONE
 
     def is_insecure(self, host: str) -> bool:
-        """Tell whether the registry `host[:port]` may go without TLS or with a certificate that nobody signed."""
+        """Tell whether the registry `host[:port]` may go without TLS or with a self-signed certificate."""
         name = host.rpartition(":")[0] if re.search(r":\d+$", host) else host
         name = name.strip("[]")
         hosts = {host_of(each) for each in self.insecure}

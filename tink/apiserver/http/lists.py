@@ -121,7 +121,7 @@ class ListResponses:
         accepted: Accepted,
         watch: AsyncGenerator[list[Change], None],
     ) -> AsyncGenerator[list[bytes], None]:
-        """Yield the events of a watch as lines of JSON, those that come together in one list."""
+        """Yield the events of a watch as lines of JSON; events that come together are in one list."""
         try:
             async for changes in watch:
                 yield [self._line(request, resource, change, accepted) for change in changes]

@@ -22,7 +22,7 @@ from tink.apiserver.errors import StatusError
 BEARER: Final = "base64url.bearer.authorization.k8s.io."
 """A subprotocol that begins so carries a token: a browser can't send the header Authorization with a WebSocket."""
 MAX_MESSAGE_BYTES: Final = 64 * 1024
-"""Of a message from the client, which has nothing to say."""
+"""Maximum size in bytes of a message from the client, which is read and dropped."""
 CLOSE_SECONDS: Final = 10.0
 """How long the client has to answer the end of the watch."""
 

@@ -45,7 +45,7 @@ from tink.workflow.status import (
 )
 
 PREPARING_SECONDS = 10.0
-"""How long a Workflow that no controller has prepared holds up those that were created after it."""
+"""Seconds for which a Workflow without rendered actions holds up the Workflows created after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ def _ready(workflow: Raw) -> bool:
 
 
 def _prepared_before(workflow: Raw, now: float) -> float:
-    """The moment up to which a new Workflow holds up those that were created after it; 0 if it does not."""
+    """Return the time until which a new Workflow holds up the Workflows created after it; 0 if it does not."""
     created = parse_timestamp(workflow["metadata"].get("creationTimestamp"))
     # The time is that of the API's clock. One that differs by more than the limit holds up nothing.
     if created is None or deleted(workflow) or held(workflow) or abs(now - created) > PREPARING_SECONDS:
