@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -61,7 +59,7 @@ def load(reader: Reader, directory: Path, progress: Progress, *, allow_older: bo
     `allow_older` accepts a bundle that is older than the one loaded last. A process of root acts as the owner of the
     directory, because the owner could have put links there.
     """
-    with _as_owner(directory):
+    with data_directory.as_owner(directory):
         data_directory.claim(directory)
         _check_age(reader.manifest, directory, allow_older=allow_older)
         _room(reader.manifest, directory)
@@ -182,29 +180,6 @@ def _room(manifest: Manifest, directory: Path) -> None:
     free = shutil.disk_usage(directory).free
     if free < needed:
         raise BundleError(f"{directory}: {needed / 1e6:.0f} MB are needed there, and {free / 1e6:.0f} MB are free")
-
-
-@contextmanager
-def _as_owner(directory: Path) -> Iterator[None]:
-    """Be the owner of the directory meanwhile, where root asks."""
-    try:
-        status = directory.stat()
-    except FileNotFoundError:
-        yield  # it will be ours
-        return
-    if os.geteuid() or not status.st_uid:
-        yield
-        return
-    groups = os.getgroups()
-    os.setgroups([])
-    os.setegid(status.st_gid)
-    os.seteuid(status.st_uid)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-        os.setegid(0)
-        os.setgroups(groups)
 
 
 def next_steps(loaded: Loaded, directory: Path) -> list[str]:

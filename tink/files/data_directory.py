@@ -16,6 +16,8 @@ import pwd
 import re
 import shlex
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -142,6 +144,34 @@ def problems(directory: Path, user: int | None = None) -> list[Problem]:
         seen = f"{', '.join(open_files)} in it can be read by others"
         found.append(Problem(seen, f"the next start closes them; or 'chmod -R go= {quoted}'", mended=True))
     return found
+
+
+@contextmanager
+def as_owner(directory: Path) -> Iterator[None]:
+    """Act as the owner of a data directory while the block runs, if this process is root and the owner is not.
+
+    Files that root writes there then belong to the service's user, and root follows no link that this user put there.
+    Changes the effective user of the whole process: no other thread may open files meanwhile. A directory that does not
+    exist yet changes nothing. Raises OSError if the directory cannot be examined.
+    """
+    try:
+        status = directory.stat()
+    except FileNotFoundError:
+        yield
+        return
+    if os.geteuid() or not status.st_uid:
+        yield
+        return
+    groups = os.getgroups()
+    os.setgroups([])
+    os.setegid(status.st_gid)
+    os.seteuid(status.st_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups(groups)
 
 
 def disk_refuses(directory: Path) -> str:
