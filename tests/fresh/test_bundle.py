@@ -7,30 +7,24 @@ commands at the site have to refuse is tried in tests/interop/test_installed_deb
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from edge.lab.build import Builder, default_cache
-from edge.lab.machine import Firmware, Machine, MachineSettings
-from edge.lab.shell import run
+from edge.lab.machine import Firmware, MachineSettings
+from tests.fresh.site import BOOT_SECONDS, Plugged, package, switched_on
 from tests.interop.installed.empty import MAC, Bundle, emptied
-from tests.interop.installed.host import ROOT, Host
+from tests.interop.installed.host import Host
 from tests.waiting import until
 
 pytestmark = pytest.mark.timeout(1200)
 
 SUITES = ("bookworm", "trixie")
-BOOT_SECONDS = 400
-"""With an emulated processor, on a machine that does other things meanwhile."""
 SETTINGS = "TINKEDGE_INTERFACE=eth1\nTINKEDGE_MANIFESTS=/var/lib/tinkedge/manifests\n"
+MACHINE = MachineSettings(MAC, "machine0", Firmware.BIOS, processors=1, disk_mib=1)
 
 
 @pytest.fixture(scope="module")
@@ -39,46 +33,6 @@ def osie() -> Path:
     cache = default_cache()
     cache.mkdir(parents=True, exist_ok=True)
     return asyncio.run(Builder(cache, print).build(full=False)).kernel.parent
-
-
-def package(suite: str, out: Path) -> Path:
-    """As `make deb` makes it, but for how well it is compressed."""
-    command = [sys.executable, "-m", "deploy.package", "deb", "--suite", suite, "--out", str(out)]
-    environment = os.environ | {"SOURCE_DATE_EPOCH": "1700000000", "DPKG_DEB_COMPRESSOR_LEVEL": "0"}
-    subprocess.run(command, check=True, capture_output=True, cwd=ROOT, env=environment)
-    (made,) = out.glob("*.deb")
-    return made
-
-
-class Plugged(Machine):
-    """A machine whose cable leads into the network of a host."""
-
-    def __init__(self, host: Host, directory: Path) -> None:
-        settings = MachineSettings(MAC, "machine0", Firmware.BIOS, processors=1, disk_mib=1)
-        super().__init__(settings, directory)
-        self._network = f"--net=/proc/{host.first}/ns/net"
-
-    async def plug(self) -> None:
-        for command in (
-            f"tuntap add dev {self.settings.tap} mode tap",
-            f"link set {self.settings.tap} master eth1 up",
-        ):
-            await run(["nsenter", self._network, "ip", *command.split()])
-
-    def _command(self) -> list[str | Path]:
-        return ["nsenter", self._network, *super()._command()]
-
-
-@asynccontextmanager
-async def switched_on(host: Host, directory: Path) -> AsyncIterator[Plugged]:
-    directory.mkdir()
-    machine = Plugged(host, directory)
-    await machine.plug()
-    await machine.power_on()
-    try:
-        yield machine
-    finally:
-        await machine.power_off()
 
 
 @pytest.mark.parametrize("suite", SUITES)
@@ -96,7 +50,7 @@ async def test_machine_boots_from_what_one_signed_file_brought(suite: str, osie:
                 host.run("sh", "-c", f"cd /root && {command}", timeout=300)
             host.path("/etc/default/tinkedge").write_text(SETTINGS)
             host.run("systemctl", "enable", "--now", "tinkedge", timeout=120)
-            async with switched_on(host, directory / "machine") as machine:
+            async with switched_on(Plugged(host, MACHINE, directory / "machine")) as machine:
                 await until(
                     lambda: machine.ended or "Succeeded" in state(host),
                     lambda: "\n".join([*machine.last_lines(30), host.journal("-n", "40")]),
