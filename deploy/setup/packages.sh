@@ -38,7 +38,7 @@ fetch_and_install() {
   apt=(apt_with_status -o DPkg::Lock::Timeout=300)
   log=$(mktemp)
   # The package lists may be missing or too old for what the mirror has now.
-  watched "fetching Debian's package lists" "$log" apt_detail "${apt[@]}" update || failed=update
+  watched "fetching Debian's package lists" "$log" lists_detail update_lists || failed=update
   if [ -z "$failed" ]; then
     announce "$(grep ^Fetched "$log" || true)" "$@"
     mkdir -p "$cache"
@@ -66,6 +66,25 @@ fetch_and_install() {
   [ -z "$failed" ] || grep -vE '^(dl|pm)status:' "$log" | tail -n 20 >&2
   rm -f "$log" "$log.before"
   [ -z "$failed" ] || die "apt-get could not install: $*"
+}
+
+update_lists() { # of fetch_and_install; waits while another apt has the lists, such as apt-daily after a boot
+  local status error give_up=$((SECONDS + 300))
+  error=$(mktemp)
+  while status=0; "${apt[@]}" update 2>"$error" || status=$?; cat "$error" >&2; [ "$status" != 0 ]; do
+    # DPkg::Lock::Timeout is for the lock of the installed packages alone (apt.conf(5)).
+    if ! grep -q 'Could not get lock' "$error" || [ $SECONDS -ge $give_up ]; then break; fi
+    sleep 2
+  done
+  rm -f "$error"
+  return "$status"
+}
+
+lists_detail() { # of the log of update_lists
+  local waits
+  waits=$(grep '^E: Could not get lock' "$1" 2>/dev/null | tail -n 1) || true
+  [ -z "$waits" ] || [ -z "$(tail -n 3 "$1" | grep '^E:')" ] || { echo "waiting for another apt: ${waits#E: }"; return; }
+  apt_detail "$1"
 }
 
 install_in_turn() { # PACKAGE...: of fetch_and_install; first what Python needs, then "$beside" begins, if there is one

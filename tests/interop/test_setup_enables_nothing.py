@@ -14,6 +14,13 @@ ROOT = Path(__file__).parents[2]
 APT = """#!/bin/sh
 # Enables a unit without systemd, and one as a package without systemd's unit does.
 case "$*" in
+  *update)
+    if [ -n "$LOCKED" ] && [ ! -e "$HOME/asked-twice" ]; then
+      [ ! -e "$HOME/asked-once" ] || touch "$HOME/asked-twice"
+      touch "$HOME/asked-once"
+      echo "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 1 (apt-get)" >&2
+      exit 100
+    fi ;;
   *install*-y*)
     ln -s /lib/systemd/system/new.service /etc/systemd/system/multi-user.target.wants/new.service
     ln -s ../init.d/relay /etc/rc3.d/S01relay
@@ -42,7 +49,7 @@ find /etc/systemd /etc/rc3.d /run/systemd -type l -o -type f -name '*.preset'
 """
 
 
-def enabled_after(directory: Path, *, killed: bool) -> set[str]:
+def enabled_after(directory: Path, *, killed: bool = False, locked: bool = False) -> set[str]:
     """The links that start something at boot, by name, after an installation."""
     programs = directory / "bin"
     programs.mkdir()
@@ -57,6 +64,7 @@ def enabled_after(directory: Path, *, killed: bool) -> set[str]:
         "HOME": str(directory),
         "CHECKOUT": str(ROOT),
         "KILLED": "1" if killed else "",
+        "LOCKED": "1" if locked else "",
         "PATH": f"{programs}:/usr/sbin:/usr/bin:/sbin:/bin",
     }
     done = subprocess.run(
@@ -68,8 +76,13 @@ def enabled_after(directory: Path, *, killed: bool) -> set[str]:
 
 
 def test_service_of_a_new_package_is_not_started_by_the_next_boot(tmp_path: Path) -> None:
-    assert enabled_after(tmp_path, killed=False) == {"ours.service", "S02own"}
+    assert enabled_after(tmp_path) == {"ours.service", "S02own"}
 
 
 def test_installation_that_was_killed_is_put_right_by_the_next_one(tmp_path: Path) -> None:
     assert not {"new.service", "S01relay"} & enabled_after(tmp_path, killed=True)
+
+
+def test_set_up_waits_for_the_package_lists_while_another_apt_has_them(tmp_path: Path) -> None:
+    assert enabled_after(tmp_path, locked=True) == {"ours.service", "S02own"}
+    assert (tmp_path / "asked-twice").exists()
