@@ -71,7 +71,7 @@ def _name(text: str) -> str:
     """A name for the Hardware, which is also the machine's host name."""
     if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", text, re.ASCII):
         raise ValueError(f"{text!r} is no host name: use lower-case letters, digits and '-' in between, 63 at most")
-    if not isinstance(yaml.safe_load(text), str):
+    if yaml.safe_load(text) != text:
         raise ValueError(f"{text!r} is a number or a word of YAML: use another name")
     return text
 
@@ -200,7 +200,7 @@ def _replacements(given: Mapping[str, Any], values: Mapping[str, _Value]) -> dic
 def _filled(text: str, texts: Mapping[str, str], values: Mapping[str, _Value], given: Mapping[str, Any]) -> str:
     """Return the example with these values. Each place is replaced once: a value may look like another placeholder."""
     head, mark, rest = text.partition(_MARK)
-    keys = [key for key in reversed(values) if key in texts]
+    keys = [key for key in values if key in texts]
 
     def replaced(match: re.Match[str]) -> str:
         key, found = keys[(match.lastindex or 1) - 1], match[0]
@@ -211,7 +211,6 @@ def _filled(text: str, texts: Mapping[str, str], values: Mapping[str, _Value], g
         return texts[key]
 
     if keys:
-        # The values of whole fields, at the end of the table, come before the placeholders that stand in them.
         head = re.sub("|".join(f"({values[key].places})" for key in keys), replaced, head)
     return (head + mark + rest).replace(f"{_DATA_DIR}/", f"{str(given['data_dir']).rstrip('/')}/")
 
@@ -226,20 +225,6 @@ def _problems(text: str) -> list[str]:
         problems = checkers()[each["kind"]].check(named).problems
         found += [f"{each['kind']} {each['metadata']['name']}: {problem}" for problem in problems]
     return found
-
-
-def _edge_address(public_ip: str | None, interface: tuple[tuple[str, str], ...]) -> tuple[str, str]:
-    """Return the address of the edge and where it is from; both are empty if nothing tells it."""
-    from edge.composition.host import HostError, addresses_of, default_interface
-
-    if public_ip is not None:
-        return public_ip, ""
-    try:
-        name = interface[0][0] if interface else default_interface()
-        address = addresses_of([interface[0] if interface else (name, "")], None)[0]
-    except (HostError, OSError):
-        return "", ""
-    return address, f"this host's address on {name}{'' if interface else ', which has the default route'}"
 
 
 def _left(text: str, texts: Mapping[str, str], values: Mapping[str, _Value]) -> Iterator[str]:
@@ -332,7 +317,7 @@ def examples(
         raise click.BadParameter(f"there is no example {name}; there are: {', '.join(files)}", param_hint="NAME")
     text = files[name].read_text()
     values = _values(name, text)
-    address, source = _edge_address(public_ip, interface)
+    address, source = one_machine.known_address(public_ip, interface)
     given |= {"edge": address, "name": hostname}
     for key in ("disk", "ssh_key", "image", "sha256", "partition"):
         if given[key] and key not in values:

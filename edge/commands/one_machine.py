@@ -61,6 +61,23 @@ def addresses(given: str | None, interfaces: tuple[tuple[str, str], ...]) -> lis
         raise click.UsageError(f"{error}; --public-ip says at which address machines reach the edge") from error
 
 
+def known_address(public_ip: str | None, interfaces: tuple[tuple[str, str], ...]) -> tuple[str, str]:
+    """Return the edge's address and the words for where it is from; both are empty if nothing on this host tells it.
+
+    It is `public_ip`, else the address of the first of `interfaces`, else that of the default route's interface.
+    """
+    from edge.composition.host import HostError, addresses_of, default_interface
+
+    if public_ip is not None:
+        return public_ip, ""
+    try:
+        first = interfaces[0] if interfaces else (default_interface(), "")
+        address = addresses_of([first], None)[0]
+    except (HostError, OSError):
+        return "", ""
+    return address, f"this host's address on {first[0]}{'' if interfaces else ', which has the default route'}"
+
+
 def hardware(kubeconfig: Path, namespace: str, name: str) -> dict[str, Any]:
     """The object, of the API. Raises click.ClickException."""
     import asyncio
