@@ -29,6 +29,9 @@ _EDGE: Final = "192.0.2.1"
 _PORT: Final = 7080
 _KEY: Final = "ssh-ed25519 AAAA-your-key-here you@example.org"
 _DISK: Final = "/dev/sda"
+_WORDS: Final = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
+_NUMBER: Final = re.compile(r"[0-9-]+(e[0-9-]+)?|0[box][0-9a-f]+", re.ASCII)
+"""What kubectl reads as another value than text, unless it is quoted (YAML 1.1 and 1.2)."""
 _MAX_KEY_BYTES: Final = 64 << 10
 _KEY_LINE: Final = re.compile(r"((?:sk-)?(?:ssh|ecdsa)-[a-z0-9@.-]+) ([A-Za-z0-9+/]{32,}={0,2})(?:\s+(.*))?")
 _COMMENT: Final = re.compile(r"[\w@.+:-]{1,100}", re.ASCII)
@@ -71,7 +74,7 @@ def _name(text: str) -> str:
     """A name for the Hardware, which is also the machine's host name."""
     if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", text, re.ASCII):
         raise ValueError(f"{text!r} is no host name: use lower-case letters, digits and '-' in between, 63 at most")
-    if yaml.safe_load(text) != text:
+    if text in _WORDS or _NUMBER.fullmatch(text):
         raise ValueError(f"{text!r} is a number or a word of YAML: use another name")
     return text
 

@@ -10,6 +10,7 @@ import codecs
 import itertools
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.client import HTTPException, HTTPResponse
@@ -37,7 +38,7 @@ from tink.net.urls import shown, without_login
 READ_BYTES: Final = 1 << 20
 _RETRIES: Final = 8
 _IDNA: Final = codecs.lookup("idna")
-"""Loaded now, for the socket module: while root acts as another user, Python may not be able to read its own modules."""
+"""Loaded now, for the socket module: while root acts as another user, Python may not be able to read its modules."""
 _SCHEMES: Final = ("http://", "https://")
 
 
@@ -56,10 +57,18 @@ class Source:
 
 
 @contextmanager
-def opened(text: str, *, say: Callable[[str], None], is_proved: bool) -> Iterator[Source]:
-    """Open the file or URL that `text` is. `is_proved`: the checksum is compared. Raises ImageError, OSError."""
+def opened(
+    text: str, *, say: Callable[[str], None], is_proved: bool, sleep: Callable[[float], None] = time.sleep
+) -> Iterator[Source]:
+    """Open the file or URL that `text` is. `is_proved`: the checksum is compared.
+
+    `sleep` waits for so many seconds between two attempts at a download. Raises ImageError, OSError.
+    """
     if text.startswith(_SCHEMES):
-        yield _by_url(text, _Web(), say, is_proved=is_proved)
+        download = Download(
+            _Web(), text, retries=_RETRIES, is_proved=is_proved, authorization=_login(text), say=say, sleep=sleep
+        )
+        yield _by_url(text, download)
         return
     if "://" in text:
         raise ImageError(f"{shown(text)}: is neither a file nor an http:// or https:// URL")
@@ -125,9 +134,8 @@ def _login(url: str) -> Callable[[AnswerError | None], str]:
     return authorization
 
 
-def _by_url(url: str, web: Web, say: Callable[[str], None], *, is_proved: bool) -> Source:
+def _by_url(url: str, download: Download) -> Source:
     name = unquote(urlsplit(url).path).rpartition("/")[2]
-    download = Download(web, url, retries=_RETRIES, is_proved=is_proved, authorization=_login(url), say=say)
 
     def begin() -> tuple[Iterator[bytes], int | None]:
         chunks = _errors(download.chunks(), shown(url))

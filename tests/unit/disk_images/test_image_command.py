@@ -25,6 +25,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from edge.cli import main
+from edge.disk_images import Checksum, Depot, opened
 
 MIB = 1 << 20
 LINUX = "0fc63daf-8483-4772-8e79-3d69d8477de4"
@@ -404,9 +405,12 @@ def test_source_or_name_that_can_not_be_is_refused(words: list[str], said: str, 
 
 def test_download_that_breaks_goes_on_where_it_broke(data: Path, site: Site) -> None:
     site.files["disk.raw"], site.cuts = CLOUD, [3 * MIB]
-    imported(data, f"{site.url}/disk.raw", "--sha256", SHA256)
-    assert site.asked == ["", f"bytes={3 * MIB}-"]
-    assert files(data) == {"disk.raw": CLOUD}
+    pauses, said = list[float](), list[str]()
+    with opened(f"{site.url}/disk.raw", say=said.append, is_proved=True, sleep=pauses.append) as source:
+        stored = Depot(data).put(source, "disk.raw", lambda *_: None, checksum=Checksum.of(SHA256))
+    assert (site.asked, len(pauses)) == (["", f"bytes={3 * MIB}-"], 1)
+    assert f"goes on from byte {3 * MIB}" in said[0]
+    assert (stored.sha256, files(data)) == (SHA256, {"disk.raw": CLOUD})
 
 
 def test_redirect_is_followed_and_the_name_is_that_of_the_url_which_was_given(data: Path, site: Site) -> None:
