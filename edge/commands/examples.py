@@ -61,7 +61,7 @@ def _netmask(text: str) -> str:
     return text
 
 
-@parsed("/dev/...")
+@parsed("device")
 def _disk(text: str) -> str:
     """The path of a disk on the machine."""
     if not re.fullmatch(r"/dev/[A-Za-z0-9][A-Za-z0-9_.:/-]*", text, re.ASCII):
@@ -280,8 +280,8 @@ def _write(text: str, output: Path | None, *, force: bool) -> None:
     "--partition", type=click.IntRange(1, 128), default=None, help="Number of the image's partition that is written to."
 )
 @click.option(
-    "--edge",
     "--public-ip",
+    "--edge",
     "public_ip",
     type=either,
     default=None,

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _DATA_DIR = data_dir("The edge's, which serves what is in its directory files.")
 _EDGE = click.option(
-    "--edge",
     "--public-ip",
+    "--edge",
     "public_ip",
     type=either,
     default=None,
@@ -40,13 +40,15 @@ def image() -> None:
 
 @image.command("import")
 @click.argument("source", metavar="FILE|URL")
-@click.option("--name", default="", help="Name in DATA_DIR/files. Default: the name of FILE, or the last part of URL.")
 @click.option(
-    "--sha256",
+    "--name", default=None, help="Name in DATA_DIR/files. Default: the name of FILE, or the last part of URL."
+)
+@click.option(
     "--checksum",
+    "--sha256",
     "checksum",
     metavar="HEX|FILE|URL",
-    default="",
+    default=None,
     help="SHA-256 or SHA-512 of the file, or the file of checksums that the distribution publishes (SHA256SUMS, "
     "SHA512SUMS, CHECKSUM), in which FILE's own name is looked up.",
 )
@@ -58,8 +60,8 @@ def image() -> None:
 @one_machine.http_port
 def import_(
     source: str,
-    name: str,
-    checksum: str,
+    name: str | None,
+    checksum: str | None,
     is_any: bool,
     force: bool,
     data_dir: Path,
@@ -82,11 +84,12 @@ def import_(
         click.echo(line, err=True)
 
     with _errors(progress), opened(source, say=say, is_proved=bool(checksum)) as found:
-        if not (name or found.name):
+        chosen = name or found.name
+        if not chosen:
             raise ImageError(f"{found.shown}: the URL ends with no name; give --name")
-        expected = checksum_of(checksum, found.name or name) if checksum else None
+        expected = checksum_of(checksum, found.name or chosen) if checksum else None
         depot = Depot(data_dir)
-        stored = depot.put(found, name or found.name, progress, checksum=expected, is_any=is_any, replaces=force)
+        stored = depot.put(found, chosen, progress, checksum=expected, is_any=is_any, replaces=force)
     address, _ = one_machine.known_address(public_ip, interface)
     url = f"http://{join_host_port(address or 'EDGE', http_port)}/files/{stored.path.name}"
     for line in _described(stored, url):
