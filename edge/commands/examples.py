@@ -215,7 +215,9 @@ def _filled(text: str, texts: Mapping[str, str], values: Mapping[str, _Value], g
 
     if keys:
         head = re.sub("|".join(f"({values[key].places})" for key in keys), replaced, head)
-    return (head + mark + rest).replace(f"{_DATA_DIR}/", f"{str(given['data_dir']).rstrip('/')}/")
+    data_dir = given["data_dir"].absolute()
+    uri = f"{data_dir.as_uri()}/"
+    return re.sub(f"(file://)?{_DATA_DIR}/", lambda match: uri if match[1] else f"{data_dir}/", head + mark + rest)
 
 
 def _problems(text: str) -> list[str]:
@@ -320,7 +322,7 @@ def examples(
         raise click.BadParameter(f"there is no example {name}; there are: {', '.join(files)}", param_hint="NAME")
     text = files[name].read_text()
     values = _values(name, text)
-    address, source = one_machine.known_address(public_ip, interface)
+    address, source = one_machine.known_address(public_ip, interface, given["ip"] or "")
     given |= {"edge": address, "name": hostname}
     for key in ("disk", "ssh_key", "image", "sha256", "partition"):
         if given[key] and key not in values:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from functools import cache
+from ipaddress import IPv4Interface
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from click.testing import CliRunner, Result
 from edge.artifacts.errors import KINDS
 from edge.cli import main
 from edge.journey.events import Outcome, Step
+from edge.neighbour.links import Link
 from tink.api import crds
 from tink.api.v1alpha2 import WorkflowState
 from tink.schema import Checker, compile_definition
@@ -250,6 +252,11 @@ def test_image_is_a_url_or_a_file_of_the_edge_and_its_name_says_how_it_is_compre
     assert (first["env"], second["env"]["DEST_DISK"]) == (expected, "/dev/sda3")
 
 
+def test_partition_of_a_given_image_is_to_be_looked_at() -> None:
+    asked = print_example("rocky", "--image", "rocky.qcow2", "--edge", "10.1.0.9").stderr
+    assert re.search(r'^  --partition +"4" +the number of a partition in it$', asked, re.MULTILINE)
+
+
 def test_router_is_the_nameserver_unless_there_are_others() -> None:
     result = print_example("debian", "--ip", "10.1.2.3", "--gateway", "10.1.2.1", "--edge", "10.1.2.9")
     assert "        nameservers: [10.1.2.1]\n" in result.stdout
@@ -321,6 +328,24 @@ def test_edge_is_the_address_of_the_interface_in_the_settings(tmp_path: Path) ->
     assert "The edge is 127.0.0.1, this host's address on lo; --edge gives another." in result.stderr
     settings.write_text("public-ip: 10.1.0.9\n")
     assert "    edge: 10.1.0.9:7080\n" in print_example("debian", config=settings).stdout
+
+
+def test_edge_of_several_interfaces_is_the_one_in_the_network_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses = {"eth1": "10.1.0.9/16", "eth2": "10.2.0.9/16"}
+
+    def look(name: str) -> Link:
+        return Link(name, 1, True, True, 1500, (IPv4Interface(addresses[name]),))
+
+    monkeypatch.setattr("edge.neighbour.links.look", look)
+    words = ["debian", "--interface", "eth1", "--interface", "eth2"]
+    for given, edge in (([], "10.1.0.9"), (["--ip", "10.2.3.4"], "10.2.0.9"), (["--ip", "10.3.3.4"], "10.1.0.9")):
+        assert f"    edge: {edge}:7080\n" in print_example(*words, *given).stdout
+
+
+def test_data_directory_is_a_uri_in_the_osie() -> None:
+    text = print_example("talos", "--edge", "10.1.0.9", "--data-dir", "/var/lib/tinkedge/my data").stdout
+    assert "kernelUrl: file:///var/lib/tinkedge/my%20data/osie/talos/kernel-amd64" in text
+    assert "into /var/lib/tinkedge/my data/osie/talos on the edge" in text
 
 
 def test_edge_that_nothing_tells_stays_a_placeholder(tmp_path: Path) -> None:
