@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Kubectl, Namespaces, Process
+from tests.waiting import wait_until
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "deploy" / "examples"
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*/*.yaml") if path.stem == path.parent.name)
@@ -89,9 +90,9 @@ def test_imported_image_is_served_to_a_machine_that_an_example_adds(site: Site) 
     site.run(IN_MACHINE, "curl", "-sf", "--retry", "20", "--retry-all-errors", "--retry-delay", "1", "-o", got, url)
     assert got.read_bytes() == image.read_bytes()
 
-    site.kubectl("wait", "workflow/install-web7", "--for=jsonpath={.status.state}=Pending", "--timeout=60s")
-    workflow = json.loads(site.kubectl("get", "workflow", "install-web7", "-o", "json"))
-    environment = workflow["status"]["actions"][0]["rendered"]["env"]
+    rendered = ("get", "workflow", "install-web7", "-o", "jsonpath={.status.actions[0].rendered.env}")
+    wait_until(lambda: site.kubectl(*rendered) != "", every=0.5)
+    environment = json.loads(site.kubectl(*rendered))
     assert environment == {"IMG_URL": url, "IMG_SHA256": digest, "DEST_DISK": "/dev/vda", "COMPRESSED": "false"}
 
 
