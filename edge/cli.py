@@ -27,6 +27,8 @@ COMMANDS = {
     "lab": ("lab", "An isolated virtual rack: boots a real QEMU machine through the whole path."),
     "fleet": ("fleet", "Simulated machines by the thousand, from power-on to the installed system."),
     "crds": ("crds", "Print the CustomResourceDefinitions."),
+    "examples": ("examples", "An operating system's Hardware, Workflow, Template and OSIE, with your values."),
+    "image": ("image", "Disk images of operating systems: fetched, checked, served to machines."),
     "render": ("render", "Show what a Workflow would run, without running it."),
     "convert": ("convert", "Older and foreign resources to those of today."),
     "metal3": ("metal3.hardware", "Keep Hardware in step with Metal3's BareMetalHosts."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,33 @@ def addresses(given: str | None, interfaces: tuple[tuple[str, str], ...]) -> lis
         return [given] if given is not None else addresses_of(interfaces, None)
     except HostError as error:
         raise click.UsageError(f"{error}; --public-ip says at which address machines reach the edge") from error
+
+
+def known_address(public_ip: str | None, interfaces: tuple[tuple[str, str], ...], ip: str = "") -> tuple[str, str]:
+    """Return the edge's address and the words for where it is from; both are empty if nothing on this host tells it.
+
+    It is `public_ip`, else the address of one of `interfaces`, else that of the default route's interface. Of several
+    interfaces it is the one in whose network the machine's address `ip` is, else the first.
+    """
+    from edge.composition.host import HostError, Network, default_interface, state_of
+    from edge.neighbour.links import look
+
+    if public_ip is not None:
+        return public_ip, ""
+    try:
+        wanted = interfaces or ((default_interface(), ""),)
+        states = [state_of(Network(name, address), look(name)) for name, address in wanted]
+    except (HostError, OSError):
+        return "", ""
+    served = [state for state in states if state.address]
+    near = [state for state in served if ip and any(IPv4Address(ip) in network for network in state.networks)]
+    best = next(iter(near or served), None)
+    if best is None:
+        return "", ""
+    return (
+        best.address,
+        f"this host's address on {best.interface}{'' if interfaces else ', which has the default route'}",
+    )
 
 
 def hardware(kubeconfig: Path, namespace: str, name: str) -> dict[str, Any]:

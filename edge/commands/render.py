@@ -152,14 +152,14 @@ def _referenced(manifests: list[Manifest], workflow: Manifest, kind: str, field:
 def _as_stored(manifest: Manifest) -> Raw:
     """The object as the API would have it, with its defaults. Raises ManifestError naming what it would refuse."""
     _, obj = manifest
-    checked = _checkers()[obj["kind"]].check(obj | {"metadata": {**obj["metadata"], "namespace": _namespace(obj)}})
+    checked = checkers()[obj["kind"]].check(obj | {"metadata": {**obj["metadata"], "namespace": _namespace(obj)}})
     if checked.problems:
         raise _wrong(manifest, "; ".join(checked.problems))
     return checked.object
 
 
 @cache
-def _checkers() -> dict[str, Checker]:
+def checkers() -> dict[str, Checker]:
     """What today's definitions say of objects, by their kinds."""
     found = [each for definition in crds.generate() for each in compile_definition(definition).values()]
     return {each.kind: each for each in found if each.api_version == API_VERSION}

@@ -3,7 +3,8 @@
     /v2/...          DATA_DIR/images, as a registry gives it that can only be read (OCI distribution specification 1.0)
     /files/<name>    DATA_DIR/files: disk images and the like, for IMG_URL
 
-`tinkedge bundle load` puts them there, or an operator does (`skopeo copy ... oci:/var/lib/tinkedge/images:NAME:TAG`).
+`tinkedge bundle load` and `tinkedge image import` put them there, or an operator does (`skopeo copy ...
+oci:/var/lib/tinkedge/images:NAME:TAG`).
 What is not there, an edge with `--upstream-edge` gets from that one, and keeps it in its cache as it does kernels.
 They are for machines that have a Hardware, and know no difference between these: what is secret does not belong here.
 """

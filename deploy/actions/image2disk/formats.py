@@ -86,13 +86,13 @@ def refuse_other_formats(url: str, head: bytes, disk: str) -> None:
             command = f"`qemu-img convert -f {driver} -O qcow2 {name} {name.rsplit('.', 1)[0]}.qcow2`"
             message = f"{url}: is {what}, which the action does not write; convert it with {command}"
             raise ActionError("ImageUnsupported", f"{message} and serve the result")
-    what, remedy = _name(head)
+    what, remedy = name_of_other(head)
     if what:
         message = f"{url}: is {what}, not a disk image; nothing was written to {disk}; {remedy}"
         raise ActionError("NotAnImage", f"{message}, or set IMG_FORMAT to raw to have it written as it is")
 
 
-def _name(head: bytes) -> tuple[str, str]:
+def name_of_other(head: bytes) -> tuple[str, str]:
     """Return the name of the format and the remedy; both are empty if the format may be a disk image."""
     if kind := kind_of(head):
         return f"compressed again ({kind})", "compress it once"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from functools import cache
+from ipaddress import IPv4Interface
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +16,20 @@ from click.testing import CliRunner, Result
 from edge.artifacts.errors import KINDS
 from edge.cli import main
 from edge.journey.events import Outcome, Step
+from edge.neighbour.links import Link
 from tink.api import crds
 from tink.api.v1alpha2 import WorkflowState
 from tink.schema import Checker, compile_definition
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 EXAMPLES = DEPLOY / "examples"
-OF_THE_LAB = ("dual-stack", "full", "ipv6")
-DIRECTORIES = sorted(path for path in EXAMPLES.iterdir() if path.is_dir() and path.name not in OF_THE_LAB)
+DIRECTORIES = sorted(path.parent for path in EXAMPLES.glob("*/*.yaml") if path.stem == path.parent.name)
 WITH_WORKFLOW = {"debian", "flatcar", "rocky", "ubuntu"}
 INSTALLERS = {
-    "autoinstall": "ds=nocloud;s=http://192.168.10.1:7080/nocloud/autoinstall-1/",
-    "kickstart": "inst.ks=http://192.168.10.1:7080/latest/user-data",
-    "preseed": "url=http://192.168.10.1:7080/latest/user-data",
-    "talos": "talos.config=http://192.168.10.1:7080/latest/user-data",
+    "autoinstall": "ds=nocloud;s=http://192.0.2.1:7080/nocloud/autoinstall-1/",
+    "kickstart": "inst.ks=http://192.0.2.1:7080/latest/user-data",
+    "preseed": "url=http://192.0.2.1:7080/latest/user-data",
+    "talos": "talos.config=http://192.0.2.1:7080/latest/user-data",
 }
 ADDRESS = re.compile(r"\b\d+\.\d+\.\d+\.\d+\b")
 
@@ -67,12 +69,18 @@ def test_api_takes_every_object_without_a_warning_and_objects_refer_to_each_othe
 
 
 @each_directory
-def test_only_one_file_has_anything_to_edit(directory: Path) -> None:
-    assert (directory / "machine.yaml").read_text().startswith("# The one file to edit")
-    others = [file for file in directory.glob("*.yaml") if file.name != "machine.yaml"]
-    assert [file.name for file in others if ADDRESS.search(file.read_text())] == []
-    found = {text for each in directory.iterdir() for text in ADDRESS.findall(each.read_text())}
-    assert {text for text in found if not text.startswith(("192.168.10.", "255."))} == set()
+def test_values_to_edit_stand_above_a_line_and_fit_no_real_machine(directory: Path) -> None:
+    (file,) = directory.glob("*.yaml")
+    above, mark, below = file.read_text().partition("# Nothing to edit below.\n")
+    assert above.startswith(f"# {directory.name}: ")
+    kinds = [each["kind"] for each in yaml.safe_load_all(above)], [each["kind"] for each in yaml.safe_load_all(below)]
+    workflow = directory.name in WITH_WORKFLOW
+    assert kinds == ((["Hardware", "Workflow"], ["Template", "OSIE"]) if workflow else (["Hardware"], ["OSIE"]))
+    assert (mark != "", ADDRESS.search(below)) == (True, None)
+    # For documentation: RFC 5737, and RFC 7042 section 2.1.1.
+    assert {text for text in ADDRESS.findall(above) if not text.startswith(("192.0.2.", "255."))} == set()
+    (mac,) = only(directory, "Hardware")["spec"]["networkInterfaces"]
+    assert mac.startswith("00:00:5e:00:53:")
 
 
 @pytest.mark.parametrize("name", sorted(WITH_WORKFLOW))
@@ -91,13 +99,13 @@ def test_a_workflow_renders_with_actions_that_there_are(name: str) -> None:
     partition = only(EXAMPLES / name, "Workflow")["spec"]["templateParams"]["partition"]
     assert actions[0]["env"]["DEST_DISK"] == disk
     assert actions[1]["env"]["DEST_DISK"] == f"{disk}{partition}"
-    assert "http://192.168.10.1:7080/" in actions[1]["env"]["CONTENTS"]
+    assert "http://192.0.2.1:7080/" in actions[1]["env"]["CONTENTS"]
 
     if name == "flatcar":
         return
     # cloud-init is sent to its own metadata.
     seed = yaml.safe_load(actions[1]["env"]["CONTENTS"])
-    seedfrom = f"http://192.168.10.1:7080/nocloud/{name}-1/"
+    seedfrom = f"http://192.0.2.1:7080/nocloud/{name}-1/"
     assert seed == {"datasource_list": ["NoCloud"], "datasource": {"NoCloud": {"seedfrom": seedfrom}}}
 
 
@@ -111,13 +119,13 @@ def test_an_installer_is_told_where_its_answers_are_and_no_workflow_waits_for_an
 
 @each_directory
 def test_what_the_machine_netboots_is_shown(directory: Path) -> None:
-    result = render(directory, "--netboot", "192.168.10.1")
+    result = render(directory, "--netboot", "192.0.2.1")
     assert result.exit_code == 0, result.output
     hardware = only(directory, "Hardware")
     (mac,) = hardware["spec"]["networkInterfaces"]
     assert result.output.startswith(f"# {hardware['metadata']['name']}, {mac}: ")
     assert "#!ipxe" in result.output
-    assert INSTALLERS.get(directory.name, "grpc_authority=192.168.10.1:42113") in result.output
+    assert INSTALLERS.get(directory.name, "grpc_authority=192.0.2.1:42113") in result.output
 
 
 def test_directory_without_a_workflow_leads_to_what_is_netbooted() -> None:
@@ -141,6 +149,226 @@ def test_papers_list_it_and_it_says_what_is_untested(directory: Path) -> None:
     paper = (directory / "README.md").read_text()
     assert "## Untested" in paper
     assert [file.name for file in directory.glob("*.yaml") if f"`{file.name}`" not in paper] == []
+
+
+# --- tinkedge examples --------------------------------------------------------------------------------------------
+
+
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIONxMgu8bXIznJnFp3kdixCs1zGqax1iHdcA3o1WRFfp"
+MACHINE = (
+    *("--mac", "52-54-00-AB-CD-EF", "--ip", "10.1.2.3", "--netmask", "255.255.0.0", "--gateway", "10.1.0.1"),
+    *("--nameserver", "10.1.0.2", "--nameserver", "10.1.0.3", "--disk", "/dev/nvme0n1", "--name", "web7"),
+    *("--edge", "10.1.0.9", "--http-port", "8080", "--data-dir", "/srv/tinkedge"),
+)
+
+
+def print_example(*words: str | Path, config: str | Path = os.devnull) -> Result:
+    return CliRunner().invoke(main, ["examples", *map(str, words), *(["--config", str(config)] if words else [])])
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    file = tmp_path / "id.pub"
+    file.write_text(f"# mine\n{KEY} me@laptop\n")
+    return file
+
+
+def test_list_has_each_example_with_what_it_is() -> None:
+    result = print_example()
+    assert [line.split()[0] for line in result.stdout.splitlines()] == [path.name for path in DIRECTORIES]
+    assert "Rocky Linux 9, installed by its netbooted installer (kickstart)" in result.stdout
+    assert "tinkedge examples NAME" in result.stderr
+
+
+@each_directory
+def test_example_without_values_is_the_file_and_what_is_to_be_edited_is_listed(directory: Path) -> None:
+    result = print_example(directory.name, "--edge", "192.0.2.1")
+    assert result.stdout == (directory / f"{directory.name}.yaml").read_text()
+    needed, _, defaults = result.stderr.partition("Right for this machine?\n")
+    options = [line.split()[0] for line in needed.splitlines()[1:]]
+    keys = [] if directory.name == "talos" else ["--ssh-key"]
+    assert (options, result.exit_code) == (["--mac", "--ip", "--gateway", *keys], 0)
+    assert [line.split()[0] for line in defaults.splitlines()] == ["--netmask", "--nameserver", "--disk"]
+
+
+@each_directory
+def test_values_of_a_machine_stand_at_every_place(directory: Path, key_file: Path, tmp_path: Path) -> None:
+    name = directory.name
+    words = [*MACHINE, *([] if name == "talos" else ["--ssh-key", key_file])]
+    result = print_example(name, *words)
+    assert (result.exit_code, result.stderr) == (0, "")
+    filled = result.stdout
+    left = re.search(rf"192[.]0[.]2[.]|your-key|\\bsda|\\b{name}-1\\b|:7080|00:00:5e", filled)
+    assert left is None
+    found = {each["kind"]: each for each in yaml.safe_load_all(filled)}
+    spec = found["Hardware"]["spec"]
+    dhcp = {
+        "ip": "10.1.2.3", "netmask": "255.255.0.0", "gateway": "10.1.0.1", "hostname": "web7",
+        "nameservers": ["10.1.0.2", "10.1.0.3"],
+    }  # fmt: skip
+    assert spec["networkInterfaces"] == {"52:54:00:ab:cd:ef": {"dhcp": dhcp}}
+    assert (found["Hardware"]["metadata"]["name"], spec["storageDevices"]) == ("web7", ["/dev/nvme0n1"])
+    assert found["OSIE"]["spec"]["kernelUrl"].startswith("file:///srv/tinkedge/osie/")
+    assert (f"{KEY} me@laptop" in filled) == (name != "talos")
+    (tmp_path / "web7.yaml").write_text(filled)
+    shown = render(tmp_path / "web7.yaml", *([] if name in WITH_WORKFLOW else ["--netboot", "10.1.0.9"]))
+    assert shown.exit_code == 0, shown.output
+    assert "10.1.0.9:8080" in shown.output
+
+
+def test_kickstart_names_the_disk_as_anaconda_does_and_an_ipv6_address_has_brackets_in_urls() -> None:
+    text = print_example("kickstart", "--disk", "/dev/vdb", "--edge", "fd00::9").stdout
+    assert ("--only-use=vdb\n" in text, "--drives=vdb\n" in text) == (True, True)
+    assert ("inst.ks=http://[fd00::9]:7080/latest" in text, "--netboot fd00::9 " in text) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("given", "url", "compressed"),
+    [
+        ("noble.img", "http://10.1.0.9:7080/files/noble.img", "false"),
+        ("noble.raw.XZ", "http://10.1.0.9:7080/files/noble.raw.XZ", "true"),
+        ("https://example.org/a.raw.gz?sig=1", "https://example.org/a.raw.gz?sig=1", "true"),
+        ("https://example.org/ubuntu-1.qcow2", "https://example.org/ubuntu-1.qcow2", "false"),
+    ],
+)
+def test_image_is_a_url_or_a_file_of_the_edge_and_its_name_says_how_it_is_compressed(
+    given: str, url: str, compressed: str, tmp_path: Path
+) -> None:
+    words = [
+        "--edge",
+        "10.1.0.9",
+        "--sha256",
+        "A" * 64,
+        "--partition",
+        "3",
+        "--name",
+        "web7",
+        "-o",
+        tmp_path / "a.yaml",
+    ]
+    assert print_example("ubuntu", "--image", given, *words).exit_code == 0
+    first, second, _ = yaml.safe_load(render(tmp_path / "a.yaml").stdout)
+    expected = {"IMG_URL": url, "IMG_SHA256": "a" * 64, "DEST_DISK": "/dev/sda", "COMPRESSED": compressed}
+    assert (first["env"], second["env"]["DEST_DISK"]) == (expected, "/dev/sda3")
+
+
+def test_partition_of_a_given_image_is_to_be_looked_at() -> None:
+    asked = print_example("rocky", "--image", "rocky.qcow2", "--edge", "10.1.0.9").stderr
+    assert re.search(r'^  --partition +"4" +the number of a partition in it$', asked, re.MULTILINE)
+
+
+def test_router_is_the_nameserver_unless_there_are_others() -> None:
+    result = print_example("debian", "--ip", "10.1.2.3", "--gateway", "10.1.2.1", "--edge", "10.1.2.9")
+    assert "        nameservers: [10.1.2.1]\n" in result.stdout
+    assert "--nameserver" not in result.stderr
+
+
+def test_address_without_its_router_is_printed_and_refused_by_the_api_so_far() -> None:
+    result = print_example("debian", "--ip", "10.1.2.3", "--edge", "10.1.2.9")
+    assert (result.exit_code, "ip: 10.1.2.3" in result.stdout) == (0, True)
+    assert "The API refuses it so far: Hardware debian-1: spec.networkInterfaces" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("nixos", "there is no example nixos; there are: autoinstall, debian, flatcar, kickstart, preseed, rocky,"),
+        ("debian --mac 52:54:00", "'52:54:00' is no MAC address: write it like 52:54:00:12:34:56"),
+        ("debian --mac 53:54:00:12:34:56", "is a multicast address, which no network card has"),
+        ("debian --ip 10.1.2.300", "'10.1.2.300' is no IPv4 address"),
+        ("debian --netmask 255.0.255.0", "'255.0.255.0' is no netmask: write it like 255.255.255.0"),
+        ("debian --netmask 0.0.0.255", "'0.0.0.255' is no netmask"),
+        ("debian --ip 10.1.2.3 --gateway 10.2.0.1", "gateway: Invalid value: must be in the subnet of ip 10.1.2.3"),
+        ("debian --edge 0.0.0.0", "is not the address of one host"),
+        ("debian --disk sda", "'sda' is no disk: write the kernel's path, like /dev/sda or /dev/nvme0n1"),
+        ("debian --disk /dev/../etc", "is no disk"),
+        ("debian --name Web_7", "'Web_7' is no host name: use lower-case letters, digits and '-'"),
+        ("debian --name 1e5", "'1e5' is a number or a word of YAML"),
+        ("debian --name 10", "'10' is a number or a word of YAML: use another name"),
+        ("debian --name null", "'null' is a number or a word of YAML"),
+        ("debian --sha256 abc", "'abc' is no SHA-256: 64 hexadecimal digits"),
+        ("debian --partition 0", "0 is not in the range 1<=x<=128"),
+        ("debian --image ../x", "'../x' is neither the URL of an image nor the name of a file in DATA_DIR/files"),
+        ("kickstart --image x.raw", "the example kickstart has no place for --image"),
+        ("talos --ssh-key KEY", "the example talos has no place for --ssh-key"),
+        ("debian --ssh-key PRIVATE", "is a private key: give the public one"),
+        ("debian --ssh-key TWO", "one line like 'ssh-ed25519 AAAA... you@host' is needed, and the file has 2 lines"),
+        ("debian --ssh-key OTHER", "is needed, and the file begins otherwise"),
+        ("debian --ssh-key NONE", "NONE: No such file or directory"),
+    ],
+)  # fmt: skip
+def test_value_that_the_api_or_the_file_would_not_take_is_refused(words: str, said: str, tmp_path: Path) -> None:
+    contents = {
+        "KEY": f"{KEY}\n",
+        "PRIVATE": "-----BEGIN OPENSSH PRIVATE KEY-----\nabc\n",
+        "TWO": f"{KEY}\n{KEY}\n",
+        "OTHER": "no key\n",
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_text(content)
+    given = [str(tmp_path / word) if word in {*contents, "NONE"} else word for word in words.split()]
+    edge = [] if "--edge" in given else ["--edge", "10.1.0.9"]
+    result = print_example(*given, *edge)
+    assert (result.stdout, result.exit_code in (1, 2)) == ("", True)
+    assert said in " ".join(result.stderr.split())
+
+
+def test_comment_of_a_key_can_not_end_the_text_around_it(tmp_path: Path) -> None:
+    (tmp_path / "k").write_text(f'{KEY} me@home o\'brien "x" $(reboot) work\n')
+    text = print_example("preseed", "--ssh-key", tmp_path / "k", "--edge", "10.1.0.9").stdout
+    assert f'echo "{KEY} me@home work" >' in text
+
+
+def test_edge_is_the_address_of_the_interface_in_the_settings(tmp_path: Path) -> None:
+    settings = tmp_path / "tinkedge.yaml"
+    settings.write_text("interface: lo\nhttp-port: 7181\ndata-dir: /srv/edge\n")
+    result = print_example("debian", config=settings)
+    assert "    edge: 127.0.0.1:7181\n" in result.stdout
+    assert "file:///srv/edge/osie/tinkedge/kernel" in result.stdout
+    assert "The edge is 127.0.0.1, this host's address on lo; --edge gives another." in result.stderr
+    settings.write_text("public-ip: 10.1.0.9\n")
+    assert "    edge: 10.1.0.9:7080\n" in print_example("debian", config=settings).stdout
+
+
+def test_edge_of_several_interfaces_is_the_one_in_the_network_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses = {"eth1": "10.1.0.9/16", "eth2": "10.2.0.9/16"}
+
+    def look(name: str) -> Link:
+        return Link(name, 1, True, True, 1500, (IPv4Interface(addresses[name]),))
+
+    monkeypatch.setattr("edge.neighbour.links.look", look)
+    words = ["debian", "--interface", "eth1", "--interface", "eth2"]
+    for given, edge in (([], "10.1.0.9"), (["--ip", "10.2.3.4"], "10.2.0.9"), (["--ip", "10.3.3.4"], "10.1.0.9")):
+        assert f"    edge: {edge}:7080\n" in print_example(*words, *given).stdout
+
+
+def test_data_directory_is_a_uri_in_the_osie() -> None:
+    text = print_example("talos", "--edge", "10.1.0.9", "--data-dir", "/var/lib/tinkedge/my data").stdout
+    assert "kernelUrl: file:///var/lib/tinkedge/my%20data/osie/talos/kernel-amd64" in text
+    assert "into /var/lib/tinkedge/my data/osie/talos on the edge" in text
+
+
+def test_edge_that_nothing_tells_stays_a_placeholder(tmp_path: Path) -> None:
+    result = print_example("debian", "--interface", "none0")
+    assert "    edge: 192.0.2.1:7080\n" in result.stdout
+    assert re.search(r"^  --edge +192.0.2.1 +the edge$", result.stderr, re.MULTILINE)
+
+
+def test_file_with_changes_is_not_replaced_unless_asked(tmp_path: Path) -> None:
+    file = tmp_path / "web.yaml"
+    words = ["debian", "--edge", "10.1.0.9", "-o", file]
+    first = print_example(*words)
+    assert (first.stdout, file.read_text().startswith("# debian: ")) == ("", True)
+    assert f"{file}: kubectl apply -f {file}" in first.stderr
+    file.write_text("mine")
+    refused = print_example(*words)
+    assert (refused.exit_code, file.read_text()) == (1, "mine")
+    assert "is there already, maybe with changes of yours: --force replaces it" in refused.stderr
+    assert print_example(*words, "--force").exit_code == 0
+    assert file.read_text() != "mine"
+
+
+# --- examples of the lab ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["ipv6/machine", "ipv6/full", "dual-stack/hardware", "dual-stack/workflow"])

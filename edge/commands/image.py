@@ -1,0 +1,204 @@
+"""`tinkedge image`: disk images of operating systems in DATA_DIR/files, from where the edge serves them to machines."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from edge.commands import one_machine
+from edge.commands.options import data_dir, either
+from edge.commands.progress import Progress
+from tink.net.host_port import join_host_port
+
+if TYPE_CHECKING:
+    from edge.disk_images import Image, Partition, Stored
+
+_DATA_DIR = data_dir("The edge's, which serves what is in its directory files.")
+_EDGE = click.option(
+    "--public-ip",
+    "--edge",
+    "public_ip",
+    type=either,
+    default=None,
+    help="Address of the edge, for the lines that are printed. Default: of --interface.",
+)
+
+
+@click.group()
+def image() -> None:
+    """Disk images of operating systems: put where the edge serves them to machines, listed, removed.
+
+    The edge serves DATA_DIR/files to machines that have a Hardware, at http://EDGE:7080/files/NAME.
+    """
+
+
+@image.command("import")
+@click.argument("source", metavar="FILE|URL")
+@click.option(
+    "--name", default=None, help="Name in DATA_DIR/files. Default: the name of FILE, or the last part of URL."
+)
+@click.option(
+    "--checksum",
+    "--sha256",
+    "checksum",
+    metavar="HEX|FILE|URL",
+    default=None,
+    help="SHA-256 or SHA-512 of the file, or the file of checksums that the distribution publishes (SHA256SUMS, "
+    "SHA512SUMS, CHECKSUM), in which FILE's own name is looked up.",
+)
+@click.option("--any", "is_any", is_flag=True, help="Import a file that is no disk image, such as an installer's ISO.")
+@click.option("--force", is_flag=True, help="Replace a file of this name.")
+@_DATA_DIR
+@_EDGE
+@one_machine.interface
+@one_machine.http_port
+def import_(
+    source: str,
+    name: str | None,
+    checksum: str | None,
+    is_any: bool,
+    force: bool,
+    data_dir: Path,
+    public_ip: str | None,
+    interface: tuple[tuple[str, str], ...],
+    http_port: int,
+) -> None:
+    """Put the disk image FILE or URL into DATA_DIR/files, and print the lines for a Workflow.
+
+    The image may be raw, or compressed with gzip, zstd, xz or bzip2, or qcow2: the action image2disk writes all of
+    these, so its bytes are kept as they are. It is read to its end as the action would read it, and is there whole or
+    not at all. A download that breaks goes on where it broke.
+    """
+    from edge.disk_images import Depot, ImageError, checksum_of, opened
+
+    progress = Progress()
+
+    def say(line: str) -> None:
+        progress.clear()
+        click.echo(line, err=True)
+
+    with _errors(progress), opened(source, say=say, is_proved=bool(checksum)) as found:
+        chosen = name or found.name
+        if not chosen:
+            raise ImageError(f"{found.shown}: the URL ends with no name; give --name")
+        expected = checksum_of(checksum, found.name or chosen) if checksum else None
+        depot = Depot(data_dir)
+        stored = depot.put(found, chosen, progress, checksum=expected, is_any=is_any, replaces=force)
+    address, _ = one_machine.known_address(public_ip, interface)
+    url = f"http://{join_host_port(address or 'EDGE', http_port)}/files/{stored.path.name}"
+    for line in _described(stored, url):
+        click.echo(line)
+    if not checksum and source.startswith(("http://", "https://")):
+        click.echo("No checksum was compared: --sha256 takes the distribution's file of checksums.", err=True)
+    if not address:
+        click.echo("EDGE stands for the address of the edge, which is not known here: --edge gives it.", err=True)
+
+
+@image.command("list")
+@_DATA_DIR
+def list_(data_dir: Path) -> None:
+    """List the files that the edge serves to machines: name, size, date."""
+    from edge.disk_images import Depot
+
+    with _errors():
+        entries = Depot(data_dir).entries()
+    if not entries:
+        click.echo(f"{data_dir / 'files'} has no files; `tinkedge image import` puts them there", err=True)
+        return
+    width = max(len(name) for name, _, _ in entries)
+    for name, size, changed in entries:
+        click.echo(f"{name:<{width}}  {_size(size):>9}  {time.strftime('%Y-%m-%d %H:%M', time.localtime(changed))}")
+
+
+@image.command()
+@click.argument("name")
+@_DATA_DIR
+def remove(name: str, data_dir: Path) -> None:
+    """Remove the file NAME. Workflows that name it fail from then on."""
+    from edge.disk_images import Depot
+
+    with _errors():
+        path = Depot(data_dir).remove(name)
+    click.echo(f"{path}: removed")
+
+
+@contextmanager
+def _errors(progress: Progress | None = None) -> Iterator[None]:
+    """Turn errors into click's."""
+    from edge.disk_images import ImageError
+    from tink.files.data_directory import DataDirectoryError
+
+    try:
+        yield
+    except (ImageError, DataDirectoryError) as error:
+        raise click.ClickException(str(error)) from error
+    except OSError as error:
+        what = f"{error.filename}: " if error.filename else ""
+        raise click.ClickException(f"{what}{error.strerror or error}") from error
+    finally:
+        if progress is not None:
+            progress.clear()
+
+
+def _described(stored: Stored, url: str) -> Iterator[str]:
+    """Yield what is known of a stored file, and the lines for a Workflow."""
+    image = stored.image
+    there = "was there already, with this checksum; " if stored.was_there else ""
+    what = "imported as it is" if image is None else f"{_format(image)}, {_size(image.size)} on the disk"
+    yield f"{stored.path}: {there}{_size(stored.size)}, {what}"
+    yield f"URL:     {url}"
+    yield f"SHA-256: {stored.sha256}"
+    if image is None:
+        return
+    from edge.disk_images import root_of
+
+    root = root_of(image.partitions) if image.table else None
+    if image.table:
+        yield f"Partitions ({image.table}):"
+        yield from _table(image, root)
+    else:
+        yield f"No partition table: one filesystem, {image.partitions[0].filesystem}"
+    target = next((each for each in image.partitions if each.label == "OEM"), root)
+    yield ""
+    yield "For a Workflow, spec.templateParams:"
+    yield f"    image: {url}"
+    yield f'    sha256: "{stored.sha256}"'
+    if target is not None:
+        yield f'    partition: "{target.number}"'
+    compressed = "true" if image.compression else "false"
+    yield ""
+    yield f'For a Template of your own, the settings of image2disk: COMPRESSED: "{compressed}"'
+    if target is not None and target.filesystem:
+        yield f"and of writefile: FS_TYPE: {target.filesystem}"
+    words = ["--image", url, "--sha256", stored.sha256]
+    words += ["--partition", str(target.number)] if target is not None else []
+    yield f"Or: tinkedge examples NAME {shlex.join(words)} --mac MAC --ip IP ..."
+
+
+def _format(image: Image) -> str:
+    return f"{image.format}, {image.compression}" if image.compression else image.format
+
+
+def _table(image: Image, root: Partition | None) -> Iterator[str]:
+    rows: list[list[Any]] = []
+    for each in image.partitions:
+        mark = "<- root filesystem" if each == root else ""
+        rows.append([each.number, _size(each.length), each.filesystem or "-", each.kind or "-", each.label, mark])
+    widths = [max(len(str(row[at])) for row in rows) for at in range(5)] if rows else []
+    for number, size, *texts in rows:
+        padded = "  ".join(f"{text:<{width}}" for text, width in zip(texts, [*widths[2:], 0], strict=True))
+        yield f"  {number:>{widths[0]}}  {size:>{widths[1]}}  {padded}".rstrip()
+
+
+def _size(count: int) -> str:
+    """Return a number of bytes for people, such as 474 MB."""
+    for unit, most in (("B", 1e3), ("kB", 1e6), ("MB", 1e9)):
+        if count < most:
+            return f"{count / (most / 1e3):.0f} {unit}"
+    return f"{count / 1e9:.1f} GB"

@@ -1,0 +1,163 @@
+"""Where an image is from: a file of this host, or a URL, fetched as image2disk fetches it.
+
+A connection that breaks goes on where it broke, as long as the server's file is the same. Certificates are checked
+against the authorities of this host. Redirects, logins in a URL and proxies are those of `tink.net`.
+"""
+
+from __future__ import annotations
+
+import codecs
+import itertools
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from typing import BinaryIO, Final
+from urllib.parse import unquote, urlsplit
+
+from edge.disk_images import checksums
+from edge.disk_images.action import (
+    HEADER_BYTES,
+    ActionError,
+    AnswerError,
+    ChangedError,
+    Download,
+    UntrustedError,
+    Web,
+    compression_of,
+    unpacked,
+)
+from edge.disk_images.checksums import Checksum
+from edge.disk_images.errors import ImageError
+from tink.net.proxies import Proxies
+from tink.net.urls import shown, without_login
+
+READ_BYTES: Final = 1 << 20
+_RETRIES: Final = 8
+_IDNA: Final = codecs.lookup("idna")
+"""Loaded now, for the socket module: while root acts as another user, Python may not be able to read its modules."""
+_SCHEMES: Final = ("http://", "https://")
+
+
+class Source:
+    """An image to read once. `name` is the file's own, `shown` what messages name it."""
+
+    def __init__(self, name: str, shown: str, begin: Callable[[], tuple[Iterator[bytes], int | None]]) -> None:
+        """`begin` returns the bytes, and their number if that is known."""
+        self.name = name
+        self.shown = shown
+        self._begin = begin
+
+    def begin(self) -> tuple[Iterator[bytes], int | None]:
+        """Return the bytes, and their number if it is known. Raises ImageError, OSError; so does the iterator."""
+        return self._begin()
+
+
+@contextmanager
+def opened(
+    text: str, *, say: Callable[[str], None], is_proved: bool, sleep: Callable[[float], None] = time.sleep
+) -> Iterator[Source]:
+    """Open the file or URL that `text` is. `is_proved`: the checksum is compared.
+
+    `sleep` waits for so many seconds between two attempts at a download. Raises ImageError, OSError.
+    """
+    if text.startswith(_SCHEMES):
+        download = Download(
+            _Web(), text, retries=_RETRIES, is_proved=is_proved, authorization=_login(text), say=say, sleep=sleep
+        )
+        yield _by_url(text, download)
+        return
+    if "://" in text:
+        raise ImageError(f"{shown(text)}: is neither a file nor an http:// or https:// URL")
+    path = Path(text).expanduser()
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise ImageError(f"{path}: is no file; give the file of a disk image")
+        yield Source(path.name, str(path), lambda: (_pieces(file), status.st_size))
+
+
+def checksum_of(text: str, name: str) -> Checksum:
+    """Return the checksum of the file `name` that `text` gives: in hex, or in a file or URL. Raises ImageError."""
+    if (found := Checksum.of(text)) is not None:
+        return found
+    if text.startswith(_SCHEMES):
+        web = _Web()
+        try:
+            with web.get_as(text, {}, _login(text)) as response:
+                content = web.content(response, checksums.MAX_BYTES)
+        except (AnswerError, OSError, HTTPException) as error:
+            raise ImageError(f"{shown(text)}: {error}") from error
+        where = shown(text)
+    else:
+        path = Path(text).expanduser()
+        if not path.is_file():
+            what = "is neither a SHA-256 (64 hexadecimal digits) or SHA-512 (128), nor a file or URL that has these"
+            raise ImageError(f"{text[:200]!r}: {what}")
+        with path.open("rb") as file:
+            content = file.read(checksums.MAX_BYTES + 1)
+        where = str(path)
+    if len(content) > checksums.MAX_BYTES:
+        raise ImageError(f"{where}: is larger than {checksums.MAX_BYTES} bytes: it is no file of checksums")
+    return checksums.find(content.decode(errors="replace"), name, where)
+
+
+class _Web(Web):
+    """The action's HTTP client, which trusts the authorities of this host alone."""
+
+    def __init__(self) -> None:
+        super().__init__(check_certificates=True, proxies=Proxies.of(os.environ))
+
+    def get(self, url: str, headers: Mapping[str, str], authorization: str = "") -> HTTPResponse:
+        """As the action's; a certificate that is not trusted has another remedy here. Raises AnswerError."""
+        try:
+            return super().get(url, headers, authorization)
+        except UntrustedError as error:
+            remedy = "if it is right, add its authority to those of this host (update-ca-certificates)"
+            raise AnswerError(f"{error}; {remedy}", 400) from None
+
+
+def _login(url: str) -> Callable[[AnswerError | None], str]:
+    """Return the authorization of a URL: what stands in it, which `Web` sends by itself."""
+
+    def authorization(refusal: AnswerError | None) -> str:
+        if refusal is None:
+            return ""
+        remedy = "write a user and password into the URL, https://USER:PASSWORD@HOST/..., percent-encoded"
+        if without_login(url)[1]:
+            remedy = "the server does not take the user and password of the URL"
+        raise AnswerError(f"{refusal}: {remedy}", refusal.status)
+
+    return authorization
+
+
+def _by_url(url: str, download: Download) -> Source:
+    name = unquote(urlsplit(url).path).rpartition("/")[2]
+
+    def begin() -> tuple[Iterator[bytes], int | None]:
+        chunks = _errors(download.chunks(), shown(url))
+        first = next(chunks, b"")
+        whole = itertools.chain([first], chunks)
+        coding, size = download.coding, download.size
+        if not coding or coding == compression_of(name) or len(first) < HEADER_BYTES:
+            return whole, size  # Apache names the compression of a file itself in Content-Encoding, too
+        return _errors(unpacked(whole, coding, shown(url)), shown(url)), None
+
+    return Source(name, shown(url), begin)
+
+
+def _errors(chunks: Iterator[bytes], where: str) -> Iterator[bytes]:
+    try:
+        yield from chunks
+    except ChangedError as error:
+        raise ImageError(f"{where}: has changed on the server meanwhile ({error}); run the command again") from error
+    except ActionError as error:
+        raise ImageError(error.message) from error
+
+
+def _pieces(file: BinaryIO) -> Iterator[bytes]:
+    while piece := file.read(READ_BYTES):
+        yield piece
