@@ -24,6 +24,7 @@ pytestmark = pytest.mark.timeout(2400)
 
 SECTION = "## Your first machine"
 MAC = "52:54:00:12:34:56"
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl operator\n"
 BUILD_SECONDS = 1200
 INSTALL_SECONDS = 900
 
@@ -31,7 +32,7 @@ INSTALL_SECONDS = 900
 def typed() -> list[str]:
     """Return the commands of the section, in order, without comments, with this test's addresses."""
     section = (ROOT / "README.md").read_text().partition(f"\n{SECTION}\n")[2].partition("\n## ")[0]
-    lines = re.findall(r"^ {7,}(\S.*)$", section, re.MULTILINE)
+    lines = re.findall(r"^ {7,}(\S.*)$", section.replace("\\\n", ""), re.MULTILINE)
     network = ADDRESS.rpartition(".")[0]
     return [re.sub(r"\s+# .*", "", line).replace("192.168.10.", f"{network}.") for line in lines]
 
@@ -95,6 +96,8 @@ async def test_commands_of_the_readme_lead_from_an_empty_debian_to_an_installed_
         with Host(directory / "host", "bookworm") as host:
             host.path("/root/dist").mkdir()
             shutil.copy(made, host.path("/root/dist"))
+            host.path("/root/.ssh").mkdir(mode=0o700)
+            host.path("/root/.ssh/id_ed25519.pub").write_text(KEY)
             for command in commands[install : start + 1]:
                 type_in(host, command)
             with_route(host, commands[prepare])
