@@ -134,22 +134,23 @@ def _live(url: str) -> str:
 
 def _values(row: Row) -> tuple[object, ...]:
     """As the template wants them."""
-    name, awaited = row.name.rpartition("/")[2], row.awaited.removeprefix("that ")
     return (
         row.kind.value,
         row.mac,
-        name,
+        row.name.rpartition("/")[2],
         row.ip,
         row.state,
         row.message,
         row.since,
         row.heard,
         row.first,
-        awaited,
+        row.awaited,
         row.until,
         row.wrong,
         row.reason,
         row.warning,
+        row.osie,
+        row.model,
     )
 
 

@@ -21,7 +21,7 @@ from edge.journey.recorder import Journey
 from edge.journey.steps import Outcome
 from edge.machines import Inventory, Machine
 from edge.page.query import Query, Selection, select
-from edge.page.rows import Named, Packed, Row, as_it_was, named, row
+from edge.page.rows import Named, Packed, Row, Traits, as_it_was, heard_last, named, row, traits
 from edge.page.time_slice import TimeSlice
 
 LINGER_SECONDS: Final = 30.0
@@ -55,6 +55,8 @@ class Rack:
         self._named: dict[str, Packed] = {}
         self._machines: dict[str, Machine | None] = {}
         """What the names are made of."""
+        self._traits: dict[str, Packed] = {}
+        """`Traits` of the machines that were heard."""
         self._waiting: OrderedDict[str, None] = OrderedDict()
         """Whose rows have to be made anew."""
         self._facts: dict[str, tuple[Machine, str, dict[str, str]]] = {}
@@ -101,6 +103,7 @@ class Rack:
         self._names.clear()
         self._named.clear()
         self._machines.clear()
+        self._traits.clear()
         self._waiting.clear()
         self._facts.clear()
         self._strangers.clear()
@@ -175,7 +178,7 @@ class Rack:
     def _look(self, mac: str) -> None:
         machine = self._inventory.by_mac(mac)
         claimed = machine is None and bool(self._inventory.claimants(mac))
-        last = self._journey.last_sign(mac)
+        last = heard_last(self._journey, mac)
         if machine is None and last is None and not claimed:
             self._forget(mac)
             return
@@ -183,7 +186,11 @@ class Rack:
             self._name(mac, machine)
         name, expectations = Named._make(self._named[mac]), self._expectations
         awaited = expectations.of(mac) or as_it_was(self._journey, mac)
-        new = tuple(row(name, last, awaited, expectations.limits, claimed=claimed))
+        known = self._traits.get(mac)
+        of_boot = traits(self._journey, mac, last, awaited, Traits._make(known) if known is not None else None)
+        if of_boot != known:
+            self._traits[mac] = tuple(of_boot)
+        new = tuple(row(name, last, awaited, expectations.limits, claimed=claimed, traits=of_boot))
         if self.rows.get(mac) != new:
             self.rows[mac] = new
             self.version += 1
@@ -204,6 +211,7 @@ class Rack:
 
     def _forget(self, mac: str) -> None:
         self._forget_name(mac)
+        self._traits.pop(mac, None)
         self._facts.pop(mac, None)
         if self.rows.pop(mac, None) is not None:
             self.version += 1

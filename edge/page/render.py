@@ -47,8 +47,20 @@ def span(seconds: float | None) -> str:
 
 
 def age(seconds: float) -> str:
-    """The same, in whole seconds: what changes while one looks."""
+    """Return a duration that grows while the page is open, in whole seconds: `now`, `12 s`, `1:05 min`."""
     return "now" if seconds < 1 else span(float(int(seconds))) if seconds >= _MINUTE else f"{int(seconds)} s"
+
+
+def ago(seconds: float) -> str:
+    """Return how long ago something was: `now`, `12 s ago`."""
+    return "now" if seconds < 1 else f"{age(seconds)} ago"
+
+
+def due(seconds: float) -> str:
+    """Return when a step is due that has `seconds` left: `due in 4 s`, `due now`, `22 s overdue`."""
+    if abs(seconds) < 1:
+        return "due now"
+    return f"due in {age(seconds)}" if seconds > 0 else f"{age(-seconds)} overdue"
 
 
 def size(count: float) -> str:
@@ -65,6 +77,11 @@ def clock(at: float) -> str:
     return time.strftime("%H:%M:%S" if then[:3] == now[:3] else "%Y-%m-%d %H:%M:%S", then)
 
 
+def utc(at: float) -> str:
+    """Return the date and time of day in UTC."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at))
+
+
 class Templates:
     """Renders them."""
 
@@ -78,7 +95,7 @@ class Templates:
             finalize=plain,
             auto_reload=False,
         )
-        environment.filters |= {"span": span, "age": age, "size": size, "clock": clock, "iso": rfc3339}
+        environment.filters |= {"span": span, "age": age, "ago": ago, "due": due, "utc": utc, "size": size, "clock": clock, "iso": rfc3339}
         environment.globals |= {
             "kind_words": KIND_WORDS,
             "phase_words": PHASE_WORDS,

@@ -1,4 +1,4 @@
-"""What is shown of a machine in a word: how far it is, and which kind of row that is."""
+"""The words for a machine: how far it is, and which kind of row that is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from edge.journey.steps import Milestone
 
 
 class Kind(StrEnum):
-    """How a machine is doing, the one who needs somebody first. The values stand in URLs."""
+    """How a machine is doing, the most urgent first. The values stand in URLs."""
 
     TROUBLE = "trouble"
     BOOTING = "booting"
@@ -75,9 +75,9 @@ AFTER: Final = {
     Milestone.AGENT_CONNECTED: "gets its Workflow",
     Milestone.WORKFLOW_RUNNING: "begins the first action",
     Milestone.ACTION_BEGUN: "action",
-    Milestone.ACTION_ENDED: "goes on to the next action",
+    Milestone.ACTION_ENDED: "between actions",
     Milestone.WORKFLOW_ENDED: "restarts from its disk",
-    Milestone.METADATA_READ: "cloud-init works",
+    Milestone.METADATA_READ: "cloud-init runs",
 }
 """What the machine is at between this milestone and the next."""
 
