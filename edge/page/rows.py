@@ -30,6 +30,7 @@ _ALL: Final = 500
 _MOMENT: Final = 0.001
 _ACTIONS: Final = frozenset({Milestone.ACTION_BEGUN, Milestone.ACTION_ENDED})
 NO_LONGER_REGISTERED: Final = "no longer registered"
+_GET_ON: Final = (Kind.BOOTING, Kind.WORKING)
 MAX_NAME: Final = 64
 """Characters of an OSIE's name or a model in a row."""
 _DIGITS: Final = re.compile(r"\d+")
@@ -164,7 +165,7 @@ def row(
         wrong, reason = message_of(entry), f"{step_of(entry).value.capitalize()}Failed"
     elif reached is None and not name.name:
         kind = Kind.UNREGISTERED
-    elif awaited is not None and not awaited.deadline and kind in (Kind.BOOTING, Kind.WORKING):
+    elif awaited is not None and awaited.at is reached and not awaited.deadline and kind in _GET_ON:
         kind = Kind.IDLE  # so it was when an earlier run saw it last
     return Row(
         RANKS[kind], int(reached or 0), since, last.time, *name, state, message_of(entry), last.first_seen,
