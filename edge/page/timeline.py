@@ -196,7 +196,9 @@ def _stretches(marks: Sequence[_Mark]) -> list[_Stretch]:
     found = []
     for mark, after in pairwise(marks):
         failed = after.failed and mark.reached is Milestone.ACTION_BEGUN
-        found.append(_Stretch(_label(mark), mark.reached, mark.time, after.time, failed=failed))
+        ends = mark.reached is Milestone.ACTION_ENDED and after.reached is Milestone.WORKFLOW_ENDED
+        label = "Workflow ends" if ends else _label(mark)
+        found.append(_Stretch(label, mark.reached, mark.time, after.time, failed=failed))
     return found
 
 

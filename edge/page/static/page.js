@@ -29,7 +29,7 @@
     }
     for (const each of document.querySelectorAll("[data-until]")) {
       const overdue = at - each.dataset.until;
-      each.classList.toggle("late", overdue > 0);
+      each.classList.toggle("late", overdue >= 1);
       if (Math.abs(overdue) < 1) say(each, "(due now)");
       else say(each, overdue > 0 ? `(${age(overdue)} overdue)` : `(due in ${age(-overdue)})`);
     }

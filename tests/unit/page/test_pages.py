@@ -349,7 +349,7 @@ def test_steps_that_took_no_time_have_no_row_but_actions_and_what_failed_do():
     ]
     line = drawn(*played(instant))
     assert [(bar.label, span(bar.seconds)) for bar in line.bars] == [
-        ("action a", "4 ms"), ("action b", "0 s"), ("between actions", "2.0 s"),
+        ("action a", "4 ms"), ("action b", "0 s"), ("Workflow ends", "2.0 s"),
     ]  # fmt: skip
     assert [bar.failed for bar in line.bars] == [False, True, False]
 
