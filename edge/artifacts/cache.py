@@ -99,7 +99,8 @@ class ArtifactCache:
         new_version: Callable[[], str] = lambda: uuid.uuid4().hex,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """`clock` gives monotonic seconds, `wall_clock` seconds since the epoch; `new_version` a hexadecimal name that no other download had.
+        """`clock` gives monotonic seconds, `wall_clock` seconds since the epoch; `new_version` gives a hexadecimal name
+        that no other download had.
 
         `budget` is how many bytes may be kept (None: as many as the disk has, but for a floor that stays free).
         An upstream that gave no answer is not asked again for `remember_failures` seconds.

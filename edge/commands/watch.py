@@ -49,7 +49,9 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - who listens 
 
 @click.command()
 @click.argument("machine", required=False)
-@click.option("--admin-url", default=None, help="The edge's admin address. Default: from --admin-address and --admin-port.")
+@click.option(
+    "--admin-url", default=None, help="The edge's admin address. Default: from --admin-address and --admin-port."
+)
 @click.option("--admin-address", default="127.0.0.1", help="As for `tinkedge up`.")
 @click.option("--admin-port", type=click.IntRange(1, 65535), default=7081, help="As for `tinkedge up`.")
 @admin_token_from

@@ -107,7 +107,9 @@ def machine_json(machines: Machines, mac: str) -> dict[str, object] | None:
             "facts": wrong.facts,
             "causes": list(wrong.causes),
             "remedy": list(wrong.remedy),
-        } if wrong is not None else None,
+        }
+        if wrong is not None
+        else None,
         "boots": [boot_json(boot) for boot in _boots(shown)],
     }
 

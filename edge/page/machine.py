@@ -61,7 +61,7 @@ class WorkflowShown:
 
     @property
     def line(self) -> str:
-        """Where it is: `Running action 2 of 3: write-disk`, `Failed at action 1 of 3: ...`, or its state and message."""
+        """Where it is: `Running action 2 of 3: write-disk`, `Failed at action 1 of 3: x`, or its state and message."""
         of = len(self.actions) + self.more
         failed = next((each for each in self.actions if each.state == "Failed"), None)
         if self.state == "Failed" and failed is not None:
@@ -79,9 +79,9 @@ class WorkflowShown:
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """What is wrong with a machine: the facts, the likely causes, and the remedy. `began` is in seconds since the epoch.
+    """What is wrong with a machine: the facts, the likely causes, and the remedy.
 
-    `warning` False: it may well be as the operator wants it.
+    `began` is in seconds since the epoch. `warning` False: it may well be as the operator wants it.
     """
 
     reason: str

@@ -95,7 +95,16 @@ class Templates:
             finalize=plain,
             auto_reload=False,
         )
-        environment.filters |= {"span": span, "age": age, "ago": ago, "due": due, "utc": utc, "size": size, "clock": clock, "iso": rfc3339}
+        environment.filters |= {
+            "span": span,
+            "age": age,
+            "ago": ago,
+            "due": due,
+            "utc": utc,
+            "size": size,
+            "clock": clock,
+            "iso": rfc3339,
+        }
         environment.globals |= {
             "kind_words": KIND_WORDS,
             "phase_words": PHASE_WORDS,

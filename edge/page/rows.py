@@ -59,7 +59,8 @@ class Named(NamedTuple):
 
 
 class Traits(NamedTuple):
-    """Facts of a boot that its last event need not have: its OSIE, its model, and the action `number` of `of` (0: none).
+    """Facts of a boot that its last event need not have: its OSIE, its model, and which action (`number`) of how many
+    (`of`) it is at, 0: none.
 
     They are read from the journey again only when `kind` (of `Awaited`) or `since` (of the milestone) has changed.
     """
@@ -72,6 +73,7 @@ class Traits(NamedTuple):
     of: int = 0
 
 
+NO_TRAITS: Final = Traits()
 Packed = tuple[Any, ...]
 """A row as it is kept: a plain tuple of texts and numbers, which the garbage collector passes by."""
 
@@ -116,8 +118,7 @@ class Row(NamedTuple):
         """What is searched, in lower case."""
         kind = KIND_WORDS[self.kind]
         words = self.name, self.mac, self.ip, self.state, self.message, self.wrong, self.reason, kind
-        words += self.osie, self.model
-        return "\n".join(words).lower()
+        return "\n".join((*words, self.osie, self.model)).lower()
 
 
 def named(mac: str, machine: Machine | None) -> Named:
@@ -134,7 +135,7 @@ def row(
     limits: Limits,
     *,
     claimed: bool = False,
-    traits: Traits = Traits(),
+    traits: Traits = NO_TRAITS,
 ) -> Row:
     """Return the row of a machine.
 
@@ -200,7 +201,7 @@ def heard_last(journey: Journey, mac: str) -> Last | None:
 def traits(journey: Journey, mac: str, last: Last | None, awaited: Awaited | None, known: Traits | None) -> Traits:
     """Return the traits of a machine. `known` are those of the last look (None: there was none)."""
     if last is None:
-        return Traits()
+        return NO_TRAITS
     kind = awaited.kind if awaited is not None else ""
     reached, since = reached_by(last, awaited)
     osie, model, number, of = known[2:] if known is not None else ("", "", 0, 0)

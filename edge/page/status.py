@@ -256,7 +256,9 @@ class EdgeStatus:
     def _counted(self, now: float) -> Iterator[Counted]:
         counts, sent = self._journey.counts(), self._journey.sent_bytes()
         for step in COUNTED:
-            answered, refused, failed = (counts[step, outcome] for outcome in (Outcome.OK, Outcome.REFUSED, Outcome.FAILED))
+            answered, refused, failed = (
+                counts[step, outcome] for outcome in (Outcome.OK, Outcome.REFUSED, Outcome.FAILED)
+            )
             if answered or refused or failed or step in ALWAYS_COUNTED:
                 size = sent[step]
                 yield Counted(step.value, answered, refused, failed, size, self._speeds.of(f"sent {step}", size, now))
@@ -273,9 +275,12 @@ class EdgeStatus:
         stored = {each.url: each.size for each in self._cache.stored()} if self._cache is not None else {}
         downloads = {each.url: each for each in self._cache.downloads()} if self._cache is not None else {}
         for osie in osies:
-            yield osie.name, tuple(
-                _osie_file(kind, url, stored.get(url), downloads.get(url), failures.get(url))
-                for kind, url in osie.files
+            yield (
+                osie.name,
+                tuple(
+                    _osie_file(kind, url, stored.get(url), downloads.get(url), failures.get(url))
+                    for kind, url in osie.files
+                ),
             )
 
     def _shown_cache(self, cache: ArtifactCache, now: float) -> CacheShown:

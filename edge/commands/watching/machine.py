@@ -29,7 +29,7 @@ def summary(found: Mapping[str, Any], now: float, width: int) -> Iterator[str]:
 
 
 def waiting(found: Mapping[str, Any], now: float) -> str:
-    """Return what a machine waits for: `kernel download (22 s overdue)`, with how long it usually takes if it is not due."""
+    """Return what a machine waits for: `kernel download (22 s overdue)`, or `(usually 4 s, due in 8 s)`."""
     usual = found["usual_seconds"]
     takes = f"usually {spoken(usual)}, " if usual and usual >= 1 and found["deadline"] > now else ""
     return printable(f"{found['waiting_for']} ({takes}{due(found['deadline'], now)})")

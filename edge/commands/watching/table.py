@@ -48,9 +48,9 @@ class Table:
         clock: Callable[[], float] = time.time,
         size: Callable[[], os.terminal_size] = shutil.get_terminal_size,
     ) -> None:
-        """`live`: drawn again and again in a terminal of `size()`, columns and lines; else lines have `width` columns at
-        most (None: any), and with `once` all machines are written when all have arrived. `clock` gives seconds since
-        the epoch."""
+        """`live`: drawn again and again in a terminal of `size()`, columns and lines. Else lines have `width` columns
+        at most (None: any), and with `once` all machines are written when all have arrived. `clock` gives seconds
+        since the epoch."""
         self._once = once
         self._width = width
         self._as_json = as_json

@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from edge.journey.events import Outcome, Step
 from edge.artifacts import ArtifactCache, ArtifactError
+from edge.journey.events import Outcome, Step
 from edge.journey.expectations import read
 from edge.journey.expectations.limits import LIMITS
 from edge.journey.steps import Milestone
@@ -171,8 +171,8 @@ async def test_edge_describes_itself_its_api_its_osies_and_what_it_could_not_fet
         "http://user:secret@images.example/initrd?token=secret",
     )
     site.osies = [Osie("b/rescue", (("initrd", remote),)), Osie("a/hook", (("kernel", there), ("initrd", missing)))]
-    site.about = About("1.2.3", "edge-1", T0 - 60, "/var/lib/tinkedge", 10**9, 10**11, False,
-                       Api("cluster", "https://10.0.0.9:6443", "the Kubernetes API has not answered since noon"))  # fmt: skip
+    api = Api("cluster", "https://10.0.0.9:6443", "the Kubernetes API has not answered since noon")
+    site.about = About("1.2.3", "edge-1", T0 - 60, "/var/lib/tinkedge", 10**9, 10**11, False, api)
     site.journey.record("02:00:00:00:00:01", Step.DHCP, Outcome.REFUSED, "no")
     try:
         for _ in range(2):
@@ -193,7 +193,9 @@ async def test_edge_describes_itself_its_api_its_osies_and_what_it_could_not_fet
     assert card["Up for"].endswith("(since 2023-11-14 22:12:20 UTC)")
     assert "clock 2023-11-14 22:13:20 UTC" in words
     assert re.search(r"dhcp 0 1 0 tftp 0 0 0", words)
-    assert re.search(rf"a/hook kernel {there} a file of this host initrd {missing} last fetch failed at \S+ \S+:", words)
+    assert re.search(
+        rf"a/hook kernel {there} a file of this host initrd {missing} last fetch failed at \S+ \S+:", words
+    )
     assert "b/rescue initrd http://images.example/initrd?… not fetched yet" in words
     assert "secret" not in html
     assert re.search(rf"Files whose last fetch failed File Last at Times Why {missing} \S+ \S+ 2 ", words)

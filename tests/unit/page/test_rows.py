@@ -157,8 +157,8 @@ async def test_rows_cost_no_look_at_the_journey_per_second(monkeypatch):
 
 
 async def test_machine_whose_hardware_is_deleted_is_in_trouble_no_more_and_the_counts_and_feed_follow():
-    site, mac = played([*cut(Milestone.ACTION_BEGUN),
-                        (58.4, Step.ACTION, Outcome.FAILED, "action failed", {"action": "a", "state": "Failed"})])  # fmt: skip
+    failed = (58.4, Step.ACTION, Outcome.FAILED, "action failed", {"action": "a", "state": "Failed"})
+    site, mac = played([*cut(Milestone.ACTION_BEGUN), failed])
     site.sweep(T0 + 60)
     feed = RowsSource(site.rack, site.status)
     assert (await feed.news(TimeSlice()))["rows"][0]["kind"] == "trouble"
@@ -307,7 +307,11 @@ async def test_machine_that_an_earlier_run_saw_is_shown_as_it_was_and_nothing_is
     site.journey.record(mac, Step.DHCP, Outcome.OK, "DHCPOFFER", stage="PXE ROM", dhcp="offer")
     site.sweep()
     row = (await rows(site))[mac]
-    assert (row.state, row.kind, row.awaited) == ("was offered an address", Kind.BOOTING, LIMITS[Milestone.OFFERED].awaited)
+    assert (row.state, row.kind, row.awaited) == (
+        "was offered an address",
+        Kind.BOOTING,
+        LIMITS[Milestone.OFFERED].awaited,
+    )
 
 
 OFFER = {"stage": "PXE ROM", "dhcp": "offer"}
