@@ -103,7 +103,9 @@ async def test_action_that_prints_is_not_overdue_however_long_it_runs():
     silent = site.at
     for second in range(1, 100):
         site.sweep(silent + second)
-        assert (await rows(site))[mac].until == pytest.approx(silent + 60)
+        row = (await rows(site))[mac]
+        assert (row.until, row.heard) == (pytest.approx(silent + 60), silent), "what the edge notes is no output"
+    assert row.reason == "ActionSilent"
     # Its next line gives it a whole minute again.
     site.journey.record(mac, Step.ACTION, Outcome.INFO, "x", output="more", action="stream-image")
     site.sweep()
