@@ -175,7 +175,7 @@ class _Edge:
             return await machine(self.url, read(self.token_file), mac)
 
     async def events_of(self, mac: str) -> list[JourneyEvent]:
-        """What is known of one. Raises _NoJourneyError."""
+        """Return the events of one machine. Raises _NoJourneyError."""
         with self._said():
             return await events_of(self.url, read(self.token_file), mac)
 
@@ -286,9 +286,9 @@ async def _machine_once(name: str, edge: _Edge, form: _Form) -> int:
             raise _NoJourneyError(unknown)
         for mac in sorted(macs):
             await _introduce(mac, edge, form)
-            told = _Told(macs, form)
+            printer = _Printer(macs, form)
             for event in await edge.events_of(mac):
-                told.tell(event)
+                printer.show(event)
     except _NoJourneyError as error:
         click.echo(str(error), err=True)
         return 1
@@ -321,9 +321,9 @@ async def _watch(machine: str | None, edge: _Edge, history: bool, form: _Form) -
         if history and form.output != "json":
             for mac in sorted(macs or ()):
                 await _introduce(mac, edge, form)
-        told = _Told(macs, form)
+        printer = _Printer(macs, form)
         async for event in edge.events(history=history):
-            told.tell(event)
+            printer.show(event)
     except _NoJourneyError as error:
         click.echo(str(error), err=True)
         return 1
@@ -337,7 +337,7 @@ async def _capture(mac: str, edge: _Edge, history: bool, form: _Form, interface:
     from edge.diagnose.listening import Listening, in_order
 
     listening: Listening | None = None
-    told = _Told({mac}, form)
+    printer = _Printer({mac}, form)
     try:
         name = interface or default_interface()
         async with Listening(name, mac, write) as listening:
@@ -345,7 +345,7 @@ async def _capture(mac: str, edge: _Edge, history: bool, form: _Form, interface:
             click.echo(f"packets of {mac} on {name}; end with Ctrl-C", err=True)
             async with contextlib.aclosing(in_order(_packets(listening), _journey(edge, history))) as stream:
                 async for found in stream:
-                    told.tell(found)
+                    printer.show(found)
     except (DiagnoseError, HostError) as error:
         click.echo(str(error), err=True)
         return 1
@@ -388,19 +388,19 @@ async def _journey(edge: _Edge, history: bool) -> AsyncGenerator[Timed[Heard | J
         click.echo("the edge has ended the stream; packets alone are shown", err=True)
 
 
-class _Told:
-    """What happens, a line each. Of one machine each with how long it is after the one before."""
+class _Printer:
+    """Prints events, a line each. The lines of one machine have the seconds since the line before."""
 
     def __init__(self, macs: Set[str] | None, form: _Form) -> None:
-        """`macs` None: those of all."""
+        """`macs` None: print the events of all machines."""
         self._macs = macs
         self._form = form
         self._before: float | None = None
         self._is_one = macs is not None and len(macs) == 1
         self._width = _width()
 
-    def tell(self, found: Heard | JourneyEvent | Notice | Lost) -> None:
-        """Say it."""
+    def show(self, found: Heard | JourneyEvent | Notice | Lost) -> None:
+        """Print one of them."""
         as_json = self._form.output == "json"
         if isinstance(found, Lost):
             text = f"{found.count} events were lost: this terminal reads more slowly than machines boot"
@@ -436,7 +436,7 @@ class _Told:
 
 
 def _notice_text(notice: Notice) -> str:
-    """What concerns the edge itself, and with it every machine."""
+    """Return the line of a notice about the edge itself."""
     outcome = click.style(f"{notice.outcome:<8}", fg=COLOURS[notice.outcome])
     return f"{precise(notice.time)} {'this edge':<17} {'network':<9} {outcome} {printable(notice.message)}"
 

@@ -1,4 +1,4 @@
-"""The same as on the pages, for programs: `tinkedge watch` shows it in a terminal.
+"""The content of the pages as JSON: `tinkedge watch` shows it in a terminal.
 
 /live/rows                  all machines, then those that change (Server-Sent Events): {"rows": [...], "gone": [MAC],
                             "more": there is more of the first list, "notices": what is wrong with the edge}
@@ -55,8 +55,8 @@ class RowsSource:
         if len(changed) < AT_ONCE:
             self._version = version
         self._more = len(changed) == AT_ONCE or not whole
-        told = [row_json(Row._make(packed)) for packed in changed]
-        return news | {"rows": told, "gone": gone, "more": self._more}
+        changes = [row_json(Row._make(packed)) for packed in changed]
+        return news | {"rows": changes, "gone": gone, "more": self._more}
 
     def _changed(self, rows: dict[str, Packed]) -> Iterator[Packed]:
         return (packed for mac, packed in rows.items() if self._known.get(mac) is not packed)
@@ -90,7 +90,7 @@ def row_json(row: Row) -> dict[str, object]:
 
 
 def machine_json(machines: Machines, mac: str) -> dict[str, object] | None:
-    """One machine; None: nobody knows it."""
+    """Return one machine for programs; None if it is unknown."""
     shown = machines.shown(mac)
     if shown is None:
         return None

@@ -19,7 +19,7 @@ from tink.api.v1alpha2 import Raw, as_mapping
 from tink.workflow.status import parse_timestamp, status_of
 
 EVENTS: Final = 150
-"""So many events of a machine tell its boots."""
+"""Events of a machine from which its boots are read."""
 SHOWN_EVENTS: Final = 100
 OUTPUT_LINES: Final = 200
 OUTPUT_CHARACTERS: Final = 24_000
@@ -79,7 +79,7 @@ class WorkflowShown:
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """What is wrong with a machine: the facts, the likely causes, and the remedy.
+    """The problem of a machine: the facts, the likely causes, and the remedy.
 
     `began` is in seconds since the epoch. `warning` False: it may well be as the operator wants it.
     """
@@ -103,7 +103,7 @@ class MachineShown:
     facts: tuple[tuple[str, str], ...]
     timeline: Timeline | None
     number: int
-    """Of the boot that is shown, 0: the one that is under way, or was the last."""
+    """The boot that is shown, counted back from the last; 0: the one that is under way, or was the last."""
     earlier: tuple[tuple[int, Timeline], ...]
     workflow: WorkflowShown | None
     output: str
@@ -122,7 +122,7 @@ WorkflowLookup = Callable[[str, str], Raw | None]
 
 
 class Machines:
-    """Makes them."""
+    """Collects what is shown of machines."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class Machines:
         self._clock = clock
 
     def state(self, mac: str) -> object:
-        """Another one when there is something new to be shown of this machine."""
+        """Return a value that changes when there is something new to show of this machine."""
         awaited, machine = self._expectations.of(mac), self._inventory.by_mac(mac)
         last = self._journey.last_sign(mac)
         workflow = self._workflow(machine.namespace, machine.name) if machine is not None else None
@@ -148,7 +148,7 @@ class Machines:
         return last, awaited.finding if awaited is not None else None, version, machine
 
     def shown(self, mac: str, number: int = 0) -> MachineShown | None:
-        """The machine with this MAC and its boot `number`, counted back from the last; None: nobody knows it."""
+        """Return the machine with this MAC and its boot `number`, counted back from the last; None if it is unknown."""
         machine = self._inventory.by_mac(mac)
         claimants = () if machine is not None else self._inventory.claimants(mac)
         last = heard_last(self._journey, mac)
@@ -218,7 +218,7 @@ def _began(events: list[JourneyEvent], step: Step, since: float) -> float:
 
 
 def _drawn(found: list[Chain], number: int, now: float, limits: Limits, awaited: Awaited | None) -> Timeline:
-    """Of the boots, the newest first, that of this number."""
+    """Return the boot of this number; `found` has the newest first."""
     return timeline(
         found[number],
         now,
@@ -229,7 +229,7 @@ def _drawn(found: list[Chain], number: int, now: float, limits: Limits, awaited:
 
 
 def _workflow(raw: Raw, now: float) -> WorkflowShown:
-    """Of whatever stands in it: somebody's hand may have written it."""
+    """Read a Workflow. Its status may have any content: users can write it."""
     status, spec, metadata = status_of(raw), as_mapping(raw.get("spec")), as_mapping(raw.get("metadata"))
     actions = status.get("actions")
     listed = [as_mapping(each) for each in actions] if isinstance(actions, list) else []
@@ -257,7 +257,7 @@ def _action(number: int, raw: Mapping[str, Any], now: float) -> Action:
 
 
 def _facts(machine: Machine | None, events: list[JourneyEvent], booted: str) -> Iterator[tuple[str, str]]:
-    """What the machine is, as far as is known. `booted`: the OSIE that it booted last; empty: none is known."""
+    """Yield what is known of the machine. `booted`: the OSIE that it booted last; empty: none is known."""
     if machine is not None:
         hardware = machine.hardware
         yield "Hardware", f"{machine.namespace}/{machine.name}"

@@ -1,8 +1,8 @@
-"""All machines as rows, kept up to date while somebody looks, a few at a time: the event loop serves DHCP, too.
+"""All machines as rows, kept up to date while a page is open, a few at a time: the event loop serves DHCP, too.
 
-    journey, inventory, expectations --MACs that changed--> the rows of these machines made anew
+    journey, inventory, expectations --MACs that changed--> the rows of these machines are made again
 
-Nothing is kept, and nothing is done, where nobody looks.
+Without an open page, no row is kept and nothing is computed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from edge.page.time_slice import TimeSlice
 LINGER_SECONDS: Final = 30.0
 """The rows are kept so long after the last look, for the next one."""
 MORE_STRANGERS: Final = 512
-"""After so many more that no Hardware names, those are looked for that the journey has forgotten."""
+"""Unregistered machines that may be added before those are removed that the journey has forgotten."""
 _SAMPLE: Final = 100
 _PORTION: Final = 25
 
@@ -43,7 +43,7 @@ class Rack:
     ) -> None:
         self.rows: dict[str, Packed] = {}
         self.version = 0
-        """Another one after each change of `rows`."""
+        """Increases with each change of `rows`."""
         self._journey = journey
         self._inventory = inventory
         self._expectations = expectations
@@ -54,11 +54,11 @@ class Rack:
         """`order` and MAC of all rows, sorted."""
         self._named: dict[str, Packed] = {}
         self._machines: dict[str, Machine | None] = {}
-        """What the names are made of."""
+        """The machines that the names were made from."""
         self._traits: dict[str, Packed] = {}
         """`Traits` of the machines that were heard."""
         self._waiting: OrderedDict[str, None] = OrderedDict()
-        """Whose rows have to be made anew."""
+        """The MACs of the machines whose rows are out of date."""
         self._facts: dict[str, tuple[Machine, str, dict[str, str]]] = {}
         """The Hardware that was read, its OSIE, its labels."""
         self._strangers: set[str] = set()
@@ -69,17 +69,17 @@ class Rack:
 
     @property
     def is_open(self) -> bool:
-        """Whether rows are kept."""
+        """True if rows are kept."""
         return bool(self._subscribers)
 
     @property
     def is_whole(self) -> bool:
-        """Whether all rows are up to date, and not some of them the next time."""
+        """True if all rows are up to date."""
         return not self._waiting
 
     @asynccontextmanager
     async def looked_at(self) -> AsyncIterator[None]:
-        """Have the rows kept."""
+        """Keep the rows inside of this context."""
         self._lookers += 1
         if self._closing is not None:
             self._closing.cancel()
@@ -132,7 +132,7 @@ class Rack:
                 self._most_strangers = len(self._strangers) + MORE_STRANGERS
 
     async def select(self, query: Query, turns: TimeSlice | None = None) -> Selection:
-        """What a query finds among the rows as they are."""
+        """Return what a query finds among the present rows."""
         turns = turns or TimeSlice()
         if query.group and query.group not in ("state", "namespace"):
             await self._read_hardware(turns)
@@ -155,7 +155,7 @@ class Rack:
     # --- one machine ----------------------------------------------------------------------------------------------
 
     def _is_urgent(self, mac: str) -> bool:
-        """Whether it is in trouble."""
+        """Return True if the machine is in trouble."""
         awaited, last = self._expectations.of(mac), self._journey.last_entry(mac)
         failed = last is not None and outcome_of(last.entry) is Outcome.FAILED
         return failed or (awaited is not None and awaited.finding is not None)
@@ -245,6 +245,6 @@ class Rack:
 
 
 def _taken(waiting: OrderedDict[str, None], most: int) -> Iterator[str]:
-    """So many of them at most, which then are none of them."""
+    """Remove and yield the first entries, `most` at most."""
     for _ in range(min(most, len(waiting))):
         yield waiting.popitem(last=False)[0]

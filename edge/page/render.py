@@ -22,14 +22,14 @@ _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
 
 
 def plain(value: Any) -> Any:
-    """A text as it may be shown: without what a terminal would obey, and without marks that turn its direction."""
+    """Return a text without terminal escapes, control characters, and marks that change its direction."""
     if hasattr(value, "__html__") or not isinstance(value, str) or (value.isascii() and value.isprintable()):
         return value
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", _ESCAPES.sub("", value))
 
 
 def span(seconds: float | None) -> str:
-    """A duration for people: `40 ms`, `4.2 s`, `1:05 min`, `3:10 h`, `12 days`."""
+    """Return a duration for people: `40 ms`, `4.2 s`, `1:05 min`, `3:10 h`, `12 days`."""
     if seconds is None:
         return ""
     seconds = max(0.0, seconds)
@@ -64,7 +64,7 @@ def due(seconds: float) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes for people: `850 B`, `14.2 kB`, `14.2 MB`, `1.4 GB`."""
+    """Return a size for people: `850 B`, `14.2 kB`, `14.2 MB`, `1.4 GB`."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= scale:
             return f"{count / scale:.1f} {unit}"
@@ -72,7 +72,7 @@ def size(count: float) -> str:
 
 
 def clock(at: float) -> str:
-    """The time of day of the edge's host, with its date where that is not today's."""
+    """Return the time of day on the edge's host, with the date if it is not today."""
     then, now = time.localtime(at), time.localtime()
     return time.strftime("%H:%M:%S" if then[:3] == now[:3] else "%Y-%m-%d %H:%M:%S", then)
 
@@ -114,7 +114,7 @@ class Templates:
         self._compiled = False
 
     async def compile(self) -> None:
-        """Before the first page: it takes a tenth of a second, in which DHCP is to be answered."""
+        """Compile the templates in a thread, before the first page: it takes a tenth of a second."""
         if not self._compiled:
             await asyncio.to_thread(self._compile)
             self._compiled = True
@@ -124,11 +124,11 @@ class Templates:
             self._environment.get_template(name)
 
     def page(self, name: str, **values: Any) -> str:
-        """A whole one."""
+        """Return a whole page."""
         return self._environment.get_template(name).render(**values)
 
     def part(self, name: str, macro: str, *values: Any) -> str:
-        """What one macro of a template gives."""
+        """Return the output of one macro of a template."""
         made: str = getattr(self._module(name), macro)(*values)
         return made
 
@@ -137,5 +137,5 @@ class Templates:
 
 
 def digest(name: str) -> str:
-    """Of a file in `static`: another URL for other bytes."""
+    """Return the digest of a file in `static`, for its URL: other bytes get another URL."""
     return hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]

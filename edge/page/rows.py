@@ -115,7 +115,7 @@ class Row(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What is searched, in lower case."""
+        """The text that is searched, in lower case."""
         kind = KIND_WORDS[self.kind]
         words = self.name, self.mac, self.ip, self.state, self.message, self.wrong, self.reason, kind
         return "\n".join((*words, self.osie, self.model)).lower()

@@ -40,7 +40,7 @@ class Networks(Protocol):
         """Each of them."""
 
     def notices(self) -> list[Notice]:
-        """What is wrong now."""
+        """Return what is wrong now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class About:
 
     @property
     def is_nearly_full(self) -> bool:
-        """Whether less than a twentieth of the data directory's disk is free."""
+        """True if less than a twentieth of the data directory's disk is free."""
         return self.free_bytes is not None and bool(self.total_bytes) and self.free_bytes * 20 < (self.total_bytes or 0)
 
 
@@ -152,8 +152,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """Another process of the site that tells what it sees of machines: an edge, or a server. So many `events` since it
-    was heard first."""
+    """Another edge or server of the site that reports what it sees of machines. `events` counts its reports."""
 
     kind: str
     name: str
@@ -162,7 +161,7 @@ class Other:
 
 @dataclass(frozen=True, slots=True)
 class EdgeShown:
-    """All of it. `failed` are the files whose last fetch failed."""
+    """The content of the edge's page. `failed` are the files whose last fetch failed."""
 
     about: About
     health: Health
@@ -199,7 +198,7 @@ class Speeds:
 
 
 class EdgeStatus:
-    """Makes it."""
+    """Collects the content of the edge's page."""
 
     def __init__(
         self,
@@ -229,13 +228,13 @@ class EdgeStatus:
         self._speeds = Speeds()
 
     def notices(self) -> list[str]:
-        """What is wrong with the edge, and why it can't serve."""
+        """Return what is wrong with the edge, and why it can't serve."""
         problem = self.health().problem
         said = [notice.message for notice in (*self._notices(), *self._networks.notices())]
         return list(dict.fromkeys(filter(None, [problem, *said])))
 
     def shown(self) -> EdgeShown:
-        """As it is now."""
+        """Return the present state."""
         now = self._monotonic()
         notices = [*self._notices(), *self._networks.notices()]
         osies = self._known_osies(now)

@@ -17,7 +17,7 @@ from edge.page.words import AFTER, STATES, Phase, phase
 RESTART_SECONDS: Final = 900.0
 """A system that comes up so soon after a Workflow is what that has installed."""
 MAX_BARS: Final = 80
-"""So many bars are drawn; of more, the newest."""
+"""Maximum number of bars; the newest are drawn."""
 SHORTEST_SECONDS: Final = 0.05
 """A step that took less has no row: everywhere it would be shown as 0 s."""
 _SHORTEST_ACTION_SECONDS: Final = 0.0005
@@ -59,7 +59,7 @@ class Bar:
 
     @property
     def late(self) -> bool:
-        """Whether it took longer than it may."""
+        """True if the step took longer than its limit."""
         return self.limit is not None and self.seconds > self.limit
 
 

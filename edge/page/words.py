@@ -54,7 +54,7 @@ STATES: Final = {
     Milestone.WORKFLOW_ENDED: "Workflow ended",
     Milestone.METADATA_READ: "installed system is up",
 }
-"""Where a machine is that has come to the milestone."""
+"""The state of a machine that has reached the milestone."""
 
 AFTER: Final = {
     Milestone.OFFERED: "takes the address",
@@ -79,11 +79,11 @@ AFTER: Final = {
     Milestone.WORKFLOW_ENDED: "restarts from its disk",
     Milestone.METADATA_READ: "cloud-init runs",
 }
-"""What the machine is at between this milestone and the next."""
+"""The step that a machine is at between this milestone and the next."""
 
 
 class Phase(StrEnum):
-    """What of a boot a stretch of time belongs to: its colour, and its word in the legend."""
+    """The phase of a boot that a step belongs to: its colour, and its word in the legend."""
 
     ADDRESS = "address"
     LOADING = "loading"

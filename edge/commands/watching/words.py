@@ -65,7 +65,7 @@ def clock(at: float) -> str:
 
 
 def precise(at: float) -> str:
-    """The same with milliseconds."""
+    """Return the time of day with milliseconds."""
     return f"{clock(at)}.{int(at * 1000) % 1000:03d}"
 
 
@@ -83,7 +83,7 @@ def _cells(character: str) -> int:
 
 
 def cut(text: str, width: int) -> str:
-    """So many columns at most."""
+    """Return the text cut to `width` columns, with an ellipsis."""
     if cells(text) <= width:
         return text
     kept, room = [], width - 1
@@ -96,7 +96,7 @@ def cut(text: str, width: int) -> str:
 
 
 def padded(text: str, width: int) -> str:
-    """So many columns."""
+    """Return the text in exactly `width` columns."""
     text = cut(text, width)
     return text + " " * (width - cells(text))
 
