@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
@@ -53,6 +54,7 @@ def osies_of(objects: Iterable[Raw]) -> Iterator[Osie]:
         yield Osie(f"{metadata.get('namespace', '')}/{metadata.get('name', '')}", tuple(files))
 
 
+@cache
 def _version() -> str:
     try:
         return version("tinkedge")

@@ -98,6 +98,7 @@ class Pages:
     async def edge_page(self) -> str:
         """Return the page of the edge."""
         await self.templates.compile()
+        await self.status.update(TimeSlice())
         return self._page("edge.html", status=self.edge_part(), live="/live/edge")
 
     def edge_part(self) -> str:
@@ -248,6 +249,7 @@ class EdgeSource:
     async def news(self, turns: TimeSlice) -> dict[str, object]:
         """See `edge.page.live.Source`."""
         health = self._pages.head()
+        await self._pages.status.update(turns)
         await turns.rest()
         changed = _changed({"health": health, "status": self._pages.edge_part()}, self._parts)
         return {"parts": changed} if changed else {}

@@ -12,6 +12,7 @@ from edge.artifacts import ArtifactCache, FailedFetch, Progress, Source
 from edge.journey.events import Notice
 from edge.journey.recorder import Journey
 from edge.journey.steps import Outcome, Step
+from edge.page.time_slice import TimeSlice
 from tink.net.urls import shown
 
 MAX_FILES: Final = 100
@@ -224,7 +225,8 @@ class EdgeStatus:
         self._monotonic = monotonic
         self._about = about
         self._read_osies = osies
-        self._osies: tuple[float, list[Osie]] | None = None
+        self._osies: list[Osie] = []
+        self._osies_read: float | None = None
         self._speeds = Speeds()
 
     def notices(self) -> list[str]:
@@ -233,11 +235,22 @@ class EdgeStatus:
         said = [notice.message for notice in (*self._notices(), *self._networks.notices())]
         return list(dict.fromkeys(filter(None, [problem, *said])))
 
+    async def update(self, turns: TimeSlice) -> None:
+        """Read the OSIE objects again, if that is due: each of them has to be unpacked."""
+        now = self._monotonic()
+        if self._osies_read is not None and now - self._osies_read < _OSIE_SECONDS:
+            return
+        self._osies_read, found = now, []
+        for osie in self._read_osies():
+            found.append(osie)
+            await turns.rest()
+        self._osies = sorted(found, key=lambda each: each.name)
+
     def shown(self) -> EdgeShown:
         """Return the present state."""
         now = self._monotonic()
         notices = [*self._notices(), *self._networks.notices()]
-        osies = self._known_osies(now)
+        osies = self._osies
         failed = self._cache.failed_fetches() if self._cache is not None else []
         return EdgeShown(
             about=self._about(),
@@ -261,11 +274,6 @@ class EdgeStatus:
             if answered or refused or failed or step in ALWAYS_COUNTED:
                 size = sent[step]
                 yield Counted(step.value, answered, refused, failed, size, self._speeds.of(f"sent {step}", size, now))
-
-    def _known_osies(self, now: float) -> list[Osie]:
-        if self._osies is None or now - self._osies[0] >= _OSIE_SECONDS:
-            self._osies = now, sorted(self._read_osies(), key=lambda each: each.name)
-        return self._osies[1]
 
     def _shown_osies(
         self, osies: Sequence[Osie], failed: Sequence[FailedFetch]

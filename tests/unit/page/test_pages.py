@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from html.parser import HTMLParser
@@ -15,9 +16,11 @@ from edge.journey.expectations.limits import LIMITS
 from edge.journey.steps import Milestone
 from edge.page import About, Api, Health, Osie
 from edge.page.render import STATIC, plain, size, span
+from edge.page.time_slice import TimeSlice
 from edge.page.timeline import Timeline, chains
 from edge.page.words import Phase
 from tests.page_site import IN_ACTION, INSTALLATION, T0, PageSite, cut, played, populate, workflow
+from tests.support.virtual_time import turns
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 CONTROLS = "\x1b[31mred\x1b[0m \x1b]0;title\x07\x00\x08\u202egnp.exe\u2066"
@@ -392,3 +395,20 @@ def test_machine_that_boots_for_ever_has_bounded_bars():
     site, mac = played()
     assert drawn(site, mac) is None, "it was never heard"
     assert site.pages.machines.shown("02:00:00:00:00:01", 0) is None
+
+
+async def test_osies_are_read_in_turns_and_seldom(monkeypatch):
+    """Each has to be unpacked, and DHCP is served by the same event loop."""
+    monkeypatch.setattr("edge.page.time_slice.TURN_SECONDS", 0.0)  # each step is long enough for a turn
+    site = PageSite(T0)
+    site.osies = [Osie(f"d/o{number:03}", (("kernel", f"http://x/{number}"),)) for number in range(150)]
+    reading, others = asyncio.create_task(site.status.update(TimeSlice())), 0
+    while not reading.done():
+        await turns()
+        others += 1
+    assert others >= 150 // 10
+    shown = site.status.shown()
+    assert (len(shown.osies), shown.more_osies, shown.osies[0][0]) == (100, 50, "d/o000")
+    site.osies = []
+    await site.status.update(TimeSlice())
+    assert site.status.shown().osies, "it was read a moment ago"
