@@ -24,7 +24,7 @@ from tests.waiting import PATIENCE_SECONDS, wait_until
 DESK: Final = {"width": 1280, "height": 860, "deviceScaleFactor": 1, "mobile": False}
 PHONE: Final = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
 IMAGES: Final[dict[str, tuple[str, dict[str, Any], bool]]] = {
-    "page-rack": ("/", DESK, False),
+    "page-rack": ("/?q=node-3", DESK, False),
     "page-machine": ("/machine/{node-38}", DESK, False),
     "page-phone": ("/", PHONE, True),
 }
