@@ -20,7 +20,7 @@ def summary(found: Mapping[str, Any], now: float, width: int) -> Iterator[str]:
     if found["workflow"]:
         parts = (f"Workflow {found['workflow']}", found.get("workflow_state"), found.get("workflow_failure"))
         yield from wrapped(printable(": ".join(filter(None, parts))), width, _INDENT)
-    if found["waiting_for"]:
+    if found.get("waiting_for"):
         yield from wrapped(f"waiting for: {waiting(found, now)}", width, _INDENT)
     if found.get("last_output"):
         yield from wrapped(printable(f"last output: {found['last_output']}"), width, _INDENT)

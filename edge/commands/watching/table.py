@@ -108,7 +108,7 @@ class Table:
             self._begun = True
             self._echo(line_of(HEAD, shape))
         for row in rows:
-            told = row["state"], row["waiting_for"], row["reason"], row["wrong"]
+            told = row["state"], row.get("waiting_for"), row["reason"], row["wrong"]
             if self._said.get(row["mac"]) != told:
                 self._said[row["mac"]] = told
                 for line in lines_of(row, now, shape):
@@ -200,7 +200,7 @@ def _more(row: Row, now: float) -> tuple[str, str]:
     """Return the reason of a problem, and a sentence; either may be empty."""
     if row["wrong"]:
         return printable(("! " if row["warning"] else "") + str(row["reason"])), printable(str(row["wrong"]))
-    if row["waiting_for"]:
+    if row.get("waiting_for"):
         return "", f"waiting for: {waiting(row, now)}"
     return "", printable(str(row["message"])) if row["kind"] == "unregistered" else ""
 
