@@ -252,6 +252,9 @@ async def test_what_happens_is_on_the_page_without_a_reload(desk: Desk) -> None:
     desk.site.journey.record(mac, Step.DHCP, Outcome.OK, "DHCPOFFER to it", stage="PXE ROM", dhcp="offer")
     await becomes(page, f"document.getElementById('{row}').innerText.includes('was offered an address')")
     assert await page.run("window.same") == "yes"
+    assert await page.run("document.title") == "2 in trouble, 49 machines · tinkedge"
+    desk.site.journey.record(mac, Step.KERNEL, Outcome.FAILED, "the upstream answers 404")
+    await becomes(page, "document.title.startsWith('3 in trouble, ')")
     await page.go(f"/machine/{mac}")
     for number in range(3):
         desk.site.journey.record(mac, Step.ACTION, Outcome.INFO, "x", output=f"line {number}", action="disk")

@@ -105,6 +105,7 @@
     const news = byId("news");
     const trouble = document.querySelector("#counts .trouble b, #summary .finding.bad .fact");
     const text = trouble ? (byId("counts") ? `${trouble.textContent} in trouble` : trouble.textContent) : "";
+    if (byId("counts")) document.title = `${trouble ? `${trouble.textContent} in trouble, ` : ""}${byId("counts").querySelector("b").textContent} machines · tinkedge`;
     if (news && news.dataset.said !== text) {
       if ("said" in news.dataset) say(news, text || "no machine is in trouble");
       news.dataset.said = text;
