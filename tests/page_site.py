@@ -14,13 +14,28 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
+from edge.artifacts import ArtifactCache
 from edge.http import AdminApp, admin_runner, has_ended
 from edge.journey.events import Notice, Outcome, Step
 from edge.journey.expectations import Expectations, Facts, Network, Registered, Story
 from edge.journey.recorder import Journey
 from edge.journey.steps import Milestone, Value
 from edge.machines import Inventory
-from edge.page import Access, EdgeStatus, Health, Live, Machines, Other, Pages, Rack, Site, Templates
+from edge.page import (
+    About,
+    Access,
+    Api,
+    EdgeStatus,
+    Health,
+    Live,
+    Machines,
+    Osie,
+    Other,
+    Pages,
+    Rack,
+    Site,
+    Templates,
+)
 
 TOKEN = "a" * 64
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -56,21 +71,28 @@ INSTALLATION: list[Played] = [
      {"action": "stream-image", "output": "fetching http://images.example/debian-13.raw.gz\n"
       "writing to /dev/nvme0n1\n640 MiB of 2.1 GiB written, 49 MiB/s"}),
     (90.6, Step.ACTION, Outcome.OK, "action stream-image succeeded in 43.5 s (1 of 3)",
-     {"action": "stream-image", "number": 1, "state": "Succeeded", "duration_seconds": 43.5}),
+     {"action": "stream-image", "number": 1, "state": "Succeeded", "of": 3, "duration_seconds": 43.5}),
     (91.0, Step.ACTION, Outcome.INFO, "action grow-partition started (2 of 3)",
      {"action": "grow-partition", "number": 2, "state": "Running", "of": 3}),
     (94.2, Step.ACTION, Outcome.OK, "action grow-partition succeeded in 3.2 s (2 of 3)",
-     {"action": "grow-partition", "number": 2, "state": "Succeeded", "duration_seconds": 3.2}),
+     {"action": "grow-partition", "number": 2, "state": "Succeeded", "of": 3, "duration_seconds": 3.2}),
     (94.5, Step.ACTION, Outcome.INFO, "action reboot started (3 of 3)",
      {"action": "reboot", "number": 3, "state": "Running", "of": 3}),
     (96.0, Step.ACTION, Outcome.OK, "action reboot succeeded in 1.5 s (3 of 3)",
-     {"action": "reboot", "number": 3, "state": "Succeeded", "duration_seconds": 1.5}),
+     {"action": "reboot", "number": 3, "state": "Succeeded", "of": 3, "duration_seconds": 1.5}),
     (96.1, Step.WORKFLOW, Outcome.OK, "workflow default/{name}: Succeeded after 49.3 s", {"state": "Succeeded"}),
     (127.0, Step.DHCP, Outcome.OK, "DHCPOFFER to Linux", {"stage": "operating system", "dhcp": "offer"}),
     (127.2, Step.DHCP, Outcome.OK, "DHCPACK to Linux", {"stage": "operating system", "dhcp": "ack"}),
     (131.5, Step.METADATA, Outcome.OK, "metadata sent to Cloud-Init/25.1.4", {}),
 ]  # fmt: skip
 """From the first packet to cloud-init."""
+
+IN_ACTION: list[Played] = [
+    *(event for event in INSTALLATION if event[0] <= 91.0),
+    (104.0, Step.ACTION, Outcome.INFO, "resizing /dev/nvme0n1p1 to 1.8 TiB",
+     {"action": "grow-partition", "output": "partition table: GPT, 2 entries\nresizing /dev/nvme0n1p1 to 1.8 TiB"}),
+]  # fmt: skip
+"""The same up to the middle of the second of three actions."""
 
 
 class FixedKeys:
@@ -103,6 +125,9 @@ class PageSite:
     at: float = field(default_factory=time.time)
     workflows: dict[str, dict[str, Any]] = field(default_factory=dict)
     health: Health = field(default_factory=Health)
+    about: About = field(default_factory=About)
+    osies: list[Osie] = field(default_factory=list)
+    cache: ArtifactCache | None = None
     follows_time: bool = False
     live: Live = field(default_factory=Live)
 
@@ -113,7 +138,15 @@ class PageSite:
         self.rack = Rack(self.journey, self.inventory, self.expectations)
         others = [Other("edge", "10.0.0.2", 12_345), Other("server", "server-0<b>", 7)]
         self.status = EdgeStatus(
-            lambda: self.health, NoNetworks(), list, self.journey.sent_bytes, None, time.monotonic, lambda: others
+            lambda: self.health,
+            NoNetworks(),
+            list,
+            self.journey,
+            self.cache,
+            time.monotonic,
+            others=lambda: others,
+            about=lambda: self.about,
+            osies=lambda: self.osies,
         )
         machines = Machines(
             self.journey, self.inventory, self.expectations, lambda _space, name: self.workflows.get(name), self.clock
@@ -212,7 +245,9 @@ def populate(site: PageSite, now: float) -> dict[str, str]:
         macs[name] = site.hardware(name, number, labels=labels, osie="rescue" if number % 7 == 0 else "hook")
         if number <= 20:
             site.play(macs[name], INSTALLATION, now - 86_400 + 700 * number, name)
-        elif number <= 36:
+        elif number == 36:
+            site.play(macs[name], IN_ACTION, now - IN_ACTION[-1][0] - 1, name)
+        elif number < 36:
             events = cut(stages[number - 21])
             site.play(macs[name], events, now - events[-1][0] - 1 - number % 5, name)
     lost = macs["node-37"] = site.hardware("node-37", 37, labels={"rack": "b", "role": "compute"}, osie="hook")
@@ -234,6 +269,21 @@ def populate(site: PageSite, now: float) -> dict[str, str]:
     site.at = now - 30
     site.journey.record(macs["stranger"], Step.SEEN, Outcome.INFO, "seen (UEFI x86-64 PXE ROM), not registered",
                         manifest=manifest, client="UEFI x86-64 PXE ROM")  # fmt: skip
+    site.about = About(
+        version="0.1.0",
+        host="edge-1.example.org",
+        started=now - 93_000,
+        data_dir="/var/lib/tinkedge",
+        free_bytes=412_300_000_000,
+        total_bytes=998_000_000_000,
+        synchronised=True,
+        api=Api("embedded", "https://127.0.0.1:6443"),
+    )
+    site.osies = [
+        Osie(f"default/{name}", (("kernel", f"http://images.example/{name}/vmlinuz"),
+                                 ("initrd", f"http://images.example/{name}/initramfs")))
+        for name in ("hook", "rescue")
+    ]  # fmt: skip
     for name in ("node-20", "node-36", "node-38"):
         site.workflows[name] = workflow(name, now, failed=name == "node-38", done=name == "node-20")
     for second in range(12, -1, -1):
@@ -247,7 +297,8 @@ def workflow(name: str, now: float, *, failed: bool = False, done: bool = False)
     def stamp(ago: float) -> str:
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now - ago))
 
-    states = ["Succeeded"] * 3 if done else ["Failed" if failed else "Running", "Pending", "Pending"]
+    states = ["Succeeded"] * 3 if done else ["Succeeded", "Running", "Pending"]
+    states = ["Failed", "Pending", "Pending"] if failed else states
     names = ["stream-image", "grow-partition", "reboot"]
     actions: list[dict[str, Any]] = []
     for state, action in zip(states, names, strict=True):
@@ -263,6 +314,6 @@ def workflow(name: str, now: float, *, failed: bool = False, done: bool = False)
     return {
         "metadata": {"name": f"install-{name}", "namespace": "default", "resourceVersion": "1"},
         "spec": {"hardwareRef": {"name": name}, "templateRef": {"name": "debian"}},
-        "status": {"state": state, "message": message.get(state, "action 1 of 3: stream-image"),
+        "status": {"state": state, "message": message.get(state, "action 2 of 3: grow-partition"),
                    "startedAt": stamp(49), "actions": actions},
     }  # fmt: skip

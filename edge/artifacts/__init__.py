@@ -5,7 +5,7 @@ files that are here already: single ones, and container images; `shared` lets ot
 """
 
 from edge.artifacts.artifact import Artifact, Progress, Source
-from edge.artifacts.cache import ArtifactCache
+from edge.artifacts.cache import ArtifactCache, FailedFetch
 from edge.artifacts.checksum import normalized
 from edge.artifacts.errors import (
     ArtifactError,
@@ -48,6 +48,7 @@ __all__ = [
     "Copy",
     "Descriptor",
     "DirectoryInUseError",
+    "FailedFetch",
     "ImageLayout",
     "ImageManifest",
     "LayoutError",

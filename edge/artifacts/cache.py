@@ -57,6 +57,7 @@ from edge.artifacts.metrics import Counts
 from edge.artifacts.shared import SCHEME, LentFiles, SharedFiles
 from edge.artifacts.storage.room import Allocator
 from edge.artifacts.storage.store import Store, Stored, key_of
+from tink.limits.newest import Newest
 from tink.limits.once_per import OncePer
 from tink.net.outbound import Reach
 from tink.net.urls import shown
@@ -69,6 +70,8 @@ LONGEST_CHECKSUM_MEMORY = 64
 remembered longer, for it costs a whole download to see it again."""
 
 MAX_FAILURES = 4096
+MAX_FAILED_FETCHES = 100
+"""Failed fetches that are kept for people, by URL; of more, the newest."""
 
 SAY_SECONDS = 30.0
 """The same trouble with the same upstream gets a log line once in so many seconds."""
@@ -94,8 +97,10 @@ class ArtifactCache:
         peers: PeerCaches | None = None,
         shared: SharedFiles | None = None,
         new_version: Callable[[], str] = lambda: uuid.uuid4().hex,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """`clock` gives monotonic seconds; `new_version` a hexadecimal name that no other download had.
+        """`clock` gives monotonic seconds, `wall_clock` seconds since the epoch; `new_version` gives a hexadecimal name
+        that no other download had.
 
         `budget` is how many bytes may be kept (None: as many as the disk has, but for a floor that stays free).
         An upstream that gave no answer is not asked again for `remember_failures` seconds.
@@ -114,6 +119,8 @@ class ArtifactCache:
         self._revalidate_after = revalidate_after
         self._remember_failures = remember_failures
         self._new_version = new_version
+        self._wall_clock = wall_clock
+        self._failed_fetches: Newest[str, FailedFetch] = Newest(MAX_FAILED_FETCHES)
         self._writers = ThreadPoolExecutor(max_workers=3, thread_name_prefix="artifact-writer")
         self._syncers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="artifact-syncer")
         self._sums = FileSums(self._syncers)
@@ -172,7 +179,12 @@ class ArtifactCache:
         except ValueError as error:
             raise ChecksumError(url, f"can't be checked: {error}, and the OSIE says {sha256[:80]!r}") from None
         if url.startswith("file:"):
-            artifact = await self._open_local(url, pin)
+            try:
+                artifact = await self._open_local(url, pin)
+            except ArtifactError as error:
+                self._note_failed_fetch(url, error)
+                raise
+            self._failed_fetches.pop(url, None)
         elif url.startswith(("http://", "https://")):
             artifact = await self._open_remote((url, pin))
         elif url.startswith(SCHEME) and self._peers is not None:
@@ -205,6 +217,10 @@ class ArtifactCache:
     def stored(self) -> list[Stored]:
         """Those on disk, whole, in no order."""
         return self._store.whole()
+
+    def failed_fetches(self) -> list[FailedFetch]:
+        """Return the files whose last fetch failed, the newest failure first."""
+        return list(reversed(self._failed_fetches.values()))
 
     @property
     def stored_bytes(self) -> int:
@@ -424,6 +440,7 @@ class ArtifactCache:
             self._failed(key, flight, error)
         else:
             self._failures.pop(key, None)
+            self._failed_fetches.pop(url, None)
             self._checked[key] = self._check(stale=flight.stale, fresh=flight.fresh)
             if stored is None:
                 flight.answered.set_result(None)
@@ -437,6 +454,7 @@ class ArtifactCache:
     def _failed(self, key: _Key, flight: Flight, error: ArtifactError) -> None:
         """Tell those who wait, or give them what there is; and do not ask again at once."""
         self.counts.failures[error.kind] += 1
+        self._note_failed_fetch(key[0], error)
         stored = self._store.get(*key)
         if flight.answered.done():
             if self._said.due((key, error.reason), self._clock()):
@@ -453,6 +471,11 @@ class ArtifactCache:
         else:
             self._remember(key, error, LONGEST_MEMORY)
             flight.fail(error)
+
+    def _note_failed_fetch(self, url: str, error: ArtifactError) -> None:
+        before = self._failed_fetches.get(url)
+        times = before.times + 1 if before is not None else 1
+        self._failed_fetches[url] = FailedFetch(url, error.reason, self._wall_clock(), times)
 
     def _check(self, *, stale: bool, at_least: float = 0.0, fresh: float | None = None) -> _Check:
         """`fresh`: for how many seconds another edge took it to be fresh, which is not to grow from edge to edge."""
@@ -478,6 +501,16 @@ class ArtifactCache:
         failure = self._failures.get(key)
         if failure is not None and self._clock() < failure.until:
             raise failure.error.again()
+
+
+@dataclass(frozen=True, slots=True)
+class FailedFetch:
+    """A file whose last fetch failed: why, when (seconds since the epoch), and how often since it was fetched last."""
+
+    url: str
+    reason: str
+    at: float
+    times: int
 
 
 @dataclass(frozen=True, slots=True)

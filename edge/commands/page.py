@@ -28,7 +28,7 @@ class _NoLinkError(Exception):
 def page(admin_url: str, data_dir: Path, admin_token_file: Path | None) -> None:
     """Print a link to the web page of a running edge: all machines, why one does not boot, the edge itself.
 
-    The link is good once, within two minutes; the browser that opens it is let in for twelve hours. From another host:
+    The link is valid once, for two minutes; the browser that opens it is let in for twelve hours. From another host:
     ssh -L 7081:127.0.0.1:7081 EDGE, and open the link there.
     """
     url = admin_url.rstrip("/")
@@ -38,11 +38,11 @@ def page(admin_url: str, data_dir: Path, admin_token_file: Path | None) -> None:
         click.echo(str(error), err=True)
         sys.exit(1)
     click.echo(f"{url}/enter?code={code}")
-    click.echo(f"good once, for {seconds // 60} minutes", err=True)
+    click.echo(f"valid once, for {seconds // 60} minutes", err=True)
 
 
 async def _code(url: str, file: Path) -> tuple[str, int]:
-    """What lets a browser in, and for how many seconds. Raises _NoLinkError, AdminTokenError."""
+    """Return the code for a browser, and its lifetime in seconds. Raises _NoLinkError, AdminTokenError."""
     headers = {"Authorization": f"Bearer {read(file)}"}
     timeout = aiohttp.ClientTimeout(total=_SECONDS)
     try:

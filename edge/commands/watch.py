@@ -1,5 +1,5 @@
-"""`tinkedge watch`: where all machines are, or one of them, as a running edge knows it, in a terminal; with --capture,
-beside the packets. `edge.commands.watching` has how it looks."""
+"""`tinkedge watch`: all machines, or one of them, as a running edge knows them, in a terminal; with --capture, beside
+the packets. `edge.commands.watching` formats them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Set
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Set
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from http import HTTPStatus
 from pathlib import Path
 from textwrap import indent
@@ -40,16 +41,21 @@ _REDRAWN_SECONDS = 1.0
 _ANY_WIDTH = 100_000
 _NAMED = 10
 """Names of Hardware that are listed where one is unknown."""
+_NEAREST = 3
+_ALIKE = 0.7
+"""How alike a name is that may have been meant, as `difflib` has it."""
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - who listens everywhere is asked here
 
 
 @click.command()
 @click.argument("machine", required=False)
-@click.option("--admin-url", default=None, help="Where the edge tells. Default: of --admin-address and --admin-port.")
+@click.option(
+    "--admin-url", default=None, help="The edge's admin address. Default: from --admin-address and --admin-port."
+)
 @click.option("--admin-address", default="127.0.0.1", help="As for `tinkedge up`.")
 @click.option("--admin-port", type=click.IntRange(1, 65535), default=7081, help="As for `tinkedge up`.")
 @admin_token_from
-@click.option("--once", is_flag=True, help="Show how it is, and end.")
+@click.option("--once", is_flag=True, help="Show the state of now, and end. Exit code 1 if MACHINE is not known.")
 @click.option("--events", is_flag=True, help="Without MACHINE: every step of every machine, as it happens.")
 @click.option(
     "--history/--no-history",
@@ -96,11 +102,11 @@ def watch(
     interfaces: tuple[tuple[str, str], ...],
     write: Path | None,
 ) -> None:
-    """Where machines are, live: one line for each, those that need somebody first, with what is awaited, how long that
-    takes here, and what is wrong.
+    """Show all machines, live and most urgent first: the state of each, what it waits for, and what is wrong.
 
-    With MACHINE, a MAC or the name of a Hardware (NAME or NAMESPACE/NAME): all of its journey, with how long each step
-    took. An edge elsewhere is asked with --admin-url, and a copy of its token with --admin-token-file.
+    With MACHINE, a MAC or the name of a Hardware (NAME or NAMESPACE/NAME): its problem and what to do, how long each
+    step of its boots took, and all of its journey. For an edge on another host, give --admin-url, and a copy of its
+    token with --admin-token-file.
     """
     if admin_url is None:
         admin_url = f"http://{join_host_port(_EVERYWHERE.get(admin_address, admin_address), admin_port)}"
@@ -139,7 +145,7 @@ class _Form:
 
 
 class _NoJourneyError(Exception):
-    """The edge does not tell of its machines; the message says why."""
+    """There is nothing to show; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +175,7 @@ class _Edge:
             return await machine(self.url, read(self.token_file), mac)
 
     async def events_of(self, mac: str) -> list[JourneyEvent]:
-        """What is known of one. Raises _NoJourneyError."""
+        """Return the events of one machine. Raises _NoJourneyError."""
         with self._said():
             return await events_of(self.url, read(self.token_file), mac)
 
@@ -182,8 +188,16 @@ class _Edge:
         if len(places) > 1:
             raise _NoJourneyError(f"{name} may be {' or '.join(places)}: write the namespace, too")
         if not found:
-            raise _NoJourneyError(_unknown(name, sorted({f"{each['namespace']}/{each['name']}" for each in known})))
+            raise _NoJourneyError(_unknown_name(name, known))
         return frozenset(str(each["mac"]) for each in found)
+
+    async def unknown(self, mac: str) -> str:
+        """Return why there is nothing to show of a MAC; empty: the edge knows it. Raises _NoJourneyError."""
+        if await self.machine(mac) or await self.events_of(mac):
+            return ""
+        with self._said():
+            known = await machines(self.url, read(self.token_file))
+        return _unknown_mac(mac, known) if all(each["mac"] != mac for each in known) else ""
 
     @contextlib.contextmanager
     def _said(self) -> Iterator[None]:
@@ -194,7 +208,7 @@ class _Edge:
             raise _NoJourneyError(str(error)) from error
         except aiohttp.ClientResponseError as error:
             if error.status == HTTPStatus.NOT_FOUND:
-                advice = "an older tinkedge tells its events alone: --events"
+                advice = "an older tinkedge has its events only: --events"
                 raise _NoJourneyError(f"{self.url} has no list of machines: {advice}") from error
             if error.status != HTTPStatus.UNAUTHORIZED:
                 raise _NoJourneyError(f"{self.url} answers {error.status} {error.message}") from error
@@ -204,12 +218,37 @@ class _Edge:
             raise _NoJourneyError(f"{self.url} does not answer: {error}. {advice}") from error
 
 
-def _unknown(name: str, known: list[str]) -> str:
-    there = ", ".join(known[:_NAMED]) + (f" and {len(known) - _NAMED} more" if len(known) > _NAMED else "")
+def _unknown_name(name: str, known: list[dict[str, Any]]) -> str:
+    """`known` are the machines that have a Hardware."""
+    names = {f"{each['namespace']}/{each['name']}" for each in known}
+    by_spelling = {each.rpartition("/")[2]: each for each in sorted(names)} | {each: each for each in names}
+    near = _nearest(name, by_spelling)
+    there = f"nearest: {', '.join(near)}" if near else f"there is: {_some(sorted(names))}"
     return (
-        f"{name!r} is no MAC address, and the edge knows no Hardware of that name (there is: {there or 'none'}). "
-        "A machine that nobody has registered is watched by its MAC."
+        f"{name!r} is no MAC address, and the edge knows no Hardware of that name ({there}). "
+        "A machine that is not registered is watched by its MAC."
     )
+
+
+def _unknown_mac(mac: str, known: list[dict[str, Any]]) -> str:
+    """`known` are all machines of the edge."""
+    spelled = {
+        str(each["mac"]): f"{each['mac']} {each['namespace']}/{each['name']}" if each.get("name") else str(each["mac"])
+        for each in known
+    }
+    near = _nearest(mac, spelled)
+    nearest = f" (nearest: {', '.join(near)})" if near else ""
+    return f"the edge has seen no machine with the MAC {mac}, and no Hardware has it{nearest}"
+
+
+def _nearest(wanted: str, by_spelling: Mapping[str, str]) -> list[str]:
+    found = get_close_matches(wanted, by_spelling, n=_NEAREST, cutoff=_ALIKE)
+    return list(dict.fromkeys(printable(by_spelling[each]) for each in found))
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return (", ".join(names[:_NAMED]) or "none") + more
 
 
 async def _table(edge: _Edge, form: _Form, once: bool) -> int:
@@ -234,7 +273,7 @@ async def _table(edge: _Edge, form: _Form, once: bool) -> int:
 
 
 async def _draw_again_and_again(table: Table) -> None:
-    """How long it is since then goes on by itself."""
+    """Durations grow while nothing happens."""
     while True:
         await asyncio.sleep(_REDRAWN_SECONDS)
         table.draw()
@@ -243,11 +282,13 @@ async def _draw_again_and_again(table: Table) -> None:
 async def _machine_once(name: str, edge: _Edge, form: _Form) -> int:
     try:
         macs = {name} if is_mac(name) else await edge.macs_of(name)
+        if is_mac(name) and (unknown := await edge.unknown(name)):
+            raise _NoJourneyError(unknown)
         for mac in sorted(macs):
             await _introduce(mac, edge, form)
-            told = _Told(macs, form)
+            printer = _Printer(macs, form)
             for event in await edge.events_of(mac):
-                told.tell(event)
+                printer.show(event)
     except _NoJourneyError as error:
         click.echo(str(error), err=True)
         return 1
@@ -255,7 +296,7 @@ async def _machine_once(name: str, edge: _Edge, form: _Form) -> int:
 
 
 async def _introduce(mac: str, edge: _Edge, form: _Form) -> None:
-    """Where it is, and its boots, before what it does."""
+    """Show where a machine is, and its boots, before its events."""
     found = await edge.machine(mac)
     if not found:
         return
@@ -275,12 +316,14 @@ def _width() -> int:
 async def _watch(machine: str | None, edge: _Edge, history: bool, form: _Form) -> int:
     try:
         macs = None if machine is None else {machine} if is_mac(machine) else await edge.macs_of(machine)
+        if machine is not None and is_mac(machine) and history and (unknown := await edge.unknown(machine)):
+            click.echo(f"{unknown}; waiting for it, end with Ctrl-C", err=True)
         if history and form.output != "json":
             for mac in sorted(macs or ()):
                 await _introduce(mac, edge, form)
-        told = _Told(macs, form)
+        printer = _Printer(macs, form)
         async for event in edge.events(history=history):
-            told.tell(event)
+            printer.show(event)
     except _NoJourneyError as error:
         click.echo(str(error), err=True)
         return 1
@@ -294,7 +337,7 @@ async def _capture(mac: str, edge: _Edge, history: bool, form: _Form, interface:
     from edge.diagnose.listening import Listening, in_order
 
     listening: Listening | None = None
-    told = _Told({mac}, form)
+    printer = _Printer({mac}, form)
     try:
         name = interface or default_interface()
         async with Listening(name, mac, write) as listening:
@@ -302,7 +345,7 @@ async def _capture(mac: str, edge: _Edge, history: bool, form: _Form, interface:
             click.echo(f"packets of {mac} on {name}; end with Ctrl-C", err=True)
             async with contextlib.aclosing(in_order(_packets(listening), _journey(edge, history))) as stream:
                 async for found in stream:
-                    told.tell(found)
+                    printer.show(found)
     except (DiagnoseError, HostError) as error:
         click.echo(str(error), err=True)
         return 1
@@ -345,19 +388,19 @@ async def _journey(edge: _Edge, history: bool) -> AsyncGenerator[Timed[Heard | J
         click.echo("the edge has ended the stream; packets alone are shown", err=True)
 
 
-class _Told:
-    """What happens, a line each. Of one machine each with how long it is after the one before."""
+class _Printer:
+    """Prints events, a line each. The lines of one machine have the seconds since the line before."""
 
     def __init__(self, macs: Set[str] | None, form: _Form) -> None:
-        """`macs` None: those of all."""
+        """`macs` None: print the events of all machines."""
         self._macs = macs
         self._form = form
         self._before: float | None = None
         self._is_one = macs is not None and len(macs) == 1
         self._width = _width()
 
-    def tell(self, found: Heard | JourneyEvent | Notice | Lost) -> None:
-        """Say it."""
+    def show(self, found: Heard | JourneyEvent | Notice | Lost) -> None:
+        """Print one of them."""
         as_json = self._form.output == "json"
         if isinstance(found, Lost):
             text = f"{found.count} events were lost: this terminal reads more slowly than machines boot"
@@ -393,7 +436,7 @@ class _Told:
 
 
 def _notice_text(notice: Notice) -> str:
-    """What concerns the edge itself, and with it every machine."""
+    """Return the line of a notice about the edge itself."""
     outcome = click.style(f"{notice.outcome:<8}", fg=COLOURS[notice.outcome])
     return f"{precise(notice.time)} {'this edge':<17} {'network':<9} {outcome} {printable(notice.message)}"
 

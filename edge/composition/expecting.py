@@ -20,6 +20,7 @@ from edge.journey.recorder import Journey
 from edge.journey.steps import Milestone, Outcome
 from edge.machines import BootProblemWriter, Inventory, Machine, PendingWorkflows, Problem
 from edge.neighbour.way_back import trouble
+from edge.page import due_at
 from tink.kube.objects import NamespacedName
 from tink.limits.newest import Newest
 
@@ -120,15 +121,16 @@ class BootWatch:
         return spent + time.thread_time() - began
 
     def shown(self, mac: str) -> dict[str, object]:
-        """What is awaited of a machine, for programs; times are in seconds since the epoch, or None."""
-        awaited = self.expectations.of(mac)
+        """Return what a machine waits for, for programs; times are in seconds since the epoch, or None."""
+        awaited, last = self.expectations.of(mac), self._journey.last_sign(mac)
         if awaited is None:
             return {}
         finding = awaited.finding
+        due = due_at(last, awaited, self.expectations.limits) if last is not None else 0.0
         return {
-            "awaited": awaited.next or None,
+            "waiting_for": awaited.next or None if due else None,
             "since": awaited.since or None,
-            "deadline": awaited.deadline or None,
+            "deadline": due or None,
             "finding": {"reason": finding.rule, "message": finding.message} if finding is not None else None,
         }
 

@@ -24,6 +24,7 @@ from prometheus_client import CollectorRegistry
 from edge.artifacts import ArtifactCache, SharedFiles, cache_metrics
 from edge.callers import Callers
 from edge.composition import admin_token
+from edge.composition.about import ThisEdge, osies_of
 from edge.composition.expecting import BootWatch
 from edge.composition.host import NetworkState
 from edge.composition.machine_services import MachineServices, boot_binaries, metadata_settings, nearest_of
@@ -52,7 +53,20 @@ from edge.machines import (
 )
 from edge.neighbour.resolution import LinkLocalResolution
 from edge.neighbour.route import is_own
-from edge.page import Access, EdgeStatus, Health, Keys, Machines, Other, Pages, Rack, Site, Templates, WorkflowLookup
+from edge.page import (
+    Access,
+    Api,
+    EdgeStatus,
+    Health,
+    Keys,
+    Machines,
+    Other,
+    Pages,
+    Rack,
+    Site,
+    Templates,
+    WorkflowLookup,
+)
 from edge.peers import peer_metrics
 from edge.syslog import LogFiles, MachineLogs, SyslogServer, SyslogServerError, syslog_metrics
 from edge.tftp import BootFiles
@@ -95,6 +109,7 @@ class Serving:
         workflow: WorkflowLookup,
         informers: Mapping[str, Informer] | None = None,
         kept: Callable[[Happened], None] = lambda _: None,
+        api: Callable[[], Api] = Api,
     ) -> None:
         """`osie(namespace, name)` looks an OSIE up. `declined` hears of addresses going into quarantine, and out of it;
         `relay_heard(machine, link, relay)` of relays that speak for machines of a network that is none of ours.
@@ -102,7 +117,8 @@ class Serving:
         `readiness()` says whether machines can be served, `notices()` what was announced of the edge and is still so
         (but for the networks'); `metrics` is given what is counted here; `read_secret` asks the Kubernetes API;
         `boots` knows what is awaited of each machine; `workflow(namespace, name)` gives the Workflow of a Hardware;
-        `kept` hears of what other edges and servers have seen; `informers` feed workers, by plural of their objects.
+        `kept` hears of what other edges and servers have seen; `informers` feed workers, by plural of their objects;
+        `api()` describes the Kubernetes API for operators.
 
         Raises BinariesError, SettingsError, KeyFileError.
         """
@@ -113,6 +129,8 @@ class Serving:
         self._boots = boots
         self._workflow = workflow
         self._metrics = metrics
+        self._this_edge = ThisEdge(settings.data_dir, api)
+        self._informers = informers or {}
         self._readiness = readiness
         self._notices = notices
         self._inventory = inventory
@@ -182,7 +200,7 @@ class Serving:
         }
         self._pool: Pool | None = None
         if edge.workers > 1 and wanted & {Service.HTTP, Service.TFTP}:
-            self._pool = self._workers(Sources(informers or {}, self._cache, read_secret))
+            self._pool = self._workers(Sources(self._informers, self._cache, read_secret))
         self._subscribe()
 
     def _workers(self, sources: Sources) -> Pool:
@@ -276,10 +294,12 @@ class Serving:
             lambda: Health(self._readiness().problem, self._readiness().notes),
             self._networks,
             self._notices,
-            journey.sent_bytes,
+            journey,
             self._cache,
             time.monotonic,
-            self._others_of_the_site,
+            others=self._others_of_the_site,
+            about=self._this_edge.about,
+            osies=lambda: osies_of(self._informers["osies"].list() if "osies" in self._informers else ()),
         )
         pages = Pages(
             Rack(journey, inventory, expectations),

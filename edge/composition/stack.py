@@ -45,6 +45,7 @@ from edge.journey.archive import Archive
 from edge.journey.recorder import Journey
 from edge.journey.workflows import WorkflowJourney
 from edge.machines import BootProblemWriter, ConditionWriter, Inventory, Machine, MistakeWriter, PendingWorkflows
+from edge.page import Api
 from edge.peers import event_batch_metrics
 from edge.telemetry import BootEnds, Durations, Telemetry, Traces
 from tink.api.crds import generate
@@ -361,6 +362,7 @@ class Stack:
                 workflow=lambda namespace, name: self._workflow_of(informers[WORKFLOW], namespace, name),
                 informers={resource.plural: informers[resource] for resource in _SERVED if resource in informers},
                 kept=lambda happened: self._archive.keep(happened) if self._archive is not None else None,
+                api=lambda: Api("cluster" if self._api is None else "embedded", client.url, self._contact.problem),
             )
         if Service.CONTROLLER in wanted:
             self._elector = self._electing(client)

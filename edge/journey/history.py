@@ -101,7 +101,7 @@ class History(list[Any]):
     def last_sign(self) -> Last:
         """The last event that is the machine's, and not what was said of its silence."""
         for time, entry in zip(reversed(self.times), reversed(self), strict=True):
-            if outcome_of(entry) is not Outcome.WARNING:
+            if outcome_of(entry) is not Outcome.WARNING and not is_finding(entry):
                 return Last(self.first_seen, time, entry)
         return self.last()
 
@@ -145,7 +145,14 @@ def milestone(entry: Entry) -> Milestone | None:
 
 def is_printed(entry: Entry) -> bool:
     """Whether it is what an action printed, or a machine logged: there may be much of it."""
-    return not milestone_number(entry) and (entry.kind if isinstance(entry, Note) else entry[0]) in _PRINTED
+    if milestone_number(entry) or (entry.kind if isinstance(entry, Note) else entry[0]) not in _PRINTED:
+        return False
+    return not is_finding(entry)
+
+
+def is_finding(entry: Entry) -> bool:
+    """Return True if the edge itself has said this of the machine, be it no more than a note."""
+    return "rule" in (entry.detail if isinstance(entry, Note) else entry[4::2])
 
 
 def milestone_number(entry: Entry) -> int:

@@ -168,7 +168,7 @@ def _started(action: ActionStatus, number: int, of: int) -> _Entry:
 
 
 def _ended(action: ActionStatus, number: int, of: int) -> _Entry:
-    detail = _action_detail(action, number, action.state or ActionState.PENDING)
+    detail = _action_detail(action, number, action.state or ActionState.PENDING) | {"of": of}
     seconds = _seconds(action.started_at, action.last_transitioned)
     took = ""
     if seconds is not None:

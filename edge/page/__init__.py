@@ -14,13 +14,16 @@ from edge.page.machine import Machines, WorkflowLookup
 from edge.page.pages import Pages
 from edge.page.rack import Rack
 from edge.page.render import Templates
+from edge.page.rows import due_at
 from edge.page.site import Site
-from edge.page.status import EdgeStatus, Health, Other
+from edge.page.status import About, Api, EdgeStatus, Health, Osie, Other
 from edge.page.timeline import Bar, Chain, chains
 from edge.page.timeline import timeline as timeline_of
 
 __all__ = [
+    "About",
     "Access",
+    "Api",
     "Bar",
     "Chain",
     "EdgeStatus",
@@ -28,6 +31,7 @@ __all__ = [
     "Keys",
     "Live",
     "Machines",
+    "Osie",
     "Other",
     "Pages",
     "Rack",
@@ -35,5 +39,6 @@ __all__ = [
     "Templates",
     "WorkflowLookup",
     "chains",
+    "due_at",
     "timeline_of",
 ]

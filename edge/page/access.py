@@ -1,4 +1,4 @@
-"""Who may see the pages: whoever has the operators' token, and a browser that such a one has let in.
+"""Access to the pages: for the operators' token, and for a browser that was let in with it.
 
     tinkedge page --token--> a code, good once and for two minutes --in a URL--> a session, in a cookie, for half a day
 
@@ -16,7 +16,7 @@ from typing import Final, Protocol
 CODE_SECONDS: Final = 120
 SESSION_SECONDS: Final = 12 * 3600
 MAX_USED: Final = 1024
-"""So many codes may be used within CODE_SECONDS."""
+"""Maximum number of codes that may be used within CODE_SECONDS."""
 _LONGEST: Final = 200
 _CODE, _SESSION = "page code", "page session"
 
@@ -28,7 +28,7 @@ class Keys(Protocol):
         """The signature of `claims` for the purpose `label`."""
 
     def signed(self, label: str, claims: str, signature: str) -> bool:
-        """Whether it is that."""
+        """Return True if this is the signature."""
 
 
 class Access:
@@ -57,7 +57,7 @@ class Access:
         return self._issue(_SESSION, SESSION_SECONDS)
 
     def holds(self, session: str) -> bool:
-        """Whether this is a session that has not ended."""
+        """Return True if this is a session that has not ended."""
         return self._checked(_SESSION, session) is not None
 
     def _issue(self, label: str, seconds: int, run: str = "") -> str:

@@ -1,4 +1,4 @@
-"""The same as on the pages, for programs: `tinkedge watch` shows it in a terminal.
+"""The content of the pages as JSON: `tinkedge watch` shows it in a terminal.
 
 /live/rows                  all machines, then those that change (Server-Sent Events): {"rows": [...], "gone": [MAC],
                             "more": there is more of the first list, "notices": what is wrong with the edge}
@@ -55,15 +55,18 @@ class RowsSource:
         if len(changed) < AT_ONCE:
             self._version = version
         self._more = len(changed) == AT_ONCE or not whole
-        told = [row_json(Row._make(packed)) for packed in changed]
-        return news | {"rows": told, "gone": gone, "more": self._more}
+        changes = [row_json(Row._make(packed)) for packed in changed]
+        return news | {"rows": changes, "gone": gone, "more": self._more}
 
     def _changed(self, rows: dict[str, Packed]) -> Iterator[Packed]:
         return (packed for mac, packed in rows.items() if self._known.get(mac) is not packed)
 
 
 def row_json(row: Row) -> dict[str, object]:
-    """A row; times are in seconds since the epoch, null: never or not known."""
+    """Return a row for programs; times are in seconds since the epoch, null: never or not known.
+
+    `action` of `actions` is where its Workflow is; what it is `waiting_for` is due at `deadline`.
+    """
     return {
         "mac": row.mac,
         "hardware": row.name or None,
@@ -72,7 +75,11 @@ def row_json(row: Row) -> dict[str, object]:
         "state": row.state,
         "since": row.since or None,
         "heard": row.heard or None,
-        "awaited": row.awaited or None,
+        "action": row.number or None,
+        "actions": row.of or None,
+        "osie": row.osie or None,
+        "model": row.model or None,
+        "waiting_for": row.awaited or None,
         "deadline": row.until or None,
         "usual_seconds": row.usual or None,
         "reason": row.reason or None,
@@ -83,13 +90,26 @@ def row_json(row: Row) -> dict[str, object]:
 
 
 def machine_json(machines: Machines, mac: str) -> dict[str, object] | None:
-    """One machine; None: nobody knows it."""
+    """Return one machine for programs; None if it is unknown."""
     shown = machines.shown(mac)
     if shown is None:
         return None
+    wrong = shown.wrong
     return {
         **row_json(shown.row),
         "workflow": shown.workflow.name if shown.workflow is not None else None,
+        "workflow_state": shown.workflow.line if shown.workflow is not None else None,
+        "workflow_failure": (shown.workflow.failure or None) if shown.workflow is not None else None,
+        "last_output": shown.last_line or None,
+        "problem": {
+            "reason": wrong.reason,
+            "began": wrong.began,
+            "facts": wrong.facts,
+            "causes": list(wrong.causes),
+            "remedy": list(wrong.remedy),
+        }
+        if wrong is not None
+        else None,
         "boots": [boot_json(boot) for boot in _boots(shown)],
     }
 
@@ -115,8 +135,8 @@ def boot_json(boot: Timeline) -> dict[str, Any]:
                 "seconds": round(bar.seconds, 3),
                 "usual_seconds": bar.usual,
                 "limit_seconds": bar.limit,
-                "goes_on": bar.open,
-                "late": bar.late,
+                "running": bar.open,
+                "overdue": bar.late,
                 "failed": bar.failed,
             }
             for bar in boot.bars

@@ -21,9 +21,9 @@ MAX_STREAMS: Final = 32
 INTERVAL_SECONDS: Final = 0.3
 """A page is looked at so often at most."""
 REST: Final = 4.0
-"""And after so many times what it took, for each page that is open: a fifth of a processor for all of them."""
+"""Pause as a multiple of the work, times the number of open pages: all of them take a fifth of a processor."""
 BUSY_REST: Final = 99.0
-"""The same where others have much to do: a hundredth."""
+"""The same while the event loop is busy otherwise: each page takes a hundredth."""
 LONGEST_SECONDS: Final = 10.0
 HEARTBEAT_SECONDS: Final = 15.0
 _RETRY = b"retry: 2000\n\n"
@@ -33,7 +33,7 @@ class Source(Protocol):
     """One page that is open."""
 
     async def news(self, turns: TimeSlice) -> dict[str, object]:
-        """What of it is another one than it was told last; empty: nothing."""
+        """Return what has changed since the last call; empty if nothing has."""
 
 
 class Live:
@@ -61,11 +61,11 @@ class Live:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more can be followed."""
+        """True if no more pages can be live."""
         return len(self._open) >= self._most
 
     def close(self) -> None:
-        """Let all of them end."""
+        """End all of them."""
         for ended in self._open:
             ended.set()
 

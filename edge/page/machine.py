@@ -8,27 +8,33 @@ from itertools import islice
 from typing import Any, Final
 
 from edge.journey.events import JourneyEvent
-from edge.journey.expectations import Awaited, Expectations, Limits, read
+from edge.journey.expectations import Awaited, Expectations, Finding, Limits, read
 from edge.journey.recorder import Journey
 from edge.journey.steps import Outcome, Step
 from edge.machines import Inventory, Machine
-from edge.page.rows import Row, as_it_was, named, row
+from edge.page.rows import Row, as_it_was, heard_last, named, row, traits
 from edge.page.timeline import Chain, Timeline, chains, timeline
+from edge.page.words import Kind
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.workflow.status import parse_timestamp, status_of
 
 EVENTS: Final = 150
-"""So many events of a machine tell its boots."""
+"""Events of a machine from which its boots are read."""
 SHOWN_EVENTS: Final = 100
 OUTPUT_LINES: Final = 200
 OUTPUT_CHARACTERS: Final = 24_000
+LAST_LINE_CHARACTERS: Final = 300
 MAX_ACTIONS: Final = 100
 EARLIER: Final = 8
+_AT_WORK: Final = ("Running", "Cancelling")
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One of a Workflow. Times are in seconds since the epoch, 0: not yet; `seconds` None: it has not begun."""
+    """One of a Workflow. Times are in seconds since the epoch, 0: not yet; `seconds` None: it has not begun.
+
+    `ended` is when it failed or succeeded.
+    """
 
     number: int
     name: str
@@ -37,6 +43,7 @@ class Action:
     began: float
     seconds: float | None
     failure: str
+    ended: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +59,58 @@ class WorkflowShown:
     more: int
     """Actions that are not shown."""
 
+    @property
+    def line(self) -> str:
+        """Where it is: `Running action 2 of 3: write-disk`, `Failed at action 1 of 3: x`, or its state and message."""
+        of = len(self.actions) + self.more
+        failed = next((each for each in self.actions if each.state == "Failed"), None)
+        if self.state == "Failed" and failed is not None:
+            return f"Failed at action {failed.number} of {of}: {failed.name}"
+        begun = [each for each in self.actions if each.state != "Pending"]
+        if self.state in _AT_WORK and begun:
+            return f"{self.state} action {begun[-1].number} of {of}: {begun[-1].name}"
+        return f"{self.state}: {self.message}" if self.message else self.state
+
+    @property
+    def failure(self) -> str:
+        """Why its action failed; empty: none did."""
+        return next((each.failure for each in self.actions if each.state == "Failed"), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """The problem of a machine: the facts, the likely causes, and the remedy.
+
+    `began` is in seconds since the epoch. `warning` False: it may well be as the operator wants it.
+    """
+
+    reason: str
+    warning: bool
+    facts: str
+    began: float
+    causes: tuple[str, ...] = ()
+    remedy: tuple[str, ...] = ()
+
 
 @dataclass(frozen=True, slots=True)
 class MachineShown:
-    """One machine. `output` is what its actions and its system printed last, oldest line first."""
+    """One machine. `output` is what its actions and its system printed last, oldest line first; `last_line` the last
+    line of it, and `printed` when that came. `is_over`: the boot that is shown has ended."""
 
     row: Row
+    wrong: Wrong | None
     machine: Machine | None
     facts: tuple[tuple[str, str], ...]
     timeline: Timeline | None
     number: int
-    """Of the boot that is shown, 0: the one that is under way, or was the last."""
+    """The boot that is shown, counted back from the last; 0: the one that is under way, or was the last."""
     earlier: tuple[tuple[int, Timeline], ...]
     workflow: WorkflowShown | None
     output: str
     output_cut: bool
+    last_line: str
+    printed: float
+    is_over: bool
     events: tuple[JourneyEvent, ...]
     more_events: int
     manifest: str
@@ -78,7 +122,7 @@ WorkflowLookup = Callable[[str, str], Raw | None]
 
 
 class Machines:
-    """Makes them."""
+    """Collects what is shown of machines."""
 
     def __init__(
         self,
@@ -96,7 +140,7 @@ class Machines:
         self._clock = clock
 
     def state(self, mac: str) -> object:
-        """Another one when there is something new to be shown of this machine."""
+        """Return a value that changes when there is something new to show of this machine."""
         awaited, machine = self._expectations.of(mac), self._inventory.by_mac(mac)
         last = self._journey.last_sign(mac)
         workflow = self._workflow(machine.namespace, machine.name) if machine is not None else None
@@ -104,10 +148,10 @@ class Machines:
         return last, awaited.finding if awaited is not None else None, version, machine
 
     def shown(self, mac: str, number: int = 0) -> MachineShown | None:
-        """The machine with this MAC and its boot `number`, counted back from the last; None: nobody knows it."""
+        """Return the machine with this MAC and its boot `number`, counted back from the last; None if it is unknown."""
         machine = self._inventory.by_mac(mac)
         claimants = () if machine is not None else self._inventory.claimants(mac)
-        last = self._journey.last_sign(mac)
+        last = heard_last(self._journey, mac)
         if machine is None and not claimants and last is None:
             return None
         awaited = self._expectations.of(mac) or as_it_was(self._journey, mac)
@@ -116,11 +160,14 @@ class Machines:
         found = chains(read(mac, self._journey.newest(mac, EVENTS, earlier=True))) if events else []
         found.reverse()
         number = min(max(number, 0), max(len(found) - 1, 0))
-        lines, cut = _output(events)
+        lines, cut, printed = _output(events)
+        of_boot = traits(self._journey, mac, last, awaited, None)
+        its_row = row(named(mac, machine), last, awaited, limits, claimed=bool(claimants), traits=of_boot)
         return MachineShown(
-            row=row(named(mac, machine), last, awaited, limits, claimed=bool(claimants)),
+            row=its_row,
+            wrong=_wrong(its_row, awaited.finding if awaited is not None else None, events),
             machine=machine,
-            facts=tuple(_facts(machine, events)),
+            facts=tuple(_facts(machine, events, of_boot.osie)),
             timeline=_drawn(found, number, now, limits, awaited) if found else None,
             number=number,
             earlier=tuple(
@@ -131,6 +178,9 @@ class Machines:
             workflow=self._workflow_of(machine, now),
             output=lines,
             output_cut=cut,
+            last_line=lines.rpartition("\n")[2][:LAST_LINE_CHARACTERS],
+            printed=printed,
+            is_over=number > 0 or its_row.kind in (Kind.DONE, Kind.UNREGISTERED),
             events=tuple(events[: -SHOWN_EVENTS - 1 : -1]),
             more_events=max(0, len(events) - SHOWN_EVENTS),
             manifest=_manifest(events) if machine is None else "",
@@ -142,8 +192,33 @@ class Machines:
         return _workflow(raw, now) if raw is not None else None
 
 
+def _wrong(its_row: Row, finding: Finding | None, events: list[JourneyEvent]) -> Wrong | None:
+    """Return what is wrong with a machine; None: nothing is known to be."""
+    if not its_row.wrong:
+        return None
+    if finding is None:  # a failed step that was not looked into yet
+        return Wrong(its_row.reason, its_row.warning, its_row.wrong, its_row.heard)
+    facts = finding.facts[:1].upper() + finding.facts[1:]
+    began = _began(events, finding.step, its_row.since)
+    return Wrong(finding.rule, its_row.warning, facts, began, tuple(map(str, finding.causes)), finding.checks)
+
+
+def _began(events: list[JourneyEvent], step: Step, since: float) -> float:
+    """Return when a step failed first, without having succeeded in between; `since` where none failed.
+
+    A step that does not come is missing since the one before it.
+    """
+    began = since
+    for event in reversed(events):
+        if event.step is step and event.outcome is Outcome.OK:
+            break
+        if event.step is step and event.outcome is Outcome.FAILED:
+            began = event.time
+    return began
+
+
 def _drawn(found: list[Chain], number: int, now: float, limits: Limits, awaited: Awaited | None) -> Timeline:
-    """Of the boots, the newest first, that of this number."""
+    """Return the boot of this number; `found` has the newest first."""
     return timeline(
         found[number],
         now,
@@ -154,7 +229,7 @@ def _drawn(found: list[Chain], number: int, now: float, limits: Limits, awaited:
 
 
 def _workflow(raw: Raw, now: float) -> WorkflowShown:
-    """Of whatever stands in it: somebody's hand may have written it."""
+    """Read a Workflow. Its status may have any content: users can write it."""
     status, spec, metadata = status_of(raw), as_mapping(raw.get("spec")), as_mapping(raw.get("metadata"))
     actions = status.get("actions")
     listed = [as_mapping(each) for each in actions] if isinstance(actions, list) else []
@@ -177,16 +252,17 @@ def _action(number: int, raw: Mapping[str, Any], now: float) -> Action:
         seconds = max(0.0, (now if state == "Running" or ended is None else ended) - began)
     failure = ": ".join(str(raw[name]) for name in ("failureReason", "failureMessage") if raw.get(name))
     name = str(rendered.get("name") or raw.get("id") or number)
-    return Action(number, name, str(rendered.get("image") or ""), state, began or 0.0, seconds, failure)
+    over = 0.0 if state in ("Pending", "Running") else ended or 0.0
+    return Action(number, name, str(rendered.get("image") or ""), state, began or 0.0, seconds, failure, over)
 
 
-def _facts(machine: Machine | None, events: list[JourneyEvent]) -> Iterator[tuple[str, str]]:
-    """What it is, as far as is known."""
+def _facts(machine: Machine | None, events: list[JourneyEvent], booted: str) -> Iterator[tuple[str, str]]:
+    """Yield what is known of the machine. `booted`: the OSIE that it booted last; empty: none is known."""
     if machine is not None:
         hardware = machine.hardware
         yield "Hardware", f"{machine.namespace}/{machine.name}"
         yield "Address", ", ".join(machine.addresses) or "none reserved"
-        yield "OSIE", hardware.spec.osie.name if hardware.spec.osie is not None else "the default one"
+        yield "OSIE", _osie(hardware.spec.osie.name if hardware.spec.osie is not None else "", booted)
         labels = ", ".join(f"{name}={value}" for name, value in sorted(hardware.metadata.labels.items()))
         if labels:
             yield "Labels", labels
@@ -199,9 +275,16 @@ def _facts(machine: Machine | None, events: list[JourneyEvent]) -> Iterator[tupl
             yield words, known
 
 
-def _output(events: list[JourneyEvent]) -> tuple[str, bool]:
-    """The last lines of what was printed and logged; whether there was more."""
+def _osie(wanted: str, booted: str) -> str:
+    if not wanted:
+        return f"the default one ({booted})" if booted else "the default one"
+    return f"{wanted} (booted last: {booted})" if booted not in ("", wanted) else wanted
+
+
+def _output(events: list[JourneyEvent]) -> tuple[str, bool, float]:
+    """Return the last lines that were printed and logged, whether there were more, and when the last one came."""
     lines: list[str] = []
+    newest = 0.0
     room = OUTPUT_CHARACTERS
     for event in reversed(events):
         if event.outcome is not Outcome.INFO or event.step not in (Step.ACTION, Step.LOG):
@@ -209,16 +292,16 @@ def _output(events: list[JourneyEvent]) -> tuple[str, bool]:
         printed = event.detail.get("output", event.detail.get("lines"))
         if printed is None:
             continue
-        source = str(event.detail.get("action", "")) or "log"
+        source, newest = str(event.detail.get("action", "")) or "log", newest or event.time
         for line in reversed(str(printed).splitlines()):
             whole = f"{source}: {line}"
             room -= len(whole) + 1
             if room < 0 or len(lines) >= OUTPUT_LINES:
-                return "\n".join(reversed(lines)), True
+                return "\n".join(reversed(lines)), True, newest
             lines.append(whole)
-    return "\n".join(reversed(lines)), False
+    return "\n".join(reversed(lines)), False, newest
 
 
 def _manifest(events: list[JourneyEvent]) -> str:
-    """The Hardware manifest that whoever heard the machine has proposed."""
+    """Return the Hardware manifest that was proposed for an unregistered machine; empty: none was."""
     return next((str(event.detail["manifest"]) for event in reversed(events) if event.detail.get("manifest")), "")

@@ -1,4 +1,4 @@
-"""What the pages show, as HTML: whole, or the parts that are another one than they were.
+"""The pages as HTML: whole ones, or the parts that have changed.
 
 Rendered a little at a time: the event loop serves DHCP, too.
 """
@@ -20,7 +20,7 @@ _MACHINE_PARTS: Final = ("summary", "timeline", "workflow", "output", "manifest"
 
 
 class Pages:
-    """The three of them."""
+    """Renders the rack, a machine, and the edge."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Pages:
     # --- the rack -------------------------------------------------------------------------------------------------
 
     async def rack_page(self, query: Query) -> str:
-        """All machines that a query finds."""
+        """Return the page of the machines that a query finds."""
         await self.templates.compile()
         turns = TimeSlice()
         async with self.rack.looked_at():
@@ -53,7 +53,7 @@ class Pages:
     async def rows(
         self, found: Selection, known: dict[str, object], turns: TimeSlice
     ) -> AsyncIterator[tuple[str, str]]:
-        """ID and HTML of each row that is not `known` yet as it is."""
+        """Yield the ID and the HTML of each row that is not `known` yet in its present form."""
         now, before = self.clock(), None
         for group, row in found.rows:
             if found.query.group and group != before:
@@ -72,13 +72,13 @@ class Pages:
             await turns.rest()
 
     def head(self) -> str:
-        """Whether the edge is well, on each page."""
+        """Return the part of each page that shows if the edge can serve."""
         return self.templates.part("parts.html", "health", self.status.health())
 
     # --- one machine ----------------------------------------------------------------------------------------------
 
     async def machine_page(self, mac: str, number: int) -> str | None:
-        """None: nobody knows this machine."""
+        """Return the page of a machine; None if the machine is unknown."""
         await self.templates.compile()
         shown = self.machines.shown(mac, number)
         if shown is None:
@@ -87,7 +87,7 @@ class Pages:
         return self._page("machine.html", shown=shown, parts=parts, live=f"/live/machine/{mac}?boot={shown.number}")
 
     async def machine_parts(self, shown: MachineShown, turns: TimeSlice) -> AsyncIterator[tuple[str, str]]:
-        """Name and HTML of each part."""
+        """Yield the name and the HTML of each part."""
         now = self.clock()
         for name in _MACHINE_PARTS:
             yield name, self.templates.part("machine_parts.html", name, shown, now)
@@ -96,26 +96,27 @@ class Pages:
     # --- the edge -------------------------------------------------------------------------------------------------
 
     async def edge_page(self) -> str:
-        """The edge itself."""
+        """Return the page of the edge."""
         await self.templates.compile()
+        await self.status.update(TimeSlice())
         return self._page("edge.html", status=self.edge_part(), live="/live/edge")
 
     def edge_part(self) -> str:
-        """What of it changes."""
+        """Return the part of that page that changes."""
         return self.templates.part("edge_parts.html", "status", self.status.shown())
 
     async def closed_page(self, why: str) -> str:
-        """For who may not see the others."""
+        """Return the page for a browser without a session."""
         await self.templates.compile()
         return self._page("closed.html", why=why, live="")
 
     async def entered_page(self) -> str:
-        """For who may, from now on."""
+        """Return the page for a browser that has just got a session."""
         await self.templates.compile()
         return self.templates.page("entered.html")
 
     async def not_found_page(self, mac: str) -> str:
-        """For a machine that nobody knows."""
+        """Return the page for an unknown machine."""
         return self._page("unknown.html", mac=mac, live="")
 
     def _page(self, name: str, **values: Any) -> str:
@@ -133,33 +134,34 @@ def _live(url: str) -> str:
 
 
 def _values(row: Row) -> tuple[object, ...]:
-    """As the template wants them."""
-    name, awaited = row.name.rpartition("/")[2], row.awaited.removeprefix("that ")
+    """Return the values of a row in the order of the template's parameters."""
     return (
         row.kind.value,
         row.mac,
-        name,
+        row.name.rpartition("/")[2],
         row.ip,
         row.state,
         row.message,
         row.since,
         row.heard,
         row.first,
-        awaited,
+        row.awaited,
         row.until,
         row.wrong,
         row.reason,
         row.warning,
+        row.osie,
+        row.model,
     )
 
 
 def row_id(row: Row) -> str:
-    """Of the element that shows it."""
+    """Return the ID of the element that shows a row."""
     return "m" + row.mac.replace(":", "")
 
 
 def group_id(group: str) -> str:
-    """Of the element that shows it: fit for an attribute, whatever somebody has put into a label."""
+    """Return the ID of the element that shows a group: safe in an attribute, whatever the label has."""
     return "g" + group.encode().hex()
 
 
@@ -247,13 +249,14 @@ class EdgeSource:
     async def news(self, turns: TimeSlice) -> dict[str, object]:
         """See `edge.page.live.Source`."""
         health = self._pages.head()
+        await self._pages.status.update(turns)
         await turns.rest()
         changed = _changed({"health": health, "status": self._pages.edge_part()}, self._parts)
         return {"parts": changed} if changed else {}
 
 
 def _changed(parts: dict[str, str], known: dict[str, int]) -> dict[str, str]:
-    """Those that are others than before; what is kept of each is a number."""
+    """Return the parts that have changed. Only a hash of each is kept."""
     changed = {name: html for name, html in parts.items() if known.get(name) != hash(html)}
     known |= {name: hash(html) for name, html in changed.items()}
     return changed

@@ -18,7 +18,7 @@ PAGE_ROWS: Final = 100
 """Machines on one page."""
 PORTION: Final = 2000
 SLOW_PORTION: Final = 500
-"""So many rows are looked at between two turns of the event loop; fewer where each has to be read."""
+"""Rows that are looked at between two turns of the event loop; fewer if each has to be unpacked."""
 MAX_TEXT: Final = 100
 SORTS: Final = ("attention", "name", "state", "since", "heard")
 GROUPS: Final = ("state", "osie", "namespace")
@@ -72,7 +72,7 @@ class Query:
 
 
 def read_query(given: Mapping[str, str]) -> Query:
-    """What a URL asks for; what makes no sense is as if it were not there."""
+    """Return the query of a URL. Values that make no sense are ignored."""
     kind = next((kind for kind in Kind if kind.value == given.get("show")), None)
     sort = given.get("sort", "")
     group = given.get("group", "")[:MAX_TEXT].strip()
@@ -89,12 +89,14 @@ def read_query(given: Mapping[str, str]) -> Query:
 
 @dataclass(slots=True)
 class Selection:
-    """What a query finds. `counts` are of all machines that its text finds, whatever their kind; `groups` of those that
-    are shown."""
+    """The machines that a query finds.
+
+    `counts` are of all machines that its text finds, whatever their kind; `groups` of those that are shown.
+    """
 
     query: Query
     rows: list[tuple[str, Row]] = field(default_factory=list)
-    """Of this page: the group of each, and the machine."""
+    """The machines of this page, each after its group."""
     total: int = 0
     counts: Counter[Kind] = field(default_factory=Counter)
     groups: Counter[str] = field(default_factory=Counter)

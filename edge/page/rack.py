@@ -1,8 +1,8 @@
-"""All machines as rows, kept up to date while somebody looks, a few at a time: the event loop serves DHCP, too.
+"""All machines as rows, kept up to date while a page is open, a few at a time: the event loop serves DHCP, too.
 
-    journey, inventory, expectations --MACs that changed--> the rows of these machines made anew
+    journey, inventory, expectations --MACs that changed--> the rows of these machines are made again
 
-Nothing is kept, and nothing is done, where nobody looks.
+Without an open page, no row is kept and nothing is computed.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from edge.journey.recorder import Journey
 from edge.journey.steps import Outcome
 from edge.machines import Inventory, Machine
 from edge.page.query import Query, Selection, select
-from edge.page.rows import Named, Packed, Row, as_it_was, named, row
+from edge.page.rows import Named, Packed, Row, Traits, as_it_was, heard_last, named, row, traits
 from edge.page.time_slice import TimeSlice
 
 LINGER_SECONDS: Final = 30.0
 """The rows are kept so long after the last look, for the next one."""
 MORE_STRANGERS: Final = 512
-"""After so many more that no Hardware names, those are looked for that the journey has forgotten."""
+"""Unregistered machines that may be added before those are removed that the journey has forgotten."""
 _SAMPLE: Final = 100
 _PORTION: Final = 25
 
@@ -43,7 +43,7 @@ class Rack:
     ) -> None:
         self.rows: dict[str, Packed] = {}
         self.version = 0
-        """Another one after each change of `rows`."""
+        """Increases with each change of `rows`."""
         self._journey = journey
         self._inventory = inventory
         self._expectations = expectations
@@ -54,9 +54,11 @@ class Rack:
         """`order` and MAC of all rows, sorted."""
         self._named: dict[str, Packed] = {}
         self._machines: dict[str, Machine | None] = {}
-        """What the names are made of."""
+        """The machines that the names were made from."""
+        self._traits: dict[str, Packed] = {}
+        """`Traits` of the machines that were heard."""
         self._waiting: OrderedDict[str, None] = OrderedDict()
-        """Whose rows have to be made anew."""
+        """The MACs of the machines whose rows are out of date."""
         self._facts: dict[str, tuple[Machine, str, dict[str, str]]] = {}
         """The Hardware that was read, its OSIE, its labels."""
         self._strangers: set[str] = set()
@@ -67,17 +69,17 @@ class Rack:
 
     @property
     def is_open(self) -> bool:
-        """Whether rows are kept."""
+        """True if rows are kept."""
         return bool(self._subscribers)
 
     @property
     def is_whole(self) -> bool:
-        """Whether all rows are up to date, and not some of them the next time."""
+        """True if all rows are up to date."""
         return not self._waiting
 
     @asynccontextmanager
     async def looked_at(self) -> AsyncIterator[None]:
-        """Have the rows kept."""
+        """Keep the rows inside of this context."""
         self._lookers += 1
         if self._closing is not None:
             self._closing.cancel()
@@ -101,6 +103,7 @@ class Rack:
         self._names.clear()
         self._named.clear()
         self._machines.clear()
+        self._traits.clear()
         self._waiting.clear()
         self._facts.clear()
         self._strangers.clear()
@@ -129,7 +132,7 @@ class Rack:
                 self._most_strangers = len(self._strangers) + MORE_STRANGERS
 
     async def select(self, query: Query, turns: TimeSlice | None = None) -> Selection:
-        """What a query finds among the rows as they are."""
+        """Return what a query finds among the present rows."""
         turns = turns or TimeSlice()
         if query.group and query.group not in ("state", "namespace"):
             await self._read_hardware(turns)
@@ -152,7 +155,7 @@ class Rack:
     # --- one machine ----------------------------------------------------------------------------------------------
 
     def _is_urgent(self, mac: str) -> bool:
-        """Whether it is in trouble."""
+        """Return True if the machine is in trouble."""
         awaited, last = self._expectations.of(mac), self._journey.last_entry(mac)
         failed = last is not None and outcome_of(last.entry) is Outcome.FAILED
         return failed or (awaited is not None and awaited.finding is not None)
@@ -175,7 +178,7 @@ class Rack:
     def _look(self, mac: str) -> None:
         machine = self._inventory.by_mac(mac)
         claimed = machine is None and bool(self._inventory.claimants(mac))
-        last = self._journey.last_sign(mac)
+        last = heard_last(self._journey, mac)
         if machine is None and last is None and not claimed:
             self._forget(mac)
             return
@@ -183,7 +186,11 @@ class Rack:
             self._name(mac, machine)
         name, expectations = Named._make(self._named[mac]), self._expectations
         awaited = expectations.of(mac) or as_it_was(self._journey, mac)
-        new = tuple(row(name, last, awaited, expectations.limits, claimed=claimed))
+        known = self._traits.get(mac)
+        of_boot = traits(self._journey, mac, last, awaited, Traits._make(known) if known is not None else None)
+        if of_boot != known:
+            self._traits[mac] = tuple(of_boot)
+        new = tuple(row(name, last, awaited, expectations.limits, claimed=claimed, traits=of_boot))
         if self.rows.get(mac) != new:
             self.rows[mac] = new
             self.version += 1
@@ -204,6 +211,7 @@ class Rack:
 
     def _forget(self, mac: str) -> None:
         self._forget_name(mac)
+        self._traits.pop(mac, None)
         self._facts.pop(mac, None)
         if self.rows.pop(mac, None) is not None:
             self.version += 1
@@ -237,6 +245,6 @@ class Rack:
 
 
 def _taken(waiting: OrderedDict[str, None], most: int) -> Iterator[str]:
-    """So many of them at most, which then are none of them."""
+    """Remove and yield the first entries, `most` at most."""
     for _ in range(min(most, len(waiting))):
         yield waiting.popitem(last=False)[0]

@@ -22,14 +22,14 @@ _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
 
 
 def plain(value: Any) -> Any:
-    """A text as it may be shown: without what a terminal would obey, and without marks that turn its direction."""
+    """Return a text without terminal escapes, control characters, and marks that change its direction."""
     if hasattr(value, "__html__") or not isinstance(value, str) or (value.isascii() and value.isprintable()):
         return value
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", _ESCAPES.sub("", value))
 
 
 def span(seconds: float | None) -> str:
-    """A duration for people: `40 ms`, `4.2 s`, `1:05 min`, `3:10 h`, `12 days`."""
+    """Return a duration for people: `40 ms`, `4.2 s`, `1:05 min`, `3:10 h`, `12 days`."""
     if seconds is None:
         return ""
     seconds = max(0.0, seconds)
@@ -47,12 +47,24 @@ def span(seconds: float | None) -> str:
 
 
 def age(seconds: float) -> str:
-    """The same, in whole seconds: what changes while one looks."""
+    """Return a duration that grows while the page is open, in whole seconds: `now`, `12 s`, `1:05 min`."""
     return "now" if seconds < 1 else span(float(int(seconds))) if seconds >= _MINUTE else f"{int(seconds)} s"
 
 
+def ago(seconds: float) -> str:
+    """Return how long ago something was: `now`, `12 s ago`."""
+    return "now" if seconds < 1 else f"{age(seconds)} ago"
+
+
+def due(seconds: float) -> str:
+    """Return when a step is due that has `seconds` left: `due in 4 s`, `due now`, `22 s overdue`."""
+    if abs(seconds) < 1:
+        return "due now"
+    return f"due in {age(seconds)}" if seconds > 0 else f"{age(-seconds)} overdue"
+
+
 def size(count: float) -> str:
-    """Bytes for people: `850 B`, `14.2 kB`, `14.2 MB`, `1.4 GB`."""
+    """Return a size for people: `850 B`, `14.2 kB`, `14.2 MB`, `1.4 GB`."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= scale:
             return f"{count / scale:.1f} {unit}"
@@ -60,9 +72,14 @@ def size(count: float) -> str:
 
 
 def clock(at: float) -> str:
-    """The time of day of the edge's host, with its date where that is not today's."""
+    """Return the time of day on the edge's host, with the date if it is not today."""
     then, now = time.localtime(at), time.localtime()
     return time.strftime("%H:%M:%S" if then[:3] == now[:3] else "%Y-%m-%d %H:%M:%S", then)
+
+
+def utc(at: float) -> str:
+    """Return the date and time of day in UTC."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at))
 
 
 class Templates:
@@ -78,7 +95,16 @@ class Templates:
             finalize=plain,
             auto_reload=False,
         )
-        environment.filters |= {"span": span, "age": age, "size": size, "clock": clock, "iso": rfc3339}
+        environment.filters |= {
+            "span": span,
+            "age": age,
+            "ago": ago,
+            "due": due,
+            "utc": utc,
+            "size": size,
+            "clock": clock,
+            "iso": rfc3339,
+        }
         environment.globals |= {
             "kind_words": KIND_WORDS,
             "phase_words": PHASE_WORDS,
@@ -88,7 +114,7 @@ class Templates:
         self._compiled = False
 
     async def compile(self) -> None:
-        """Before the first page: it takes a tenth of a second, in which DHCP is to be answered."""
+        """Compile the templates in a thread, before the first page: it takes a tenth of a second."""
         if not self._compiled:
             await asyncio.to_thread(self._compile)
             self._compiled = True
@@ -98,11 +124,11 @@ class Templates:
             self._environment.get_template(name)
 
     def page(self, name: str, **values: Any) -> str:
-        """A whole one."""
+        """Return a whole page."""
         return self._environment.get_template(name).render(**values)
 
     def part(self, name: str, macro: str, *values: Any) -> str:
-        """What one macro of a template gives."""
+        """Return the output of one macro of a template."""
         made: str = getattr(self._module(name), macro)(*values)
         return made
 
@@ -111,5 +137,5 @@ class Templates:
 
 
 def digest(name: str) -> str:
-    """Of a file in `static`: another URL for other bytes."""
+    """Return the digest of a file in `static`, for its URL: other bytes get another URL."""
     return hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""One machine in one row: where it is, since when, what is awaited of it, and what is wrong. Pure."""
+"""One machine in one row: where it is, since when, what it waits for, and what is wrong. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,18 @@ import re
 from typing import Any, Final, NamedTuple
 
 from edge.journey.expectations import Awaited, Limits
-from edge.journey.history import Entry, Last, event, message_of, milestone, outcome_of, step_of
+from edge.journey.history import (
+    Entry,
+    Last,
+    detail_of,
+    event,
+    is_from_elsewhere,
+    is_printed,
+    message_of,
+    milestone,
+    outcome_of,
+    step_of,
+)
 from edge.journey.recorder import Journey
 from edge.journey.steps import Milestone, Outcome, Step
 from edge.machines import Machine
@@ -14,6 +25,14 @@ from edge.page.words import KIND_WORDS, KINDS_AT, RANKS, STATES, Kind
 
 _KINDS: Final = tuple(Kind)
 _LOOKED_AT: Final = 100
+_ALL: Final = 500
+"""Events of one machine that the journey keeps."""
+_MOMENT: Final = 0.001
+_ACTIONS: Final = frozenset({Milestone.ACTION_BEGUN, Milestone.ACTION_ENDED})
+NO_LONGER_REGISTERED: Final = "no longer registered"
+_GET_ON: Final = (Kind.BOOTING, Kind.WORKING)
+MAX_NAME: Final = 64
+"""Characters of an OSIE's name or a model in a row."""
 _DIGITS: Final = re.compile(r"\d+")
 _TAKES_TURNS: Final = frozenset(
     {
@@ -39,6 +58,22 @@ class Named(NamedTuple):
     ip: str
 
 
+class Traits(NamedTuple):
+    """Facts of a boot that its last event need not have: its OSIE, its model, and which action (`number`) of how many
+    (`of`) it is at, 0: none.
+
+    They are read from the journey again only when `kind` (of `Awaited`) or `since` (of the milestone) has changed.
+    """
+
+    kind: str = ""
+    since: float = 0.0
+    osie: str = ""
+    model: str = ""
+    number: int = 0
+    of: int = 0
+
+
+NO_TRAITS: Final = Traits()
 Packed = tuple[Any, ...]
 """A row as it is kept: a plain tuple of texts and numbers, which the garbage collector passes by."""
 
@@ -46,8 +81,9 @@ Packed = tuple[Any, ...]
 class Row(NamedTuple):
     """As it is shown; times are in seconds since the epoch, 0: never.
 
-    `rank` is that of its kind, `order` and `name` as in `Named`; `until` is when what is `awaited` is due, and `usual`
-    how long that took such machines at most in their last boots (seconds; 0: not known).
+    `rank` is that of its kind, `order` and `name` as in `Named`; `until` is when the step that the machine waits for
+    (`awaited`) is due, and `usual` how long it took such machines at most in their last boots (seconds; 0: not known).
+    `number`, `of`, `osie` and `model` are as in `Traits`.
     """
 
     rank: int
@@ -67,6 +103,10 @@ class Row(NamedTuple):
     reason: str = ""
     warning: bool = False
     usual: float = 0.0
+    number: int = 0
+    of: int = 0
+    osie: str = ""
+    model: str = ""
 
     @property
     def kind(self) -> Kind:
@@ -75,10 +115,10 @@ class Row(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What is searched, in lower case."""
+        """The text that is searched, in lower case."""
         kind = KIND_WORDS[self.kind]
         words = self.name, self.mac, self.ip, self.state, self.message, self.wrong, self.reason, kind
-        return "\n".join(words).lower()
+        return "\n".join((*words, self.osie, self.model)).lower()
 
 
 def named(mac: str, machine: Machine | None) -> Named:
@@ -88,24 +128,36 @@ def named(mac: str, machine: Machine | None) -> Named:
     return Named(mac, natural(machine.name), f"{machine.namespace}/{machine.name}", machine.ip or machine.ipv6 or "")
 
 
-def row(name: Named, last: Last | None, awaited: Awaited | None, limits: Limits, *, claimed: bool = False) -> Row:
-    """`last` is its last sign of life, None: nothing was heard of it. `claimed`: several Hardware have its MAC."""
+def row(
+    name: Named,
+    last: Last | None,
+    awaited: Awaited | None,
+    limits: Limits,
+    *,
+    claimed: bool = False,
+    traits: Traits = NO_TRAITS,
+) -> Row:
+    """Return the row of a machine.
+
+    `last` is its last sign of life, None: it was never heard. `claimed`: several Hardware have its MAC.
+    """
     if last is None:
         return Row(RANKS[Kind.SILENT], 0, 0.0, 0.0, *name, KIND_WORDS[Kind.SILENT])
-    entry = last.entry
-    reached, since = _reached(last, awaited)
-    awaits, until, usual = "", 0.0, 0.0
-    if reached is not None and awaited is not None and awaited.at is reached and awaited.deadline:
-        after = limits.after(reached, awaited.kind)
-        if after is not None:
-            awaits, until = awaited.next, since + after
-            usual = limits.usual(reached, awaited.kind) or 0.0
+    entry, registered = last.entry, bool(name.name) or claimed
+    reached, since = reached_by(last, awaited)
+    awaits, until, usual = "", due_at(last, awaited, limits), 0.0
+    if until and awaited is not None and reached is not None:
+        awaits, usual = awaited.next, limits.usual(reached, awaited.kind) or 0.0
     finding = awaited.finding if awaited is not None else None
     warning = finding is not None and finding.outcome is not Outcome.INFO
     wrong, reason = (finding.message, finding.rule) if finding is not None else ("", "")
-    state, kind = _state(reached, entry)
-    if not name.name and not claimed and step_of(entry) is Step.SEEN:
+    state, kind = _state(reached, entry, traits)
+    if not registered and step_of(entry) is Step.SEEN:
         state, kind = KIND_WORDS[Kind.UNREGISTERED], Kind.UNREGISTERED
+    elif not registered and reached is not None and not is_from_elsewhere(entry):
+        # It was served once, so its Hardware has been deleted since: nothing is expected of it any more.
+        state, kind = NO_LONGER_REGISTERED, Kind.UNREGISTERED
+        awaits, until, usual, wrong, reason, warning = "", 0.0, 0.0, "", "", False
     elif warning:
         kind = Kind.TROUBLE
     elif finding is None and outcome_of(entry) is Outcome.FAILED:
@@ -114,24 +166,72 @@ def row(name: Named, last: Last | None, awaited: Awaited | None, limits: Limits,
         wrong, reason = message_of(entry), f"{step_of(entry).value.capitalize()}Failed"
     elif reached is None and not name.name:
         kind = Kind.UNREGISTERED
-    elif awaited is not None and not awaited.deadline and kind in (Kind.BOOTING, Kind.WORKING):
+    elif awaited is not None and awaited.at is reached and not awaited.deadline and kind in _GET_ON:
         kind = Kind.IDLE  # so it was when an earlier run saw it last
     return Row(
-        RANKS[kind],
-        int(reached or 0),
-        since,
-        last.time,
-        *name,
-        state,
-        message_of(entry),
-        last.first_seen,
-        awaits,
-        until,
-        wrong,
-        reason,
-        warning,
-        usual,
-    )
+        RANKS[kind], int(reached or 0), since, last.time, *name, state, message_of(entry), last.first_seen,
+        awaits, until, wrong, reason, warning, usual, traits.number, traits.of, traits.osie, traits.model,
+    )  # fmt: skip
+
+
+def due_at(last: Last, awaited: Awaited | None, limits: Limits) -> float:
+    """Return when the next step of a machine is due, in seconds since the epoch; 0: it waits for nothing.
+
+    Each line of output gives an action its full time again. `Awaited.deadline` says so only until it has passed once:
+    after that it is when the machine is looked at again.
+    """
+    if awaited is None or not awaited.deadline or awaited.at is None:
+        return 0.0
+    after = limits.after(awaited.at, awaited.kind)
+    if after is None or reached_by(last, awaited)[0] is not awaited.at:
+        return 0.0
+    printed = awaited.at is Milestone.ACTION_BEGUN and is_printed(last.entry)
+    due = max(awaited.since, last.time if printed else 0.0) + after
+    return due if awaited.looks else max(due, awaited.deadline)
+
+
+def heard_last(journey: Journey, mac: str) -> Last | None:
+    """Return the last sign of life of a machine; None: it was never heard, whatever happened to its Workflow."""
+    last = journey.last_sign(mac)
+    if last is not None and step_of(last.entry) is Step.WORKFLOW and not journey.was_heard(mac):
+        return None
+    return last
+
+
+def traits(journey: Journey, mac: str, last: Last | None, awaited: Awaited | None, known: Traits | None) -> Traits:
+    """Return the traits of a machine. `known` are those of the last look (None: there was none)."""
+    if last is None:
+        return NO_TRAITS
+    kind = awaited.kind if awaited is not None else ""
+    reached, since = reached_by(last, awaited)
+    osie, model, number, of = known[2:] if known is not None else ("", "", 0, 0)
+    if known is None or known.kind != kind:
+        osie, model = _osie_and_model(journey, mac)
+    if known is None or known.since != since:
+        number, of = _action(journey, mac, since) if reached in _ACTIONS else (0, 0)
+    return Traits(kind, since, osie, model, number, of)
+
+
+def _osie_and_model(journey: Journey, mac: str) -> tuple[str, str]:
+    """Return the OSIE and the model that the events of a machine name last; empty: they name none."""
+    found: dict[str, str] = {}
+    for _, entry in reversed(journey.after(mac, 0.0, _ALL)):
+        for name, value in detail_of(entry):
+            if name in ("osie", "model") and value:
+                found.setdefault(name, str(value)[:MAX_NAME])
+        if len(found) == 2:
+            break
+    return found.get("osie", "").rpartition("/")[2], found.get("model", "")
+
+
+def _action(journey: Journey, mac: str, since: float) -> tuple[int, int]:
+    """Return which of how many actions began or ended at that time; zeros: the events do not say."""
+    for _, entry in journey.after(mac, since - _MOMENT, _ALL):
+        detail = dict(detail_of(entry))
+        if step_of(entry) is Step.ACTION and "number" in detail:
+            number, of = detail["number"], detail.get("of", 0)
+            return (number, of) if isinstance(number, int) and isinstance(of, int) else (0, 0)
+    return 0, 0
 
 
 def as_it_was(journey: Journey, mac: str) -> Awaited | None:
@@ -150,7 +250,7 @@ def natural(name: str) -> str:
     return _DIGITS.sub(lambda found: found[0][:20].zfill(20), name.lower())
 
 
-def _reached(last: Last, awaited: Awaited | None) -> tuple[Milestone | None, float]:
+def reached_by(last: Last, awaited: Awaited | None) -> tuple[Milestone | None, float]:
     """How far it is, and since when: as it was swept last, unless its last event is known to be further."""
     reached = milestone(last.entry)
     at, since = (awaited.at, awaited.since) if awaited is not None else (None, 0.0)
@@ -159,14 +259,24 @@ def _reached(last: Last, awaited: Awaited | None) -> tuple[Milestone | None, flo
     return at, since or last.time
 
 
-def _state(reached: Milestone | None, entry: Entry) -> tuple[str, Kind]:
+def _state(reached: Milestone | None, entry: Entry, traits: Traits) -> tuple[str, Kind]:
     if reached is None:
         return "heard, not served", Kind.IDLE
     state = STATES[reached]
-    if reached is Milestone.ACTION_BEGUN or reached is Milestone.WORKFLOW_ENDED:
+    if reached in _ACTIONS or reached is Milestone.WORKFLOW_ENDED:
         detail = event("", 0.0, entry).detail
-        if reached is Milestone.ACTION_BEGUN:
-            state = f"action {detail['action']}" if detail.get("action") else state
-        elif detail.get("state"):
-            state = f"Workflow {str(detail['state']).lower()}"
+        if reached is Milestone.WORKFLOW_ENDED:
+            state = f"Workflow {str(detail['state']).lower()}" if detail.get("state") else state
+        else:
+            state = _action_state(reached, str(detail.get("action", "")), traits)
     return state, KINDS_AT[reached]
+
+
+def _action_state(reached: Milestone, name: str, traits: Traits) -> str:
+    """Return the state of a machine at an action: `action 2 of 3: write-disk`, as far as that is known."""
+    where = f"action {traits.number} of {traits.of}" if traits.of else "action"
+    if reached is Milestone.ACTION_ENDED:
+        return f"{where} ended"
+    if not name:
+        return where if traits.of else STATES[reached]
+    return f"{where}: {name}" if traits.of else f"{where} {name}"

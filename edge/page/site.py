@@ -36,7 +36,7 @@ from tink.mac import from_any
 log = logging.getLogger(__name__)
 
 PageHandler = Callable[[web.Request, bool], Awaitable[web.StreamResponse]]
-"""(request, whether it shows the operators' token)."""
+"""Called with the request, and True if it has the operators' token."""
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
@@ -57,7 +57,7 @@ _SAY_AGAIN_SECONDS: Final = 60.0
 
 
 class Site:
-    """From a request to its answer."""
+    """Answers requests for pages."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Site:
         live: Live | None = None,
         has_ended: Callable[[web.Request], bool] = lambda _request: False,
     ) -> None:
-        """`has_ended(request)`: whether whoever asks has gone."""
+        """`has_ended(request)` returns True if the client has gone."""
         self._pages = pages
         self._access = access
         self._live = live if live is not None else Live()
@@ -75,7 +75,7 @@ class Site:
         self._static = {name: (STATIC / name).read_bytes() for name in _TYPES}
 
     def find(self, path: str) -> PageHandler | None:
-        """The handler of a path; None: it is none of these."""
+        """Return the handler of a path; None if it is no page."""
         match path.split("/"):
             case ["", ""]:
                 return self._rack
@@ -94,12 +94,12 @@ class Site:
         return None
 
     async def code(self, _request: web.Request) -> web.Response:
-        """GET /api/v1/page-code, with the token: what lets one browser in."""
+        """GET /api/v1/page-code, with the token: return a code that lets one browser in."""
         body = orjson.dumps({"code": self._access.code(), "seconds": CODE_SECONDS})
         return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
 
     def close(self) -> None:
-        """Let the streams end."""
+        """End the streams."""
         self._live.close()
         self._pages.rack.close()
 
@@ -109,7 +109,7 @@ class Site:
         return known or self._access.holds(request.cookies.get(cookie_name(request.headers.get("Host", "")), ""))
 
     async def _closed(self, request: web.Request, why: str = "") -> web.Response:
-        who = request.remote or "somebody"
+        who = request.remote or "an unknown address"
         if self._refused.due(who, time.monotonic()):
             log.warning("%s: refused on the operators' page: %s", who, why or "without a session")
         response = _html(await self._pages.closed_page(why), status=401)
@@ -122,7 +122,7 @@ class Site:
         session = self._access.enter(request.query.get("code", ""))
         if session is None:
             return await self._closed(request, "this link was used already, or is too old")
-        # No redirect: where the link was on somebody else's page, a redirect from there would come without the cookie.
+        # No redirect: if the link was on a page of another site, the redirected request would come without the cookie.
         response = _html(await self._pages.entered_page())
         response.set_cookie(
             cookie_name(request.headers.get("Host", "")),
@@ -214,7 +214,7 @@ def _html(body: str, *, status: int = 200) -> web.Response:
 
 
 def _mac(spelled: str) -> str:
-    """As the journey spells it; empty: it is none."""
+    """Return a MAC as the journey spells it; empty if the text is none."""
     return from_any(spelled) or ""
 
 

@@ -1,18 +1,26 @@
-"""The edge itself: whether it can serve, the networks that it serves, and what its artifact cache is at."""
+"""The edge itself: what it is and whether it can serve, its networks, its OSIEs, and its artifact cache."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Final, Protocol
 
-from edge.artifacts import ArtifactCache, Source
+from edge.artifacts import ArtifactCache, FailedFetch, Progress, Source
 from edge.journey.events import Notice
-from edge.journey.steps import Step
+from edge.journey.recorder import Journey
+from edge.journey.steps import Outcome, Step
+from edge.page.time_slice import TimeSlice
 from tink.net.urls import shown
 
 MAX_FILES: Final = 100
+MAX_OSIES: Final = 100
+_OSIE_SECONDS: Final = 5.0
+"""The OSIE objects are read again after so long."""
+COUNTED: Final = (Step.DHCP, Step.TFTP, Step.BINARY, Step.SCRIPT, Step.KERNEL, Step.INITRD, Step.AGENT, Step.METADATA)
+ALWAYS_COUNTED: Final = frozenset({Step.DHCP, Step.TFTP})
 _OLD_SECONDS: Final = 30.0
 _LEAST_SECONDS: Final = 0.5
 _KEPT_SPEEDS: Final = 256
@@ -33,7 +41,7 @@ class Networks(Protocol):
         """Each of them."""
 
     def notices(self) -> list[Notice]:
-        """What is wrong now."""
+        """Return what is wrong now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +76,84 @@ class CacheShown:
 
 
 @dataclass(frozen=True, slots=True)
+class Api:
+    """The Kubernetes API. `where`: `embedded` or `cluster`; `problem`: why it can't be reached, empty if it can."""
+
+    where: str = ""
+    url: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """The process and its host. Bytes, seconds since the epoch; None: not known.
+
+    `synchronised`: the kernel's word on whether the clock follows a time server.
+    """
+
+    version: str = ""
+    host: str = ""
+    started: float = 0.0
+    data_dir: str = ""
+    free_bytes: int | None = None
+    total_bytes: int | None = None
+    synchronised: bool | None = None
+    api: Api = field(default_factory=Api)
+
+    @property
+    def is_nearly_full(self) -> bool:
+        """True if less than a twentieth of the data directory's disk is free."""
+        return self.free_bytes is not None and bool(self.total_bytes) and self.free_bytes * 20 < (self.total_bytes or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Osie:
+    """An OSIE object, NAMESPACE/NAME, and the URL of each of its files by what it is (`kernel`, `initrd`, `UKI`)."""
+
+    name: str
+    files: tuple[tuple[str, str], ...]
+
+
+class FileState(StrEnum):
+    """The last that is known of a file of an OSIE. The values are the words that are shown."""
+
+    STORED = "on disk"
+    DOWNLOADING = "downloading"
+    FAILED = "last fetch failed"
+    LOCAL = "a file of this host"
+    UNKNOWN = "not fetched yet"
+
+
+@dataclass(frozen=True, slots=True)
+class OsieFile:
+    """A file of an OSIE: `detail` says how far its download is, or why it failed at the time `at` (0: it did not).
+
+    `size` is in bytes, 0 if it is not on disk.
+    """
+
+    kind: str
+    url: str
+    state: FileState
+    detail: str = ""
+    at: float = 0.0
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Answers to machines at one step, by outcome, since the start; bytes sent, and bytes a second now."""
+
+    step: str
+    answered: int
+    refused: int
+    failed: int
+    sent: float
+    speed: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Other:
-    """Another process of the site that tells what it sees of machines: an edge, or a server. So many `events` since it
-    was heard first."""
+    """Another edge or server of the site that reports what it sees of machines. `events` counts its reports."""
 
     kind: str
     name: str
@@ -79,13 +162,17 @@ class Other:
 
 @dataclass(frozen=True, slots=True)
 class EdgeShown:
-    """All of it. `sent` by kind of file: bytes since the start, bytes a second."""
+    """The content of the edge's page. `failed` are the files whose last fetch failed."""
 
+    about: About
     health: Health
     notices: tuple[str, ...]
     networks: tuple[Mapping[str, object], ...]
     others: tuple[Other, ...]
-    sent: tuple[tuple[str, float, float | None], ...]
+    counted: tuple[Counted, ...]
+    osies: tuple[tuple[str, tuple[OsieFile, ...]], ...]
+    more_osies: int
+    failed: tuple[FailedFetch, ...]
     cache: CacheShown | None
 
 
@@ -112,51 +199,96 @@ class Speeds:
 
 
 class EdgeStatus:
-    """Makes it."""
+    """Collects the content of the edge's page."""
 
     def __init__(
         self,
         health: Callable[[], Health],
         networks: Networks,
         notices: Callable[[], Sequence[Notice]],
-        sent_bytes: Callable[[], Mapping[Step, float]],
+        journey: Journey,
         cache: ArtifactCache | None,
         monotonic: Callable[[], float],
+        *,
         others: Callable[[], Sequence[Other]] = tuple,
+        about: Callable[[], About] = About,
+        osies: Callable[[], Iterable[Osie]] = tuple,
     ) -> None:
-        """`notices()` are of the edge, besides the networks'; `sent_bytes()` what machines were sent; `others()` who of
-        the site was heard a moment ago."""
+        """`notices()` are of the edge, besides the networks'; `others()` the processes of the site that were heard a
+        moment ago; `osies()` reads the OSIE objects."""
         self._others = others
         self.health = health
         self._networks = networks
         self._notices = notices
-        self._sent_bytes = sent_bytes
+        self._journey = journey
         self._cache = cache
         self._monotonic = monotonic
+        self._about = about
+        self._read_osies = osies
+        self._osies: list[Osie] = []
+        self._osies_read: float | None = None
         self._speeds = Speeds()
 
     def notices(self) -> list[str]:
-        """What is wrong with the edge, and why it can't serve."""
+        """Return what is wrong with the edge, and why it can't serve."""
         problem = self.health().problem
         said = [notice.message for notice in (*self._notices(), *self._networks.notices())]
         return list(dict.fromkeys(filter(None, [problem, *said])))
 
+    async def update(self, turns: TimeSlice) -> None:
+        """Read the OSIE objects again, if that is due: each of them has to be unpacked."""
+        now = self._monotonic()
+        if self._osies_read is not None and now - self._osies_read < _OSIE_SECONDS:
+            return
+        self._osies_read, found = now, []
+        for osie in self._read_osies():
+            found.append(osie)
+            await turns.rest()
+        self._osies = sorted(found, key=lambda each: each.name)
+
     def shown(self) -> EdgeShown:
-        """As it is now."""
+        """Return the present state."""
         now = self._monotonic()
         notices = [*self._notices(), *self._networks.notices()]
+        osies = self._osies
+        failed = self._cache.failed_fetches() if self._cache is not None else []
         return EdgeShown(
+            about=self._about(),
             health=self.health(),
             notices=tuple(dict.fromkeys(notice.message for notice in notices)),
             networks=tuple(self._networks.shown()),
             others=tuple(self._others()),
-            sent=tuple(
-                (step.value, count, self._speeds.of(f"sent {step}", count, now))
-                for step, count in self._sent_bytes().items()
-                if count
-            ),
+            counted=tuple(self._counted(now)),
+            osies=tuple(self._shown_osies(osies[:MAX_OSIES], failed)),
+            more_osies=max(0, len(osies) - MAX_OSIES),
+            failed=tuple(replace(each, url=shown(each.url)) for each in failed),
             cache=self._shown_cache(self._cache, now) if self._cache is not None else None,
         )
+
+    def _counted(self, now: float) -> Iterator[Counted]:
+        counts, sent = self._journey.counts(), self._journey.sent_bytes()
+        for step in COUNTED:
+            answered, refused, failed = (
+                counts[step, outcome] for outcome in (Outcome.OK, Outcome.REFUSED, Outcome.FAILED)
+            )
+            if answered or refused or failed or step in ALWAYS_COUNTED:
+                size = sent[step]
+                yield Counted(step.value, answered, refused, failed, size, self._speeds.of(f"sent {step}", size, now))
+
+    def _shown_osies(
+        self, osies: Sequence[Osie], failed: Sequence[FailedFetch]
+    ) -> Iterator[tuple[str, tuple[OsieFile, ...]]]:
+        failures = {each.url: each for each in failed}
+        stored = {each.url: each.size for each in self._cache.stored()} if self._cache is not None else {}
+        downloads = {each.url: each for each in self._cache.downloads()} if self._cache is not None else {}
+        for osie in osies:
+            yield (
+                osie.name,
+                tuple(
+                    _osie_file(kind, url, stored.get(url), downloads.get(url), failures.get(url))
+                    for kind, url in osie.files
+                ),
+            )
 
     def _shown_cache(self, cache: ArtifactCache, now: float) -> CacheShown:
         counts, files = cache.counts, cache.stored()
@@ -180,3 +312,18 @@ class EdgeStatus:
             files=tuple((shown(each.url), each.size, each.sha256) for each in files[:MAX_FILES]),
             more=max(0, len(files) - MAX_FILES),
         )
+
+
+def _osie_file(
+    kind: str, url: str, size: int | None, download: Progress | None, failure: FailedFetch | None
+) -> OsieFile:
+    if download is not None:
+        percent = f"{100 * download.received / download.size:.0f} %" if download.size else ""
+        return OsieFile(kind, shown(url), FileState.DOWNLOADING, percent)
+    if failure is not None:
+        kept = "; machines get the file on disk" if size is not None else ""
+        return OsieFile(kind, shown(url), FileState.FAILED, failure.reason + kept, failure.at)
+    if size is not None:
+        return OsieFile(kind, shown(url), FileState.STORED, size=size)
+    state = FileState.LOCAL if url.startswith("file:") else FileState.UNKNOWN
+    return OsieFile(kind, shown(url), state)

@@ -8,15 +8,15 @@ from collections.abc import Callable
 from typing import Final
 
 TURN_SECONDS: Final = 0.002
-"""How long one works between two turns of the event loop."""
+"""Seconds of work between two turns of the event loop."""
 BUSY_SECONDS: Final = 0.005
-"""What may wait is put off after so much work, where others have much to do."""
+"""Seconds of work after which the rest is postponed, if the event loop is busy otherwise."""
 BUSY_SHARE: Final = 0.6
-"""So much of a processor that others take is much."""
+"""The share of a processor from which on other work counts as busy."""
 LOOK_SECONDS: Final = 0.02
-"""After so much work it is looked whether others have much to do by now: they may have begun a moment ago."""
+"""Seconds of work between two looks at how busy the event loop is."""
 PAUSE_SECONDS: Final = 0.003
-"""So long: they have the event loop for themselves meanwhile."""
+"""How long such a look takes, in seconds: other work has the event loop meanwhile."""
 
 
 class TimeSlice:
@@ -45,7 +45,7 @@ class TimeSlice:
 
     @property
     def may_wait(self) -> bool:
-        """Whether what is left had better be done another time."""
+        """True if the rest of the work should be postponed."""
         return self.is_busy and self.spent > BUSY_SECONDS
 
     async def rest(self) -> None:
@@ -64,16 +64,16 @@ class TimeSlice:
         self.go_on()
 
     def leave(self) -> None:
-        """What comes now is waiting, in which others work."""
+        """Stop the clock: what follows is waiting."""
         self._spent = self.spent
 
     def go_on(self) -> None:
-        """After `leave`: the waiting is over."""
+        """Start the clock again after `leave`."""
         self._began = self._elapsed()
 
 
 class LoopLoad:
-    """How busy the others of this event loop's thread are."""
+    """Measures how busy the event loop's thread is with other work."""
 
     def __init__(
         self, clock: Callable[[], float] = time.perf_counter, elapsed: Callable[[], float] = time.thread_time

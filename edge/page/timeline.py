@@ -17,7 +17,10 @@ from edge.page.words import AFTER, STATES, Phase, phase
 RESTART_SECONDS: Final = 900.0
 """A system that comes up so soon after a Workflow is what that has installed."""
 MAX_BARS: Final = 80
-"""So many bars are drawn; of more, the newest."""
+"""Maximum number of bars; the newest are drawn."""
+SHORTEST_SECONDS: Final = 0.05
+"""A step that took less has no row: everywhere it would be shown as 0 s."""
+_SHORTEST_ACTION_SECONDS: Final = 0.0005
 _TICKS: Final = 6
 _STEPS: Final = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
 _TAKES_TURNS: Final = frozenset(
@@ -37,9 +40,9 @@ _TAKES_TURNS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What the machine was at from `begin` on, for `seconds`; `open`: it still is.
+    """One step of a boot, from `begin` on, for `seconds`; `open`: the machine is still at it.
 
-    `usual` is how long the last boots of such a machine took at most, `limit` from when on it is worth a look; both in
+    `usual` is how long the step took at most in the last boots of such a machine, `limit` how long it may take; both in
     seconds, None where nothing is known. `x` and `width` are in percent of the whole.
     """
 
@@ -56,7 +59,7 @@ class Bar:
 
     @property
     def late(self) -> bool:
-        """Whether it took longer than it may."""
+        """True if the step took longer than its limit."""
         return self.limit is not None and self.seconds > self.limit
 
 
@@ -147,10 +150,12 @@ def timeline(
     last = marks[-1]
     if awaited is not None and limits.after(last.reached, kind) is not None:
         stretches.append(_Stretch(_label(last), last.reached, last.time, max(now, last.time), open=True))
-    dropped = max(0, len(stretches) - MAX_BARS)
-    stretches = stretches[dropped:]
     began = stretches[0].begin if stretches else marks[0].time
     end = stretches[-1].end if stretches else marks[-1].time
+    stretches = [each for each in stretches if _is_worth_a_row(each)]
+    dropped = max(0, len(stretches) - MAX_BARS)
+    stretches = stretches[dropped:]
+    began = stretches[0].begin if dropped else began
     whole = max(end - began, 0.001)
     known = _longest(before)
     bars = tuple(
@@ -191,8 +196,16 @@ def _stretches(marks: Sequence[_Mark]) -> list[_Stretch]:
     found = []
     for mark, after in pairwise(marks):
         failed = after.failed and mark.reached is Milestone.ACTION_BEGUN
-        found.append(_Stretch(_label(mark), mark.reached, mark.time, after.time, failed=failed))
+        ends = mark.reached is Milestone.ACTION_ENDED and after.reached is Milestone.WORKFLOW_ENDED
+        label = "Workflow ends" if ends else _label(mark)
+        found.append(_Stretch(label, mark.reached, mark.time, after.time, failed=failed))
     return found
+
+
+def _is_worth_a_row(stretch: _Stretch) -> bool:
+    is_action = stretch.reached is Milestone.ACTION_BEGUN
+    shortest = _SHORTEST_ACTION_SECONDS if is_action else SHORTEST_SECONDS
+    return stretch.open or stretch.failed or stretch.end - stretch.begin >= shortest
 
 
 def _longest(chains: Iterable[Chain]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""What is shown of a machine in a word: how far it is, and which kind of row that is."""
+"""The words for a machine: how far it is, and which kind of row that is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from edge.journey.steps import Milestone
 
 
 class Kind(StrEnum):
-    """How a machine is doing, the one who needs somebody first. The values stand in URLs."""
+    """How a machine is doing, the most urgent first. The values stand in URLs."""
 
     TROUBLE = "trouble"
     BOOTING = "booting"
@@ -54,7 +54,7 @@ STATES: Final = {
     Milestone.WORKFLOW_ENDED: "Workflow ended",
     Milestone.METADATA_READ: "installed system is up",
 }
-"""Where a machine is that has come to the milestone."""
+"""The state of a machine that has reached the milestone."""
 
 AFTER: Final = {
     Milestone.OFFERED: "takes the address",
@@ -75,15 +75,15 @@ AFTER: Final = {
     Milestone.AGENT_CONNECTED: "gets its Workflow",
     Milestone.WORKFLOW_RUNNING: "begins the first action",
     Milestone.ACTION_BEGUN: "action",
-    Milestone.ACTION_ENDED: "goes on to the next action",
+    Milestone.ACTION_ENDED: "between actions",
     Milestone.WORKFLOW_ENDED: "restarts from its disk",
-    Milestone.METADATA_READ: "cloud-init works",
+    Milestone.METADATA_READ: "cloud-init runs",
 }
-"""What the machine is at between this milestone and the next."""
+"""The step that a machine is at between this milestone and the next."""
 
 
 class Phase(StrEnum):
-    """What of a boot a stretch of time belongs to: its colour, and its word in the legend."""
+    """The phase of a boot that a step belongs to: its colour, and its word in the legend."""
 
     ADDRESS = "address"
     LOADING = "loading"

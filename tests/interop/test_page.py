@@ -252,6 +252,9 @@ async def test_what_happens_is_on_the_page_without_a_reload(desk: Desk) -> None:
     desk.site.journey.record(mac, Step.DHCP, Outcome.OK, "DHCPOFFER to it", stage="PXE ROM", dhcp="offer")
     await becomes(page, f"document.getElementById('{row}').innerText.includes('was offered an address')")
     assert await page.run("window.same") == "yes"
+    assert await page.run("document.title") == "2 in trouble, 49 machines · tinkedge"
+    desk.site.journey.record(mac, Step.KERNEL, Outcome.FAILED, "the upstream answers 404")
+    await becomes(page, "document.title.startsWith('3 in trouble, ')")
     await page.go(f"/machine/{mac}")
     for number in range(3):
         desk.site.journey.record(mac, Step.ACTION, Outcome.INFO, "x", output=f"line {number}", action="disk")
@@ -341,3 +344,77 @@ async def test_page_that_nobody_looks_at_costs_nothing_and_comes_back(desk: Desk
     await until(lambda: len(live) == 0)
     await page.go("/")
     await until(lambda: len(live) == 1)
+
+
+async def phone(desk: Desk) -> None:
+    size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    await desk.page.send("Emulation.setDeviceMetricsOverride", **size)
+
+
+async def box(page: Page, selector: str) -> dict[str, float]:
+    """Where an element is, in pixels from the top left corner of the page."""
+    script = f"JSON.stringify(document.querySelector({json.dumps(selector)}).getBoundingClientRect())"
+    found: dict[str, float] = json.loads(await page.run(script))
+    return found
+
+
+async def test_phone_shows_the_most_urgent_machine_near_the_top_and_filters_on_request(desk: Desk) -> None:
+    page = desk.page
+    await phone(desk)
+    await page.go("/")
+    row = await box(page, "#rows tr")
+    assert row["top"] < 844 / 4
+    assert "NoTFTPRequest" in str(await page.run("document.querySelector('#rows tr').textContent"))
+    assert "waiting for: " in str(
+        await page.run("getComputedStyle(document.querySelector('#rows td:nth-child(4)'), '::before').content")
+    )
+    visible = "document.querySelector('input[type=search]').checkVisibility({contentVisibilityAuto: true})"
+    await becomes(page, f"!{visible}")
+    await page.run("document.querySelector('#filters summary').click()")
+    await becomes(page, visible)
+    await page.go("/?q=node-3")  # a search that is active is shown
+    await becomes(page, visible)
+    await page.look()
+    await page.go("/")
+    await becomes(page, visible)  # on a wide screen, though folded
+    assert (await box(page, "#filters summary"))["height"] == 0
+
+
+async def test_copy_button_covers_no_text(desk: Desk) -> None:
+    page = desk.page
+    for small in (True, False):
+        await page.look()
+        if small:
+            await phone(desk)
+        await page.go(f"/machine/{desk.macs['stranger']}")
+        await becomes(page, "!document.querySelector('[data-copy]').hidden")
+        button, manifest = await box(page, "[data-copy]"), await box(page, "#manifest-text")
+        assert button["height"] > 20
+        assert button["bottom"] <= manifest["top"]
+
+
+async def test_what_the_reader_has_unfolded_stays_so_while_the_page_is_live(desk: Desk) -> None:
+    page, mac = desk.page, desk.macs["node-20"]
+    await page.go(f"/machine/{mac}")
+    unfolded = "document.querySelector('#timeline details').open"
+    assert await page.run(unfolded) is False
+    await page.run("document.querySelector('#timeline summary').click()")
+    assert await page.run(unfolded) is True
+    desk.site.journey.record(mac, Step.LOG, Outcome.INFO, "x", lines="something new")
+    await becomes(page, "document.getElementById('output').innerText.includes('something new')")
+    assert await page.run(unfolded) is True
+
+
+async def test_seconds_go_on_by_themselves_in_the_words_of_the_server(desk: Desk) -> None:
+    page = desk.page
+    await page.go(f"/machine/{desk.macs['node-37']}")
+    await becomes(page, "/^\\(\\d+ s overdue\\)$/.test(document.querySelector('[data-until]').textContent)")
+    before = await page.run("document.querySelector('[data-until]').textContent")
+    await becomes(page, f"document.querySelector('[data-until]').textContent !== {json.dumps(before)}")
+    shown = str(await page.run("document.getElementById('summary').innerText"))
+    assert re.search(r"Last heard:\s+\d+ s ago", shown)
+    await page.go("/edge")
+    at = "document.querySelector('[data-utc]').textContent"
+    before = await page.run(at)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", before)
+    await becomes(page, f"{at} !== {json.dumps(before)}")

@@ -1,1 +1,1 @@
-"""What `tinkedge watch` shows in a terminal: all machines (table), one of them (machine), and their words (words)."""
+"""The output of `tinkedge watch`: all machines (table), one of them (machine), and their words (words)."""

@@ -31,6 +31,32 @@ def span(seconds: float) -> str:
     return f"{seconds / 86400:.0f}d"
 
 
+def spoken(seconds: float) -> str:
+    """Return a duration for a sentence: `now`, `22 s`, `3 min 20 s`, `2 h 5 min`, `5 days`."""
+    whole = int(max(0.0, seconds))
+    if whole < 120:
+        return f"{whole} s" if whole else "now"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    if whole < 48 * 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86400} days"
+
+
+def ago(seconds: float) -> str:
+    """Return how long ago something was: `now`, `22 s ago`."""
+    text = spoken(seconds)
+    return text if text == "now" else f"{text} ago"
+
+
+def due(deadline: float, now: float) -> str:
+    """Return when a step is due: `due in 4 s`, `due now`, `22 s overdue`."""
+    left = deadline - now
+    if abs(left) < 1:
+        return "due now"
+    return f"due in {spoken(left)}" if left > 0 else f"{spoken(-left)} overdue"
+
+
 def clock(at: float) -> str:
     """The time of day, with its date where that is not today's."""
     then, now = time.localtime(at), time.localtime()
@@ -39,7 +65,7 @@ def clock(at: float) -> str:
 
 
 def precise(at: float) -> str:
-    """The same with milliseconds."""
+    """Return the time of day with milliseconds."""
     return f"{clock(at)}.{int(at * 1000) % 1000:03d}"
 
 
@@ -57,7 +83,7 @@ def _cells(character: str) -> int:
 
 
 def cut(text: str, width: int) -> str:
-    """So many columns at most."""
+    """Return the text cut to `width` columns, with an ellipsis."""
     if cells(text) <= width:
         return text
     kept, room = [], width - 1
@@ -70,7 +96,7 @@ def cut(text: str, width: int) -> str:
 
 
 def padded(text: str, width: int) -> str:
-    """So many columns."""
+    """Return the text in exactly `width` columns."""
     text = cut(text, width)
     return text + " " * (width - cells(text))
 

@@ -2,7 +2,7 @@
 
 from edge.composition.checks.backups import check_backups
 from edge.composition.checks.certificates import agents_certificates
-from edge.composition.checks.clock import check_clock
+from edge.composition.checks.clock import check_clock, kernel_unsynchronised
 from edge.composition.checks.colleagues import api_addresses, api_users
 from edge.composition.checks.ethernets import check_ethernets
 from edge.composition.checks.findings import Finding, Severity, note, warning
@@ -30,6 +30,7 @@ __all__ = [
     "check_link_metadata",
     "check_links",
     "check_space",
+    "kernel_unsynchronised",
     "note",
     "osie_names",
     "probe_link_metadata",

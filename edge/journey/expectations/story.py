@@ -101,7 +101,7 @@ class Boot:
 
     def last(self, *steps: Step) -> JourneyEvent | None:
         """The last event of these steps, but for findings; None: there is none."""
-        chosen = (event for event in reversed(self.events) if event.outcome is not Outcome.WARNING)
+        chosen = (event for event in reversed(self.events) if not _is_finding(event))
         return next((event for event in chosen if not steps or event.step in steps), None)
 
     def detail_of(self, name: str) -> Value:
@@ -115,8 +115,13 @@ class Boot:
     def since_then(self) -> Iterator[JourneyEvent]:
         """The events after `at` was reached last, newest first, but for findings."""
         for event in reversed(self.events[self.after :]):
-            if event.outcome is not Outcome.WARNING:
+            if not _is_finding(event):
                 yield event
+
+
+def _is_finding(event: JourneyEvent) -> bool:
+    """Return True if the edge itself has said this of the machine, be it no more than a note."""
+    return event.outcome is Outcome.WARNING or "rule" in event.detail
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from edge.journey.history import (
     Entry,
     Last,
     detail_of,
+    is_finding,
     is_printed,
     message_of,
     milestone,
@@ -177,7 +178,7 @@ class Expectations:
             awaited.finding, awaited.heard = said, last.time
             self._changes.mark(mac)
             return
-        if outcome is Outcome.WARNING:
+        if outcome is Outcome.WARNING or is_finding(last.entry):
             return  # said by ourselves
         if reached is None:
             self._take_other(mac, awaited, outcome, last)

@@ -23,12 +23,18 @@
   const tick = () => {
     if (document.hidden) return;
     const at = now();
-    for (const each of document.querySelectorAll("[data-t]")) say(each, age(at - each.dataset.t));
+    for (const each of document.querySelectorAll("[data-t]")) {
+      const text = age(at - each.dataset.t);
+      say(each, "ago" in each.dataset && text !== "now" ? `${text} ago` : text);
+    }
     for (const each of document.querySelectorAll("[data-until]")) {
-      const late = at - each.dataset.until;
-      each.classList.toggle("late", late > 0);
-      if (late > 0) say(each, late < 1 ? "late" : `${age(late)} late`);
-      else say(each, late > -1 ? "now" : `within ${age(-late)}`);
+      const overdue = at - each.dataset.until;
+      each.classList.toggle("late", overdue >= 1);
+      if (Math.abs(overdue) < 1) say(each, "(due now)");
+      else say(each, overdue > 0 ? `(${age(overdue)} overdue)` : `(due in ${age(-overdue)})`);
+    }
+    for (const each of document.querySelectorAll("[data-utc]")) {
+      say(each, new Date(at * 1000).toISOString().slice(0, 19).replace("T", " "));
     }
   };
 
@@ -59,7 +65,11 @@
       const printed = element.querySelector("#terminal");
       const scrolled = printed ? printed.scrollTop : 0;
       const atEnd = !printed || printed.scrollTop + printed.clientHeight >= printed.scrollHeight - 8;
+      const unfolded = new Map([...element.querySelectorAll("details[id]")].map((each) => [each.id, each.open]));
       keepingFocus(element, () => element.replaceChildren(parsed(html)));
+      for (const each of element.querySelectorAll("details[id]")) {
+        if (unfolded.has(each.id)) each.open = unfolded.get(each.id); // as the reader left it
+      }
       const again = element.querySelector("#terminal");
       if (again) again.scrollTop = atEnd ? again.scrollHeight : scrolled;
     }
@@ -93,10 +103,11 @@
 
   const announce = () => {
     const news = byId("news");
-    const trouble = document.querySelector("#counts .trouble b, #summary .finding.bad p");
+    const trouble = document.querySelector("#counts .trouble b, #summary .finding.bad .fact");
     const text = trouble ? (byId("counts") ? `${trouble.textContent} in trouble` : trouble.textContent) : "";
+    if (byId("counts")) document.title = `${trouble ? `${trouble.textContent} in trouble, ` : ""}${byId("counts").querySelector("b").textContent} machines · tinkedge`;
     if (news && news.dataset.said !== text) {
-      if ("said" in news.dataset) say(news, text || "nobody is in trouble");
+      if ("said" in news.dataset) say(news, text || "no machine is in trouble");
       news.dataset.said = text;
     }
   };
@@ -155,6 +166,9 @@
   for (const select of document.querySelectorAll("form.filter select")) {
     select.addEventListener("change", () => select.form.requestSubmit());
   }
+  const filters = byId("filters");
+  // Where CSS can't show what is folded (::details-content), a wide screen gets it unfolded by this.
+  if (filters && matchMedia("(min-width: 44.01rem)").matches && !CSS.supports("selector(::details-content)")) filters.open = true;
   const terminal = byId("terminal");
   if (terminal) terminal.scrollTop = terminal.scrollHeight;
   ready();

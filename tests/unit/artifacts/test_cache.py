@@ -10,6 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from edge.artifacts import (
+    ArtifactError,
     ChecksumError,
     DirectoryInUseError,
     NotFoundError,
@@ -19,6 +20,7 @@ from edge.artifacts import (
     UpstreamError,
     cache_metrics,
 )
+from edge.artifacts.cache import MAX_FAILED_FETCHES
 from edge.artifacts.fetch.preemption import Candidate, preempted
 from tests.unit.artifacts.conftest import MIB, chunks, fetch, for_ever, read
 from tests.waiting import until
@@ -329,3 +331,28 @@ async def test_download_shows_how_far_it_is_and_for_how_many_machines(cache, ups
     await until(lambda: not cache.downloads())
     with await cache.open(upstream.url) as third:
         assert third.progress is None
+
+
+async def test_failed_fetch_is_listed_by_its_url_until_it_succeeds(start_cache, upstream, clock):
+    at = 1_700_000_000.0
+    cache = await start_cache(wall_clock=lambda: at)
+    upstream.mode = "empty"
+    for times in (1, 2):
+        with pytest.raises(ArtifactError):
+            await cache.open(upstream.url)
+        (failed,) = cache.failed_fetches()
+        assert (failed.url, failed.at, failed.times) == (upstream.url, at, times)
+        assert failed.reason
+        clock.now += 60
+    upstream.mode = ""
+    await fetch(cache, upstream.url)
+    assert cache.failed_fetches() == []
+
+
+async def test_failed_fetches_are_bounded_and_the_newest_comes_first(cache):
+    for number in range(MAX_FAILED_FETCHES + 20):
+        with pytest.raises(ArtifactError):
+            await cache.open(f"file:///nowhere/{number}")
+    failed = cache.failed_fetches()
+    assert len(failed) == MAX_FAILED_FETCHES
+    assert failed[0].url.endswith(f"/{MAX_FAILED_FETCHES + 19}")

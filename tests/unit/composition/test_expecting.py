@@ -188,3 +188,18 @@ def test_grub_that_is_silent_has_no_router_only_where_it_needs_one(
     site.sweep()
     (warning,) = site.warnings(MAC)
     assert warning.partition("for 61 s: ")[2].startswith(said), warning
+
+
+def test_deadline_of_an_action_moves_with_each_line_that_it_prints() -> None:
+    site = Site()
+    site.journey.record(MAC, Step.ACTION, Outcome.INFO, "started", action="disk", number=1, of=2, state="Running")
+    site.sweep()
+    for _ in range(150):
+        site.journey.record(MAC, Step.ACTION, Outcome.INFO, "x", action="disk", output="x")
+        printed = site.now
+        site.sweep()
+        assert site.watch.shown(MAC)["deadline"] == printed + 60
+    for _ in range(90):
+        site.sweep()
+    assert site.watch.shown(MAC)["deadline"] == printed + 60, "it is overdue since then"
+    assert site.watch.shown(MAC)["waiting_for"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -21,13 +22,14 @@ from aiohttp import web
 from click.testing import CliRunner, Result
 
 from edge.cli import main
-from edge.commands.watching.table import Table, columns, line_of
-from edge.commands.watching.words import cells, cut, printable, span, wrapped
+from edge.commands.watching.table import Shape, Table, lines_of
+from edge.commands.watching.words import cells, cut, due, printable, span, spoken, wrapped
 from edge.journey.events import Outcome, Step
+from edge.journey.expectations.limits import LIMITS
 from edge.journey.follow import Rows
 from edge.journey.steps import Milestone
 from edge.page.feed import AT_ONCE
-from tests.page_site import INSTALLATION, PageSite
+from tests.page_site import IN_ACTION, INSTALLATION, PageSite, workflow
 from tests.page_site import TOKEN as SITE_TOKEN
 from tests.page_site import cut as boot_until
 from tests.ports import free_port
@@ -239,6 +241,7 @@ def test_capture_without_the_extra_says_how_to_install_it(monkeypatch: pytest.Mo
 
 SMALL = os.terminal_size((80, 8))
 T0 = 1_700_000_000.0
+BOOT_PROGRAM = LIMITS[Milestone.LEASED].awaited
 EVIL = "\x1b[31mred\x1b]0;title\x07\n\u202egnp.exe"
 Watch = Callable[..., Any]
 
@@ -265,7 +268,7 @@ async def watch_site(site: PageSite, tmp_path: Path) -> AsyncIterator[Watch]:
 def row(**changed: Any) -> dict[str, Any]:
     mac = "52:54:00:00:00:01"
     fine = {"mac": mac, "hardware": "default/m1", "address": "10.0.0.1", "kind": "booting", "state": "has an address"}
-    times = {"since": T0, "heard": T0, "awaited": "that it asks for its boot program", "deadline": T0 + 8}
+    times = {"since": T0, "heard": T0, "waiting_for": "kernel download", "deadline": T0 + 8}
     rest = {"usual_seconds": 2.5, "reason": None, "wrong": None, "warning": False, "message": "DHCPACK"}
     return {**fine, **times, **rest, **changed}
 
@@ -282,7 +285,7 @@ async def test_every_machine_has_a_line_with_its_state_what_is_awaited_and_what_
     result = await watch_site("--once")
     assert result.exit_code == 0, result.stderr
     head, *lines = result.stdout.splitlines()
-    assert head.split() == ["MACHINE", "STATE", "FOR", "AWAITED,", "OR", "WHAT", "IS", "WRONG"]
+    assert head.split() == ["MACHINE", "STATE", "FOR", "WAITING", "FOR,", "OR", "PROBLEM"]
     assert [line.split()[0] for line in lines] == ["default/m2", "02:00:00:aa:bb:cc", "default/m1", "default/m3"]
     assert lines[0].split(maxsplit=1)[1].startswith("has an address")
     assert "! NoTFTPRequest: has 10.0.0.2" in lines[0]
@@ -297,7 +300,7 @@ async def test_programs_get_each_machine_as_json(site: PageSite, watch_site: Wat
     (line,) = (await watch_site("--once", "--json")).stdout.splitlines()
     told = json.loads(line)
     machine = {"mac": mac, "hardware": "default/m1", "state": "has an address", "kind": "booting"}
-    assert told.items() >= {**machine, "awaited": "that it asks for its boot program", "since": T0 + 4.9}.items()
+    assert told.items() >= {**machine, "waiting_for": BOOT_PROGRAM, "since": T0 + 4.9}.items()
     assert told["deadline"] == pytest.approx(T0 + 12.9)
 
 
@@ -317,7 +320,7 @@ async def test_one_machine_is_shown_with_every_step_and_how_long_it_took(site: P
     site.play(mac, INSTALLATION, T0, "m1")
     result = await watch_site("--once", "m1")
     lines = result.stdout.splitlines()
-    assert lines[0] == f"default/m1  {mac}  10.0.0.1"
+    assert lines[0] == f"default/m1  {mac}  10.0.0.1  hook  Supermicro X12STH"
     assert lines[1].startswith("installed system is up, for ")
     began = [line for line in lines if line.startswith("boot of")]
     assert len(began) == 2
@@ -326,6 +329,73 @@ async def test_one_machine_is_shown_with_every_step_and_how_long_it_took(site: P
     assert any("action stream-image" in line and "44s" in line for line in steps), result.stdout
     offered = next(line for line in lines if "DHCPACK to UEFI" in line)
     assert "+4.9s dhcp      ok" in offered
+
+
+async def test_one_machine_says_its_problem_since_when_the_likely_cause_and_what_to_do(
+    site: PageSite, watch_site: Watch
+) -> None:
+    mac = site.hardware("m1", 1)
+    site.play(mac, boot_until(Milestone.LEASED), T0, "m1")
+    for second in range(20):
+        site.sweep(T0 + 5 + second)
+    out = (await watch_site("--once", "m1")).stdout
+    assert re.search(r"^problem: NoTFTPRequest \(since .* ago\): Has 10.0.0.1 and the name of its boot", out, re.M)
+    assert re.search(r"^likely cause: udp/69 is blocked", out, re.M)
+    assert "\nwhat to do: 'tinkedge doctor'" in out
+    assert f"\nwaiting for: {BOOT_PROGRAM} (" in out
+    assert re.search(r"^waiting for: .* overdue\)$", out, re.M)
+    assert re.search(r"^last heard: .* ago$", out, re.M)
+    assert re.search(r"asks for its boot program .* overdue, running$", out, re.M)
+
+
+async def test_one_machine_in_an_action_says_where_its_workflow_is_and_its_last_output(
+    site: PageSite, watch_site: Watch
+) -> None:
+    mac = site.hardware("m1", 1)
+    site.play(mac, IN_ACTION, T0, "m1")
+    site.workflows["m1"] = workflow("m1", T0 + 100)
+    out = (await watch_site("--once", "m1")).stdout
+    assert "\naction 2 of 3: grow-partition, for " in out
+    assert "\nWorkflow default/install-m1: Running action 2 of 3: grow-partition\n" in out
+    assert "\nlast output: grow-partition: resizing /dev/nvme0n1p1 to 1.8 TiB\n" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("52:54:00:00:00:09", "no machine with the MAC 52:54:00:00:00:09, and no Hardware has it"),
+        ("52:54:00:00:00:09", "52:54:00:00:00:01 default/machine-1"),
+        ("52-54-00-00-00-0A", "no machine with the MAC 52:54:00:00:00:0a"),
+        (
+            "machin-2",
+            "'machin-2' is no MAC address, and the edge knows no Hardware of that name (nearest: default/machine-2",
+        ),
+        ("nothing-like-it", "(there is: default/machine-1, default/machine-2)"),
+    ],
+)
+async def test_unknown_machine_is_an_error_that_names_the_nearest(
+    site: PageSite, watch_site: Watch, name: str, said: str
+) -> None:
+    for number in (1, 2):
+        site.hardware(f"machine-{number}", number)
+    for options in (["--once"], ["--once", "--json"]):
+        result = await watch_site(*options, name)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert said in result.stderr
+
+
+async def test_machine_that_was_never_heard_is_known_by_its_mac(site: PageSite, watch_site: Watch) -> None:
+    result = await watch_site("--once", site.hardware("m1", 1))
+    assert result.exit_code == 0
+    assert "never heard" in result.stdout
+
+
+async def test_mac_that_the_edge_does_not_know_is_waited_for_and_that_is_said(watch: Watch) -> None:
+    result, asked = await watch(event(OTHER, "other"), "52:54:00:00:00:0f")
+    assert "no machine with the MAC 52:54:00:00:00:0f" in result.stderr
+    assert "waiting for it, end with Ctrl-C" in result.stderr
+    assert asked == ["all"]
+    assert "no machine with the MAC" not in (await watch(event(MAC, "own"), MAC))[0].stderr
 
 
 async def test_one_machine_for_programs_has_its_boots_and_events(site: PageSite, watch_site: Watch) -> None:
@@ -348,18 +418,32 @@ async def test_what_machines_and_templates_say_moves_no_cursor(site: PageSite, w
         assert {"\x1b", "\x07", "\u202e"}.isdisjoint(out)
 
 
-def test_every_line_fits_into_eighty_columns() -> None:
+def test_every_line_fits_into_eighty_columns_and_no_sentence_is_cut() -> None:
     name = "a-namespace/a-very-long-name-of-a-machine"
-    long = row(hardware=name, state="action " + "x" * 90, wrong="w" * 300, reason="R")
+    sentence = "has 10.0.0.5 and the name of its boot program, but for 8 s no TFTP request for it came in: " * 3
+    long = row(hardware=name, state="action " + "x" * 90, wrong=sentence, reason="NoTFTPRequest", warning=True)
     wide = row(hardware="default/日本語の名前の機械", state="日本語" * 20)
-    for each in (row(), long, wide, row(awaited=None, since=None, heard=None)):
-        line = line_of(columns(each, T0 + 1), 20, 80)
-        assert cells(line) <= 80, line
-    line = "default/m1        has an address             1.0s asks for its boot program: ta…"
-    assert line_of(columns(row(), T0 + 1), 17, 80) == line
+    for each in (row(), long, wide, row(waiting_for=None, since=None, heard=None)):
+        for line in lines_of(each, T0 + 1, Shape.of([each], 80)):
+            assert cells(line) <= 80, line
+    first, *more = lines_of(long, T0 + 1, Shape.of([long], 80))
+    assert first.endswith("! NoTFTPRequest")
+    assert " ".join(" ".join(more).split()) == sentence.strip()
+    assert all(line.startswith("    ") for line in more)
 
 
-def test_terminal_is_drawn_anew_with_those_first_that_need_somebody() -> None:
+def test_machine_that_waits_says_for_what_and_how_long_it_is_overdue() -> None:
+    late = row(state="loads the kernel")
+    (line,) = lines_of(late, T0 + 8 + 22, Shape.of([late], 90))
+    assert line == "default/m1        loads the kernel    30s waiting for: kernel download (22 s overdue)"
+    (line,) = lines_of(row(), T0 + 1, Shape.of([row()], None))
+    assert line.endswith("waiting for: kernel download (usually 2 s, due in 7 s)")
+    first, second = lines_of(row(), T0 + 1, Shape.of([row()], 80))
+    assert first.split() == ["default/m1", "has", "an", "address", "1.0s"]
+    assert second == "    waiting for: kernel download (usually 2 s, due in 7 s)"
+
+
+def test_terminal_is_drawn_again_with_the_most_urgent_machines_first() -> None:
     said: list[str] = []
     table = Table(as_json=False, live=True, echo=said.append, clock=lambda: T0 + 1, size=lambda: SMALL)
     rows = [row(mac=f"52:54:00:00:00:{n:02x}", hardware=f"default/m{n}") for n in range(1, 30)]
@@ -372,7 +456,20 @@ def test_terminal_is_drawn_anew_with_those_first_that_need_somebody() -> None:
     assert "default/m1 " in lines[2]
     assert "! Lost: lost" in lines[2]
     assert "default/m2 " in lines[3]
-    assert lines[-1].startswith("and 25 more")
+    assert lines[-1].startswith("and 26 more")
+
+
+def test_reason_of_the_most_urgent_machine_is_whole_in_a_terminal_where_there_is_room_for_it() -> None:
+    said: list[str] = []
+    size = os.terminal_size((80, 24))
+    table = Table(as_json=False, live=True, echo=said.append, clock=lambda: T0 + 1, size=lambda: size)
+    sentence = " ".join(f"word{n}" for n in range(100))
+    lost = row(kind="trouble", wrong=sentence, reason="Lost", warning=True)
+    others = [row(mac=f"52:54:00:00:01:{n:02x}", hardware=f"default/n{n}") for n in range(30)]
+    table.take(Rows([lost, *others], [], False, []))
+    lines = said[-1].removeprefix("\x1b[H\x1b[J").splitlines()
+    assert len(lines) <= 24
+    assert sentence in " ".join(re.sub("\x1b\\[[0-9;]*m", "", " ".join(lines)).split())
 
 
 def test_list_that_is_shown_once_is_sorted_as_a_whole_and_fits_the_terminal() -> None:
@@ -382,7 +479,7 @@ def test_list_that_is_shown_once_is_sorted_as_a_whole_and_fits_the_terminal() ->
     second = {"mac": "52:54:00:00:00:02", "hardware": "default/m2"}
     lost = row(**second, kind="trouble", wrong="w" * 200, reason="R", warning=True)
     table.take(Rows([lost], [], False, None))
-    assert [line.split()[0] for line in said] == ["MACHINE", "default/m2", "default/m1"]
+    assert [line.split()[0] for line in said if line[0] != " "] == ["MACHINE", "default/m2", "default/m1"]
     assert max(map(cells, said)) == 80
 
 
@@ -398,6 +495,8 @@ def test_elsewhere_a_line_is_said_again_only_when_it_has_changed() -> None:
 def test_durations_are_short_and_words_of_any_length_are_wrapped_and_cut() -> None:
     seconds = (-1, 9.94, 12, 200, 7500, 400_000)
     assert [span(each) for each in seconds] == ["0.0s", "9.9s", "12s", "3m20s", "2h05m", "5d"]
+    assert [spoken(each) for each in seconds] == ["now", "9 s", "12 s", "3 min 20 s", "2 h 5 min", "4 days"]
+    assert [due(T0 + left, T0) for left in (-22, -0.5, 0.5, 4)] == ["22 s overdue", "due now", "due now", "due in 4 s"]
     lines = list(wrapped("one two " + "x" * 50 + " three", 20, "  "))
     assert all(cells(line) <= 20 for line in lines)
     assert "".join(lines).replace(" ", "") == "onetwo" + "x" * 50 + "three"

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from html.parser import HTMLParser
 
 import pytest
 
+from edge.artifacts import ArtifactCache, ArtifactError
 from edge.journey.events import Outcome, Step
 from edge.journey.expectations import read
+from edge.journey.expectations.limits import LIMITS
 from edge.journey.steps import Milestone
-from edge.page import Health
+from edge.page import About, Api, Health, Osie
 from edge.page.render import STATIC, plain, size, span
+from edge.page.time_slice import TimeSlice
 from edge.page.timeline import Timeline, chains
 from edge.page.words import Phase
-from tests.page_site import INSTALLATION, T0, PageSite, cut, played, populate, workflow
+from tests.page_site import IN_ACTION, INSTALLATION, T0, PageSite, cut, played, populate, workflow
+from tests.support.virtual_time import turns
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 CONTROLS = "\x1b[31mred\x1b[0m \x1b]0;title\x07\x00\x08\u202egnp.exe\u2066"
@@ -71,7 +76,10 @@ async def test_rack_shows_machines_what_is_awaited_and_what_is_wrong(site, brows
     page = await browser.words("/")
     assert "49 machines" in page
     assert "NoTFTPRequest" in page
-    assert "it asks for its boot program" in page
+    assert re.search(re.escape(LIMITS[Milestone.LEASED].awaited) + r" \(1\d s overdue\)", page)
+    assert "action 2 of 3: grow-partition" in page
+    assert "hook Supermicro X12STH" in page
+    assert "most urgent first" in page
     assert "seen (UEFI x86-64 PXE ROM), not registered" in page
     assert all(name in page for name in ("node-1", "node-48", macs["stranger"]))
 
@@ -91,11 +99,116 @@ async def test_machine_shows_its_boot_workflow_actions_and_output(site, browser)
         assert shown in page
 
 
+def fields(html: str) -> dict[str, str]:
+    """The names and values of the lists on a page."""
+    found = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", html)
+    return {name: " ".join(" ".join(Parsed(value).text).split()) for name, value in found}
+
+
+async def test_card_of_a_machine_says_state_workflow_last_output_and_when_it_was_heard(site, browser):
+    mac = site.hardware("m1", 1, osie="hook")
+    site.play(mac, IN_ACTION, T0, "m1")
+    site.workflows["m1"] = workflow("m1", site.at)
+    site.at += 5
+    html = await browser.html(f"/machine/{mac}")
+    card = fields(html)
+    assert "action 2 of 3: grow-partition</p>" in html.partition('class="where"')[0]
+    assert card["Workflow"] == "Running action 2 of 3: grow-partition"
+    assert card["Last output"] == "grow-partition: resizing /dev/nvme0n1p1 to 1.8 TiB ( 5 s ago )"
+    assert card["Waiting for:"] == f"{LIMITS[Milestone.ACTION_BEGUN].awaited} (due in 55 s)"
+    assert card["Last heard:"] == "5 s ago"
+    assert "18 s ago" in card["In this state since"]
+    site.journey.record(mac, Step.LOG, Outcome.INFO, "x", lines="x")
+    assert fields(await browser.html(f"/machine/{mac}"))["Last heard:"] == "now"
+
+
+async def test_problem_of_a_machine_has_a_cause_a_remedy_and_a_beginning(site, browser):
+    macs = populate(site, T0 + 1000)
+    page = await browser.words(f"/machine/{macs['node-37']}")
+    began = site.journey.events(macs["node-37"])[1].time
+    assert re.search(r"NoTFTPRequest since \S+ \S+ .*Has 10.0.0.37 and the name of its boot program", page)
+    assert "Likely cause: udp/69 is blocked" in page
+    assert "What to do: 'tinkedge doctor'" in page
+    wrong = site.pages.machines.shown(macs["node-37"]).wrong
+    assert wrong.began == pytest.approx(began)
+    page = await browser.words(f"/machine/{macs['node-38']}")
+    assert "Failed at action 1 of 3: stream-image NonZeroExit: exit status 1: no such device: /dev/nvme1n1" in page
+    assert "kubectl describe workflow -n default install-node-38" in page
+    failed = next(event for event in site.journey.events(macs["node-38"]) if event.step is Step.WORKFLOW
+                  and event.outcome is Outcome.FAILED)  # fmt: skip
+    assert site.pages.machines.shown(macs["node-38"]).wrong.began == pytest.approx(failed.time)
+
+
+async def test_failure_that_is_repeated_began_with_the_first_one():
+    site, mac = played(cut(Milestone.KERNEL_BEGUN))
+    for second in (1, 2, 3):
+        site.at = T0 + 20 + second
+        site.journey.record(mac, Step.KERNEL, Outcome.FAILED, "the upstream answers 404")
+        site.sweep()
+    wrong = site.pages.machines.shown(mac).wrong
+    assert (wrong.reason, wrong.began) == ("KernelFailed", T0 + 21)
+
+
+@pytest.mark.parametrize(
+    ("events", "number", "folded"),
+    [(INSTALLATION, 0, True), (INSTALLATION, 1, False), (IN_ACTION, 0, False), (cut(Milestone.LEASED), 0, False)],
+)
+async def test_boot_that_is_over_is_folded_unless_it_was_chosen(site, browser, events, number, folded):
+    mac = site.hardware("m1", 1)
+    site.play(mac, INSTALLATION, T0 - 5000, "m1")
+    site.play(mac, events, T0, "m1")
+    html = await browser.html(f"/machine/{mac}?boot={number}")
+    ((_, attributes),) = [each for each in Parsed(html).elements if each[0] == "details"]
+    assert ("open" not in attributes) is folded
+
+
+async def test_edge_describes_itself_its_api_its_osies_and_what_it_could_not_fetch(site, tmp_path):
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "vmlinuz").write_bytes(b"kernel")
+    cache = ArtifactCache(tmp_path / "cache", file_root=tmp_path / "files", wall_clock=lambda: T0)
+    await cache.start()
+    site = PageSite(T0, cache=cache)
+    there, missing, remote = (
+        f"file://{tmp_path}/files/vmlinuz",
+        f"file://{tmp_path}/files/initrd",
+        "http://user:secret@images.example/initrd?token=secret",
+    )
+    site.osies = [Osie("b/rescue", (("initrd", remote),)), Osie("a/hook", (("kernel", there), ("initrd", missing)))]
+    api = Api("cluster", "https://10.0.0.9:6443", "the Kubernetes API has not answered since noon")
+    site.about = About("1.2.3", "edge-1", T0 - 60, "/var/lib/tinkedge", 10**9, 10**11, False, api)
+    site.journey.record("02:00:00:00:00:01", Step.DHCP, Outcome.REFUSED, "no")
+    try:
+        for _ in range(2):
+            with pytest.raises(ArtifactError):
+                await cache.open(missing)
+        (await cache.open(there)).close()
+        async with site.served() as session:
+            html = await Browser(session).html("/edge")
+    finally:
+        await cache.stop()
+    card, words = fields(html), " ".join(" ".join(Parsed(html).text).split())
+    assert (card["Version"], card["Host"]) == ("1.2.3", "edge-1")
+    assert card["API"] == (
+        "cluster, https://10.0.0.9:6443 not reachable the Kubernetes API has not answered since noon"
+    )
+    assert card["Data directory"] == "/var/lib/tinkedge 1.0 GB free of 100.0 GB nearly full"
+    assert card["Clock"].startswith("not synchronised run an NTP client")
+    assert card["Up since"] == "2023-11-14 22:12:20 UTC"
+    assert "clock 2023-11-14 22:13:20 UTC" in words
+    assert re.search(r"dhcp 0 1 0 tftp 0 0 0", words)
+    assert re.search(
+        rf"a/hook kernel {there} a file of this host initrd {missing} last fetch failed at \S+ \S+:", words
+    )
+    assert "b/rescue initrd http://images.example/initrd?… not fetched yet" in words
+    assert "secret" not in html
+    assert re.search(rf"Files whose last fetch failed File Last at Times Why {missing} \S+ \S+ 2 ", words)
+
+
 async def test_unknown_machine_shows_the_manifest_to_copy(site, browser):
     manifest = "kind: Hardware\nmetadata:\n  name: m\n"
     site.journey.record(STRANGER, Step.SEEN, Outcome.INFO, "seen", manifest=manifest)
     assert f"{manifest}</pre>" in await browser.html(f"/machine/{STRANGER}")
-    assert "Nobody knows this machine" in await browser.words("/machine/02:00:00:00:00:0a", 404)
+    assert "Unknown machine" in await browser.words("/machine/02:00:00:00:00:0a", 404)
     for spelled in ("x", "%3Cscript%3E", "52:54:00:00:00:01:02", "a" * 500):
         assert "<script>" not in await browser.html(f"/machine/{spelled}", 404)
     for spelled in ("52:54:00:00:00:99", "nonsense"):
@@ -109,7 +222,7 @@ async def test_unknown_machine_shows_the_manifest_to_copy(site, browser):
 
 async def test_edge_shows_why_it_is_not_ready_and_the_edges_and_servers_that_tell_what_they_see(site, browser):
     page = await browser.words("/edge")
-    for shown in ("Machines are served.", "Others of this site", "10.0.0.2 edge 12,345", "server-0<b> server 7"):
+    for shown in ("Machines are served.", "Other edges and servers", "10.0.0.2 edge 12,345", "server-0<b> server 7"):
         assert shown in page
     site.health = Health("eth1 has no address", ("the API does not answer",))
     page = await browser.words("/edge")
@@ -178,9 +291,14 @@ async def test_page_of_a_full_rack_weighs_less_than_100_kb(site, browser):
     message = "DHCPACK to UEFI x86-64 PXE ROM, boot file snponly.efi"
     for number in range(1, 301):
         mac = site.hardware(f"compute-node-{number}.rack-17.example.org", number)
-        site.journey.record(mac, Step.DHCP, Outcome.OK, message, stage="PXE ROM", dhcp="ack")
+        detail = {"osie": "default/debian-13-hook", "model": "Supermicro SYS-221H-TNR"}
+        site.journey.record(mac, Step.DHCP, Outcome.OK, message, stage="PXE ROM", dhcp="ack", **detail)
+    site.sweep()
     assets = sum(len((STATIC / name).read_bytes()) for name in ("page.css", "page.js", "icon.svg"))
-    assert len((await browser.html("/")).encode()) + assets < 100_000
+    page = await browser.html("/")
+    assert "Supermicro SYS-221H-TNR" in page
+    assert "due in" in page
+    assert len(page.encode()) + assets < 100_000
 
 
 async def test_output_and_events_that_are_shown_are_bounded(site, browser):
@@ -225,6 +343,22 @@ def test_installation_is_one_line_from_dhcp_to_cloud_init_to_scale_and_without_g
     assert all(0 <= tick.x <= 100 for tick in line.ticks)
 
 
+def test_steps_that_took_no_time_have_no_row_but_actions_and_what_failed_do():
+    instant = [
+        (0.0, Step.WORKFLOW, Outcome.INFO, "Running", {"state": "Running"}),
+        (0.0, Step.ACTION, Outcome.INFO, "begun", {"action": "a", "state": "Running"}),
+        (0.004, Step.ACTION, Outcome.OK, "ended", {"action": "a", "state": "Succeeded"}),
+        (0.004, Step.ACTION, Outcome.INFO, "begun", {"action": "b", "state": "Running"}),
+        (0.004, Step.ACTION, Outcome.FAILED, "failed", {"action": "b", "state": "Failed"}),
+        (2.0, Step.WORKFLOW, Outcome.FAILED, "Failed", {"state": "Failed"}),
+    ]
+    line = drawn(*played(instant))
+    assert [(bar.label, span(bar.seconds)) for bar in line.bars] == [
+        ("action a", "4 ms"), ("action b", "0 s"), ("Workflow ends", "2.0 s"),
+    ]  # fmt: skip
+    assert [bar.failed for bar in line.bars] == [False, True, False]
+
+
 def test_step_that_lasts_grows_and_is_late_after_its_limit():
     site, mac = played(cut(Milestone.LEASED))
     site.at = T0 + 4.9 + 5
@@ -261,3 +395,20 @@ def test_machine_that_boots_for_ever_has_bounded_bars():
     site, mac = played()
     assert drawn(site, mac) is None, "it was never heard"
     assert site.pages.machines.shown("02:00:00:00:00:01", 0) is None
+
+
+async def test_osies_are_read_in_turns_and_seldom(monkeypatch):
+    """Each has to be unpacked, and DHCP is served by the same event loop."""
+    monkeypatch.setattr("edge.page.time_slice.TURN_SECONDS", 0.0)  # each step is long enough for a turn
+    site = PageSite(T0)
+    site.osies = [Osie(f"d/o{number:03}", (("kernel", f"http://x/{number}"),)) for number in range(150)]
+    reading, others = asyncio.create_task(site.status.update(TimeSlice())), 0
+    while not reading.done():
+        await turns()
+        others += 1
+    assert others >= 150 // 10
+    shown = site.status.shown()
+    assert (len(shown.osies), shown.more_osies, shown.osies[0][0]) == (100, 50, "d/o000")
+    site.osies = []
+    await site.status.update(TimeSlice())
+    assert site.status.shown().osies, "it was read a moment ago"

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from edge.journey.events import Note, Outcome, Step
+from edge.journey.expectations.limits import LIMITS
 from edge.journey.steps import Milestone
 from edge.page.feed import RowsSource
 from edge.page.live import INTERVAL_SECONDS, Live
@@ -19,7 +20,7 @@ from edge.page.rack import LINGER_SECONDS
 from edge.page.rows import Row, natural
 from edge.page.time_slice import LoopLoad, TimeSlice
 from edge.page.words import RANKS, Kind
-from tests.page_site import T0, PageSite, cut, played
+from tests.page_site import IN_ACTION, T0, PageSite, cut, played
 from tests.support.virtual_time import elapse, turns
 from tests.waiting import until
 
@@ -35,7 +36,7 @@ async def test_machine_that_gets_on_says_what_is_awaited_and_until_when():
     site, mac = played(cut(Milestone.LEASED))
     row = (await rows(site))[mac]
     assert (row.name, row.kind, row.state) == ("default/m1", Kind.BOOTING, "has an address")
-    assert row.awaited == "that it asks for its boot program"
+    assert row.awaited == LIMITS[Milestone.LEASED].awaited
     assert (row.until, row.since) == (pytest.approx(T0 + 4.9 + 8), pytest.approx(T0 + 4.9))
     # Ten thousand objects more for the garbage collector would hold the event loop for tens of milliseconds each time.
     gc.collect()
@@ -64,7 +65,8 @@ async def test_event_is_seen_before_the_next_sweep():
     ("until", "state", "kind"),
     [
         (Milestone.WORKFLOW_RUNNING, "Workflow runs", Kind.WORKING),
-        (Milestone.ACTION_BEGUN, "action stream-image", Kind.WORKING),
+        (Milestone.ACTION_BEGUN, "action 1 of 3: stream-image", Kind.WORKING),
+        (Milestone.ACTION_ENDED, "action 1 of 3 ended", Kind.WORKING),
         (Milestone.WORKFLOW_ENDED, "Workflow succeeded", Kind.DONE),
         (Milestone.METADATA_READ, "installed system is up", Kind.DONE),
         (Milestone.AGENT_CONNECTED, "agent connected", Kind.IDLE),
@@ -85,6 +87,105 @@ async def test_hardware_that_comes_and_goes_is_followed_and_unknown_machines_hav
     assert kinds == {mac: Kind.SILENT, STRANGER: Kind.UNREGISTERED}
     site.inventory.remove({"metadata": {"name": "m1", "namespace": "default"}})
     assert list(await rows(site)) == [STRANGER]
+
+
+async def test_action_that_prints_is_not_overdue_however_long_it_runs():
+    site, mac = played(cut(Milestone.ACTION_BEGUN))
+    began = site.at
+    for second in range(5, 300, 5):
+        site.at = began + second
+        site.journey.record(mac, Step.ACTION, Outcome.INFO, "x", output=f"{second} MiB", action="stream-image")
+        site.sweep()
+        row = (await rows(site))[mac]
+        assert row.until == pytest.approx(site.at + 60), "a minute after the last line"
+        assert (row.kind, row.wrong, row.state) == (Kind.WORKING, "", "action 1 of 3: stream-image")
+    # It prints no more: overdue a minute after its last line, and by as long as it has been silent since.
+    silent = site.at
+    for second in range(1, 100):
+        site.sweep(silent + second)
+        row = (await rows(site))[mac]
+        assert (row.until, row.heard) == (pytest.approx(silent + 60), silent), "what the edge notes is no output"
+    assert row.reason == "ActionSilent"
+    # Its next line gives it a whole minute again.
+    site.journey.record(mac, Step.ACTION, Outcome.INFO, "x", output="more", action="stream-image")
+    site.sweep()
+    assert (await rows(site))[mac].until == pytest.approx(site.at + 60)
+
+
+async def test_step_that_may_take_longer_over_ipv6_is_due_later():
+    over_ipv6 = [
+        (0.0, Step.DHCP, Outcome.OK, "ADVERTISE", {"stage": "PXE ROM", "dhcp": "advertise"}),
+        (1.0, Step.DHCP, Outcome.OK, "REPLY", {"stage": "PXE ROM", "dhcp": "reply"}),
+        (2.0, Step.LOG, Outcome.WARNING, "looked at", {}),
+    ]
+    site, mac = played(over_ipv6)
+    site.expectations.look_at(mac)
+    site.sweep(T0 + 3)
+    assert (await rows(site))[mac].until > T0 + 1 + LIMITS[Milestone.LEASED].usual
+
+
+async def test_row_says_the_osie_the_model_and_how_many_actions_there_are():
+    site, mac = played(IN_ACTION)
+    row = (await rows(site))[mac]
+    assert (row.osie, row.model, row.number, row.of) == ("hook", "Supermicro X12STH", 2, 3)
+    assert row.state == "action 2 of 3: grow-partition", "though its last event is a line of output"
+    for number in range(150):
+        site.journey.record(mac, Step.ACTION, Outcome.INFO, "x", output=f"{number}", action="grow-partition")
+    site.rack.close()
+    row = (await rows(site))[mac]
+    assert (row.osie, row.model, row.number, row.of) == ("hook", "Supermicro X12STH", 2, 3)
+    assert [found.mac for _, found in (await site.rack.select(read_query({"q": "x12sth"}))).rows] == [mac]
+    # The next boot has neither until it says so.
+    site.play(mac, cut(Milestone.LEASED), T0 + 9000, "m1")
+    assert ((await rows(site))[mac].number, (await rows(site))[mac].of) == (0, 0)
+
+
+async def test_rows_cost_no_look_at_the_journey_per_second(monkeypatch):
+    site, mac = played(IN_ACTION)
+    await rows(site)
+    looks = 0
+    after = site.journey.after
+
+    def counted(*given):
+        nonlocal looks
+        looks += 1
+        return after(*given)
+
+    monkeypatch.setattr(site.journey, "after", counted)
+    for second in range(50):
+        site.journey.record(mac, Step.ACTION, Outcome.INFO, "x", output=f"{second}", action="grow-partition")
+        await rows(site)
+    assert looks == 0
+
+
+async def test_machine_whose_hardware_is_deleted_is_in_trouble_no_more_and_the_counts_and_feed_follow():
+    failed = (58.4, Step.ACTION, Outcome.FAILED, "action failed", {"action": "a", "state": "Failed"})
+    site, mac = played([*cut(Milestone.ACTION_BEGUN), failed])
+    site.sweep(T0 + 60)
+    feed = RowsSource(site.rack, site.status)
+    assert (await feed.news(TimeSlice()))["rows"][0]["kind"] == "trouble"
+    async with site.served() as client, client.get("/live") as response:
+        assert "in trouble" in (await message(response))["parts"]["counts"]
+        site.inventory.remove({"metadata": {"name": "m1", "namespace": "default"}})
+        told = await message(response)
+        assert "no longer registered" in told["rows"]["html"][element(mac)]
+        assert "in trouble" not in told["parts"]["counts"]
+        assert "not registered" in told["parts"]["counts"]
+    (row,) = (await feed.news(TimeSlice()))["rows"]
+    assert (row["kind"], row["wrong"], row["reason"], row["waiting_for"]) == ("unregistered", None, None, None)
+    assert site.pages.machines.shown(mac).wrong is None
+    # Registered again, it is what it was.
+    site.hardware("m1", 1)
+    assert (await rows(site))[mac].kind is Kind.TROUBLE
+
+
+async def test_machine_that_was_never_switched_on_stays_so_when_it_gets_a_workflow():
+    site, mac = played([(0.0, Step.WORKFLOW, Outcome.INFO, "workflow default/m1: Pending", {"state": "Pending"})])
+    row = (await rows(site))[mac]
+    assert (row.kind, row.state, row.heard) == (Kind.SILENT, "never heard", 0.0)
+    assert site.pages.machines.shown(mac).row.kind is Kind.SILENT
+    site.journey.record(mac, Step.DHCP, Outcome.OK, "DHCPOFFER", **OFFER)
+    assert (await rows(site))[mac].kind is Kind.BOOTING
 
 
 async def test_made_up_machines_do_not_fill_the_rows_of_a_page_that_is_open():
@@ -208,7 +309,11 @@ async def test_machine_that_an_earlier_run_saw_is_shown_as_it_was_and_nothing_is
     site.journey.record(mac, Step.DHCP, Outcome.OK, "DHCPOFFER", stage="PXE ROM", dhcp="offer")
     site.sweep()
     row = (await rows(site))[mac]
-    assert (row.state, row.kind, row.awaited) == ("was offered an address", Kind.BOOTING, "that it takes the address")
+    assert (row.state, row.kind, row.awaited) == (
+        "was offered an address",
+        Kind.BOOTING,
+        LIMITS[Milestone.OFFERED].awaited,
+    )
 
 
 OFFER = {"stage": "PXE ROM", "dhcp": "offer"}
