@@ -9,6 +9,7 @@ to know, and its sockets, from the main process.
 from __future__ import annotations
 
 import json
+import os
 import socket
 import time
 from collections.abc import Callable, Iterable
@@ -214,7 +215,8 @@ def _boot_settings(settings: StackSettings, metadata: MetadataSettings | None) -
         token=(lambda mac: keys.mint(mac, time.time())) if keys is not None else None,
         metadata_token=tokens.mint if tokens is not None and edge.metadata_tokens else None,
         insecure_registries=edge.insecure_registries,
-        own_registry=(settings.data_dir / "images/index.json").exists() or bool(edge.upstream_edge),
+        # access(2): a folder that this user can't read is no error here, but a line in the log of the start.
+        own_registry=os.access(settings.data_dir / "images/index.json", os.F_OK) or bool(edge.upstream_edge),
         kernel_parameters=edge.kernel_parameters,
         logs=_LOGS[edge.syslog],
     )

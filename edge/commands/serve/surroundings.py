@@ -125,9 +125,12 @@ def _data_dir(services: Services, options: Options, host: Host) -> Iterator[Find
         if not directory.is_dir():
             yield wrong(f"{directory} is no directory", "name one, or a path where nothing is")
             return
-        for problem in data_directory.problems(directory, host.user()):
+        # A command of root has become the owner of the directory, or would.
+        for problem in data_directory.problems(directory, host.user() or directory.stat().st_uid):
             if not problem.mended:
                 yield wrong(f"{directory} {problem.seen}", problem.remedy)
+        for problem in data_directory.out_of_reach(directory):
+            yield wrong(f"{directory}: {problem.seen}", problem.remedy, is_error=False)
         if os.statvfs(directory).f_flag & os.ST_RDONLY:
             # Machines boot from what is there, and it is written again by itself when the disk lets it.
             yield wrong(
