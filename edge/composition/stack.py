@@ -62,7 +62,7 @@ from tink.kube.runtime import Controller, LeaderElectionConfig, LeaderElector, p
 from tink.metrics.families import Scraped, gauge
 from tink.metrics.process import process_registry
 from tink.net.host_port import join_host_port
-from tink.server import AgentActivity, Certificates, WorkflowServer
+from tink.server import AgentActivity, WorkflowServer
 from tink.template_process import TemplateProcess
 from tink.workflow import ended, protection
 
@@ -281,14 +281,9 @@ class Stack:
         return api.kubeconfig
 
     def _start_server_process(self, kubeconfig: Path | None) -> None:
-        """Start the gRPC server's process early: its start takes as long as that of all other services.
-
-        Raises TlsError.
-        """
+        """Start the gRPC server's process early: its start takes as long as that of all other services."""
         from edge.composition.server_process import ServerProcess  # the child imports Stack
 
-        if self._settings.server.tls is not None:
-            Certificates(self._settings.server.tls)  # Unusable settings are reported before machines are served.
         observe = AgentJourney(self.journey.record, self.inventory).observe
         process = self._server_process = ServerProcess(self._settings, kubeconfig, observe, self.journey.announce)
         self._exit.push_async_callback(process.stop)

@@ -25,10 +25,12 @@ from edge.commands.agent import AgentFormatter
 from edge.commands.serve import serving, settings
 from edge.composition.admin_token import AdminTokenError, read
 from edge.composition.host import Network
-from edge.composition.machine_services import _boot_settings, metadata_settings
+from edge.composition.machine_services import Authorities, boot_settings, metadata_settings
 from edge.composition.processors import default_server_memory
 from edge.composition.settings import EDGE, ON_REQUEST, EdgeSettings, Service, StackSettings
+from edge.http import MetadataSettings
 from edge.machines import DhcpMode, NetbootWhen
+from ipxe.scripts import BootSettings
 from tink.api.v1alpha2 import Raw
 from tink.apiserver import USERS_FILE, ApiServer, credentials, read_users
 from tink.files.key_file import KeyFileError
@@ -491,7 +493,7 @@ def test_addresses_are_asked_for_and_nothing_is_encrypted_unless_told() -> None:
     for services in (ALL, SERVER, EDGE):
         server = told(services).server
         assert (server.agent_auth, server.tokens, server.tls) == (AgentAuth.ADDRESS, None, None)
-        boot = _boot_settings(told(services), None)
+        boot = boot_of(told(services), None)
         assert (boot.token, boot.tinkerbell_tls, boot.tls_ca) == (None, False, b"")
 
 
@@ -500,7 +502,7 @@ def test_edge_and_server_in_one_process_make_their_key(tmp_path: Path) -> None:
     tokens = made.server.tokens
     assert tokens
     assert (tokens.key, tokens.lifetime, tokens.create) == (tmp_path / "agent-token.key", 600, True)
-    token = _boot_settings(made, None).token
+    token = boot_of(made, None).token
     assert token
     assert token("52:54:00:00:00:01").startswith("v1.525400000001.")
 
@@ -527,6 +529,10 @@ def test_address_with_many_agents_gets_more_connections_and_calls() -> None:
     assert told(SERVER).server.connections_per_address is None
 
 
+def boot_of(made: StackSettings, metadata: MetadataSettings | None) -> BootSettings:
+    return boot_settings(made, metadata, Authorities(made, lambda: None))
+
+
 async def nothing(_namespace: str, _name: str) -> Raw:
     return {}
 
@@ -536,7 +542,7 @@ def test_nobody_is_believed_and_no_token_handed_out_unless_told(tmp_path: Path) 
     metadata = metadata_settings(made, nothing)
     assert (metadata.trusted.proxies, metadata.trusted.nat) == ((), ())
     assert (metadata.token_lifetime, metadata.imds_required) == (0, False)
-    assert _boot_settings(made, metadata).metadata_token is None
+    assert boot_of(made, metadata).metadata_token is None
     assert stat.S_IMODE((tmp_path / "metadata-token.key").stat().st_mode) == 0o600
 
 
@@ -548,7 +554,7 @@ def test_what_is_told_is_done(tmp_path: Path) -> None:
     assert [str(each) for each in metadata.trusted.proxies] == ["10.0.0.1/32", "2001:db8::/32"]
     assert [str(each) for each in metadata.trusted.nat] == ["10.9.0.0/16"]
     assert metadata.imds_required
-    token = _boot_settings(made, metadata).metadata_token
+    token = boot_of(made, metadata).metadata_token
     assert token is not None
     assert token("52:54:00:00:00:01").startswith("M1.525400000001.1")
 
