@@ -254,6 +254,8 @@ class Stack:
         )
         if Service.APISERVER in settings.services:
             await applier.apply_own([with_last_applied(each) for each in generate()])
+            if applier.waits:
+                self._spawn(applier.apply_own_later(), "definitions of this release", ends=True)
         self.metrics.register(Scraped(applier.metrics))
         if settings.manifests is not None:
             # Definitions first, for the informers; the rest when the webhooks can review it.

@@ -373,11 +373,20 @@ def disk_refuses(directory: Path) -> str:
         return error.strerror or str(error)
     if found.f_flag & os.ST_RDONLY:
         return "the disk is read-only"
-    if found.f_bavail * found.f_frsize < _MIN_FREE_BYTES:
-        return "the disk is full"
+    free, size = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+    if free < _MIN_FREE_BYTES:
+        return f"the disk is full ({_mount_point(directory)}: {free:,} bytes free of {size / 1e6:,.0f} MB)"
     if found.f_files and not found.f_favail:
-        return "the disk has no inode left"
+        return f"the disk has no inode left ({_mount_point(directory)}: {found.f_files:,} are in use)"
     return ""
+
+
+def _mount_point(directory: Path) -> Path:
+    """Return where the file system of a directory is mounted."""
+    path = directory.resolve()
+    while not path.is_mount():
+        path = path.parent
+    return path
 
 
 def _open_files(directory: Path) -> list[Path]:
