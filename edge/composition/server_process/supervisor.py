@@ -334,6 +334,8 @@ class ServerProcess:
         """The reason why agents are not served; empty if they are, or if the child starts for the first time."""
         if self._lacks and not self._serves:
             return f"agents are not served: {self._lacks}"
+        if self._has_lacked and not self._serves and not self._ends:
+            return "agents are not served yet: the gRPC server starts"
         return f"agents are not served: {self._ends[-1][1]}" if self._ends and not self._serves else ""
 
     @property

@@ -276,8 +276,9 @@ async def test_bad_certificate_starts_no_child_and_ends_no_start_until_it_is_rep
         assert made.started == []
         authority.sign("tls", name)
         assert made.process.reread()
+        assert made.process.problem == "agents are not served yet: the gRPC server starts"
         await made.serving_child()
-        assert made.process.problem == ""
+        await made.until("")
     finally:
         await made.process.stop()
     assert len(made.notices) == 4

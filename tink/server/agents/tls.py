@@ -279,4 +279,5 @@ def _hosts(certificate: x509.Certificate) -> frozenset[str]:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or ["unreadable"])[0][:100]
+    text = (str(error).splitlines() or ["unreadable"])[0]
+    return text.partition(". See http")[0][:100]  # the rest is a link to the documentation of cryptography
