@@ -181,9 +181,11 @@ def nearest_of(ip: str, places: Iterable[tuple[str, Iterable[IPv4Network]]]) -> 
 
 
 def boot_binaries(settings: StackSettings) -> BootBinaries:
-    """The boot programs. Raises BinariesError."""
+    """Return the boot programs; a directory without any is read again on request. Raises BinariesError."""
     edge = settings.edge
-    return BootBinaries(edge.ipxe_dir, edge.shim_dir, edge.boot_path, dict(edge.boot_files))
+    binaries = BootBinaries(edge.ipxe_dir, edge.shim_dir, edge.boot_path, dict(edge.boot_files), waits=True)
+    rereading.register(binaries)
+    return binaries
 
 
 def metadata_settings(settings: StackSettings, read_secret: ReadSecret) -> MetadataSettings:

@@ -168,7 +168,7 @@ class Stack:
         if self._not_ready == _STARTING and denied:
             return f"{_STARTING}: {denied}"
         reasons = [self._not_ready, self._networks.not_ready() if self._networks is not None else "", denied]
-        reasons += [self._serving.workers_problem] if self._serving is not None else []
+        reasons += [self._serving.workers_problem, self._serving.binaries_problem] if self._serving is not None else []
         reasons += [self._server_process.problem] if self._server_process is not None else []
         if services & _WRITERS and not services & EDGE:
             reasons += [self._contact.problem, self._contact.not_listed]

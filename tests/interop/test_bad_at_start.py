@@ -6,6 +6,8 @@ The rest serves machines, and the part that needs the file begins when it is goo
 from __future__ import annotations
 
 import ipaddress
+import json
+import shutil
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -14,8 +16,8 @@ import pytest
 from cryptography import x509
 
 from tests.interop.authority import Authority
-from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Process
-from tests.interop.test_capabilities import HARDWARE, Rack, serves
+from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Kubectl, Process
+from tests.interop.test_capabilities import HARDWARE, IN_MACHINE, Rack, serves
 from tests.waiting import wait_until
 
 
@@ -79,7 +81,25 @@ def test_machines_are_served_while_keys_users_manifests_and_authorities_are_bad(
     Authority(tmp_path).file.rename(ca)
     wait_until(lambda: "the authorities of the gRPC server and of registries are read again" in process.err)
     manifests.mkdir()
-    (manifests / "machine.yaml").write_text(HARDWARE.replace("machine", "later"))
+    osie = {"kernelUrl": f"http://{ADDRESS}/kernel", "initrdUrl": f"http://{ADDRESS}/initrd"}
+    made = {"apiVersion": "tinkerbell.org/v1alpha2", "kind": "OSIE", "metadata": {"name": "later"}, "spec": osie}
+    (manifests / "later.json").write_text(json.dumps(made))
     wait_until(lambda: f"{manifests}: nothing is refused any more" in process.err, lambda: process.err)
     assert "Traceback" not in process.err
+    assert process.terminate() == 0
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_machines_get_boot_programs_when_the_directory_has_them(rack: Rack, tmp_path: Path, workers: int) -> None:
+    programs, data = tmp_path / "ipxe", tmp_path / "data"
+    process = up(rack, data, "--ipxe-dir", programs, "--workers", str(workers))
+    Kubectl(rack, data / "kubeconfig").apply(HARDWARE)
+    assert f"iPXE binaries: {programs}: No such file or directory" in readiness(rack)
+    wait_until(lambda: rack.lease().popen.returncode == 0, lambda: process.err)
+    rack.address(IN_MACHINE, "172.31.77.50/24")
+    ask = ["curl", "-sSf", "-o", "/dev/null", f"tftp://{ADDRESS}/undionly.kpxe"]
+    assert rack.run(IN_MACHINE, *ask).popen.returncode != 0
+    shutil.copytree("/usr/lib/ipxe", programs)
+    wait_until(lambda: readiness(rack).startswith("ok"), lambda: process.err)
+    wait_until(lambda: rack.run(IN_MACHINE, *ask).popen.returncode == 0, lambda: process.err)
     assert process.terminate() == 0
