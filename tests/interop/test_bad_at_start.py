@@ -74,7 +74,7 @@ def test_machines_are_served_while_keys_users_manifests_and_authorities_are_bad(
         f"agent token key {data}/agent-token.key: a key has less than 32 characters",
         f"admin token {data}/admin-token: a key has less than 32 characters",
         f"{data}/users.json: does not end with its line",
-        f"{manifests} is not there",
+        f"there is no directory {manifests}",
         f"there is no file {ca}",
     ):
         assert said in process.err

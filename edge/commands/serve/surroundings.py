@@ -88,9 +88,9 @@ def _files(services: Services, options: Options) -> Iterator[Finding]:
             user = data_directory.user_name(os.geteuid())
             yield wrong(f"{file} can't be read: {error.strerror}", f"let {user} read it, or name another")
     if (manifests := options.get("manifests")) is not None and not os.access(manifests, os.R_OK, effective_ids=True):
-        reason = "can't be read" if os.path.lexists(manifests) else "is not there"
-        remedy = "what it has is applied when it is there: mount or make it, or name another"
-        yield Finding(("manifests",), f"{manifests} {reason}", remedy, is_error=False)
+        seen = f"{manifests} can't be read" if os.path.lexists(manifests) else f"there is no directory {manifests}"
+        remedy = "make or mount it, or name another: what it has is applied as soon as it can be read"
+        yield Finding(("manifests",), seen, remedy, is_error=False)
 
 
 _CERTIFICATES: Final = ("grpc-tls-cert", "grpc-tls-ca", "grpc-client-ca")

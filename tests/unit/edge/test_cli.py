@@ -33,6 +33,7 @@ from edge.machines import DhcpMode, NetbootWhen
 from ipxe.scripts import BootSettings
 from tink.api.v1alpha2 import Raw
 from tink.apiserver import USERS_FILE, ApiServer, credentials, read_users
+from tink.files import private_files
 from tink.files.key_file import KeyFileError
 from tink.server import AgentAuth, ServerSettings
 
@@ -449,6 +450,18 @@ def test_who_may_not_look_into_the_data_directory_is_told_who_may(not_ours: Path
     assert result.exit_code == 2
     assert f"'{not_ours}' is for user " in result.output
     assert "alone: run this as root (sudo), or as that user" in result.output
+
+
+def test_backup_into_a_missing_directory_names_it_with_the_command(tmp_path: Path) -> None:
+    result = run("backup", tmp_path / "none" / "site.tgz", "--data-dir", tmp_path)
+    assert result.exit_code == 1
+    assert f"there is no directory {tmp_path}/none; make it ('install -d -m 700 {tmp_path}/none')" in result.output
+
+
+def test_file_for_a_missing_directory_is_refused_with_the_name_of_the_directory(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught, private_files.stream(tmp_path / "none" / "file"):
+        pass
+    assert caught.value.filename == f"{tmp_path}/none"
 
 
 @pytest.mark.parametrize("name", ["watch", "page", "doctor", "metadata-url"])
