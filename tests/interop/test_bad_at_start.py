@@ -47,7 +47,7 @@ def test_machines_are_served_while_the_certificate_for_agents_is_bad_and_agents_
     name, authority = x509.IPAddress(ipaddress.ip_address(ADDRESS)), Authority(tmp_path)
     chain, key = authority.sign("tls", name, timedelta(days=-3))
     process = up(rack, tmp_path / "data", "--grpc-tls-cert", chain, "--grpc-tls-key", key)
-    assert f"agents are not served: --grpc-tls-cert {chain}: ended on " in readiness(rack)
+    wait_until(lambda: f"agents are not served: --grpc-tls-cert {chain}: ended on " in readiness(rack))
     serves(rack, tmp_path / "data")
     assert not agents_port_is_open(rack)
     doctor = rack.run(IN_EDGE, *TINKEDGE, "doctor", "--interface", "cap0", "--no-lab", "--data-dir", tmp_path / "data")
@@ -94,7 +94,7 @@ def test_machines_get_boot_programs_when_the_directory_has_them(rack: Rack, tmp_
     programs, data = tmp_path / "ipxe", tmp_path / "data"
     process = up(rack, data, "--ipxe-dir", programs, "--workers", str(workers))
     Kubectl(rack, data / "kubeconfig").apply(HARDWARE)
-    assert f"iPXE binaries: {programs}: No such file or directory" in readiness(rack)
+    wait_until(lambda: f"iPXE binaries: {programs}: No such file or directory" in readiness(rack), lambda: process.err)
     wait_until(lambda: rack.lease().popen.returncode == 0, lambda: process.err)
     rack.address(IN_MACHINE, "172.31.77.50/24")
     ask = ["curl", "-sSf", "-o", "/dev/null", f"tftp://{ADDRESS}/undionly.kpxe"]

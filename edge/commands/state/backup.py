@@ -61,7 +61,8 @@ def backup(
 
     It has the objects of the embedded API as of one moment, with keys, tokens and certificates: whoever has the file
     may do everything. FILE is for its owner alone (0600), and whole or not there; in a directory, it is named by the
-    time. As root, it reads the data directory as the user that it belongs to. What tinkedge does not know in the directory is left out, and named. `tinkedge restore` takes it back.
+    time. As root, it reads the data directory as the user that it belongs to. What tinkedge does not know in the
+    directory is left out, and named. `tinkedge restore` takes it back.
     """
     # Only for who makes a backup: the API server is a tenth of a second of imports.
     from tink.apiserver import ApiServerError
