@@ -263,7 +263,7 @@ class BootBinaries:
         self._usual_path = usual_path
         self._wanted = dict(named or {})
         self._files: dict[str, BootBinary] = {}
-        self._named: dict[tuple[int, ...], str] = {}
+        self._named: dict[tuple[str, ...], str] = {}
         self.problem = ""
         """The reason why there are no boot programs yet; empty if there are."""
         try:

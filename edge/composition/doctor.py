@@ -47,7 +47,14 @@ from tink.files.data_directory import (
     service_user,
     user_name,
 )
+from tink.files.key_file import KeyFile, KeyFileError
 
+_KEY_FILES = {
+    "metadata-token.key": "metadata token key",
+    "agent-token.key": "agent token key",
+    "admin-token": "admin token",
+    "checkpoint.key": "checkpoint key",
+}
 _CAPABILITIES = {"CAP_NET_BIND_SERVICE": 10, "CAP_NET_ADMIN": 12, "CAP_NET_RAW": 13, "CAP_SYS_ADMIN": 21}
 
 # Program -> the Debian package that has it. deploy/setup.sh installs the same packages.
@@ -207,6 +214,7 @@ def data_directory(directory: Path) -> Iterator[Finding]:
     if not found:
         yield _whose(name, directory, owner)
         yield from _out_of_reach(name, directory)
+        yield from _garbled_keys(directory)
     refuses = disk_refuses(directory)
     free = shutil.disk_usage(directory).free // 10**6
     remedy = "until that is mended, what is stored is served, and nothing can be changed"
@@ -231,6 +239,19 @@ def _out_of_reach(name: str, directory: Path) -> Iterator[Finding]:
             yield Finding(name, ok=False, seen=problem.seen, remedy=problem.remedy)
     except (OSError, DataDirectoryError) as error:
         yield note(name, f"not examined as the service's user: {error}")
+
+
+def _garbled_keys(directory: Path) -> Iterator[Finding]:
+    """Yield the key files that can't be used. A service that runs does without them, as its log says."""
+    for file, what in _KEY_FILES.items():
+        path = directory / file
+        if not os.path.lexists(path):
+            continue  # the next start makes it
+        try:
+            KeyFile(path, what)
+        except KeyFileError as error:
+            remedy = "put it back from a backup, or remove it: the next start makes another one"
+            yield Finding(f"{what} {path}", ok=False, seen=str(error).partition(": ")[2], remedy=remedy)
 
 
 def probe(

@@ -255,6 +255,16 @@ def test_doctor_reports_faults_and_is_content_after_the_remedy(place: Path) -> N
     assert not next(doctor.data_directory(place / "letters" / "below")).ok
 
 
+def test_doctor_names_a_key_that_can_not_be_used(place: Path) -> None:
+    place.chmod(0o700)
+    put(place, "metadata-token.key", "admin-token", permissions=0o600)
+    (place / "admin-token").write_text("a" * 64 + "\n")
+    (bad,) = [finding for finding in doctor.data_directory(place) if not finding.ok]
+    assert bad.name == f"metadata token key {place}/metadata-token.key"
+    assert bad.seen == "a key has less than 32 characters"
+    assert "put it back from a backup, or remove it" in bad.remedy
+
+
 def test_file_is_closed_from_its_first_moment_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
