@@ -68,6 +68,10 @@ class BinariesError(Exception):
     """The directory of iPXE binaries can't be used."""
 
 
+class NoBinariesError(BinariesError):
+    """The directory of iPXE binaries is missing, can't be read or has no boot file: it may have them later."""
+
+
 class NoBinaryError(LookupError):
     """No file for the architecture that the machine named."""
 
@@ -242,11 +246,14 @@ class BootBinaries:
         shims: Path | None = None,
         usual_path: BootPath = BootPath.IPXE,
         named: Mapping[str, str] | None = None,
+        *,
+        waits: bool = False,
     ) -> None:
         """Read every boot file of `directory`, and the shims and GRUBs of `shims` (None: of this host's packages).
 
         `usual_path` is that of machines whose Hardware names none. `named` are files of `directory` that come before
-        all others, by the kind of machine that gets them (KINDS).
+        all others, by the kind of machine that gets them (KINDS). With `waits`, a directory without boot files is
+        logged, and `reread` reads it again.
 
         Raises:
             BinariesError: a directory or a file in it can't be read, or `directory` holds no boot file.
@@ -254,7 +261,53 @@ class BootBinaries:
         self.directory = directory
         self._shims = shims
         self._usual_path = usual_path
+        self._wanted = dict(named or {})
         self._files: dict[str, BootBinary] = {}
+        self._named: dict[tuple[str, ...], str] = {}
+        self.problem = ""
+        """The reason why there are no boot programs yet; empty if there are."""
+        try:
+            self._load()
+        except NoBinariesError as error:
+            if not waits:
+                raise
+            self.problem = str(error)
+            log.error("no machine gets a boot program until then, and it is read again: %s", error)
+
+    def reread(self) -> bool:
+        """Read the directory again if it had no boot files. Return False if it still has none; the log says why."""
+        if not self.problem:
+            return True
+        try:
+            self._load()
+        except BinariesError as error:
+            if str(error) != self.problem:
+                log.error("%s", error)
+            self.problem = str(error)
+            return False
+        self.problem = ""
+        log.info("iPXE binaries: %s has boot files now", self.directory)
+        return True
+
+    def _load(self) -> None:
+        """Raises BinariesError; then there are no files."""
+        try:
+            self._read_directory()
+            self._named = {KINDS[kind]: name for kind, name in self._wanted.items()}
+            for name in self._named.values():
+                if name not in self._files:
+                    raise BinariesError(
+                        f"--boot-file: {self.directory} has no boot file {name}, or not what it starts next"
+                    )
+            self._read_shims(self._shims)
+        except BinariesError:
+            self._files = {}
+            raise
+
+    def _read_directory(self) -> None:
+        """Raises NoBinariesError."""
+        directory = self.directory
+        remedy = "install the package ipxe, or name another directory with --ipxe-dir"
         try:
             for path in sorted(directory.iterdir()):
                 if _RELEASE_DIRECTORY.fullmatch(path.name) and path.is_dir():
@@ -263,23 +316,13 @@ class BootBinaries:
                 else:
                     self._read(path, path.name)
         except OSError as error:
-            raise BinariesError(
-                f"iPXE binaries: {error.filename or directory}: {error.strerror}; "
-                "install the package ipxe, or name another directory with --ipxe-dir"
+            raise NoBinariesError(
+                f"iPXE binaries: {error.filename or directory}: {error.strerror}; {remedy}"
             ) from error
         if not self._files:
             suffixes = ", ".join(sorted(BOOT_FILE_SUFFIXES))
-            raise BinariesError(
-                f"iPXE binaries: {directory} has no boot file ({suffixes}); "
-                "install the package ipxe, or name another directory with --ipxe-dir"
-            )
-
+            raise NoBinariesError(f"iPXE binaries: {directory} has no boot file ({suffixes}); {remedy}")
         self._files = {name: file for name, file in self._files.items() if self._is_complete(name)}
-        self._named = {KINDS[kind]: name for kind, name in (named or {}).items()}
-        for name in self._named.values():
-            if name not in self._files:
-                raise BinariesError(f"--boot-file: {directory} has no boot file {name}, or not what it starts next")
-        self._read_shims(shims)
 
     def _read_shims(self, directory: Path | None) -> None:
         """Raises BinariesError."""

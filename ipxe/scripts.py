@@ -216,6 +216,10 @@ class Scripts:
         )
         self.environment = environment
 
+    def trust(self, tls_ca: bytes, registry_authorities: bytes) -> None:
+        """Replace what agents are to trust (BootSettings) in the scripts that are rendered from now on."""
+        self._settings = replace(self._settings, tls_ca=tls_ca, registry_authorities=registry_authorities)
+
     def compile(self, mac: str, hardware: Hardware, origin: Origin, osie_parameters: str = "") -> Script:
         """The script for the interface `mac` of `hardware`; `osie_parameters` are the words of its OSIE's annotation.
 

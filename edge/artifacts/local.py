@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from edge.artifacts.artifact import Artifact, Source
 from edge.artifacts.errors import BadUrlError, NotFoundError, StorageError
+from tink.files.data_directory import first_unreadable, give, user_name
 
 
 def open_file(url: str, root: Path | None) -> Artifact:
@@ -22,6 +23,8 @@ def open_file(url: str, root: Path | None) -> Artifact:
         fd = _open_below(url, os.path.realpath(unquote(parts.path)), root)
     except FileNotFoundError as error:
         raise NotFoundError(url, "no such file on the edge's machine") from error
+    except PermissionError as error:
+        raise StorageError(url, _refused(unquote(parts.path), root)) from error
     except (OSError, ValueError) as error:
         raise StorageError(url, f"can't be opened: {getattr(error, 'strerror', None) or error}") from error
     status = os.fstat(fd)
@@ -29,6 +32,13 @@ def open_file(url: str, root: Path | None) -> Artifact:
         os.close(fd)
         raise BadUrlError(url, "an empty file")
     return Artifact(url, fd, status.st_size, f"{status.st_mtime_ns:x}-{status.st_size:x}", Source.FILE, None)
+
+
+def _refused(path: str, root: Path) -> str:
+    """Say which directory or file this process can't read, and the command that lets it."""
+    user = os.geteuid()
+    shut = first_unreadable(Path(os.path.realpath(path)), Path(os.path.realpath(root))) or root
+    return f"{user_name(user)} can't read {shut}: as root: '{give(root, user)}'"
 
 
 def _open_below(url: str, path: str, root: Path) -> int:

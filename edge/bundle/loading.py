@@ -59,7 +59,7 @@ def load(reader: Reader, directory: Path, progress: Progress, *, allow_older: bo
     `allow_older` accepts a bundle that is older than the one loaded last. A process of root acts as the owner of the
     directory, because the owner could have put links there.
     """
-    with data_directory.as_owner(directory):
+    with data_directory.as_owner(directory, make=True):
         data_directory.claim(directory)
         _check_age(reader.manifest, directory, allow_older=allow_older)
         _room(reader.manifest, directory)

@@ -87,5 +87,10 @@ class MediumTokens(_UrlTokens):
 
 
 def token_keys(data_dir: Path, key: Path | None, *, create: bool) -> KeyFile:
-    """The keys in `key`, or in the data directory; only there one is made (if `create`). Raises KeyFileError."""
-    return KeyFile(key or data_dir / KEY_FILE, "metadata token key", create=create and key is None)
+    """The keys in `key`, or in the data directory; only there one is made (if `create`). Raises KeyFileError.
+
+    With `create`, a file of the data directory that can't be used is logged and waited for.
+    """
+    own = create and key is None
+    without = "tokens in URLs of metadata are not accepted, and other edges do not trust this one" if own else ""
+    return KeyFile(key or data_dir / KEY_FILE, "metadata token key", create=own, without=without)

@@ -190,11 +190,17 @@ class DataDirectory(FilePath):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Raises BadParameter, with whom to be instead."""
+        from tink.files.data_directory import DataDirectoryError, as_owner  # options load no other part of tink
+
         path: Any = super().convert(value, param, ctx)
         try:
-            next(path.iterdir(), None)
+            if path.is_dir():  # else there is none to look into yet
+                with as_owner(path):
+                    next(path.iterdir(), None)
+        except DataDirectoryError as error:
+            self.fail(str(error), param, ctx)
         except PermissionError:
-            self.fail(f"'{path}' is for {_owner(path)} alone: run this as root (sudo), or as that user", param, ctx)
+            self.fail(f"'{path}' is for {_owner(path)} alone: {_instead(path)}", param, ctx)
         except OSError:
             pass  # not there yet, or what the command itself says more about
         return path
@@ -205,6 +211,16 @@ def _owner(path: Path) -> str:
         return f"user {path.owner()}"
     except (KeyError, OSError):
         return "its owner"
+
+
+def _instead(path: Path) -> str:
+    """What to do about a directory that this user may not look into."""
+    from tink.files.data_directory import give, service_user
+
+    service = service_user()
+    if service is not None and os.geteuid() == service.user:  # as root it would work, and never for the service
+        return f"as root: '{give(path, service.user)}'"
+    return "run this as root (sudo), or as that user"
 
 
 def data_dir(what: str) -> Callable[[Command], Command]:

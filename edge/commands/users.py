@@ -241,12 +241,16 @@ def role_(name: str, role: str, namespaces: tuple[str, ...], data_dir: Path) -> 
 
 @contextmanager
 def _said(data_dir: Path) -> Iterator[None]:
-    """What is wrong with a user, the file or the directory, as a message."""
+    """Act as the owner of the data directory; what is wrong with a user, the file or the directory is a message."""
     from tink.apiserver import UserError, UserFileError
+    from tink.files.data_directory import DataDirectoryError, as_owner
 
     try:
-        yield
-    except (UserError, UserFileError) as error:
+        if not data_dir.is_dir():  # nor is it made here
+            _must_have_an_api(data_dir)
+        with as_owner(data_dir):
+            yield
+    except (UserError, UserFileError, DataDirectoryError) as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:
         raise click.ClickException(f"{error.filename or data_dir}: {error.strerror or error}") from error

@@ -27,7 +27,8 @@ def token_file(data_dir: Path, file: Path | None) -> Path:
 
 def accepted(data_dir: Path, file: Path | None) -> KeyFile:
     """The tokens that are accepted, one a line; one is made in the data directory if there is none. KeyFileError."""
-    return KeyFile(token_file(data_dir, file), "admin token", create=file is None)
+    without = "operators' HTTP lets nobody in, and 'tinkedge watch' shows nothing" if file is None else ""
+    return KeyFile(token_file(data_dir, file), "admin token", create=file is None, without=without)
 
 
 def read(file: Path) -> str:

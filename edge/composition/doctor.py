@@ -32,12 +32,29 @@ from edge.composition.checks import (
     check_space,
     note,
     probe_link_metadata,
+    warning,
 )
 from edge.composition.host import HostError, Network, default_interface, interface_address
 from edge.neighbour.well_known import METADATA_PORT
 from ipxe.medium import ALL_BOOTS, MediumError, make_medium
-from tink.files.data_directory import disk_refuses, problems, user_name
+from tink.files.data_directory import (
+    PACKAGED,
+    DataDirectoryError,
+    disk_refuses,
+    give,
+    out_of_reach,
+    problems,
+    service_user,
+    user_name,
+)
+from tink.files.key_file import KeyFile, KeyFileError
 
+_KEY_FILES = {
+    "metadata-token.key": "metadata token key",
+    "agent-token.key": "agent token key",
+    "admin-token": "admin token",
+    "checkpoint.key": "checkpoint key",
+}
 _CAPABILITIES = {"CAP_NET_BIND_SERVICE": 10, "CAP_NET_ADMIN": 12, "CAP_NET_RAW": 13, "CAP_SYS_ADMIN": 21}
 
 # Program -> the Debian package that has it. deploy/setup.sh installs the same packages.
@@ -195,13 +212,46 @@ def data_directory(directory: Path) -> Iterator[Finding]:
     for problem in found:
         yield Finding(name, ok=False, seen=problem.seen, remedy=problem.remedy)
     if not found:
-        yield Finding(name, ok=True, seen=f"for {user_name(owner)} alone")
+        yield _whose(name, directory, owner)
+        yield from _out_of_reach(name, directory)
+        yield from _garbled_keys(directory)
     refuses = disk_refuses(directory)
     free = shutil.disk_usage(directory).free // 10**6
     remedy = "until that is mended, what is stored is served, and nothing can be changed"
     yield Finding("data directory's disk", not refuses, refuses or f"{free} MB free", remedy)
     if not refuses:
         yield from check_space(directory)
+
+
+def _whose(name: str, directory: Path, owner: int) -> Finding:
+    """Say whom it belongs to. Warn if that is root where the service of the package has a user of its own."""
+    service = service_user()
+    if service is not None and not owner and directory.absolute() == PACKAGED:
+        remedy = f"for the service, as root: '{give(directory, service.user)}'"
+        return warning(name, f"belongs to root, and the service runs as {service}", remedy)
+    return Finding(name, ok=True, seen=f"for {user_name(owner)} alone")
+
+
+def _out_of_reach(name: str, directory: Path) -> Iterator[Finding]:
+    """Yield what the owner can't read in the folders that operators fill."""
+    try:
+        for problem in out_of_reach(directory):
+            yield Finding(name, ok=False, seen=problem.seen, remedy=problem.remedy)
+    except (OSError, DataDirectoryError) as error:
+        yield note(name, f"not examined as the service's user: {error}")
+
+
+def _garbled_keys(directory: Path) -> Iterator[Finding]:
+    """Yield the key files that can't be used. A service that runs does without them, as its log says."""
+    for file, what in _KEY_FILES.items():
+        path = directory / file
+        if not os.path.lexists(path):
+            continue  # the next start makes it
+        try:
+            KeyFile(path, what)
+        except KeyFileError as error:
+            remedy = "put it back from a backup, or remove it: the next start makes another one"
+            yield Finding(f"{what} {path}", ok=False, seen=str(error).partition(": ")[2], remedy=remedy)
 
 
 def probe(

@@ -8,13 +8,17 @@ to know, and its sockets, from the main process.
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
+import os
 import socket
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
+from functools import partial
 from ipaddress import IPv4Address, IPv4Network
-from pathlib import Path
+from typing import Final
 
 from edge.callers import Callers, MetadataTokens, TrustedNetworks, token_keys
 from edge.composition.settings import StackSettings, Syslog
@@ -26,10 +30,14 @@ from edge.peers import Peers
 from edge.tftp import BootFiles, TftpServer
 from ipxe.binaries import BootBinaries
 from ipxe.scripts import BootSettings, LogsTo, Origin, Scripts
+from tink.files import rereading
 from tink.limits.newest import Newest
 from tink.limits.once_per import OncePer
 from tink.server import TlsError, TokenKeys, authority_of
 
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS: Final = 5.0
 Others = Callable[[str, str], tuple[Origin, ...]]
 """`others(address, mac)`: where a machine that has reached this edge at `address` can go on with another one."""
 
@@ -65,9 +73,9 @@ class MachineServices:
     ) -> None:
         """`metadata` None: nothing is served over HTTP. `ready()`: why machines can't be served, `nearest(ip)` the
         address of ours in the network of a machine's one; either empty: none. `memory`: see MachineApp;
-        `take`: see MachineScripts.
+        `take`: see MachineScripts. Belongs to the running event loop.
 
-        Raises TlsError, KeyFileError.
+        Raises KeyFileError.
         """
         self._settings = settings
         self._inventory = inventory
@@ -75,7 +83,9 @@ class MachineServices:
         self._policy = policy
         self._binaries = binaries
         self._record = record
-        boot = _boot_settings(settings, metadata)
+        self._authorities = Authorities(settings, self._trust)
+        exit_stack.callback(self._authorities.close)
+        boot = boot_settings(settings, metadata, self._authorities)
         edge = settings.edge
         self.scripts = MachineScripts(inventory, policy, osie, Scripts(boot), record, edge.default_osie, others, take)
         self._osie_files = OsieFiles(osie, artifacts) if artifacts is not None else None
@@ -103,6 +113,13 @@ class MachineServices:
                 memory=memory,
             )
             exit_stack.callback(self.app.close)
+
+    def _trust(self) -> None:
+        """Give machines what the files of the authorities have now."""
+        now = self._authorities.tls_ca, self._authorities.registries
+        self.scripts.trust(*now)
+        if self.app is not None:
+            self.app.trust(*now)
 
     def subscribe(self) -> None:
         """Hear of changes, before there are any."""
@@ -164,9 +181,11 @@ def nearest_of(ip: str, places: Iterable[tuple[str, Iterable[IPv4Network]]]) -> 
 
 
 def boot_binaries(settings: StackSettings) -> BootBinaries:
-    """The boot programs. Raises BinariesError."""
+    """Return the boot programs; a directory without any is read again on request. Raises BinariesError."""
     edge = settings.edge
-    return BootBinaries(edge.ipxe_dir, edge.shim_dir, edge.boot_path, dict(edge.boot_files))
+    binaries = BootBinaries(edge.ipxe_dir, edge.shim_dir, edge.boot_path, dict(edge.boot_files), waits=True)
+    rereading.register(binaries)
+    return binaries
 
 
 def metadata_settings(settings: StackSettings, read_secret: ReadSecret) -> MetadataSettings:
@@ -181,40 +200,105 @@ def metadata_settings(settings: StackSettings, read_secret: ReadSecret) -> Metad
     )
 
 
-def _registry_authorities(files: Iterable[tuple[str, Path]]) -> bytes:
-    """The document by which agents trust registries: certificates (PEM) by host[:port]. Raises TlsError.
+class Authorities:
+    """The certificates by which agents trust the gRPC server and registries, from files.
 
-    Edges with the same files make the same bytes, so that an agent may have it from any of them.
+    A file that can't be used is logged, and what was good stays. Without that, machines boot, and their agents don't
+    connect, or don't pull images. It is read again every RETRY_SECONDS until it is good; all files are read again when
+    the process is asked to (`tink.files.rereading`). Belongs to the running event loop until `close`.
     """
-    found: dict[str, str] = {}
-    for host, file in files:
-        pem = authority_of(None, file, f"--registry-ca {host}={file}")
-        found[host] = found.get(host, "") + pem.decode()
-    document = json.dumps(found, sort_keys=True).encode() if found else b""
-    if len(document) > _REGISTRIES_LIMIT_BYTES:
-        raise TlsError(
-            f"--registry-ca: all files have more than {_REGISTRIES_LIMIT_BYTES} bytes; name fewer authorities"
-        )
-    return document
+
+    def __init__(self, settings: StackSettings, changed: Callable[[], None]) -> None:
+        """`changed` is called when what the files have is something else than before."""
+        server = settings.server
+        self.is_encrypted = server.tls is not None or server.tls_ca is not None
+        """Whether the gRPC server is reached by TLS."""
+        self._server = server
+        self._files = settings.edge.registry_cas
+        self._changed = changed
+        self._good: dict[str, bytes] = {}
+        self._retry: asyncio.TimerHandle | None = None
+        self._reported: tuple[str, ...] = ()
+        self.tls_ca = b""
+        """The authority of the gRPC server (PEM); empty: there is none, or it can't be used."""
+        self.registries = b""
+        """The document by which agents trust registries: certificates (PEM) by host[:port]; empty: there is none."""
+        self._read()
+        rereading.register(self)
+
+    def close(self) -> None:
+        """Read no more."""
+        if self._retry is not None:
+            self._retry.cancel()
+
+    def reread(self) -> bool:
+        """Read the files now. Return False if one can't be used; the log says why."""
+        self._reported = ()
+        return self._read_again()
+
+    def _read_again(self) -> bool:
+        before = self.tls_ca, self.registries
+        is_good = self._read()
+        if (self.tls_ca, self.registries) != before:
+            log.info("the authorities of the gRPC server and of registries are read again: machines that boot get them")
+            self._changed()
+        return is_good
+
+    def _read(self) -> bool:
+        """Read all files. Return whether all are good."""
+        errors: list[str] = []
+        self.tls_ca = self._used(errors, "", lambda: authority_of(self._server.tls, self._server.tls_ca))
+        self.registries = self._used(errors, "registries", lambda: self._document(errors))
+        if tuple(errors) != self._reported:
+            # The supervisor of the gRPC server reports the server's own certificate.
+            for error in (each for each in errors if not each.startswith("--grpc-tls-cert ")):
+                log.error("%s; machines boot without it: put a good one there, it is read again", error)
+        self._reported = tuple(errors)
+        self.close()
+        self._retry = asyncio.get_running_loop().call_later(RETRY_SECONDS, self._read_again) if errors else None
+        return not errors
+
+    def _used(self, errors: list[str], name: str, make: Callable[[], bytes]) -> bytes:
+        """Return what `make` reads, or what it has read before if that can't be used now."""
+        try:
+            self._good[name] = make()
+        except TlsError as error:
+            errors.append(str(error))
+        return self._good.get(name, b"")
+
+    def _document(self, errors: list[str]) -> bytes:
+        """Raises TlsError. Edges with the same files make the same bytes: an agent may have them from any of them."""
+        found: dict[str, str] = {}
+        for host, file in self._files:
+            flag = f"--registry-ca {host}={file}"
+            pem = self._used(errors, flag, partial(authority_of, None, file, flag))
+            if pem:
+                found[host] = found.get(host, "") + pem.decode()
+        document = json.dumps(found, sort_keys=True).encode() if found else b""
+        if len(document) > _REGISTRIES_LIMIT_BYTES:
+            raise TlsError(
+                f"--registry-ca: all files have more than {_REGISTRIES_LIMIT_BYTES} bytes; name fewer authorities"
+            )
+        return document
 
 
-def _boot_settings(settings: StackSettings, metadata: MetadataSettings | None) -> BootSettings:
-    """What all machines are told. Raises TlsError, KeyFileError."""
+def boot_settings(settings: StackSettings, metadata: MetadataSettings | None, authorities: Authorities) -> BootSettings:
+    """Return what all machines are told. Raises KeyFileError."""
     edge, server = settings.edge, settings.server
     tokens = MetadataTokens(metadata.keys, metadata.token_lifetime) if metadata is not None else None
-    authority = authority_of(server.tls, server.tls_ca)
     keys = TokenKeys(server.tokens) if server.tokens is not None else None
     return BootSettings(
         http_port=edge.http_port,
         grpc_port=settings.grpc_port,
         grpc_authority=edge.grpc_authority,
-        tinkerbell_tls=bool(authority),
-        tls_ca=authority,
-        registry_authorities=_registry_authorities(edge.registry_cas),
+        tinkerbell_tls=authorities.is_encrypted,
+        tls_ca=authorities.tls_ca,
+        registry_authorities=authorities.registries,
         token=(lambda mac: keys.mint(mac, time.time())) if keys is not None else None,
         metadata_token=tokens.mint if tokens is not None and edge.metadata_tokens else None,
         insecure_registries=edge.insecure_registries,
-        own_registry=(settings.data_dir / "images/index.json").exists() or bool(edge.upstream_edge),
+        # access(2): a folder that this user can't read is no error here, but a line in the log of the start.
+        own_registry=os.access(settings.data_dir / "images/index.json", os.F_OK) or bool(edge.upstream_edge),
         kernel_parameters=edge.kernel_parameters,
         logs=_LOGS[edge.syslog],
     )

@@ -42,6 +42,8 @@ YOUNG_SECONDS: Final = 10.0
 """A file that was written less than this ago may not be whole yet."""
 LONGEST_PAUSE_SECONDS: Final = 300.0
 _UNANSWERED: Final = 3
+_OWN: Final = Path("tinkedge")
+"""The name of the program's own definitions in messages."""
 _MOST_LINES: Final = 20
 
 
@@ -84,6 +86,9 @@ class ManifestApplier:
         self._clock = clock
         self._files: dict[Path, _File] = {}
         self._fault = ""
+        self._own: list[Raw] = []
+        """Definitions of this release that the disk has refused."""
+        self._own_problems: list[str] = []
         self._logged: frozenset[str] = frozenset()
         self._asked = asyncio.Event()
         rereading.register(self)
@@ -91,7 +96,8 @@ class ManifestApplier:
     @property
     def problems(self) -> list[str]:
         """Return a line for each object or file that is not applied, with the reason."""
-        return [*filter(None, [self._fault]), *(each for file in self._files.values() for each in file.problems)]
+        faults = [*filter(None, [self._fault]), *self._own_problems]
+        return [*faults, *(each for file in self._files.values() for each in file.problems)]
 
     @property
     def note(self) -> str:
@@ -118,14 +124,39 @@ class ManifestApplier:
         return True
 
     async def apply_own(self, definitions: list[Raw]) -> None:
-        """Apply the program's own `definitions`. Raises ManifestError, except for a disk that can't be written to."""
+        """Apply the program's own `definitions`. Those that the disk refuses wait (`waits`). Raises ManifestError."""
+        self._own = []
         for each in definitions:
             try:
-                await apply(self._client, [(Path("tinkedge"), each)])
+                await apply(self._client, [(_OWN, each)])
             except ManifestError as error:
                 if not self._refusal():
                     raise
-                log.error("not applied, and not tried again before the next start: %s", error)
+                self._own.append(each)
+                log.debug("not applied: %s", error)
+        if self._own:  # the store has logged why
+            log.info("%d definitions of this release are applied when the state can be written", len(self._own))
+
+    async def apply_own_later(self) -> None:
+        """Apply the definitions that wait, as soon as the disk can be written; return when none is left."""
+        while self._own:
+            await asyncio.sleep(LOOK_SECONDS)
+            if self._refusal():
+                continue
+            waiting, self._own, self._own_problems = self._own, [], []
+            for each in waiting:
+                try:
+                    await apply(self._client, [(_OWN, each)])
+                except ManifestError as error:
+                    self._own.append(each)
+                    self._own_problems.append(str(error))
+            self._log()
+        log.info("the definitions of this release are applied")
+
+    @property
+    def waits(self) -> bool:
+        """Whether definitions of this release are not applied yet."""
+        return bool(self._own)
 
     async def apply_definitions(self) -> None:
         """Read the files, and apply the definitions of kinds in them."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from ipaddress import IPv6Address, ip_address
+from typing import Final
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
@@ -79,6 +80,7 @@ from tink.net.outbound import Reach
 
 log = logging.getLogger(__name__)
 
+_BINARIES_SECONDS: Final = 5.0
 _TICK_SECONDS = 1.0
 
 
@@ -217,6 +219,22 @@ class Serving:
         )
 
     @property
+    def binaries_problem(self) -> str:
+        """The reason why no machine gets a boot program; empty if they do."""
+        return self._binaries.problem
+
+    async def _wait_for_binaries(self) -> None:
+        """Read the boot programs again until there are some, then forget what was made without them."""
+        while self._binaries.problem:
+            await asyncio.sleep(_BINARIES_SECONDS)
+            self._binaries.reread()
+        self._boot_paths.programs_changed(has_grub=self._binaries.has_grub)
+        if self._pool is not None:
+            self._pool.reread()
+        for machine in self._inventory.machines():
+            self._boot_path_changed(machine.mac)
+
+    @property
     def workers_problem(self) -> str:
         """Why no machine is served over HTTP and TFTP; empty: they are."""
         return self._pool.problem if self._pool is not None else ""
@@ -346,6 +364,8 @@ class Serving:
         """What has to be done now and then, until it is cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._logs.run())
+            if self._binaries.problem:
+                tasks.create_task(self._wait_for_binaries())
             if self._pool is not None:
                 tasks.create_task(self._pool.run())
             if self._link_metadata is not None:

@@ -63,7 +63,7 @@ from tink.kube.runtime import Controller, LeaderElectionConfig, LeaderElector, p
 from tink.metrics.families import Scraped, gauge
 from tink.metrics.process import process_registry
 from tink.net.host_port import join_host_port
-from tink.server import AgentActivity, Certificates, WorkflowServer
+from tink.server import AgentActivity, WorkflowServer
 from tink.template_process import TemplateProcess
 from tink.workflow import ended, protection
 
@@ -169,7 +169,7 @@ class Stack:
         if self._not_ready == _STARTING and denied:
             return f"{_STARTING}: {denied}"
         reasons = [self._not_ready, self._networks.not_ready() if self._networks is not None else "", denied]
-        reasons += [self._serving.workers_problem] if self._serving is not None else []
+        reasons += [self._serving.workers_problem, self._serving.binaries_problem] if self._serving is not None else []
         reasons += [self._server_process.problem] if self._server_process is not None else []
         if services & _WRITERS and not services & EDGE:
             reasons += [self._contact.problem, self._contact.not_listed]
@@ -255,6 +255,8 @@ class Stack:
         )
         if Service.APISERVER in settings.services:
             await applier.apply_own([with_last_applied(each) for each in generate()])
+            if applier.waits:
+                self._spawn(applier.apply_own_later(), "definitions of this release", ends=True)
         self.metrics.register(Scraped(applier.metrics))
         if settings.manifests is not None:
             # Definitions first, for the informers; the rest when the webhooks can review it.
@@ -282,14 +284,9 @@ class Stack:
         return api.kubeconfig
 
     def _start_server_process(self, kubeconfig: Path | None) -> None:
-        """Start the gRPC server's process early: its start takes as long as that of all other services.
-
-        Raises TlsError.
-        """
+        """Start the gRPC server's process early: its start takes as long as that of all other services."""
         from edge.composition.server_process import ServerProcess  # the child imports Stack
 
-        if self._settings.server.tls is not None:
-            Certificates(self._settings.server.tls)  # Unusable settings are reported before machines are served.
         observe = AgentJourney(self.journey.record, self.inventory).observe
         process = self._server_process = ServerProcess(self._settings, kubeconfig, observe, self.journey.announce)
         self._exit.push_async_callback(process.stop)

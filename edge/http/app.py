@@ -214,6 +214,10 @@ class MachineApp:
         answer = await self._handlers[found.place](request, found, caller)
         return not_to_keep(answer) if of_metadata and isinstance(answer, web.Response) else answer
 
+    def trust(self, tls_ca: bytes, registry_authorities: bytes) -> None:
+        """Replace what agents are to trust: `agent_ca` and `registry_authorities` of the constructor."""
+        self._agent_ca, self._registry_authorities = tls_ca, registry_authorities
+
     def _ca(self) -> web.Response:
         """What an agent trusts the gRPC server by; no secret."""
         if not self._agent_ca:

@@ -44,6 +44,10 @@ class BootPaths:
         self._changed = changed
         self._found: Newest[str, BootPath] = Newest(MAX_KEPT)
 
+    def programs_changed(self, *, has_grub: bool) -> None:
+        """Take note of other boot programs. `has_grub`: a shim and its GRUB are among them."""
+        self._has_grub = has_grub
+
     def of(self, machine: Machine) -> BootPath | None:
         """The path of a machine; None: the usual one, with iPXE where that is to be found out."""
         path = machine.boot_path or self._usual

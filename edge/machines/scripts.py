@@ -214,6 +214,11 @@ class MachineScripts:
             f"'tinkedge watch {mac}' on the edge's host shows one to copy.",
         )
 
+    def trust(self, tls_ca: bytes, registry_authorities: bytes) -> None:
+        """Replace what agents are to trust in the scripts that are sent from now on."""
+        self._scripts.trust(tls_ca, registry_authorities)
+        self._compiled.clear()
+
     def machine_changed(self, mac: str) -> None:
         """Compile its script anew: for the inventory, which calls it after each change."""
         self._compiled.pop(mac, None)

@@ -58,7 +58,8 @@ class Rack(Namespaces):
         super().__init__(directory)
         self.home = Path(tempfile.mkdtemp(prefix="capabilities-"))
         os.chown(self.home, NOBODY, NOBODY)
-        self._readable = readable(directory)
+        self.way = readable(directory)
+        """Shell commands by which an ordinary user reaches Python and the project."""
 
     def build(self) -> None:
         self.network("cap0", {IN_MACHINE: MAC})
@@ -68,7 +69,7 @@ class Rack(Namespaces):
         listed = ",".join(("-all", *(f"+{name}" for name in capabilities)))
         given = [f"--{kind}={listed}" for kind in ("inh-caps", "ambient-caps", "bounding-set")]
         user = ["--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups", "--no-new-privs"]
-        script = f"set -e\n{self._readable}\ncd '{ROOT}'\nexec \"$@\""
+        script = f"set -e\n{self.way}\ncd '{ROOT}'\nexec \"$@\""
         return self.start(IN_EDGE, "sh", "-c", script, "sh", "setpriv", *user, *given, *TINKEDGE, *words)
 
     def up(self, capabilities: tuple[str, ...]) -> Process:

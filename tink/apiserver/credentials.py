@@ -73,7 +73,10 @@ def load_authority(directory: Path, now: datetime) -> Authority:
         made = _make_authority(now)
         _keep_authority(directory, made)
         return made
-    anew = f"put it back, or move {directory} away to begin anew: kubeconfigs that were copied are worth nothing then"
+    anew = (
+        f"put it back from a backup (tinkedge restore), or move {directory} away: the next start makes another one, "
+        "and kubeconfigs that were copied are worth nothing then"
+    )
     if len(there) == 1:
         missing = "ca.crt" if there == ["ca.key"] else "ca.key"
         raise ApiServerError(f"{directory / missing} is missing beside {there[0]}: {anew}")
@@ -81,7 +84,8 @@ def load_authority(directory: Path, now: datetime) -> Authority:
         key = serialization.load_pem_private_key(key_file.read_bytes(), None)
         certificate = x509.load_pem_x509_certificate(certificate_file.read_bytes())
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise ApiServerError(f"{directory}: the certificate authority cannot be read: {error}; {anew}") from error
+        why = str(error).partition(". ")[0]  # the rest of cryptography's text is a URL
+        raise ApiServerError(f"{directory}: the certificate authority cannot be read: {why}; {anew}") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ApiServerError(f"{key_file}: is not an EC key; {anew}")
     if key.public_key() != certificate.public_key():

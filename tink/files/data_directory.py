@@ -6,6 +6,14 @@ it, such as `/` or somebody's home, is never touched: the operator is told the c
 open in a closed directory is closed, too (0600).
 
 Who owns a directory, or a file in it, can replace it: what belongs to another user is refused.
+
+One rule says whom it belongs to: the user of the service. All commands follow it.
+
+    as root, in a directory of another user    the command acts as that user (`as_owner`); a command that serves
+                                               becomes that user for good (`tink.files.privileges`)
+    as root, the package's directory missing   the directory is made for the package's user, then as above
+    as root, elsewhere                         the directory belongs to root
+    as another user                            only a directory of that user; else the remedy names the command
 """
 
 from __future__ import annotations
@@ -17,9 +25,10 @@ import re
 import shlex
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +65,14 @@ _TEMPORARY = re.compile(
     r"\.[a-z0-9_]{8}"
     r"|replaced-[0-9TZ]+"
 )
+PACKAGED: Final = Path("/var/lib/tinkedge")
+SERVICE_USER: Final = "tinkedge"
+"""The data directory and the user of the package (deploy/deb/postinst, deploy/systemd/tinkedge.sysusers)."""
+FOLDERS: Final = ("osie", "images", "files", "ipxe", "manifests")
+"""Folders that operators fill, often as root."""
+_MOST_ENTRIES: Final = 20_000
+"""Maximum number of files and directories that `unreadable` examines."""
+_NAMED: Final = 5
 _MIN_FREE_BYTES = 1 << 20
 """A disk with less room, in bytes, is full."""
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -72,6 +89,62 @@ class Problem:
     seen: str
     remedy: str
     mended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The user that a data directory belongs to, by numbers; `name` is empty if the host knows none."""
+
+    user: int
+    group: int
+    name: str = ""
+
+    def __str__(self) -> str:
+        return user_name(self.user)
+
+
+def owner_of(directory: Path) -> Owner | None:
+    """Return the user that root acts as in a data directory; None if this process acts as itself.
+
+    A process that is not root always acts as itself. Raises OSError if the directory can't be examined.
+    """
+    if os.geteuid():
+        return None
+    try:
+        status = directory.stat()
+    except FileNotFoundError:
+        return service_user() if directory.absolute() == PACKAGED else None
+    if not status.st_uid:
+        return None
+    try:
+        return Owner(status.st_uid, status.st_gid, pwd.getpwuid(status.st_uid).pw_name)
+    except KeyError:
+        return Owner(status.st_uid, status.st_gid)
+
+
+def service_user() -> Owner | None:
+    """Return the user of the package; None if this host has no such user."""
+    try:
+        found = pwd.getpwnam(SERVICE_USER)
+    except KeyError:
+        return None
+    return Owner(found.pw_uid, found.pw_gid, found.pw_name)
+
+
+def make_for_owner(directory: Path) -> Owner | None:
+    """Make the data directory if it is missing and belongs to the package's user; return what `owner_of` returns.
+
+    A directory that would belong to this process is left to `claim`. Raises OSError.
+    """
+    owner = owner_of(directory)
+    if owner is None or directory.exists():
+        return owner
+    directory.mkdir(mode=0o700, parents=True)
+    try:
+        os.chown(directory, owner.user, owner.group)
+    except PermissionError:  # root without CAP_CHOWN, as in a container: the directory stays root's
+        return None
+    return owner
 
 
 def claim(directory: Path) -> None:
@@ -116,18 +189,14 @@ def problems(directory: Path, user: int | None = None) -> list[Problem]:
     status = directory.stat()
     quoted = shlex.quote(str(directory))
     if status.st_uid != user:
-        return [
-            Problem(
-                f"belongs to {user_name(status.st_uid)}, who could replace all that is in it",
-                f"'chown {user} {quoted}', or give a --data-dir that tinkedge can make itself",
-            )
-        ]
+        seen = f"belongs to {user_name(status.st_uid)}, who could replace all that is in it"
+        return [Problem(seen, _remedy_for_owner(directory, status.st_uid, user))]
     names = sorted(os.listdir(directory))  # noqa: PTH208 - names are what is looked at
     if strange := [name for name in names if name in SECRET and (directory / name).lstat().st_uid != status.st_uid]:
         return [
             Problem(
                 f"{', '.join(strange)} in it belongs to another user, who may have put it there",
-                f"see what it is; if it is right: 'chown -R {user} {quoted}'",
+                f"see what it is; if it is right, as root: '{give(directory, user)}'",
             )
         ]
     found = []
@@ -146,32 +215,154 @@ def problems(directory: Path, user: int | None = None) -> list[Problem]:
     return found
 
 
+def _remedy_for_owner(directory: Path, owner: int, user: int) -> str:
+    """Return what to do about a directory of another user. It never gives away the directory of a service."""
+    other = "or give a --data-dir that tinkedge can make itself"
+    if owner == 0:
+        service = service_user()
+        if service is not None and directory.absolute() == PACKAGED and user != service.user:
+            return f"as root: '{give(directory, service.user)}', and run this as {service}; {other}"
+        return f"as root: '{give(directory, user)}', {other}"
+    if directory.absolute() == PACKAGED:
+        return f"it is the service's: 'systemctl start tinkedge', or run this as {user_name(owner)} or root; {other}"
+    return f"run this as {user_name(owner)}{' or root' if user else ''}, {other}"
+
+
+def give(path: Path, user: int) -> str:
+    """Return the command that gives a path, with all that is below it, to a user (by number)."""
+    try:
+        name = pwd.getpwuid(user).pw_name
+    except KeyError:
+        name = str(user)
+    return f"chown -R {name}: {shlex.quote(str(path))}"
+
+
 @contextmanager
-def as_owner(directory: Path) -> Iterator[None]:
+def as_owner(directory: Path, *, make: bool = False) -> Iterator[None]:
     """Act as the owner of a data directory while the block runs, if this process is root and the owner is not.
 
-    Files that root writes there then belong to the service's user, and root follows no link that this user put there.
-    Changes the effective user of the whole process: no other thread may open files meanwhile. A directory that does not
-    exist yet changes nothing. Raises OSError if the directory cannot be examined.
+    `make`: a missing directory of the package is made first. Files that root writes there then belong to the service's
+    user, and root follows no link that this user put there. Changes the effective user of the whole process: no other
+    thread may open files meanwhile. Raises OSError if the directory cannot be examined, DataDirectoryError if this
+    process may not become its owner.
     """
-    try:
-        status = directory.stat()
-    except FileNotFoundError:
+    owner = make_for_owner(directory) if make or directory.exists() else None
+    with ExitStack() as stack:
+        if owner is not None:
+            stack.enter_context(_acting_as(owner, directory))
         yield
-        return
-    if os.geteuid() or not status.st_uid:
-        yield
-        return
-    groups = os.getgroups()
-    os.setgroups([])
-    os.setegid(status.st_gid)
-    os.seteuid(status.st_uid)
+
+
+@contextmanager
+def _acting_as(owner: Owner, directory: Path) -> Iterator[None]:
+    groups, group = os.getgroups(), os.getegid()
     try:
+        os.setgroups([])
+    except PermissionError as error:
+        raise DataDirectoryError(not_permitted(owner, directory)) from error
+    try:
+        try:
+            os.setegid(owner.group)
+            os.seteuid(owner.user)
+        except PermissionError as error:
+            raise DataDirectoryError(not_permitted(owner, directory)) from error
         yield
     finally:
         os.seteuid(0)
-        os.setegid(0)
+        os.setegid(group)
         os.setgroups(groups)
+
+
+@contextmanager
+def as_root_again() -> Iterator[None]:
+    """Act as root within `as_owner`, for a file that is not in the data directory. Else it changes nothing."""
+    user, group = os.geteuid(), os.getegid()
+    if not user or os.getuid():
+        yield
+        return
+    os.seteuid(0)
+    os.setegid(os.getgid())
+    try:
+        yield
+    finally:
+        os.setegid(group)
+        os.seteuid(user)
+
+
+def not_permitted(owner: Owner, directory: Path) -> str:
+    """Return the message of a root process that may not become the owner of a data directory."""
+    return (
+        f"data directory {directory}: belongs to {owner}, and this process may not become that user (it lacks "
+        f"CAP_SETUID or CAP_SETGID): run it as {owner}, with these capabilities, or give another --data-dir"
+    )
+
+
+# --- what the service's user can't read -------------------------------------------------------------------------------
+
+
+def unreadable(directory: Path) -> list[Path]:
+    """Return what this process can't read in the folders that operators fill (`FOLDERS`), the topmost of each tree.
+
+    Examines at most 20,000 entries and follows no link to a directory.
+    """
+    found: list[Path] = []
+    pending = [directory / name for name in reversed(FOLDERS)]
+    examined = 0
+    while pending and examined < _MOST_ENTRIES:
+        path = pending.pop()
+        examined += 1
+        if _is_shut(path):
+            found.append(path)
+        elif path.is_dir() and not path.is_symlink():
+            try:
+                below = sorted(path.iterdir(), reverse=True)
+            except OSError:  # removed meanwhile
+                continue
+            pending += below[-_MOST_ENTRIES:]
+    return found
+
+
+def first_unreadable(path: Path, below: Path) -> Path | None:
+    """Return the first of `below`, the directories from there to `path`, and `path` that this process can't read."""
+    try:
+        parts = path.relative_to(below).parts
+    except ValueError:
+        return None
+    here = below
+    for part in ("", *parts):
+        here = here / part
+        if _is_shut(here):
+            return here
+    return None
+
+
+def _is_shut(path: Path) -> bool:
+    try:
+        is_directory = stat.S_ISDIR(path.stat().st_mode)
+    except PermissionError:
+        return True
+    except (OSError, ValueError):
+        return False  # not there, or a link that leads nowhere
+    return not os.access(path, os.R_OK | (os.X_OK if is_directory else 0), effective_ids=True)
+
+
+def out_of_reach(directory: Path) -> list[Problem]:
+    """Return what the owner of a data directory can't read in the folders that operators fill, as one problem or none.
+
+    Empty for a process that is neither the owner nor root. Raises OSError, DataDirectoryError.
+    """
+    with as_owner(directory):
+        user = os.geteuid()
+        if directory.stat().st_uid != user:
+            return []
+        paths = unreadable(directory)
+    if not paths:
+        return []
+    listed = ", ".join(str(path.relative_to(directory)) for path in paths[:_NAMED])
+    more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
+    folders = list(dict.fromkeys(directory / path.relative_to(directory).parts[0] for path in paths))
+    commands = "; ".join(give(folder, user) for folder in folders)
+    return [Problem(f"{user_name(user)} can't read {listed}{more} in it", f"as root: '{commands}'")]
 
 
 def disk_refuses(directory: Path) -> str:
@@ -182,11 +373,20 @@ def disk_refuses(directory: Path) -> str:
         return error.strerror or str(error)
     if found.f_flag & os.ST_RDONLY:
         return "the disk is read-only"
-    if found.f_bavail * found.f_frsize < _MIN_FREE_BYTES:
-        return "the disk is full"
+    free, size = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+    if free < _MIN_FREE_BYTES:
+        return f"the disk is full ({_mount_point(directory)}: {free:,} bytes free of {size / 1e6:,.0f} MB)"
     if found.f_files and not found.f_favail:
-        return "the disk has no inode left"
+        return f"the disk has no inode left ({_mount_point(directory)}: {found.f_files:,} are in use)"
     return ""
+
+
+def _mount_point(directory: Path) -> Path:
+    """Return where the file system of a directory is mounted."""
+    path = directory.resolve()
+    while not path.is_mount():
+        path = path.parent
+    return path
 
 
 def _open_files(directory: Path) -> list[Path]:

@@ -53,9 +53,13 @@ class KeyFile:
         advice: str = "",
         monotonic: Callable[[], float] = time.monotonic,
         changed: Callable[[str], None] | None = None,
+        without: str = "",
     ) -> None:
         """`what` names the file for people ("metadata token key"); `create`: make one where there is none; else
         `advice` says what to do with a new one. `changed` is told the first key whenever the file has others.
+
+        `without` says what does not work without the file. If it is given, a file that can't be used is logged, and a
+        key of this process alone takes its place until the file is good: no other process accepts what that signs.
 
         `monotonic` (seconds) says when to look at the file again. Raises KeyFileError.
         """
@@ -66,10 +70,18 @@ class KeyFile:
         self._changed = changed
         self._reported = ""
         self._ours = create
-        if create:
-            self._create()
-        self._state = self._stat()
-        self._keys = self._read()
+        self._state: tuple[int, ...] = ()
+        try:
+            if create:
+                self._create()
+            self._state = self._stat()
+            self._keys = self._read()
+        except KeyFileError as error:
+            if not without:
+                raise
+            log.error("%s. Until then, %s; it is read again by itself", error, without)
+            self._reported = str(error)
+            self._state, self._keys = (), (secrets.token_hex(32).encode(),)
         self._signing = self._keys[0]
         self._sign_from = 0.0
         """When the first key signs, if that is another one."""
@@ -122,6 +134,8 @@ class KeyFile:
 
     def _compare(self) -> bool:
         try:
+            if self._ours and not self._state:
+                self._create()  # the disk was full at the start, and may have room now
             state = self._stat()
             if state == self._state:
                 return True

@@ -81,9 +81,13 @@ def _beside(path: Path, content: bytes, mode: int) -> Iterator[Path]:
 
 @contextmanager
 def _open_beside(path: Path, mode: int) -> Iterator[tuple[BinaryIO, Path]]:
-    handle, name = _locked(
-        lambda: tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:_NAME_CHARACTERS]}.")
-    )  # 0600
+    try:
+        handle, name = _locked(
+            lambda: tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:_NAME_CHARACTERS]}.")
+        )  # 0600
+    except OSError as error:
+        error.filename = str(path.parent)  # the name of the temporary file says nothing to people
+        raise
     try:
         with os.fdopen(handle, "wb") as file:
             if mode != 0o600:

@@ -20,7 +20,7 @@ settings      what an operator may set
 
 from tink.server.activity import ActivityKind, AgentActivity
 from tink.server.agents.auth import AgentAuth, OlderAgentAuth
-from tink.server.agents.tls import Certificates, TlsError, TlsFiles, authority_of, endings, what_ends
+from tink.server.agents.tls import Certificates, TlsError, TlsFiles, authority_of, endings, what_ends, why_unusable
 from tink.server.agents.tokens import DEFAULT_LIFETIME_SECONDS, TokenKeys, TokenSettings
 from tink.server.server import WorkflowServer
 from tink.server.settings import ServerSettings
@@ -41,4 +41,5 @@ __all__ = [
     "authority_of",
     "endings",
     "what_ends",
+    "why_unusable",
 ]

@@ -30,6 +30,8 @@ from tink.server import DEFAULT_LIFETIME_SECONDS, AgentAuth, OlderAgentAuth
 Command = Callable[..., None]
 
 _PATH = FilePath()
+_AWAITED = FilePath(readable=False)
+"""A file that the start does not insist on (`surroundings`)."""
 _DIRECTORY = FilePath(exists=True, file_okay=False)
 _PORT = click.IntRange(1, 65535)
 
@@ -107,7 +109,7 @@ _AGENTS = (
     ),
     click.option(
         "--grpc-tls-ca",
-        type=_PATH,
+        type=_AWAITED,
         default=None,
         help="Certificates (PEM) that agents are to trust the gRPC server by. Default: the last of --grpc-tls-cert.",
     ),
@@ -446,14 +448,14 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
         ),
         click.option(
             "--grpc-tls-cert",
-            type=_PATH,
+            type=_AWAITED,
             default=None,
             help="The gRPC server's certificate (PEM), and those that lead to its authority. Default: no TLS.",
         ),
-        click.option("--grpc-tls-key", type=_PATH, default=None, help="Its private key (PEM)."),
+        click.option("--grpc-tls-key", type=_AWAITED, default=None, help="Its private key (PEM)."),
         click.option(
             "--grpc-client-ca",
-            type=_PATH,
+            type=_AWAITED,
             default=None,
             help="The authority (PEM) of the certificates that all clients of the gRPC server must show then.",
         ),

@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
@@ -50,6 +51,7 @@ from edge.tftp import TftpServerError
 from ipxe.binaries import BinariesError
 from tink.files.data_directory import DataDirectoryError
 from tink.files.key_file import KeyFileError
+from tink.files.privileges import KEPT, become_owner
 from tink.kube.client import ApiError, KubeConfigError
 from tink.kube.manifests import ManifestError
 from tink.offload import TURN_SECONDS
@@ -91,6 +93,8 @@ def run(services: frozenset[Service], options: dict[str, Any]) -> None:
 
     faulthandler.enable()  # a watchdog that ends us leaves the stacks of all threads
     set_up(options["log_level"], options["log_format"])
+    if not _is_owner(options.get("data_dir")):
+        sys.exit(1)
     os.umask(0o077)  # what is kept is for its owner alone; nothing that runs here writes for others
     # Every transfer and connection is a file; the usual soft limit, 1,024, is less than a rack needs.
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
@@ -103,6 +107,22 @@ def run(services: frozenset[Service], options: dict[str, Any]) -> None:
     if not _fits(services, options, where):
         sys.exit(1)
     sys.exit(uvloop.run(_run(stack_settings, operator_addresses(context), steps)))
+
+
+def _is_owner(data_dir: Path | None) -> bool:
+    """Become the user that the data directory belongs to, if this is root; log it, or why that can't be."""
+    try:
+        owner = become_owner(data_dir) if data_dir is not None else None
+    except DataDirectoryError as error:
+        log.error("%s", error)
+        return False
+    if owner is not None:
+        log.info(
+            "the data directory %s belongs to %s: this process runs as that user, with what else of root it needs to "
+            "serve (%s)",
+            *(data_dir, owner, ", ".join(KEPT)),
+        )
+    return True
 
 
 def _fits(services: frozenset[Service], options: dict[str, Any], where: Place) -> bool:

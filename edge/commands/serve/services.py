@@ -26,7 +26,10 @@ from edge.configuration import GroupedCommand
     help="Leave out. Repeatable.",
 )
 def edge(**options: Any) -> None:
-    """DHCP, TFTP, HTTP and metadata. Without --kubeconfig: as the service account of this pod."""
+    """DHCP, TFTP, HTTP and metadata. Without --kubeconfig: as the service account of this pod.
+
+    As root, it becomes the user that the data directory belongs to, as `tinkedge up` does.
+    """
     run(services_of("edge", options), options)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from edge.commands.serve.agreement import Finding, Options, Services
-from edge.composition.settings import Service
+from edge.composition.settings import EDGE, Service
 from tink.files import data_directory
 from tink.server import AgentAuth, TlsError, endings, what_ends
 
@@ -37,8 +37,8 @@ def obstacles(services: Services, options: Options, host: Host | None = None) ->
     """What keeps a process with these services from working here; errors keep it from starting."""
     host = host or Host()
     yield from _interfaces(options, host)
-    yield from _files(options)
-    yield from _certificates(options, host)
+    yield from _files(services, options)
+    yield from _certificates(services, options, host)
     yield from _data_dir(services, options, host)
 
 
@@ -63,39 +63,50 @@ _READ: Final = ("grpc_tls_ca", "grpc_tls_cert", "grpc_tls_key", "grpc_client_ca"
 """Files that are there before the start; those with keys of our own may be made by it, or by another edge."""
 
 
-def _files(options: Options) -> Iterator[Finding]:
+_WAITED_FOR: Final = frozenset({"grpc-tls-ca", "grpc-tls-cert", "grpc-tls-key", "grpc-client-ca", "registry-ca"})
+"""Files of agents. An edge serves machines without them, and its agents when they are good."""
+
+
+def _is_error(services: Services, key: str) -> bool:
+    return key not in _WAITED_FOR or not services & EDGE
+
+
+def _files(services: Services, options: Options) -> Iterator[Finding]:
     names = [*_READ, *(["agent_token_key"] if options.get("agent_auth") == AgentAuth.TOKEN else [])]
     given = [(name.replace("_", "-"), options.get(name)) for name in names]
     given += [("registry-ca", file) for _, file in options.get("registry_ca") or ()]
     for key, file in given:
         if file is None:
             continue
-        wrong = partial(Finding, (key,))
+        wrong = partial(Finding, (key,), is_error=_is_error(services, key))
         try:
             with file.open("rb"):
                 pass
         except FileNotFoundError:
             yield wrong(f"there is no file {file}", "put it there, or name another")
         except OSError as error:
-            yield wrong(f"{file} can't be read: {error.strerror}", "let this user read it, or name another")
-    if (manifests := options.get("manifests")) is not None and not manifests.exists():
-        yield Finding(("manifests",), f"there is no directory {manifests}", "make it, or name another")
+            user = data_directory.user_name(os.geteuid())
+            yield wrong(f"{file} can't be read: {error.strerror}", f"let {user} read it, or name another")
+    if (manifests := options.get("manifests")) is not None and not os.access(manifests, os.R_OK, effective_ids=True):
+        seen = f"{manifests} can't be read" if os.path.lexists(manifests) else f"there is no directory {manifests}"
+        remedy = "make or mount it, or name another: what it has is applied as soon as it can be read"
+        yield Finding(("manifests",), seen, remedy, is_error=False)
 
 
 _CERTIFICATES: Final = ("grpc-tls-cert", "grpc-tls-ca", "grpc-client-ca")
 
 
-def _certificates(options: Options, host: Host) -> Iterator[Finding]:
+def _certificates(services: Services, options: Options, host: Host) -> Iterator[Finding]:
     """Which end soon. A server's own that has ended keeps it from starting, and its reader says so."""
     given = [(key, options.get(key.replace("-", "_"))) for key in _CERTIFICATES]
     given += [("registry-ca", file) for _, file in options.get("registry_ca") or ()]
     for key, file in given:
-        if file is None or not file.is_file():
-            continue
+        if file is None or not os.access(file, os.R_OK, effective_ids=True):
+            continue  # `_files` has reported it
         try:
             ((_, end),) = endings({f"--{key}": file})
         except TlsError as error:
-            yield Finding((key,), str(error), "put one there that can be used")
+            yield Finding((key,), str(error), "put one there that can be used", is_error=_is_error(services, key))
             continue
         if said := what_ends(end, host.now()):
             remedy = "put a renewed one there: agents can't connect from then on. It is read again while tinkedge runs"
@@ -125,9 +136,12 @@ def _data_dir(services: Services, options: Options, host: Host) -> Iterator[Find
         if not directory.is_dir():
             yield wrong(f"{directory} is no directory", "name one, or a path where nothing is")
             return
-        for problem in data_directory.problems(directory, host.user()):
+        # A command of root has become the owner of the directory, or would.
+        for problem in data_directory.problems(directory, host.user() or directory.stat().st_uid):
             if not problem.mended:
                 yield wrong(f"{directory} {problem.seen}", problem.remedy)
+        for problem in data_directory.out_of_reach(directory):
+            yield wrong(f"{directory}: {problem.seen}", problem.remedy, is_error=False)
         if os.statvfs(directory).f_flag & os.ST_RDONLY:
             # Machines boot from what is there, and it is written again by itself when the disk lets it.
             yield wrong(

@@ -29,5 +29,8 @@ def up(**options: Any) -> None:
 
     Without --kubeconfig it brings its own Kubernetes API on loopback, and writes DATA_DIR/kubeconfig for kubectl. With
     --kubeconfig everything runs against that cluster, whose CRDs must be installed (tinkedge crds).
+
+    As root, it becomes the user that the data directory belongs to, if that is another one, and keeps the capabilities
+    that serving needs. A missing /var/lib/tinkedge is made for the user tinkedge of the package.
     """
     run(services_of("up", options), options)

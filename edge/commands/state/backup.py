@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -60,12 +61,14 @@ def backup(
 
     It has the objects of the embedded API as of one moment, with keys, tokens and certificates: whoever has the file
     may do everything. FILE is for its owner alone (0600), and whole or not there; in a directory, it is named by the
-    time. What tinkedge does not know in the directory is left out, and named. `tinkedge restore` takes it back.
+    time. As root, it reads the data directory as the user that it belongs to. What tinkedge does not know in the
+    directory is left out, and named. `tinkedge restore` takes it back.
     """
     # Only for who makes a backup: the API server is a tenth of a second of imports.
     from tink.apiserver import ApiServerError
     from tink.backup import ArchiveError, BackupError, create, encrypted, foreign
     from tink.files import private_files
+    from tink.files.data_directory import DataDirectoryError, as_owner, as_root_again
 
     passphrase, now = read_passphrase(passphrase_file), datetime.now(UTC).replace(microsecond=0)
     to_stdout, directory, alike = str(file) == "-", file, ""
@@ -78,14 +81,21 @@ def backup(
         raise click.UsageError("a backup is no text: give a FILE, or send standard output somewhere")
     if not to_stdout and file.exists() and not file.is_file():
         raise click.UsageError(f"{file} is no file: give - to write to something else")
+    if not to_stdout and not file.parent.is_dir():
+        command = f"install -d -m 700 {shlex.quote(str(file.parent))}"
+        raise click.ClickException(
+            f"{file}: there is no directory {file.parent}; make it ('{command}'), or name a file in another one"
+        )
     progress = Progress()
     try:
-        with ExitStack() as stack:
+        # The output is the caller's: root opens it, and moves it to its place, as root.
+        with ExitStack() as stack, as_owner(data_dir):
 
             def open_output() -> BinaryIO:
-                out: BinaryIO = (
-                    sys.stdout.buffer if to_stdout else stack.enter_context(private_files.stream(file, alike))
-                )
+                with as_root_again():
+                    out: BinaryIO = (
+                        sys.stdout.buffer if to_stdout else stack.enter_context(private_files.stream(file, alike))
+                    )
                 if passphrase is None:
                     return out
                 sealed = encrypted(out, passphrase)
@@ -106,7 +116,7 @@ def backup(
             left_out = foreign(data_dir, also)
         sys.stdout.buffer.flush()
         gone = _remove(directory, file.name, keep) if keep is not None else []
-    except (BackupError, ArchiveError, ApiServerError) as error:
+    except (BackupError, ArchiveError, ApiServerError, DataDirectoryError) as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:
         raise click.ClickException(f"{error.filename or file}: {error.strerror or error}") from error

@@ -60,11 +60,15 @@ def restore(
     file that no data directory has is refused. The stack must not run there. Workflows that had not
     begun in the backup are held (annotation tinkerbell.org/hold): they may have run since. Exits with 2 if a salvage
     has lost something.
+
+    As root, it works as the user that the data directory belongs to. A missing /var/lib/tinkedge is made for the user
+    tinkedge of the package, and any other directory for root: give that to the user of the service (chown -R).
     """
     from tink.apiserver import ApiServerError
     from tink.backup import ArchiveError, EncryptionError, RestoreError
     from tink.backup import restore as restore_backup
     from tink.backup import salvage as salvage_directory
+    from tink.files.data_directory import DataDirectoryError, as_owner
 
     passphrase = read_passphrase(passphrase_file)
     progress, now = Progress(), datetime.now(UTC)
@@ -72,25 +76,41 @@ def restore(
         if salvage:
             if not file.is_dir():
                 raise click.UsageError("--salvage takes the damaged data directory as FILE")
-            restored = salvage_directory(file, data_dir, now=now, force=force, resume=resume)
+            with as_owner(data_dir, make=True):
+                restored = salvage_directory(file, data_dir, now=now, force=force, resume=resume)
         else:
-            with sys.stdin.buffer if str(file) == "-" else file.open("rb") as opened:
+            # The backup is the caller's: root opens it as root.
+            with sys.stdin.buffer if str(file) == "-" else file.open("rb") as opened, as_owner(data_dir, make=True):
                 source = _plain(opened, passphrase)
                 restored = restore_backup(
                     source, data_dir, now=now, progress=progress, force=force, resume=resume, also=also
                 )
-    except (RestoreError, EncryptionError, ApiServerError) as error:
+    except (RestoreError, EncryptionError, ApiServerError, DataDirectoryError) as error:
         raise click.ClickException(str(error)) from error
     except ArchiveError as error:
         raise click.ClickException(f"{file}: {error}. Nothing was restored") from error
     except OSError as error:
-        raise click.ClickException(f"{error.filename or file}: {error.strerror or error}") from error
+        raise click.ClickException(_refused(error, file, data_dir)) from error
     finally:
         progress.clear()
     for line in _report(restored, data_dir, now):
         click.echo(line)
     if restored.lost or restored.uncertain:
         sys.exit(2)
+
+
+def _refused(error: OSError, file: Path, data_dir: Path) -> str:
+    """Return the message for a file that can't be read or written."""
+    from tink.files.data_directory import give, owner_of
+
+    refused = f"{error.filename or file}: {error.strerror or error}"
+    owner = owner_of(data_dir)
+    if isinstance(error, PermissionError) and owner is not None:
+        advice = f"this works as {owner}, to whom {data_dir} belongs"
+        return (
+            f"{refused}; {advice}: let that user read it, such as by '{give(Path(error.filename or file), owner.user)}'"
+        )
+    return refused
 
 
 def _plain(file: io.BufferedReader | BinaryIO, passphrase: bytes | None) -> BinaryIO:
@@ -114,6 +134,7 @@ def _report(restored: Restored, data_dir: Path, now: datetime) -> list[str]:
         lines.append(f"backup of {manifest.created:%Y-%m-%d %H:%M:%S} UTC ({age} ago), by tinkedge {manifest.tinkedge}")
     lines.append(f"files: {', '.join(restored.files[:_NAMED])}{' ...' if len(restored.files) > _NAMED else ''}")
     lines.append(f"resourceVersions go on at {restored.version}: clients list anew")
+    lines += _owner_note(data_dir)
     if restored.aside is not None:
         lines.append(f"what was there is in {restored.aside}, with its keys: remove it when you are sure")
     lines += _names("lost, for it can't be read", restored.lost)
@@ -126,6 +147,16 @@ def _report(restored: Restored, data_dir: Path, now: datetime) -> list[str]:
         lines.append("let one run:  kubectl annotate -n NAMESPACE workflow NAME tinkerbell.org/hold-")
         lines.append("or give it up:  kubectl delete -n NAMESPACE workflow NAME")
     return lines
+
+
+def _owner_note(data_dir: Path) -> list[str]:
+    """Return the line about a directory of root that the service of the package can't use."""
+    from tink.files.data_directory import give, service_user
+
+    service = service_user()
+    if service is None or data_dir.stat().st_uid:
+        return []
+    return [f"it belongs to root: for the service, which runs as {service}: '{give(data_dir, service.user)}'"]
 
 
 def _names(what: str, names: list[str]) -> list[str]:

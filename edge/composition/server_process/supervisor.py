@@ -46,7 +46,7 @@ from edge.journey.events import Notice, Outcome
 from tink.files.rereading import register
 from tink.limits.backoff import Backoff
 from tink.metrics.families import counter, gauge
-from tink.server import ActivityKind, AgentActivity
+from tink.server import ActivityKind, AgentActivity, why_unusable
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +59,8 @@ PATIENCE_SECONDS: Final = 30.0
 """A child that does not answer for this time is killed and replaced."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 10.0
 GOOD_SECONDS: Final = 60.0
+CERTIFICATE_SECONDS: Final = 5.0
+"""Interval at which a certificate that can't be used is read again. No child is started meanwhile."""
 KEEPS_ENDING: Final = 3
 """Number of ends within GOOD_SECONDS that make a note on /readyz."""
 _LAST_WORDS_SECONDS: Final = 1.0
@@ -122,6 +124,10 @@ class ServerProcess:
         self._asked = self._answered = 0
         self._state = ServerState("", "")
         self._kept_away: dict[str, float] = {}
+        self._lacks = ""
+        """The reason why the certificate can't be used; empty if it can."""
+        self._has_lacked = False
+        self._asked_to_read = asyncio.Event()
         register(self)
 
     # --- lifecycle ----------------------------------------------------------------------------------------------------
@@ -131,13 +137,16 @@ class ServerProcess:
         self._keeper = asyncio.create_task(self._keep(), name="gRPC server")
 
     async def listening(self) -> None:
-        """Wait until the child listens for agents. Raises StackError if it can't."""
+        """Wait until the child listens for agents. Raises StackError if it can't.
+
+        A certificate that can't be used is waited for while the other services run: then this returns at once.
+        """
         try:
             async with asyncio.timeout(START_SECONDS):
                 await self._began.wait()
         except TimeoutError:
             raise StackError(f"the gRPC server did not begin within {START_SECONDS:.0f} s") from None
-        if not self._serves:
+        if not self._serves and not self._has_lacked:
             raise StackError(self._reason or self.problem)
 
     async def stop(self) -> None:
@@ -150,6 +159,7 @@ class ServerProcess:
     async def _keep(self) -> None:
         backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         while True:
+            await self._usable_certificate()
             since = self._clock()
             try:
                 how = await self._live()
@@ -163,6 +173,28 @@ class ServerProcess:
                 backoff.reset()
             await asyncio.sleep(backoff.next())
             self._restarts += 1
+
+    async def _usable_certificate(self) -> None:
+        """Wait until the certificate can be used: a child that begins with a bad one would end at once."""
+        while not self._has_usable_certificate():
+            self._began.set()
+            self._asked_to_read.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CERTIFICATE_SECONDS):
+                    await self._asked_to_read.wait()
+
+    def _has_usable_certificate(self) -> bool:
+        """Read the certificate, and report a reason why it can't be used, once."""
+        tls = self._settings.server.tls
+        why = why_unusable(tls, time.time()) if tls is not None else ""
+        if why and why != self._lacks:
+            self._has_lacked = True
+            log.error("agents are not served until then: %s", why)
+            self._announce(Notice(time.time(), Outcome.FAILED, f"agents are not served: {why}", {}))
+        elif self._lacks and not why:
+            log.info("the gRPC server's certificate can be used now: agents are served")
+        self._lacks = why
+        return not why
 
     async def _live(self) -> str:
         """Start one child, wait until it ends, and return how it ended. Raises OSError."""
@@ -284,10 +316,15 @@ class ServerProcess:
     def reread(self) -> bool:
         """Request that the child reads keys and certificates again (SIGHUP, `tink.files.rereading`).
 
-        The child logs the result.
+        The child logs the result. Without a child, return whether the certificate can be used now.
         """
         if self._channel is not None:
             self._channel.send(Reread(logging.getLogger().level))
+        elif self._lacks:
+            self._lacks = ""  # who asks is told again
+            is_usable = self._has_usable_certificate()
+            self._asked_to_read.set()
+            return is_usable
         return True
 
     # --- status -------------------------------------------------------------------------------------------------------
@@ -295,6 +332,10 @@ class ServerProcess:
     @property
     def problem(self) -> str:
         """The reason why agents are not served; empty if they are, or if the child starts for the first time."""
+        if self._lacks and not self._serves:
+            return f"agents are not served: {self._lacks}"
+        if self._has_lacked and not self._serves and not self._ends:
+            return "agents are not served yet: the gRPC server starts"
         return f"agents are not served: {self._ends[-1][1]}" if self._ends and not self._serves else ""
 
     @property

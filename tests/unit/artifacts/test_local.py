@@ -160,3 +160,19 @@ async def test_memory_of_checksums_is_bounded(monkeypatch):
         assert [await sums.of(number, -1, 0) for number in (7, 8, 9)] == [HEX] * 3
         with pytest.raises(OSError, match="Bad file descriptor"):  # would have to be hashed
             await sums.of(6, -1, 0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="acts as another user")
+@pytest.mark.parametrize("shut", ["", "lab", "lab/kernel"])
+def test_file_that_this_user_can_not_read_is_named_with_the_command(root, shut):
+    for each in root.parents:
+        each.chmod(each.stat().st_mode | 0o055)
+    (root / shut).chmod(0)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(StorageError) as caught:
+            open_file(f"file://{root}/lab/kernel", root)
+    finally:
+        os.seteuid(0)
+    path = root / shut
+    assert f"user nobody can't read {path}: as root: 'chown -R nobody: {root}'" in str(caught.value)

@@ -429,7 +429,7 @@ def test_named_key_file_is_never_made(tmp_path: Path) -> None:
         token_keys(tmp_path, None, create=False)
     (tmp_path / "file").write_text("")
     with pytest.raises(KeyFileError, match="can't be made"):
-        token_keys(tmp_path / "file" / "below", None, create=True)
+        KeyFile(tmp_path / "file" / "below" / "key", "metadata token key", create=True)
 
 
 def test_new_key_signs_and_the_old_one_is_still_good(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -498,10 +498,40 @@ def test_key_of_ours_that_is_cut_off_or_garbled_is_refused_and_kept(tmp_path: Pa
     for content, said in (*((whole[:cut], again) for cut in range(64)), *((each, "is garbled") for each in GARBLED)):
         path.write_bytes(content)
         with pytest.raises(KeyFileError, match=said):
-            token_keys(tmp_path, None, create=True)
+            KeyFile(path, "key", create=True)
         assert path.read_bytes() == content
     with pytest.raises(KeyFileError, match="is garbled"):
         token_keys(tmp_path, path, create=False)
+
+
+def test_key_of_ours_that_can_not_be_used_is_waited_for_with_one_that_no_other_process_accepts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "metadata-token.key"
+    before = MetadataTokens(token_keys(tmp_path, None, create=True)).mint(MAC)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:20])
+    first, second = (token_keys(tmp_path, None, create=True) for _ in range(2))
+    assert path.read_bytes() == whole[:20]
+    assert "has less than 32 characters" in caplog.text
+    assert "Until then, tokens in URLs of metadata are not accepted" in caplog.text
+    assert MetadataTokens(first).mac(MetadataTokens(first).mint(MAC)) == MAC
+    for token in (before, MetadataTokens(second).mint(MAC)):
+        with pytest.raises(MetadataTokenError):
+            MetadataTokens(first).mac(token)
+    path.write_bytes(whole)
+    assert first.reread()
+    assert MetadataTokens(first).mac(before) == MAC
+
+
+def test_key_that_could_not_be_made_is_made_when_it_can_be(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("")
+    keys = KeyFile(tmp_path / "data" / "key", "key", create=True, without="nothing works")
+    assert not keys.reread()
+    (tmp_path / "data").unlink()
+    assert keys.reread()
+    signature = keys.sign("a", "b")
+    assert KeyFile(tmp_path / "data" / "key", "key").signed("a", "b", signature)
 
 
 def test_signature_for_one_purpose_is_none_for_another(keys: KeyFile) -> None:

@@ -21,7 +21,7 @@ from tests.support.virtual_time import elapse
 from tests.waiting import until as wait_until_true
 from tink.api.crds import generate
 from tink.kube.client import ApiError, UnreachableError
-from tink.kube.resources import OSIE
+from tink.kube.resources import CRD, OSIE
 
 pytestmark = pytest.mark.looptime
 
@@ -180,3 +180,28 @@ async def test_directory_or_file_that_can_not_be_read_is_read_later(api, write, 
         assert not applier.problems
     async with applying(api, tmp_path / "absent") as applier:
         assert applier.problems == [f"{tmp_path}/absent: No such file or directory"]
+
+
+async def test_definitions_that_a_full_disk_refuses_wait_and_are_applied_when_it_has_room(
+    api, tmp_path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    refusal = "the disk is full"
+    definitions = generate()
+    for each in definitions:
+        each["metadata"]["labels"] = {"release": "next"}
+    api.fail("patch", *(ApiError(500, "InternalError", refusal) for _ in definitions))
+    applier = ManifestApplier(api, lambda: refusal, None)
+    await applier.apply_own(definitions)
+    assert applier.waits
+    assert [record.levelname for record in caplog.records] == ["INFO"], "the store has logged why"
+    task = asyncio.create_task(applier.apply_own_later())
+    await elapse(60)
+    assert not task.done()
+    refusal = ""
+    api.fail("patch", ApiError(500, "InternalError", "not now"))
+    await until(lambda: len(applier.problems) == 1)
+    await until(task.done)
+    assert (applier.waits, applier.problems) == (False, [])
+    stored = [each for each in api.objects(CRD) if each["metadata"].get("labels") == {"release": "next"}]
+    assert len(stored) == len(definitions)

@@ -8,9 +8,11 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from edge.composition.server_process import supervisor
 from edge.composition.server_process.core_log import LINES, MOST_BYTES, CoreLog
@@ -19,9 +21,10 @@ from edge.composition.settings import EdgeSettings, Service, StackSettings
 from edge.composition.tasks import StackError
 from edge.composition.workers import Activity, Channel, Failed, KeptAway, Message, Reread, ServerState, Up
 from edge.journey.events import Notice
+from tests.interop.authority import Authority
 from tests.support.virtual_time import turns
 from tests.waiting import PATIENCE_SECONDS, until
-from tink.server import ActivityKind, AgentActivity, ServerSettings
+from tink.server import ActivityKind, AgentActivity, ServerSettings, TlsFiles
 
 SETTINGS = StackSettings(
     frozenset({Service.SERVER, Service.HTTP}),
@@ -245,3 +248,38 @@ async def test_standard_error_is_logged_once_for_each_place_in_the_source_of_grp
     log.close()
     assert log.lacks_memory
     assert caplog.messages[-1] == "MemoryError: no line end"
+
+
+async def test_bad_certificate_starts_no_child_and_ends_no_start_until_it_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority(tmp_path)
+    name = x509.DNSName("edge")
+    chain, key = authority.sign("tls", name, timedelta(days=-3))
+    made = Parent()
+    monkeypatch.setattr(supervisor, "start_process", made.start_process)
+    server = replace(SETTINGS.server, tls=TlsFiles(chain, key))
+    made.process = ServerProcess(replace(SETTINGS, server=server), None, made.seen.append, made.notices.append)
+    made.process.start()
+    try:
+        await made.process.listening()
+        assert made.process.problem.startswith(f"agents are not served: --grpc-tls-cert {chain}: ended on ")
+        assert "it is read again by itself, or by 'systemctl reload tinkedge'" in made.process.problem
+        assert made.sample("tinkedge_server_up") == 0
+        assert not made.process.reread()
+        key.write_bytes(b"")
+        assert not made.process.reread()
+        assert f"--grpc-tls-key {key}: holds no private key" in made.process.problem
+        chain.unlink()
+        assert not made.process.reread()
+        assert f"{chain}: No such file or directory" in made.process.problem
+        assert made.started == []
+        authority.sign("tls", name)
+        assert made.process.reread()
+        assert made.process.problem == "agents are not served yet: the gRPC server starts"
+        await made.serving_child()
+        await made.until("")
+    finally:
+        await made.process.stop()
+    assert len(made.notices) == 4
+    assert caplog.text.count("agents are not served until then") == 4

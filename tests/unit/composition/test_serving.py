@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from edge.callers import Callers
 from edge.composition.expecting import BootWatch
 from edge.composition.host import Network
+from edge.composition.machine_services import Authorities
 from edge.composition.networks.follow import HostNetworks
 from edge.composition.readiness import Readiness
 from edge.composition.serving import Serving
@@ -25,9 +26,12 @@ from edge.machines import Inventory, PendingWorkflows, no_api
 from edge.neighbour.links import Link
 from edge.peers.messages import Edge
 from ipxe.scripts import Origin
+from tests.interop.authority import Authority
 from tests.support import objects
 from tests.support.objects import MAC
 from tink.api.v1alpha2 import Raw
+from tink.files.rereading import reread_all
+from tink.server import ServerSettings
 
 IP = "127.0.0.5"
 LINK = Link("eth1", 7, up=True, carrier=True, mtu=1500, addresses=(IPv4Interface("10.0.0.1/24"),))
@@ -129,3 +133,40 @@ async def test_edge_alone_asks_nobody_and_prepares_no_response_without_the_fast_
     inventory.apply(hardware("w"))
     assert serving._machines.app
     assert serving._machines.app.responses(IP) is None
+
+
+async def test_authorities_that_are_bad_are_read_again_and_what_was_good_stays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    good, ca, other = Authority(tmp_path).file.read_bytes(), tmp_path / "ca.pem", tmp_path / "other.pem"
+    ca.write_bytes(good)
+    server = ServerSettings(tls_ca=tmp_path / "agents.pem")
+    edge = EdgeSettings(registry_cas=(("one:5000", ca), ("two:5000", other)))
+    changes: list[str] = []
+    made = Authorities(StackSettings(EDGE, server=server, edge=edge), lambda: changes.append("changed"))
+    try:
+        assert made.is_encrypted
+        assert (made.tls_ca, [*json.loads(made.registries)]) == (b"", ["one:5000"])
+        assert f"{tmp_path}/agents.pem: No such file or directory; machines boot without it" in caplog.text
+        assert not made.reread()
+        assert changes == []
+        (tmp_path / "agents.pem").write_bytes(good)
+        other.write_bytes(good)
+        ca.write_bytes(b"half")
+        assert not made.reread()
+        assert (made.tls_ca, [*json.loads(made.registries)]) == (good, ["one:5000", "two:5000"])
+        ca.write_bytes(good)
+        assert made.reread()
+        assert changes == ["changed"]
+    finally:
+        made.close()
+
+
+async def test_boot_programs_that_come_later_are_read_and_machines_get_them(make: Make, tmp_path: Path) -> None:
+    program = tmp_path / "ipxe" / "snponly.efi"
+    program.unlink()
+    serving = make()
+    assert "has no boot file" in serving.binaries_problem
+    program.write_bytes(b"MZ")
+    reread_all()
+    assert serving.binaries_problem == ""

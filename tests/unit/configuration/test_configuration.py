@@ -388,7 +388,7 @@ def test_authority_of_a_registry_that_can_not_be_read_is_named(tmp_path: Path) -
     (tmp_path / "bad").write_text("no PEM")
     for name, said in (("absent", "there is no file"), ("bad", "bad")):
         (finding, *_) = here(given("edge", "--registry-ca", f"reg.example:5000={tmp_path}/{name}"), "edge")
-        assert (finding.keys, finding.is_error) == (("registry-ca",), True)
+        assert (finding.keys, finding.is_error) == (("registry-ca",), False), "machines boot without it"
         assert said in finding.message
     for wrong in ("https://reg.example=file", "reg.example", "=file", "reg.example="):
         with pytest.raises(click.UsageError, match="must be like registry"):
@@ -401,7 +401,7 @@ def test_data_directory_of_another_user_is_refused_with_the_command(tmp_path: Pa
     assert here(options) == []
     (finding,) = here(options, user=lambda: os.geteuid() + 1)
     assert finding.keys == ("data-dir",)
-    assert finding.remedy.startswith("'chown ")
+    assert ("chown -R " if not os.geteuid() else "run this as ") in finding.remedy
 
 
 def test_data_directory_that_can_not_be_made_is_named(tmp_path: Path) -> None:

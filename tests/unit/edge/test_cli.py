@@ -25,12 +25,15 @@ from edge.commands.agent import AgentFormatter
 from edge.commands.serve import serving, settings
 from edge.composition.admin_token import AdminTokenError, read
 from edge.composition.host import Network
-from edge.composition.machine_services import _boot_settings, metadata_settings
+from edge.composition.machine_services import Authorities, boot_settings, metadata_settings
 from edge.composition.processors import default_server_memory
 from edge.composition.settings import EDGE, ON_REQUEST, EdgeSettings, Service, StackSettings
+from edge.http import MetadataSettings
 from edge.machines import DhcpMode, NetbootWhen
+from ipxe.scripts import BootSettings
 from tink.api.v1alpha2 import Raw
 from tink.apiserver import USERS_FILE, ApiServer, credentials, read_users
+from tink.files import private_files
 from tink.files.key_file import KeyFileError
 from tink.server import AgentAuth, ServerSettings
 
@@ -449,6 +452,18 @@ def test_who_may_not_look_into_the_data_directory_is_told_who_may(not_ours: Path
     assert "alone: run this as root (sudo), or as that user" in result.output
 
 
+def test_backup_into_a_missing_directory_names_it_with_the_command(tmp_path: Path) -> None:
+    result = run("backup", tmp_path / "none" / "site.tgz", "--data-dir", tmp_path)
+    assert result.exit_code == 1
+    assert f"there is no directory {tmp_path}/none; make it ('install -d -m 700 {tmp_path}/none')" in result.output
+
+
+def test_file_for_a_missing_directory_is_refused_with_the_name_of_the_directory(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught, private_files.stream(tmp_path / "none" / "file"):
+        pass
+    assert caught.value.filename == f"{tmp_path}/none"
+
+
 @pytest.mark.parametrize("name", ["watch", "page", "doctor", "metadata-url"])
 def test_what_works_without_the_data_directory_does_not_insist_on_it(name: str) -> None:
     """With a copy of the token, or the key. (click asks as the real user: access(2).)"""
@@ -491,7 +506,7 @@ def test_addresses_are_asked_for_and_nothing_is_encrypted_unless_told() -> None:
     for services in (ALL, SERVER, EDGE):
         server = told(services).server
         assert (server.agent_auth, server.tokens, server.tls) == (AgentAuth.ADDRESS, None, None)
-        boot = _boot_settings(told(services), None)
+        boot = boot_of(told(services), None)
         assert (boot.token, boot.tinkerbell_tls, boot.tls_ca) == (None, False, b"")
 
 
@@ -500,7 +515,7 @@ def test_edge_and_server_in_one_process_make_their_key(tmp_path: Path) -> None:
     tokens = made.server.tokens
     assert tokens
     assert (tokens.key, tokens.lifetime, tokens.create) == (tmp_path / "agent-token.key", 600, True)
-    token = _boot_settings(made, None).token
+    token = boot_of(made, None).token
     assert token
     assert token("52:54:00:00:00:01").startswith("v1.525400000001.")
 
@@ -527,6 +542,10 @@ def test_address_with_many_agents_gets_more_connections_and_calls() -> None:
     assert told(SERVER).server.connections_per_address is None
 
 
+def boot_of(made: StackSettings, metadata: MetadataSettings | None) -> BootSettings:
+    return boot_settings(made, metadata, Authorities(made, lambda: None))
+
+
 async def nothing(_namespace: str, _name: str) -> Raw:
     return {}
 
@@ -536,7 +555,7 @@ def test_nobody_is_believed_and_no_token_handed_out_unless_told(tmp_path: Path) 
     metadata = metadata_settings(made, nothing)
     assert (metadata.trusted.proxies, metadata.trusted.nat) == ((), ())
     assert (metadata.token_lifetime, metadata.imds_required) == (0, False)
-    assert _boot_settings(made, metadata).metadata_token is None
+    assert boot_of(made, metadata).metadata_token is None
     assert stat.S_IMODE((tmp_path / "metadata-token.key").stat().st_mode) == 0o600
 
 
@@ -548,7 +567,7 @@ def test_what_is_told_is_done(tmp_path: Path) -> None:
     assert [str(each) for each in metadata.trusted.proxies] == ["10.0.0.1/32", "2001:db8::/32"]
     assert [str(each) for each in metadata.trusted.nat] == ["10.9.0.0/16"]
     assert metadata.imds_required
-    token = _boot_settings(made, metadata).metadata_token
+    token = boot_of(made, metadata).metadata_token
     assert token is not None
     assert token("52:54:00:00:00:01").startswith("M1.525400000001.1")
 

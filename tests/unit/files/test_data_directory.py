@@ -13,8 +13,18 @@ import pytest
 
 from edge.commands.state.rotation import ALIKE, name_at
 from edge.composition import doctor
-from tink.files import private_files
-from tink.files.data_directory import DataDirectoryError, claim, disk_refuses, problems
+from tink.files import data_directory, private_files
+from tink.files.data_directory import (
+    DataDirectoryError,
+    as_owner,
+    as_root_again,
+    claim,
+    disk_refuses,
+    first_unreadable,
+    out_of_reach,
+    owner_of,
+    problems,
+)
 
 NOBODY = pwd.getpwnam("nobody").pw_uid
 
@@ -57,7 +67,7 @@ def test_missing_directory_is_made_closed_whatever_the_umask_and_what_is_none_is
         claim(tmp_path / "keys" / "below")
     assert disk_refuses(tmp_path) == ""
     assert disk_refuses(tmp_path / "missing") == "No such file or directory"
-    assert disk_refuses(Path("/proc")) in ("", "the disk is full")
+    assert disk_refuses(Path("/proc")) in ("", "the disk is full (/proc: 0 bytes free of 0 MB)")
 
 
 @pytest.mark.parametrize("open_mode", [0o755, 0o750, 0o777, 0o2775, 0o1777, 0o711])
@@ -111,9 +121,102 @@ def test_directory_of_another_user_is_refused_also_when_it_is_closed(place: Path
     for permissions in (0o700, 0o755, 0o777):
         place.chmod(permissions)
         os.chown(place, NOBODY, -1)
-        with pytest.raises(DataDirectoryError, match=r"belongs to user nobody, who could replace .*'chown 0 "):
+        with pytest.raises(DataDirectoryError, match=r"belongs to user nobody, .*; run this as user nobody, "):
             claim(place)
         assert mode(place) == permissions
+
+
+@pytest.mark.parametrize(
+    ("owner", "user", "remedy"),
+    [
+        (0, NOBODY, "as root: 'chown -R nobody: {}', or give a --data-dir"),
+        (0, 4242, "as root: 'chown -R 4242: {}', or give a --data-dir"),
+        (NOBODY, 0, "run this as user nobody, or give a --data-dir"),
+        (NOBODY, 4242, "run this as user nobody or root, or give a --data-dir"),
+    ],
+)
+def test_remedy_gives_away_no_directory_but_one_of_root(place: Path, owner: int, user: int, remedy: str) -> None:
+    os.chown(place, owner, -1)
+    (found,) = problems(place, user)
+    assert found.remedy.startswith(remedy.format(place))
+
+
+def open_the_way(place: Path) -> None:
+    """Let each user reach the directory; pytest's are for their owner alone."""
+    for each in place.parents:
+        each.chmod(each.stat().st_mode | 0o055)
+
+
+@pytest.fixture
+def packaged(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory that is the package's, whose user is `nobody`."""
+    monkeypatch.setattr(data_directory, "PACKAGED", place)
+    monkeypatch.setattr(data_directory, "SERVICE_USER", "nobody")
+    return place
+
+
+def test_directory_of_the_package_is_given_to_its_user_whoever_asks(packaged: Path) -> None:
+    for user in (NOBODY, 4242):
+        (found,) = problems(packaged, user)
+        assert f"as root: 'chown -R nobody: {packaged}'" in found.remedy
+    os.chown(packaged, NOBODY, -1)
+    (found,) = problems(packaged, 4242)
+    assert "'systemctl start tinkedge', or run this as user nobody or root" in found.remedy
+
+
+def test_missing_directory_of_the_package_is_made_for_its_user_and_any_other_for_the_caller(packaged: Path) -> None:
+    open_the_way(packaged)
+    packaged.rmdir()
+    owner = owner_of(packaged)
+    assert owner is not None
+    assert owner.user == NOBODY
+    with as_owner(packaged):
+        assert not packaged.exists(), "only a command that writes there makes it"
+    with as_owner(packaged, make=True):
+        assert (os.geteuid(), packaged.stat().st_uid, mode(packaged)) == (NOBODY, NOBODY, 0o700)
+        claim(packaged)
+    other = packaged.parent / "other"
+    assert owner_of(other) is None
+    with as_owner(other, make=True):
+        assert (os.geteuid(), other.exists()) == (0, False)
+
+
+def test_root_acts_as_the_owner_and_as_root_for_what_is_elsewhere(place: Path) -> None:
+    os.chown(place, NOBODY, -1)
+    place.chmod(0o700)
+    open_the_way(place)
+    groups = os.getgroups()
+    with as_owner(place):
+        put(place, "token", permissions=0o600)
+        with as_root_again():
+            put(place.parent, "backup", permissions=0o600)
+        with pytest.raises(PermissionError):
+            (place.parent / "backup").read_bytes()
+    assert (os.geteuid(), os.getgroups()) == (0, groups)
+    assert [path.stat().st_uid for path in (place / "token", place.parent / "backup")] == [NOBODY, 0]
+
+
+def test_topmost_unreadable_path_of_each_tree_is_found_and_no_link_is_followed(place: Path) -> None:
+    os.chown(place, NOBODY, -1)
+    place.chmod(0o700)
+    open_the_way(place)
+    assert out_of_reach(place) == []
+    for folder in ("osie/hookos/inner", "files", "images", "other"):
+        (place / folder).mkdir(parents=True)
+        (place / folder / "kernel").write_text("x")
+    (place / "files" / "away").symlink_to("/proc/1")
+    assert out_of_reach(place) == [], "a file of root is no mistake while it can be read"
+    (place / "osie" / "hookos").chmod(0o700)
+    (place / "images" / "kernel").chmod(0o600)
+    (place / "other").chmod(0)
+    (found,) = out_of_reach(place)
+    assert found.seen == "user nobody can't read osie/hookos, images/kernel in it"
+    assert found.remedy == f"as root: 'chown -R nobody: {place}/osie; chown -R nobody: {place}/images'"
+    with as_owner(place):
+        shut = first_unreadable(place / "osie" / "hookos" / "inner" / "kernel", place / "osie")
+        assert shut == place / "osie" / "hookos"
+        assert first_unreadable(place / "files" / "kernel", place / "files") is None
+        assert first_unreadable(Path("/elsewhere"), place) is None
 
 
 @pytest.mark.parametrize("link", [False, True])
@@ -150,6 +253,16 @@ def test_doctor_reports_faults_and_is_content_after_the_remedy(place: Path) -> N
     assert "write to it (mode 0777)" in next(doctor.data_directory(place)).seen
     assert next(doctor.data_directory(place / "missing")).ok
     assert not next(doctor.data_directory(place / "letters" / "below")).ok
+
+
+def test_doctor_names_a_key_that_can_not_be_used(place: Path) -> None:
+    place.chmod(0o700)
+    put(place, "metadata-token.key", "admin-token", permissions=0o600)
+    (place / "admin-token").write_text("a" * 64 + "\n")
+    (bad,) = [finding for finding in doctor.data_directory(place) if not finding.ok]
+    assert bad.name == f"metadata token key {place}/metadata-token.key"
+    assert bad.seen == "a key has less than 32 characters"
+    assert "put it back from a backup, or remove it" in bad.remedy
 
 
 def test_file_is_closed_from_its_first_moment_whatever_the_umask(tmp_path: Path) -> None:

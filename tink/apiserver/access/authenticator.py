@@ -44,16 +44,26 @@ class Authenticator:
         now: Callable[[], datetime],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Raises UserFileError, OSError."""
+        """A file that can't be used is logged: nobody but the administrator is known until it is good."""
         self._is_admin = is_admin
         self._path = users
         self._now = now
         self._monotonic = monotonic
-        self._state = self._stat()
-        self._use(read_users(users))
+        self._state: tuple[int, ...] | None = None
         self._looked = monotonic()
         self._reported = ""
+        self._use(Users())
+        self._begin()
         rereading.register(self)
+
+    def _begin(self) -> None:
+        try:
+            state = self._stat()
+            self._use(read_users(self._path))
+            self._state = state
+        except (UserFileError, OSError) as error:
+            log.error("%s. Until it is good, nobody but the administrator is known: it is read again by itself", error)
+            self._reported = str(error)
 
     def caller(self, shown: bytes) -> Caller:
         """Who shows this token. Raises WrongTokenError, TokenExpiredError."""

@@ -22,6 +22,7 @@ import asyncio
 import logging
 import os
 import queue
+import shlex
 import sqlite3
 import threading
 import weakref
@@ -51,6 +52,7 @@ from tink.apiserver.store.objects import (
 from tink.apiserver.store.read_only import ReadOnlyDatabase, describe
 from tink.apiserver.store.reader import PAGE_ROWS, Reader
 from tink.apiserver.store.writer import Writer
+from tink.files.data_directory import disk_refuses
 
 log = logging.getLogger(__name__)
 
@@ -140,17 +142,16 @@ class Store:
             self._close_source()  # a copy need not be seen any more; they have it open
         except integrity.DamagedError as error:
             await self.close()
-            raise ApiServerError(
-                f"{self._path}: {error}. Nothing was changed; docs/api.md, 'When the state is damaged', has what to do"
-            ) from error
+            raise ApiServerError(f"{self._path}: {error}. {_remedy(self._path)}") from error
         except database.NewerDatabaseError as error:
             await self.close()
             raise ApiServerError(f"{self._path}: {error}") from error
         except (sqlite3.Error, OSError) as error:
             await self.close()
-            raise ApiServerError(
-                f"{self._path}: cannot be used as state: {describe(self._path, error)}; move it away to begin anew"
-            ) from error
+            said = f"{self._path}: can't be used as state: {describe(self._path, error)}"
+            if disk_refuses(self._path.parent):
+                raise ApiServerError(f"{said}: make room there, and start it again") from error
+            raise ApiServerError(f"{said}. {_remedy(self._path)}") from error
 
     @property
     def refusal(self) -> str:
@@ -302,7 +303,8 @@ class Store:
             self._next = self._delivered = database.newest_version(db)
         self._refusal = describe(self._path, error)
         log.error(
-            "state %s: it can only be read: %s. Writes are refused; they are tried again every %.0f s",
+            "state %s: it can only be read: %s. Machines are served. Writes are refused, and tried again every %.0f s: "
+            "make room there, or make the disk writable; nothing has to be started again",
             *(self._path, self._refusal, RETRY_SECONDS),
         )
         self._retrying = asyncio.create_task(self._retry_writes(), name="apiserver state")
@@ -565,3 +567,13 @@ def _resolve(future: asyncio.Future[Any], outcome: Any) -> None:
         future.set_exception(outcome)
     else:
         future.set_result(outcome)
+
+
+def _remedy(path: Path) -> str:
+    """Return what to do about a state that is damaged, or none at all."""
+    directory = shlex.quote(str(path.parent))
+    salvage = f"tinkedge restore --salvage {directory} --data-dir {directory} --force"
+    return (
+        f"Nothing was changed. Put the last backup back: 'tinkedge restore FILE --data-dir {directory} --force'. "
+        f"Without one, take what can still be read: '{salvage}'. docs/api.md, 'When the state is damaged', has more"
+    )

@@ -150,6 +150,15 @@ class Certificates:
             return _load(self._files, self._now())  # they were being replaced: one was old, the other new
 
 
+def why_unusable(files: TlsFiles, now: float) -> str:
+    """Return why a server can't begin with these files at `now` (Unix seconds), with the remedy; empty if it can."""
+    try:
+        _load(files, now)
+    except TlsError as error:
+        return f"{error}; put one there that can be used: it is read again by itself, or by 'systemctl reload tinkedge'"
+    return ""
+
+
 def _configuration(loaded: _Loaded) -> Any:
     return grpc.ssl_server_certificate_configuration([(loaded.key, loaded.chain)], loaded.client_ca)
 
@@ -270,4 +279,5 @@ def _hosts(certificate: x509.Certificate) -> frozenset[str]:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or ["unreadable"])[0][:100]
+    text = (str(error).splitlines() or ["unreadable"])[0]
+    return text.partition(". See http")[0][:100]  # the rest is a link to the documentation of cryptography

@@ -69,6 +69,7 @@ class TokenKeys:
             "agent token key",
             create=settings.create,
             advice="give edge and server the same file",
+            without="agents that show a token are refused" if settings.create else "",
             monotonic=monotonic,
         )
 

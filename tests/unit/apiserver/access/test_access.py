@@ -378,3 +378,20 @@ def test_others_may_not_and_half_an_impersonation_is_refused(headers: dict[str, 
     if half:
         with pytest.raises(ImpersonationError):
             impersonated(ADMIN, CIMultiDict(headers), known)
+
+
+def test_file_of_users_that_is_garbled_at_the_start_lets_the_administrator_in_alone_until_it_is_good(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / FILE
+    _, token = issue(tmp_path, "alice", "view", (), NOW, None)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    authenticator = Authenticator(lambda shown: shown == "admin", path, lambda: NOW)
+    assert "nobody but the administrator is known" in caplog.text
+    assert authenticator.caller(b"admin") == ADMIN
+    with pytest.raises(WrongTokenError):
+        authenticator.caller(token.encode())
+    path.write_bytes(whole)
+    assert authenticator.reread()
+    assert authenticator.caller(token.encode()).name == "alice"

@@ -480,7 +480,10 @@ async def test_refused_file_is_kept_closed_and_can_be_tried_again(desk: Open, tm
     path = tmp_path / "state.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("PRAGMA user_version = 99")
-    for why in ("a newer release of tinkedge made it", "cannot be used as state: .*move it away to begin anew"):
+    for why in (
+        "a newer release of tinkedge made it",
+        "can't be used as state: .*tinkedge restore FILE .* --force'.*--salvage",
+    ):
         before = path.read_bytes()
         with pytest.raises(ApiServerError, match=why):
             await desk()
