@@ -24,7 +24,7 @@ from tink.api.models import Condition as Condition
 from tink.api.models import ConditionStatus as ConditionStatus
 from tink.api.models import Model as Model
 from tink.api.models import ObjectMeta as ObjectMeta
-from tink.api.models import map_list, optional
+from tink.api.models import TIME, map_list, optional
 from tink.api.rules import checked
 from tink.api.schema import UNCHECKED
 
@@ -45,7 +45,6 @@ _VLAN_PATTERN = r"^([1-9][0-9]{0,2}|[1-3][0-9]{3}|40[0-8][0-9]|409[0-4])$"
 _DEVICE_PATTERN = r"^(/[^/ ]+)+/?$"
 _URL_PATTERN = r"^(https?|file)://.+$"
 _HTTP_URL_PATTERN = r"^https?://.+$"
-TIME: JsonDict = {"format": "date-time"}
 
 
 class Resource(Model):
