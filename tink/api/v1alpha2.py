@@ -223,11 +223,24 @@ class HardwareSpec(Model):
 
 
 class HardwareStatus(Model):
-    """What was observed of a machine."""
+    """What was observed of a machine. Edges write it."""
 
+    state: str | None = optional(
+        "Where the machine is, in a word. Netbooting: from its first DHCP packet to the start of the kernel. InOSIE: the "
+        "installation environment is up. Waiting: its agent is connected and has no Workflow. Working: the agent runs a "
+        "Workflow. Failed: its last Workflow failed. Installed: its last Workflow succeeded, or its installed system was "
+        "heard. Absent: the machine was never heard."
+    )
+    state_since: str | None = optional("When state changed last.", extra=TIME)
+    mac: str | None = optional("MAC address of the interface that was heard last; before that, of the first one.")
+    ip: str | None = optional("Address that the interface of mac has reserved.")
+    boot_problem: str | None = optional(
+        "Why the machine does not boot, in a word: the reason of the condition BootProblem while that is True."
+    )
     conditions: list[Condition] | None = optional(
         "Observations about the machine. AddressConflict: it found another host at its address and declined it. "
-        "Misconfigured: what can't work of this object. BootProblem: why the machine does not boot.",
+        "Misconfigured: what can't work of this object. BootProblem: why the machine does not boot; False with the "
+        "reason GetsOn when it boots again.",
         extra=map_list("type"),
     )
 
@@ -468,7 +481,8 @@ class WorkflowStatus(Model):
         extra=TIME,
     )
     conditions: list[Condition] | None = optional(
-        "Observations about the Workflow: Prepared, Started, Succeeded.", extra=map_list("type")
+        "Observations about the Workflow: Prepared, Started, Succeeded; HardwareGone if its Hardware was deleted before "
+        "its end.", extra=map_list("type")
     )
 
 

@@ -160,7 +160,7 @@ async def test_a_write_that_fails_is_tried_again(rig: Rig, faults: list[Exceptio
 @virtual
 @pytest.mark.parametrize("jump", [3e8, -3e8])
 async def test_deadlines_come_without_any_change_and_not_because_a_clock_jumps(jump: float) -> None:
-    rig = Rig(settings=replace(QUICK, scheduled_timeout=1.05))
+    rig = Rig(hardware, settings=replace(QUICK, scheduled_timeout=1.05))
     rig.put(make_workflow("Scheduled"))
     async with rig.running():
         rig.now += jump
