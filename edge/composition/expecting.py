@@ -224,8 +224,8 @@ class BootWatch:
         macs = list(as_mapping(as_mapping(old.get("spec")).get("networkInterfaces")))
         if not workflow or not macs:
             return
-        message = f"workflow {workflow}: its Hardware {namespace}/{name} was deleted: nothing is served to this machine, "
-        message += "and its agent is not heard, until the Hardware is applied again"
+        message = f"workflow {workflow}: its Hardware {namespace}/{name} was deleted: nothing is served to this "
+        message += "machine, and its agent is not heard, until the Hardware is applied again"
         heard = max(macs, key=lambda mac: self._journey.last_seen(mac) or 0.0)
         self._journey.record(heard, Step.WORKFLOW, Outcome.WARNING, message, workflow=workflow)
 

@@ -27,6 +27,7 @@ from prometheus_client.core import Metric
 from edge.callers import Callers
 from edge.checkpoint import checkpoint_metrics
 from edge.composition import hooks
+from edge.composition.examination import Examination
 from edge.composition.expecting import BootWatch
 from edge.composition.hooks import HOOKS
 from edge.composition.host import NetworkState
@@ -37,7 +38,7 @@ from edge.composition.other_edges import say_hello, start_reports
 from edge.composition.outage import Kept, NotListedError, followed, forget, keeps, secret_reader
 from edge.composition.process import read_up
 from edge.composition.readiness import ApiContact, Readiness
-from edge.composition.serving import Serving
+from edge.composition.serving import Serving, reach_of
 from edge.composition.settings import EDGE, Service, StackSettings
 from edge.composition.tasks import StackError, Tasks
 from edge.journey.agents import AgentJourney
@@ -143,7 +144,7 @@ class Stack:
         self._callers: Callers | None = None
         self._templates = TemplateProcess()
         self._exit.callback(self._templates.close)
-        self._reviews = hooks.Reviews(settings, self._site, self._exit)
+        self._reviews = hooks.Reviews(settings, self._site, self._exit, Examination(settings, reach_of(settings)))
         self._contact = ApiContact(
             lambda: self._informers.values(),
             self.journey.announce,

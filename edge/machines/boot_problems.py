@@ -2,8 +2,9 @@
 
 What is shown is what the journey says (`edge.journey.expectations`), in the same words. Only a Hardware whose machine
 has had a problem gets the condition; when the machine gets on, it is False, without a message. The reason of a warning
-stands in the field `bootProblem`, too, which the column BOOT shows: of a healthy machine that is empty. Several edges may serve one machine: each
-writes what it sees, and the one that sees the machine get on clears it.
+stands in the field `bootProblem`, too, which the column BOOT shows: of a healthy machine that is empty.
+
+Several edges may serve one machine: each writes what it sees, and the one that sees the machine get on clears it.
 """
 
 from __future__ import annotations

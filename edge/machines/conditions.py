@@ -68,7 +68,9 @@ class ConditionWriter(StatusWriter):
         retry_longest: float = 60.0,
     ) -> None:
         """`clock` gives seconds since the epoch."""
-        super().__init__(client, f"its condition {ADDRESS_CONFLICT}", retry_first=retry_first, retry_longest=retry_longest)
+        super().__init__(
+            client, f"its condition {ADDRESS_CONFLICT}", retry_first=retry_first, retry_longest=retry_longest
+        )
         self._clock = clock
         self._declined: dict[NamespacedName, dict[tuple[str, str], _Declined]] = {}
         """What this process knows of, by Hardware, MAC and address: a machine may have one of IPv4 and one of IPv6."""

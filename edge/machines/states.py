@@ -1,11 +1,11 @@
 """Shows on a Hardware where its machine is: `state`, `mac` and `ip` of the status, which `kubectl get hw` prints.
 
-`state` is one of a few words (`MachineState`), `stateSince` the time of its last change. `mac` and `ip` are those of the
-interface that was heard last; before that, of the first one with an address. JSONPath, which printer columns are made
-of, finds no keys of a map such as `spec.networkInterfaces`, so they stand in the status.
+`state` is one of a few words (`MachineState`), `stateSince` the time of its last change. `mac` and `ip` are those of
+the interface that was heard last; before that, of the first one with an address. JSONPath, which printer columns are
+made of, finds no keys of a map such as `spec.networkInterfaces`, so they stand in the status.
 
 Writes are few, however many machines boot at once: an edge writes at most `WRITES_PER_SECOND` in all, and each Hardware
-once in `REST_SECONDS`. What is written is what is so then, so of states that follow each other quickly the last is shown.
+once in `REST_SECONDS`. What is written is what is so then: of states that follow each other quickly, the last.
 
 Several edges may see one machine. Each writes a state when its own view of the machine changes, and never because of
 what another edge has written, so two edges that differ do not overwrite each other in turn.

@@ -9,7 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from pydantic.config import JsonDict
 
-
 TIME: JsonDict = {"format": "date-time"}
 
 

@@ -20,11 +20,11 @@ from pydantic import ConfigDict, Field, StringConstraints
 from pydantic.config import JsonDict
 
 from tink.api import bounds, patterns, rules
+from tink.api.models import TIME, map_list, optional
 from tink.api.models import Condition as Condition
 from tink.api.models import ConditionStatus as ConditionStatus
 from tink.api.models import Model as Model
 from tink.api.models import ObjectMeta as ObjectMeta
-from tink.api.models import TIME, map_list, optional
 from tink.api.rules import checked
 from tink.api.schema import UNCHECKED
 
@@ -219,17 +219,19 @@ class HardwareSpec(Model):
         "e.g. /dev/sda or /dev/nvme0n1.",
         extra=checked(maxItems=bounds.MAX_DISKS),
     )
-    bmc_ref: LocalObjectReference | None = optional("Refers to a Rufio Machine object.")
+    bmc_ref: LocalObjectReference | None = optional(
+        "Refers to a Rufio Machine object. It is stored for other programs; tinkedge does not use it."
+    )
 
 
 class HardwareStatus(Model):
     """What was observed of a machine. Edges write it."""
 
     state: str | None = optional(
-        "Where the machine is, in a word. Netbooting: from its first DHCP packet to the start of the kernel. InOSIE: the "
-        "installation environment is up. Waiting: its agent is connected and has no Workflow. Working: the agent runs a "
-        "Workflow. Failed: its last Workflow failed. Installed: its last Workflow succeeded, or its installed system was "
-        "heard. Absent: the machine was never heard."
+        "Where the machine is, in a word. Netbooting: from its first DHCP packet to the start of the kernel. InOSIE: "
+        "the installation environment is up. Waiting: its agent is connected and has no Workflow. Working: the agent "
+        "runs a Workflow. Failed: its last Workflow failed. Installed: its last Workflow succeeded, or its installed "
+        "system was heard. Absent: the machine was never heard."
     )
     state_since: str | None = optional("When state changed last.", extra=TIME)
     mac: str | None = optional("MAC address of the interface that was heard last; before that, of the first one.")
@@ -481,8 +483,9 @@ class WorkflowStatus(Model):
         extra=TIME,
     )
     conditions: list[Condition] | None = optional(
-        "Observations about the Workflow: Prepared, Started, Succeeded; HardwareGone if its Hardware was deleted before "
-        "its end.", extra=map_list("type")
+        "Observations about the Workflow: Prepared, Started, Succeeded; HardwareGone if its Hardware was deleted "
+        "before its end.",
+        extra=map_list("type"),
     )
 
 
