@@ -428,18 +428,23 @@ def _look_for_hardware(workflow: Raw, state: WorkflowState, hardware: Raw | None
     named = references(workflow)
     if named is None:
         return NOTHING
-    since = parse_timestamp(condition(status_of(workflow), ConditionType.HARDWARE_GONE).get("lastTransitionTime"))
-    if not _is_without_hardware(workflow) or since is None:
-        since = context.now
+    since = _gone_since(workflow) if _is_without_hardware(workflow) else context.now
     match state:
         case WorkflowState.PENDING:
             then = "apply it again, or delete this Workflow"
         case WorkflowState.CANCELLING:
             then = "nobody hears from its agent whether it has stopped"
+        case _ if since is None:  # definitions of an older release drop the time, so there is no deadline
+            then = "apply it again"
         case _:
             until = rfc3339(since + context.settings.hardware_gone_timeout)
             then = f"apply it again before {until}, or the Workflow fails"
     return _apply(workflow, events.HardwareMissing(f"{named[0]} is gone: {then}"), context.now)
+
+
+def _gone_since(workflow: Raw) -> float | None:
+    gone = condition(status_of(workflow), ConditionType.HARDWARE_GONE)
+    return parse_timestamp(gone.get("lastTransitionTime"))
 
 
 def _is_without_hardware(workflow: Raw) -> bool:
@@ -449,7 +454,8 @@ def _is_without_hardware(workflow: Raw) -> bool:
 def _deadlines(workflow: Raw, state: WorkflowState, context: _Context) -> Iterator[tuple[float, events.Event]]:
     """The seconds left to each deadline, and what happens then."""
     status, settings = status_of(workflow), context.settings
-    named = references(workflow) if _is_without_hardware(workflow) else None
+    is_timed = _is_without_hardware(workflow) and _gone_since(workflow) is not None
+    named = references(workflow) if is_timed else None
     if named is not None and state in (WorkflowState.SCHEDULED, WorkflowState.RUNNING):
         gone, timeout = condition(status, ConditionType.HARDWARE_GONE), settings.hardware_gone_timeout
         message = f"{named[0]} was deleted while the agent had the Workflow, and was not there again within {timeout:g}"

@@ -80,6 +80,12 @@ Parse = Callable[[str, Raw], Awaitable[list[TemplateSyntaxError]]]
 """`parse(namespace, template)` returns syntax errors. Raises TemplateError, and BusyError if it can't parse now."""
 
 _SECRETS = {USERDATA_SECRET_ANNOTATION: "user-data", VENDORDATA_SECRET_ANNOTATION: "vendor-data"}
+_AFTER_DELETION = {
+    "Hardware": "apply it again soon, or what an agent has of them fails (--hardware-gone-timeout)",
+    "OSIE": "they netboot nothing until there is one of that name again",
+    "Template": "those that are not prepared yet wait for one of that name",
+}
+"""What becomes of those that refer to an object that is deleted."""
 NAMED_REFERRERS = 3
 MOST_CAUSES = 20
 _LOOKUP_SECONDS = 1.0
@@ -398,7 +404,10 @@ class Reviewer:
         named = list(islice(referrers, NAMED_REFERRERS))
         more = f" and {len(referrers) - len(named)} more" if len(referrers) > len(named) else ""
         still = " (not ended)" if named[0].kind == "Workflow" else ""
-        return Verdict(warnings=(f"{target} is still referred to by {', '.join(map(str, named))}{more}{still}",))
+        then = _AFTER_DELETION[request.kind]
+        return Verdict(
+            warnings=(f"{target} is still referred to by {', '.join(map(str, named))}{more}{still}: {then}",)
+        )
 
     async def _look_up(self, kind: str, namespace: str, name: str) -> Raw | None:
         async with asyncio.timeout(_LOOKUP_SECONDS):

@@ -723,3 +723,19 @@ def test_last_action_that_reboots_its_machine_has_done_so_when_the_hardware_stay
     workflow["status"] |= status_in(without_hardware(workflow))
     status = status_in(without_hardware(workflow, GONE_AT + 300))
     assert (status["state"], condition(status, "Succeeded")["reason"]) == ("Succeeded", "RebootAssumed")
+
+
+@pytest.mark.parametrize("state", ["Scheduled", "Running"])
+def test_definitions_that_drop_the_time_of_conditions_give_no_deadline_and_no_end_of_writes(state: str) -> None:
+    workflow = noted(state)
+    del workflow["status"]["conditions"][-1]["lastTransitionTime"]
+    status = status_in(without_hardware(workflow, GONE_AT + 600))
+    assert condition(status, "HardwareGone")["message"] == "Hardware d/h is gone: apply it again"
+    status["conditions"][-1].pop("lastTransitionTime")
+    workflow["status"] |= status
+    (again,) = without_hardware(workflow, GONE_AT + 1200).patches
+    again.body["status"]["conditions"][-1].pop("lastTransitionTime")
+    assert again.body["status"] == {"conditions": status["conditions"], **again.body["status"]}, (
+        "the API changes nothing"
+    )
+    assert "state" not in again.body["status"]

@@ -71,7 +71,8 @@ async def test_deletion_of_what_is_needed_is_warned_about_with_the_first_few_nam
         world.store(hardware(f"h{number}", osie="o"))
     verdict = await world.review("DELETE", None, objects.osie("o", namespace="d"))
     assert verdict.warnings == (
-        "OSIE d/o is still referred to by Hardware d/h0, Hardware d/h1, Hardware d/h2 and 2 more",
+        "OSIE d/o is still referred to by Hardware d/h0, Hardware d/h1, Hardware d/h2 and 2 more: they netboot nothing "
+        "until there is one of that name again",
     )
     assert (await world.review("DELETE", None, objects.osie("o", namespace="elsewhere"))).warnings == ()
 
@@ -79,7 +80,12 @@ async def test_deletion_of_what_is_needed_is_warned_about_with_the_first_few_nam
 async def test_workflow_that_has_ended_needs_nothing(world):
     world.store(workflow("w", "h", "t", "Running"))
     assert (await world.review("DELETE", None, template())).warnings == (
-        "Template d/t is still referred to by Workflow d/w (not ended)",
+        "Template d/t is still referred to by Workflow d/w (not ended): those that are not prepared yet wait for one "
+        "of that name",
+    )
+    assert (await world.review("DELETE", None, hardware("h"))).warnings == (
+        "Hardware d/h is still referred to by Workflow d/w (not ended): apply it again soon, or what an agent has of "
+        "them fails (--hardware-gone-timeout)",
     )
     world.store(workflow("w", "h", "t", "Succeeded"))
     assert (await world.review("DELETE", None, template())).warnings == ()
