@@ -10,21 +10,29 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import StrEnum
 from ipaddress import AddressValueError, IPv4Address, IPv4Interface, IPv4Network, IPv6Address, NetmaskValueError
+from itertools import islice
 from typing import Any, Final
 
 from tink.api import user_data
 from tink.api.annotations import (
+    ANNOTATIONS,
     BOOT_PATH_ANNOTATION,
     INITRD_SHA256_ANNOTATION,
     KERNEL_SHA256_ANNOTATION,
     UKI_SHA256_ANNOTATION,
 )
-from tink.api.v1alpha2 import RUFIO_GROUP, as_mapping
+from tink.api.v1alpha2 import GROUP, RUFIO_GROUP, as_mapping
 
 _CHECKSUMS: Final = (KERNEL_SHA256_ANNOTATION, INITRD_SHA256_ANNOTATION, UKI_SHA256_ANNOTATION)
 _BOOT_PATHS: Final = ("ipxe", "grub", "auto", "uki")
+_CLOSE: Final = 0.8
+"""How much two names have in common if one may be a slip of the other (difflib's ratio)."""
+_LONGEST_NAME: Final = 63
+_MOST_UNKNOWN: Final = 20
+"""So many names are compared with ours: each takes half a millisecond."""
 _POINT_TO_POINT: Final = 31
 """Prefix length from which on a network has no address for itself and none for broadcasts (RFC 3021)."""
 _SHA256: Final = re.compile(r"\s*(sha256:)?[0-9a-fA-F]{64}\s*|\s*")
@@ -233,6 +241,16 @@ def unused_fields(hardware: Any) -> Iterator[str]:
                 if isinstance(server, str) and _address(server) is None:
                     where = f"spec.networkInterfaces[{mac}].dhcp.{field}[{index}]"
                     yield f"{where}: {server} is a name, and DHCP carries addresses only: machines are not told of it"
+
+
+def misspelled_annotations(obj: Any) -> Iterator[str]:
+    """Yield a sentence for each annotation of an object that is nearly one of ours, so that nothing reads it."""
+    prefix = f"{GROUP}/"
+    known = [each.removeprefix(prefix) for each in ANNOTATIONS]
+    unknown = (name for name in _annotations(obj) if name.startswith(prefix) and name not in ANNOTATIONS)
+    for name in islice(unknown, _MOST_UNKNOWN):
+        for close in get_close_matches(name.removeprefix(prefix)[:_LONGEST_NAME], known, n=1, cutoff=_CLOSE):
+            yield f"metadata.annotations[{name}]: nothing reads it: is {prefix}{close} meant?"
 
 
 def _ipv6_mistakes(ipv6: dict[str, Any], path: str, site: Site) -> Iterator[Mistake]:

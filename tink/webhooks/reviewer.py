@@ -29,7 +29,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 from urllib.parse import urlsplit
@@ -40,6 +40,7 @@ from tink.api.mistakes import (
     Reason,
     Site,
     hardware_mistakes,
+    misspelled_annotations,
     osie_mistakes,
     unused_fields,
     user_data_mistakes,
@@ -195,6 +196,12 @@ class Reviewer:
             return self._deletion(request)
         if request.operation not in ("CREATE", "UPDATE"):
             return ALLOWED
+        verdict = await self._written(request)
+        before = [*misspelled_annotations(request.old)]
+        slips = [each for each in misspelled_annotations(request.new) if each not in before][:MOST_CAUSES]
+        return replace(verdict, warnings=(*verdict.warnings, *slips)) if slips and not verdict.causes else verdict
+
+    async def _written(self, request: Request) -> Verdict:
         match request.kind:
             case "Hardware":
                 return await self._hardware(request)

@@ -330,3 +330,21 @@ async def test_edge_in_this_process_is_asked_about_what_a_write_changes(world, c
     assert (await world.review("UPDATE", annotated, new)).warnings == (), "that was said before"
     assert (await world.review("CREATE", osie("broken"))).warnings == (), "no write waits for an edge, or fails by it"
     assert "OSIE d/o can't be examined" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("tinkerbell.org/user-data-secret", "tinkerbell.org/userdata-secret"),
+        ("tinkerbell.org/kernel-sha512", "tinkerbell.org/kernel-sha256"),
+        ("tinkerbell.org/boot_path", "tinkerbell.org/boot-path"),
+        ("tinkerbell.org/boot-path", ""),
+        ("tinkerbell.org/rack", ""),
+        ("example.org/boot_path", ""),
+    ],
+)
+async def test_annotation_that_is_nearly_one_of_ours_is_warned_about_once(world, name, meant):
+    new = hardware("h", annotations={name: "auto"})
+    expected = (f"metadata.annotations[{name}]: nothing reads it: is {meant} meant?",) if meant else ()
+    assert (await world.review("CREATE", new)).warnings == expected
+    assert (await world.review("UPDATE", new, new)).warnings == ()
