@@ -70,6 +70,7 @@ class StateWriter(StatusWriter):
         """The state of each machine that was handed in last, by MAC."""
         self._news: dict[NamespacedName, tuple[str, MachineState]] = {}
         """The MAC and the state to write, by Hardware."""
+        self._next_write = 0.0
         self._written: Newest[NamespacedName, float] = Newest(MAX_KNOWN)
         hardware.add_event_handler(lambda new, _: self._look_at(new), self._gone, can_wait=True)
 
@@ -83,7 +84,7 @@ class StateWriter(StatusWriter):
         self._queue.add(key)
 
     def _look_at(self, obj: Raw) -> None:
-        if _identity(obj) != _shown_identity(obj):
+        if _identity(obj) != _shown_identity(obj) or NamespacedName.of(obj) in self._news:
             self._queue.add(NamespacedName.of(obj), low_priority=True)
 
     def _gone(self, old: Raw) -> None:
@@ -94,26 +95,28 @@ class StateWriter(StatusWriter):
             self._shown.pop(mac, None)
 
     async def _write(self, key: NamespacedName) -> None:
-        obj = self._hardware.get(*key)
+        now = self._elapsed()
+        if now < self._next_write:
+            await asyncio.sleep(self._next_write - now)
+        obj, news, now = self._hardware.get(*key), self._news.get(key), self._elapsed()
         if obj is None:
             self._news.pop(key, None)
             return
-        news, now = self._news.get(key), self._elapsed()
         rest = self._written.get(key, now - REST_SECONDS) + REST_SECONDS - now
         if news is not None and rest > _SOON_SECONDS:
             self._queue.add_after(key, rest)
             return
         changes = self._changes(obj, news)
         if changes:
+            # Noted before: an API that is away is asked again after the same rest, until it has the state.
             self._written[key] = now
+            self._next_write = now + 1 / WRITES_PER_SECOND
             metadata = {"resourceVersion": obj["metadata"]["resourceVersion"]}
             with suppress(NotFoundError):
                 patch = {"metadata": metadata, "status": changes}
                 await self._client.patch(HARDWARE, key.name, key.namespace, patch, subresource="status")
         if self._news.get(key) == news:
             self._news.pop(key, None)
-        if changes:
-            await asyncio.sleep(1 / WRITES_PER_SECOND)
 
     def _changes(self, obj: Raw, news: tuple[str, MachineState] | None) -> dict[str, Any]:
         """Return the fields of the status to write; None as a value removes one."""

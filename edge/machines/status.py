@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from abc import ABC, abstractmethod
 from typing import Any, Final
 
@@ -10,7 +11,7 @@ from tink.api.v1alpha2 import ConditionStatus, Raw, as_mapping
 from tink.kube.client import ApiError, ConflictError, KubeClient
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE
-from tink.kube.runtime import DONE, Controller, Result
+from tink.kube.runtime import DONE, Controller, Result, controller_log
 from tink.timestamps import rfc3339
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ class StatusWriter(ABC):
         """`what` names the part in log lines, such as `its condition BootProblem`."""
         self._client = client
         self._what = what
+        self._limited_log = controller_log(log, time.monotonic)
         self.runtime = Controller(
             "Hardware",
             self._reconcile,
@@ -58,7 +60,7 @@ class StatusWriter(ABC):
             if not _lasts(error) and self._queue.num_requeues(key) + 1 < ATTEMPTS:
                 raise
             text = "Hardware %s: %s is not written: %s%s"
-            log.warning(text, key, self._what, error, _ADVICE.get(error.status, ""))
+            self._limited_log.warning(text, key, self._what, error, _ADVICE.get(error.status, ""), owner=key.namespace)
         except Exception:
             # A mistake of ours about one Hardware must not keep the others from being written.
             log.exception("Hardware %s: %s is not written", key, self._what)

@@ -671,3 +671,16 @@ async def test_state_survives_an_api_that_is_away(api: InProcessApi) -> None:
         api.remove(HARDWARE, "a", "d")
         writer.seen(machine(), MachineState.WORKING)
         await elapse(60)
+
+
+async def test_api_that_lets_no_state_be_written_is_asked_at_the_same_rate_and_named_in_a_few_lines(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    many = [hardware(name=f"m{n}") for n in range(400)]
+    api = InProcessApi(*many)
+    api.fail("patch", *[ApiError(403, "Forbidden", "no")] * 1000)
+    async with placing(api):
+        await elapse(10)
+    assert 190 <= api.count("patch") <= 210
+    assert 1 <= len(caplog.records) <= 40
+    assert "its state is not written" in caplog.text
