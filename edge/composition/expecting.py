@@ -1,7 +1,7 @@
 """Expectations at work: once a second, with what this edge knows, shown on the Hardware.
 
 journey --sweep--> edge.journey.expectations --finding--> the journey, and `edge.machines.BootProblemWriter`
-inventory, Workflows, networks --facts--^
+inventory, Workflows, networks --facts--^    `--how far each machine is--> `edge.machines.StateWriter`
 """
 
 from __future__ import annotations
@@ -9,18 +9,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from ipaddress import IPv4Network, IPv6Address
+from itertools import islice
 from typing import Final
 from uuid import UUID
 
 from edge.composition.networks import Arriving, HostNetworks
-from edge.journey.expectations import NOT_RUN, Expectations, Facts, Finding, Network, Registered, Story
+from edge.journey.expectations import NOT_RUN, Expectations, Facts, Finding, Network, Registered, Story, read
 from edge.journey.recorder import Journey
-from edge.journey.steps import Milestone, Outcome
-from edge.machines import BootProblemWriter, Inventory, Machine, PendingWorkflows, Problem
+from edge.journey.steps import Milestone, Outcome, Step
+from edge.machines import (
+    BootProblemWriter,
+    Inventory,
+    Machine,
+    MachineState,
+    PendingWorkflows,
+    Problem,
+    StateWriter,
+)
 from edge.neighbour.way_back import trouble
 from edge.page import due_at
+from tink.api.v1alpha2 import Raw, as_mapping
 from tink.kube.objects import NamespacedName
 from tink.limits.newest import Newest
 
@@ -33,6 +43,14 @@ TROUBLE_SECONDS: Final = 2.0
 """How long it is believed what the kernel said of the way to a relay, for many machines are behind one."""
 MAX_STRANGERS: Final = 1024
 """Machines that nobody has registered whose problems are shown on Hardware of others."""
+STATES_PER_SWEEP: Final = 500
+"""Machines whose state is looked at in one sweep; the others have their turn in the next."""
+_EVENTS: Final = 150
+"""So many events of a machine are read to tell an OSIE from an installed system."""
+_TOLD_BY_STORY: Final = frozenset(
+    {Milestone.OS_OFFERED, Milestone.OS_LEASED, Milestone.WORKFLOW_ENDED, Milestone.METADATA_READ}
+)
+"""Milestones that mean one thing or another, depending on what came before."""
 _OFFERED: Final = frozenset({Milestone.OFFERED, Milestone.IPXE_OFFERED, Milestone.OS_OFFERED})
 _SHARED: Final = ("", "")
 _NO_UUIDS: Final = frozenset({UUID(int=0), UUID(int=(1 << 128) - 1), UUID("03000200-0400-0500-0006-000700080009")})
@@ -68,10 +86,12 @@ class BootWatch:
         ports: tuple[int, int],
         clock: Callable[[], float] = time.time,
         api_away: Callable[[], str] = str,
+        states: StateWriter | None = None,
     ) -> None:
         """`relayed()`: the networks whose relays were heard; `ports`: of HTTP and gRPC here; `clock`: the journey's.
 
-        `api_away()`: a clause that says since when the Kubernetes API has not answered; empty: it does.
+        `api_away()`: a clause that says since when the Kubernetes API has not answered; empty: it does. `states` writes
+        where each machine is; None: nothing does.
         """
         self._journey = journey
         self._inventory = inventory
@@ -95,6 +115,10 @@ class BootWatch:
         self._arriving = Arriving(lambda: networks.states, *ports)
         inventory.on_change(self._machine_changed)
         self.expectations = Expectations(journey, self._facts, self._say, clock)
+        self._states = states
+        self._moved = self.expectations.changes()
+        self._to_place: dict[str, None] = {}
+        """Machines whose state may be another one than the last."""
 
     async def run(self) -> None:
         """Sweep for ever."""
@@ -115,6 +139,10 @@ class BootWatch:
                 await asyncio.sleep(0)
                 began = time.thread_time()
             self._look_for_knocks()
+            for _ in self.place():
+                spent += time.thread_time() - began
+                await asyncio.sleep(0)
+                began = time.thread_time()
         except Exception:
             # What explains boots must not end them.
             log.exception("the expectations of machines can't be looked at")
@@ -164,6 +192,44 @@ class BootWatch:
                 self._problems.found_of_another(key, mac, None)
         if shown:
             self._shown_on[mac] = shown
+
+    def place(self) -> Iterator[None]:
+        """Hand on the states of machines that have moved. Whoever iterates gives others their turn in between."""
+        self._to_place |= dict.fromkeys(self._moved.take())
+        for number, mac in enumerate([*islice(self._to_place, STATES_PER_SWEEP)], start=1):
+            del self._to_place[mac]
+            machine = self._inventory.by_mac(mac)
+            state = self._state(machine) if machine is not None and self._states is not None else None
+            if machine is not None and state is not None and self._states is not None:
+                self._states.seen(machine, state)
+            if number % 20 == 0:
+                yield
+
+    def _state(self, machine: Machine) -> MachineState | None:
+        """Return where a machine is; None if it was not heard, or another edge knows better."""
+        awaited = self.expectations.of(machine.mac)
+        at = awaited.at if awaited is not None else None
+        if at is None or not self._journey.was_heard(machine.mac) or self._journey.is_elsewhere(machine.mac):
+            return None
+        if at in _TOLD_BY_STORY:
+            return _state_of(read(machine.mac, self._journey.newest(machine.mac, _EVENTS, earlier=True)))
+        if at <= Milestone.KERNEL_STARTED:
+            return MachineState.NETBOOTING
+        if at is Milestone.AGENT_CONNECTED and not self._workflows.pending(machine.namespace, machine.name):
+            return MachineState.WAITING
+        return MachineState.WORKING if at > Milestone.AGENT_CONNECTED else MachineState.IN_OSIE
+
+    def hardware_gone(self, old: Raw) -> None:
+        """Note on the journey of a machine that its Hardware was deleted while it has a Workflow."""
+        namespace, name = NamespacedName.of(old)
+        workflow = self._workflows.pending(namespace, name)
+        macs = list(as_mapping(as_mapping(old.get("spec")).get("networkInterfaces")))
+        if not workflow or not macs:
+            return
+        message = f"workflow {workflow}: its Hardware {namespace}/{name} was deleted: nothing is served to this "
+        message += "machine, and its agent is not heard, until the Hardware is applied again"
+        heard = max(macs, key=lambda mac: self._journey.last_seen(mac) or 0.0)
+        self._journey.record(heard, Step.WORKFLOW, Outcome.WARNING, message, workflow=workflow)
 
     def _look_for_knocks(self) -> None:
         """Have packets counted in front of the firewall, while some machine is to ask something and does not."""
@@ -286,6 +352,20 @@ class BootWatch:
     def _same(self, uuid: str) -> tuple[str, str] | None:
         known = self._uuids.get(uuid, _SHARED)
         return known if known != _SHARED else None
+
+
+def _state_of(story: Story) -> MachineState:
+    """Return the state of a machine whose last milestone alone does not say it."""
+    boot = story.boot
+    ended = Milestone.WORKFLOW_ENDED in boot.reached or Milestone.WORKFLOW_RUNNING not in boot.reached
+    if boot.at is Milestone.WORKFLOW_ENDED:
+        words = {"Failed": MachineState.FAILED, "Canceled": MachineState.WAITING}
+        return words.get(str(boot.detail.get("state", "")), MachineState.INSTALLED)
+    if not ended:
+        return MachineState.WORKING  # an action reads metadata, or renews the lease
+    if boot.at in (Milestone.OS_OFFERED, Milestone.OS_LEASED) and boot.boots_osie:
+        return MachineState.IN_OSIE
+    return MachineState.INSTALLED
 
 
 def _address(machine: Machine | None, story: Story) -> str | None:

@@ -21,7 +21,7 @@ from tink.kube.cache import Informer
 from tink.kube.client import ApiError, KubeClient
 from tink.kube.resources import HARDWARE, OSIE, TEMPLATE, WORKFLOW, ResourceType
 from tink.template_process import TemplateProcess
-from tink.webhooks import SERVICE_PORT, Admission, Hook, ReviewPlugin, Webhooks, unregister
+from tink.webhooks import SERVICE_PORT, Admission, Examine, Hook, ReviewPlugin, Webhooks, unregister
 
 if TYPE_CHECKING:
     from tink.apiserver import ApiServer
@@ -43,8 +43,11 @@ UNREACHED: Final = "writes are not reviewed: the cluster can't reach this; see -
 class Reviews:
     """The reviews of this process: a plugin of the embedded API, webhooks, or nothing."""
 
-    def __init__(self, settings: StackSettings, site: Callable[[], Site], exit_stack: AsyncExitStack) -> None:
+    def __init__(
+        self, settings: StackSettings, site: Callable[[], Site], exit_stack: AsyncExitStack, examine: Examine
+    ) -> None:
         self._settings = settings
+        self._examine = examine
         self._site = site
         self._templates = TemplateProcess()
         exit_stack.callback(self._templates.close)
@@ -73,7 +76,9 @@ class Reviews:
             return await server.find(key, namespace, name) if server is not None else None
 
         namespaces = self._settings.namespaces
-        self.plugin = ReviewPlugin(find, site=self._site, namespaces=namespaces, parse=self._templates.parse)
+        self.plugin = ReviewPlugin(
+            find, site=self._site, namespaces=namespaces, parse=self._templates.parse, examine=self._examine
+        )
         return self.plugin
 
     async def start(
@@ -120,6 +125,7 @@ class Reviews:
                 namespaces=self._settings.namespaces,
                 name=self._settings.webhooks.configuration,
                 parse=self._templates.parse,
+                examine=self._examine,
             )
             hooks.append(self._admission)
         elif Service.WEBHOOKS in services and not reached:

@@ -445,7 +445,7 @@ class Serving:
             data_dir / "artifacts",
             budget=edge.cache_bytes,
             file_root=edge.osie_dir or data_dir / "osie",
-            reach=_reach(self._settings),
+            reach=reach_of(self._settings),
             shared=SharedFiles(data_dir / "files", data_dir / "images") if edge.downstream_edges else None,
             peers=self.peers.caches if self.peers is not None else None,
         )
@@ -541,7 +541,7 @@ def _places(states: Iterable[NetworkState]) -> list[tuple[str, str]]:
     return found
 
 
-def _reach(settings: StackSettings) -> Reach:
+def reach_of(settings: StackSettings) -> Reach:
     """Where OSIEs may lead: not to this host, unless that was allowed, and never to what it serves itself."""
     edge = settings.edge
     own_ports = frozenset({edge.http_port, *edge.legacy_ports, edge.admin_port, settings.grpc_port, settings.api_port})

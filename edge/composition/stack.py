@@ -27,6 +27,7 @@ from prometheus_client.core import Metric
 from edge.callers import Callers
 from edge.checkpoint import checkpoint_metrics
 from edge.composition import hooks
+from edge.composition.examination import Examination
 from edge.composition.expecting import BootWatch
 from edge.composition.hooks import HOOKS
 from edge.composition.host import NetworkState
@@ -37,14 +38,22 @@ from edge.composition.other_edges import say_hello, start_reports
 from edge.composition.outage import Kept, NotListedError, followed, forget, keeps, secret_reader
 from edge.composition.process import read_up
 from edge.composition.readiness import ApiContact, Readiness
-from edge.composition.serving import Serving
+from edge.composition.serving import Serving, reach_of
 from edge.composition.settings import EDGE, Service, StackSettings
 from edge.composition.tasks import StackError, Tasks
 from edge.journey.agents import AgentJourney
 from edge.journey.archive import Archive
 from edge.journey.recorder import Journey
 from edge.journey.workflows import WorkflowJourney
-from edge.machines import BootProblemWriter, ConditionWriter, Inventory, Machine, MistakeWriter, PendingWorkflows
+from edge.machines import (
+    BootProblemWriter,
+    ConditionWriter,
+    Inventory,
+    Machine,
+    MistakeWriter,
+    PendingWorkflows,
+    StateWriter,
+)
 from edge.page import Api
 from edge.peers import event_batch_metrics
 from edge.telemetry import BootEnds, Durations, Telemetry, Traces
@@ -136,7 +145,7 @@ class Stack:
         self._callers: Callers | None = None
         self._templates = TemplateProcess()
         self._exit.callback(self._templates.close)
-        self._reviews = hooks.Reviews(settings, self._site, self._exit)
+        self._reviews = hooks.Reviews(settings, self._site, self._exit, Examination(settings, reach_of(settings)))
         self._contact = ApiContact(
             lambda: self._informers.values(),
             self.journey.announce,
@@ -316,7 +325,7 @@ class Stack:
         self.metrics.register(InformerMetrics(informers.values()))
         self.metrics.register(ControllerMetrics(self._controllers))
         serving, mistakes, conditions = None, None, ConditionWriter(client)
-        boots, problems = None, None
+        boots, problems, states = None, None, None
         callers = self._callers = callers_of(self._settings, self.inventory, self._exit)
         networks = self._networks = HostNetworks(self._settings.networks, self.journey.announce)
         self._exit.callback(networks.close)
@@ -325,10 +334,12 @@ class Stack:
             mistakes = self._mistakes = MistakeWriter(client, informers[HARDWARE], informers.get(OSIE), self._site)
             networks.on_change(mistakes.networks_changed)
             problems = BootProblemWriter(client, informers[HARDWARE])
+            states = StateWriter(client, informers[HARDWARE])
             self._controllers |= {
                 "hardware-conditions": conditions.runtime,
                 "hardware-mistakes": mistakes.runtime,
                 "hardware-boot-problems": problems.runtime,
+                "hardware-states": states.runtime,
             }
             boots = BootWatch(
                 self.journey,
@@ -339,7 +350,9 @@ class Stack:
                 problems,
                 (self._settings.edge.http_port, self._settings.grpc_port),
                 api_away=lambda: self._contact.problem,
+                states=states,
             )
+            informers[HARDWARE].add_event_handler(lambda _new, _old: None, boots.hardware_gone, can_wait=True)
             serving = self._serving = Serving(
                 self._settings,
                 self._exit,
@@ -405,8 +418,9 @@ class Stack:
             self._keep()
             self._spawn(conditions.run(), "conditions")
             self._spawn(mistakes.run(), "mistakes of Hardware")
-        if boots is not None and problems is not None:
+        if boots is not None and problems is not None and states is not None:
             self._spawn(problems.run(), "problems of boots")
+            self._spawn(states.run(), "states of machines")
             self._spawn(boots.run(), "expectations of boots")
             self._spawn(self._telemetry().run(), "boots that have ended")
         if self._server_process is not None:

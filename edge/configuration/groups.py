@@ -22,8 +22,8 @@ _GROUPS: Final = {
     """,
     "Metadata": "imds-tokens link-metadata metadata-nat metadata-tokens metadata-token-key metadata-token-lifetime",
     "Workflows and agents": """
-        scheduled-timeout cancelling-timeout action-timeout reference-timeout reboot-grace agent-auth
-        agent-token-key agent-token-lifetime grpc-port grpc-address grpc-authority grpc-tls-cert
+        scheduled-timeout cancelling-timeout action-timeout reference-timeout hardware-gone-timeout reboot-grace
+        agent-auth agent-token-key agent-token-lifetime grpc-port grpc-address grpc-authority grpc-tls-cert
         grpc-tls-key grpc-tls-ca grpc-client-ca grpc-connections-per-address grpc-memory
         older-agents workflow-history-limit
     """,

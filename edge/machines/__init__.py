@@ -3,7 +3,7 @@
 Which machines there are: `inventory`; whether one may netboot: `policy`, which asks `pending_workflows`. What is one's
 own: its script (`scripts`), by which program it boots (`boot_paths`), the files of its OSIE (`osie_files`), its
 documents that stand in Secrets (`secret_documents`). What is shown on its Hardware: `conditions`, `mistakes`,
-`boot_problems`. Of one that nobody has registered: `manifest`.
+`boot_problems`, `states`. Of one that nobody has registered: `manifest`.
 """
 
 from edge.machines.boot_paths import BootPaths
@@ -17,6 +17,7 @@ from edge.machines.pending_workflows import PendingWorkflows
 from edge.machines.policy import DhcpMode, NetbootPolicy, NetbootWhen
 from edge.machines.scripts import MachineScripts
 from edge.machines.secret_documents import ReadSecret, SecretDocuments, no_api
+from edge.machines.states import MachineState, StateWriter
 
 __all__ = [
     "UKI",
@@ -30,6 +31,7 @@ __all__ = [
     "Located",
     "Machine",
     "MachineScripts",
+    "MachineState",
     "MistakeWriter",
     "NetbootPolicy",
     "NetbootWhen",
@@ -40,6 +42,7 @@ __all__ = [
     "Problem",
     "ReadSecret",
     "SecretDocuments",
+    "StateWriter",
     "hardware_manifest",
     "looked_up_by",
     "no_api",

@@ -1,8 +1,10 @@
 """Shows on a Hardware why its machine does not boot: the condition `BootProblem`, and Events for `kubectl describe`.
 
 What is shown is what the journey says (`edge.journey.expectations`), in the same words. Only a Hardware whose machine
-has had a problem gets the condition; when the machine gets on, it is False. Several edges may serve one machine: each
-writes what it sees, and the one that sees the machine get on clears it.
+has had a problem gets the condition; when the machine gets on, it is False, without a message. The reason of a warning
+stands in the field `bootProblem`, too, which the column BOOT shows: of a healthy machine that is empty.
+
+Several edges may serve one machine: each writes what it sees, and the one that sees the machine get on clears it.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from edge.machines.inventory import Machine
-from edge.machines.status import Condition, StatusWriter, condition, condition_of, write
-from tink.api.v1alpha2 import ConditionStatus
+from edge.machines.status import StatusWriter, condition, condition_of, differs, write
+from tink.api.v1alpha2 import ConditionStatus, Raw, as_mapping
 from tink.kube.cache import Informer
 from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName
@@ -52,7 +54,7 @@ class BootProblemWriter(StatusWriter):
 
     def __init__(self, client: KubeClient, hardware: Informer, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` spaces Events; in seconds, of any epoch."""
-        super().__init__(client, BOOT_PROBLEM)
+        super().__init__(client, f"its condition {BOOT_PROBLEM}")
         self._hardware = hardware
         self._clock = clock
         self._events = EventRecorder(client, "tinkedge-edge", clock=clock)
@@ -101,7 +103,9 @@ class BootProblemWriter(StatusWriter):
         known = self._remove(key, lambda at, problem: at == mac or problem.of_another)
         obj = self._hardware.get(*key)
         # Of an earlier run, or another edge's: who sees the machine get on, knows better.
-        shown = obj is not None and condition_of(obj, BOOT_PROBLEM).get("reason") not in (None, GETS_ON)
+        shown = obj is not None and (
+            condition_of(obj, BOOT_PROBLEM).get("reason") not in (None, GETS_ON) or _in_column(obj) is not None
+        )
         if known or shown:
             self._queue.add(key)
 
@@ -115,19 +119,21 @@ class BootProblemWriter(StatusWriter):
         if obj is None:
             self._problems.pop(key, None)
             return
-        wanted = self._wanted(key, condition_of(obj, BOOT_PROBLEM))
-        if wanted is not None:
+        current, problems = condition_of(obj, BOOT_PROBLEM), self._problems.get(key)
+        if problems:
+            mac, problem = max(problems.items(), key=lambda item: item[1].warning)
+            status = ConditionStatus.TRUE if problem.warning else ConditionStatus.FALSE
+            wanted = _made(status, problem.reason, f"{mac}: {problem.message}")
+        elif current:
+            wanted = _made(ConditionStatus.FALSE, GETS_ON, "")
+        else:
+            return
+        column = wanted["reason"] if wanted["status"] == ConditionStatus.TRUE else None
+        if differs(current, wanted) or _in_column(obj) != column:
             with suppress(NotFoundError):
-                await write(self._client, obj, wanted)
+                await write(self._client, obj, wanted, time.time(), bootProblem=column)
 
-    def _wanted(self, key: NamespacedName, current: Condition) -> Condition | None:
-        """The condition to write; None if what is there may stay."""
-        problems = self._problems.get(key)
-        if not problems:
-            if not current or current.get("reason") == GETS_ON:
-                return None
-            return _made(ConditionStatus.FALSE, GETS_ON, "the machine gets on")
-        mac, problem = max(problems.items(), key=lambda item: item[1].warning)
-        status = ConditionStatus.TRUE if problem.warning else ConditionStatus.FALSE
-        made = _made(status, problem.reason, f"{mac}: {problem.message}")
-        return made if current != made else None
+
+def _in_column(obj: Raw) -> str | None:
+    shown: str | None = as_mapping(obj.get("status")).get("bootProblem")
+    return shown

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from edge.machines.inventory import Machine
-from edge.machines.status import Condition, StatusWriter, condition, condition_of, write
+from edge.machines.status import Condition, StatusWriter, condition, condition_of, differs, write
 from tink.api.v1alpha2 import ConditionStatus, Raw
 from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName
@@ -68,7 +68,9 @@ class ConditionWriter(StatusWriter):
         retry_longest: float = 60.0,
     ) -> None:
         """`clock` gives seconds since the epoch."""
-        super().__init__(client, ADDRESS_CONFLICT, retry_first=retry_first, retry_longest=retry_longest)
+        super().__init__(
+            client, f"its condition {ADDRESS_CONFLICT}", retry_first=retry_first, retry_longest=retry_longest
+        )
         self._clock = clock
         self._declined: dict[NamespacedName, dict[tuple[str, str], _Declined]] = {}
         """What this process knows of, by Hardware, MAC and address: a machine may have one of IPv4 and one of IPv6."""
@@ -128,7 +130,7 @@ class ConditionWriter(StatusWriter):
             return
         wanted = self._wanted(key, condition_of(hardware, ADDRESS_CONFLICT))
         if wanted is not None:
-            await write(self._client, hardware, wanted)
+            await write(self._client, hardware, wanted, self._clock())
         if wanted is not None and wanted["status"] == ConditionStatus.TRUE:
             self._written[key] = wanted["message"]
         elif key not in self._declined:
@@ -147,7 +149,7 @@ class ConditionWriter(StatusWriter):
             if is_true and message != self._written.get(key) and until is not None and until >= int(end):
                 known = set(_ADDRESS.findall(message)) >= {one.address for one in declined}
                 return None if known else wanted  # another edge may say the same, for as long or longer
-            return wanted if current != wanted else None
+            return wanted if differs(current, wanted) else None
         if not is_true or until is None:
             return None  # by hand, if it is true: no edge leaves the time out
         if until > now and message != self._written.get(key):

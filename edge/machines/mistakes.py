@@ -21,7 +21,7 @@ from ipaddress import IPv4Network
 from typing import Any
 
 from edge.machines.inventory import Machine
-from edge.machines.status import Condition, StatusWriter, condition, condition_of, write
+from edge.machines.status import Condition, StatusWriter, condition, condition_of, differs, write
 from tink.api.mistakes import Mistake, NetworkSet, Reason, Site, hardware_mistakes, network_of
 from tink.api.v1alpha2 import ConditionStatus, Raw, as_mapping
 from tink.kube.cache import Informer
@@ -58,7 +58,7 @@ class MistakeWriter(StatusWriter):
         settle_seconds: float = SETTLE_SECONDS,
     ) -> None:
         """`site()` is what is known of the networks; its `relayed` are this writer's own."""
-        super().__init__(client, MISCONFIGURED)
+        super().__init__(client, f"its condition {MISCONFIGURED}")
         self._hardware = hardware
         self._osies = osies
         self._site = site
@@ -155,7 +155,7 @@ class MistakeWriter(StatusWriter):
         wanted = self._wanted(key, obj, condition_of(obj, MISCONFIGURED)) if obj is not None else None
         if obj is not None and wanted is not None:
             with suppress(NotFoundError):
-                await write(self._client, obj, wanted)
+                await write(self._client, obj, wanted, time.time())
 
     def _wanted(self, key: NamespacedName, obj: Raw, current: Condition) -> Condition | None:
         """The condition to write; None if what is there may stay."""
@@ -175,7 +175,7 @@ class MistakeWriter(StatusWriter):
         certain = any(one.reason is not Reason.NETWORK_NOT_SERVED for one in found)
         status = ConditionStatus.TRUE if certain else ConditionStatus.UNKNOWN
         made = _made(status, found[0].reason, "; ".join(map(str, found)))
-        return made if current != made else None
+        return made if differs(current, made) else None
 
     def _cleared(self, obj: Raw, current: Condition) -> Condition:
         """False: and if somebody did not know the network, that it is known."""

@@ -164,7 +164,8 @@ class Stack:
 
 
 def condition(workflow: Raw, kind: str) -> Raw:
-    return next(c for c in workflow["status"]["conditions"] if c["type"] == kind)
+    found = next(c for c in workflow["status"]["conditions"] if c["type"] == kind)
+    return {field: value for field, value in found.items() if field != "lastTransitionTime"}
 
 
 @pytest.fixture
@@ -415,6 +416,28 @@ async def test_kubectl_delete_cancels_a_running_workflow_and_returns_when_the_ag
     assert "deleted" in await deleting
     assert states[-1] == "Canceled", states
     assert "NotFound" in (await kubectl.run("get", "workflow", "w")).err
+
+
+async def test_hardware_that_is_deleted_and_applied_again_lets_its_running_workflow_go_on(
+    operated: Stack, kubectl: Kubectl
+) -> None:
+    agent = await operated.agent()
+    await operated.workflow()
+    command = await agent.reaches("started")
+    await operated.until("Running")
+    machine = await operated.client.get(HARDWARE, "machine", NAMESPACE)
+    await kubectl("delete", "hardware", "machine")
+    await kubectl("wait", "workflow/w", "--for=condition=HardwareGone", "--timeout=20s")
+    assert f"Hardware {NAMESPACE}/machine is gone: apply it again before" in await kubectl("get", "workflow", "w")
+    with pytest.raises(grpc.aio.AioRpcError):
+        await agent.succeeded(command, 0)
+    await operated.create(HARDWARE, "machine", machine["spec"])
+    await kubectl("wait", "workflow/w", "--for=condition=HardwareGone=false", "--timeout=20s")
+    again = await operated.agent()
+    for index in range(2):
+        await again.succeeded(command, index)
+    ended = await operated.until("Succeeded")
+    assert condition(ended, "HardwareGone") == {"type": "HardwareGone", "status": "False", "reason": "HardwareBack"}
 
 
 async def test_kubectl_delete_of_a_workflow_whose_agent_is_away_returns_when_it_is_forced(

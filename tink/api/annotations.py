@@ -59,3 +59,26 @@ to another API."""
 ORIGIN_ANNOTATION = "tinkerbell.org/moved-from"
 """Of what `tinkedge move` has brought: the uid of the namespace kube-system of the API that it is from, and its uid
 there."""
+
+ANNOTATIONS = frozenset(
+    {
+        INSTANCE_ID_ANNOTATION,
+        SSH_PUBLIC_KEYS_ANNOTATION,
+        USERDATA_SECRET_ANNOTATION,
+        VENDORDATA_SECRET_ANNOTATION,
+        METADATA_ANNOTATION,
+        STORAGE_ANNOTATION,
+        AGENT_ID_ANNOTATION,
+        AGENT_ATTRIBUTES_ANNOTATION,
+        KERNEL_PARAMETERS_ANNOTATION,
+        BOOT_PATH_ANNOTATION,
+        UKI_URL_ANNOTATION,
+        UKI_SHA256_ANNOTATION,
+        KERNEL_SHA256_ANNOTATION,
+        INITRD_SHA256_ANNOTATION,
+        HOLD_ANNOTATION,
+        PAUSED_ANNOTATION,
+        ORIGIN_ANNOTATION,
+    }
+)
+"""All of them."""

@@ -87,19 +87,19 @@ class Version:
 _HARDWARE = Version(
     Hardware,
     (
+        Column("State", ".status.state", "Where the machine is, in a word; empty: it was never heard."),
+        Column("Boot", ".status.bootProblem", "Why the machine does not boot, in a word; empty: nothing is wrong."),
+        Column("IP", ".status.ip", "Address of the interface that was heard last, or of the first one."),
+        Column("MAC", ".status.mac", "MAC address of that interface."),
         Column("OSIE", ".spec.osie.name", "The OSIE that the machine netboots."),
-        Column("BMC", ".spec.bmcRef.name", "The Rufio Machine that controls its power."),
-        Column(
-            "Boot",
-            '.status.conditions[?(@.type=="BootProblem")].reason',
-            "Why its machine does not boot, in a word; GetsOn after it did again; empty: nothing was ever wrong.",
-        ),
+        Column("Since", ".status.stateSince", "Time since its state changed.", type="date", priority=1),
         Column(
             "Message",
             '.status.conditions[?(@.type=="BootProblem")].message',
-            "The same in a sentence.",
+            "Why the machine does not boot, in a sentence.",
             priority=1,
         ),
+        Column("BMC", ".spec.bmcRef.name", "The Rufio Machine that controls its power.", priority=1),
         Column(
             "Conflict",
             '.status.conditions[?(@.type=="AddressConflict")].status',

@@ -10,21 +10,31 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import StrEnum
 from ipaddress import AddressValueError, IPv4Address, IPv4Interface, IPv4Network, IPv6Address, NetmaskValueError
+from itertools import islice
 from typing import Any, Final
 
 from tink.api import user_data
 from tink.api.annotations import (
+    ANNOTATIONS,
     BOOT_PATH_ANNOTATION,
     INITRD_SHA256_ANNOTATION,
     KERNEL_SHA256_ANNOTATION,
     UKI_SHA256_ANNOTATION,
 )
-from tink.api.v1alpha2 import as_mapping
+from tink.api.v1alpha2 import GROUP, RUFIO_GROUP, as_mapping
 
 _CHECKSUMS: Final = (KERNEL_SHA256_ANNOTATION, INITRD_SHA256_ANNOTATION, UKI_SHA256_ANNOTATION)
 _BOOT_PATHS: Final = ("ipxe", "grub", "auto", "uki")
+_CLOSE: Final = 0.8
+"""How much two names have in common if one may be a slip of the other (difflib's ratio)."""
+_LONGEST_NAME: Final = 63
+_MOST_UNKNOWN: Final = 20
+"""So many names are compared with ours: each takes half a millisecond."""
+_POINT_TO_POINT: Final = 31
+"""Prefix length from which on a network has no address for itself and none for broadcasts (RFC 3021)."""
 _SHA256: Final = re.compile(r"\s*(sha256:)?[0-9a-fA-F]{64}\s*|\s*")
 
 
@@ -34,6 +44,7 @@ class Reason(StrEnum):
     SERVER_ADDRESS = "ServerAddress"
     GATEWAY_OUTSIDE_NETWORK = "GatewayOutsideNetwork"
     NO_ADDRESS = "NoAddress"
+    UNUSABLE_ADDRESS = "UnusableAddress"
     OSIE_NOT_FOUND = "OSIENotFound"
     INVALID_CHECKSUM = "InvalidChecksum"
     INVALID_USER_DATA = "InvalidUserData"
@@ -195,12 +206,51 @@ def _interface_mistakes(hardware: Any, site: Site) -> Iterator[Mistake]:
         if at is None:
             continue
         gateway = _address(dhcp.get("gateway"))
+        yield from _unusable_address(at, gateway, path)
         if gateway is not None and at.network.prefixlen < 32 and gateway not in at.network:
             message = f"{gateway} is not in the network {at.network} of this address"
             yield Mistake(Reason.GATEWAY_OUTSIDE_NETWORK, f"{path}.gateway", message)
         if site.networks and at.ip not in known:
             where = f"{at.ip} is in {at.network}, and {site.name} is on {here}"
             yield Mistake(Reason.NETWORK_NOT_SERVED, f"{path}.ip", f"{where}: only machines behind a relay can use it")
+
+
+def _unusable_address(at: IPv4Interface, gateway: IPv4Address | None, path: str) -> Iterator[Mistake]:
+    ends = {at.network.network_address: "network", at.network.broadcast_address: "broadcast"}
+    if at.network.prefixlen < _POINT_TO_POINT and at.ip in ends:
+        message = f"{at.ip} is the {ends[at.ip]} address of {at.network}: no host can have it"
+        yield Mistake(Reason.UNUSABLE_ADDRESS, f"{path}.ip", message)
+    if gateway == at.ip:
+        message = f"{gateway} is the address of this machine itself: name the router, or leave it out"
+        yield Mistake(Reason.UNUSABLE_ADDRESS, f"{path}.gateway", message)
+
+
+def unused_fields(hardware: Any) -> Iterator[str]:
+    """Yield a sentence for each field of a Hardware that is stored and that nothing uses."""
+    spec = as_mapping(as_mapping(hardware).get("spec"))
+    if name := as_mapping(spec.get("bmcRef")).get("name"):
+        yield (
+            f"spec.bmcRef.name: is stored and not used: tinkedge looks for no Machine {name} ({RUFIO_GROUP}), and "
+            "switches no power"
+        )
+    for mac, interface in as_mapping(spec.get("networkInterfaces")).items():
+        dhcp = as_mapping(as_mapping(interface).get("dhcp"))
+        for field in ("nameservers", "timeservers"):
+            servers = dhcp.get(field)
+            for index, server in enumerate(servers if isinstance(servers, list) else ()):
+                if isinstance(server, str) and _address(server) is None:
+                    where = f"spec.networkInterfaces[{mac}].dhcp.{field}[{index}]"
+                    yield f"{where}: {server} is a name, and DHCP carries addresses only: machines are not told of it"
+
+
+def misspelled_annotations(obj: Any) -> Iterator[str]:
+    """Yield a sentence for each annotation of an object that is nearly one of ours, so that nothing reads it."""
+    prefix = f"{GROUP}/"
+    known = [each.removeprefix(prefix) for each in ANNOTATIONS]
+    unknown = (name for name in _annotations(obj) if name.startswith(prefix) and name not in ANNOTATIONS)
+    for name in islice(unknown, _MOST_UNKNOWN):
+        for close in get_close_matches(name.removeprefix(prefix)[:_LONGEST_NAME], known, n=1, cutoff=_CLOSE):
+            yield f"metadata.annotations[{name}]: nothing reads it: is {prefix}{close} meant?"
 
 
 def _ipv6_mistakes(ipv6: dict[str, Any], path: str, site: Site) -> Iterator[Mistake]:

@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from pydantic.config import JsonDict
 
+TIME: JsonDict = {"format": "date-time"}
+
 
 def map_list(key: str) -> JsonDict:
     """A list whose items have unique keys: the API server refuses duplicates, and server-side apply merges by key."""
@@ -59,3 +61,7 @@ class Condition(Model):
     status: ConditionStatus = Field(description="Status of the condition: True, False or Unknown.")
     reason: str | None = optional("A short CamelCase description of the condition's last transition.")
     message: str | None = optional("A human readable message with details about the last transition.")
+    last_transition_time: str | None = optional(
+        "When status changed last; a change of reason or message alone leaves it. Absent: it is as it was at first.",
+        extra=TIME,
+    )

@@ -20,11 +20,11 @@ from pydantic import ConfigDict, Field, StringConstraints
 from pydantic.config import JsonDict
 
 from tink.api import bounds, patterns, rules
+from tink.api.models import TIME, map_list, optional
 from tink.api.models import Condition as Condition
 from tink.api.models import ConditionStatus as ConditionStatus
 from tink.api.models import Model as Model
 from tink.api.models import ObjectMeta as ObjectMeta
-from tink.api.models import map_list, optional
 from tink.api.rules import checked
 from tink.api.schema import UNCHECKED
 
@@ -45,7 +45,6 @@ _VLAN_PATTERN = r"^([1-9][0-9]{0,2}|[1-3][0-9]{3}|40[0-8][0-9]|409[0-4])$"
 _DEVICE_PATTERN = r"^(/[^/ ]+)+/?$"
 _URL_PATTERN = r"^(https?|file)://.+$"
 _HTTP_URL_PATTERN = r"^https?://.+$"
-TIME: JsonDict = {"format": "date-time"}
 
 
 class Resource(Model):
@@ -220,15 +219,30 @@ class HardwareSpec(Model):
         "e.g. /dev/sda or /dev/nvme0n1.",
         extra=checked(maxItems=bounds.MAX_DISKS),
     )
-    bmc_ref: LocalObjectReference | None = optional("Refers to a Rufio Machine object.")
+    bmc_ref: LocalObjectReference | None = optional(
+        "Refers to a Rufio Machine object. It is stored for other programs; tinkedge does not use it."
+    )
 
 
 class HardwareStatus(Model):
-    """What was observed of a machine."""
+    """What was observed of a machine. Edges write it."""
 
+    state: str | None = optional(
+        "Where the machine is, in a word. Netbooting: from its first DHCP packet to the start of the kernel. InOSIE: "
+        "the installation environment is up. Waiting: its agent is connected and has no Workflow. Working: the agent "
+        "runs a Workflow. Failed: its last Workflow failed. Installed: its last Workflow succeeded, or its installed "
+        "system was heard. Absent: the machine was never heard."
+    )
+    state_since: str | None = optional("When state changed last.", extra=TIME)
+    mac: str | None = optional("MAC address of the interface that was heard last; before that, of the first one.")
+    ip: str | None = optional("Address that the interface of mac has reserved.")
+    boot_problem: str | None = optional(
+        "Why the machine does not boot, in a word: the reason of the condition BootProblem while that is True."
+    )
     conditions: list[Condition] | None = optional(
         "Observations about the machine. AddressConflict: it found another host at its address and declined it. "
-        "Misconfigured: what can't work of this object. BootProblem: why the machine does not boot.",
+        "Misconfigured: what can't work of this object. BootProblem: why the machine does not boot; False with the "
+        "reason GetsOn when it boots again.",
         extra=map_list("type"),
     )
 
@@ -469,7 +483,9 @@ class WorkflowStatus(Model):
         extra=TIME,
     )
     conditions: list[Condition] | None = optional(
-        "Observations about the Workflow: Prepared, Started, Succeeded.", extra=map_list("type")
+        "Observations about the Workflow: Prepared, Started, Succeeded; HardwareGone if its Hardware was deleted "
+        "before its end.",
+        extra=map_list("type"),
     )
 
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from tink.api.v1alpha2 import Raw, WorkflowState
+from tink.api.v1alpha2 import Raw, WorkflowState, as_mapping
 from tink.controller.ages import TimestampAges
 from tink.controller.events import COMPONENT, event_for
 from tink.controller.history import WorkflowHistory
@@ -34,12 +34,13 @@ from tink.controller.reconcile import (
     time_to_live,
     timestamps,
     to_be_rendered,
+    to_be_supervised,
 )
 from tink.controller.settings import ControllerSettings
 from tink.kube.cache import Index, Informer
 from tink.kube.client import ApiError, KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName, ObjectReference
-from tink.kube.resources import WORKFLOW
+from tink.kube.resources import HARDWARE, WORKFLOW
 from tink.kube.runtime import (
     DONE,
     Controller,
@@ -54,7 +55,7 @@ from tink.kube.runtime import (
     while_leading,
 )
 from tink.template import render_actions
-from tink.workflow.ended import is_history
+from tink.workflow.ended import has_ended, is_history
 from tink.workflow.machine import UnknownActionError
 from tink.workflow.protection import protected
 from tink.workflow.status import InvalidStatusError, state_of, status_of, unprepared
@@ -128,10 +129,12 @@ class WorkflowController:
         self._following = False
         self._waiting: Index[NamespacedName, ObjectReference] = Index()
         """Workflows, by what they wait for."""
+        self._on_hardware: Index[NamespacedName, NamespacedName] = Index()
+        """Workflows that have not ended, by their Hardware."""
         self.metrics = WorkflowMetrics()
         workflows.add_event_handler(self._changed, self._gone)
         workflows.add_event_handler(self.metrics.apply, self.metrics.remove)
-        hardware.add_event_handler(lambda new, _: self._appeared("Hardware", new))
+        hardware.add_event_handler(self._hardware_changed, self._hardware_gone)
         templates.add_event_handler(lambda new, _: self._appeared("Template", new))
 
     @property
@@ -142,7 +145,7 @@ class WorkflowController:
     @property
     def remembered(self) -> int:
         """The number of Workflows whose timestamps, and of those whose references, are kept in memory."""
-        return len(self._ages) + len(self._waiting)
+        return len(self._ages) + len(self._waiting) + len(self._on_hardware)
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -172,6 +175,7 @@ class WorkflowController:
             self._queue.add(surplus)
         if (event := event_for(new, old)) is not None:
             self._recorder.event(new, WORKFLOW, event)
+        self._on_hardware.set(key, () if has_ended(new) else _hardware_of(new))
         try:
             state = state_of(new)
             if state is not None and state.terminal and time_to_live(new) is None and not protected(new):
@@ -187,6 +191,19 @@ class WorkflowController:
         self._ages.forget(key)
         self._history.remove(key)
         self._waiting.set(key, ())
+        self._on_hardware.set(key, ())
+
+    def _hardware_changed(self, new: Raw, old: Raw | None) -> None:
+        self._appeared("Hardware", new)
+        if old is None:
+            self._look_at_workflows_of(new)  # deleted before, it may be there again
+
+    def _hardware_gone(self, old: Raw) -> None:
+        self._look_at_workflows_of(old)
+
+    def _look_at_workflows_of(self, hardware: Raw) -> None:
+        for key in self._on_hardware.keys(NamespacedName.of(hardware)):
+            self._queue.add(key)
 
     def _appeared(self, kind: str, obj: Raw) -> None:
         for key in self._waiting.keys(ObjectReference(kind, *NamespacedName.of(obj))):
@@ -223,6 +240,8 @@ class WorkflowController:
         hardware = template = None
         if named is not None:
             hardware, template = self._hardware.get(*named[0].key), self._templates.get(*named[1].key)
+            if hardware is None and to_be_supervised(workflow) and not self._hardware.covers(workflow):
+                hardware = await self._read_hardware(named[0].key)
         age, surplus = partial(self._ages.age, key), self._history.is_surplus(key)
         decide = partial(
             reconcile, workflow, hardware, template, self._settings, self._clock(), self._render, age, surplus
@@ -240,6 +259,13 @@ class WorkflowController:
             await self._write(error.workflow, refused(error.workflow, str(error), self._clock()))
         if outcome.delete:
             await self._delete(workflow, outcome.delete)
+
+    async def _read_hardware(self, key: NamespacedName) -> Raw | None:
+        """Ask the API whether a Hardware was deleted that the informer need not have (`--hardware-selector`)."""
+        try:
+            return await self._client.get(HARDWARE, key.name, key.namespace)
+        except NotFoundError:
+            return None
 
     async def _delete(self, workflow: Raw, why: str) -> None:
         """Delete this very version: whoever has changed it meanwhile may want to keep it."""
@@ -271,6 +297,11 @@ class WorkflowController:
                     raise _RefusedError(current, error) from error
                 raise
             _log(current, patch, before)
+
+
+def _hardware_of(workflow: Raw) -> tuple[NamespacedName, ...]:
+    name = as_mapping(as_mapping(workflow.get("spec")).get("hardwareRef")).get("name")
+    return (NamespacedName.of(workflow)._replace(name=name),) if isinstance(name, str) and name else ()
 
 
 def _log(workflow: Raw, patch: Patch, before: str | None) -> None:

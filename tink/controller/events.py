@@ -5,12 +5,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from tink.api.v1alpha2 import ConditionStatus, Raw, WorkflowState
 from tink.kube.runtime import Event
 from tink.workflow.reasons import REASON_CANCEL_TIMEOUT
 from tink.workflow.status import ConditionType, actions_of, condition, status_of, unprepared
 
 COMPONENT = "tinkedge-controller"
+
+
+def _of_hardware(status: Mapping[str, Any], before: Mapping[str, Any]) -> Event | None:
+    """Return the Event for a Hardware that was deleted before its Workflow ended, or that is there again."""
+    gone, was = (condition(each, ConditionType.HARDWARE_GONE) for each in (status, before))
+    if gone.get("status") == was.get("status"):
+        return None
+    if gone.get("status") == ConditionStatus.TRUE:
+        return Event(str(gone.get("reason")), str(gone.get("message", "")), warning=True)
+    return Event(str(gone.get("reason")), "the Hardware is there again") if gone else None
 
 
 def event_for(new: Raw, old: Raw | None) -> Event | None:
@@ -27,7 +40,7 @@ def event_for(new: Raw, old: Raw | None) -> Event | None:
         waits = prepared.get("status") == ConditionStatus.FALSE
         if waits and prepared != condition(status_of(old), ConditionType.PREPARED):
             return Event(str(prepared.get("reason")), str(prepared.get("message", "")), warning=True)
-        return None
+        return _of_hardware(status, status_of(old))
     succeeded = condition(status, ConditionType.SUCCEEDED)
     reason, message = str(succeeded.get("reason") or after), str(succeeded.get("message") or "")
     actions = len(actions_of(status))

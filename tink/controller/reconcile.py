@@ -12,6 +12,8 @@ a restart of the controller (or a second one) changes nothing. How old a timesta
     deleted          Pending -> Canceled, Scheduled and Running -> Cancelling
     terminal         give up the finalizer after some seconds, or when it is deleted, so that a deletion can go through;
                      delete it when its time is up, or when there are enough newer ones
+    without Hardware it was deleted after the Workflow was prepared: the condition HardwareGone says so; what an agent
+                     has fails when that lasts
     held             not begun: nothing but what deletes or cancels it; the condition Started says why
     paused           nothing at all: another API is where it goes on
 """
@@ -42,6 +44,7 @@ from tink.controller.settings import ControllerSettings
 from tink.exec_limits import unstartable
 from tink.kube.objects import ObjectReference
 from tink.template import TemplateError
+from tink.timestamps import rfc3339
 from tink.workflow import events, machine
 from tink.workflow.guards import held, hold_of, paused
 from tink.workflow.protection import protected
@@ -73,6 +76,8 @@ REASON_TEMPLATE_NOT_FOUND = "TemplateNotFound"
 REASON_TEMPLATE_ERROR = "TemplateError"
 REASON_INVALID_WORKFLOW = "InvalidWorkflow"
 REASON_REFUSED = "RefusedByAPI"
+
+_GONE_SINCE = f"status.conditions[{ConditionType.HARDWARE_GONE}].lastTransitionTime"
 
 MAX_RENDERED_BYTES = 1_000_000
 """Of all rendered actions as JSON: the API stores objects of up to 1.5 MiB, and the status needs room to grow."""
@@ -157,11 +162,18 @@ def to_be_rendered(workflow: Raw) -> bool:
     return state is None or outdated(workflow) or not actions_of(status_of(workflow))
 
 
+def to_be_supervised(workflow: Raw) -> bool:
+    """Return True if the Workflow was prepared and has not ended. Raises InvalidStatusError."""
+    state = state_of(workflow)
+    return state is not None and not state.terminal and not paused(workflow) and not to_be_rendered(workflow)
+
+
 def timestamps(workflow: Raw) -> Iterator[tuple[str, float]]:
     """The timestamps that deadlines may count from, each with its path. Raises InvalidStatusError."""
     status = status_of(workflow)
     found = [("metadata.creationTimestamp", workflow["metadata"].get("creationTimestamp"))]
     found += [(f"status.{field}", status.get(field)) for field in ("lastTransitioned", "startedAt")]
+    found += [(_GONE_SINCE, condition(status, ConditionType.HARDWARE_GONE).get("lastTransitionTime"))]
     running = (action for action in actions_of(status) if action_state(action) is ActionState.RUNNING)
     found += [(_started_at(action), action.get("startedAt")) for action in running]
     for path, value in found:
@@ -193,7 +205,7 @@ def _reconcile(workflow: Raw, hardware: Raw | None, template: Raw | None, contex
         return NOTHING
     state = state_of(workflow)
     if held(workflow) and not deleted(workflow):
-        return _say_held(workflow)
+        return _say_held(workflow, now)
     if state is None:
         if deleted(workflow):
             return _release(workflow)  # never prepared: there is nothing to cancel
@@ -209,7 +221,9 @@ def _reconcile(workflow: Raw, hardware: Raw | None, template: Raw | None, contex
     elif to_be_rendered(workflow):
         return _prepare(_unprepared(workflow), hardware, template, context, again=True)
     else:
-        noticed = _released(workflow)
+        noticed = _released(workflow, now)
+    if not noticed.patches:
+        noticed = _look_for_hardware(workflow, state, hardware, context)
     outcome = noticed if noticed.patches else _supervise(workflow, state, context)
     if outcome.patches or deleted(workflow):
         return outcome
@@ -251,22 +265,23 @@ def time_to_live(workflow: Raw) -> int | None:
     return ttl if isinstance(ttl, int) and not isinstance(ttl, bool) and ttl >= 0 else None
 
 
-def _say_held(workflow: Raw) -> Outcome:
+def _say_held(workflow: Raw, now: float) -> Outcome:
     """Somebody has to say first that it may run; nothing is over meanwhile."""
     status: Status = dict(status_of(workflow))
     message = f"{hold_of(workflow) or 'held'}{TO_RELEASE}kubectl annotate -n {workflow['metadata']['namespace']}"
     message += f" workflow {workflow['metadata']['name']} {HOLD_ANNOTATION}-"
-    set_condition(status, ConditionType.STARTED, ConditionStatus.FALSE, REASON_HELD, message[: machine.MAX_MESSAGE])
+    held_by = message[: machine.MAX_MESSAGE]
+    set_condition(status, ConditionType.STARTED, ConditionStatus.FALSE, now, REASON_HELD, held_by)
     status["message"] = summary(status)
     return Outcome(_status(workflow, status if status != status_of(workflow) else None))
 
 
-def _released(workflow: Raw) -> Outcome:
+def _released(workflow: Raw, now: float) -> Outcome:
     """What a hold has left behind in the status goes with it."""
     if condition(status_of(workflow), ConditionType.STARTED).get("reason") != REASON_HELD:
         return NOTHING
     status: Status = dict(status_of(workflow))
-    set_condition(status, ConditionType.STARTED, ConditionStatus.FALSE)
+    set_condition(status, ConditionType.STARTED, ConditionStatus.FALSE, now)
     status["message"] = summary(status)
     return Outcome(_status(workflow, status))
 
@@ -338,10 +353,10 @@ def _await_references(
         # The next object of the same `kubectl apply` may be the one.
         return Outcome(requeue_after=min(left, context.settings.reference_note_after - waited), waits_for=missing)
     status: Status = dict(status_of(workflow))
-    set_condition(status, ConditionType.PREPARED, ConditionStatus.FALSE, reason, message)
+    set_condition(status, ConditionType.PREPARED, ConditionStatus.FALSE, context.now, reason, message)
     if not condition(status, ConditionType.STARTED):
-        set_condition(status, ConditionType.STARTED, ConditionStatus.FALSE)
-        set_condition(status, ConditionType.SUCCEEDED, ConditionStatus.UNKNOWN)
+        set_condition(status, ConditionType.STARTED, ConditionStatus.FALSE, context.now)
+        set_condition(status, ConditionType.SUCCEEDED, ConditionStatus.UNKNOWN, context.now)
     if again and not noted:
         status["lastTransitioned"] = timestamp(context.now)
     changed = status != status_of(workflow)
@@ -387,7 +402,7 @@ def _give_up(workflow: Raw, reason: str, message: str, now: float) -> Outcome:
     status: Status = dict(status_of(workflow))
     if not condition(status, ConditionType.STARTED):
         # What the condition is by default (CRD refactor proposal, "Workflow Started condition").
-        set_condition(status, ConditionType.STARTED, ConditionStatus.FALSE)
+        set_condition(status, ConditionType.STARTED, ConditionStatus.FALSE, now)
     return _apply(workflow, events.PreparationFailed(reason, message), now, {**workflow, "status": status})
 
 
@@ -406,10 +421,46 @@ def _supervise(workflow: Raw, state: WorkflowState, context: _Context) -> Outcom
     return Outcome(requeue_after=soonest)
 
 
+def _look_for_hardware(workflow: Raw, state: WorkflowState, hardware: Raw | None, context: _Context) -> Outcome:
+    """Note on a prepared Workflow that its Hardware was deleted, or that it is there again."""
+    if hardware is not None:
+        return _apply(workflow, events.HardwareBack(), context.now)
+    named = references(workflow)
+    if named is None:
+        return NOTHING
+    since = _gone_since(workflow) if _is_without_hardware(workflow) else context.now
+    match state:
+        case WorkflowState.PENDING:
+            then = "apply it again, or delete this Workflow"
+        case WorkflowState.CANCELLING:
+            then = "nobody hears from its agent whether it has stopped"
+        case _ if since is None:  # definitions of an older release drop the time, so there is no deadline
+            then = "apply it again"
+        case _:
+            until = rfc3339(since + context.settings.hardware_gone_timeout)
+            then = f"apply it again before {until}, or the Workflow fails"
+    return _apply(workflow, events.HardwareMissing(f"{named[0]} is gone: {then}"), context.now)
+
+
+def _gone_since(workflow: Raw) -> float | None:
+    gone = condition(status_of(workflow), ConditionType.HARDWARE_GONE)
+    return parse_timestamp(gone.get("lastTransitionTime"))
+
+
+def _is_without_hardware(workflow: Raw) -> bool:
+    return condition(status_of(workflow), ConditionType.HARDWARE_GONE).get("status") == ConditionStatus.TRUE
+
+
 def _deadlines(workflow: Raw, state: WorkflowState, context: _Context) -> Iterator[tuple[float, events.Event]]:
     """The seconds left to each deadline, and what happens then."""
     status, settings = status_of(workflow), context.settings
-    if state is WorkflowState.SCHEDULED:
+    is_timed = _is_without_hardware(workflow) and _gone_since(workflow) is not None
+    named = references(workflow) if is_timed else None
+    if named is not None and state in (WorkflowState.SCHEDULED, WorkflowState.RUNNING):
+        gone, timeout = condition(status, ConditionType.HARDWARE_GONE), settings.hardware_gone_timeout
+        message = f"{named[0]} was deleted while the agent had the Workflow, and was not there again within {timeout:g}"
+        yield timeout - _age(workflow, gone, _GONE_SINCE, context), events.HardwareTimedOut(f"{message} s")
+    if state is WorkflowState.SCHEDULED and named is None:
         timeout = settings.scheduled_timeout
         yield timeout - _age(workflow, status, "status.lastTransitioned", context), events.StartTimedOut(timeout)
     elif state is WorkflowState.CANCELLING:

@@ -16,6 +16,8 @@ class ControllerSettings:
     action_timeout: float | None = None
     reference_timeout: float = 60.0
     """How long after its creation a Workflow waits for its Hardware and Template: `kubectl apply` gives no order."""
+    hardware_gone_timeout: float = 300.0
+    """How long an agent may have a Workflow whose Hardware was deleted: applied again, the agent is heard again."""
     reference_note_after: float = 1.0
     """How long it waits before it says so in its conditions: mostly the next object of the same file is the one."""
     release_after: float = 10.0
@@ -35,7 +37,8 @@ class ControllerSettings:
     """Delays before a Workflow is looked at again after the API refused a write."""
 
     def __post_init__(self) -> None:
-        for name in ("scheduled_timeout", "cancelling_timeout", "reference_timeout", "retry_first", "retry_longest"):
+        timeouts = ("scheduled_timeout", "cancelling_timeout", "reference_timeout", "hardware_gone_timeout")
+        for name in (*timeouts, "retry_first", "retry_longest"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be a number of seconds above 0, not {getattr(self, name)}")
         if self.action_timeout is not None and not self.action_timeout > 0:

@@ -34,6 +34,7 @@ from tink.webhooks.claims import (
 from tink.webhooks.plugin import ReviewPlugin
 from tink.webhooks.references import References
 from tink.webhooks.registration import Address, holds, unregister
+from tink.webhooks.reviewer import Examine
 from tink.webhooks.server import SERVICE_PORT, Hook, Webhooks
 from tink.webhooks.settings import WebhookSettings
 
@@ -46,6 +47,7 @@ __all__ = [
     "ClaimKind",
     "Claims",
     "Conflict",
+    "Examine",
     "Hook",
     "References",
     "ReviewPlugin",

@@ -17,7 +17,7 @@ from tink.kube.cache import Informer
 from tink.kube.client import KubeClient, NotFoundError
 from tink.webhooks.metrics import ReviewMetrics
 from tink.webhooks.registration import NAME, TIMEOUT_SECONDS, Address, configuration, register, unregister
-from tink.webhooks.reviewer import Parse, Request, Reviewer, Verdict, parse_here
+from tink.webhooks.reviewer import Examine, Parse, Request, Reviewer, Verdict, parse_here
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +47,7 @@ class Admission:
         name: str = NAME,
         parse: Parse = parse_here,
         clock: Callable[[], float] = time.monotonic,
+        examine: Examine | None = None,
     ) -> None:
         """It reviews objects of these `namespaces`, none: of all; `name` is that of its configuration."""
         self._client = client
@@ -59,7 +60,7 @@ class Admission:
         self._synced = (hardware, templates, workflows, osies)
         self._clock = clock
         self.metrics = ReviewMetrics()
-        self._reviewer = Reviewer(self._look_up, self._cached, clock, site, parse=parse)
+        self._reviewer = Reviewer(self._look_up, self._cached, clock, site, parse=parse, examine=examine)
         references, claims = self._reviewer.references, self._reviewer.claims
         for informer in (hardware, workflows):
             informer.add_event_handler(lambda new, _: references.apply(new), references.remove)
@@ -145,8 +146,8 @@ class Admission:
         except NotFoundError:
             return None
 
-    def _cached(self, kind: str, namespace: str, name: str) -> bool:
-        return self._informers[kind].get(namespace, name) is not None
+    def _cached(self, kind: str, namespace: str, name: str) -> Raw | None:
+        return self._informers[kind].get(namespace, name)
 
 
 def respond(verdict: Verdict, request: Mapping[str, Any]) -> Raw:

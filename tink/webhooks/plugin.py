@@ -19,18 +19,18 @@ from tink.api.mistakes import ELSEWHERE, Site
 from tink.api.v1alpha2 import GROUP, Raw
 from tink.kube.cache import Informer
 from tink.kube.objects import NamespacedName
-from tink.kube.resources import HARDWARE, OSIE, TEMPLATE, WORKFLOW, ResourceType
+from tink.kube.resources import HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW, ResourceType
 from tink.webhooks.admission import respond
 from tink.webhooks.metrics import ReviewMetrics
 from tink.webhooks.registration import reviewed
-from tink.webhooks.reviewer import Lookup, Parse, Request, Reviewer, Verdict, parse_here
+from tink.webhooks.reviewer import Examine, Lookup, Parse, Request, Reviewer, Verdict, parse_here
 
 log = logging.getLogger(__name__)
 
 Find = Callable[[str, str, str], Awaitable[Raw | None]]
 """`find(key, namespace, name)` returns an object as it is stored; `key` is such as `tinkerbell.org/hardware`."""
 
-_KEYS: Final = {each.kind: f"{GROUP}/{each.plural}" for each in (HARDWARE, OSIE, TEMPLATE)}
+_KEYS: Final = {each.kind: f"{each.group}/{each.plural}" for each in (HARDWARE, OSIE, TEMPLATE, SECRET)}
 
 
 class ReviewPlugin:
@@ -49,6 +49,7 @@ class ReviewPlugin:
         namespaces: Sequence[str] = (),
         parse: Parse = parse_here,
         clock: Callable[[], float] = time.monotonic,
+        examine: Examine | None = None,
     ) -> None:
         """Review the objects of these `namespaces`; empty: of all."""
         self.webhooks = reviewed(namespaces)
@@ -58,7 +59,7 @@ class ReviewPlugin:
         self._synced = False
         self._unread: set[NamespacedName] = set()
         """Stored Hardware whose claims could not be read. As long as there is one, no Hardware may claim anything."""
-        self._reviewer = Reviewer(_lookup(find), self._cached, clock, site, exact=True, parse=parse)
+        self._reviewer = Reviewer(_lookup(find), self._cached, clock, site, exact=True, parse=parse, examine=examine)
 
     def follow(self, informers: Mapping[ResourceType, Informer]) -> None:
         """Use these informers for warnings about references, once they run."""
@@ -112,9 +113,9 @@ class ReviewPlugin:
             raise RuntimeError(f"the addresses of Hardware {one} can't be read (see the log): correct or delete it")
         return await self._reviewer.review(asked)
 
-    def _cached(self, kind: str, namespace: str, name: str) -> bool:
+    def _cached(self, kind: str, namespace: str, name: str) -> Raw | None:
         informer = self._informers.get(kind)
-        return informer is not None and informer.get(namespace, name) is not None
+        return informer.get(namespace, name) if informer is not None else None
 
 
 def _lookup(find: Find) -> Lookup:

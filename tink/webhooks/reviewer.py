@@ -2,15 +2,18 @@
 
     Hardware   create, update   rejected if another Hardware has one of its MAC or IP addresses or its agent id, or if
                                 machines of another namespace use one of its IP addresses as gateway and the like; a
-                                warning for each of the mistakes that can be stored (`tink.api.mistakes`)
+                                warning for each of the mistakes that can be stored (`tink.api.mistakes`), for an OSIE
+                                or a Secret that is missing, and for what nothing uses
                delete           a warning if Workflows that have not ended refer to it
-    OSIE       create, update   a warning if a URL leads to an address that edges do not fetch from, or an annotation
-                                is no checksum
+    OSIE       create, update   a warning if a URL leads to an address that edges do not fetch from, or to no file of
+                                the edge in this process, or an annotation is no checksum
                delete           a warning if Hardware refer to it
     Template   create, update   rejected if a field is no Go template, with field, line and column, or if Linux can't
-                                start an action with it (`tink.exec_limits`)
+                                start an action with it (`tink.exec_limits`); a warning if an image has a name that no
+                                registry has
                delete           a warning if Workflows that have not ended refer to it
-    Workflow   create, update   a warning if its Hardware or its Template does not exist
+    Workflow   create, update   a warning if its Hardware or its Template does not exist, or its machine
+                                netboots nothing
 
 The indexes answer at once. Before a write is rejected or warned about, the other object is read from the API: the
 informers behind the indexes are a moment late, and an address that was just released must not count.
@@ -26,18 +29,29 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 from urllib.parse import urlsplit
 
-from tink.api.annotations import AGENT_ID_ANNOTATION
-from tink.api.mistakes import ELSEWHERE, Reason, Site, hardware_mistakes, osie_mistakes, user_data_mistakes
+from tink.api.annotations import AGENT_ID_ANNOTATION, USERDATA_SECRET_ANNOTATION, VENDORDATA_SECRET_ANNOTATION
+from tink.api.mistakes import (
+    ELSEWHERE,
+    Reason,
+    Site,
+    hardware_mistakes,
+    misspelled_annotations,
+    osie_mistakes,
+    unused_fields,
+    user_data_mistakes,
+)
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.exec_limits import text_count, unstartable_template
 from tink.kube.objects import NamespacedName, ObjectReference
 from tink.net.special_addresses import carried, parsed, special
 from tink.offload import YAML_WEIGHT, offload
+from tink.registry import RegistryError
+from tink.registry import parse as parse_image
 from tink.template import TemplateError, TemplateSyntaxError, parse_fields
 from tink.template_process import BusyError
 from tink.webhooks.claims import (
@@ -57,12 +71,22 @@ log = logging.getLogger(__name__)
 
 Lookup = Callable[[str, str, str], Awaitable[Raw | None]]
 """`lookup(kind, namespace, name)`: the Hardware or Template as the API has it now; None if there is none."""
-Cached = Callable[[str, str, str], bool]
-"""`cached(kind, namespace, name)`: whether the informers know that Hardware or Template."""
+Cached = Callable[[str, str, str], Raw | None]
+"""`cached(kind, namespace, name)`: the Hardware, OSIE or Template as the informers have it; None if they have none."""
+Examine = Callable[[str, Raw], Awaitable[Sequence[str]]]
+"""`examine(kind, object)`: what the edge in this process can't do with an object, in sentences that begin with the
+field."""
 
 Parse = Callable[[str, Raw], Awaitable[list[TemplateSyntaxError]]]
 """`parse(namespace, template)` returns syntax errors. Raises TemplateError, and BusyError if it can't parse now."""
 
+_SECRETS = {USERDATA_SECRET_ANNOTATION: "user-data", VENDORDATA_SECRET_ANNOTATION: "vendor-data"}
+_AFTER_DELETION = {
+    "Hardware": "apply it again soon, or what an agent has of them fails (--hardware-gone-timeout)",
+    "OSIE": "they netboot nothing until there is one of that name again",
+    "Template": "those that are not prepared yet wait for one of that name",
+}
+"""What becomes of those that refer to an object that is deleted."""
 NAMED_REFERRERS = 3
 MOST_CAUSES = 20
 _LOOKUP_SECONDS = 1.0
@@ -163,6 +187,8 @@ class Reviewer:
     exact: bool = False
     """True if `claims` follows the store itself: then it is never late, and an admitted write reserves its claims."""
     parse: Parse = parse_here
+    examine: Examine | None = None
+    """None: nothing is known of an edge."""
 
     async def review(self, request: Request) -> Verdict:
         """Decide about a write. Raises any error that prevents the decision: the caller rejects the write then."""
@@ -170,13 +196,22 @@ class Reviewer:
             return self._deletion(request)
         if request.operation not in ("CREATE", "UPDATE"):
             return ALLOWED
+        verdict = await self._written(request)
+        before = [*misspelled_annotations(request.old)]
+        slips = [each for each in misspelled_annotations(request.new) if each not in before][:MOST_CAUSES]
+        return replace(verdict, warnings=(*verdict.warnings, *slips)) if slips and not verdict.causes else verdict
+
+    async def _written(self, request: Request) -> Verdict:
         match request.kind:
             case "Hardware":
                 return await self._hardware(request)
             case "OSIE":
                 known = osie_mistakes(request.old)
                 new = [str(one) for one in osie_mistakes(request.new) if one not in known]
-                return Verdict(warnings=(*_unreachable(request.new, request.old), *new))
+                examined = await self._examined(request)
+                # The edge in this process knows what it was allowed to fetch.
+                said = examined if examined is not None else _unreachable(request.new, request.old)
+                return Verdict(warnings=(*said, *new))
             case "Template":
                 return await self._template(request)
             case "Workflow":
@@ -230,7 +265,7 @@ class Reviewer:
         ]
         namespace, name = request.key
         for (kind, value), path in wanted.items():
-            if kind is ClaimKind.AGENT_ID and value != name and self.cached("Hardware", namespace, value):
+            if kind is ClaimKind.AGENT_ID and value != name and self.cached("Hardware", namespace, value) is not None:
                 found.append(f"{path}: {value} is also the name of Hardware {namespace}/{value}: {_APART}")
             elif kind is ClaimKind.MAC and self.claims.holds((ClaimKind.AGENT_ID, value), request.key):
                 found.append(f"{path}: another Hardware has {value} as its agent id: this machine's agent goes first")
@@ -255,12 +290,49 @@ class Reviewer:
             size = sum(len(text) for text in texts if isinstance(text, str)) * YAML_WEIGHT
             new += await offload(size, lambda: [*user_data_mistakes(request.new)])
         told = [str(one) for one in new if one.reason is not Reason.GATEWAY_OUTSIDE_NETWORK]  # refused anyhow
+        unused = [*unused_fields(request.old)]
+        told += [one for one in unused_fields(request.new) if one not in unused]
+        told += await self._examined(request) or ()
+        told += await self._missing_secrets(request)
         metadata = {"namespace": request.key.namespace}
         before = targets_of({"kind": "Hardware", "metadata": metadata, "spec": _spec(request.old)})
         for target in targets_of({"kind": "Hardware", "metadata": metadata, "spec": _spec(request.new)}):
             if target not in before and await self._missing(target):
                 told.append(f"spec.osie.name: there is no {target} yet: the machine netboots nothing until there is")
         return told[:MOST_CAUSES]
+
+    async def _missing_secrets(self, request: Request) -> list[str]:
+        """Warn of the Secrets that annotations name and that the API of this process does not have.
+
+        On a cluster the reviewer has no right to read Secrets, so nothing is said of them.
+        """
+        found = []
+        for annotation, field_name in _SECRETS.items():
+            old, new = (
+                as_mapping(_metadata(each).get("annotations")).get(annotation) for each in (request.old, request.new)
+            )
+            name = str(new or "").strip().partition("/")[0]
+            if not self.exact or not name or new == old:
+                continue
+            if await self._missing(ObjectReference("Secret", request.key.namespace, name)):
+                what = f"there is no Secret {request.key.namespace}/{name} yet: the machine gets no {field_name} until"
+                found.append(f"metadata.annotations[{annotation}]: {what} there is")
+        return found
+
+    async def _examined(self, request: Request) -> list[str] | None:
+        """Return what the edge in this process can't do with what this write changes; None if it can't be asked."""
+        if self.examine is None or not isinstance(request.new, dict):
+            return None
+        if _examinable(request.new) == _examinable(request.old):
+            return []
+        try:
+            async with asyncio.timeout(_LOOKUP_SECONDS):
+                found = await self.examine(request.kind, request.new)
+                known = await self.examine(request.kind, request.old) if found and isinstance(request.old, dict) else ()
+        except Exception as error:
+            log.warning("%s %s can't be examined, so nothing is said of it: %r", request.kind, request.key, error)
+            return None
+        return [one for one in found if one not in known][:MOST_CAUSES]
 
     async def _holds(self, conflict: Conflict, *, terminating: bool) -> bool | None:
         """Return True if the holder still has its claim, by a fresh read, and None if that can't be read.
@@ -292,7 +364,11 @@ class Reviewer:
         known, found = await offload(size, lambda: [unstartable_template(each) for each in (request.old, template)])
         causes = [_syntax(error) for error in errors]
         causes += [Cause(one.field, one.message) for one in found if one not in known]
-        return Verdict(tuple(causes[:MOST_CAUSES]))
+        if causes:
+            return Verdict(tuple(causes[:MOST_CAUSES]))
+        before = _wrong_images(request.old)
+        warnings = [one for one in _wrong_images(template) if one not in before]
+        return Verdict(warnings=(*warnings, *(await self._examined(request) or ()))[:MOST_CAUSES])
 
     async def _workflow(self, request: Request) -> Verdict:
         workflow = request.new
@@ -303,22 +379,27 @@ class Reviewer:
         if isinstance(request.old, dict):
             before = targets_of({**request.old, "kind": "Workflow", "metadata": {"namespace": request.key.namespace}})
             targets = [target for target in targets if target not in before]
-        missing = [target for target in targets if await self._missing(target)]
-        return Verdict(
-            warnings=tuple(
-                f"spec.{target.kind.lower()}Ref.name: there is no {target} yet; the Workflow waits for it"
-                for target in missing
-            )
-        )
+        warnings = []
+        for target in targets:
+            where, found = f"spec.{target.kind.lower()}Ref.name", await self._find(target)
+            if found is None:
+                warnings.append(f"{where}: there is no {target} yet; the Workflow waits for it")
+            elif target.kind == "Hardware" and (why := _boots_nothing(found)):
+                warnings.append(f"{where}: {target} {why}")
+        return Verdict(warnings=tuple(warnings))
 
     async def _missing(self, target: ObjectReference) -> bool:
-        if self.cached(*target):
-            return False
+        return await self._find(target) is None
+
+    async def _find(self, target: ObjectReference) -> Raw | None:
+        """Return an object, {} where that can't be known, and None if there is none."""
+        if (found := self.cached(*target)) is not None:
+            return found
         try:
-            return await self._look_up(*target) is None
+            return await self._look_up(*target)
         except Exception as error:
             log.debug("%s can't be read, so nothing is said of it: %s", target, error)
-            return False
+            return {}
 
     def _deletion(self, request: Request) -> Verdict:
         if request.kind not in ("Hardware", "OSIE", "Template"):
@@ -330,11 +411,49 @@ class Reviewer:
         named = list(islice(referrers, NAMED_REFERRERS))
         more = f" and {len(referrers) - len(named)} more" if len(referrers) > len(named) else ""
         still = " (not ended)" if named[0].kind == "Workflow" else ""
-        return Verdict(warnings=(f"{target} is still referred to by {', '.join(map(str, named))}{more}{still}",))
+        then = _AFTER_DELETION[request.kind]
+        return Verdict(
+            warnings=(f"{target} is still referred to by {', '.join(map(str, named))}{more}{still}: {then}",)
+        )
 
     async def _look_up(self, kind: str, namespace: str, name: str) -> Raw | None:
         async with asyncio.timeout(_LOOKUP_SECONDS):
             return await self.lookup(kind, namespace, name)
+
+
+def _boots_nothing(hardware: Raw) -> str:
+    """Return why the machine of a Hardware netboots nothing, with the remedy; empty if it may."""
+    spec = as_mapping(hardware.get("spec"))
+    cards = as_mapping(spec.get("networkInterfaces"))
+    if not cards:
+        return ""
+    if all(as_mapping(card).get("disableNetboot") or as_mapping(card).get("disableDhcp") for card in cards.values()):
+        return (
+            "netboots with none of its network interfaces (disableNetboot, disableDhcp): the Workflow waits until its "
+            "machine starts the agent by other means"
+        )
+    if not as_mapping(spec.get("osie")).get("name") and not as_mapping(spec.get("ipxe")):
+        return "has no spec.osie: set it, or the Workflow waits until its machine starts the agent by other means"
+    return ""
+
+
+def _wrong_images(template: Any) -> list[str]:
+    """Return a warning for each image whose name no registry has; names are known where they hold no `{{`."""
+    actions = as_mapping(_spec(template)).get("actions")
+    found = []
+    for index, action in enumerate(actions if isinstance(actions, list) else ()):
+        image = as_mapping(action).get("image")
+        if not isinstance(image, str) or not image or "{{" in image:
+            continue
+        try:
+            parse_image(image)
+        except RegistryError as error:
+            found.append(f"spec.actions[{index}].image: {error}: the agent can't pull it")
+    return found
+
+
+def _examinable(obj: Any) -> tuple[Any, Any]:
+    return _spec(obj), _metadata(obj).get("annotations")
 
 
 def _conflict(conflict: Conflict, *, arriving: bool) -> Cause:
@@ -393,7 +512,8 @@ def _unreachable(osie: Any, old: Any) -> tuple[str, ...]:
         if address is not None and kind:
             warnings.append(
                 f"spec.{field_name}: {host} is {kind}: an edge fetches nothing from there, unless it was started with "
-                f"--allow-upstream {carried(address) or address}"
+                f"--allow-upstream {carried(address) or address}; a file of the edge's own host is file:///PATH, below "
+                "its --osie-dir"
             )
     return tuple(warnings)
 

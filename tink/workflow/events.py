@@ -154,6 +154,25 @@ class NothingLeft:
 
 
 @dataclass(frozen=True, slots=True)
+class HardwareMissing:
+    """The Hardware of a prepared Workflow was deleted; `message` names it and says what happens now."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareBack:
+    """The Hardware of the Workflow is there, again if it was missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareTimedOut:
+    """The Hardware was missing for too long while an agent had the Workflow; `message` names it."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class ActionTimedOut:
     """An action was Running for longer than `seconds`."""
 
@@ -180,5 +199,8 @@ Event = (
     | StartTimedOut
     | CancelTimedOut
     | WorkflowTimedOut
+    | HardwareMissing
+    | HardwareBack
+    | HardwareTimedOut
     | ActionTimedOut
 )

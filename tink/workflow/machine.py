@@ -44,6 +44,9 @@ from tink.workflow.events import (
     Dispatched,
     Event,
     GivenBack,
+    HardwareBack,
+    HardwareMissing,
+    HardwareTimedOut,
     NothingLeft,
     PreparationFailed,
     Prepared,
@@ -63,6 +66,9 @@ from tink.workflow.reasons import (
     REASON_CANCELED,
     REASON_CANCELLING,
     REASON_DEFAULT_FAILURE,
+    REASON_HARDWARE_BACK,
+    REASON_HARDWARE_DELETED,
+    REASON_HARDWARE_GONE,
     REASON_INVALID_STATUS,
     REASON_REBOOT_ASSUMED,
     REASON_REBOOTED,
@@ -187,6 +193,8 @@ class _Transition:
             case NothingLeft():
                 if self._move(Cause.NOTHING_LEFT):
                     self._fail(REASON_INVALID_STATUS, _NOTHING_LEFT)
+            case HardwareMissing() | HardwareBack() | HardwareTimedOut():
+                self._without_hardware(event)
             case _:
                 self._time_out(event)
 
@@ -347,6 +355,23 @@ class _Transition:
                     what = f"the action {action_name(action)!r} did not complete within {event.seconds:g} s"
                     self._run_timed_out(REASON_ACTION_TIMEOUT, what)
 
+    def _without_hardware(self, event: HardwareMissing | HardwareBack | HardwareTimedOut) -> None:
+        is_gone = condition(self._before, ConditionType.HARDWARE_GONE).get("status") == ConditionStatus.TRUE
+        match event:
+            case HardwareMissing():
+                if self._state is not None and not self._state.terminal:
+                    kind, reason = ConditionType.HARDWARE_GONE, REASON_HARDWARE_DELETED
+                    self._observe(kind, ConditionStatus.TRUE, reason, event.message)
+            case HardwareBack():
+                if is_gone and self._state is not None and not self._state.terminal:
+                    self._observe(ConditionType.HARDWARE_GONE, ConditionStatus.FALSE, REASON_HARDWARE_BACK)
+            case HardwareTimedOut():
+                if self._rebooting():
+                    if self._move(Cause.REBOOT_ASSUMED):
+                        self._rebooted(REASON_REBOOT_ASSUMED, f"{event.message}; its last action reboots the machine")
+                elif self._move(Cause.START_TIMED_OUT) or self._move(Cause.RUN_TIMED_OUT):
+                    self._fail(REASON_HARDWARE_GONE, event.message)
+
     def _run_timed_out(self, reason: str, message: str) -> None:
         if self._rebooting():
             if self._move(Cause.REBOOT_ASSUMED):
@@ -359,7 +384,7 @@ class _Transition:
     def _observe(
         self, kind: ConditionType, value: ConditionStatus, reason: str | None = None, message: str | None = None
     ) -> None:
-        set_condition(self._after, kind, value, (reason or "")[:MAX_REASON], (message or "")[:MAX_MESSAGE])
+        set_condition(self._after, kind, value, self._now, (reason or "")[:MAX_REASON], (message or "")[:MAX_MESSAGE])
 
     def _fail(self, reason: str, message: str) -> None:
         """The Workflow did not succeed, and why; whatever runs has failed for the same reason."""

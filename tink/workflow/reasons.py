@@ -18,6 +18,11 @@ REASON_AGENT_REFUSED = "AgentRefused"
 """An agent that asked for the Workflow may not have it: of one that has not started."""
 REASON_HELD = "Held"
 """Somebody has to say first that it may run: of one that has not begun."""
+REASON_HARDWARE_GONE = "HardwareGone"
+"""Its Hardware was deleted while an agent had the Workflow, and did not come back in time."""
+REASON_HARDWARE_DELETED = "HardwareDeleted"
+REASON_HARDWARE_BACK = "HardwareBack"
+"""Of the condition HardwareGone: the Hardware is not there; it is there again."""
 REASON_REBOOTED = "Rebooted"
 """The agent went with its machine: of a Workflow that has succeeded."""
 REASON_REBOOT_ASSUMED = "RebootAssumed"
@@ -30,6 +35,7 @@ TIMEOUT_REASONS = frozenset(
         REASON_WORKFLOW_TIMEOUT,
         REASON_ACTION_TIMEOUT,
         REASON_REBOOT_ASSUMED,
+        REASON_HARDWARE_GONE,
     }
 )
 """Why the controller ended a Workflow without its agent's word: the agent may still be running it."""

@@ -25,6 +25,7 @@ class ConditionType(StrEnum):
     PREPARED = "Prepared"  # False: what the controller waits for, or why it gave up; an addition to the proposal
     STARTED = "Started"
     SUCCEEDED = "Succeeded"
+    HARDWARE_GONE = "HardwareGone"  # only of a Workflow whose Hardware was deleted before it ended
 
 
 # Looked up here, and not by calling the enumeration, which takes ten times as long: this is asked all the time.
@@ -206,14 +207,25 @@ def condition(status: Mapping[str, Any], kind: ConditionType) -> Mapping[str, An
 
 
 def set_condition(
-    status: Status, kind: ConditionType, value: ConditionStatus, reason: str | None = None, message: str | None = None
+    status: Status,
+    kind: ConditionType,
+    value: ConditionStatus,
+    now: float,
+    reason: str | None = None,
+    message: str | None = None,
 ) -> None:
-    """Put a condition into `status`, in the place of the one of its type."""
+    """Put a condition into `status`, in the place of the one of its type.
+
+    Its `lastTransitionTime` is `now` (seconds since the epoch), or stays as it was if `value` is not a new one.
+    """
     new: dict[str, str] = {"type": str(kind), "status": str(value)}
     if reason:
         new["reason"] = reason
     if message:
         new["message"] = message
+    old = condition(status, kind)
+    since = old.get("lastTransitionTime") if old.get("status") == new["status"] else None
+    new["lastTransitionTime"] = since if isinstance(since, str) and since else rfc3339(now)
     conditions = status.get("conditions")
     # A new list: the old one belongs to the object that is shared with everybody.
     kept = list(conditions) if isinstance(conditions, list) else []

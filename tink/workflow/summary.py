@@ -21,6 +21,7 @@ MAX_SUMMARY = 120
 _BETWEEN_LINES = " | "
 """Of what a failed action has printed, in its agent's message (`tink.agent.runtimes.failure`)."""
 _LEAST_OF_OUTPUT = 40
+_ENDED = tuple(str(state) for state in WorkflowState if state.terminal)
 
 
 def summary(status: Mapping[str, Any]) -> str:
@@ -39,6 +40,9 @@ def _summary(status: Mapping[str, Any]) -> str:
     succeeded = condition(status, ConditionType.SUCCEEDED)
     reason, message = str(succeeded.get("reason") or ""), str(succeeded.get("message") or "")
     actions = actions_of(status)
+    gone = condition(status, ConditionType.HARDWARE_GONE)
+    if gone.get("status") == ConditionStatus.TRUE and status.get("state") not in _ENDED:
+        return str(gone.get("message") or "its Hardware is gone")
     match status.get("state"):
         case WorkflowState.SCHEDULED:
             return _held(status) or "given to the agent, which has not begun yet"

@@ -395,6 +395,11 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
             "--reference-timeout", default=60.0, help="Seconds a Workflow waits for its Hardware and Template."
         ),
         click.option(
+            "--hardware-gone-timeout",
+            default=300.0,
+            help="Seconds an agent may have a Workflow whose Hardware was deleted; then the Workflow fails.",
+        ),
+        click.option(
             "--workflow-history-limit",
             type=click.IntRange(min=1),
             default=None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from copy import deepcopy
+from datetime import UTC, datetime
 from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +22,7 @@ from tink.api.crds import generate, to_yaml
 from tink.api.schema import SchemaError, structural
 from tink.api.v1alpha2 import Hardware, HardwareSpec, Raw, Template, Workflow
 from tink.api.yaml import objects
+from tink.apiserver.tables import printer_column
 from tink.template.fields import parse_fields
 
 KINDS = ("Hardware", "OSIE", "Template", "Workflow")
@@ -114,6 +116,19 @@ def test_workflow_shows_what_operators_look_for_and_is_selected_by_machine_or_st
     selectable = definition("Workflow")["spec"]["versions"][0]["selectableFields"]
     paths = [".spec.hardwareRef.name", ".spec.templateRef.name", ".status.state"]
     assert [field["jsonPath"] for field in selectable] == paths
+
+
+def test_hardware_shows_where_its_machine_is_and_nothing_of_a_healthy_boot() -> None:
+    columns = definition("Hardware")["spec"]["versions"][0]["additionalPrinterColumns"]
+    shown = [column["name"] for column in columns if not column.get("priority")]
+    assert shown == ["State", "Boot", "IP", "MAC", "OSIE", "Age"]
+    assert [column["name"] for column in columns if column.get("priority")] == ["Since", "Message", "BMC", "Conflict"]
+    over = {"type": "BootProblem", "status": "False", "reason": "GetsOn", "message": ""}
+    status = {"state": "Working", "mac": "52:54:00:00:00:01", "ip": "192.0.2.1", "conditions": [over]}
+    obj = {"metadata": {"creationTimestamp": None}, "spec": {"osie": {"name": "debian"}}, "status": status}
+    cells = {each["name"]: printer_column(each).cell(obj, datetime.now(UTC)) for each in columns}
+    assert (cells["State"], cells["Boot"], cells["Message"]) == ("Working", None, "")
+    assert (cells["IP"], cells["MAC"], cells["OSIE"]) == ("192.0.2.1", "52:54:00:00:00:01", "debian")
 
 
 def test_every_field_explains_itself() -> None:

@@ -13,7 +13,7 @@ from edge.composition.host import NetworkState
 from edge.composition.networks.follow import HostNetworks
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
-from edge.machines import BootProblemWriter, Inventory, PendingWorkflows, Problem
+from edge.machines import BootProblemWriter, Inventory, PendingWorkflows, Problem, StateWriter
 from tests.support import objects
 from tests.support.objects import MAC
 from tink.api.v1alpha2 import Raw
@@ -42,7 +42,12 @@ class Site:
         problems = cast(BootProblemWriter, writer)
         networks = cast(HostNetworks, SimpleNamespace(states=states))
         ports, clock, away = (7080, 42113), lambda: self.now, lambda: self.away
-        self.watch = BootWatch(self.journey, inventory, self.workflows, networks, tuple, problems, ports, clock, away)
+        self.states: list[str] = []
+        """The states of the machine that were handed on."""
+        states = cast(StateWriter, SimpleNamespace(seen=lambda _, state: self.states.append(state.value)))
+        self.watch = BootWatch(
+            self.journey, inventory, self.workflows, networks, tuple, problems, ports, clock, away, states
+        )
 
     def _found(self, machine: Any, problem: Problem | None) -> None:
         self._found_of_another(f"{machine.namespace}/{machine.name}", machine.mac, problem)
@@ -53,6 +58,7 @@ class Site:
     def sweep(self) -> None:
         self.now += 1
         list(self.watch.expectations.sweep())
+        list(self.watch.place())
 
     def starts_kernel(self, mac: str) -> None:
         self.journey.record(mac, Step.BOOT, Outcome.INFO, "iPXE starts the kernel", phase="starting", uuid=UUID)
@@ -203,3 +209,58 @@ def test_deadline_of_an_action_moves_with_each_line_that_it_prints() -> None:
         site.sweep()
     assert site.watch.shown(MAC)["deadline"] == printed + 60, "it is overdue since then"
     assert site.watch.shown(MAC)["waiting_for"]
+
+
+# --- where a machine is -----------------------------------------------------------------------------------------------
+
+
+def happens(site: Site, step: Step, outcome: Outcome = Outcome.OK, **detail: Any) -> str:
+    """Return the state of the machine after this event."""
+    site.journey.record(MAC, step, outcome, "it happens", **detail)
+    site.sweep()
+    return site.states[-1] if site.states else ""
+
+
+def test_state_follows_a_machine_from_its_first_packet_to_its_installed_system() -> None:
+    site, workflow = Site(), objects.workflow("w", "Running", namespace="d", hardware="a")
+    assert happens(site, Step.DHCP, stage="PXE ROM", dhcp="offer") == "Netbooting"
+    assert happens(site, Step.SCRIPT) == "Netbooting"
+    happens(site, Step.KERNEL)
+    happens(site, Step.INITRD)
+    assert happens(site, Step.DHCP, stage="operating system", dhcp="ack") == "InOSIE"
+    site.workflows.apply(objects.workflow("w", "Pending", namespace="d", hardware="a"))
+    assert happens(site, Step.AGENT) == "InOSIE", "it is about to get its Workflow"
+    site.workflows.apply(workflow)
+    assert happens(site, Step.WORKFLOW, Outcome.INFO, state="Running") == "Working"
+    assert happens(site, Step.METADATA) == "Working", "an action reads it"
+    assert happens(site, Step.ACTION, state="Succeeded") == "Working"
+    assert happens(site, Step.WORKFLOW, state="Succeeded") == "Installed"
+    assert happens(site, Step.DHCP, stage="operating system", dhcp="ack") == "Installed"
+    assert happens(site, Step.METADATA) == "Installed"
+
+
+@pytest.mark.parametrize(("state", "shown"), [("Failed", "Failed"), ("Canceled", "Waiting")])
+def test_state_says_how_the_last_workflow_ended(state: str, shown: str) -> None:
+    site = Site()
+    assert happens(site, Step.AGENT) == "Waiting"
+    happens(site, Step.WORKFLOW, Outcome.INFO, state="Running")
+    outcome = Outcome.FAILED if state == "Failed" else Outcome.INFO
+    assert happens(site, Step.WORKFLOW, outcome, state=state) == shown
+
+
+def test_machine_that_was_never_heard_has_no_state_whatever_becomes_of_its_workflow() -> None:
+    site = Site()
+    assert happens(site, Step.WORKFLOW, Outcome.FAILED, state="Failed") == ""
+
+
+# --- the Hardware is gone ---------------------------------------------------------------------------------------------
+
+
+def test_journey_says_that_the_hardware_was_deleted_while_a_workflow_needs_it() -> None:
+    site = Site()
+    site.watch.hardware_gone(hardware())
+    assert site.journey.events(MAC) == [], "no Workflow needs it"
+    site.workflows.apply(objects.workflow("w", "Running", namespace="d", hardware="a"))
+    site.watch.hardware_gone(hardware())
+    (event,) = site.journey.events(MAC)
+    assert event.message.startswith("workflow d/w: its Hardware d/a was deleted: nothing is served to this machine")

@@ -62,8 +62,8 @@ def never(*_: Any) -> list[Raw]:
 
 
 def look(workflow: Raw, now: float, settings: ControllerSettings = SETTINGS) -> Outcome:
-    """Reconcile a Workflow that has been prepared: what it refers to does not matter any more."""
-    return reconcile(workflow, None, None, settings, now, never)
+    """Reconcile a Workflow that has been prepared: its Template does not matter any more."""
+    return reconcile(workflow, hardware, None, settings, now, never)
 
 
 def status_in(outcome: Outcome) -> Raw:
@@ -74,7 +74,9 @@ def status_in(outcome: Outcome) -> Raw:
 
 
 def condition(status: Raw, kind: str) -> Raw:
-    return next(c for c in status["conditions"] if c["type"] == kind)
+    """Return a condition of a status, without its time."""
+    found = next(c for c in status["conditions"] if c["type"] == kind)
+    return {field: value for field, value in found.items() if field != "lastTransitionTime"}
 
 
 def finalizers_in(outcome: Outcome) -> list[str] | None:
@@ -92,16 +94,18 @@ class Rig:
         render: Any = render,
         elector: Any = None,
         now: float = CREATED + 1,
+        hardware_selector: str = "",
     ) -> None:
         self.api = InProcessApi(*there)
         self.put = self.api.put
         self.now = now
         self.elapsed = 0.0
         self.elector = elector
+        self.hardware = self.api.informer(HARDWARE, label_selector=hardware_selector)
         self.controller = WorkflowController(
             self.api,
             workflows=self.api.informer(WORKFLOW),
-            hardware=self.api.informer(HARDWARE),
+            hardware=self.hardware,
             templates=self.api.informer(TEMPLATE),
             settings=replace(settings, event_settle=0.0),
             render=render,

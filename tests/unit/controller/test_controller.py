@@ -20,7 +20,7 @@ from tink.api.annotations import HOLD_ANNOTATION
 from tink.api.v1alpha2 import FINALIZER, Raw
 from tink.controller.settings import ControllerSettings
 from tink.kube.client import ApiError, ConflictError, UnreachableError
-from tink.kube.resources import EVENT, WORKFLOW
+from tink.kube.resources import EVENT, HARDWARE, WORKFLOW
 from tink.workflow.protection import protect
 from tink.workflow.status import creation_order, status_of
 
@@ -160,7 +160,7 @@ async def test_a_write_that_fails_is_tried_again(rig: Rig, faults: list[Exceptio
 @virtual
 @pytest.mark.parametrize("jump", [3e8, -3e8])
 async def test_deadlines_come_without_any_change_and_not_because_a_clock_jumps(jump: float) -> None:
-    rig = Rig(settings=replace(QUICK, scheduled_timeout=1.05))
+    rig = Rig(hardware, settings=replace(QUICK, scheduled_timeout=1.05))
     rig.put(make_workflow("Scheduled"))
     async with rig.running():
         rig.now += jump
@@ -217,7 +217,7 @@ async def test_transitions_are_logged_with_their_reason_and_what_went_is_forgott
     async with rig.running():
         rig.put(make_workflow())
         await elapse(0.02)
-        assert rig.controller.remembered == 2
+        assert rig.controller.remembered == 3, "its timestamps, what it waits for, and its Hardware"
         rig.now += 3600
         rig.elapsed += 3600
         rig.put(make_workflow())
@@ -467,3 +467,52 @@ async def test_history_is_not_looked_at_when_the_controller_starts() -> None:
     async with rig.running():
         await until(lambda: rig.patched)
     assert rig.controller.runtime.queue.counts.adds == 2, "once, and after its finalizer is gone"
+
+
+# --- the Hardware is gone ---------------------------------------------------------------------------------------------
+
+
+def gone(rig: Rig) -> str:
+    """Return the status and the reason of the condition HardwareGone; empty: it has none."""
+    conditions = status_of(rig.read()).get("conditions", [])
+    found = [each for each in conditions if each["type"] == "HardwareGone"]
+    return f"{found[0]['status']} {found[0]['reason']}" if found else ""
+
+
+@virtual
+async def test_workflow_hears_of_its_hardware_that_goes_and_comes_back_and_events_say_so(rig: Rig) -> None:
+    action = objects.action("a0", "Running", name="x")
+    async with rig.running():
+        rig.put(make_workflow("Running", actions=[action], startedAt=objects.CREATED))
+        await elapse(1)
+        assert gone(rig) == ""
+        rig.api.remove(HARDWARE, "h", "d")
+        await elapse(1)
+        assert gone(rig) == "True HardwareDeleted"
+        rig.put(hardware)
+        await elapse(1)
+        assert (rig.state(), gone(rig)) == ("Running", "False HardwareBack")
+        rig.api.remove(HARDWARE, "h", "d")
+        await elapse(1)
+        rig.now += 300
+        rig.elapsed += 300
+        await elapse(301)
+        assert rig.state() == "Failed"
+        await elapse(15)
+    events = [(each["type"], each["reason"]) for each in rig.api.objects(EVENT)]
+    assert set(events) == {("Warning", "HardwareDeleted"), ("Normal", "HardwareBack"), ("Warning", "HardwareGone")}
+
+
+@virtual
+async def test_hardware_that_the_informer_does_not_select_is_not_gone() -> None:
+    rig = Rig(hardware, template, hardware_selector="site=elsewhere")
+    async with rig.running():
+        rig.put(make_workflow("Running", actions=[objects.action("a0", "Running")], startedAt=objects.CREATED))
+        await elapse(1)
+        rig.hardware.feed("DELETED", hardware)  # it lost the label
+        await elapse(1)
+        assert gone(rig) == ""
+        rig.api.remove(HARDWARE, "h", "d")
+        rig.put(make_workflow("Running", actions=[objects.action("a0", "Running")], startedAt=LONG_AGO))
+        await elapse(1)
+        assert gone(rig) == "True HardwareDeleted"

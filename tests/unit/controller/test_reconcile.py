@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import objects
 from tests.unit.controller.outcomes import (
     CREATED,
     SETTINGS,
@@ -456,10 +457,10 @@ def test_who_knows_better_says_how_old_each_timestamp_is() -> None:
         return 45.0
 
     workflow = running(timeout=600, action={"name": "y", "timeout": 50})
-    assert reconcile(workflow, None, None, SETTINGS, CREATED + 1e9, never, age) == Outcome(requeue_after=5)
+    assert reconcile(workflow, hardware, None, SETTINGS, CREATED + 1e9, never, age) == Outcome(requeue_after=5)
     assert asked == ["status.actions[a1].startedAt", "status.startedAt"]
     assert set(asked) < {path for path, _ in timestamps(workflow)}
-    assert reconcile(make_workflow("Scheduled"), None, None, SETTINGS, 0, never, age) == Outcome(requeue_after=255)
+    assert reconcile(make_workflow("Scheduled"), hardware, None, SETTINGS, 0, never, age) == Outcome(requeue_after=255)
     assert reconcile(make_workflow(), None, None, SETTINGS, 0, never, age).requeue_after == 15
     assert set(asked) == {path for path, _ in timestamps(workflow)}
 
@@ -646,3 +647,95 @@ def test_without_a_limit_nothing_is_kept_and_nothing_goes() -> None:
     history = WorkflowHistory(None)
     assert history.apply(ended()) == []
     assert (len(history), history.is_surplus(NamespacedName("d", "w"))) == (0, False)
+
+
+# --- the Hardware is gone ---------------------------------------------------------------------------------------------
+
+GONE = "Hardware d/h is gone: "
+GONE_AT = CREATED + 100
+UNTIL = "2027-01-15T08:06:40Z"
+"""GONE_AT and 300 s."""
+
+
+def without_hardware(workflow: Raw, now: float = GONE_AT) -> Outcome:
+    return reconcile(workflow, None, template, SETTINGS, now, never)
+
+
+def noted(state: str, **status: Any) -> Raw:
+    """Return a Workflow in this state on which the controller has noted that its Hardware is gone."""
+    workflow = make_workflow(state, actions=[objects.action("a0", "Pending")], **status)
+    if state == "Running":
+        workflow["status"]["actions"] = [objects.action("a0", "Running", name="x")]
+    workflow["status"] |= status_in(without_hardware(workflow))
+    return workflow
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        ("Pending", "apply it again, or delete this Workflow"),
+        ("Scheduled", f"apply it again before {UNTIL}, or the Workflow fails"),
+        ("Running", f"apply it again before {UNTIL}, or the Workflow fails"),
+        ("Cancelling", "nobody hears from its agent whether it has stopped"),
+    ],
+)
+def test_workflow_whose_hardware_was_deleted_says_so_and_what_happens_now(state: str, says: str) -> None:
+    conditions = CANCELLING if state == "Cancelling" else []
+    workflow = noted(state, conditions=conditions, startedAt=STAMP)
+    assert workflow["status"]["state"] == state
+    assert workflow["status"]["message"] == GONE + says
+    gone = condition(workflow["status"], "HardwareGone")
+    assert gone == {"type": "HardwareGone", "status": "True", "reason": "HardwareDeleted", "message": GONE + says}
+    assert without_hardware(workflow, GONE_AT + 100).patches == (), "once is enough"
+
+
+@pytest.mark.parametrize("state", ["Pending", "Scheduled", "Running"])
+def test_hardware_that_is_applied_again_lets_its_workflow_go_on(state: str) -> None:
+    workflow = noted(state)
+    status = status_in(look(workflow, GONE_AT + 60))
+    back = {"type": "HardwareGone", "status": "False", "reason": "HardwareBack"}
+    assert (condition(status, "HardwareGone"), "state" in status) == (back, False)
+    assert GONE not in status["message"]
+    workflow["status"] |= status
+    assert look(workflow, GONE_AT + 61).patches == ()
+
+
+@pytest.mark.parametrize("state", ["Scheduled", "Running"])
+def test_what_an_agent_has_fails_when_its_hardware_stays_away(state: str) -> None:
+    workflow = noted(state)
+    assert without_hardware(workflow, GONE_AT + 100).requeue_after == pytest.approx(200)
+    status = status_in(without_hardware(workflow, GONE_AT + 300))
+    succeeded = condition(status, "Succeeded")
+    assert (status["state"], succeeded["status"], succeeded["reason"]) == ("Failed", "False", "HardwareGone")
+    said = "Hardware d/h was deleted while the agent had the Workflow, and was not there again within 300 s"
+    assert (succeeded["message"], status["message"]) == (said, f"HardwareGone: {said}")
+    workflow["status"] |= status
+    assert unconfirmed(workflow), "an agent that comes back is told to stop"
+    assert look(workflow, GONE_AT + 400).patches[0].subresource is None, "the end stays as it is"
+
+
+def test_pending_workflow_waits_for_its_hardware_without_an_end() -> None:
+    assert without_hardware(noted("Pending"), GONE_AT + 1e6) == Outcome()
+
+
+def test_last_action_that_reboots_its_machine_has_done_so_when_the_hardware_stays_away() -> None:
+    workflow = make_workflow("Running", actions=[objects.action("a0", "Running", reboots=True)])
+    workflow["status"] |= status_in(without_hardware(workflow))
+    status = status_in(without_hardware(workflow, GONE_AT + 300))
+    assert (status["state"], condition(status, "Succeeded")["reason"]) == ("Succeeded", "RebootAssumed")
+
+
+@pytest.mark.parametrize("state", ["Scheduled", "Running"])
+def test_definitions_that_drop_the_time_of_conditions_give_no_deadline_and_no_end_of_writes(state: str) -> None:
+    workflow = noted(state)
+    del workflow["status"]["conditions"][-1]["lastTransitionTime"]
+    status = status_in(without_hardware(workflow, GONE_AT + 600))
+    assert condition(status, "HardwareGone")["message"] == "Hardware d/h is gone: apply it again"
+    status["conditions"][-1].pop("lastTransitionTime")
+    workflow["status"] |= status
+    (again,) = without_hardware(workflow, GONE_AT + 1200).patches
+    again.body["status"]["conditions"][-1].pop("lastTransitionTime")
+    assert again.body["status"] == {"conditions": status["conditions"], **again.body["status"]}, (
+        "the API changes nothing"
+    )
+    assert "state" not in again.body["status"]

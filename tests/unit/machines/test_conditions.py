@@ -12,7 +12,17 @@ from typing import Any
 
 import pytest
 
-from edge.machines import BootProblemWriter, ConditionWriter, Inventory, Machine, MistakeWriter, Problem, conditions
+from edge.machines import (
+    BootProblemWriter,
+    ConditionWriter,
+    Inventory,
+    Machine,
+    MachineState,
+    MistakeWriter,
+    Problem,
+    StateWriter,
+    conditions,
+)
 from edge.machines.conditions import GRACE_SECONDS
 from edge.machines.status import ATTEMPTS, StatusWriter
 from ipxe.binaries import BootPath
@@ -49,11 +59,15 @@ def machine(obj: Raw | None = None, mac: str = MAC) -> Machine:
 
 
 def condition(api: InProcessApi, kind: str, name: str = "a") -> Raw:
-    """Return this condition of a Hardware; {} if it has none."""
+    """Return this condition of a Hardware without its time; {} if it has none."""
     status = api.read(HARDWARE, name, "d").get("status", {})
     found = [one for one in status.get("conditions", []) if one["type"] == kind]
     assert len(found) <= 1
-    return found[0] if found else {}
+    return timeless(found[0]) if found else {}
+
+
+def timeless(condition: Raw) -> Raw:
+    return {field: value for field, value in condition.items() if field != "lastTransitionTime"}
 
 
 @asynccontextmanager
@@ -112,7 +126,7 @@ async def test_conditions_of_others_are_kept_in_their_order_though_they_change_m
         api.put(hardware(status=[READY, CONFLICT | {"status": "False"}, ODD]))
         gate.open()
         await elapse(60)
-    assert api.read(HARDWARE, "a", "d")["status"]["conditions"] == [READY, CONFLICT, ODD]
+    assert [*map(timeless, api.read(HARDWARE, "a", "d")["status"]["conditions"])] == [READY, CONFLICT, ODD]
     assert api.count("patch") == 2
 
 
@@ -528,3 +542,145 @@ async def test_problem_of_one_card_stays_while_the_other_gets_on(api: InProcessA
         writer.found(machine(mac=OTHER), REFUSED)
         writer.found(machine(mac=OTHER), None)
         assert await shown(api, BOOT_PROBLEM) == ("True", "NoTFTPRequest")
+
+
+async def test_column_of_boot_problems_has_the_reason_of_a_warning_and_is_empty_for_a_healthy_machine(
+    api: InProcessApi,
+) -> None:
+    async with telling(api) as writer:
+        for problem, column in ((LATE, "NoTFTPRequest"), (REFUSED, None), (LATE, "NoTFTPRequest"), (None, None)):
+            writer.found(machine(), problem)
+            await elapse(60)
+            assert api.read(HARDWARE, "a", "d")["status"].get("bootProblem") == column
+    assert condition(api, BOOT_PROBLEM)["message"] == "", "nor does the message say anything of it"
+    assert api.count("patch") == 4, "in one write with the condition"
+
+
+async def test_column_of_an_older_release_is_completed_by_whoever_sees_the_machine_get_on(api: InProcessApi) -> None:
+    over = {"type": BOOT_PROBLEM, "status": "False", "reason": "GetsOn", "message": "the machine gets on"}
+    api.put(hardware(status=[over]) | {"status": {"conditions": [over], "bootProblem": "NoTFTPRequest"}})
+    async with telling(api) as writer:
+        writer.found(machine(), None)
+        await elapse(60)
+    assert "bootProblem" not in api.read(HARDWARE, "a", "d")["status"]
+
+
+async def test_time_of_a_condition_is_that_of_the_last_change_of_its_status(api: InProcessApi) -> None:
+    def since() -> str:
+        (found,) = api.read(HARDWARE, "a", "d")["status"]["conditions"]
+        return str(found["lastTransitionTime"])
+
+    async with edge(api) as writer:
+        writer.changed(machine(), "10.0.0.5", NOW + 600)
+        await elapse(1)
+        begun = since()
+        assert begun == "2026-09-21T14:13:20Z"
+        writer.changed(machine(), "10.0.0.5", NOW + 700)
+        await elapse(10)
+        assert since() == begun, "only the message is another one"
+        writer.changed(machine(), "10.0.0.5", None)
+        await elapse(1)
+        assert since() == "2026-09-21T14:13:31Z"
+
+
+# --- state, mac and ip: where a machine is ----------------------------------------------------------------------------
+
+STATES = ("state", "stateSince", "mac", "ip")
+
+
+def placing(api: InProcessApi) -> Any:
+    """Run an edge's writer of states."""
+    loop = asyncio.get_running_loop()
+    return running(StateWriter(api, api.informer(HARDWARE), lambda: NOW + loop.time(), loop.time))
+
+
+def placed(api: InProcessApi, name: str = "a") -> list[str | None]:
+    status = api.read(HARDWARE, name, "d").get("status", {})
+    return [status.get(field) for field in STATES]
+
+
+async def test_hardware_shows_its_first_address_before_its_machine_was_ever_heard() -> None:
+    two = {"52:54:00:00:00:01": {}, MAC: {"dhcp": {"ip": "10.0.0.5"}}}
+    ipv6 = {OTHER: {"dhcp": {"ipv6": {"address": "fd00:77::50"}}}}
+    api = InProcessApi(
+        objects.hardware("a", interfaces=two, namespace="d"), objects.hardware("b", interfaces=ipv6, namespace="d")
+    )
+    async with placing(api):
+        await elapse(60)
+        assert placed(api) == [None, None, MAC, "10.0.0.5"]
+        assert placed(api, "b") == [None, None, OTHER, "fd00:77::50"]
+        assert api.count("patch") == 2
+        api.put(api.read(HARDWARE, "a", "d") | {"spec": hardware("10.0.0.7", mac=OTHER)["spec"]})
+        await elapse(60)
+        assert placed(api)[2:] == [OTHER, "10.0.0.7"], "as the spec is now"
+
+
+async def test_state_is_written_once_with_its_time_and_the_interface_that_was_heard(api: InProcessApi) -> None:
+    both = {MAC: {"dhcp": {"ip": "10.0.0.5"}}, OTHER: {"dhcp": {"ip": "10.0.0.6"}}}
+    obj = api.put(objects.hardware("a", interfaces=both, namespace="d"))
+    async with placing(api) as writer:
+        await elapse(60)
+        for _ in range(3):
+            writer.seen(machine(obj, OTHER), MachineState.NETBOOTING)
+            await elapse(10)
+        assert placed(api) == ["Netbooting", "2026-09-21T14:14:20Z", OTHER, "10.0.0.6"]
+    assert api.count("patch") == 2
+
+
+async def test_states_that_follow_each_other_quickly_are_one_write(api: InProcessApi) -> None:
+    async with placing(api) as writer:
+        await elapse(60)
+        for state in MachineState:
+            writer.seen(machine(), state)
+            await elapse(0.1)
+        await elapse(60)
+        assert placed(api)[0] == "Installed"
+    assert api.count("patch") == 3, "the interface, the first state and the last one"
+
+
+async def test_many_machines_that_boot_at_once_are_written_at_a_steady_rate() -> None:
+    many = [hardware(None, name=f"m{n}", mac=f"52:54:00:00:{n // 256:02x}:{n % 256:02x}") for n in range(1000)]
+    api = InProcessApi(*many)
+    async with placing(api) as writer:
+        for obj in many:
+            writer.seen(machine(obj, next(iter(obj["spec"]["networkInterfaces"]))), MachineState.NETBOOTING)
+        await elapse(10)
+        assert 190 <= api.count("patch") <= 210
+        await elapse(60)
+        assert 1000 <= api.count("patch") <= 1001, "one of them before its machine was heard"
+        assert placed(api, "m999")[0] == "Netbooting"
+
+
+async def test_edges_that_see_different_states_do_not_overwrite_each_other_in_turn(api: InProcessApi) -> None:
+    async with placing(api) as one, placing(api) as two:
+        one.seen(machine(), MachineState.NETBOOTING)
+        await elapse(10)
+        two.seen(machine(), MachineState.WORKING)
+        await elapse(600)
+        assert placed(api)[0] == "Working"
+    assert api.count("patch") <= 4
+
+
+async def test_state_survives_an_api_that_is_away(api: InProcessApi) -> None:
+    async with placing(api) as writer:
+        await elapse(10)
+        api.fail("patch", UnreachableError("away"), ApiError(503, "x", "busy"))
+        writer.seen(machine(), MachineState.WAITING)
+        await elapse(60)
+        assert placed(api)[0] == "Waiting"
+        api.remove(HARDWARE, "a", "d")
+        writer.seen(machine(), MachineState.WORKING)
+        await elapse(60)
+
+
+async def test_api_that_lets_no_state_be_written_is_asked_at_the_same_rate_and_named_in_a_few_lines(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    many = [hardware(name=f"m{n}") for n in range(400)]
+    api = InProcessApi(*many)
+    api.fail("patch", *[ApiError(403, "Forbidden", "no")] * 1000)
+    async with placing(api):
+        await elapse(10)
+    assert 190 <= api.count("patch") <= 210
+    assert 1 <= len(caplog.records) <= 40
+    assert "its state is not written" in caplog.text

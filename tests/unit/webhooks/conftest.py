@@ -10,10 +10,10 @@ from tests.support import objects
 from tests.support.api import InProcessApi
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import NotFoundError
-from tink.kube.resources import HARDWARE, OSIE, TEMPLATE, WORKFLOW
+from tink.kube.resources import HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW
 from tink.webhooks.reviewer import Request, Reviewer, Verdict
 
-RESOURCES = {each.kind: each for each in (HARDWARE, OSIE, TEMPLATE, WORKFLOW)}
+RESOURCES = {each.kind: each for each in (HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW)}
 
 
 def hardware(name: str, *nics: tuple[str, str], namespace: str = "d", osie: str = "", **metadata: Any) -> Raw:
@@ -33,7 +33,7 @@ class World:
         self.now = 100.0
         self.api = InProcessApi()
         self.known = False
-        self.reviewer = Reviewer(self._look_up, lambda *_: self.known, lambda: self.now)
+        self.reviewer = Reviewer(self._look_up, lambda *_: {} if self.known else None, lambda: self.now)
 
     async def _look_up(self, kind: str, namespace: str, name: str) -> Raw | None:
         try:

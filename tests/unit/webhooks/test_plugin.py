@@ -220,3 +220,14 @@ async def test_failing_review_refuses_every_write_of_a_spec_and_keeps_no_object_
     assert await reviewed.names() == ["a"]
     assert (await client.merge(f"{HARDWARES}/a", {"metadata": {"finalizers": None}})).status == 200
     assert await reviewed.names() == []
+
+
+async def test_secret_that_a_hardware_names_is_looked_for_in_the_store(begin):
+    reviewed = await begin()
+    annotations = {"tinkerbell.org/userdata-secret": "mine"}
+    missing = await reviewed.http("POST", HARDWARES, machine("a", annotations=annotations))
+    assert "there is no Secret default/mine yet" in missing.headers["Warning"][0]
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "mine"}, "stringData": {"userData": "x"}}
+    assert (await reviewed.http("POST", "/api/v1/namespaces/default/secrets", secret)).status == 201
+    found = await reviewed.http("POST", HARDWARES, machine("b", OTHER_MAC, annotations=annotations))
+    assert (found.status, "Warning" in found.headers) == (201, False)

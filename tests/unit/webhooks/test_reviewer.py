@@ -42,7 +42,7 @@ async def test_osie_with_a_url_that_no_edge_follows_is_let_in_with_a_warning(wor
         address = said.split(" ")[0].replace("localhost", "127.0.0.1").replace("::ffff:", "")
         expected = (
             f"spec.kernelUrl: {said}: an edge fetches nothing from there, unless it was started with --allow-upstream "
-            f"{address}",
+            f"{address}; a file of the edge's own host is file:///PATH, below its --osie-dir",
         )
     assert await world.review("CREATE", osie(url)) == Verdict(warnings=expected)
     # Nobody is told again of what was there before.
@@ -71,7 +71,8 @@ async def test_deletion_of_what_is_needed_is_warned_about_with_the_first_few_nam
         world.store(hardware(f"h{number}", osie="o"))
     verdict = await world.review("DELETE", None, objects.osie("o", namespace="d"))
     assert verdict.warnings == (
-        "OSIE d/o is still referred to by Hardware d/h0, Hardware d/h1, Hardware d/h2 and 2 more",
+        "OSIE d/o is still referred to by Hardware d/h0, Hardware d/h1, Hardware d/h2 and 2 more: they netboot nothing "
+        "until there is one of that name again",
     )
     assert (await world.review("DELETE", None, objects.osie("o", namespace="elsewhere"))).warnings == ()
 
@@ -79,7 +80,12 @@ async def test_deletion_of_what_is_needed_is_warned_about_with_the_first_few_nam
 async def test_workflow_that_has_ended_needs_nothing(world):
     world.store(workflow("w", "h", "t", "Running"))
     assert (await world.review("DELETE", None, template())).warnings == (
-        "Template d/t is still referred to by Workflow d/w (not ended)",
+        "Template d/t is still referred to by Workflow d/w (not ended): those that are not prepared yet wait for one "
+        "of that name",
+    )
+    assert (await world.review("DELETE", None, hardware("h"))).warnings == (
+        "Hardware d/h is still referred to by Workflow d/w (not ended): apply it again soon, or what an agent has of "
+        "them fails (--hardware-gone-timeout)",
     )
     world.store(workflow("w", "h", "t", "Succeeded"))
     assert (await world.review("DELETE", None, template())).warnings == ()
@@ -208,3 +214,137 @@ async def test_annotation_of_an_osie_that_is_no_checksum_is_warned_about(world):
     (said,) = (await world.review("CREATE", bad)).warnings
     assert said.startswith("metadata.annotations[tinkerbell.org/kernel-sha256]: a SHA-256 checksum is 64 ")
     assert (await world.review("UPDATE", bad, bad)).warnings == ()
+
+
+# --- what is stored and does not work, or is not used -----------------------------------------------------------------
+
+
+async def test_reference_to_a_bmc_is_warned_about_once_because_nothing_uses_it(world):
+    new = hardware("h")
+    new["spec"]["bmcRef"] = {"name": "h-bmc"}
+    said = (
+        "spec.bmcRef.name: is stored and not used: tinkedge looks for no Machine h-bmc (bmc.tinkerbell.org), and "
+        "switches no power"
+    )
+    assert (await world.review("CREATE", new)).warnings == (said,)
+    assert (await world.review("UPDATE", new, new)).warnings == ()
+
+
+async def test_servers_by_name_are_warned_about_because_dhcp_carries_addresses_only(world):
+    new = hardware("h", (objects.MAC, "10.0.0.5"))
+    new["spec"]["networkInterfaces"][objects.MAC]["dhcp"] |= {"timeservers": ["10.0.0.1", "pool.ntp.org"]}
+    (warning,) = (await world.review("CREATE", new)).warnings
+    assert warning == (
+        f"spec.networkInterfaces[{objects.MAC}].dhcp.timeservers[1]: pool.ntp.org is a name, and DHCP carries "
+        "addresses only: machines are not told of it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("dhcp", "field", "said"),
+    [
+        ({"ip": "10.0.0.255"}, "ip", "10.0.0.255 is the broadcast address of 10.0.0.0/24: no host can have it"),
+        ({"ip": "10.0.0.0"}, "ip", "10.0.0.0 is the network address of 10.0.0.0/24: no host can have it"),
+        ({"gateway": "10.0.0.5"}, "gateway", "10.0.0.5 is the address of this machine itself: name the router, or"),
+        ({"netmask": "255.255.255.254", "ip": "10.0.0.4"}, "", ""),
+        ({"netmask": "255.255.255.255", "gateway": "10.0.0.1"}, "", ""),
+    ],
+)
+async def test_address_that_no_host_can_have_is_warned_about(world, dhcp, field, said):
+    world.reviewer.site = Site
+    reserved = {"ip": "10.0.0.5", "netmask": "255.255.255.0", **dhcp}
+    verdict = await world.review("CREATE", objects.hardware("h", ip=None, namespace="d", dhcp=reserved))
+    assert len(verdict.warnings) == bool(said)
+    for warning in verdict.warnings:
+        assert warning.startswith(f"spec.networkInterfaces[{objects.MAC}].dhcp.{field}: {said}")
+
+
+@pytest.mark.parametrize(
+    ("image", "said"),
+    [
+        ("registry.example/Actions/image2disk:1", "'Actions/image2disk' is not a repository (lower case letters"),
+        ("registry.example/a:no tag", "'no tag' is not a tag"),
+        ("registry.example/a@sha256:12", "'sha256:12' is not a sha256 or sha512 digest"),
+        ("{{ .Params.registry }}/Actions/x", ""),
+        ("registry.example:5000/actions/image2disk", ""),
+        ("i", ""),
+    ],
+)
+async def test_image_with_a_name_that_no_registry_has_is_warned_about(world, image, said):
+    new = template(image=image)
+    verdict = await world.review("CREATE", new)
+    assert len(verdict.warnings) == bool(said)
+    for warning in verdict.warnings:
+        assert warning.startswith(f"spec.actions[0].image: image {image!r}: {said}")
+        assert warning.endswith(": the agent can't pull it")
+    relabelled = {**new, "metadata": {**new["metadata"], "labels": {"a": "b"}}}
+    assert (await world.review("UPDATE", relabelled, new)).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("interface", "spec", "said"),
+    [
+        ({}, {}, "has no spec.osie: set it, or the Workflow waits until its machine starts the agent by other means"),
+        ({"disableNetboot": True}, {"osie": {"name": "o"}}, "netboots with none of its network interfaces"),
+        ({"disableDhcp": True}, {"osie": {"name": "o"}}, "netboots with none of its network interfaces"),
+        ({}, {"osie": {"name": "o"}}, ""),
+        ({}, {"ipxe": {"inline": "#!ipxe"}}, ""),
+    ],
+)
+async def test_workflow_of_a_machine_that_netboots_nothing_is_warned_about(world, interface, spec, said):
+    world.store(objects.hardware("h", namespace="d", interface=interface, **spec))
+    world.store(template())
+    new = workflow("w", "h", "t")
+    verdict = await world.review("CREATE", new)
+    assert len(verdict.warnings) == bool(said)
+    for warning in verdict.warnings:
+        assert warning.startswith(f"spec.hardwareRef.name: Hardware d/h {said}")
+    assert (await world.review("UPDATE", new, new)).warnings == ()
+
+
+async def test_secret_that_is_missing_is_warned_about_where_the_api_is_in_this_process(world):
+    new = hardware("h", annotations={"tinkerbell.org/userdata-secret": "s/key"})
+    assert (await world.review("CREATE", new)).warnings == (), "on a cluster Secrets are not read"
+    world.reviewer.exact = True
+    verdict = await world.review("CREATE", new)
+    assert verdict.warnings == (
+        "metadata.annotations[tinkerbell.org/userdata-secret]: there is no Secret d/s yet: the machine gets no "
+        "user-data until there is",
+    )
+    assert (await world.review("UPDATE", new, new)).warnings == ()
+    world.api.put({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": "d"}})
+    assert (await world.review("CREATE", hardware("g", annotations=new["metadata"]["annotations"]))).warnings == ()
+
+
+async def test_edge_in_this_process_is_asked_about_what_a_write_changes(world, caplog):
+    async def examine(kind, obj):
+        if obj["spec"]["kernelUrl"] == "broken":
+            raise OSError("the disk is away")
+        return [f"{kind}: {obj['spec']['kernelUrl']} can't be fetched"]
+
+    world.reviewer.examine = examine
+    new = osie("http://127.0.0.1/k")
+    assert (await world.review("CREATE", new)).warnings == ("OSIE: http://127.0.0.1/k can't be fetched",)
+    assert (await world.review("UPDATE", new, new)).warnings == ()
+    annotated = {**new, "metadata": {**new["metadata"], "annotations": {"a": "b"}}}
+    assert (await world.review("UPDATE", annotated, new)).warnings == (), "that was said before"
+    assert (await world.review("CREATE", osie("broken"))).warnings == (), "no write waits for an edge, or fails by it"
+    assert "OSIE d/o can't be examined" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("tinkerbell.org/user-data-secret", "tinkerbell.org/userdata-secret"),
+        ("tinkerbell.org/kernel-sha512", "tinkerbell.org/kernel-sha256"),
+        ("tinkerbell.org/boot_path", "tinkerbell.org/boot-path"),
+        ("tinkerbell.org/boot-path", ""),
+        ("tinkerbell.org/rack", ""),
+        ("example.org/boot_path", ""),
+    ],
+)
+async def test_annotation_that_is_nearly_one_of_ours_is_warned_about_once(world, name, meant):
+    new = hardware("h", annotations={name: "auto"})
+    expected = (f"metadata.annotations[{name}]: nothing reads it: is {meant} meant?",) if meant else ()
+    assert (await world.review("CREATE", new)).warnings == expected
+    assert (await world.review("UPDATE", new, new)).warnings == ()

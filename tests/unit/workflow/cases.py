@@ -24,6 +24,9 @@ OF_CONTROLLER = (
     events.CancelTimedOut,
     events.WorkflowTimedOut,
     events.NothingLeft,
+    events.HardwareMissing,
+    events.HardwareBack,
+    events.HardwareTimedOut,
     events.ActionTimedOut,
 )
 

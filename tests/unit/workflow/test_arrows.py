@@ -70,6 +70,9 @@ CASES = [
     Case(events.CancelTimedOut(1), {"Cancelling": "Canceled"}),
     Case(events.WorkflowTimedOut(1), {"Running": "Failed"}),
     Case(events.NothingLeft(), {"Running": "Failed"}),
+    Case(events.HardwareMissing("m"), {}, frozenset({"Pending", "Scheduled", "Running", "Cancelling"})),
+    Case(events.HardwareBack()),
+    Case(events.HardwareTimedOut("m"), {"Scheduled": "Failed", "Running": "Failed"}),
     Case(events.ActionTimedOut("a0", 1), {"Running": "Failed"}),
     Case(events.ActionTimedOut("a1", 1)),
     Case(events.ActionStarted("a0"), {"Pending": "Running", "Scheduled": "Running"}),
@@ -104,6 +107,7 @@ REBOOTS = [
     Case(events.AgentSeen(), {}, frozenset({"Running"})),
     Case(events.AgentAway(30), {"Running": "Succeeded"}),
     Case(events.ActionTimedOut("a0", 1), {"Running": "Succeeded"}),
+    Case(events.HardwareTimedOut("m"), {"Scheduled": "Failed", "Running": "Succeeded"}),
     Case(events.WorkflowTimedOut(1), {"Running": "Succeeded"}),
     Case(events.ActionFailed("a0", "R", "m"), CASES[-1].leads),
 ]

@@ -79,9 +79,24 @@ def test_patch_has_changed_fields_and_removes_absent_ones() -> None:
 def test_a_condition_takes_the_place_of_the_one_of_its_type_and_leaves_the_shared_list_alone() -> None:
     old = [{"type": "Started", "status": "False"}, {"type": "Foreign", "status": "True"}]
     status: dict[str, Any] = {"conditions": old}
-    set_condition(status, ConditionType.STARTED, ConditionStatus.TRUE)
-    assert status["conditions"] == [{"type": "Started", "status": "True"}, {"type": "Foreign", "status": "True"}]
+    set_condition(status, ConditionType.STARTED, ConditionStatus.TRUE, 1_800_000_000.0)
+    new = {"type": "Started", "status": "True", "lastTransitionTime": "2027-01-15T08:00:00Z"}
+    assert status["conditions"] == [new, {"type": "Foreign", "status": "True"}]
     assert old[0]["status"] == "False"
+
+
+def test_a_condition_keeps_its_time_while_only_reason_and_message_change() -> None:
+    status: dict[str, Any] = {}
+    set_condition(status, ConditionType.STARTED, ConditionStatus.FALSE, 1_800_000_000.0)
+    set_condition(status, ConditionType.STARTED, ConditionStatus.FALSE, 1_800_000_060.0, "Held", "by hand")
+    (held,) = status["conditions"]
+    assert (held["reason"], held["lastTransitionTime"]) == ("Held", "2027-01-15T08:00:00Z")
+    set_condition(status, ConditionType.STARTED, ConditionStatus.TRUE, 1_800_000_060.0)
+    assert status["conditions"][0]["lastTransitionTime"] == "2027-01-15T08:01:00Z"
+    # A release without the field has written this one: how old it is, nobody knows.
+    status = {"conditions": [{"type": "Started", "status": "True"}]}
+    set_condition(status, ConditionType.STARTED, ConditionStatus.TRUE, 1_800_000_000.0)
+    assert status["conditions"][0]["lastTransitionTime"] == "2027-01-15T08:00:00Z"
 
 
 # --- the finalizer of Workflows ---

@@ -227,7 +227,7 @@ def _plain(value: Any) -> None:
     """Make all moments one, and all counts of rejections at most one."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            if key in ("lastTransitioned", "startedAt"):
+            if key in ("lastTransitioned", "startedAt", "lastTransitionTime"):
                 value[key] = STAMP
             elif key == "dispatchAfter" and inner:
                 value[key] = status.timestamp(NOW + DELAY)

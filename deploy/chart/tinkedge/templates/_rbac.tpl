@@ -262,7 +262,7 @@ labels:
 - apiGroups: [tinkerbell.org]
   resources: [hardware, osies, workflows]
   verbs: [list, watch]
-# The conditions AddressConflict, Misconfigured and BootProblem.
+# The conditions AddressConflict, Misconfigured and BootProblem; where the machine is, its address and MAC.
 - apiGroups: [tinkerbell.org]
   resources: [hardware]
   verbs: [get]

@@ -1,0 +1,152 @@
+"""Shows on a Hardware where its machine is: `state`, `mac` and `ip` of the status, which `kubectl get hw` prints.
+
+`state` is one of a few words (`MachineState`), `stateSince` the time of its last change. `mac` and `ip` are those of
+the interface that was heard last; before that, of the first one with an address. JSONPath, which printer columns are
+made of, finds no keys of a map such as `spec.networkInterfaces`, so they stand in the status.
+
+Writes are few, however many machines boot at once: an edge writes at most `WRITES_PER_SECOND` in all, and each Hardware
+once in `REST_SECONDS`. What is written is what is so then: of states that follow each other quickly, the last.
+
+Several edges may see one machine. Each writes a state when its own view of the machine changes, and never because of
+what another edge has written, so two edges that differ do not overwrite each other in turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from enum import StrEnum
+from typing import Any, Final
+
+from edge.machines.inventory import Machine
+from edge.machines.status import StatusWriter
+from tink.api.v1alpha2 import Raw, as_mapping
+from tink.kube.cache import Informer
+from tink.kube.client import KubeClient, NotFoundError
+from tink.kube.objects import NamespacedName
+from tink.kube.resources import HARDWARE
+from tink.limits.newest import Newest
+from tink.timestamps import rfc3339
+
+WRITES_PER_SECOND: Final = 20.0
+"""Of one edge, for all Hardware together."""
+REST_SECONDS: Final = 5.0
+"""Between two states of one Hardware."""
+_SOON_SECONDS: Final = 0.01
+"""A shorter rest is none: timers are not more exact than clocks."""
+MAX_KNOWN: Final = 100_000
+"""Machines whose last state is remembered."""
+
+
+class MachineState(StrEnum):
+    """Where a machine is. A Hardware whose machine was never heard has no state."""
+
+    NETBOOTING = "Netbooting"  # from its first DHCP packet to the start of the kernel
+    IN_OSIE = "InOSIE"  # the OSIE is up; its agent has not begun a Workflow
+    WAITING = "Waiting"  # the agent is connected, and there is no Workflow for it
+    WORKING = "Working"  # the agent runs a Workflow
+    FAILED = "Failed"  # its last Workflow failed
+    INSTALLED = "Installed"  # its last Workflow succeeded, or its installed system was heard
+
+
+class StateWriter(StatusWriter):
+    """Writes these fields."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        hardware: Informer,
+        clock: Callable[[], float] = time.time,
+        elapsed: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock` gives seconds since the epoch, `elapsed` those of a clock that does not jump."""
+        super().__init__(client, "its state")
+        self._hardware = hardware
+        self._clock = clock
+        self._elapsed = elapsed
+        self._shown: Newest[str, MachineState] = Newest(MAX_KNOWN)
+        """The state of each machine that was handed in last, by MAC."""
+        self._news: dict[NamespacedName, tuple[str, MachineState]] = {}
+        """The MAC and the state to write, by Hardware."""
+        self._next_write = 0.0
+        self._written: Newest[NamespacedName, float] = Newest(MAX_KNOWN)
+        hardware.add_event_handler(lambda new, _: self._look_at(new), self._gone, can_wait=True)
+
+    def seen(self, machine: Machine, state: MachineState) -> None:
+        """Take note of the state of a machine. Never waits."""
+        if self._shown.get(machine.mac) is state:
+            return
+        self._shown[machine.mac] = state
+        key = NamespacedName(machine.namespace, machine.name)
+        self._news[key] = (machine.mac, state)
+        self._queue.add(key)
+
+    def _look_at(self, obj: Raw) -> None:
+        if _identity(obj) != _shown_identity(obj) or NamespacedName.of(obj) in self._news:
+            self._queue.add(NamespacedName.of(obj), low_priority=True)
+
+    def _gone(self, old: Raw) -> None:
+        key = NamespacedName.of(old)
+        self._news.pop(key, None)
+        self._written.pop(key, None)
+        for mac in _interfaces(old):
+            self._shown.pop(mac, None)
+
+    async def _write(self, key: NamespacedName) -> None:
+        now = self._elapsed()
+        if now < self._next_write:
+            await asyncio.sleep(self._next_write - now)
+        obj, news, now = self._hardware.get(*key), self._news.get(key), self._elapsed()
+        if obj is None:
+            self._news.pop(key, None)
+            return
+        rest = self._written.get(key, now - REST_SECONDS) + REST_SECONDS - now
+        if news is not None and rest > _SOON_SECONDS:
+            self._queue.add_after(key, rest)
+            return
+        changes = self._changes(obj, news)
+        if changes:
+            # Noted before: an API that is away is asked again after the same rest, until it has the state.
+            self._written[key] = now
+            self._next_write = now + 1 / WRITES_PER_SECOND
+            metadata = {"resourceVersion": obj["metadata"]["resourceVersion"]}
+            with suppress(NotFoundError):
+                patch = {"metadata": metadata, "status": changes}
+                await self._client.patch(HARDWARE, key.name, key.namespace, patch, subresource="status")
+        if self._news.get(key) == news:
+            self._news.pop(key, None)
+
+    def _changes(self, obj: Raw, news: tuple[str, MachineState] | None) -> dict[str, Any]:
+        """Return the fields of the status to write; None as a value removes one."""
+        status = as_mapping(obj.get("status"))
+        mac, ip = _identity(obj, news[0] if news is not None else "")
+        wanted: dict[str, Any] = {"mac": mac, "ip": ip}
+        if news is not None and status.get("state") != news[1]:
+            wanted |= {"state": news[1].value, "stateSince": rfc3339(self._clock())}
+        return {field: value for field, value in wanted.items() if status.get(field) != value}
+
+
+def _interfaces(obj: Raw) -> dict[str, Any]:
+    return as_mapping(as_mapping(obj.get("spec")).get("networkInterfaces"))
+
+
+def _shown_identity(obj: Raw) -> tuple[str | None, str | None]:
+    status = as_mapping(obj.get("status"))
+    return status.get("mac"), status.get("ip")
+
+
+def _identity(obj: Raw, heard: str = "") -> tuple[str | None, str | None]:
+    """Return the MAC and the address to show: of the interface `heard`, the one that is shown, or the first."""
+    interfaces = _interfaces(obj)
+    first = [mac for mac in interfaces if _address(interfaces[mac])] or list(interfaces)
+    candidates = (heard, str(as_mapping(obj.get("status")).get("mac") or ""), *first[:1])
+    mac = next((each for each in candidates if each in interfaces), None)
+    return mac, _address(interfaces[mac]) if mac is not None else None
+
+
+def _address(interface: Any) -> str | None:
+    dhcp = as_mapping(as_mapping(interface).get("dhcp"))
+    address = dhcp.get("ip") or as_mapping(dhcp.get("ipv6")).get("address")
+    return str(address) if address else None
