@@ -11,10 +11,11 @@ import gc
 import importlib
 import signal
 from pathlib import Path
+from typing import Any
 
 import click
 
-from edge.configuration import SERVICES, prepare
+from edge.configuration import SERVICES, CommandGroup, name_variable, prepare
 
 # name -> (module in edge.commands, what it does)
 COMMANDS = {
@@ -48,7 +49,7 @@ COMMANDS = {
 }
 
 
-class LazyGroup(click.Group):
+class LazyGroup(CommandGroup):
     """Lists its subcommands without importing them."""
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
@@ -71,6 +72,14 @@ class LazyGroup(click.Group):
         command.context_settings.setdefault("show_default", True)
         prepare(cmd_name, command, lambda ctx, file: self._settings(ctx, cmd_name, file))
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the subcommand. An error of a value names the variable that the value is from."""
+        try:
+            return super().invoke(ctx)
+        except click.BadParameter as error:
+            name_variable(error)
+            raise
 
     def _settings(self, ctx: click.Context, name: str, file: Path | None) -> None:
         # Here and not above: `tinkedge --help` reads no file.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Final
 
 import click
@@ -54,6 +55,20 @@ def place(name: str) -> int:
     """Where an option stands within its group."""
     names = GROUPS.get(group_of(name), ())
     return names.index(name) if name in names else 0
+
+
+class CommandGroup(click.Group):
+    """A group that names the nearest commands when it has none of the name that was given."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that `args` begin with. Raises click.UsageError."""
+        names = self.list_commands(ctx)
+        if args and not args[0].startswith("-") and args[0] not in names and not ctx.resilient_parsing:
+            near = " or ".join(f"'{name}'" for name in get_close_matches(args[0], names))
+            raise click.UsageError(f"No such command '{args[0]}'.{f' Did you mean {near}?' if near else ''}", ctx)
+        return super().resolve_command(ctx, args)
 
 
 class GroupedCommand(click.Command):

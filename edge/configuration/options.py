@@ -8,6 +8,8 @@ from typing import Any, Final
 
 import click
 
+from edge.configuration.numbers import worded
+
 DEFAULT_FILE: Final = Path("/etc/tinkedge/tinkedge.yaml")
 PREFIX: Final = "TINKEDGE_"
 
@@ -43,12 +45,18 @@ class FilePath(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the path. Raises click.BadParameter."""
+        if str(value) == "":  # Path("") would be the working directory
+            self.fail("the path is empty: name one, or leave the option out", param, ctx)
         if str(value).startswith("~"):
             try:
                 value = Path(value).expanduser()
             except RuntimeError:
                 self.fail(f"'{value}': there is no such user's home directory; './{value}' is a file", param, ctx)
         return super().convert(value, param, ctx)
+
+    def path_of(self, text: str) -> str:
+        """Return the part of a value that is a path: all of it."""
+        return text
 
 
 Schema = Callable[[str], click.Command]
@@ -100,7 +108,7 @@ def is_list(option: click.Option) -> bool:
 
 
 def prepare(name: str, command: click.Command, read: Callable[[click.Context, Path | None], None]) -> None:
-    """Give each option its variable, and the command --config if it reads the file.
+    """Give each option its variable and, to numbers, messages with their bounds; the command --config if it reads the file.
 
     `read` is called before the options are looked at, with what --config or TINKEDGE_CONFIG says.
     """
@@ -108,6 +116,7 @@ def prepare(name: str, command: click.Command, read: Callable[[click.Context, Pa
         given = [option.envvar] if isinstance(option.envvar, str) else list(option.envvar or ())
         own = variable(option)
         option.envvar = [own, *(each for each in given if each != own)]
+        option.type = worded(option, "port" if key(option).endswith("port") else "number")
     if isinstance(command, click.Group):
         for child in command.commands.values():
             prepare(name, child, read)

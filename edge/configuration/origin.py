@@ -59,6 +59,15 @@ def place(ctx: click.Context, name: str) -> str:
     return Origin(name, None, source, where).text
 
 
+def name_variable(error: click.BadParameter) -> None:
+    """Name the variable in the message of an error, if the value came from one and not from the command line."""
+    ctx, option = error.ctx, error.param
+    if ctx is None or not isinstance(option, click.Option) or error.param_hint is not None:
+        return
+    if ctx.get_parameter_source(str(option.name)) is ParameterSource.ENVIRONMENT:
+        error.param_hint = f"'--{key(option)}' (env {_variable(option)})"
+
+
 def _source(ctx: click.Context, option: click.Option) -> tuple[str, str, Entry | None]:
     """`source` and `where` of an `Origin`, and what the file says if it is that."""
     file = file_of(ctx)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
@@ -24,6 +25,7 @@ from edge.configuration.options import (
     variable,
 )
 
+_OF_WINDOWS: Final = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 _META: Final = "tinkedge.config"
 _UNREADABLE: Final = "tinkedge.config.unreadable"
 
@@ -134,10 +136,29 @@ def _invalid(
         if entry.is_list and not is_list(option):
             yield Problem(entry.line, entry.key, f"tinkedge {name} takes one value, not a list")
             continue
+        if problem := next(filter(None, (relative(option, value) for value in entry.values)), ""):
+            yield Problem(entry.line, entry.key, problem)
+            continue
         try:
             option.type_cast_value(ctx, _raw(option, entry))
         except click.UsageError as error:
             yield Problem(entry.line, entry.key, f"{error.message} (tinkedge {name})")
+
+
+def relative(option: click.Option, value: str) -> str:
+    """Return what is wrong with a value that is a relative path, or has one in it; empty if nothing is.
+
+    A service is started in another directory than the user who writes its settings, under systemd in `/`.
+    """
+    path: str = getattr(option.type, "path_of", lambda _text: "")(value)
+    if not path or path.startswith(("/", "~")):
+        return ""
+    if _OF_WINDOWS.match(path):
+        return f"{path!r} is a path of Windows; here, paths begin with '/'"
+    return (
+        f"{path!r} is a relative path, and depends on the directory in which tinkedge is started: "
+        f"write all of it, such as {Path(os.path.abspath(path))}"  # noqa: PTH100 - symbolic links stay as written
+    )
 
 
 def _raw(option: click.Option, entry: Entry) -> Any:

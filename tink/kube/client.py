@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 _NO_KUBECONFIG = (OSError, ValueError, TypeError, LookupError, AttributeError, yaml.YAMLError)
 """What the library raises of a file that is none."""
+_NOT_ONE = "not a kubeconfig (YAML or JSON with clusters, users and contexts)"
+_GET_ONE = "give --kubeconfig a file that kubectl works with"
 _RECHECK_SECONDS = 1.0
 """For which a kubeconfig is taken to be as it was."""
 _CALL_TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=10)
@@ -122,6 +124,22 @@ def api_error(status: int, body: Any, retry_after: float | None = None) -> ApiEr
     return kind(status, reason, message, retry_after)
 
 
+def _one_line(error: Exception) -> str:
+    """Return the message of an error without line breaks, which YAML's errors have: a log writes them as escapes."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    if mark is not None and problem:
+        return f"line {mark.line + 1}: {problem}"
+    return " ".join(str(error).split())
+
+
+def _kubeconfig(path: Path) -> dict[str, Any]:
+    """Return the content of a kubeconfig. Raises KubeConfigError, OSError or yaml.YAMLError."""
+    found = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - safe
+    if not isinstance(found, dict):
+        raise KubeConfigError(f"kubeconfig {path}: {_NOT_ONE}; {_GET_ONE}")
+    return found
+
+
 async def _configuration(kubeconfig: Path | None, context: str | None) -> Any:
     """What the library makes of it. Raises KubeConfigError."""
     kubernetes = library()
@@ -131,19 +149,18 @@ async def _configuration(kubeconfig: Path | None, context: str | None) -> Any:
             kubernetes.config.load_incluster_config(client_configuration=configuration)
             return configuration
         if not kubeconfig.is_file():  # noqa: ASYNC240 - at start, and when it has changed
-            raise KubeConfigError(f"kubeconfig {kubeconfig}: no such file")
-        # persist_config writes refreshed tokens back to the file, as kubectl does; ours is only read.
-        await kubernetes.config.load_kube_config(
-            config_file=str(kubeconfig), context=context, client_configuration=configuration, persist_config=False
+            what = "is a directory" if kubeconfig.is_dir() else "no such file"  # noqa: ASYNC240 - as above
+            raise KubeConfigError(f"kubeconfig {kubeconfig}: {what}; {_GET_ONE}")
+        await kubernetes.kubeconfig_loader(str(kubeconfig), _kubeconfig(kubeconfig), context).load_and_set(
+            configuration
         )
     except kubernetes.config.ConfigException as error:
         where = f"kubeconfig {kubeconfig}" if kubeconfig is not None else "service account of this pod"
-        raise KubeConfigError(f"{where}: {error}") from error
-    except (OSError, yaml.YAMLError) as error:
-        raise KubeConfigError(f"kubeconfig {kubeconfig}: {error}") from error
+        raise KubeConfigError(f"{where}: {_one_line(error)}") from error
+    except OSError as error:
+        raise KubeConfigError(f"kubeconfig {kubeconfig}: can't be read: {error.strerror or error}") from error
     except _NO_KUBECONFIG as error:
-        what = "not a kubeconfig (YAML or JSON with clusters, users and contexts)"
-        raise KubeConfigError(f"kubeconfig {kubeconfig}: {what}: {error}") from error
+        raise KubeConfigError(f"kubeconfig {kubeconfig}: {_NOT_ONE}: {_one_line(error)}; {_GET_ONE}") from error
     return configuration
 
 

@@ -76,6 +76,8 @@ def _files(options: Options) -> Iterator[Finding]:
                 pass
         except FileNotFoundError:
             yield wrong(f"there is no file {file}", "put it there, or name another")
+        except IsADirectoryError:
+            yield wrong(f"{file} is a directory", "name the file in it")
         except OSError as error:
             yield wrong(f"{file} can't be read: {error.strerror}", "let this user read it, or name another")
     if (manifests := options.get("manifests")) is not None and not manifests.exists():
@@ -113,6 +115,12 @@ def _data_dir(services: Services, options: Options, host: Host) -> Iterator[Find
     if directory is None or not services & {Service.APISERVER, Service.HTTP}:
         return
     wrong = partial(Finding, ("data-dir",))
+    if ":" in str(directory) and Service.APISERVER in services:
+        yield wrong(
+            f"KUBECONFIG={directory / 'kubeconfig'} does not work, because ':' divides paths there",
+            f"use 'kubectl --kubeconfig {shlex.quote(str(directory / 'kubeconfig'))}', or a directory without ':'",
+            is_error=False,
+        )
     try:
         there = next(each for each in (directory, *directory.absolute().parents) if each.exists())
         if there != directory:
