@@ -45,7 +45,7 @@ COMMANDS = {
     "users": ("users", "Who has a token for the embedded API: list, change, revoke."),
     "health": ("health", "Whether the services that run here are alive and ready."),
     "config": ("config", "The file with settings: check it, show it, begin one."),
-    "doctor": ("doctor", "What would keep this host from serving, and how to mend it."),
+    "doctor": ("doctor", "What keeps this host from serving, and the remedy."),
 }
 
 

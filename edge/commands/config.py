@@ -16,6 +16,7 @@ from edge.configuration import (
     SERVICES,
     CommandGroup,
     ConfigError,
+    ConfigFile,
     FilePath,
     Schema,
     example_file,
@@ -26,7 +27,6 @@ from edge.configuration import (
     variable_problems,
 )
 from edge.configuration import check as check_file
-from edge.configuration.file import ConfigFile
 
 
 @click.group(cls=CommandGroup)

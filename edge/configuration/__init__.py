@@ -13,8 +13,8 @@ A flag is stronger than a variable, that than the file, and that than the defaul
 """
 
 from edge.configuration.example import example_file
-from edge.configuration.file import ConfigError
-from edge.configuration.groups import GROUPS, REST, CommandGroup, GroupedCommand, group_of
+from edge.configuration.file import ConfigError, ConfigFile
+from edge.configuration.groups import GROUPS, REST, CommandGroup, GroupedCommand, group_of, place_in_group
 from edge.configuration.options import (
     DEFAULT_FILE,
     SERVICES,
@@ -40,6 +40,7 @@ __all__ = [
     "VARIABLES_FILE",
     "CommandGroup",
     "ConfigError",
+    "ConfigFile",
     "FilePath",
     "GroupedCommand",
     "Schema",
@@ -53,6 +54,7 @@ __all__ = [
     "name_variable",
     "origins",
     "place",
+    "place_in_group",
     "prepare",
     "schema_of",
     "settable",

@@ -51,7 +51,7 @@ def group_of(name: str) -> str:
     return next((group for group, names in GROUPS.items() if name in names), REST)
 
 
-def place(name: str) -> int:
+def place_in_group(name: str) -> int:
     """Where an option stands within its group."""
     names = GROUPS.get(group_of(name), ())
     return names.index(name) if name in names else 0
@@ -81,7 +81,7 @@ class GroupedCommand(click.Command):
             record = param.get_help_record(ctx)
             if record is not None and isinstance(param, click.Option):
                 name = key(param)
-                records.setdefault(group_of(name), []).append((place(name), record))
+                records.setdefault(group_of(name), []).append((place_in_group(name), record))
         for group in (*GROUPS, REST):
             if group in records:
                 with formatter.section(group):

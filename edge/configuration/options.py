@@ -28,6 +28,10 @@ _SHARED: Final = frozenset(
         *("manifests", "metadata-token-key", "metadata-token-lifetime", "metrics-address", "public-ip"),
     }
 )
+READS_AS: Final = {"doctor": "up"}
+"""Tools that take every option of a service, and from the file every value of that service."""
+_OWN: Final = frozenset({"cache-dir", "json", "lab", "probe"})
+"""Options of those tools that are no settings of a service."""
 SECRETS: Final = frozenset({"registry-password", "token"})
 """Values that no file of settings has: everybody may read it, and it is shown."""
 
@@ -99,6 +103,8 @@ def in_file(command: str, option: click.Option) -> bool:
     name = key(option)
     if command in SERVICES:
         return name not in SECRETS
+    if command in READS_AS:
+        return name not in SECRETS | _OWN
     return command in TOOLS and name in _SHARED
 
 
@@ -108,7 +114,7 @@ def is_list(option: click.Option) -> bool:
 
 
 def prepare(name: str, command: click.Command, read: Callable[[click.Context, Path | None], None]) -> None:
-    """Give each option its variable and, to numbers, messages with their bounds; the command --config if it reads the file.
+    """Give each option its variable, numbers their own types, and the command --config if it reads the file.
 
     `read` is called before the options are looked at, with what --config or TINKEDGE_CONFIG says.
     """

@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from edge.configuration.file import Entry
-from edge.configuration.options import SECRETS, key, settable
+from edge.configuration.options import READS_AS, SECRETS, key, settable
 from edge.configuration.values import file_of
 
 
@@ -70,14 +70,14 @@ def name_variable(error: click.BadParameter) -> None:
 
 def _source(ctx: click.Context, option: click.Option) -> tuple[str, str, Entry | None]:
     """`source` and `where` of an `Origin`, and what the file says if it is that."""
-    file = file_of(ctx)
+    file, name = file_of(ctx), ctx.info_name or ""
     match ctx.get_parameter_source(str(option.name)):
         case ParameterSource.COMMANDLINE:
             return "flag", "", None
         case ParameterSource.ENVIRONMENT:
             return "env", _variable(option), None
         case ParameterSource.DEFAULT_MAP if file is not None:
-            entry = file.entries(ctx.info_name or "")[key(option)]
+            entry = file.entries(READS_AS.get(name, name))[key(option)]
             return "file", f"{file.path}:{entry.line}", entry
         case _:
             return "default", "", None

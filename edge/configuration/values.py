@@ -15,6 +15,7 @@ from edge.configuration.file import ConfigError, ConfigFile, Entry, Problem, rea
 from edge.configuration.options import (
     DEFAULT_FILE,
     PREFIX,
+    READS_AS,
     SECRETS,
     SERVICES,
     Schema,
@@ -51,18 +52,17 @@ def apply(ctx: click.Context, name: str, given: Path | None, schema: Schema) -> 
         file = read(path, SERVICES)
         command = ctx.command
         own = {key(option): option for option in settable(command) if in_file(name, option)}
-        problems = [*file.problems, *_invalid(name, own, file.entries(name).values(), ctx)]
+        entries = file.entries(READS_AS.get(name, name))
+        problems = [*file.problems, *_invalid(name, own, entries.values(), ctx)]
         # What an agent runs on may have nothing of the other commands: it looks at its own keys only.
-        if name in SERVICES and name != "agent":
+        if name in (*SERVICES, *READS_AS) and name != "agent":
             problems += _unknown(file, set(own), schema)
         if problems:
             raise ConfigError(path, problems)
     except ConfigError as error:
         raise click.UsageError(f"the settings can't be used:\n{error}", ctx) from error
     ctx.default_map = {
-        str(own[entry.key].name): _raw(own[entry.key], entry)
-        for entry in file.entries(name).values()
-        if entry.key in own
+        str(own[entry.key].name): _raw(own[entry.key], entry) for entry in entries.values() if entry.key in own
     }
     ctx.meta[_META] = file
 

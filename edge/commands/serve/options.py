@@ -114,7 +114,10 @@ _AGENTS = (
     ),
 )
 _LEASE_NAMESPACE = click.option(
-    "--lease-namespace", default="", help="Where Leases are. Default: this pod's namespace, or default."
+    "--lease-namespace",
+    type=types.namespace,
+    default="",
+    help="Where Leases are. Default: this pod's namespace, or default.",
 )
 _WEBHOOK_ADDRESS = (
     click.option("--webhook-url", default="", help="https://HOST:PORT where a cluster's API reaches the webhooks."),

@@ -106,14 +106,17 @@ def test_variables_that_no_command_reads_are_named_with_their_place(
 ) -> None:
     defaults = tmp_path / "default"
     defaults.write_text("# TINKEDGE_OLD=1\nTINKEDGE_DATA_DIR=/d\n export TINKEDGE_INTERFAZE=eth1\n")
-    monkeypatch.setattr(command, "_DEFAULTS", defaults)
+    monkeypatch.setattr(command, "VARIABLES_FILE", defaults)
     monkeypatch.setenv("TINKEDGE_HTTPPORT", "80")
     options = ["--interface", "lo", "--data-dir", str(tmp_path / "data"), "--config", "/dev/null", "--json"]
     found = json.loads(CliRunner().invoke(main, ["doctor", "--no-lab", *options]).output)["findings"]
-    unknown = {finding["name"]: finding["seen"] for finding in found if finding["name"].startswith("variable ")}
+    seen = [(each["name"], each["seen"]) for each in found if each["name"].startswith("variable ")]
+    export = [sentence for _, sentence in seen if sentence.startswith("systemd")]
+    unknown = {name: sentence for name, sentence in seen if sentence not in export}
     assert [*unknown] == ["variable TINKEDGE_HTTPPORT", "variable TINKEDGE_INTERFAZE"]
+    assert export == [f"systemd ignores the line of TINKEDGE_INTERFAZE, because it begins with 'export' ({defaults}:3)"]
     assert "do you mean TINKEDGE_HTTP_PORT? (the environment)" in unknown["variable TINKEDGE_HTTPPORT"]
-    assert f"do you mean TINKEDGE_INTERFACE? ({defaults})" in unknown["variable TINKEDGE_INTERFAZE"]
+    assert f"do you mean TINKEDGE_INTERFACE? ({defaults}:3)" in unknown["variable TINKEDGE_INTERFAZE"]
 
 
 @contextmanager

@@ -466,7 +466,7 @@ def test_check_warns_of_what_only_some_services_refuse_and_fails_for_these(file:
     result = check(file, text)
     assert result.exit_code == 0, result.output
     assert "warning: --agent-token-key (default), --agent-auth" in result.output
-    assert check(file, text, "--for", "up").output == f"{file}: good, 3 values\n"
+    assert check(file, text, "--for", "up").output == f"{file}: good, 3 values: interface, agent-auth, data-dir\n"
     apart = check(file, text, "--for", "edge", "--for", "server")
     assert (apart.exit_code, apart.output.count("error:")) == (1, 1)
 
