@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import click
 
-from edge.commands.serve import disagreements, listeners, obstacles, services_of, settings, up
+from edge.commands.serve import command_up, disagreements, listeners, obstacles, services_of, settings
 from edge.composition import doctor as examine
 from edge.composition.checks import (
     Finding,
@@ -96,7 +96,7 @@ def _place(name: str) -> int:
 
 def _of_up(command: click.Command) -> click.Command:
     """Give a command the options of `tinkedge up`. The data directory may be another user's: a finding reports that."""
-    for option in settable(up):
+    for option in settable(command_up):
         added = copy(option)
         if added.name == "data_dir":
             added.type = FilePath(readable=False)

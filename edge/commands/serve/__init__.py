@@ -9,13 +9,14 @@ from edge.commands.serve.roles import ALWAYS, ROLES, services_of
 from edge.commands.serve.settings_in_use import begin
 from edge.commands.serve.stack_settings import settings
 from edge.commands.serve.surroundings import obstacles
-from edge.commands.serve.up import up
+from edge.commands.serve.up import up as command_up
 
 __all__ = [
     "ALWAYS",
     "ROLES",
     "Finding",
     "begin",
+    "command_up",
     "disagreements",
     "listeners",
     "namespace_list",
@@ -24,6 +25,5 @@ __all__ = [
     "services_of",
     "serving",
     "settings",
-    "up",
     "upstream_address",
 ]
