@@ -12,8 +12,10 @@ import click
 
 from edge.commands.options import admin_token_from
 from edge.composition.admin_token import AdminTokenError, read, token_file
+from tink.net.host_port import join_host_port
 
 _SECONDS = 10.0
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - a server that listens everywhere is asked here
 
 
 class _NoLinkError(Exception):
@@ -22,16 +24,23 @@ class _NoLinkError(Exception):
 
 @click.command()
 @click.option(
-    "--admin-url", default="http://127.0.0.1:7081", help="The edge's admin address, as the browser reaches it."
+    "--admin-url",
+    default=None,
+    help="The edge's admin address, as the browser reaches it. Default: of --admin-address and --admin-port.",
 )
+@click.option("--admin-address", default="127.0.0.1", help="As for `tinkedge up`.")
+@click.option("--admin-port", type=click.IntRange(1, 65535), default=7081, help="As for `tinkedge up`.")
 @admin_token_from
-def page(admin_url: str, data_dir: Path, admin_token_file: Path | None) -> None:
+def page(
+    admin_url: str | None, admin_address: str, admin_port: int, data_dir: Path, admin_token_file: Path | None
+) -> None:
     """Print a link to the web page of a running edge: all machines, why one does not boot, the edge itself.
 
     The link is good once, within two minutes; the browser that opens it is let in for twelve hours. From another host:
     ssh -L 7081:127.0.0.1:7081 EDGE, and open the link there.
     """
-    url = admin_url.rstrip("/")
+    own = f"http://{join_host_port(_EVERYWHERE.get(admin_address, admin_address), admin_port)}"
+    url = (admin_url or own).rstrip("/")
     try:
         code, seconds = asyncio.run(_code(url, token_file(data_dir, admin_token_file)))
     except (_NoLinkError, AdminTokenError) as error:

@@ -3,7 +3,6 @@
 from edge.commands.serve.agreement import Finding, disagreements, listeners
 from edge.commands.serve.options import serving
 from edge.commands.serve.parameter_types import namespaces as namespace_list
-from edge.commands.serve.parameter_types import upstream_edge as upstream_address
 from edge.commands.serve.process import run
 from edge.commands.serve.roles import ALWAYS, ROLES, services_of
 from edge.commands.serve.settings_in_use import begin
@@ -25,5 +24,4 @@ __all__ = [
     "services_of",
     "serving",
     "settings",
-    "upstream_address",
 ]

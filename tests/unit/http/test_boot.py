@@ -353,7 +353,7 @@ async def test_health_is_of_the_process_and_readiness_of_the_service(rack):
 
 async def test_no_listing_and_nothing_of_the_operators_port_and_a_wrong_method_names_the_right_one(rack):
     rack.register()
-    for path in ("/", "/osie", "/osie/lab/", "/ipxe/binary/", "/api/v1/machines", "/metrics", "/x"):
+    for path in ("/osie", "/osie/lab/", "/ipxe/binary/", "/api/v1/machines", "/metrics", "/x"):
         reply = await rack.ask(path)
         assert (reply.status, reply.text) == (404, "not found\n")
     reply = await rack.ask("/osie/lab/kernel", method="DELETE")
