@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from edge.configuration import SERVICES, CommandGroup, name_variable, prepare
+from edge.configuration import SERVICES, CommandGroup, explain, prepare
 
 # name -> (module in edge.commands, what it does)
 COMMANDS = {
@@ -74,11 +74,11 @@ class LazyGroup(CommandGroup):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the subcommand. An error of a value names the variable that the value is from."""
+        """Run the subcommand. Raises click.UsageError, completed by `explain`."""
         try:
             return super().invoke(ctx)
-        except click.BadParameter as error:
-            name_variable(error)
+        except click.UsageError as error:
+            explain(error)
             raise
 
     def _settings(self, ctx: click.Context, name: str, file: Path | None) -> None:

@@ -20,7 +20,7 @@ from edge.configuration import (
     FilePath,
     Schema,
     example_file,
-    name_variable,
+    explain,
     origins,
     place,
     schema_of,
@@ -86,8 +86,7 @@ def _together(ctx: click.Context, schema: Schema, file: Path, roles: tuple[str, 
         try:
             made = command.make_context(role, ["--config", str(file)], parent=ctx.find_root())
         except click.UsageError as error:  # of a variable, for the file is good
-            if isinstance(error, click.BadParameter):
-                name_variable(error)
+            explain(error)
             by_line.setdefault(error.format_message(), {})[role] = Finding((), "", "")
             continue
         with made:
@@ -146,5 +145,9 @@ def init(ctx: click.Context, file: Path | None) -> None:
     try:
         with file.open("x", encoding="utf-8") as opened:
             opened.write(text)
+    except FileExistsError:
+        raise click.ClickException(f"{file} is there already, and is not overwritten: name a new file") from None
+    except FileNotFoundError:
+        raise click.ClickException(f"{file}: there is no directory {file.parent}: make it, or name another") from None
     except OSError as error:
         raise click.ClickException(f"{file}: {error.strerror}") from error

@@ -6,6 +6,7 @@
                 that nobody knows
     numbers  -> what numbers of options say of their bounds
     variables -> what is wrong with variables, also with those that the systemd units read
+    usage    -> what click's usage errors do not say
     groups   -> the order in which people are shown the options
     example, origin -> a file to begin with; where each value is from
 
@@ -27,7 +28,8 @@ from edge.configuration.options import (
     settable,
     variable,
 )
-from edge.configuration.origin import name_variable, origins, place
+from edge.configuration.origin import origins, place
+from edge.configuration.usage import explain
 from edge.configuration.values import apply, check, file_of, unknown_variables, unreadable
 from edge.configuration.variables import VARIABLES_FILE, VariableProblem, variable_problems
 
@@ -48,10 +50,10 @@ __all__ = [
     "apply",
     "check",
     "example_file",
+    "explain",
     "file_of",
     "group_of",
     "key",
-    "name_variable",
     "origins",
     "place",
     "place_in_group",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -97,6 +98,12 @@ def key(option: click.Option) -> str:
 def variable(option: click.Option) -> str:
     """`TINKEDGE_DATA_DIR` for --data-dir."""
     return PREFIX + key(option).upper().replace("-", "_")
+
+
+def variable_in_use(option: click.Option) -> str:
+    """Return the variable of an option that is set in the environment, the strongest first; empty if none is."""
+    names = [option.envvar] if isinstance(option.envvar, str) else list(option.envvar or ())
+    return next((name for name in names if os.environ.get(name)), "")
 
 
 def in_file(command: str, option: click.Option) -> bool:

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 _NO_KUBECONFIG = (OSError, ValueError, TypeError, LookupError, AttributeError, yaml.YAMLError)
 """What the library raises of a file that is none."""
 _NOT_ONE = "not a kubeconfig (YAML or JSON with clusters, users and contexts)"
-_GET_ONE = "give --kubeconfig a file that kubectl works with"
+_GET_ONE = "name one that kubectl works with"
 _RECHECK_SECONDS = 1.0
 """For which a kubeconfig is taken to be as it was."""
 _CALL_TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=10)
@@ -126,6 +126,8 @@ def api_error(status: int, body: Any, retry_after: float | None = None) -> ApiEr
 
 def _one_line(error: Exception) -> str:
     """Return the message of an error without line breaks, which YAML's errors have: a log writes them as escapes."""
+    if isinstance(error, UnicodeError):
+        return "it is no text in UTF-8"
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
     if mark is not None and problem:
         return f"line {mark.line + 1}: {problem}"
@@ -156,7 +158,8 @@ async def _configuration(kubeconfig: Path | None, context: str | None) -> Any:
         )
     except kubernetes.config.ConfigException as error:
         where = f"kubeconfig {kubeconfig}" if kubeconfig is not None else "service account of this pod"
-        raise KubeConfigError(f"{where}: {_one_line(error)}") from error
+        remedy = "; outside of a cluster, give --kubeconfig FILE" if kubeconfig is None else f"; {_GET_ONE}"
+        raise KubeConfigError(f"{where}: {_one_line(error).rstrip('.')}{remedy}") from error
     except OSError as error:
         raise KubeConfigError(f"kubeconfig {kubeconfig}: can't be read: {error.strerror or error}") from error
     except _NO_KUBECONFIG as error:

@@ -325,7 +325,12 @@ spec: {hardwareRef: {name: h}, templateRef: {name: t}, templateParams: {tag: v1}
         ("workflow", "{tag: v1}", "{tag: [1]}", ["workflow.yaml: Workflow w: spec.templateParams.tag: "]),
         ("workflow", "spec: {", "spec: {{", ["workflow.yaml: not YAML: "]),
         ("workflow", "metadata: {name: w}", "metadata: w", ["workflow.yaml: Workflow: metadata.name is missing"]),
-        ("workflow", "kind: Workflow", "kind: Workflows", ["one Workflow is needed; there are: none"]),
+        (
+            "workflow",
+            "kind: Workflow",
+            "kind: Workflows",
+            ["there is no Workflow", "1 Hardware, 1 Template, 1 Workflows", "-f workflow.yaml"],
+        ),
         ("workflow", "name: w}", "name: 7}", ["workflow.yaml: Workflow: metadata.name must be a string, not 7"]),
     ],
 )
@@ -369,7 +374,7 @@ def test_render_asks_which_of_several_workflows(tmp_path: Path) -> None:
     (tmp_path / "all.yaml").write_text("---\n".join((HARDWARE, TEMPLATE, WORKFLOW, second)))
     said = run("render", "-f", tmp_path).output
     assert all(f"default/{name} in {tmp_path}/all.yaml" in said for name in ("w", "x"))
-    assert "Choose with --workflow" in said
+    assert "Choose one with --workflow" in said
     assert "image: i:v2" in run("render", "-f", tmp_path, "--workflow", "x").output
 
 
