@@ -77,7 +77,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "tinkedge.yaml"
 
 
-def test_every_option_of_every_command_is_the_variable_of_its_name() -> None:
+def test_every_option_of_every_command_is_the_name_its_name() -> None:
     wrong = []
     for name, command in walk():
         for option in settable(command):
@@ -572,7 +572,7 @@ def test_path_of_a_home_directory_is_good_in_the_file_and_a_relative_one_on_the_
 
 
 @pytest.mark.parametrize(
-    ("variable_of", "value", "said"),
+    ("name", "value", "said"),
     [
         ("TINKEDGE_HTTP_PORT", "abc", "'--http-port' (env TINKEDGE_HTTP_PORT): 'abc' is no port from 1 to 65535"),
         ("TINKEDGE_WORKERS", "0", "'--workers' (env TINKEDGE_WORKERS): '0' is no number from 1 to 64"),
@@ -581,10 +581,8 @@ def test_path_of_a_home_directory_is_good_in_the_file_and_a_relative_one_on_the_
         ("TINKEDGE_DHCP_MODE", "on", "'--dhcp-mode' (env TINKEDGE_DHCP_MODE): 'on' is not one of 'reservation'"),
     ],
 )
-def test_value_of_a_variable_is_refused_with_its_name_and_what_is_valid(
-    variable_of: str, value: str, said: str
-) -> None:
-    result = run("up", "--config", "/dev/null", **{variable_of: value})
+def test_value_of_a_variable_is_refused_with_its_name_and_what_is_valid(name: str, value: str, said: str) -> None:
+    result = run("up", "--config", "/dev/null", **{name: value})
     assert (result.exit_code, said in result.output) == (2, True), result.output
 
 
@@ -598,7 +596,7 @@ def test_value_of_a_flag_is_refused_without_a_variable_and_that_of_the_file_with
     ("words", "said"),
     [
         ("upp", "No such command 'upp'. Did you mean 'up'?"),
-        ("contoller", "Did you mean 'controller'?"),
+        ("contoller", "Did you mean 'controller' or 'convert'?"),
         ("config chek", "No such command 'chek'. Did you mean 'check'?"),
         ("users lst", "Did you mean 'list'?"),
         ("xyzzy", "No such command 'xyzzy'.\n"),
@@ -652,10 +650,8 @@ def variables(file: Path, text: str, **environment: str) -> list[str]:
 
 
 def test_file_of_the_units_is_looked_at_as_systemd_reads_it(file: Path) -> None:
-    assert (
-        variables(file, '# TINKEDGE_OLD=1\n\nTINKEDGE_DATA_DIR="/srv/d"\nPATH=x\nTINKEDGE_PEER=10.0.0.1 10.0.0.2\n')
-        == []
-    )
+    good = '# TINKEDGE_OLD=1\n\nTINKEDGE_DATA_DIR="/srv/d"\nPATH=x\nTINKEDGE_PEER=10.0.0.1 10.0.0.2\n'
+    assert variables(file, good) == []
     (unknown,) = variables(file, "\nTINKEDGE_INTERFACES=eth1\n")
     assert f"do you mean TINKEDGE_INTERFACE? ({file}:2)" in unknown
     (exported,) = variables(file, "export TINKEDGE_HTTP_PORT=80\n")

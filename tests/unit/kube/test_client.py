@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
+import yaml
 from prometheus_client import CollectorRegistry
 
 from tests.interop.authority import Authority
