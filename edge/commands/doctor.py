@@ -201,6 +201,9 @@ def _settings(services: frozenset[Service], given: dict[str, Any]) -> Iterator[F
     """
     where = partial(place, click.get_current_context())
     fits = True
+    if "lo" in dict(given["interface"]) and Service.DHCP in services and given["dhcp_mode"] != "off":
+        remedy = "name the interface that faces machines, or leave DHCP out with --disable dhcp"
+        yield warning("DHCP on lo", "no machine is on the loopback interface, and DHCP does not start there", remedy)
     apart = [each for each in obstacles(services, given) if each.keys[0] not in _LOOKED_AT_ELSEWHERE]
     for each in (*disagreements(services, given), *apart):
         name = ", ".join(f"--{key} ({where(key)})" for key in each.keys)

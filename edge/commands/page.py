@@ -13,6 +13,7 @@ import click
 from edge.commands.options import admin_token_from
 from edge.composition.admin_token import AdminTokenError, read, token_file
 from tink.net.host_port import join_host_port
+from tink.net.outbound import no_answer
 
 _SECONDS = 10.0
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - a server that listens everywhere is asked here
@@ -66,10 +67,12 @@ async def _code(url: str, file: Path) -> tuple[str, int]:
         if error.status == HTTPStatus.UNAUTHORIZED:
             raise _NoLinkError(f"{url} has another token than that in {file}: is it that edge's?") from error
         if error.status == HTTPStatus.NOT_FOUND:
-            raise _NoLinkError(f"{url} has no page: is it an older tinkedge?") from error
+            raise _NoLinkError(
+                f"{url} has no page: --admin-url must be the operators' port of an edge, like http://127.0.0.1:7081"
+            ) from error
         raise _NoLinkError(f"{url} answers {error.status} {error.message}") from error
     except aiohttp.InvalidURL as error:
         raise _NoLinkError(f"--admin-url {url} is no URL: write it as http://ADDRESS:7081") from error
     except (aiohttp.ClientError, TimeoutError, KeyError, ValueError) as error:
         advice = "Is `tinkedge up` or `tinkedge edge` running here?"
-        raise _NoLinkError(f"{url} does not answer: {error}. {advice}") from error
+        raise _NoLinkError(f"{url} does not answer: {no_answer(error)}. {advice}") from error

@@ -27,7 +27,7 @@ from tink.kube.identity import cluster_ids
 from tink.kube.library import library
 from tink.kube.resources import ResourceType
 from tink.metrics import Histograms
-from tink.net.outbound import through_proxies
+from tink.net.outbound import no_answer, through_proxies
 
 MERGE_PATCH = "application/merge-patch+json"
 """RFC 7386: null removes a field, a list is replaced whole."""
@@ -477,7 +477,7 @@ class KubeClient:
                 yield response
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             away = isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, _TURNED_AWAY)
-            message = f"{method} {self.url}{path}: {error or type(error).__name__}"
+            message = f"{method} {self.url}{path}: {no_answer(error)}"
             raise UnreachableError(message, turned_away=away) from error
         except (AssertionError, RuntimeError) as error:
             # How aiohttp answers when its session is closed under a request that it was about to repeat.

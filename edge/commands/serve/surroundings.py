@@ -129,7 +129,7 @@ def _certificates(options: Options, host: Host) -> Iterator[Finding]:
         try:
             ((_, end),) = endings({f"--{key}": file})
         except TlsError as error:
-            yield Finding((key,), str(error), "put one there that can be used")
+            yield Finding((key,), str(error).removeprefix(f"--{key} "), "put one there that can be used")
             continue
         if said := what_ends(end, host.now()):
             remedy = "put a renewed one there: agents can't connect from then on. It is read again while tinkedge runs"

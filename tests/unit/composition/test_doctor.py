@@ -582,3 +582,9 @@ def test_data_directory_with_a_colon_is_a_warning_that_names_kubectls_option(tmp
     found = asked(tmp_path, "--data-dir", f"{tmp_path}/a:b")["--data-dir (flag)"]
     assert found["severity"] == "warning"
     assert f"kubectl --kubeconfig {tmp_path}/a:b/kubeconfig" in found["remedy"]
+
+
+def test_dhcp_on_the_loopback_interface_is_a_warning(tmp_path: Path) -> None:
+    assert asked(tmp_path)["DHCP on lo"]["severity"] == "warning"
+    assert "DHCP on lo" not in asked(tmp_path, "--disable", "dhcp")
+    assert "DHCP on lo" not in asked(tmp_path, "--dhcp-mode", "off")
