@@ -113,6 +113,18 @@ async def test_missing_or_broken_kubeconfig_is_named(tmp_path: Path, text: str |
     assert "object" not in str(refused.value) or "not a kubeconfig" in str(refused.value), "words of Python alone"
 
 
+async def test_api_that_is_not_there_is_named_without_the_words_of_the_connector(api, kubeconfig: Path) -> None:
+    text = kubeconfig.read_text()
+    for url, said in (
+        ("http://127.0.0.1:1", r"127\.0\.0\.1:1 refuses the connection: nothing listens there$"),
+        ("http://nothing.invalid:1", r"can't connect to nothing\.invalid:1: [^\[\]]+$"),
+    ):
+        kubeconfig.write_text(text.replace(api.url, url))
+        async with await KubeClient.connect(kubeconfig) as client:
+            with pytest.raises(UnreachableError, match=said):
+                await client.list(WORKFLOW)
+
+
 async def test_kubeconfig_in_a_directory_with_a_colon_is_read_with_the_files_beside_it(
     api, kubeconfig: Path, tmp_path: Path
 ) -> None:
