@@ -78,8 +78,7 @@ class LazyGroup(CommandGroup):
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
-            explain(error)
-            raise
+            raise explain(error) from None
 
     def _settings(self, ctx: click.Context, name: str, file: Path | None) -> None:
         # Here and not above: `tinkedge --help` reads no file.

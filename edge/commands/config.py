@@ -86,8 +86,7 @@ def _together(ctx: click.Context, schema: Schema, file: Path, roles: tuple[str, 
         try:
             made = command.make_context(role, ["--config", str(file)], parent=ctx.find_root())
         except click.UsageError as error:  # of a variable, for the file is good
-            explain(error)
-            by_line.setdefault(error.format_message(), {})[role] = Finding((), "", "")
+            by_line.setdefault(explain(error).format_message(), {})[role] = Finding((), "", "")
             continue
         with made:
             asked[role] = {str(param.name).replace("_", "-") for param in command.params}

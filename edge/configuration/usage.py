@@ -16,14 +16,15 @@ _TAKES_A_NAME: Final = ("filename", "hardware", "user")
 """Options whose value is often given as an argument."""
 
 
-def explain(error: click.UsageError) -> None:
-    """Complete the message of an error that click has raised for the options and arguments of a command."""
+def explain(error: click.UsageError) -> click.UsageError:
+    """Return an error that click has raised for the options and arguments of a command, with what its message lacks."""
     if isinstance(error, click.MissingParameter):
-        _explain_missing(error)
-    elif isinstance(error, click.BadParameter):
+        return _with_help(error)
+    if isinstance(error, click.BadParameter):
         _name_variable(error)
     elif match := _EXTRA.match(error.message):
-        _explain_extra(error, match[1])
+        return click.UsageError(f"{error.message}{_meant(error, match[1])}", error.ctx)
+    return error
 
 
 def _name_variable(error: click.BadParameter) -> None:
@@ -35,16 +36,18 @@ def _name_variable(error: click.BadParameter) -> None:
         error.param_hint = f"'--{key(option)}' (env {variable_in_use(option)})"
 
 
-def _explain_missing(error: click.MissingParameter) -> None:
+def _with_help(error: click.MissingParameter) -> click.UsageError:
     """Add what a missing option is for."""
-    if isinstance(error.param, click.Option) and not error.message:
-        error.message = error.param.help or ""
+    option = error.param
+    if not isinstance(option, click.Option) or error.message or not option.help:
+        return error
+    return click.MissingParameter(option.help, error.ctx, option, error.param_hint, error.param_type)
 
 
-def _explain_extra(error: click.UsageError, words: str) -> None:
+def _meant(error: click.UsageError, words: str) -> str:
     """Name the option that takes such a word, or say that the command takes options alone."""
     if error.ctx is None:
-        return
+        return ""
     command = error.ctx.command
     options = {key(each): each for each in command.params if isinstance(each, click.Option)}
     meant = next((name for name in _TAKES_A_NAME if name in options), "")
@@ -52,6 +55,7 @@ def _explain_extra(error: click.UsageError, words: str) -> None:
         meant = "mac"
     if meant:
         short = min(options[meant].opts, key=len)
-        error.message += f": did you mean '{short} {words.split(' ')[0]}'?"
-    elif not any(isinstance(each, click.Argument) for each in command.params):
-        error.message += f": {error.ctx.command_path} takes options alone, which begin with '-'"
+        return f": did you mean '{short} {words.split(' ')[0]}'?"
+    if any(isinstance(each, click.Argument) for each in command.params):
+        return ""
+    return f": {error.ctx.command_path} takes options alone, which begin with '-'"

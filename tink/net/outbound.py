@@ -302,6 +302,7 @@ def no_answer(error: Exception) -> str:
         if isinstance(reason, ConnectionRefusedError):
             return f"{where} refuses the connection: nothing listens there"
         # asyncio's text for several addresses, and for one, has the address in it again; errno alone has not.
-        why = os.strerror(reason.errno) if (reason.errno or 0) > 0 else reason.strerror or reason
+        number = reason.errno or 0  # negative: getaddrinfo's
+        why = os.strerror(number) if number > 0 else reason.strerror or reason
         return f"can't connect to {where}: {why}"
     return str(error) or type(error).__name__
