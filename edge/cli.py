@@ -11,6 +11,7 @@ import gc
 import importlib
 import signal
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -51,6 +52,16 @@ COMMANDS = {
 
 class LazyGroup(CommandGroup):
     """Lists its subcommands without importing them."""
+
+    words = MappingProxyType(
+        {
+            **dict.fromkeys(("start", "run", "serve"), "up"),
+            "help": "--help",
+            "version": "--version",
+            "status": "health",
+            "logs": "watch",
+        }
+    )
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         """The names, in the order of the table."""

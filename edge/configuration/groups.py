@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from difflib import get_close_matches
+from types import MappingProxyType
 from typing import Final
 
 import click
@@ -60,13 +62,17 @@ def place_in_group(name: str) -> int:
 class CommandGroup(click.Group):
     """A group that names the nearest commands when it has none of the name that was given."""
 
+    words: Mapping[str, str] = MappingProxyType({})
+    """What to write instead of words that other programs have as commands."""
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command that `args` begin with. Raises click.UsageError."""
         names = self.list_commands(ctx)
         if args and not args[0].startswith("-") and args[0] not in names and not ctx.resilient_parsing:
-            near = " or ".join(f"'{name}'" for name in get_close_matches(args[0], names))
+            nearest = [self.words[args[0]]] if args[0] in self.words else get_close_matches(args[0], names)
+            near = " or ".join(f"'{name}'" for name in nearest)
             raise click.UsageError(f"No such command '{args[0]}'.{f' Did you mean {near}?' if near else ''}", ctx)
         return super().resolve_command(ctx, args)
 

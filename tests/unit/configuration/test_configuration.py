@@ -600,6 +600,8 @@ def test_value_of_a_flag_is_refused_without_a_variable_and_that_of_the_file_with
         ("config chek", "No such command 'chek'. Did you mean 'check'?"),
         ("users lst", "Did you mean 'list'?"),
         ("xyzzy", "No such command 'xyzzy'.\n"),
+        ("start", "Did you mean 'up'?"),
+        ("version", "Did you mean '--version'?"),
     ],
 )
 def test_unknown_command_is_named_with_the_nearest(words: str, said: str) -> None:
