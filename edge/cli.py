@@ -11,10 +11,12 @@ import gc
 import importlib
 import signal
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import click
 
-from edge.configuration import SERVICES, prepare
+from edge.configuration import SERVICES, CommandGroup, explain, prepare
 
 # name -> (module in edge.commands, what it does)
 COMMANDS = {
@@ -46,12 +48,22 @@ COMMANDS = {
     "users": ("users", "Who has a token for the embedded API: list, change, revoke."),
     "health": ("health", "Whether the services that run here are alive and ready."),
     "config": ("config", "The file with settings: check it, show it, begin one."),
-    "doctor": ("doctor", "What would keep this host from serving, and how to mend it."),
+    "doctor": ("doctor", "What keeps this host from serving, and the remedy."),
 }
 
 
-class LazyGroup(click.Group):
+class LazyGroup(CommandGroup):
     """Lists its subcommands without importing them."""
+
+    words = MappingProxyType(
+        {
+            **dict.fromkeys(("start", "run", "serve"), "up"),
+            "help": "--help",
+            "version": "--version",
+            "status": "health",
+            "logs": "watch",
+        }
+    )
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         """The names, in the order of the table."""
@@ -73,6 +85,13 @@ class LazyGroup(click.Group):
         command.context_settings.setdefault("show_default", True)
         prepare(cmd_name, command, lambda ctx, file: self._settings(ctx, cmd_name, file))
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the subcommand. Raises click.UsageError, completed by `explain`."""
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            raise explain(error) from None
 
     def _settings(self, ctx: click.Context, name: str, file: Path | None) -> None:
         # Here and not above: `tinkedge --help` reads no file.

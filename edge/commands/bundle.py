@@ -14,7 +14,7 @@ import click
 
 from edge.commands.options import DataDirectory
 from edge.commands.progress import Progress
-from edge.configuration import FilePath
+from edge.configuration import CommandGroup, FilePath
 
 if TYPE_CHECKING:
     from edge.bundle import Manifest, Reader
@@ -29,7 +29,7 @@ _KEY = click.option(
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def bundle() -> None:
     """One signed file with all that a site without a route needs, from an empty Debian to machines that boot.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,18 +14,22 @@ from edge.commands.serve import ROLES, Finding, disagreements, obstacles, servic
 from edge.configuration import (
     DEFAULT_FILE,
     SERVICES,
+    CommandGroup,
     ConfigError,
+    ConfigFile,
     FilePath,
     Schema,
     example_file,
+    explain,
     origins,
     place,
     schema_of,
+    variable_problems,
 )
 from edge.configuration import check as check_file
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def config() -> None:
     """The file with settings, /etc/tinkedge/tinkedge.yaml or --config: one key for each option of the services."""
 
@@ -52,13 +57,21 @@ def check(ctx: click.Context, file: Path, roles: tuple[str, ...]) -> None:
         click.echo(str(error), err=True)
         sys.exit(1)
     errors, warnings = _together(ctx, schema, file, roles)
+    warnings += [each.text for each in variable_problems(os.environ, ctx.command, schema)]
     for line in errors:
         click.echo(f"error: {line}", err=True)
     for line in warnings:
         click.echo(f"warning: {line}", err=True)
     if errors:
         sys.exit(1)
-    click.echo(f"{file}: good, {sum(1 for _ in found.all())} values")
+    click.echo(f"{file}: {_summary(found)}")
+
+
+def _summary(found: ConfigFile) -> str:
+    keys = [f"{entry.key} (for {command})" if command else entry.key for command, entry in found.all()]
+    if not keys:
+        return "good, but it sets nothing; 'tinkedge config init' prints every key"
+    return f"good, {len(keys)} value{'s' if len(keys) > 1 else ''}: {', '.join(keys)}"
 
 
 def _together(ctx: click.Context, schema: Schema, file: Path, roles: tuple[str, ...]) -> tuple[list[str], list[str]]:
@@ -73,7 +86,7 @@ def _together(ctx: click.Context, schema: Schema, file: Path, roles: tuple[str, 
         try:
             made = command.make_context(role, ["--config", str(file)], parent=ctx.find_root())
         except click.UsageError as error:  # of a variable, for the file is good
-            by_line.setdefault(error.format_message(), {})[role] = Finding((), "", "")
+            by_line.setdefault(explain(error).format_message(), {})[role] = Finding((), "", "")
             continue
         with made:
             asked[role] = {str(param.name).replace("_", "-") for param in command.params}
@@ -131,5 +144,9 @@ def init(ctx: click.Context, file: Path | None) -> None:
     try:
         with file.open("x", encoding="utf-8") as opened:
             opened.write(text)
+    except FileExistsError:
+        raise click.ClickException(f"{file} is there already, and is not overwritten: name a new file") from None
+    except FileNotFoundError:
+        raise click.ClickException(f"{file}: there is no directory {file.parent}: make it, or name another") from None
     except OSError as error:
         raise click.ClickException(f"{file}: {error.strerror}") from error

@@ -267,6 +267,8 @@ def _tell(result: Result, report: str, file: Path | None, done: str) -> None:
     if report == "table" or file is not None:
         failed = any(finding.kind is Kind.ERROR for finding in result.findings)
         click.secho(summary(result, done), err=True, fg="red" if failed else None)
+        if not failed and not result.findings and not result.objects:
+            click.echo("no Kubernetes object was found: see what -f names (*.yaml, *.yml, *.json)", err=True)
 
 
 def _counted(progress: Progress, what: str, items: Iterable[_T]) -> Iterator[_T]:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
+import socket
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from datetime import UTC, datetime
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from edge.commands import options
+from edge.commands.serve import command_up, disagreements, listeners, obstacles, services_of, settings
 from edge.composition import doctor as examine
 from edge.composition.checks import (
     Finding,
@@ -30,8 +32,22 @@ from edge.composition.checks import (
     upstream_edge,
     warning,
 )
-from edge.configuration import SERVICES, TOOLS, FilePath, schema_of, unknown_variables
+from edge.composition.host import HostError
+from edge.composition.settings import Service, Syslog
+from edge.configuration import (
+    VARIABLES_FILE,
+    FilePath,
+    GroupedCommand,
+    group_of,
+    place,
+    place_in_group,
+    schema_of,
+    settable,
+    variable_problems,
+)
 from edge.lab.build import default_cache, in_checkout
+from edge.syslog import SYSLOG_PORT
+from tink.net.host_port import join_host_port
 
 EXIT_STATUS: Final = {Severity.OK: 0, Severity.NOTE: 0, Severity.WARNING: 3, Severity.ERROR: 1}
 """2 is what a wrong option ends with."""
@@ -42,64 +58,56 @@ _SIGNS: Final = {
     Severity.ERROR: ("PROBLEM", "red"),
 }
 _PATH = FilePath()
-_PORT = click.IntRange(1, 65535)
-_DEFAULTS: Final = Path("/etc/default/tinkedge")
-"""The variables of the systemd units (EnvironmentFile=)."""
 _API_SECONDS: Final = 10.0
 _CERTIFICATES: Final = ("tls-cert", "tls-ca", "client-ca")
-_WITHOUT_A_PORT: Final = ("controller", "webhooks")
-"""What `tinkedge up` can leave out, too."""
+_OWN: Final = ("cache_dir", "with_lab", "probe", "as_json", "config", "help")
+_FIRST: Final = "First of all"
+_PORT_OPTIONS: Final = {"http": "http_port", "server": "grpc_port", "apiserver": "api_port", "admin": "admin_port"}
+_MORE_PORTS: Final = {
+    "legacy-ports": "HTTP, --legacy-ports",
+    "webhook-port": "webhooks",
+    "health-address": "--health-address",
+    "metrics-address": "--metrics-address",
+}
+_LOOKED_AT_ELSEWHERE: Final = ("interface", "data-dir", "registry-ca", *(f"grpc-{of}" for of in _CERTIFICATES))
 
 
-@click.command()
-@click.option(
-    "--interface",
-    "interfaces",
-    type=options.interface,
-    multiple=True,
-    metavar="NAME[=IP]",
-    help="The machines' interface; several may be given. Default: the one with the default route.",
-)
-@click.option("--ipv6/--no-ipv6", default=False, help="As for `tinkedge up`.")
-@click.option("--ipv6-router", multiple=True, metavar="NAME", help="As for `tinkedge up`.")
-@click.option("--link-metadata", is_flag=True, help="As for `tinkedge up`.")
-@click.option("--ipxe-dir", type=_PATH, default=Path("/usr/lib/ipxe"), help="The iPXE binaries' directory.")
-@click.option(
-    "--data-dir",
-    type=FilePath(readable=False),
-    default=Path("/var/lib/tinkedge"),
-    help="That of `tinkedge up`: database, keys and cache.",
-)
-@click.option("--manifests", type=_PATH, default=None, help="Those of `tinkedge up`, whose OSIEs are looked at.")
-@click.option(
-    "--kubeconfig",
-    type=_PATH,
-    default=None,
-    help="The cluster's, whose OSIEs are looked at, and none is served here then. Default: DATA_DIR/kubeconfig.",
-)
-@click.option("--http-port", type=_PORT, default=7080, help="As for `tinkedge up`.")
-@click.option("--grpc-port", type=_PORT, default=42113, help="As for `tinkedge up`.")
-@click.option("--grpc-tls-cert", type=_PATH, default=None, help="As for `tinkedge up`: until when it is good.")
-@click.option("--grpc-tls-ca", type=_PATH, default=None, help="As for `tinkedge up`: until when it is good.")
-@click.option("--grpc-client-ca", type=_PATH, default=None, help="As for `tinkedge up`: until when it is good.")
-@click.option("--api-port", type=_PORT, default=6443, help="As for `tinkedge up`.")
-@click.option("--api-address", multiple=True, help="As for `tinkedge up`.")
-@click.option("--admin-port", type=_PORT, default=7081, help="As for `tinkedge up`.")
-@click.option("--admin-address", default="127.0.0.1", help="As for `tinkedge up`.")
-@click.option(
-    "--dhcp-mode",
-    type=click.Choice(["reservation", "proxy", "auto-proxy", "off"]),
-    default="reservation",
-    help="As for `tinkedge up`.",
-)
-@click.option("--upstream-edge", default="", help="As for `tinkedge up`: whether it answers this one.")
-@click.option("--metadata-token-key", type=_PATH, default=None, help="As for `tinkedge up`: what that is signed with.")
-@click.option(
-    "--disable",
-    type=click.Choice([*dict.fromkeys(port.name for port in examine.PORTS), *_WITHOUT_A_PORT]),
-    multiple=True,
-    help="Services that do not run here. Repeatable.",
-)
+class _DoctorCommand(GroupedCommand):
+    """Takes the options of `tinkedge up` beside its own. `--help` lists its own and the most used of the others."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options of doctor, then the first group of those of up."""
+        records: dict[bool, list[tuple[str, str]]] = {True: [], False: []}
+        for param in sorted(self.get_params(ctx), key=lambda each: _place(str(each.name))):
+            record = param.get_help_record(ctx)
+            own = str(param.name) in _OWN
+            if record is not None and (own or group_of(str(param.name).replace("_", "-")) == _FIRST):
+                records[own].append(record)
+        for own, title in ((True, "Options"), (False, "Options of `tinkedge up`")):
+            with formatter.section(title):
+                formatter.write_dl(records[own])
+        formatter.write_paragraph()
+        formatter.write_text("All other options of `tinkedge up` are taken, too: see `tinkedge up --help`.")
+
+
+def _place(name: str) -> int:
+    return _OWN.index(name) if name in _OWN else place_in_group(name.replace("_", "-"))
+
+
+def _of_up(command: click.Command) -> click.Command:
+    """Give a command the options of `tinkedge up`. The data directory may be another user's: a finding reports that."""
+    for option in settable(command_up):
+        added = copy(option)
+        if added.name == "data_dir":
+            added.type = FilePath(readable=False)
+        elif added.name == "kubeconfig":
+            added.help = "The cluster's, whose OSIEs are looked at. Default: DATA_DIR/kubeconfig."
+        command.params.append(added)
+    return command
+
+
+@_of_up
+@click.command(cls=_DoctorCommand)
 @click.option("--cache-dir", type=_PATH, default=None, help="The lab's cache.")
 @click.option(
     "--lab/--no-lab",
@@ -115,79 +123,118 @@ _WITHOUT_A_PORT: Final = ("controller", "webhooks")
     "no rule of this host's packet filter. Needs root and the extra `diagnose`.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, for programs.")
-def doctor(
-    interfaces: tuple[tuple[str, str], ...],
-    ipxe_dir: Path,
-    data_dir: Path,
-    with_lab: bool | None,
-    probe: bool,
-    as_json: bool,
-    **given: Any,
-) -> None:
-    """What would keep this host from serving, and how to mend it. Changes nothing.
+def doctor(cache_dir: Path | None, with_lab: bool | None, probe: bool, as_json: bool, **given: Any) -> None:
+    """Find what keeps this host from serving, and name the remedy. Changes nothing.
 
-    Exits with 0 if nothing would, 1 if something would, 3 if there are only warnings: what may be meant so. What was
-    not looked at is a note.
+    Give it the options of `tinkedge up`, as flags, variables or in the file with settings, with the values
+    under `up`. Exits with 0 if nothing is wrong, 1 if something is, 3 if there are only warnings: what may be meant so.
+    A note is about what was not looked at.
     """
-    services = {"http": "http_port", "server": "grpc_port", "apiserver": "api_port", "admin": "admin_port"}
-    numbers = {service: given[option] for service, option in services.items()}
-    off = {*given["disable"], *(("dhcp",) if given["dhcp_mode"] == "off" else ())}
-    off |= {"apiserver"} if given["kubeconfig"] else set()
-    ports = examine.ports(numbers, given["admin_address"], off)
-    networks = ["=".join(filter(None, each)) for each in interfaces]
+    services = services_of("up", given)
+    networks = [_network(name, ip or given["public_ip"]) for name, ip in given["interface"] or [("", "")]]
+    ports = _ports(services, given)
     groups: dict[str, Iterator[Finding]] = {
-        "tinkedge up": chain(
-            examine.serving(
-                networks,
-                ipxe_dir,
-                ports,
-                ipv6=given["ipv6"],
-                routers=given["ipv6_router"],
-                link_metadata=given["link_metadata"],
-            ),
-            _unknown_variables(),
-            api_addresses(given["api_address"]),
-            agents_certificates({f"--grpc-{of}": given[f"grpc_{of.replace('-', '_')}"] for of in _CERTIFICATES}),
-            examine.data_directory(data_dir),
-            api_users(data_dir, datetime.now(UTC)),
-            check_backups(),
-            running_edge(data_dir, given["admin_address"], given["admin_port"]),
-            upstream_edge(_authority(given), given["metadata_token_key"]),
-            _osies(given["manifests"], given["kubeconfig"] or data_dir / "kubeconfig"),
-        ),
-        "the network": examine.probe(networks, ipxe_dir, ports, link_metadata=given["link_metadata"])
+        "tinkedge up": _up(services, networks, ports, given),
+        "the network": examine.probe(networks, given["ipxe_dir"], ports, link_metadata=given["link_metadata"])
         if probe
         else iter([_NOT_PROBED]),
     }
     if in_checkout() if with_lab is None else with_lab:
-        groups["tinkedge lab"] = examine.lab(given["cache_dir"] or default_cache())
+        groups["tinkedge lab"] = examine.lab(cache_dir or default_cache())
     worst = _as_json(groups) if as_json else _as_text(groups)
     sys.exit(EXIT_STATUS[worst])
 
 
-def _unknown_variables() -> Iterator[Finding]:
-    """Yield a warning for each TINKEDGE_ variable of this shell, or of the services, that no command reads."""
-    ctx = click.get_current_context()
+def _network(interface: str, address: str | None) -> str:
+    return f"{interface}={address}" if address else interface
+
+
+def _up(
+    services: frozenset[Service], networks: Sequence[str], ports: Sequence[examine.Port], given: dict[str, Any]
+) -> Iterator[Finding]:
+    """Yield what is found of everything that `tinkedge up` needs."""
+    data_dir, admin = given["data_dir"], (given["admin_address"], given["admin_port"])
+    certificates = {f"--grpc-{of}": given[f"grpc_{of.replace('-', '_')}"] for of in _CERTIFICATES}
+    certificates |= {f"--registry-ca {registry}": file for registry, file in given["registry_ca"]}
+    return chain(
+        examine.serving(
+            networks,
+            given["ipxe_dir"],
+            ports,
+            ipv6=given["ipv6"],
+            routers=given["ipv6_router"],
+            link_metadata=given["link_metadata"],
+        ),
+        _settings(services, given),
+        _variables(),
+        api_addresses(given["api_address"]),
+        agents_certificates(certificates),
+        examine.data_directory(data_dir),
+        api_users(data_dir, datetime.now(UTC)),
+        check_backups(),
+        running_edge(data_dir, *admin),
+        upstream_edge(_authority(given), given["metadata_token_key"]),
+        _osies(given["manifests"], given["kubeconfig"] or data_dir / "kubeconfig"),
+    )
+
+
+def _ports(services: frozenset[Service], given: dict[str, Any]) -> list[examine.Port]:
+    """Return the ports that the services listen on with these options."""
+    numbers = {port.name: given[_PORT_OPTIONS[port.name]] for port in examine.PORTS if port.name in _PORT_OPTIONS}
+    off = {port.name for port in examine.PORTS} - {service.value for service in services}
+    off |= {"dhcp"} if given["dhcp_mode"] == "off" else set()
+    found = examine.ports(numbers, given["admin_address"], off)
+    for each in listeners(services, given):
+        if each.key in _MORE_PORTS:
+            name, at = _MORE_PORTS[each.key], [""] if each.key == "legacy-ports" else sorted(each.at)
+            instead = f"leave --{each.key} out, or give another"
+            found += [examine.Port(name, socket.SOCK_STREAM, each.port, "http", one, instead) for one in at]
+    if given["syslog"] == Syslog.ON and Service.HTTP in services:
+        found.append(examine.Port("syslog", socket.SOCK_DGRAM, SYSLOG_PORT, "http", without="--syslog off"))
+    return found
+
+
+def _settings(services: frozenset[Service], given: dict[str, Any]) -> Iterator[Finding]:
+    """Yield what does not fit together, and what the options name that is not on this host.
+
+    Every service looks at the same before it starts. What has a finding of its own here is left out.
+    """
+    where = partial(place, click.get_current_context())
+    fits = True
+    if "lo" in dict(given["interface"]) and Service.DHCP in services and given["dhcp_mode"] != "off":
+        remedy = "name the interface that faces machines, or leave DHCP out with --disable dhcp"
+        yield warning("DHCP on lo", "no machine is on the loopback interface, and DHCP does not start there", remedy)
+    apart = [each for each in obstacles(services, given) if each.keys[0] not in _LOOKED_AT_ELSEWHERE]
+    for each in (*disagreements(services, given), *apart):
+        name = ", ".join(f"--{key} ({where(key)})" for key in each.keys)
+        severity = Severity.ERROR if each.is_error else Severity.WARNING
+        yield Finding(name, ok=False, seen=each.message, remedy=each.remedy, severity=severity)
+        fits = fits and not each.is_error
+    if not fits:
+        return
     try:
-        services = _DEFAULTS.read_text(errors="replace")
-    except OSError:
-        services = ""
-    places = dict.fromkeys(re.findall(r"^\s*(?:export\s+)?(\w+)=", services, re.MULTILINE), str(_DEFAULTS))
-    places |= dict.fromkeys(os.environ, "the environment")
-    for name, sentence in unknown_variables(places, ctx.command, (*SERVICES, *TOOLS), schema_of(ctx)).items():
-        yield warning(f"variable {name}", f"{sentence} ({places[name]})", "correct its name, or remove it")
+        settings(services, dict(given))
+    except click.UsageError as error:
+        if not isinstance(error.__cause__, HostError):  # an interface, which has its own finding
+            yield Finding("options", ok=False, seen=error.message, remedy="see tinkedge up --help")
+    else:
+        yield Finding("options", ok=True, seen="fit together; the files that they name are there")
+
+
+def _variables() -> Iterator[Finding]:
+    """Yield a warning for each TINKEDGE_ variable of this shell, or of the services, that is not right."""
+    ctx = click.get_current_context()
+    for each in variable_problems(os.environ, ctx.command, schema_of(ctx), VARIABLES_FILE):
+        yield warning(
+            f"variable {each.name}" if each.name else "variables", f"{each.message} ({each.where})", each.remedy
+        )
 
 
 def _authority(given: dict[str, Any]) -> str:
-    if not given["upstream_edge"]:
+    if given["upstream_edge"] is None:
         return ""
-    from edge.commands.serve import upstream_address  # loads what serves
-
-    try:
-        address, port = upstream_address.read(given["upstream_edge"])
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--upstream-edge") from None
-    return f"{address}:{port or given['http_port']}"
+    address, port = given["upstream_edge"]
+    return join_host_port(address, port or given["http_port"])
 
 
 _NOT_PROBED = note("other DHCP servers", "not looked for", "--probe asks the network (root, and the extra `diagnose`)")

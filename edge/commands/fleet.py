@@ -40,26 +40,31 @@ from edge.fleet import (
 class _Parsed(click.ParamType[Any]):
     """A value that a function of the standard library reads."""
 
-    def __init__(self, name: str, read: Any) -> None:
+    def __init__(self, name: str, read: Any, valid: str) -> None:
+        """`valid` is what a value must be, with an example."""
         self.name = name
         self._read = read
+        self._valid = valid
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Part of click."""
         try:
             return value if not isinstance(value, str) else self._read(value)
         except ValueError as error:
-            self.fail(str(error), param, ctx)
+            self.fail(f"{value!r} is not {self._valid}: {error}", param, ctx)
 
 
-_ADDRESS = _Parsed("IPV4", IPv4Address)
-_NETWORK = _Parsed("CIDR", ipaddress.IPv4Network)
+_ADDRESS = _Parsed("IPV4", IPv4Address, "an IPv4 address such as 10.0.0.1")
+_NETWORK = _Parsed("CIDR", ipaddress.IPv4Network, "an IPv4 network such as 10.1.0.0/16")
 
 
 def _size(text: str) -> int:
     factors = {"kB": 10**3, "MB": 10**6, "GB": 10**9}
     unit = next((unit for unit in factors if text.endswith(unit)), "")
     return int(float(text.removesuffix(unit)) * factors.get(unit, 1))
+
+
+_SIZE = _Parsed("SIZE", _size, "a size such as 40MB")
 
 
 @click.command()
@@ -121,7 +126,11 @@ def _size(text: str) -> int:
 @click.option(
     "--uplink-address",
     "uplink",
-    type=_Parsed("IPV4/PREFIX", lambda text: IPv4Interface(text).with_prefixlen if text else ""),
+    type=_Parsed(
+        "IPV4/PREFIX",
+        lambda text: IPv4Interface(text).with_prefixlen if text else "",
+        "an address with its prefix such as 10.0.0.9/24",
+    ),
     default="",
     help="From the host's own network namespace: machines get one of their own, with a macvlan on --interface that has "
     "this address.",
@@ -133,8 +142,8 @@ def _size(text: str) -> int:
     is_flag=True,
     help="Ask for the length and the last byte of kernel and initrd only: where the loopback can't carry them all.",
 )
-@click.option("--kernel-size", "kernel_bytes", type=_Parsed("SIZE", _size), default="10MB", help="Of its own stack.")
-@click.option("--initrd-size", "initrd_bytes", type=_Parsed("SIZE", _size), default="40MB", help="Of its own stack.")
+@click.option("--kernel-size", "kernel_bytes", type=_SIZE, default="10MB", help="Of its own stack.")
+@click.option("--initrd-size", "initrd_bytes", type=_SIZE, default="40MB", help="Of its own stack.")
 @click.option("--roles", is_flag=True, help="Its own stack is four processes, as on a cluster, and not tinkedge up.")
 @click.option("--stack-option", "stack_options", multiple=True, help="One more for its own stack's edge. Repeatable.")
 @click.option(

@@ -114,6 +114,8 @@ def _ask(host: str, port: int, path: str, seconds: float) -> tuple[bool, str]:
             answer = b""
             while len(answer) < _MOST_BYTES and (piece := connection.recv(_MOST_BYTES)):
                 answer += piece
+    except ConnectionRefusedError:
+        return False, "Connection refused: nothing listens there. Does the service run, and with these options?"
     except OSError as error:
         return False, error.strerror or str(error) or "no answer in time"
     head, _, body = answer.partition(b"\r\n\r\n")

@@ -32,7 +32,7 @@ from edge.lab.screen import Screen
 @click.option("--memory", "memory_mib", type=click.IntRange(512), default=1024, help="The machine's memory in MiB.")
 @click.option(
     "--patience",
-    type=float,
+    type=click.FloatRange(min=0, min_open=True),
     default=120,
     help="Seconds without any step, download or new screen output after which the lab fails.",
 )

@@ -93,6 +93,8 @@ def hardware(kubeconfig: Path, namespace: str, name: str) -> dict[str, Any]:
     """The object, of the API. Raises click.ClickException."""
     import asyncio
 
+    if not name:  # the API would give the list of all
+        raise click.UsageError("the name of the Hardware is empty: write its name, or the MAC of the machine")
     return asyncio.run(_hardware(kubeconfig, namespace, name))
 
 

@@ -42,10 +42,12 @@ def address_and_port(text: str) -> tuple[str, int]:
 class Parsed(click.ParamType[T]):
     """What `read` makes of text; the ValueError that it raises is the usage error."""
 
-    def __init__(self, name: str, read: Callable[[str], T]) -> None:
-        """`name` is what stands for a value in `--help`."""
+    def __init__(self, name: str, read: Callable[[str], T], path_of: Callable[[str], str] = lambda _text: "") -> None:
+        """`name` is what stands for a value in `--help`. `path_of` returns the part of a text that is a path, or an
+        empty string."""
         self.name = name
         self.read = read
+        self.path_of = path_of
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:
         """The value; of one that is no text, itself."""
@@ -58,9 +60,9 @@ class Parsed(click.ParamType[T]):
             self.fail(str(error), param, ctx)
 
 
-def parsed(name: str) -> Callable[[Callable[[str], T]], Parsed[T]]:
+def parsed(name: str, path_of: Callable[[str], str] = lambda _text: "") -> Callable[[Callable[[str], T]], Parsed[T]]:
     """A decorator that makes a function the type of an option."""
-    return partial(Parsed, name)
+    return partial(Parsed, name, path_of=path_of)
 
 
 @parsed("[ip:]port")
@@ -123,7 +125,7 @@ def interface(text: str) -> tuple[str, str]:
     return name, ipv4.read(address) if address else ""
 
 
-@parsed("registry=file")
+@parsed("registry=file", path_of=lambda text: text.partition("=")[2])
 def registry_ca(text: str) -> tuple[str, Path]:
     """The authority of a registry: `registry.example.org:5000=/etc/tinkedge/registry-ca.pem`."""
     host, equals, file = text.partition("=")

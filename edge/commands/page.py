@@ -12,8 +12,11 @@ import click
 
 from edge.commands.options import admin_token_from
 from edge.composition.admin_token import AdminTokenError, read, token_file
+from tink.net.host_port import join_host_port
+from tink.net.outbound import no_answer
 
 _SECONDS = 10.0
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - a server that listens everywhere is asked here
 
 
 class _NoLinkError(Exception):
@@ -22,16 +25,23 @@ class _NoLinkError(Exception):
 
 @click.command()
 @click.option(
-    "--admin-url", default="http://127.0.0.1:7081", help="The edge's admin address, as the browser reaches it."
+    "--admin-url",
+    default=None,
+    help="The edge's admin address, as the browser reaches it. Default: of --admin-address and --admin-port.",
 )
+@click.option("--admin-address", default="127.0.0.1", help="As for `tinkedge up`.")
+@click.option("--admin-port", type=click.IntRange(1, 65535), default=7081, help="As for `tinkedge up`.")
 @admin_token_from
-def page(admin_url: str, data_dir: Path, admin_token_file: Path | None) -> None:
+def page(
+    admin_url: str | None, admin_address: str, admin_port: int, data_dir: Path, admin_token_file: Path | None
+) -> None:
     """Print a link to the web page of a running edge: all machines, why one does not boot, the edge itself.
 
     The link is valid once, for two minutes; the browser that opens it is let in for twelve hours. From another host:
     ssh -L 7081:127.0.0.1:7081 EDGE, and open the link there.
     """
-    url = admin_url.rstrip("/")
+    own = f"http://{join_host_port(_EVERYWHERE.get(admin_address, admin_address), admin_port)}"
+    url = (admin_url or own).rstrip("/")
     try:
         code, seconds = asyncio.run(_code(url, token_file(data_dir, admin_token_file)))
     except (_NoLinkError, AdminTokenError) as error:
@@ -57,10 +67,12 @@ async def _code(url: str, file: Path) -> tuple[str, int]:
         if error.status == HTTPStatus.UNAUTHORIZED:
             raise _NoLinkError(f"{url} has another token than that in {file}: is it that edge's?") from error
         if error.status == HTTPStatus.NOT_FOUND:
-            raise _NoLinkError(f"{url} has no page: is it an older tinkedge?") from error
+            raise _NoLinkError(
+                f"{url} has no page: --admin-url must be the operators' port of an edge, like http://127.0.0.1:7081"
+            ) from error
         raise _NoLinkError(f"{url} answers {error.status} {error.message}") from error
     except aiohttp.InvalidURL as error:
         raise _NoLinkError(f"--admin-url {url} is no URL: write it as http://ADDRESS:7081") from error
     except (aiohttp.ClientError, TimeoutError, KeyError, ValueError) as error:
         advice = "Is `tinkedge up` or `tinkedge edge` running here?"
-        raise _NoLinkError(f"{url} does not answer: {error}. {advice}") from error
+        raise _NoLinkError(f"{url} does not answer: {no_answer(error)}. {advice}") from error

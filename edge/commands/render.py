@@ -100,8 +100,23 @@ def _workflow(manifests: list[Manifest], name: str | None) -> Manifest:
         places = ", ".join(f"{_namespace(obj)}/{obj['metadata']['name']} in {file}" for file, obj in twice)
         raise ManifestError(f"two Workflows have one name: {places}. Leave one of them out of -f")
     named = [f"{_namespace(obj)}/{obj['metadata']['name']} in {file}" for file, obj in found or there]
-    remedy = "Choose with --workflow" if named else "What a machine netboots is shown with --netboot IP, of the edge"
-    raise ManifestError(f"one Workflow is needed; there are: {', '.join(named) or 'none'}. {remedy}")
+    if not named:
+        raise ManifestError(_no_workflow(manifests))
+    if not found:
+        raise ManifestError(f"there is no Workflow {name} in the files, but {', '.join(named)}")
+    raise ManifestError(f"there are {len(named)} Workflows: {', '.join(named)}. Choose one with --workflow NAME")
+
+
+def _no_workflow(manifests: list[Manifest]) -> str:
+    """Return what the files have instead of a Workflow, and what to do."""
+    versions = Counter((str(obj["apiVersion"]), str(obj["kind"])) for _, obj in manifests)
+    counts = {kind if version == API_VERSION else f"{version} {kind}": n for (version, kind), n in versions.items()}
+    seen = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "no Kubernetes object"
+    return (
+        f"there is no Workflow ({API_VERSION}) in the files, which have {seen}. Name the files of a Workflow, and of "
+        "its Hardware and Template, such as: tinkedge render -f hardware.yaml -f template.yaml -f workflow.yaml. "
+        "What a machine netboots is shown with --netboot IP, the address of the edge"
+    )
 
 
 def _scripts(manifests: list[Manifest], edge: str) -> Iterator[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from edge.commands.options import data_dir, parsed
-from edge.configuration import FilePath
+from edge.configuration import CommandGroup, FilePath
 
 _DAYS = {"h": 1 / 24, "d": 1, "w": 7, "y": 365}
 _ROLES = ("cluster-admin", "admin", "edit", "view", "tinkedge-edge", "tinkedge-server")
@@ -160,7 +160,7 @@ def _wrong_at(url: str, authority: Path) -> str:
         )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def users() -> None:
     """Who has a token for the embedded API, and what each may do."""
 

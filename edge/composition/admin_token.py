@@ -46,6 +46,11 @@ def read(file: Path) -> str:
             f"admin token {file} is for its owner only: ask as root (sudo), or as the user whom the edge runs as, or "
             "with a copy of it (--admin-token-file)"
         ) from None
+    except NotADirectoryError:
+        message = f"admin token {file}: {file.parent} is no directory; name the edge's --data-dir"
+        raise AdminTokenError(message) from None
+    except IsADirectoryError:
+        raise AdminTokenError(f"admin token {file} is a directory; name the file in it") from None
     except (OSError, UnicodeDecodeError) as error:
         raise AdminTokenError(f"admin token {file} can't be read: {error}") from error
     token = next((line for line in lines if line and not line.startswith("#")), "")

@@ -98,14 +98,17 @@ _BOOT_PROGRAMS = ("undionly.kpxe", "snponly.efi")
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A port that a service listens on: at `address`, or, without one, where machines are. `name` is what --disable
-    calls the service."""
+    """A port that a service listens on: at `address`, or, without one, where machines are.
+
+    `name` is what --disable calls the service; `without` is how to start without this port, if not by --disable.
+    """
 
     service: str
     kind: socket.SocketKind
     number: int
     name: str
     address: str = ""
+    without: str = ""
 
 
 PORTS = (
@@ -338,7 +341,8 @@ def _port(port: Port, network: Network | None) -> Finding:
     """Whether the service could listen there: tried as the service does it, on its interface or address alone."""
     where = f" on {network.interface}" if network is not None else ""
     name = f"port {port.number}/{_protocol(port)} ({port.service}){where}"
-    with socket.socket(socket.AF_INET, port.kind) as probe:
+    family = socket.AF_INET6 if ":" in port.address else socket.AF_INET
+    with socket.socket(family, port.kind) as probe:
         if port.kind is socket.SOCK_STREAM:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         address = port.address
@@ -361,7 +365,7 @@ def _port(port: Port, network: Network | None) -> Finding:
                 return Finding(name, ok=True, seen=f"tinkedge serves here, process {holders[0].pid}")
             named = ", ".join(f"{holder.name} (process {holder.pid})" for holder in holders)
             look = named or f"another program, named by: ss -lnp 'sport = :{port.number}'"
-            remedy = f"stop what has it: {look}; or start without the service: --disable {port.name}"
+            remedy = f"stop what has it: {look}; or start without it: {port.without or f'--disable {port.name}'}"
             return Finding(name, ok=False, seen=os.strerror(error.errno), remedy=remedy)
     return Finding(name, ok=True, seen="free")
 

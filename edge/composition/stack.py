@@ -63,7 +63,7 @@ from tink.api.v1alpha2 import Raw
 from tink.controller import WorkflowController
 from tink.files.data_directory import claim
 from tink.kube.cache import START_JITTER_SECONDS, Informer, ObjectCompressor
-from tink.kube.client import KubeClient, KubeConfigError
+from tink.kube.client import KubeClient
 from tink.kube.manifests import with_last_applied
 from tink.kube.metrics import ClientMetrics, ControllerMetrics, InformerMetrics, LeaderMetrics
 from tink.kube.namespaces import say_which_are_missing
@@ -586,12 +586,7 @@ class Stack:
 
 
 async def _connect(kubeconfig: Path | None) -> KubeClient:
-    try:
-        return await KubeClient.connect(kubeconfig)
-    except KubeConfigError as error:
-        if kubeconfig is not None:
-            raise
-        raise StackError(f"{error} Outside of a cluster, give --kubeconfig FILE.") from error
+    return await KubeClient.connect(kubeconfig)
 
 
 def _relay_heard(mistakes: MistakeWriter, boots: BootWatch, machine: Machine, link: str, relay: str) -> None:

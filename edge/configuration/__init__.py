@@ -4,6 +4,9 @@
     file     -> YAML with the line of each key
     values   -> what of a file is for one command, checked by its options' types, as click's default_map; TINKEDGE_...
                 that nobody knows
+    numbers  -> what numbers of options say of their bounds
+    variables -> what is wrong with variables, also with those that the systemd units read
+    usage    -> what click's usage errors do not say
     groups   -> the order in which people are shown the options
     example, origin -> a file to begin with; where each value is from
 
@@ -11,8 +14,8 @@ A flag is stronger than a variable, that than the file, and that than the defaul
 """
 
 from edge.configuration.example import example_file
-from edge.configuration.file import ConfigError
-from edge.configuration.groups import GROUPS, REST, GroupedCommand, group_of
+from edge.configuration.file import ConfigError, ConfigFile
+from edge.configuration.groups import GROUPS, REST, CommandGroup, GroupedCommand, group_of, place_in_group
 from edge.configuration.options import (
     DEFAULT_FILE,
     SERVICES,
@@ -26,7 +29,9 @@ from edge.configuration.options import (
     variable,
 )
 from edge.configuration.origin import origins, place
+from edge.configuration.usage import explain
 from edge.configuration.values import apply, check, file_of, unknown_variables, unreadable
+from edge.configuration.variables import VARIABLES_FILE, VariableProblem, variable_problems
 
 __all__ = [
     "DEFAULT_FILE",
@@ -34,22 +39,29 @@ __all__ = [
     "REST",
     "SERVICES",
     "TOOLS",
+    "VARIABLES_FILE",
+    "CommandGroup",
     "ConfigError",
+    "ConfigFile",
     "FilePath",
     "GroupedCommand",
     "Schema",
+    "VariableProblem",
     "apply",
     "check",
     "example_file",
+    "explain",
     "file_of",
     "group_of",
     "key",
     "origins",
     "place",
+    "place_in_group",
     "prepare",
     "schema_of",
     "settable",
     "unknown_variables",
     "unreadable",
     "variable",
+    "variable_problems",
 ]

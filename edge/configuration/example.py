@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from edge.configuration.groups import GROUPS, REST, group_of, place
+from edge.configuration.groups import GROUPS, REST, group_of, place_in_group
 from edge.configuration.options import DEFAULT_FILE, SERVICES, Schema, in_file, is_list, key, settable
 
 _HEAD = f"""\
@@ -40,7 +40,7 @@ def example_file(schema: Schema) -> str:
                 commands.setdefault(key(option), []).append(name)
     lines = [_HEAD]
     for group in (*GROUPS, REST):
-        names = sorted((name for name in options if group_of(name) == group), key=place)
+        names = sorted((name for name in options if group_of(name) == group), key=place_in_group)
         if names:
             lines.append(f"\n# --- {group} {'-' * (100 - len(group))}\n")
         for name in names:

@@ -11,6 +11,7 @@ through the type of its option, as a word of the command line does.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,6 +85,11 @@ def read(path: Path, commands: Collection[str]) -> ConfigFile:
     try:
         with path.open("rb") as opened:
             content = opened.read(_LARGEST_BYTES + 1)
+    except FileNotFoundError as error:
+        message = f"there is no such file; 'tinkedge config init {shlex.quote(str(path))}' writes one"
+        raise ConfigError(path, [Problem(0, "", message)]) from error
+    except IsADirectoryError as error:
+        raise ConfigError(path, [Problem(0, "", "is a directory: name the file in it")]) from error
     except OSError as error:
         raise ConfigError(path, [Problem(0, "", f"can't be read: {error.strerror}")]) from error
     if len(content) > _LARGEST_BYTES:

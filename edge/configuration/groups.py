@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from difflib import get_close_matches
+from types import MappingProxyType
 from typing import Final
 
 import click
@@ -50,10 +53,28 @@ def group_of(name: str) -> str:
     return next((group for group, names in GROUPS.items() if name in names), REST)
 
 
-def place(name: str) -> int:
+def place_in_group(name: str) -> int:
     """Where an option stands within its group."""
     names = GROUPS.get(group_of(name), ())
     return names.index(name) if name in names else 0
+
+
+class CommandGroup(click.Group):
+    """A group that names the nearest commands when it has none of the name that was given."""
+
+    words: Mapping[str, str] = MappingProxyType({})
+    """What to write instead of words that other programs have as commands."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that `args` begin with. Raises click.UsageError."""
+        names = self.list_commands(ctx)
+        if args and not args[0].startswith("-") and args[0] not in names and not ctx.resilient_parsing:
+            nearest = [self.words[args[0]]] if args[0] in self.words else get_close_matches(args[0], names)
+            near = " or ".join(f"'{name}'" for name in nearest)
+            raise click.UsageError(f"No such command '{args[0]}'.{f' Did you mean {near}?' if near else ''}", ctx)
+        return super().resolve_command(ctx, args)
 
 
 class GroupedCommand(click.Command):
@@ -66,7 +87,7 @@ class GroupedCommand(click.Command):
             record = param.get_help_record(ctx)
             if record is not None and isinstance(param, click.Option):
                 name = key(param)
-                records.setdefault(group_of(name), []).append((place(name), record))
+                records.setdefault(group_of(name), []).append((place_in_group(name), record))
         for group in (*GROUPS, REST):
             if group in records:
                 with formatter.section(group):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import click
+
+from edge.configuration.numbers import worded
 
 DEFAULT_FILE: Final = Path("/etc/tinkedge/tinkedge.yaml")
 PREFIX: Final = "TINKEDGE_"
@@ -15,20 +18,8 @@ SERVICES: Final = ("up", "edge", "controller", "server", "apiserver", "metal3", 
 """Commands that run for years. The file is theirs: each of their options is a key."""
 
 TOOLS: Final = (
-    *(
-        "backup",
-        "bundle",
-        "doctor",
-        "examples",
-        "health",
-        "image",
-        "iso",
-        "kubeconfig",
-        "metadata-url",
-        "move",
-        "restore",
-    ),
-    *("users", "watch"),
+    *("backup", "bundle", "doctor", "examples", "health", "image", "iso", "kubeconfig", "metadata-url", "move", "page"),
+    *("restore", "users", "watch"),
 )
 """Commands about a service on this host. They take from the file what says where that is."""
 
@@ -39,6 +30,10 @@ _SHARED: Final = frozenset(
         *("manifests", "metadata-token-key", "metadata-token-lifetime", "metrics-address", "public-ip"),
     }
 )
+READS_AS: Final = {"doctor": "up"}
+"""Tools that take every option of a service, and from the file every value of that service."""
+_OWN: Final = frozenset({"cache-dir", "json", "lab", "probe"})
+"""Options of those tools that are no settings of a service."""
 SECRETS: Final = frozenset({"registry-password", "token"})
 """Values that no file of settings has: everybody may read it, and it is shown."""
 
@@ -56,12 +51,18 @@ class FilePath(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the path. Raises click.BadParameter."""
+        if str(value) == "":  # Path("") would be the working directory
+            self.fail("the path is empty: name one, or leave the option out", param, ctx)
         if str(value).startswith("~"):
             try:
                 value = Path(value).expanduser()
             except RuntimeError:
                 self.fail(f"'{value}': there is no such user's home directory; './{value}' is a file", param, ctx)
         return super().convert(value, param, ctx)
+
+    def path_of(self, text: str) -> str:
+        """Return the part of a value that is a path: all of it."""
+        return text
 
 
 Schema = Callable[[str], click.Command]
@@ -99,11 +100,19 @@ def variable(option: click.Option) -> str:
     return PREFIX + key(option).upper().replace("-", "_")
 
 
+def variable_in_use(option: click.Option) -> str:
+    """Return the variable of an option that is set in the environment, the strongest first; empty if none is."""
+    names = [option.envvar] if isinstance(option.envvar, str) else list(option.envvar or ())
+    return next((name for name in names if os.environ.get(name)), "")
+
+
 def in_file(command: str, option: click.Option) -> bool:
     """Whether a command takes this option's value from the file."""
     name = key(option)
     if command in SERVICES:
         return name not in SECRETS
+    if command in READS_AS:
+        return name not in SECRETS | _OWN
     return command in TOOLS and name in _SHARED
 
 
@@ -113,7 +122,7 @@ def is_list(option: click.Option) -> bool:
 
 
 def prepare(name: str, command: click.Command, read: Callable[[click.Context, Path | None], None]) -> None:
-    """Give each option its variable, and the command --config if it reads the file.
+    """Give each option its variable, numbers their own types, and the command --config if it reads the file.
 
     `read` is called before the options are looked at, with what --config or TINKEDGE_CONFIG says.
     """
@@ -121,6 +130,7 @@ def prepare(name: str, command: click.Command, read: Callable[[click.Context, Pa
         given = [option.envvar] if isinstance(option.envvar, str) else list(option.envvar or ())
         own = variable(option)
         option.envvar = [own, *(each for each in given if each != own)]
+        option.type = worded(option, "port" if key(option).endswith("port") else "number")
     if isinstance(command, click.Group):
         for child in command.commands.values():
             prepare(name, child, read)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from edge.configuration.file import Entry
-from edge.configuration.options import SECRETS, key, settable
+from edge.configuration.options import READS_AS, SECRETS, key, settable, variable_in_use
 from edge.configuration.values import file_of
 
 
@@ -61,22 +60,17 @@ def place(ctx: click.Context, name: str) -> str:
 
 def _source(ctx: click.Context, option: click.Option) -> tuple[str, str, Entry | None]:
     """`source` and `where` of an `Origin`, and what the file says if it is that."""
-    file = file_of(ctx)
+    file, name = file_of(ctx), ctx.info_name or ""
     match ctx.get_parameter_source(str(option.name)):
         case ParameterSource.COMMANDLINE:
             return "flag", "", None
         case ParameterSource.ENVIRONMENT:
-            return "env", _variable(option), None
+            return "env", variable_in_use(option), None
         case ParameterSource.DEFAULT_MAP if file is not None:
-            entry = file.entries(ctx.info_name or "")[key(option)]
+            entry = file.entries(READS_AS.get(name, name))[key(option)]
             return "file", f"{file.path}:{entry.line}", entry
         case _:
             return "default", "", None
-
-
-def _variable(option: click.Option) -> str:
-    names = [option.envvar] if isinstance(option.envvar, str) else list(option.envvar or ())
-    return next((name for name in names if os.environ.get(name)), "")
 
 
 def _plain(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
@@ -14,6 +15,7 @@ from edge.configuration.file import ConfigError, ConfigFile, Entry, Problem, rea
 from edge.configuration.options import (
     DEFAULT_FILE,
     PREFIX,
+    READS_AS,
     SECRETS,
     SERVICES,
     Schema,
@@ -24,6 +26,7 @@ from edge.configuration.options import (
     variable,
 )
 
+_OF_WINDOWS: Final = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 _META: Final = "tinkedge.config"
 _UNREADABLE: Final = "tinkedge.config.unreadable"
 
@@ -49,18 +52,17 @@ def apply(ctx: click.Context, name: str, given: Path | None, schema: Schema) -> 
         file = read(path, SERVICES)
         command = ctx.command
         own = {key(option): option for option in settable(command) if in_file(name, option)}
-        problems = [*file.problems, *_invalid(name, own, file.entries(name).values(), ctx)]
+        entries = file.entries(READS_AS.get(name, name))
+        problems = [*file.problems, *_invalid(name, own, entries.values(), ctx)]
         # What an agent runs on may have nothing of the other commands: it looks at its own keys only.
-        if name in SERVICES and name != "agent":
+        if name in (*SERVICES, *READS_AS) and name != "agent":
             problems += _unknown(file, set(own), schema)
         if problems:
             raise ConfigError(path, problems)
     except ConfigError as error:
         raise click.UsageError(f"the settings can't be used:\n{error}", ctx) from error
     ctx.default_map = {
-        str(own[entry.key].name): _raw(own[entry.key], entry)
-        for entry in file.entries(name).values()
-        if entry.key in own
+        str(own[entry.key].name): _raw(own[entry.key], entry) for entry in entries.values() if entry.key in own
     }
     ctx.meta[_META] = file
 
@@ -134,10 +136,29 @@ def _invalid(
         if entry.is_list and not is_list(option):
             yield Problem(entry.line, entry.key, f"tinkedge {name} takes one value, not a list")
             continue
+        if problem := next(filter(None, (relative(option, value) for value in entry.values)), ""):
+            yield Problem(entry.line, entry.key, problem)
+            continue
         try:
             option.type_cast_value(ctx, _raw(option, entry))
         except click.UsageError as error:
             yield Problem(entry.line, entry.key, f"{error.message} (tinkedge {name})")
+
+
+def relative(option: click.Option, value: str) -> str:
+    """Return what is wrong with a value that is a relative path, or has one in it; empty if nothing is.
+
+    A service is started in another directory than the user who writes its settings, under systemd in `/`.
+    """
+    path: str = getattr(option.type, "path_of", lambda _text: "")(value)
+    if not path or path.startswith(("/", "~")):
+        return ""
+    if _OF_WINDOWS.match(path):
+        return f"{path!r} is a path of Windows; here, paths begin with '/'"
+    return (
+        f"{path!r} is a relative path, and depends on the directory in which tinkedge is started: "
+        f"write all of it, such as {Path(os.path.abspath(path))}"  # noqa: PTH100 - symbolic links stay as written
+    )
 
 
 def _raw(option: click.Option, entry: Entry) -> Any:

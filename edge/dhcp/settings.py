@@ -34,7 +34,10 @@ class DhcpSettings:
     def __post_init__(self) -> None:
         for field, value in (("server_ip", self.server_ip), ("tftp_ip", self.tftp_ip)):
             if not options.is_host(value):
-                raise SettingsError(f"DHCP: {field} is {value!r}; it must be the IPv4 address of a host")
+                raise SettingsError(
+                    f"DHCP: {field} is {value!r}, and machines reach no host there: give --interface the one that "
+                    "faces machines, or leave DHCP out with --disable dhcp"
+                )
         url = urlsplit(self.http_base_url)
         if url.scheme not in ("http", "https") or not url.hostname or self.http_base_url.endswith("/"):
             raise SettingsError(

@@ -32,7 +32,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from edge.http.context import local_address, not_allowed, not_found, text
+from edge.http.context import for_people, local_address, not_allowed, text
 from edge.http.transport.connections import BoundedServer, Limits, Runner, has_ended
 from edge.journey.events import JourneyEvent, Notice
 from edge.journey.metrics import journey_metrics
@@ -153,7 +153,7 @@ class AdminApp:
         if handler is None:
             handler = self._guarded.get(path) or self._of_machine(path)
             if handler is None:
-                return not_found()
+                return for_people(request, "Nothing is at this path.", "The page is at /, and the metrics at /metrics.")
             if not known:
                 return self._unknown(request, shown)
         methods = ("GET",) if handler == self.events else ("GET", "HEAD")

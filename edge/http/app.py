@@ -33,7 +33,7 @@ from edge.http.boot.media import BootMedia
 from edge.http.boot.osie import OsieDownloads
 from edge.http.boot.scripts import BootScripts
 from edge.http.boot.signs import Signs
-from edge.http.context import Context, local_address, not_allowed, not_found, text
+from edge.http.context import Context, for_people, local_address, not_allowed, not_found, text
 from edge.http.depot import Depot
 from edge.http.files.body import BodySender
 from edge.http.metadata import FastPath, MetadataCache, MetadataService, MetadataSettings, not_to_keep
@@ -58,6 +58,11 @@ MAX_SAID_OF_ONE = 256
 
 Handler = Callable[[web.Request, Route, Caller], Awaitable[web.StreamResponse]]
 
+_HERE = "This port of tinkedge is for machines that boot."
+_THE_PAGE = (
+    "The page for people is on another port, 7081 by default, of this host: "
+    "'tinkedge page' on the host prints a link that lets a browser in."
+)
 _METHODS = {Place.PHONE_HOME: ("POST",), Place.IMDS_TOKEN: ("PUT",)}
 _METADATA = frozenset({Place.EC2, Place.IMDS_TOKEN, Place.LEGACY, Place.NOCLOUD, Place.PHONE_HOME})
 """Where the path may say who asks."""
@@ -194,8 +199,10 @@ class MachineApp:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Any request."""
         found = route(request.rel_url.raw_path)
-        if found is None:
+        if found is None and is_link_local(local_address(request)):
             return not_found()
+        if found is None:
+            return for_people(request, _HERE, _THE_PAGE)
         of_metadata = found.place in _METADATA
         if not of_metadata and is_link_local(local_address(request)):
             return text("here is metadata alone (--link-metadata)", status=404)

@@ -98,6 +98,19 @@ def not_found() -> web.Response:
     return text("not found", status=404)
 
 
+def for_people(request: web.Request, here: str, instead: str) -> web.Response:
+    """Answer a request for a path that nothing is at: people read where the page is, programs read `not found`.
+
+    A browser is recognised by its Accept header, another client (curl) by the path `/`. `here` and `instead` are
+    sentences, without HTML.
+    """
+    if "text/html" in request.headers.get("Accept", ""):
+        html = f"<!doctype html><title>tinkedge</title><p>{here}<p>{instead}\n"
+        headers = {"Content-Security-Policy": "default-src 'none'", "X-Content-Type-Options": "nosniff"}
+        return web.Response(text=html, status=404, content_type="text/html", headers=headers)
+    return text(f"not found: {here} {instead}", status=404) if request.rel_url.raw_path == "/" else not_found()
+
+
 def not_allowed(methods: Sequence[str]) -> web.Response:
     """For a path that another method is for."""
     response = text(f"the method must be {' or '.join(methods)}", status=405)

@@ -3,6 +3,6 @@
 from edge.syslog.files import LogFiles
 from edge.syslog.metrics import syslog_metrics
 from edge.syslog.receiver import MachineLogs
-from edge.syslog.server import SyslogServer, SyslogServerError
+from edge.syslog.server import SYSLOG_PORT, SyslogServer, SyslogServerError
 
-__all__ = ["LogFiles", "MachineLogs", "SyslogServer", "SyslogServerError", "syslog_metrics"]
+__all__ = ["SYSLOG_PORT", "LogFiles", "MachineLogs", "SyslogServer", "SyslogServerError", "syslog_metrics"]

@@ -208,7 +208,10 @@ class ApiServer:
     def _why_not(self, error: OSError, hosts: str) -> str:
         where = f"{hosts}:{self._port}"
         if error.errno == errno.EADDRINUSE:
-            return f"cannot listen on {where}: the port is taken; stop what listens there or choose another port"
+            return (
+                f"cannot listen on {where}: another program has the port ('ss -ltnp sport = :{self._port}' names it): "
+                "stop it, or choose another port with --api-port"
+            )
         return f"cannot listen on {where}: {error.strerror or error}"
 
     async def alive(self) -> None:

@@ -27,7 +27,7 @@ from tink.kube.identity import cluster_ids
 from tink.kube.library import library
 from tink.kube.resources import ResourceType
 from tink.metrics import Histograms
-from tink.net.outbound import through_proxies
+from tink.net.outbound import no_answer, through_proxies
 
 MERGE_PATCH = "application/merge-patch+json"
 """RFC 7386: null removes a field, a list is replaced whole."""
@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 _NO_KUBECONFIG = (OSError, ValueError, TypeError, LookupError, AttributeError, yaml.YAMLError)
 """What the library raises of a file that is none."""
+_NOT_ONE = "not a kubeconfig (YAML or JSON with clusters, users and contexts)"
+_GET_ONE = "name one that kubectl works with"
 _RECHECK_SECONDS = 1.0
 """For which a kubeconfig is taken to be as it was."""
 _CALL_TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=10)
@@ -122,6 +124,24 @@ def api_error(status: int, body: Any, retry_after: float | None = None) -> ApiEr
     return kind(status, reason, message, retry_after)
 
 
+def _one_line(error: Exception) -> str:
+    """Return the message of an error without line breaks, which YAML's errors have: a log writes them as escapes."""
+    if isinstance(error, UnicodeError):
+        return "it is no text in UTF-8"
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    if mark is not None and problem:
+        return f"line {mark.line + 1}: {problem}"
+    return " ".join(str(error).split())
+
+
+def _kubeconfig(path: Path) -> dict[str, Any]:
+    """Return the content of a kubeconfig. Raises KubeConfigError, OSError or yaml.YAMLError."""
+    found = yaml.load(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - safe
+    if not isinstance(found, dict):
+        raise KubeConfigError(f"kubeconfig {path}: {_NOT_ONE}; {_GET_ONE}")
+    return found
+
+
 async def _configuration(kubeconfig: Path | None, context: str | None) -> Any:
     """What the library makes of it. Raises KubeConfigError."""
     kubernetes = library()
@@ -131,19 +151,19 @@ async def _configuration(kubeconfig: Path | None, context: str | None) -> Any:
             kubernetes.config.load_incluster_config(client_configuration=configuration)
             return configuration
         if not kubeconfig.is_file():  # noqa: ASYNC240 - at start, and when it has changed
-            raise KubeConfigError(f"kubeconfig {kubeconfig}: no such file")
-        # persist_config writes refreshed tokens back to the file, as kubectl does; ours is only read.
-        await kubernetes.config.load_kube_config(
-            config_file=str(kubeconfig), context=context, client_configuration=configuration, persist_config=False
+            what = "is a directory" if kubeconfig.is_dir() else "no such file"  # noqa: ASYNC240 - as above
+            raise KubeConfigError(f"kubeconfig {kubeconfig}: {what}; {_GET_ONE}")
+        await kubernetes.kubeconfig_loader(str(kubeconfig), _kubeconfig(kubeconfig), context).load_and_set(
+            configuration
         )
     except kubernetes.config.ConfigException as error:
         where = f"kubeconfig {kubeconfig}" if kubeconfig is not None else "service account of this pod"
-        raise KubeConfigError(f"{where}: {error}") from error
-    except (OSError, yaml.YAMLError) as error:
-        raise KubeConfigError(f"kubeconfig {kubeconfig}: {error}") from error
+        remedy = "; outside of a cluster, give --kubeconfig FILE" if kubeconfig is None else f"; {_GET_ONE}"
+        raise KubeConfigError(f"{where}: {_one_line(error).rstrip('.')}{remedy}") from error
+    except OSError as error:
+        raise KubeConfigError(f"kubeconfig {kubeconfig}: can't be read: {error.strerror or error}") from error
     except _NO_KUBECONFIG as error:
-        what = "not a kubeconfig (YAML or JSON with clusters, users and contexts)"
-        raise KubeConfigError(f"kubeconfig {kubeconfig}: {what}: {error}") from error
+        raise KubeConfigError(f"kubeconfig {kubeconfig}: {_NOT_ONE}: {_one_line(error)}; {_GET_ONE}") from error
     return configuration
 
 
@@ -457,7 +477,7 @@ class KubeClient:
                 yield response
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             away = isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, _TURNED_AWAY)
-            message = f"{method} {self.url}{path}: {error or type(error).__name__}"
+            message = f"{method} {self.url}{path}: {no_answer(error)}"
             raise UnreachableError(message, turned_away=away) from error
         except (AssertionError, RuntimeError) as error:
             # How aiohttp answers when its session is closed under a request that it was about to repeat.

@@ -26,7 +26,19 @@ class Library:
     api_client: type[Any]
     configuration: type[Any]
     config: Any
-    """The module: load_kube_config, load_incluster_config, ConfigException."""
+    """The module: load_incluster_config, ConfigException, kube_config."""
+
+    def kubeconfig_loader(self, path: str, content: dict[str, Any], context: str | None) -> Any:
+        """Return the loader of one kubeconfig, whose `load_and_set` fills a configuration.
+
+        load_kube_config() takes a list of paths with colons in between, as KUBECONFIG has them, so it does not find a
+        file with a colon in its name. Like that function with persist_config=False, this one never writes the file.
+        """
+        parts = self.config.kube_config
+        # Files that the kubeconfig names are relative to its own directory: the node has its path for that.
+        return parts.KubeConfigLoader(
+            config_dict=parts.ConfigNode("kubeconfig", content, path), config_base_path=None, active_context=context
+        )
 
 
 @cache

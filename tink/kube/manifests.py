@@ -73,7 +73,8 @@ def read(file: Path) -> tuple[list[Raw], list[ManifestError]]:
 
 
 def _named(file: Path, error: Exception) -> ManifestError:
-    found = ManifestError(f"{file}: {getattr(error, 'strerror', None) or error}")
+    what = "it is no text in UTF-8" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", None)
+    found = ManifestError(f"{file}: {what or error}")
     found.__cause__ = error
     return found
 

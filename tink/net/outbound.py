@@ -35,6 +35,7 @@ from aiohttp.streams import EMPTY_PAYLOAD
 from multidict import CIMultiDict
 from yarl import URL
 
+from tink.net.host_port import join_host_port
 from tink.net.proxies import Proxies, ProxyError
 from tink.net.special_addresses import LOOPBACK, UNSPECIFIED, Address, carried, parsed, special
 from tink.net.urls import as_written, without_login
@@ -292,3 +293,16 @@ def refusal(error: BaseException) -> RefusedAddressError | None:
         if isinstance(each, RefusedAddressError):
             return each
     return None
+
+
+def no_answer(error: Exception) -> str:
+    """Return why a request got no answer, in one phrase: for aiohttp's errors, without the words of its connector."""
+    if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError):
+        where, reason = join_host_port(error.host or "?", error.port or 0), error.os_error
+        if isinstance(reason, ConnectionRefusedError):
+            return f"{where} refuses the connection: nothing listens there"
+        # asyncio's text for several addresses, and for one, has the address in it again; errno alone has not.
+        number = reason.errno or 0  # negative: getaddrinfo's
+        why = os.strerror(number) if number > 0 else reason.strerror or reason
+        return f"can't connect to {where}: {why}"
+    return str(error) or type(error).__name__

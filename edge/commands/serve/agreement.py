@@ -8,12 +8,16 @@ host is `surroundings`'. A finding names the options, so that whoever shows it c
 from __future__ import annotations
 
 import ipaddress
+import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from edge.composition.settings import Service
+from tink.net.urls import shown
 from tink.server import AgentAuth
 from tink.webhooks import SERVICE_PORT, WebhookSettings
 
@@ -24,6 +28,7 @@ Place = Callable[[str], str]
 """Where the value of an option is from, by its key: `FILE:LINE`, `env TINKEDGE_...`, `flag` or `default`."""
 
 _EVERYWHERE: Final = ("0.0.0.0", "::")  # noqa: S104 - compared, not listened on
+_HOST_AND_PORT: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 _LOOPBACK: Final = "127.0.0.1"
 
 
@@ -53,6 +58,7 @@ def disagreements(services: Services, options: Options) -> Iterator[Finding]:
     yield from _scope(options)
     yield from _peers(options)
     yield from _words(options)
+    yield from _data_dir(services, options)
 
 
 # --- other edges ------------------------------------------------------------------------------------------------------
@@ -118,18 +124,21 @@ def _interfaces(options: Options) -> Iterator[Finding]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Listener:
+class Listener:
+    """A TCP port that a service listens on; `key` is the option that says which."""
+
     key: str
     port: int
     at: frozenset[str]
     """Addresses; of an interface whose address is not known yet, its name."""
 
-    def meets(self, other: _Listener) -> bool:
+    def meets(self, other: Listener) -> bool:
+        """Return whether the two can't listen at the same time."""
         everywhere = any(address in _EVERYWHERE for address in self.at | other.at)
         return self.port == other.port and (everywhere or bool(self.at & other.at))
 
 
-def _listeners(services: Services, options: Options) -> Iterator[_Listener]:
+def listeners(services: Services, options: Options) -> Iterator[Listener]:
     """Who listens on TCP, in the order of the way of a boot."""
     given = options.get("interface") or (("the default route's", ""),)
     machines = frozenset(ip or options.get("public_ip") or (_LOOPBACK if name == "lo" else name) for name, ip in given)
@@ -141,24 +150,24 @@ def _listeners(services: Services, options: Options) -> Iterator[_Listener]:
     )
     for service, name, addresses in listening:
         if service in services and (port := options.get(f"{name}_port")):
-            yield _Listener(f"{name}-port", port, addresses)
+            yield Listener(f"{name}-port", port, addresses)
     if Service.HTTP in services:
         for port in options.get("legacy_ports") or ():
-            yield _Listener("legacy-ports", port, machines)
+            yield Listener("legacy-ports", port, machines)
     # The embedded API reviews writes without a webhook.
     if Service.CONVERSION in services or services & {Service.WEBHOOKS, Service.APISERVER} == {Service.WEBHOOKS}:
         reached = bool(options.get("webhook_url") or options.get("webhook_service"))
         port = options.get("webhook_port") or (SERVICE_PORT if reached else 0)
         if port:
-            yield _Listener("webhook-port", port, frozenset({"0.0.0.0" if reached else _LOOPBACK}))  # noqa: S104
+            yield Listener("webhook-port", port, frozenset({"0.0.0.0" if reached else _LOOPBACK}))  # noqa: S104
     for name in ("health_address", "metrics_address"):
         if (address := options.get(name)) and address[1]:
-            yield _Listener(name.replace("_", "-"), address[1], frozenset({address[0]}))
+            yield Listener(name.replace("_", "-"), address[1], frozenset({address[0]}))
 
 
 def _ports(services: Services, options: Options) -> Iterator[Finding]:
-    seen: list[_Listener] = []
-    for each in _listeners(services, options):
+    seen: list[Listener] = []
+    for each in listeners(services, options):
         for other in seen:
             probes = {each.key, other.key} == {"health-address", "metrics-address"} and each.at == other.at
             if each.meets(other) and not probes:  # these two are served by one listener then
@@ -295,3 +304,20 @@ def _words(options: Options) -> Iterator[Finding]:
         if "://" in value or "/" in value:
             host = urlsplit(value if "://" in value else f"//{value}").netloc
             yield Finding((key,), f"{value!r} must be HOST or HOST:PORT, not a URL", f"write {host or 'HOST:PORT'}")
+        elif value and not _HOST_AND_PORT.fullmatch(value):
+            yield Finding((key,), f"{value!r} is no HOST or HOST:PORT", "write it like tinkedge.example.org:42113")
+    collector = options.get("otlp_endpoint") or ""
+    if collector and (urlsplit(collector).scheme not in ("http", "https") or not urlsplit(collector).hostname):
+        yield Finding(("otlp-endpoint",), f"{shown(collector)!r} is no URL of a collector", "write http://HOST:4318")
+
+
+def _data_dir(services: Services, options: Options) -> Iterator[Finding]:
+    directory: Path | None = options.get("data_dir")
+    if directory is not None and ":" in str(directory) and Service.APISERVER in services:
+        kubeconfig = directory / "kubeconfig"
+        yield Finding(
+            ("data-dir",),
+            f"KUBECONFIG={kubeconfig} does not work, because ':' divides paths there",
+            f"use 'kubectl --kubeconfig {shlex.quote(str(kubeconfig))}', or a directory without ':'",
+            is_error=False,
+        )

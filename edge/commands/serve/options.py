@@ -34,6 +34,7 @@ _AWAITED = FilePath(readable=False)
 """A file that the start does not insist on (`surroundings`)."""
 _DIRECTORY = FilePath(exists=True, file_okay=False)
 _PORT = click.IntRange(1, 65535)
+_SECONDS = click.FloatRange(min=0, min_open=True)
 
 _DATA_DIR = click.option(
     "--data-dir",
@@ -115,7 +116,10 @@ _AGENTS = (
     ),
 )
 _LEASE_NAMESPACE = click.option(
-    "--lease-namespace", default="", help="Where Leases are. Default: this pod's namespace, or default."
+    "--lease-namespace",
+    type=types.namespace,
+    default="",
+    help="Where Leases are. Default: this pod's namespace, or default.",
 )
 _WEBHOOK_ADDRESS = (
     click.option("--webhook-url", default="", help="https://HOST:PORT where a cluster's API reaches the webhooks."),
@@ -388,11 +392,21 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
         ),
     ),
     Service.CONTROLLER: (
-        click.option("--scheduled-timeout", default=300.0, help="Seconds a Workflow may be Scheduled."),
-        click.option("--cancelling-timeout", default=300.0, help="Seconds a Workflow may be Cancelling."),
-        click.option("--action-timeout", default=0.0, help="Seconds an action may take that gives no timeout; 0: any."),
+        click.option("--scheduled-timeout", type=_SECONDS, default=300.0, help="Seconds a Workflow may be Scheduled."),
         click.option(
-            "--reference-timeout", default=60.0, help="Seconds a Workflow waits for its Hardware and Template."
+            "--cancelling-timeout", type=_SECONDS, default=300.0, help="Seconds a Workflow may be Cancelling."
+        ),
+        click.option(
+            "--action-timeout",
+            type=click.FloatRange(min=0),
+            default=0.0,
+            help="Seconds an action may take that gives no timeout; 0: any.",
+        ),
+        click.option(
+            "--reference-timeout",
+            type=click.FloatRange(min=0),
+            default=60.0,
+            help="Seconds a Workflow waits for its Hardware and Template.",
         ),
         click.option(
             "--hardware-gone-timeout",

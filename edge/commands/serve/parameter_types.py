@@ -171,6 +171,14 @@ def namespaces(text: str) -> tuple[str, ...]:
     return names
 
 
+@parsed("name")
+def namespace(text: str) -> str:
+    """Return the name of one namespace, or an empty text. Raises ValueError."""
+    if text and not re.fullmatch(_LABEL, text):
+        raise ValueError(f"{text!r} is no name of a namespace: lower case letters, digits and '-'")
+    return text
+
+
 @parsed("selector")
 def label_selector(text: str) -> str:
     """Which objects, by their labels, as kubectl's option -l takes it: `site=berlin`, `site in (berlin,ulm),!spare`."""
@@ -189,6 +197,14 @@ def ports(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(map(int, _parts(text))))
 
 
+def _no_network(text: str, error: ValueError) -> str:
+    try:
+        near = ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return f"{text!r} is no network such as 10.1.0.0/16: {error}"
+    return f"{text!r} is no network such as {near}: write that, or the address alone"
+
+
 @parsed("cidr,...")
 def networks(text: str) -> Networks:
     """Networks and single addresses, IPv4 or IPv6, with commas in between: `10.1.0.0/16,192.0.2.7`."""
@@ -197,5 +213,5 @@ def networks(text: str) -> Networks:
         try:
             found.append(ipaddress.ip_network(part))
         except ValueError as error:
-            raise ValueError(f"{part!r} is no network such as 10.1.0.0/16: {error}") from error
+            raise ValueError(_no_network(part, error)) from error
     return tuple(found)

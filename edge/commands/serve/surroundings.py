@@ -11,12 +11,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from edge.commands.serve.agreement import Finding, Options, Services
 from edge.composition.settings import EDGE, Service
+from ipxe.binaries import BinariesError, BootBinaries
 from tink.files import data_directory
+from tink.files.key_file import KeyFile, KeyFileError
 from tink.server import AgentAuth, TlsError, endings, what_ends
 
 
@@ -38,6 +41,8 @@ def obstacles(services: Services, options: Options, host: Host | None = None) ->
     host = host or Host()
     yield from _interfaces(options, host)
     yield from _files(services, options)
+    yield from _keys(options)
+    yield from _boot_programs(services, options)
     yield from _certificates(services, options, host)
     yield from _data_dir(services, options, host)
 
@@ -59,8 +64,9 @@ def _confined() -> bool:
     return "NOTIFY_SOCKET" in os.environ
 
 
-_READ: Final = ("grpc_tls_ca", "grpc_tls_cert", "grpc_tls_key", "grpc_client_ca", "kubeconfig", "admin_token_file")
-"""Files that are there before the start; those with keys of our own may be made by it, or by another edge."""
+_READ: Final = ("grpc_tls_ca", "grpc_tls_cert", "grpc_tls_key", "grpc_client_ca", "kubeconfig")
+_KEYS: Final = ("admin_token_file", "agent_token_key", "checkpoint_key", "metadata_token_key", "reports_key")
+"""Files that are there before the start. Files with keys are made only in DATA_DIR, if the option is not given."""
 
 
 _WAITED_FOR: Final = frozenset({"grpc-tls-ca", "grpc-tls-cert", "grpc-tls-key", "grpc-client-ca", "registry-ca"})
@@ -72,8 +78,7 @@ def _is_error(services: Services, key: str) -> bool:
 
 
 def _files(services: Services, options: Options) -> Iterator[Finding]:
-    names = [*_READ, *(["agent_token_key"] if options.get("agent_auth") == AgentAuth.TOKEN else [])]
-    given = [(name.replace("_", "-"), options.get(name)) for name in names]
+    given = [(name.replace("_", "-"), options.get(name)) for name in _READ]
     given += [("registry-ca", file) for _, file in options.get("registry_ca") or ()]
     for key, file in given:
         if file is None:
@@ -84,6 +89,8 @@ def _files(services: Services, options: Options) -> Iterator[Finding]:
                 pass
         except FileNotFoundError:
             yield wrong(f"there is no file {file}", "put it there, or name another")
+        except IsADirectoryError:
+            yield wrong(f"{file} is a directory", "name the file in it")
         except OSError as error:
             user = data_directory.user_name(os.geteuid())
             yield wrong(f"{file} can't be read: {error.strerror}", f"let {user} read it, or name another")
@@ -91,6 +98,33 @@ def _files(services: Services, options: Options) -> Iterator[Finding]:
         seen = f"{manifests} can't be read" if os.path.lexists(manifests) else f"there is no directory {manifests}"
         remedy = "make or mount it, or name another: what it has is applied as soon as it can be read"
         yield Finding(("manifests",), seen, remedy, is_error=False)
+
+
+def _keys(options: Options) -> Iterator[Finding]:
+    """Yield what is wrong with the files of keys and tokens, which the services read at the start."""
+    unused = {"agent_token_key": options.get("agent_auth") != AgentAuth.TOKEN}
+    unused["checkpoint_key"] = not options.get("checkpoint_secrets")
+    for name in _KEYS:
+        file = options.get(name)
+        if file is None or unused.get(name):
+            continue
+        try:
+            KeyFile(file, "the file")
+        except KeyFileError as error:
+            yield Finding((name.replace("_", "-"),), str(error), "put a good one there, or name another file")
+
+
+def _boot_programs(services: Services, options: Options) -> Iterator[Finding]:
+    """Yield what is wrong with the boot programs that options name."""
+    files, shims = dict(options.get("boot_file") or ()), options.get("shim_dir")
+    if Service.HTTP in services and (files or shims is not None):
+        try:
+            BootBinaries(options["ipxe_dir"], shims, named=files)
+        except BinariesError as error:
+            keys = ("boot-file",) if files else ("shim-dir",)
+            yield Finding((*keys, "ipxe-dir"), str(error), "name files and a directory that are there")
+    if options.get("otlp_endpoint") and find_spec("opentelemetry") is None:
+        yield Finding(("otlp-endpoint",), "OpenTelemetry is not installed", "pip install 'tinkedge[otlp]'")
 
 
 _CERTIFICATES: Final = ("grpc-tls-cert", "grpc-tls-ca", "grpc-client-ca")
@@ -106,7 +140,8 @@ def _certificates(services: Services, options: Options, host: Host) -> Iterator[
         try:
             ((_, end),) = endings({f"--{key}": file})
         except TlsError as error:
-            yield Finding((key,), str(error), "put one there that can be used", is_error=_is_error(services, key))
+            seen = str(error).removeprefix(f"--{key} ")
+            yield Finding((key,), seen, "put one there that can be used", is_error=_is_error(services, key))
             continue
         if said := what_ends(end, host.now()):
             remedy = "put a renewed one there: agents can't connect from then on. It is read again while tinkedge runs"

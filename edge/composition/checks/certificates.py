@@ -10,7 +10,8 @@ from edge.composition.checks.findings import Finding, warning
 
 
 def agents_certificates(files: Mapping[str, Path | None], *, now: Callable[[], float] = time.time) -> Iterator[Finding]:
-    """Of the files by the options that name them (`--grpc-tls-cert` and its like); None: the option was not given."""
+    """Yield until when each file's certificates are good. `files` are by the options that name them (`--grpc-tls-cert`,
+    `--registry-ca REGISTRY`); None: the option was not given."""
     named = {option: path for option, path in files.items() if path is not None}
     if not named:
         return
@@ -24,7 +25,8 @@ def agents_certificates(files: Mapping[str, Path | None], *, now: Callable[[], f
         except TlsError as error:
             yield Finding(name, ok=False, seen=str(error).removeprefix(f"{name}: "), remedy="see that it can be used")
             continue
-        said, remedy = what_ends(end, now()), "renew it: agents can't connect from then on"
+        lost = "pull images" if option.startswith("--registry-ca") else "connect"
+        said, remedy = what_ends(end, now()), f"renew it: agents can't {lost} from then on"
         if not said:
             yield Finding(name, ok=True, seen=f"good until {end:%Y-%m-%d}")
         elif end.timestamp() > now():

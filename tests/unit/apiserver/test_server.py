@@ -130,7 +130,7 @@ async def test_taken_port_is_named_with_what_to_do(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(ApiServerError, match=f"127.0.0.1:{port}: the port is taken; stop what listens there"):
+        with pytest.raises(ApiServerError, match=f"127.0.0.1:{port}: another program has the port .*--api-port"):
             await ApiServer(tmp_path / "state", port=port).start()
     server = ApiServer(tmp_path / "state", port=port)
     await server.start()

@@ -106,14 +106,17 @@ def test_variables_that_no_command_reads_are_named_with_their_place(
 ) -> None:
     defaults = tmp_path / "default"
     defaults.write_text("# TINKEDGE_OLD=1\nTINKEDGE_DATA_DIR=/d\n export TINKEDGE_INTERFAZE=eth1\n")
-    monkeypatch.setattr(command, "_DEFAULTS", defaults)
+    monkeypatch.setattr(command, "VARIABLES_FILE", defaults)
     monkeypatch.setenv("TINKEDGE_HTTPPORT", "80")
     options = ["--interface", "lo", "--data-dir", str(tmp_path / "data"), "--config", "/dev/null", "--json"]
     found = json.loads(CliRunner().invoke(main, ["doctor", "--no-lab", *options]).output)["findings"]
-    unknown = {finding["name"]: finding["seen"] for finding in found if finding["name"].startswith("variable ")}
+    seen = [(each["name"], each["seen"]) for each in found if each["name"].startswith("variable ")]
+    export = [sentence for _, sentence in seen if sentence.startswith("systemd")]
+    unknown = {name: sentence for name, sentence in seen if sentence not in export}
     assert [*unknown] == ["variable TINKEDGE_HTTPPORT", "variable TINKEDGE_INTERFAZE"]
+    assert export == [f"systemd ignores the line of TINKEDGE_INTERFAZE, because it begins with 'export' ({defaults}:3)"]
     assert "do you mean TINKEDGE_HTTP_PORT? (the environment)" in unknown["variable TINKEDGE_HTTPPORT"]
-    assert f"do you mean TINKEDGE_INTERFACE? ({defaults})" in unknown["variable TINKEDGE_INTERFAZE"]
+    assert f"do you mean TINKEDGE_INTERFACE? ({defaults}:3)" in unknown["variable TINKEDGE_INTERFAZE"]
 
 
 @contextmanager
@@ -518,3 +521,74 @@ def test_host_that_minds_where_it_is_asked_is_well(tmp_path: Path, where: str) -
     (tmp_path / where).mkdir()
     (tmp_path / where / "arp_ignore").write_text("1\n")
     assert said(tmp_path, ONE, OTHER, seen={2: {HOST}, 3: {HOST}}) == []
+
+
+# --- what doctor makes of the options of up ---------------------------------------------------------------------------
+
+
+def asked(tmp_path: Path, *options: str) -> dict[str, dict[str, str]]:
+    """The findings of doctor with these options, by their names."""
+    words = ["doctor", "--no-lab", "--json", "--config", "/dev/null", "--interface", "lo", *options]
+    if "--data-dir" not in options:
+        words += ["--data-dir", str(tmp_path / "data")]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code in (0, 1, 3), result.output
+    return {finding["name"]: finding for finding in json.loads(result.stdout)["findings"]}
+
+
+def test_options_that_fit_together_are_one_good_finding(tmp_path: Path) -> None:
+    assert asked(tmp_path)["options"]["severity"] == "ok"
+    assert asked(tmp_path, "--log-level", "debug", "--insecure-registry", "r:5000")["options"]["severity"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "seen"),
+    [
+        (["--insecure-registry", "http://r/x"], "--insecure-registry (flag)", "must be HOST or HOST:PORT, not a URL"),
+        (["--grpc-authority", "a b"], "--grpc-authority (flag)", "is no HOST or HOST:PORT"),
+        (["--otlp-endpoint", "collector"], "--otlp-endpoint (flag)", "is no URL of a collector"),
+        (["--metadata-token-key", "/nonexistent/key"], "--metadata-token-key (flag)", "No such file or directory"),
+        (["--boot-file", "x86_64=none.efi"], "--boot-file (flag), --ipxe-dir (flag)", "no boot file none.efi"),
+        (["--api-port", "7081"], "--admin-port (default), --api-port (flag)", "both would listen on port 7081"),
+        (["--api-address", "0.0.0.0"], "options", "needs --api-name"),
+    ],
+)
+def test_what_does_not_fit_or_is_not_there_is_a_problem_of_its_option(
+    tmp_path: Path, options: list[str], name: str, seen: str
+) -> None:
+    (tmp_path / "snponly.efi").write_bytes(b"program")
+    found = asked(tmp_path, "--ipxe-dir", str(tmp_path), *options)
+    assert (found[name]["severity"], seen in found[name]["seen"]) == ("error", True), found[name]
+    assert found[name]["remedy"]
+
+
+def test_manifests_that_are_not_there_are_waited_for_with_a_warning(tmp_path: Path) -> None:
+    found = asked(tmp_path, "--manifests", "/nonexistent")["--manifests (flag)"]
+    assert (found["severity"], found["seen"]) == ("warning", "there is no directory /nonexistent")
+
+
+def test_authority_of_a_registry_is_read(tmp_path: Path) -> None:
+    found = asked(tmp_path, "--registry-ca", f"r.example.org={tmp_path}/none.pem")
+    assert found[f"--registry-ca r.example.org {tmp_path}/none.pem"]["severity"] == "error"
+
+
+def test_ports_of_further_options_are_tried(tmp_path: Path) -> None:
+    with taken("127.0.0.1") as number:
+        given = ["--legacy-ports", str(number), "--health-address", f"127.0.0.1:{number}"]
+        (legacy, health) = (each for name, each in asked(tmp_path, *given).items() if f"port {number}/" in name)
+    assert (legacy["severity"], health["severity"]) == ("error", "error")
+    assert "leave --legacy-ports out, or give another" in legacy["remedy"]
+    assert "port 514/udp (syslog) on lo" in asked(tmp_path, "--syslog", "on")
+    assert "port 514/udp (syslog) on lo" not in asked(tmp_path, "--syslog", "on", "--disable", "http")
+
+
+def test_data_directory_with_a_colon_is_a_warning_that_names_kubectls_option(tmp_path: Path) -> None:
+    found = asked(tmp_path, "--data-dir", f"{tmp_path}/a:b")["--data-dir (flag)"]
+    assert found["severity"] == "warning"
+    assert f"kubectl --kubeconfig {tmp_path}/a:b/kubeconfig" in found["remedy"]
+
+
+def test_dhcp_on_the_loopback_interface_is_a_warning(tmp_path: Path) -> None:
+    assert asked(tmp_path)["DHCP on lo"]["severity"] == "warning"
+    assert "DHCP on lo" not in asked(tmp_path, "--disable", "dhcp")
+    assert "DHCP on lo" not in asked(tmp_path, "--dhcp-mode", "off")

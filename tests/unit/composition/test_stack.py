@@ -33,7 +33,7 @@ from tink.api.crds import generate
 from tink.apiserver import ApiServer
 from tink.controller import WorkflowController
 from tink.kube.cache.reflector import Reflector
-from tink.kube.client import KubeClient
+from tink.kube.client import KubeClient, KubeConfigError
 from tink.kube.manifests import apply_object
 from tink.kube.resources import CRD, HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW
 from tink.server import ServerSettings
@@ -164,7 +164,7 @@ async def test_cluster_that_is_not_named_or_has_no_crds_is_said_to_lack_them(
     make: Make, bare: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    with pytest.raises(StackError, match="give --kubeconfig FILE"):
+    with pytest.raises(KubeConfigError, match="give --kubeconfig FILE"):
         await make(Service.CONTROLLER).start()
     monkeypatch.setattr(outage, "SYNC_SECONDS", 0.05)
     with pytest.raises(StackError, match=r"has not listed \w+\.tinkerbell\.org .*tinkedge crds"):
@@ -204,7 +204,7 @@ async def test_part_that_ends_by_itself_ends_the_stack_and_is_named(
 @pytest.mark.parametrize(
     ("service", "port", "said"),
     [
-        (Service.APISERVER, "api_port", "the port is taken"),
+        (Service.APISERVER, "api_port", "choose another port with --api-port"),
         (Service.HTTP, "http_port", "choose another port with --http-port"),
         (Service.ADMIN, "admin_port", "choose another port with --admin-port"),
         (Service.SERVER, "grpc_port", "choose another port with --grpc-port"),

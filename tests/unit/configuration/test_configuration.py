@@ -21,8 +21,19 @@ from edge.cli import COMMANDS, main
 from edge.commands.serve.agreement import Finding, disagreements
 from edge.commands.serve.roles import services_of
 from edge.commands.serve.surroundings import Host, obstacles
-from edge.configuration import GROUPS, REST, SERVICES, group_of, key, place, settable, unknown_variables, variable
-from edge.configuration.options import PREFIX
+from edge.configuration import (
+    GROUPS,
+    REST,
+    SERVICES,
+    group_of,
+    key,
+    place,
+    settable,
+    unknown_variables,
+    variable,
+    variable_problems,
+)
+from edge.configuration.options import PREFIX, in_file
 from tink.kube.certificates import builder, common_name, new_key
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -66,7 +77,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "tinkedge.yaml"
 
 
-def test_every_option_of_every_command_is_the_variable_of_its_name() -> None:
+def test_every_option_of_every_command_is_the_name_its_name() -> None:
     wrong = []
     for name, command in walk():
         for option in settable(command):
@@ -466,7 +477,7 @@ def test_check_warns_of_what_only_some_services_refuse_and_fails_for_these(file:
     result = check(file, text)
     assert result.exit_code == 0, result.output
     assert "warning: --agent-token-key (default), --agent-auth" in result.output
-    assert check(file, text, "--for", "up").output == f"{file}: good, 3 values\n"
+    assert check(file, text, "--for", "up").output == f"{file}: good, 3 values: interface, agent-auth, data-dir\n"
     apart = check(file, text, "--for", "edge", "--for", "server")
     assert (apart.exit_code, apart.output.count("error:")) == (1, 1)
 
@@ -526,3 +537,170 @@ def test_namespaces_are_each_named_once(role: str) -> None:
     assert given(role)["namespaces"] == ()
     with pytest.raises(click.BadParameter, match="is no name of a namespace"):
         given(role, "--namespaces", "Berlin")
+
+
+# --- what a newcomer gets wrong ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("data-dir: state", "'state' is a relative path, and depends on the directory in which tinkedge is started"),
+        ("osie-dir: ./osies", "write all of it, such as {cwd}/osies"),
+        ("kubeconfig: ../kubeconfig", "write all of it, such as {parent}/kubeconfig"),
+        ("registry-ca: [r.example.org=ca.pem]", "'ca.pem' is a relative path"),
+        ("kubeconfig: C:\\kube", "is a path of Windows; here, paths begin with '/'"),
+        ("data-dir: ''", "the path is empty: name one, or leave the option out"),
+    ],
+)
+def test_relative_path_in_the_file_is_refused_by_check_and_by_the_service(
+    file: Path, monkeypatch: pytest.MonkeyPatch, line: str, said: str
+) -> None:
+    monkeypatch.chdir(file.parent)
+    file.write_text(f"http-port: 7080\n{line}\n")
+    said = said.format(cwd=file.parent, parent=file.parent.parent)
+    for result in (run("config", "check", file), run("up", "--config", file)):
+        assert result.exit_code in (1, 2)
+        assert said in result.output
+        assert f"{file}:2: {line.partition(':')[0]}: " in result.output
+
+
+def test_path_of_a_home_directory_is_good_in_the_file_and_a_relative_one_on_the_command_line(file: Path) -> None:
+    file.write_text("manifests: ~/manifests\n")
+    assert params("up", "--config", file)["manifests"] == Path.home() / "manifests"
+    assert params("up", "--config", "/dev/null", "--manifests", "m")["manifests"] == Path("m")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("TINKEDGE_HTTP_PORT", "abc", "'--http-port' (env TINKEDGE_HTTP_PORT): 'abc' is no port from 1 to 65535"),
+        ("TINKEDGE_WORKERS", "0", "'--workers' (env TINKEDGE_WORKERS): '0' is no number from 1 to 64"),
+        ("TINKEDGE_SCHEDULED_TIMEOUT", "nan", "(env TINKEDGE_SCHEDULED_TIMEOUT): 'nan' is no number greater than 0"),
+        ("TINKEDGE_ACTION_TIMEOUT", "-1", "(env TINKEDGE_ACTION_TIMEOUT): '-1' is no number from 0 on"),
+        ("TINKEDGE_DHCP_MODE", "on", "'--dhcp-mode' (env TINKEDGE_DHCP_MODE): 'on' is not one of 'reservation'"),
+    ],
+)
+def test_value_of_a_variable_is_refused_with_its_name_and_what_is_valid(name: str, value: str, said: str) -> None:
+    result = run("up", "--config", "/dev/null", **{name: value})
+    assert (result.exit_code, said in result.output) == (2, True), result.output
+
+
+def test_value_of_a_flag_is_refused_without_a_variable_and_that_of_the_file_with_its_line(file: Path) -> None:
+    assert "'--http-port': 'abc' is no port from 1 to 65535" in run("up", "--http-port", "abc").output
+    file.write_text("\nhttp-port: abc\n")
+    assert f"{file}:2: http-port: 'abc' is no port from 1 to 65535" in run("up", "--config", file).output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("upp", "No such command 'upp'. Did you mean 'up'?"),
+        ("contoller", "Did you mean 'controller' or 'convert'?"),
+        ("config chek", "No such command 'chek'. Did you mean 'check'?"),
+        ("users lst", "Did you mean 'list'?"),
+        ("xyzzy", "No such command 'xyzzy'.\n"),
+        ("start", "Did you mean 'up'?"),
+        ("version", "Did you mean '--version'?"),
+    ],
+)
+def test_unknown_command_is_named_with_the_nearest(words: str, said: str) -> None:
+    result = run(*words.split())
+    assert (result.exit_code, said in result.output) == (2, True), result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("convert hw.yaml", "(hw.yaml): did you mean '-f hw.yaml'?"),
+        ("iso node-1", "did you mean '--hardware node-1'?"),
+        ("iso 52:54:00:00:00:01", "did you mean '--mac 52:54:00:00:00:01'?"),
+        ("crds metal3", "crds takes options alone, which begin with '-'"),
+        ("render", "Missing option '-f' / '--filename'. File or directory with the Hardware"),
+    ],
+)
+def test_word_in_the_place_of_an_option_is_led_to_the_option(words: str, said: str) -> None:
+    result = run(*words.split())
+    assert (result.exit_code, said in result.output) == (2, True), result.output
+
+
+def test_check_counts_the_values_and_names_them(file: Path) -> None:
+    assert check(file, "http-port: 80\n").output == f"{file}: good, 1 value: http-port\n"
+    text = check(file, "http-port: 80\nedge:\n  log-level: debug\n").output
+    assert text == f"{file}: good, 2 values: http-port, log-level (for edge)\n"
+    assert "sets nothing; 'tinkedge config init' prints every key" in check(file, "# http-port: 80\n").output
+
+
+def test_missing_file_of_settings_is_an_error_that_says_how_to_make_one(file: Path) -> None:
+    assert f"there is no such file; 'tinkedge config init {file}' writes one" in run("config", "check", file).output
+    assert "is a directory: name the file in it" in run("config", "check", file.parent).output
+    assert "is there already, and is not overwritten" in run("config", "init", file.parent).output
+    assert f"there is no directory {file}" in run("config", "init", file / "x").output
+
+
+def test_check_warns_of_a_variable_that_no_command_reads(file: Path) -> None:
+    file.write_text("http-port: 80\n")
+    result = run("config", "check", file, TINKEDGE_INTERFACES="eth1")
+    assert result.exit_code == 0
+    assert "warning: the variable TINKEDGE_INTERFACES is no option, and does nothing; do you mean " in result.output
+    assert "TINKEDGE_INTERFACE? (the environment): correct its name, or remove it" in result.output
+
+
+def variables(file: Path, text: str, **environment: str) -> list[str]:
+    file.write_text(text)
+    return [each.text for each in variable_problems(environment, command_named("up"), command_named, file)]
+
+
+def test_file_of_the_units_is_looked_at_as_systemd_reads_it(file: Path) -> None:
+    good = '# TINKEDGE_OLD=1\n\nTINKEDGE_DATA_DIR="/srv/d"\nPATH=x\nTINKEDGE_PEER=10.0.0.1 10.0.0.2\n'
+    assert variables(file, good) == []
+    (unknown,) = variables(file, "\nTINKEDGE_INTERFACES=eth1\n")
+    assert f"do you mean TINKEDGE_INTERFACE? ({file}:2)" in unknown
+    (exported,) = variables(file, "export TINKEDGE_HTTP_PORT=80\n")
+    assert f"systemd ignores the line of TINKEDGE_HTTP_PORT, because it begins with 'export' ({file}:1)" in exported
+    (relative,) = variables(file, "TINKEDGE_DATA_DIR=state\n")
+    assert "TINKEDGE_DATA_DIR: 'state' is a relative path" in relative
+    (port,) = variables(file, "TINKEDGE_HTTP_PORT=abc\n")
+    assert port == f"TINKEDGE_HTTP_PORT: 'abc' is no port from 1 to 65535 ({file}:1): correct its value"
+
+
+def test_file_of_the_units_that_is_not_there_is_no_problem_and_one_that_is_no_file_is(tmp_path: Path) -> None:
+    assert [*variable_problems({}, command_named("up"), command_named, tmp_path / "none")] == []
+    (problem,) = variable_problems({}, command_named("up"), command_named, tmp_path)
+    assert "can't be read: Is a directory" in problem.text
+
+
+# --- doctor takes the options of up -----------------------------------------------------------------------------------
+
+
+def test_doctor_has_every_option_of_up_with_its_variable_and_its_key() -> None:
+    of_up = {key(option): option for option in settable(command_named("up"))}
+    of_doctor = {key(option): option for option in settable(command_named("doctor"))}
+    assert not set(of_up) - set(of_doctor)
+    for name, option in of_up.items():
+        assert of_doctor[name].envvar == option.envvar
+        assert (of_doctor[name].multiple, of_doctor[name].default) == (option.multiple, option.default)
+        assert in_file("doctor", of_doctor[name]) == in_file("up", option)
+
+
+def test_doctor_takes_an_option_as_flag_variable_and_from_the_part_of_up_in_the_file(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text("syslog: 'on'\nup:\n  insecure-registry: [r.example.org]\nedge:\n  log-level: debug\n")
+    monkeypatch.setenv("TINKEDGE_LOG_LEVEL", "warning")
+    found = params("doctor", "--config", file, "--allow-upstream", "10.0.0.0/8")
+    assert (found["syslog"], found["insecure_registry"], found["log_level"]) == ("on", ("r.example.org",), "warning")
+    assert str(found["allow_upstream"][0][0]) == "10.0.0.0/8"
+
+
+@pytest.mark.parametrize("name", ["probe", "json", "lab", "cache-dir"])
+def test_options_of_doctor_alone_are_no_settings(file: Path, name: str) -> None:
+    file.write_text(f"{name}: true\n")
+    assert f"{name}: is not known" in run("doctor", "--config", file).output
+
+
+def test_help_of_doctor_lists_its_own_options_and_leads_to_those_of_up() -> None:
+    text = run("doctor", "--help").output
+    assert text.index("--probe") < text.index("Options of `tinkedge up`:") < text.index("--interface")
+    assert "see `tinkedge up --help`" in text
+    assert "--grpc-connections-per-address" not in text

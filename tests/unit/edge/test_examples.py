@@ -287,7 +287,7 @@ def test_address_without_its_router_is_printed_and_refused_by_the_api_so_far() -
         ("debian --name 10", "'10' is a number or a word of YAML: use another name"),
         ("debian --name null", "'null' is a number or a word of YAML"),
         ("debian --sha256 abc", "'abc' is no SHA-256: 64 hexadecimal digits"),
-        ("debian --partition 0", "0 is not in the range 1<=x<=128"),
+        ("debian --partition 0", "is no number from 1 to 128"),
         ("debian --image ../x", "'../x' is neither the URL of an image nor the name of a file in DATA_DIR/files"),
         ("kickstart --image x.raw", "the example kickstart has no place for --image"),
         ("talos --ssh-key KEY", "the example talos has no place for --ssh-key"),

@@ -244,6 +244,12 @@ async def test_only_what_there_is_and_only_to_be_read(desk):
         assert (await desk.ask(path, "POST", b"x" * 5000))[0] == 405
 
 
+async def test_browser_at_a_path_that_is_not_there_is_led_to_the_page(desk):
+    status, body = await desk.ask("/nothing", Accept="text/html,*/*", Authorization="")
+    assert (status, "The page is at /" in body) == (404, True)
+    assert await desk.ask("/nothing", Authorization="") == (404, "not found\n")
+
+
 async def test_idle_connections_of_a_stranger_keep_no_operator_out():
     """Loopback is one address for all users of the host, so a share for each does not help: the idle ones go."""
     journey = Journey(lambda: 0.0)

@@ -353,9 +353,25 @@ async def test_health_is_of_the_process_and_readiness_of_the_service(rack):
 
 async def test_no_listing_and_nothing_of_the_operators_port_and_a_wrong_method_names_the_right_one(rack):
     rack.register()
-    for path in ("/", "/osie", "/osie/lab/", "/ipxe/binary/", "/api/v1/machines", "/metrics", "/x"):
+    for path in ("/osie", "/osie/lab/", "/ipxe/binary/", "/api/v1/machines", "/metrics", "/x"):
         reply = await rack.ask(path)
         assert (reply.status, reply.text) == (404, "not found\n")
     reply = await rack.ask("/osie/lab/kernel", method="DELETE")
     assert (reply.status, reply.headers["Allow"]) == (405, "GET, HEAD")
     assert (await rack.ask(f"/phone-home/{MAC}")).headers["Allow"] == "POST"
+
+
+BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+
+
+async def test_browser_is_led_from_the_machines_port_to_the_page_and_learns_nothing_else(rack):
+    rack.register()
+    for path in ("/", "/favicon.ico", "/x/y"):
+        reply = await rack.ask(path, Accept=BROWSER)
+        assert (reply.status, reply.headers["Content-Type"]) == (404, "text/html; charset=utf-8")
+        assert "'tinkedge page' on the host prints a link" in reply.text
+        assert reply.headers["Content-Security-Policy"] == "default-src 'none'"
+    plain = await rack.ask("/")
+    assert (plain.status, plain.text[:22]) == (404, "not found: This port o")
+    assert "'tinkedge page'" in plain.text
+    assert (await rack.ask("/x")).text == "not found\n"

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
+import yaml
 from prometheus_client import CollectorRegistry
 
 from tests.interop.authority import Authority
@@ -110,6 +111,44 @@ async def test_missing_or_broken_kubeconfig_is_named(tmp_path: Path, text: str |
     with pytest.raises(KubeConfigError, match="broken: no such file" if text is None else "broken") as refused:
         await KubeClient.connect(path)
     assert "object" not in str(refused.value) or "not a kubeconfig" in str(refused.value), "words of Python alone"
+
+
+async def test_api_that_is_not_there_is_named_without_the_words_of_the_connector(api, kubeconfig: Path) -> None:
+    text = kubeconfig.read_text()
+    for url, said in (
+        ("http://127.0.0.1:1", r"127\.0\.0\.1:1 refuses the connection: nothing listens there$"),
+        ("http://nothing.invalid:1", r"can't connect to nothing\.invalid:1: [^\[\]]+$"),
+    ):
+        kubeconfig.write_text(text.replace(api.url, url))
+        async with await KubeClient.connect(kubeconfig) as client:
+            with pytest.raises(UnreachableError, match=said):
+                await client.list(WORKFLOW)
+
+
+async def test_kubeconfig_in_a_directory_with_a_colon_is_read_with_the_files_beside_it(
+    api, kubeconfig: Path, tmp_path: Path
+) -> None:
+    """KUBECONFIG is a list with colons in between; the path of one file is none."""
+    directory = tmp_path / "a:b"
+    directory.mkdir()
+    token = directory / "token"
+    token.write_text("secret")
+    content = yaml.safe_load(kubeconfig.read_text())
+    content["users"] = [{"name": each["name"], "user": {"tokenFile": "token"}} for each in content["users"]]
+    (directory / "kubeconfig").write_text(yaml.safe_dump(content))
+    async with await KubeClient.connect(directory / "kubeconfig") as client:
+        await client.list(WORKFLOW)
+    assert len(api.asked) == 1
+
+
+@pytest.mark.parametrize("text", ["{", "a: [\nfoo: }{\n", "\t- x", "clusters:\n  - a\n b: c\n"])
+async def test_fault_of_a_kubeconfig_is_one_line_with_the_number_of_the_line_that_is_wrong(
+    tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "broken").write_text(text)
+    with pytest.raises(KubeConfigError, match=r"broken: not a kubeconfig .*: line \d: .*name one that") as refused:
+        await KubeClient.connect(tmp_path / "broken")
+    assert "\n" not in str(refused.value)
 
 
 async def test_outside_a_cluster_there_is_no_service_account(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,7 @@ def test_mac_address_without_quotes_is_one_and_a_list_is_taken_apart(tmp_path: P
     ("text", "said"),
     [
         (b": {", "not YAML"),
-        (b"\xff\xfe\x00", "utf-8"),
+        (b"\xff\xfe\x00", "no text in UTF-8"),
         (b"just text", "document 1 is no Kubernetes object"),
         (b"{apiVersion: v1, kind: K}", "K: metadata.name is missing"),
         (b"{apiVersion: v1, kind: K, metadata: text}", "K: metadata.name is missing"),

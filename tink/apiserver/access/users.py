@@ -146,7 +146,8 @@ class Users(_Kept):
     def _known(self, name: str) -> User:
         user = self.users.get(name)
         if user is None:
-            raise UserError(f"there is no user {name}; there is {', '.join(sorted(self.users)) or 'none'}")
+            there = f"there is {', '.join(sorted(self.users))}" if self.users else "there are no users"
+            raise UserError(f"there is no user {name}; {there} ('tinkedge kubeconfig --user {name}' makes one)")
         return user
 
     def _with(self, name: str, user: User) -> Users:

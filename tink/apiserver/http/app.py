@@ -34,6 +34,7 @@ from tink.apiserver.http.responses import (
     error_response,
     finish_headers,
     for_log,
+    stranger_response,
     warning,
 )
 from tink.apiserver.read import Lists
@@ -130,7 +131,7 @@ class Api:
             return await self._answer(request)
         except StatusError as error:
             self._refused(request, error)
-            return error_response(error)
+            return stranger_response(request, error) if error.code == 401 else error_response(error)
         except web.HTTPRequestEntityTooLarge:
             self._log_refusal(request, f"the body is larger than {MAX_BODY} bytes")
             return error_response(errors.too_large_body(MAX_BODY))

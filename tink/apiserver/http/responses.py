@@ -14,6 +14,13 @@ from tink.printable import printable
 DEPRECATED = web.RequestKey("deprecated", str)
 """The warning of the version that a request uses, when it is deprecated."""
 
+_FOR_BROWSERS = (
+    "<!doctype html><title>tinkedge</title><p>This is a Kubernetes API, for kubectl and other programs with a token."
+    "<p>'kubectl --kubeconfig DATA_DIR/kubeconfig get hardware' asks it on its own host; 'tinkedge kubeconfig' makes "
+    "a kubeconfig for a user. 'tinkedge page' prints a link to the page for people.\n"
+)
+_SANDBOX = {"Content-Security-Policy": "default-src 'none'", "X-Content-Type-Options": "nosniff"}
+
 
 def error_response(error: StatusError) -> web.Response:
     """Give the response to a request that is refused: a Status."""
@@ -22,6 +29,16 @@ def error_response(error: StatusError) -> web.Response:
     for text in limited(error.warnings or ()):
         response.headers.add("Warning", warning(text))
     return response
+
+
+def stranger_response(request: web.Request, error: StatusError) -> web.Response:
+    """Give the response to a caller that is not known: a page for a browser, a Status for all others.
+
+    A browser is recognised by its Accept header; no client of Kubernetes asks for HTML.
+    """
+    if "text/html" not in request.headers.get("Accept", ""):
+        return error_response(error)
+    return web.Response(status=error.code, text=_FOR_BROWSERS, content_type="text/html", headers=_SANDBOX)
 
 
 def rendered(body: bytes, accepted: Accepted) -> bytes:

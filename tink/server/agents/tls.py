@@ -252,7 +252,7 @@ def _certificates(path: Path, flag: str, pem: bytes) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(pem)
     except ValueError as error:
-        raise TlsError(f"{flag} {path}: holds no certificates in PEM ({_first_line(error)})") from error
+        raise TlsError(f"{flag} {path}: holds no certificates in PEM (-----BEGIN CERTIFICATE-----)") from error
 
 
 def _public_key(path: Path, pem: bytes) -> bytes:
@@ -261,7 +261,7 @@ def _public_key(path: Path, pem: bytes) -> bytes:
     except TypeError as error:
         raise TlsError(f"--grpc-tls-key {path}: is encrypted; give one without a password") from error
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise TlsError(f"--grpc-tls-key {path}: holds no private key in PEM ({_first_line(error)})") from error
+        raise TlsError(f"--grpc-tls-key {path}: holds no private key in PEM (-----BEGIN PRIVATE KEY-----)") from error
     return key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
 
@@ -276,8 +276,3 @@ def _hosts(certificate: x509.Certificate) -> frozenset[str]:
         if isinstance(address, ipaddress.IPv4Address | ipaddress.IPv6Address)
     ]
     return frozenset([*map(str, addresses), *names.get_values_for_type(x509.DNSName)])
-
-
-def _first_line(error: Exception) -> str:
-    text = (str(error).splitlines() or ["unreadable"])[0]
-    return text.partition(". See http")[0][:100]  # the rest is a link to the documentation of cryptography

@@ -87,6 +87,16 @@ async def test_whoever_shows_no_token_is_nobody(some: Client, user: User, header
         assert (answer.status, await answer.text()) == (200, "ok")
 
 
+async def test_browser_without_a_token_reads_what_this_is_and_programs_a_status(some: Client) -> None:
+    async with some.session.get("/", headers={"Accept": "text/html,application/xml;q=0.9,*/*;q=0.8"}) as answer:
+        assert (answer.status, answer.content_type) == (401, "text/html")
+        text = await answer.text()
+        assert "This is a Kubernetes API, for kubectl" in text
+        assert "tinkedge page" in text
+    async with some.session.get("/", headers={"Accept": "*/*"}) as answer:
+        assert (answer.status, answer.content_type) == (401, "application/json")
+
+
 async def test_tokens_are_good_after_a_restart_and_refused_with_their_date_when_expired(start, user) -> None:
     server, _ = await start()
     token = user("alice", "view")
