@@ -16,9 +16,11 @@ from uuid import UUID
 
 from edge.composition.networks import Arriving, HostNetworks
 from edge.journey.expectations import NOT_RUN, Expectations, Facts, Finding, Network, Registered, Story
+from edge.journey.history import detail_of, milestone
 from edge.journey.recorder import Journey
 from edge.journey.steps import Milestone, Outcome
 from edge.machines import BootProblemWriter, Inventory, Machine, PendingWorkflows, Problem
+from edge.neighbour.router_advertisement import Solicitations
 from edge.neighbour.way_back import trouble
 from tink.kube.objects import NamespacedName
 from tink.limits.newest import Newest
@@ -33,6 +35,13 @@ TROUBLE_SECONDS: Final = 2.0
 MAX_STRANGERS: Final = 1024
 """Machines that nobody has registered whose problems are shown on Hardware of others."""
 _OFFERED: Final = frozenset({Milestone.OFFERED, Milestone.IPXE_OFFERED, Milestone.OS_OFFERED})
+IPXE_SECONDS: Final = 30.0
+"""So long after iPXE's last DHCP message it is taken to be configuring itself."""
+_LOOKED_AT: Final = 20
+_IPXE: Final = frozenset({Milestone.IPXE_OFFERED, Milestone.IPXE_LEASED})
+_DHCPV4: Final = frozenset({"offer", "ack"})
+_TOLD_LATE: Final = frozenset({Milestone.PROGRAM_BEGUN, Milestone.PROGRAM_SENT})
+"""The end of a transfer may be known after what the machine did next."""
 _SHARED: Final = ("", "")
 _NO_UUIDS: Final = frozenset({UUID(int=0), UUID(int=(1 << 128) - 1), UUID("03000200-0400-0500-0006-000700080009")})
 """What boards say whose maker gave them none."""
@@ -90,6 +99,9 @@ class BootWatch:
         self._troubles: Newest[str, tuple[float, str]] = Newest(MAX_RELAYS)
         """Why answers don't reach a relay, and since when that is known."""
         self._api_away = api_away
+        self._clock = clock
+        self.solicitations = Solicitations(clock)
+        """Which machine solicited an IPv6 router, and when."""
         self._not_started: Callable[[str], None] = lambda _mac: None
         self._arriving = Arriving(lambda: networks.states, *ports)
         inventory.on_change(self._machine_changed)
@@ -135,6 +147,18 @@ class BootWatch:
     def relay_heard(self, link: str, relay: str) -> None:
         """The relay at the address `relay` speaks for a link (both dotted) that is none of ours."""
         self._relays[link] = relay
+
+    def is_ipxe_waiting(self, mac: str) -> bool:
+        """Return whether this machine is an iPXE that has asked for an IPv4 address a moment ago, and for nothing since."""
+        if self._inventory.by_mac(mac) is None:
+            return False
+        for _, entry in reversed(self._journey.after(mac, self._clock() - IPXE_SECONDS, _LOOKED_AT)):
+            reached = milestone(entry)
+            if reached in _IPXE:
+                return dict(detail_of(entry)).get("dhcp") in _DHCPV4
+            if reached is not None and reached not in _TOLD_LATE:
+                return False
+        return False
 
     def on_not_started(self, handler: Callable[[str], None]) -> None:
         """Call `handler(mac)` when a machine's firmware has fetched its boot program and did not run it."""
