@@ -140,8 +140,10 @@ class BootWatch:
         return {
             "awaited": awaited.next or None,
             "since": awaited.since or None,
+            "due": awaited.due or None,
+            "overdue_seconds": round(awaited.overdue(self._clock()), 1),
             "deadline": awaited.deadline or None,
-            "finding": {"reason": finding.rule, "message": finding.message} if finding is not None else None,
+            "finding": _plain(finding) if finding is not None else None,
         }
 
     def relay_heard(self, link: str, relay: str) -> None:
@@ -165,6 +167,8 @@ class BootWatch:
         self._not_started = handler
 
     def _machine_changed(self, mac: str) -> None:
+        if self._inventory.by_mac(mac) is None and not self._inventory.claimants(mac):
+            self.expectations.forget(mac)
         if mac in self._shown_on:
             self.expectations.look_at(mac)  # whose card it is, or that it is nobody's, may be another matter now
 
@@ -235,6 +239,7 @@ class BootWatch:
             relay=relay,
             relay_trouble=self._trouble(relay, now) if relay else "",
             behind_router=self._behind_router(ip),
+            solicited=self.solicitations.last(mac),
             api_away=self._api_away(),
             http_port=self._http_port,
             grpc_port=self._grpc_port,
@@ -308,6 +313,18 @@ class BootWatch:
     def _same(self, uuid: str) -> tuple[str, str] | None:
         known = self._uuids.get(uuid, _SHARED)
         return known if known != _SHARED else None
+
+
+def _plain(finding: Finding) -> dict[str, object]:
+    """Return a finding for programs: the whole message, and its parts. `began` is in seconds since the epoch."""
+    return {
+        "reason": finding.rule,
+        "message": finding.message,
+        "began": finding.began or None,
+        "facts": finding.facts,
+        "causes": [str(cause) for cause in finding.causes],
+        "checks": list(finding.checks),
+    }
 
 
 def _address(machine: Machine | None, story: Story) -> str | None:

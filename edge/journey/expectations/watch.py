@@ -18,7 +18,7 @@ from typing import Final, Protocol
 from edge.journey.changes import Changes, PendingChanges
 from edge.journey.expectations.facts import Facts
 from edge.journey.expectations.finding import Finding
-from edge.journey.expectations.limits import LIMITS, OVER_IPV6, Limits
+from edge.journey.expectations.limits import LIMITS, OVER_IPV6, SOONER, SOONER_AGAIN_SECONDS, Limits
 from edge.journey.expectations.rules import SILENCE, diagnose
 from edge.journey.expectations.story import ENDS, Boot, Story, read
 from edge.journey.history import (
@@ -55,10 +55,11 @@ _AGAIN_SECONDS: Final = (5.0, 10.0, 20.0, 40.0, 60.0)
 
 @dataclass(slots=True)
 class Awaited:
-    """One machine: it has come to `at` at the time `since`; what is next is awaited until `deadline` (epoch seconds).
+    """One machine: it has come to `at` at the time `since`; the next step is due at `due` (epoch seconds; 0: none is).
 
-    `kind` is its OSIE and model, as far as they are known; `finding` what was said of it last, None if nothing is;
-    `heard`: another edge has said that, at that time.
+    `deadline` is when the machine is looked at next, before or after that. `kind` is its OSIE and model, as far as they
+    are known; `finding` what was said of it last, None if nothing is; `heard`: another edge has said that, at that
+    time. `gone` is when its Hardware went away: what was before that concerns no machine of this site; 0: it is there.
     """
 
     at: Milestone | None = None
@@ -69,6 +70,12 @@ class Awaited:
     looked: float = 0.0
     finding: Finding | None = None
     heard: float = 0.0
+    due: float = 0.0
+    gone: float = 0.0
+
+    def overdue(self, now: float) -> float:
+        """Return for how many seconds the next step is late, or 0.0 if it is not, or if nothing is awaited."""
+        return max(0.0, now - self.due) if self.due else 0.0
 
     @property
     def next(self) -> str:
@@ -129,6 +136,18 @@ class Expectations:
         if mac in self._awaited:
             self._due[mac] = None
 
+    def forget(self, mac: str) -> None:
+        """Withdraw what is awaited and said of a machine whose Hardware is gone. Its earlier journey is judged no more."""
+        awaited = self._awaited.get(mac)
+        if awaited is None and self._journey.last_entry(mac) is None:
+            return
+        now = self._clock()
+        self._awaited[mac] = Awaited(gone=now, looked=now)
+        self._due.pop(mac, None)
+        self._changes.mark(mac)
+        if awaited is not None and awaited.finding is not None and not awaited.heard:
+            self._say(mac, None)
+
     def sweep(self) -> Iterator[None]:
         """Look at what has happened and what has not. Whoever iterates gives others their turn in between."""
         now = self._clock()
@@ -168,6 +187,8 @@ class Expectations:
         if last is None:
             return
         awaited = self._awaited.get(mac)
+        if awaited is not None and last.time <= awaited.gone:
+            return
         if awaited is None:
             awaited = self._awaited[mac] = Awaited()
             if milestone(last.entry) is Milestone.OFFERED and last.first_seen < last.time:
@@ -199,7 +220,8 @@ class Expectations:
             self.limits.learn(awaited.kind, awaited.at, at - awaited.since)
         awaited.at, awaited.since, awaited.looks = reached, at, 0
         after = self.limits.after(reached, awaited.kind)
-        awaited.deadline = at + after if after is not None else 0.0
+        awaited.due = at + after if after is not None else 0.0
+        awaited.deadline = min(awaited.due, at + SOONER.get(reached, after)) if after is not None else 0.0
         self._changes.mark(mac)
         if awaited.finding is not None or reached in _LOOKED_AT:
             self._due[mac] = None
@@ -222,7 +244,8 @@ class Expectations:
         if awaited is None:
             return
         awaited.looked = now
-        story = read(mac, self._journey.newest(mac, EVENTS))
+        events = self._journey.newest(mac, EVENTS)
+        story = read(mac, (event for event in events if event.time > awaited.gone))
         self._follow(awaited, story, now)
         if self._journey.is_elsewhere(mac):
             self._leave_to_others(mac, awaited)
@@ -237,7 +260,8 @@ class Expectations:
             return
         if was is None or (was.rule, was.why) != (finding.rule, finding.why) or (finding.reported and was != finding):
             self._say(mac, finding)
-            if not finding.reported:
+            is_new = was is None or was.rule != finding.rule or set(finding.why) - set(was.why)
+            if is_new and not finding.reported:  # a cause that is no longer likely is no news for the journey
                 self._journey.record(mac, finding.step, finding.outcome, finding.message, rule=finding.rule)
 
     def _leave_to_others(self, mac: str, awaited: Awaited) -> None:
@@ -257,10 +281,14 @@ class Expectations:
             awaited.at, awaited.since, awaited.looks = boot.at, boot.since, 0
         awaited.kind = f"{boot.detail_of('osie')} {story.model}".strip()
         after = self._limit(boot.at, awaited.kind, boot) if boot.at is not None else 0.0
+        awaited.due = awaited.since + after if after else 0.0
         if not after:
             awaited.deadline = 0.0
-        elif awaited.since + after > now:
-            awaited.deadline = awaited.since + after
+        elif awaited.due > now:
+            awaited.deadline = awaited.due
+            if boot.at in SOONER:
+                soon = max(awaited.since + SOONER[boot.at], now + SOONER_AGAIN_SECONDS)
+                awaited.deadline = min(awaited.due, soon)
             if boot.times > 1:  # what comes again is not only judged by the clock
                 awaited.deadline = min(awaited.deadline, now + 1.0)
         else:
