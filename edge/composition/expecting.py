@@ -140,8 +140,6 @@ class BootWatch:
         return {
             "awaited": awaited.next or None,
             "since": awaited.since or None,
-            "due": awaited.due or None,
-            "overdue_seconds": round(awaited.overdue(self._clock()), 1),
             "deadline": awaited.deadline or None,
             "finding": _plain(finding) if finding is not None else None,
         }
@@ -151,7 +149,7 @@ class BootWatch:
         self._relays[link] = relay
 
     def is_ipxe_waiting(self, mac: str) -> bool:
-        """Return whether this machine is an iPXE that has asked for an IPv4 address a moment ago, and for nothing since."""
+        """Return whether this machine is an iPXE that asked for an IPv4 address a moment ago, and for nothing since."""
         if self._inventory.by_mac(mac) is None:
             return False
         for _, entry in reversed(self._journey.after(mac, self._clock() - IPXE_SECONDS, _LOOKED_AT)):

@@ -13,7 +13,7 @@ from edge.journey.recorder import Journey
 from edge.journey.steps import Outcome, Step
 from edge.machines import Inventory, Machine
 from edge.page.rows import Row, as_it_was, named, row
-from edge.page.timeline import Chain, Timeline, chains, timeline
+from edge.page.timeline import Chain, Timeline, chains, events_of, timeline
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.workflow.status import parse_timestamp, status_of
 
@@ -116,7 +116,8 @@ class Machines:
         found = chains(read(mac, self._journey.newest(mac, EVENTS, earlier=True))) if events else []
         found.reverse()
         number = min(max(number, 0), max(len(found) - 1, 0))
-        lines, cut = _output(events)
+        of_boot = events_of(found[number], found[number - 1] if number else None, events) if found else events
+        lines, cut = _output(of_boot)
         return MachineShown(
             row=row(named(mac, machine), last, awaited, limits, claimed=bool(claimants)),
             machine=machine,

@@ -91,14 +91,18 @@ def named(mac: str, machine: Machine | None) -> Named:
 def row(name: Named, last: Last | None, awaited: Awaited | None, limits: Limits, *, claimed: bool = False) -> Row:
     """`last` is its last sign of life, None: nothing was heard of it. `claimed`: several Hardware have its MAC."""
     if last is None:
-        return Row(RANKS[Kind.SILENT], 0, 0.0, 0.0, *name, KIND_WORDS[Kind.SILENT])
+        silent = Row(RANKS[Kind.SILENT], 0, 0.0, 0.0, *name, KIND_WORDS[Kind.SILENT])
+        if awaited is None or awaited.finding is None or awaited.finding.outcome is Outcome.INFO:
+            return silent
+        found = awaited.finding  # its Workflow failed before it was switched on
+        return silent._replace(rank=RANKS[Kind.TROUBLE], wrong=found.message, reason=found.rule, warning=True)
     entry = last.entry
     reached, since = _reached(last, awaited)
     awaits, until, usual = "", 0.0, 0.0
     if reached is not None and awaited is not None and awaited.at is reached and awaited.deadline:
         after = limits.after(reached, awaited.kind)
         if after is not None:
-            awaits, until = awaited.next, since + after
+            awaits, until = awaited.next, awaited.due or since + after
             usual = limits.usual(reached, awaited.kind) or 0.0
     finding = awaited.finding if awaited is not None else None
     warning = finding is not None and finding.outcome is not Outcome.INFO
@@ -106,6 +110,8 @@ def row(name: Named, last: Last | None, awaited: Awaited | None, limits: Limits,
     state, kind = _state(reached, entry)
     if not name.name and not claimed and step_of(entry) is Step.SEEN:
         state, kind = KIND_WORDS[Kind.UNREGISTERED], Kind.UNREGISTERED
+    elif not name.name and not claimed and awaited is not None and last.time <= awaited.gone:
+        state, kind = "no longer registered", Kind.UNREGISTERED
     elif warning:
         kind = Kind.TROUBLE
     elif finding is None and outcome_of(entry) is Outcome.FAILED:

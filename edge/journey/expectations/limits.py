@@ -64,12 +64,12 @@ OVER_IPV6: Final = {Milestone.LEASED: 12.0, Milestone.IPXE_LEASED: 20.0}
 """What may be added where the address is IPv6: EDK2 waits 10 s for a default router before it uses its address
 (PxeBcDhcp6.c, PXEBC_IP6_ROUTE_TABLE_TIMEOUT), and iPXE for its four DISCOVERs, which nobody answers: 15 s."""
 
-SOLICITING_SECONDS: Final = 9.0
-"""iPXE solicits a router at intervals of up to 8 s: one that was silent for so long has done with IPv6."""
+SOLICITING_SECONDS: Final = 12.0
+"""iPXE gives up 8 s after its last solicitation, its longest interval. One that was silent for longer needs no router."""
 
 SOONER: Final = {Milestone.IPXE_LEASED: 8.0}
-"""When a machine is looked at before its limit, for something else than the clock may say that the next step is late: an
-iPXE that has done with IPv6 needs no longer than this."""
+"""When a machine is looked at before its limit, because something else than the clock may show that the next step is
+late: an iPXE that has done with IPv6 needs no longer than this."""
 SOONER_AGAIN_SECONDS: Final = 3.0
 
 NOT_LEARNT: Final = frozenset({Milestone.AGENT_CONNECTED, Milestone.ACTION_BEGUN})

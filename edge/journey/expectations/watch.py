@@ -26,6 +26,7 @@ from edge.journey.history import (
     Entry,
     Last,
     detail_of,
+    is_finding,
     is_printed,
     message_of,
     milestone,
@@ -33,7 +34,7 @@ from edge.journey.history import (
     step_of,
 )
 from edge.journey.recorder import Journey
-from edge.journey.steps import Milestone, Outcome
+from edge.journey.steps import Milestone, Outcome, Step
 from tink.limits.newest import Newest
 
 TURN_SECONDS: Final = 0.002
@@ -57,7 +58,8 @@ _AGAIN_SECONDS: Final = (5.0, 10.0, 20.0, 40.0, 60.0)
 class Awaited:
     """One machine: it has come to `at` at the time `since`; the next step is due at `due` (epoch seconds; 0: none is).
 
-    `deadline` is when the machine is looked at next, before or after that. `kind` is its OSIE and model, as far as they
+    `deadline` is that, and once it is late when the machine is looked at next; `early` is a look before it (0: none).
+    `kind` is its OSIE and model, as far as they
     are known; `finding` what was said of it last, None if nothing is; `heard`: another edge has said that, at that
     time. `gone` is when its Hardware went away: what was before that concerns no machine of this site; 0: it is there.
     """
@@ -71,6 +73,7 @@ class Awaited:
     finding: Finding | None = None
     heard: float = 0.0
     due: float = 0.0
+    early: float = 0.0
     gone: float = 0.0
 
     def overdue(self, now: float) -> float:
@@ -137,7 +140,10 @@ class Expectations:
             self._due[mac] = None
 
     def forget(self, mac: str) -> None:
-        """Withdraw what is awaited and said of a machine whose Hardware is gone. Its earlier journey is judged no more."""
+        """Withdraw what is awaited and said of a machine whose Hardware is gone.
+
+        Its journey up to now is not judged again, even if it is registered again.
+        """
         awaited = self._awaited.get(mac)
         if awaited is None and self._journey.last_entry(mac) is None:
             return
@@ -158,7 +164,7 @@ class Expectations:
         knocks_count = False
         for mac, awaited in self._awaited.items():
             if awaited.deadline:
-                if now >= awaited.deadline:
+                if now >= awaited.deadline or (awaited.early and now >= awaited.early):
                     self._due[mac] = None
                 if awaited.at in _TO_KNOCK and KNOCKS_FROM <= now - awaited.since <= KNOCKS_UNTIL:
                     knocks_count = True
@@ -198,7 +204,7 @@ class Expectations:
             awaited.finding, awaited.heard = said, last.time
             self._changes.mark(mac)
             return
-        if outcome is Outcome.WARNING:
+        if is_finding(last.entry):
             return  # said by ourselves
         if reached is None:
             self._take_other(mac, awaited, outcome, last)
@@ -220,15 +226,15 @@ class Expectations:
             self.limits.learn(awaited.kind, awaited.at, at - awaited.since)
         awaited.at, awaited.since, awaited.looks = reached, at, 0
         after = self.limits.after(reached, awaited.kind)
-        awaited.due = at + after if after is not None else 0.0
-        awaited.deadline = min(awaited.due, at + SOONER.get(reached, after)) if after is not None else 0.0
+        awaited.due = awaited.deadline = at + after if after is not None else 0.0
+        awaited.early = at + SOONER[reached] if reached in SOONER else 0.0
         self._changes.mark(mac)
         if awaited.finding is not None or reached in _LOOKED_AT:
             self._due[mac] = None
 
     def _take_other(self, mac: str, awaited: Awaited, outcome: Outcome, last: Last) -> None:
         if awaited.at is Milestone.ACTION_BEGUN and is_printed(last.entry):
-            awaited.deadline = last.time + (self.limits.after(Milestone.ACTION_BEGUN) or 0.0)
+            awaited.due = awaited.deadline = last.time + (self.limits.after(Milestone.ACTION_BEGUN) or 0.0)
             if awaited.finding is None and SILENCE not in message_of(last.entry):
                 return
         again = awaited.looked + LOOK_SECONDS
@@ -281,14 +287,14 @@ class Expectations:
             awaited.at, awaited.since, awaited.looks = boot.at, boot.since, 0
         awaited.kind = f"{boot.detail_of('osie')} {story.model}".strip()
         after = self._limit(boot.at, awaited.kind, boot) if boot.at is not None else 0.0
-        awaited.due = awaited.since + after if after else 0.0
+        awaited.due = _waited_since(boot) + after if after else 0.0
+        awaited.early = 0.0
         if not after:
             awaited.deadline = 0.0
         elif awaited.due > now:
             awaited.deadline = awaited.due
             if boot.at in SOONER:
-                soon = max(awaited.since + SOONER[boot.at], now + SOONER_AGAIN_SECONDS)
-                awaited.deadline = min(awaited.due, soon)
+                awaited.early = max(awaited.since + SOONER[boot.at], now + SOONER_AGAIN_SECONDS)
             if boot.times > 1:  # what comes again is not only judged by the clock
                 awaited.deadline = min(awaited.deadline, now + 1.0)
         else:
@@ -299,6 +305,12 @@ class Expectations:
         limit = self.limits.after(reached, kind) or 0.0
         over_ipv6 = reached is boot.at and boot.detail.get("dhcp") == "reply"
         return limit + OVER_IPV6.get(reached, 0.0) if over_ipv6 else limit
+
+
+def _waited_since(boot: Boot) -> float:
+    """Return from when on the next step is awaited: an action that prints is not late, however long it runs."""
+    last = boot.last(Step.ACTION) if boot.at is Milestone.ACTION_BEGUN else None
+    return max(boot.since, last.time) if last is not None else boot.since
 
 
 def said_elsewhere(entry: Entry) -> Finding | None:

@@ -35,7 +35,7 @@ async def test_machine_that_gets_on_says_what_is_awaited_and_until_when():
     site, mac = played(cut(Milestone.LEASED))
     row = (await rows(site))[mac]
     assert (row.name, row.kind, row.state) == ("default/m1", Kind.BOOTING, "has an address")
-    assert row.awaited == "that it asks for its boot program"
+    assert row.awaited == "boot program request"
     assert (row.until, row.since) == (pytest.approx(T0 + 4.9 + 8), pytest.approx(T0 + 4.9))
     # Ten thousand objects more for the garbage collector would hold the event loop for tens of milliseconds each time.
     gc.collect()
@@ -208,7 +208,7 @@ async def test_machine_that_an_earlier_run_saw_is_shown_as_it_was_and_nothing_is
     site.journey.record(mac, Step.DHCP, Outcome.OK, "DHCPOFFER", stage="PXE ROM", dhcp="offer")
     site.sweep()
     row = (await rows(site))[mac]
-    assert (row.state, row.kind, row.awaited) == ("was offered an address", Kind.BOOTING, "that it takes the address")
+    assert (row.state, row.kind, row.awaited) == ("was offered an address", Kind.BOOTING, "DHCP request")
 
 
 OFFER = {"stage": "PXE ROM", "dhcp": "offer"}

@@ -45,7 +45,10 @@ _FILE: Final = (
     _known(
         r"certificate is not trusted|no TLS connection",
         "add the upstream's authority to this host's trusted certificates, or use http with a checksum",
-        causes=("its certificate is of an authority that this host does not know", "it is for another host, or expired"),
+        causes=(
+            "its certificate is of an authority that this host does not know",
+            "it is for another host, or expired",
+        ),
     ),
     _known(
         r"wrong SHA-256|can't be checked|checksum",
@@ -142,7 +145,9 @@ _GENERAL: Final[dict[Step, tuple[str, ...]]] = {
     Step.SCRIPT: ("look at spec.osie of the Hardware, and at its screen",),
     Step.KERNEL: ("look at kernelUrl of the OSIE ('kubectl get osie -o yaml')",),
     Step.INITRD: ("look at initrdUrl of the OSIE ('kubectl get osie -o yaml')",),
-    Step.BOOT: ("its screen has iPXE's error, and https://ipxe.org/ERROR explains it: is the kernel one for its firmware?",),
+    Step.BOOT: (
+        "its screen has iPXE's error, and https://ipxe.org/ERROR explains it: is the kernel one for its firmware?",
+    ),
     Step.AGENT: ("look at the agent's log on its console, and at --agent-auth",),
     Step.WORKFLOW: ("'kubectl describe workflow' has the whole reason; correct that, and create another Workflow",),
     Step.ACTION: ("look at the action's output; correct the Template, and create another Workflow",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+
 from edge.journey.events import JourneyEvent
 from edge.journey.expectations.facts import Facts
 from edge.journey.expectations.finding import Cause, Finding
@@ -60,7 +61,9 @@ def not_begun(story: Story, facts: Facts) -> Finding | None:
     if facts.api_away:
         return Finding("APIAway", Step.WORKFLOW, fact, (Cause(facts.api_away),), API_CHECKS)
     causes = (Cause(facts.workflow_message),) if facts.workflow_message else ()
-    return Finding("WorkflowNotBegun", Step.WORKFLOW, fact, causes, ("'kubectl describe workflow' has the whole reason",))
+    return Finding(
+        "WorkflowNotBegun", Step.WORKFLOW, fact, causes, ("'kubectl describe workflow' has the whole reason",)
+    )
 
 
 def pull_stalls(story: Story, _facts: Facts) -> Finding | None:
