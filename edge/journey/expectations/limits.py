@@ -65,7 +65,7 @@ OVER_IPV6: Final = {Milestone.LEASED: 12.0, Milestone.IPXE_LEASED: 20.0}
 (PxeBcDhcp6.c, PXEBC_IP6_ROUTE_TABLE_TIMEOUT), and iPXE for its four DISCOVERs, which nobody answers: 15 s."""
 
 SOLICITING_SECONDS: Final = 12.0
-"""iPXE gives up 8 s after its last solicitation, its longest interval. One that was silent for longer needs no router."""
+"""iPXE gives up 8 s after its last solicitation, its longest interval. One that was silent for longer does not wait."""
 
 SOONER: Final = {Milestone.IPXE_LEASED: 8.0}
 """When a machine is looked at before its limit, because something else than the clock may show that the next step is

@@ -112,7 +112,11 @@ def _row(site: Site, fault: Fault, named: Named) -> page.Row:
     where = ["condition", "Event"] if any(re.fullmatch(fault.rules, reason) for reason in shown) else []
     if fault.actions or fault.workflow:
         where += ["MESSAGE"] if _column(site, fault, named) else []
-    return page.Row(fault, named.rule, named.message, named.seconds, tuple(where), site.machines[fault.name].ip)
+    machine = site.machines[fault.name]
+    # A failure that the journey reports itself has its causes and what to do in the condition.
+    problem = site.problem(_shown_on(fault)).removeprefix(f"{machine.mac}: ")
+    sentence = problem if problem.startswith(named.message) else named.message
+    return page.Row(fault, named.rule, sentence, named.seconds, tuple(where), machine.ip)
 
 
 def _column(site: Site, fault: Fault, named: Named) -> bool:
