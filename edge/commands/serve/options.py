@@ -294,7 +294,7 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
             "--router-advertisements/--no-router-advertisements",
             default=None,
             help="Tell every IPv6 host that solicits a router that there is none; with --ipv6, to ask DHCPv6 as well. "
-            "Default: iPXE alone is told, where no router is heard and --ipv6 is not given: it boots up to 16 s sooner. "
+            "Default: iPXE alone is told, where no router is heard and --ipv6 is not given: it boots 16 s sooner. "
             "Switched off: no host is told.",
         ),
         click.option(

@@ -8,9 +8,9 @@ Seen with EDK2: 4.7 to 6.1 s from an offer to the request, and 10.7 and 12.2 s w
 50 s from the initrd to the agent, on slow hosts. A switch port without portfast is silent for 30 s after each change of
 the link, when iPXE starts, or Linux.
 
-iPXE configures IPv4 and IPv6 together, and goes on when both are done. Where no router answers it gives up IPv6 after
-seven solicitations: 15.75 s after the first (0.25 s, doubled six times), so up to 16 s after its DHCPv4 lease. Measured
-with QEMU's ROM (iPXE of 2019): 16.2 s.
+iPXE configures IPv4 and IPv6 together, and goes on when both are done. Where no router answers it gives up IPv6 some
+16 s after the first of six solicitations, whose intervals double up to 8 s. Measured with QEMU's ROM (iPXE of 2019):
+16.2 to 17.1 s after its DHCPv4 lease, the last solicitation 8 s before that.
 """
 
 from __future__ import annotations
