@@ -188,6 +188,19 @@ class Site(Namespaces):
         with self._looking:
             return self._problems.get(name, "")
 
+    def machine(self, mac: str) -> dict[str, Any]:
+        """Return what the admin API says of one machine."""
+        token = (self.data_dir / "admin-token").read_text().strip()
+        url = f"http://127.0.0.1:7081/api/v1/machines/{mac}"
+        done = self.run(IN_EDGE, "curl", "-sf", "-H", f"Authorization: Bearer {token}", url)
+        found: dict[str, Any] = json.loads(done.out)
+        return found
+
+    def create_workflow(self, name: str, *, hardware: str, actions: str) -> None:
+        """Create a Workflow and its Template for a Hardware."""
+        reference = f"hardwareRef: {{name: {hardware}}}, templateRef: {{name: {name}}}"
+        self._applied(_workflow(Fault(name, lambda _machine: None, "", "", actions=actions, workflow=reference)))
+
     def told(self, mac: str) -> str:
         """The same as lines."""
         return "\n".join(f"{event['outcome']} {event['message']}" for event in self.events(mac))

@@ -84,7 +84,7 @@ _ACTION: Final = (
     ),
     _known(
         r"ImagePullFailed.*(user and password|401|403)",
-        "give machines the registry's user and password (spec.kernelParams of the OSIE or Hardware)",
+        "give machines the registry's user and password (spec.kernelParams of the Hardware, or --kernel-parameters)",
     ),
     _known(
         r"ImagePullFailed",
