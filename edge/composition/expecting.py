@@ -165,7 +165,7 @@ class BootWatch:
         self._not_started = handler
 
     def _machine_changed(self, mac: str) -> None:
-        if self._inventory.by_mac(mac) is None and not self._inventory.claimants(mac):
+        if self._journey.last_seen(mac) is not None and not self._inventory.claimants(mac):
             self.expectations.forget(mac)
         if mac in self._shown_on:
             self.expectations.look_at(mac)  # whose card it is, or that it is nobody's, may be another matter now

@@ -58,10 +58,10 @@ _AGAIN_SECONDS: Final = (5.0, 10.0, 20.0, 40.0, 60.0)
 class Awaited:
     """One machine: it has come to `at` at the time `since`; the next step is due at `due` (epoch seconds; 0: none is).
 
-    `deadline` is that, and once it is late when the machine is looked at next; `early` is a look before it (0: none).
-    `kind` is its OSIE and model, as far as they
-    are known; `finding` what was said of it last, None if nothing is; `heard`: another edge has said that, at that
-    time. `gone` is when its Hardware went away: what was before that concerns no machine of this site; 0: it is there.
+    `deadline` is the same until it has passed, and then the time of the next look; `early` is a look before it (0:
+    none). `kind` is the OSIE and the model, as far as they are known. `finding` is what was found last, or None;
+    `heard` is when another edge found that. `gone` is when the Hardware went away (0: it did not): what the machine did
+    before is not judged.
     """
 
     at: Milestone | None = None
