@@ -16,9 +16,9 @@ from uuid import UUID
 
 from edge.composition.networks import Arriving, HostNetworks
 from edge.journey.expectations import NOT_RUN, Expectations, Facts, Finding, Network, Registered, Story
-from edge.journey.history import detail_of, milestone
+from edge.journey.history import detail_of, milestone, step_of
 from edge.journey.recorder import Journey
-from edge.journey.steps import Milestone, Outcome
+from edge.journey.steps import Milestone, Outcome, Step
 from edge.machines import BootProblemWriter, Inventory, Machine, PendingWorkflows, Problem
 from edge.neighbour.router_advertisement import Solicitations
 from edge.neighbour.way_back import trouble
@@ -38,8 +38,9 @@ _OFFERED: Final = frozenset({Milestone.OFFERED, Milestone.IPXE_OFFERED, Mileston
 IPXE_SECONDS: Final = 30.0
 """So long after iPXE's last DHCP message it is taken to be configuring itself."""
 _LOOKED_AT: Final = 20
-_IPXE: Final = frozenset({Milestone.IPXE_OFFERED, Milestone.IPXE_LEASED})
-_DHCPV4: Final = frozenset({"offer", "ack"})
+_IPXE: Final = "iPXE"
+"""The stage of iPXE in the details of DHCP."""
+_DHCPV6: Final = frozenset({"advertise", "reply"})
 _TOLD_LATE: Final = frozenset({Milestone.PROGRAM_BEGUN, Milestone.PROGRAM_SENT})
 """The end of a transfer may be known after what the machine did next."""
 _SHARED: Final = ("", "")
@@ -149,13 +150,15 @@ class BootWatch:
         self._relays[link] = relay
 
     def is_ipxe_waiting(self, mac: str) -> bool:
-        """Return whether this machine is an iPXE that asked for an IPv4 address a moment ago, and for nothing since."""
-        if self._inventory.by_mac(mac) is None:
-            return False
+        """Return whether this edge answered the machine's iPXE over DHCPv4 a moment ago, and has sent it nothing since.
+
+        In the proxy modes the answer is a ProxyDHCP offer, and that of a machine that may not netboot is "refused": neither
+        is a milestone.
+        """
         for _, entry in reversed(self._journey.after(mac, self._clock() - IPXE_SECONDS, _LOOKED_AT)):
-            reached = milestone(entry)
-            if reached in _IPXE:
-                return dict(detail_of(entry)).get("dhcp") in _DHCPV4
+            reached, detail = milestone(entry), dict(detail_of(entry))
+            if step_of(entry) is Step.DHCP and detail.get("stage") == _IPXE:
+                return detail.get("dhcp") not in _DHCPV6
             if reached is not None and reached not in _TOLD_LATE:
                 return False
         return False

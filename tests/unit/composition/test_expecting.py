@@ -155,8 +155,14 @@ def test_ipxe_that_configures_itself_over_ipv4_is_the_only_one_whose_solicitatio
     assert not site.watch.is_ipxe_waiting(MAC), "it has gone on"
     ipxe(site, "reply")
     assert not site.watch.is_ipxe_waiting(MAC), "it boots over IPv6, and is to ask DHCPv6"
-    ipxe(site, "ack", STRANGER)
-    assert not site.watch.is_ipxe_waiting(STRANGER), "it has no Hardware"
+    site.is_seen(STRANGER)
+    assert not site.watch.is_ipxe_waiting(STRANGER), "it was answered nothing"
+    site.journey.record(STRANGER, Step.DHCP, Outcome.OK, "ProxyDHCP offer to iPXE", stage="iPXE")
+    assert site.watch.is_ipxe_waiting(STRANGER), "beside another DHCP server it is waited for, too"
+    site.journey.record(MAC, Step.DHCP, Outcome.REFUSED, "DHCPOFFER to iPXE, local boot", stage="iPXE", dhcp="offer")
+    assert site.watch.is_ipxe_waiting(MAC), "it shows why it may not netboot, and boots its disk"
+    site.now += 31
+    assert not site.watch.is_ipxe_waiting(MAC)
 
 
 def test_agent_without_a_workflow_hears_of_the_one_that_waits_for_a_machine_that_was_never_heard() -> None:
