@@ -152,8 +152,7 @@ class BootWatch:
     def is_ipxe_waiting(self, mac: str) -> bool:
         """Return whether this edge answered the machine's iPXE over DHCPv4 a moment ago, and has sent it nothing since.
 
-        In the proxy modes the answer is a ProxyDHCP offer, and one to a machine that may not netboot is "refused": neither is
-        a milestone.
+        A ProxyDHCP offer is an answer, too, and so is one to a machine that may not netboot: neither is a milestone.
         """
         for _, entry in reversed(self._journey.after(mac, self._clock() - IPXE_SECONDS, _LOOKED_AT)):
             reached, detail = milestone(entry), dict(detail_of(entry))
