@@ -297,7 +297,7 @@ async def test_programs_get_each_machine_as_json(site: PageSite, watch_site: Wat
     (line,) = (await watch_site("--once", "--json")).stdout.splitlines()
     told = json.loads(line)
     machine = {"mac": mac, "hardware": "default/m1", "state": "has an address", "kind": "booting"}
-    assert told.items() >= {**machine, "awaited": "that it asks for its boot program", "since": T0 + 4.9}.items()
+    assert told.items() >= {**machine, "awaited": "boot program request", "since": T0 + 4.9}.items()
     assert told["deadline"] == pytest.approx(T0 + 12.9)
 
 
