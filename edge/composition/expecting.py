@@ -17,6 +17,7 @@ from uuid import UUID
 
 from edge.composition.networks import Arriving, HostNetworks
 from edge.journey.expectations import NOT_RUN, Expectations, Facts, Finding, Network, Registered, Story, read
+from edge.journey.history import detail_of, milestone, step_of
 from edge.journey.recorder import Journey
 from edge.journey.steps import Milestone, Outcome, Step
 from edge.machines import (
@@ -28,6 +29,7 @@ from edge.machines import (
     Problem,
     StateWriter,
 )
+from edge.neighbour.router_advertisement import Solicitations
 from edge.neighbour.way_back import trouble
 from edge.page import due_at
 from tink.api.v1alpha2 import Raw, as_mapping
@@ -52,6 +54,14 @@ _TOLD_BY_STORY: Final = frozenset(
 )
 """Milestones that mean one thing or another, depending on what came before."""
 _OFFERED: Final = frozenset({Milestone.OFFERED, Milestone.IPXE_OFFERED, Milestone.OS_OFFERED})
+IPXE_SECONDS: Final = 30.0
+"""So long after iPXE's last DHCP message it is taken to be configuring itself."""
+_LOOKED_AT: Final = 20
+_IPXE: Final = "iPXE"
+"""The stage of iPXE in the details of DHCP."""
+_DHCPV6: Final = frozenset({"advertise", "reply"})
+_TOLD_LATE: Final = frozenset({Milestone.PROGRAM_BEGUN, Milestone.PROGRAM_SENT})
+"""The end of a transfer may be known after what the machine did next."""
 _SHARED: Final = ("", "")
 _NO_UUIDS: Final = frozenset({UUID(int=0), UUID(int=(1 << 128) - 1), UUID("03000200-0400-0500-0006-000700080009")})
 """What boards say whose maker gave them none."""
@@ -111,6 +121,9 @@ class BootWatch:
         self._troubles: Newest[str, tuple[float, str]] = Newest(MAX_RELAYS)
         """Why answers don't reach a relay, and since when that is known."""
         self._api_away = api_away
+        self._clock = clock
+        self.solicitations = Solicitations(clock)
+        """Which machine solicited an IPv6 router, and when."""
         self._not_started: Callable[[str], None] = lambda _mac: None
         self._arriving = Arriving(lambda: networks.states, *ports)
         inventory.on_change(self._machine_changed)
@@ -154,23 +167,38 @@ class BootWatch:
         if awaited is None:
             return {}
         finding = awaited.finding
-        due = due_at(last, awaited, self.expectations.limits) if last is not None else 0.0
+        due = due_at(last, awaited) if last is not None else 0.0
         return {
             "waiting_for": awaited.next or None if due else None,
             "since": awaited.since or None,
             "deadline": due or None,
-            "finding": {"reason": finding.rule, "message": finding.message} if finding is not None else None,
+            "finding": _plain(finding) if finding is not None else None,
         }
 
     def relay_heard(self, link: str, relay: str) -> None:
         """The relay at the address `relay` speaks for a link (both dotted) that is none of ours."""
         self._relays[link] = relay
 
+    def is_ipxe_waiting(self, mac: str) -> bool:
+        """Return whether this edge answered the machine's iPXE over DHCPv4 a moment ago, and has sent it nothing since.
+
+        A ProxyDHCP offer is an answer, too, and so is one to a machine that may not netboot: neither is a milestone.
+        """
+        for _, entry in reversed(self._journey.after(mac, self._clock() - IPXE_SECONDS, _LOOKED_AT)):
+            reached, detail = milestone(entry), dict(detail_of(entry))
+            if step_of(entry) is Step.DHCP and detail.get("stage") == _IPXE:
+                return detail.get("dhcp") not in _DHCPV6
+            if reached is not None and reached not in _TOLD_LATE:
+                return False
+        return False
+
     def on_not_started(self, handler: Callable[[str], None]) -> None:
         """Call `handler(mac)` when a machine's firmware has fetched its boot program and did not run it."""
         self._not_started = handler
 
     def _machine_changed(self, mac: str) -> None:
+        if self._journey.last_seen(mac) is not None and not self._inventory.claimants(mac):
+            self.expectations.forget(mac)
         if mac in self._shown_on:
             self.expectations.look_at(mac)  # whose card it is, or that it is nobody's, may be another matter now
 
@@ -279,6 +307,7 @@ class BootWatch:
             relay=relay,
             relay_trouble=self._trouble(relay, now) if relay else "",
             behind_router=self._behind_router(ip),
+            solicited=self.solicitations.last(mac),
             api_away=self._api_away(),
             http_port=self._http_port,
             grpc_port=self._grpc_port,
@@ -366,6 +395,18 @@ def _state_of(story: Story) -> MachineState:
     if boot.at in (Milestone.OS_OFFERED, Milestone.OS_LEASED) and boot.boots_osie:
         return MachineState.IN_OSIE
     return MachineState.INSTALLED
+
+
+def _plain(finding: Finding) -> dict[str, object]:
+    """Return a finding for programs: the whole message, and its parts. `began` is in seconds since the epoch."""
+    return {
+        "reason": finding.rule,
+        "message": finding.message,
+        "began": finding.began or None,
+        "facts": finding.facts,
+        "causes": [str(cause) for cause in finding.causes],
+        "checks": list(finding.checks),
+    }
 
 
 def _address(machine: Machine | None, story: Story) -> str | None:

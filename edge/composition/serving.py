@@ -197,6 +197,8 @@ class Serving:
                 self._responder6 if gives_dhcp6 else None,
                 advertise=edge.router_advertisements,
                 routes=state.interface in edge.ipv6_router,
+                is_ipxe=boots.is_ipxe_waiting,
+                solicited=boots.solicitations.heard,
             )
             for state in networks.states
         }

@@ -214,6 +214,8 @@ class AdminApp:
         silent = {each.mac: self._inventory.by_mac(each.mac) or each for each in self._inventory.machines()}
         for mac in self._journey.macs():
             summary = self._journey.summary(mac)
+            if mac in silent and not self._journey.was_heard(mac):
+                continue  # so far, its Workflow alone has done something
             if summary is not None:  # else it was forgotten between two portions
                 silent.pop(mac, None)
                 yield self._heard_json(summary)

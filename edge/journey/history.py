@@ -59,14 +59,17 @@ class History(list[Any]):
         return map(event, repeat(mac), self.times[-self._keep :], self[-self._keep :])
 
     def newest(self, mac: str, most: int) -> list[JourneyEvent]:
-        """The newest `most` that tell how far a boot is, oldest first: of what is printed or logged, the last."""
+        """Return the newest `most` events that tell how far a boot is, oldest first.
+
+        Of what actions print, and of what the machine logs, only the last event is among them.
+        """
         found: list[JourneyEvent] = []
-        printed = False
+        printed: set[Step] = set()
         for time, entry in zip(reversed(self.times), reversed(self), strict=True):
             if is_printed(entry):
-                if printed:
+                if step_of(entry) in printed:
                     continue
-                printed = True
+                printed.add(step_of(entry))
             found.append(event(mac, time, entry))
             if len(found) >= most:
                 break
@@ -98,12 +101,18 @@ class History(list[Any]):
         """Its last event."""
         return Last(self.first_seen, self.times[-1], self[-1])
 
-    def last_sign(self) -> Last:
-        """The last event that is the machine's, and not what was said of its silence."""
-        for time, entry in zip(reversed(self.times), reversed(self), strict=True):
-            if outcome_of(entry) is not Outcome.WARNING and not is_finding(entry):
-                return Last(self.first_seen, time, entry)
-        return self.last()
+    def last_sign(self) -> Last | None:
+        """Return the last event that the machine itself caused, or None if it caused none: `is_sign`, `is_heard`.
+
+        The end of a Workflow counts where the machine was heard: it tells what became of it.
+        """
+        if not any(is_heard(entry) for entry in reversed(self)):
+            return None
+        signs = (
+            (time, entry) for time, entry in zip(reversed(self.times), reversed(self), strict=True) if is_sign(entry)
+        )
+        time, entry = next(signs)
+        return Last(self.first_seen, time, entry)
 
     def forget_oldest(self, keep: int | None = None) -> int:
         """Keep the newest `keep` events (default: those that are shown); gives the bytes of the others."""
@@ -128,6 +137,29 @@ def packed_bytes(message: str, detail: dict[str, Value]) -> int:
     return _PACKED_BYTES + _DETAIL_BYTES * len(detail) + min(len(message), MAX_MESSAGE) + texts
 
 
+def is_finding(entry: Entry) -> bool:
+    """Return whether an entry is what an edge found out about the machine's silence: nothing that the machine did."""
+    return outcome_of(entry) is Outcome.WARNING or RULE in (entry.detail if isinstance(entry, Note) else entry[4::2])
+
+
+def is_heard(entry: Entry) -> bool:
+    """Return whether the machine did something by this entry.
+
+    What happens to a Workflow for it, others do, and findings about its silence are the edge's.
+    """
+    return step_of(entry) is not Step.WORKFLOW and not is_finding(entry)
+
+
+def is_sign(entry: Entry) -> bool:
+    """Return whether an entry tells where a machine is that was heard.
+
+    A Workflow that runs or ends does, and one that was only created, scheduled or deleted does not.
+    """
+    if step_of(entry) is Step.WORKFLOW:
+        return milestone_number(entry) != 0 and not is_finding(entry)
+    return not is_finding(entry)
+
+
 def kept_bytes(entry: Entry) -> int:
     """How much memory an entry takes, about."""
     if isinstance(entry, Note):
@@ -145,14 +177,8 @@ def milestone(entry: Entry) -> Milestone | None:
 
 def is_printed(entry: Entry) -> bool:
     """Whether it is what an action printed, or a machine logged: there may be much of it."""
-    if milestone_number(entry) or (entry.kind if isinstance(entry, Note) else entry[0]) not in _PRINTED:
-        return False
-    return not is_finding(entry)
-
-
-def is_finding(entry: Entry) -> bool:
-    """Return True if the edge itself has said this of the machine, be it no more than a note."""
-    return "rule" in (entry.detail if isinstance(entry, Note) else entry[4::2])
+    is_output = (entry.kind if isinstance(entry, Note) else entry[0]) in _PRINTED
+    return is_output and not milestone_number(entry) and not is_finding(entry)
 
 
 def milestone_number(entry: Entry) -> int:
@@ -188,6 +214,8 @@ def detail_of(entry: Entry) -> Iterable[tuple[str, Value]]:
     return zip(entry[4::2], entry[5::2], strict=True)
 
 
+RULE: Final = "rule"
+"""The detail of a finding: which rule it is of (`edge.journey.expectations`)."""
 SEEN_BY: Final = "seen_by"
 """The detail that says which other process of the site has seen it: no event of this process has it."""
 PLACE: Final = "seen_by_kind"
@@ -201,11 +229,8 @@ def is_elsewhere(newest_first: Iterable[Entry]) -> bool:
     """Whether the last that a machine did with an edge, it did with another one. Agents and Workflows are everybody's,
     and what was said of its silence the machine did not do."""
     for entry in newest_first:
-        if step_of(entry) in _NOT_WITH_AN_EDGE or outcome_of(entry) is Outcome.WARNING:
-            continue
-        detail = dict(detail_of(entry))
-        if "rule" not in detail:
-            return detail.get(PLACE) == EDGE
+        if step_of(entry) not in _NOT_WITH_AN_EDGE and not is_finding(entry):
+            return dict(detail_of(entry)).get(PLACE) == EDGE
     return False
 
 

@@ -25,7 +25,17 @@ from typing import Final
 
 from edge.journey.changes import Changes, PendingChanges
 from edge.journey.events import KINDS, JourneyEvent, Note, Notice, Outcome, Step, Value
-from edge.journey.history import Entry, History, Last, event, is_elsewhere, kept_bytes, pack, packed_bytes, step_of
+from edge.journey.history import (
+    Entry,
+    History,
+    Last,
+    event,
+    is_elsewhere,
+    is_heard,
+    kept_bytes,
+    pack,
+    packed_bytes,
+)
 from edge.journey.lines import Lines
 from edge.journey.subscription import Subscription, Subscriptions
 
@@ -188,7 +198,10 @@ class Journey:
         return self._last(mac)
 
     def last_sign(self, mac: str) -> Last | None:
-        """The last sign of life of a machine, as it is kept: what was said of its silence is none."""
+        """Return the last sign of life of a machine as it is kept, or None if it was never heard.
+
+        A finding about its silence is no sign, and neither is a Workflow that was created for it.
+        """
         history = self._histories.get(mac) or self._strangers.get(mac)
         return history.last_sign() if history is not None else self._quiet.get(mac)
 
@@ -261,7 +274,7 @@ class Journey:
         history = self._histories.get(mac) or self._strangers.get(mac)
         if history is None:
             return mac in self._quiet
-        return any(step_of(entry) is not Step.WORKFLOW for entry in reversed(history))
+        return any(is_heard(entry) for entry in reversed(history))
 
     def counts(self) -> dict[tuple[Step, Outcome], int]:
         """How many events there were, by step and outcome."""

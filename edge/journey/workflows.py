@@ -111,7 +111,15 @@ class WorkflowJourney:
     def _machine(self, workflow: Workflow) -> Machine | None:
         """The interface whose journey this is part of: the one heard last, so that a boot reads as one story."""
         machines = self._inventory.by_name(workflow.spec.hardware_ref.name, workflow.metadata.namespace)
-        return max(machines, key=lambda machine: self._journey.last_seen(machine.mac) or 0.0, default=None)
+        return max(machines, key=lambda machine: self._heard_at(machine.mac), default=None)
+
+    def _heard_at(self, mac: str) -> float:
+        """Return when this card was heard last, in seconds since the epoch, or 0.0 if it never was.
+
+        An earlier Workflow event of a card does not count: it would keep later ones at a card that never boots.
+        """
+        last = self._journey.last_sign(mac)
+        return last.time if last is not None else 0.0
 
 
 def _changes(new: Workflow, old: Workflow | None) -> Iterator[_Entry]:

@@ -16,7 +16,9 @@ An answer goes to the soliciting host alone, so that it need not wait. Solicitat
 together, by one advertisement to all nodes within three seconds (section 6.2.6). So a flood costs no more than that,
 and a host behind the flood is answered, too.
 
-Off by default: a network with an IPv6 router that sets M does not need it.
+By default (`only`) it answers no host but an iPXE that has just asked this edge for an IPv4 address, and only where no
+router speaks: it waits for longer than a router may take (section 6.2.6), and is silent for half an hour after any
+advertisement of a router. No operating system hears of it, and beside a router nothing is sent.
 """
 
 from __future__ import annotations
@@ -27,13 +29,15 @@ import logging
 import random
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv6Network
+from ipaddress import IPv6Address, IPv6Network
 from typing import Final
 
 from edge.listener import Listener, advice
 from tink.limits.allowance import Allowance
+from tink.limits.newest import Newest
+from tink.mac import eui64_mac
 from tink.net.link_local import is_link_local
 
 log = logging.getLogger(__name__)
@@ -47,6 +51,12 @@ _ICMP6_FILTER = 1  # linux/icmpv6.h; a bitmap of 256 types, a set bit blocks
 MULTICAST_INTERVAL_SECONDS: Final = 3.0  # RFC 4861 section 10, MIN_DELAY_BETWEEN_RAS
 UNICAST_ANSWERS, UNICAST_ANSWERS_IN_ALL = 2, 100
 """Maximum number of answers a second, to one host and to all; a client solicits every few seconds."""
+ROUTER_TAKES_SECONDS: Final = 0.6
+"""A router answers within 0.5 s (section 10, MAX_RA_DELAY_TIME); so long it is waited for."""
+ROUTER_IS_KNOWN_SECONDS: Final = 1800.0
+"""So long after its last advertisement a router is taken to be there: the longest interval (section 6.2.1)."""
+MAX_SOLICITING: Final = 10_000
+"""The machines whose last solicitation is remembered."""
 _UNASKED_SECONDS: Final = (200.0, 600.0)  # section 6.2.1: MinRtrAdvInterval and MaxRtrAdvInterval
 ROUTER_LIFETIME_SECONDS: Final = 1800  # section 6.2.1: three times the latter
 _PREFIX_SECONDS: Final = 86400
@@ -63,12 +73,60 @@ def is_router_solicitation(packet: bytes, hop_limit: int) -> bool:
     """Whether an ICMPv6 message is a valid router solicitation: RFC 4861 section 6.1.1 (the kernel checks the sum)."""
     if len(packet) < 8 or packet[0] != ROUTER_SOLICITATION or packet[1] != 0 or hop_limit != HOP_LIMIT:
         return False
-    at = 8
+    return _are_options(packet, 8)
+
+
+def is_of_a_router(packet: bytes, hop_limit: int, source: str) -> bool:
+    """Return whether an ICMPv6 message is a valid router advertisement (RFC 4861 section 6.1.2) of a real router.
+
+    A real router offers a way out (its lifetime is not 0), addresses by DHCPv6 (M, O) or prefixes. An advertisement
+    that offers none of them is one of another edge.
+    """
+    if len(packet) < 16 or packet[0] != ROUTER_ADVERTISEMENT or packet[1] != 0 or hop_limit != HOP_LIMIT:
+        return False
+    if not is_link_local(source) or not _are_options(packet, 16):
+        return False
+    flags, lifetime = struct.unpack_from("!BH", packet, 5)
+    return bool(lifetime or flags & (_MANAGED | _OTHER) or len(packet) > 16)
+
+
+def _are_options(packet: bytes, at: int) -> bool:
     while at < len(packet):  # options: type, length in units of eight bytes, never 0
         if at + 1 >= len(packet) or packet[at + 1] == 0:
             return False
         at += packet[at + 1] * 8
     return at == len(packet)
+
+
+def mac_of(packet: bytes, source: str) -> str:
+    """Return the MAC of the host that sent a valid solicitation, or "" if the solicitation does not tell it.
+
+    Linux gives its MAC in the option source link-layer address. iPXE gives no option, and makes its link-local address
+    of its MAC (RFC 4291 appendix A).
+    """
+    at = 8
+    while at + 8 <= len(packet):
+        if packet[at] == _SOURCE_LINK_LAYER and packet[at + 1] == 1:
+            return packet[at + 2 : at + 8].hex(":")
+        at += packet[at + 1] * 8
+    return eui64_mac(IPv6Address(source)) or "" if is_link_local(source) else ""
+
+
+class Solicitations:
+    """The time of the last router solicitation of each machine. A machine that goes on soliciting got no answer."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """`clock` gives seconds of any epoch, that of `last`."""
+        self._clock = clock
+        self._last: Newest[str, float] = Newest(MAX_SOLICITING)
+
+    def heard(self, mac: str) -> None:
+        """Record that this machine solicits now."""
+        self._last[mac] = self._clock()
+
+    def last(self, mac: str) -> float | None:
+        """Return when this machine solicited last, or None if it did not, as far as was heard."""
+        return self._last.get(mac)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +188,25 @@ class Solicited:
 class RouterAdvertiser:
     """Answers router solicitations on one interface."""
 
-    def __init__(self, interface: str, says: Advertised = Advertised()) -> None:
+    def __init__(
+        self,
+        interface: str,
+        says: Advertised = Advertised(),
+        *,
+        only: Callable[[str], bool] | None = None,
+        heard: Callable[[str], None] | None = None,
+    ) -> None:
+        """`only(mac)`: whether this machine is answered, where no router is heard; None: every host is answered.
+
+        `heard(mac)` is called for each solicitation that tells its sender's MAC.
+        """
         self._interface = interface
         self._says = says
+        self._only = only
+        self._report = heard
+        self._router_until = float("-inf")
+        self._pending: dict[str, asyncio.TimerHandle] = {}
+        """The answers that wait for a router to be quicker, by the host's address; as many as `Solicited` allows."""
         self._timer: asyncio.TimerHandle | None = None
         self._listener: Listener[tuple[bytes, int, str]] | None = None
         self._scope = 0
@@ -144,12 +218,16 @@ class RouterAdvertiser:
         try:
             sock = self._open()
         except OSError as error:
+            if self._only is not None:  # nobody has asked for it; iPXE waits, as it does elsewhere
+                log.info("%s; iPXE waits 16 s for a router there", self._advice(error))
+                return
             raise RouterAdvertiserError(self._advice(error)) from error
         what = f"router solicitations on {self._interface}"
         self._listener = Listener(sock, what, self._receive, self._heard)
         self._listener.start()
         log.info(
-            "router solicitations on %s are answered with router lifetime %d%s",
+            "router solicitations%s on %s are answered with router lifetime %d%s",
+            " of iPXE" if self._only is not None else "",
             self._interface,
             self._says.lifetime,
             ", addresses by DHCPv6" if self._says.managed else "",
@@ -159,10 +237,11 @@ class RouterAdvertiser:
 
     async def stop(self) -> None:
         """Close the socket. Where this host was the router, it is none any more."""
-        for timer in (self._timer, self._soon):
+        for timer in (self._timer, self._soon, *self._pending.values()):
             if timer is not None:
                 timer.cancel()
         self._timer = self._soon = None
+        self._pending.clear()
         if self._listener is not None:
             if self._says.lifetime:
                 self._send(self._listener.socket, ALL_NODES, Advertised())
@@ -175,10 +254,8 @@ class RouterAdvertiser:
         try:
             sock.setblocking(False)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, self._interface.encode() + b"\0")
-            wanted = bytearray(b"\xff" * 32)
-            word, bit = divmod(ROUTER_SOLICITATION, 32)
-            struct.pack_into("=I", wanted, word * 4, 0xFFFFFFFF & ~(1 << bit))
-            sock.setsockopt(socket.IPPROTO_ICMPV6, _ICMP6_FILTER, bytes(wanted))
+            types = (ROUTER_SOLICITATION, ROUTER_ADVERTISEMENT) if self._only is not None else (ROUTER_SOLICITATION,)
+            sock.setsockopt(socket.IPPROTO_ICMPV6, _ICMP6_FILTER, _all_but(types))
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVHOPLIMIT, 1)
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS, HOP_LIMIT)
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, HOP_LIMIT)
@@ -203,13 +280,34 @@ class RouterAdvertiser:
         return packet, _hop_limit(ancillary), source[0]
 
     def _heard(self, sock: socket.socket, arrived: tuple[bytes, int, str]) -> None:
-        packet, hop_limit, source = arrived
+        packet, hop_limit, source = arrived[0], arrived[1], arrived[2].partition("%")[0]
         if is_router_solicitation(packet, hop_limit):
-            self._answer(sock, source)
+            mac = mac_of(packet, source)
+            if mac and self._report is not None:
+                self._report(mac)
+            if self._only is None:
+                self._answer(sock, source)
+            elif mac and self._only(mac):
+                self._answer_unless_a_router_does(sock, source)
+        elif is_of_a_router(packet, hop_limit, source):
+            self._router_until = asyncio.get_running_loop().time() + ROUTER_IS_KNOWN_SECONDS
+
+    def _answer_unless_a_router_does(self, sock: socket.socket, source: str) -> None:
+        loop = asyncio.get_running_loop()
+        if source in self._pending or loop.time() < self._router_until:
+            return
+        answer = self._solicited.answer(source, loop.time())
+        if answer is not None and answer[0] == source:  # no advertisement to all nodes: others are not concerned
+            self._pending[source] = loop.call_later(ROUTER_TAKES_SECONDS, self._answer_late, sock, source)
+
+    def _answer_late(self, sock: socket.socket, source: str) -> None:
+        self._pending.pop(source, None)
+        if asyncio.get_running_loop().time() >= self._router_until:
+            self._send(sock, source, self._says)
 
     def _answer(self, sock: socket.socket, source: str) -> None:
         loop = asyncio.get_running_loop()
-        answer = self._solicited.answer(source.partition("%")[0], loop.time())
+        answer = self._solicited.answer(source, loop.time())
         if answer is None:
             return
         address, wait = answer
@@ -231,6 +329,14 @@ class RouterAdvertiser:
             sock.sendto(router_advertisement(says), (address, 0, 0, self._scope))
         except OSError as error:
             log.debug("router advertisement to %s on %s was not sent: %s", address, self._interface, error.strerror)
+
+
+def _all_but(types: Sequence[int]) -> bytes:
+    """Return the ICMPv6 filter (RFC 3542 section 3.2) that blocks all types but these."""
+    blocked = (1 << 256) - 1
+    for each in types:
+        blocked &= ~(1 << each)
+    return struct.pack("=8I", *((blocked >> 32 * word) & 0xFFFFFFFF for word in range(8)))
 
 
 def _hop_limit(ancillary: list[tuple[int, int, bytes]]) -> int:

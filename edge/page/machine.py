@@ -12,8 +12,8 @@ from edge.journey.expectations import Awaited, Expectations, Finding, Limits, re
 from edge.journey.recorder import Journey
 from edge.journey.steps import Outcome, Step
 from edge.machines import Inventory, Machine
-from edge.page.rows import Row, as_it_was, heard_last, named, row, traits
-from edge.page.timeline import Chain, Timeline, chains, timeline
+from edge.page.rows import Row, as_it_was, named, row, traits
+from edge.page.timeline import Chain, Timeline, chains, events_of, timeline
 from edge.page.words import Kind
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.workflow.status import parse_timestamp, status_of
@@ -151,7 +151,7 @@ class Machines:
         """Return the machine with this MAC and its boot `number`, counted back from the last; None if it is unknown."""
         machine = self._inventory.by_mac(mac)
         claimants = () if machine is not None else self._inventory.claimants(mac)
-        last = heard_last(self._journey, mac)
+        last = self._journey.last_sign(mac)
         if machine is None and not claimants and last is None:
             return None
         awaited = self._expectations.of(mac) or as_it_was(self._journey, mac)
@@ -160,14 +160,15 @@ class Machines:
         found = chains(read(mac, self._journey.newest(mac, EVENTS, earlier=True))) if events else []
         found.reverse()
         number = min(max(number, 0), max(len(found) - 1, 0))
-        lines, cut, printed = _output(events)
-        of_boot = traits(self._journey, mac, last, awaited, None)
-        its_row = row(named(mac, machine), last, awaited, limits, claimed=bool(claimants), traits=of_boot)
+        of_boot = events_of(found[number], found[number - 1] if number else None, events) if found else events
+        lines, cut, printed = _output(of_boot)
+        its_traits = traits(self._journey, mac, last, awaited, None)
+        its_row = row(named(mac, machine), last, awaited, limits, claimed=bool(claimants), traits=its_traits)
         return MachineShown(
             row=its_row,
-            wrong=_wrong(its_row, awaited.finding if awaited is not None else None, events),
+            wrong=_wrong(its_row, awaited.finding if awaited is not None else None),
             machine=machine,
-            facts=tuple(_facts(machine, events, of_boot.osie)),
+            facts=tuple(_facts(machine, events, its_traits.osie)),
             timeline=_drawn(found, number, now, limits, awaited) if found else None,
             number=number,
             earlier=tuple(
@@ -192,29 +193,15 @@ class Machines:
         return _workflow(raw, now) if raw is not None else None
 
 
-def _wrong(its_row: Row, finding: Finding | None, events: list[JourneyEvent]) -> Wrong | None:
+def _wrong(its_row: Row, finding: Finding | None) -> Wrong | None:
     """Return what is wrong with a machine; None: nothing is known to be."""
     if not its_row.wrong:
         return None
     if finding is None:  # a failed step that was not looked into yet
         return Wrong(its_row.reason, its_row.warning, its_row.wrong, its_row.heard)
     facts = finding.facts[:1].upper() + finding.facts[1:]
-    began = _began(events, finding.step, its_row.since)
+    began = finding.began or its_row.since
     return Wrong(finding.rule, its_row.warning, facts, began, tuple(map(str, finding.causes)), finding.checks)
-
-
-def _began(events: list[JourneyEvent], step: Step, since: float) -> float:
-    """Return when a step failed first, without having succeeded in between; `since` where none failed.
-
-    A step that does not come is missing since the one before it.
-    """
-    began = since
-    for event in reversed(events):
-        if event.step is step and event.outcome is Outcome.OK:
-            break
-        if event.step is step and event.outcome is Outcome.FAILED:
-            began = event.time
-    return began
 
 
 def _drawn(found: list[Chain], number: int, now: float, limits: Limits, awaited: Awaited | None) -> Timeline:

@@ -21,7 +21,7 @@ from edge.journey.recorder import Journey
 from edge.journey.steps import Outcome
 from edge.machines import Inventory, Machine
 from edge.page.query import Query, Selection, select
-from edge.page.rows import Named, Packed, Row, Traits, as_it_was, heard_last, named, row, traits
+from edge.page.rows import Named, Packed, Row, Traits, as_it_was, named, row, traits
 from edge.page.time_slice import TimeSlice
 
 LINGER_SECONDS: Final = 30.0
@@ -178,7 +178,7 @@ class Rack:
     def _look(self, mac: str) -> None:
         machine = self._inventory.by_mac(mac)
         claimed = machine is None and bool(self._inventory.claimants(mac))
-        last = heard_last(self._journey, mac)
+        last = self._journey.last_sign(mac)
         if machine is None and last is None and not claimed:
             self._forget(mac)
             return

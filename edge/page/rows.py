@@ -12,7 +12,6 @@ from edge.journey.history import (
     detail_of,
     event,
     is_from_elsewhere,
-    is_printed,
     message_of,
     milestone,
     outcome_of,
@@ -142,10 +141,14 @@ def row(
     `last` is its last sign of life, None: it was never heard. `claimed`: several Hardware have its MAC.
     """
     if last is None:
-        return Row(RANKS[Kind.SILENT], 0, 0.0, 0.0, *name, KIND_WORDS[Kind.SILENT])
+        silent = Row(RANKS[Kind.SILENT], 0, 0.0, 0.0, *name, KIND_WORDS[Kind.SILENT])
+        if awaited is None or awaited.finding is None or awaited.finding.outcome is Outcome.INFO:
+            return silent
+        found = awaited.finding  # its Workflow failed before it was switched on
+        return silent._replace(rank=RANKS[Kind.TROUBLE], wrong=found.message, reason=found.rule, warning=True)
     entry, registered = last.entry, bool(name.name) or claimed
     reached, since = reached_by(last, awaited)
-    awaits, until, usual = "", due_at(last, awaited, limits), 0.0
+    awaits, until, usual = "", due_at(last, awaited), 0.0
     if until and awaited is not None and reached is not None:
         awaits, usual = awaited.next, limits.usual(reached, awaited.kind) or 0.0
     finding = awaited.finding if awaited is not None else None
@@ -154,8 +157,8 @@ def row(
     state, kind = _state(reached, entry, traits)
     if not registered and step_of(entry) is Step.SEEN:
         state, kind = KIND_WORDS[Kind.UNREGISTERED], Kind.UNREGISTERED
-    elif not registered and reached is not None and not is_from_elsewhere(entry):
-        # It was served once, so its Hardware has been deleted since: nothing is expected of it any more.
+    elif not registered and _was_served(last, awaited, reached):
+        # Its Hardware has been deleted since: nothing is expected of it any more.
         state, kind = NO_LONGER_REGISTERED, Kind.UNREGISTERED
         awaits, until, usual, wrong, reason, warning = "", 0.0, 0.0, "", "", False
     elif warning:
@@ -174,28 +177,18 @@ def row(
     )  # fmt: skip
 
 
-def due_at(last: Last, awaited: Awaited | None, limits: Limits) -> float:
-    """Return when the next step of a machine is due, in seconds since the epoch; 0: it waits for nothing.
-
-    Each line of output gives an action its full time again. `Awaited.deadline` says so only until it has passed once:
-    after that it is when the machine is looked at again.
-    """
+def due_at(last: Last, awaited: Awaited | None) -> float:
+    """Return when the next step of a machine is due, in seconds since the epoch; 0: it waits for nothing."""
     if awaited is None or not awaited.deadline or awaited.at is None:
         return 0.0
-    after = limits.after(awaited.at, awaited.kind)
-    if after is None or reached_by(last, awaited)[0] is not awaited.at:
-        return 0.0
-    printed = awaited.at is Milestone.ACTION_BEGUN and is_printed(last.entry)
-    due = max(awaited.since, last.time if printed else 0.0) + after
-    return due if awaited.looks else max(due, awaited.deadline)
+    return awaited.due if reached_by(last, awaited)[0] is awaited.at else 0.0
 
 
-def heard_last(journey: Journey, mac: str) -> Last | None:
-    """Return the last sign of life of a machine; None: it was never heard, whatever happened to its Workflow."""
-    last = journey.last_sign(mac)
-    if last is not None and step_of(last.entry) is Step.WORKFLOW and not journey.was_heard(mac):
-        return None
-    return last
+def _was_served(last: Last, awaited: Awaited | None, reached: Milestone | None) -> bool:
+    """Return True if an unregistered machine was registered when it was heard last."""
+    if awaited is not None and last.time <= awaited.gone:
+        return True
+    return reached is not None and not is_from_elsewhere(last.entry)
 
 
 def traits(journey: Journey, mac: str, last: Last | None, awaited: Awaited | None, known: Traits | None) -> Traits:

@@ -5,12 +5,14 @@ A machine that was installed restarts from its disk: that boot belongs to the in
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from edge.journey.expectations import Awaited, Boot, Limits, Story
+from edge.journey.events import JourneyEvent
+from edge.journey.expectations import Awaited, Boot, Limits, Story, workflow_of
 from edge.journey.steps import Milestone, Outcome, Step
 from edge.page.words import AFTER, STATES, Phase, phase
 
@@ -36,6 +38,10 @@ _TAKES_TURNS: Final = frozenset(
         Milestone.ACTION_ENDED,
     }
 )
+
+
+_NETBOOTED: Final = frozenset(each for each in Milestone if each < Milestone.OS_OFFERED)
+"""A boot with one of these came by the network: with iPXE in the card's ROM there is no offer to firmware before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +120,11 @@ class Chain:
         """In seconds since the epoch."""
         return self.boots[0].began
 
+    @property
+    def workflows(self) -> frozenset[str]:
+        """The Workflows that ran in it, NAMESPACE/NAME; more than one only where nothing tells them apart."""
+        return frozenset(boot.workflow for boot in self.boots if boot.workflow)
+
 
 def chains(story: Story) -> list[Chain]:
     """The boots of a machine, oldest first, what belongs together as one."""
@@ -124,8 +135,9 @@ def chains(story: Story) -> list[Chain]:
             before is not None
             and before.at is not None
             and before.at >= Milestone.WORKFLOW_ENDED
+            and not boot.continues
             and Milestone.OS_OFFERED in boot.reached
-            and Milestone.OFFERED not in boot.reached
+            and _NETBOOTED.isdisjoint(boot.reached)
             and boot.began - before.latest < RESTART_SECONDS
         )
         if joins:
@@ -133,6 +145,16 @@ def chains(story: Story) -> list[Chain]:
         else:
             found.append(Chain([boot]))
     return found
+
+
+def events_of(chain: Chain, after: Chain | None, events: Iterable[JourneyEvent]) -> list[JourneyEvent]:
+    """Return the events of a chain, of all `events` of the machine; `after` is the chain that follows it, if one does.
+
+    What an action of another Workflow printed is none of them.
+    """
+    until = after.began if after is not None else math.inf
+    own = chain.workflows | {""}
+    return [event for event in events if chain.began <= event.time < until and workflow_of(event) in own]
 
 
 def timeline(

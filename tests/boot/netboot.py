@@ -135,7 +135,6 @@ async def power_on(arguments: argparse.Namespace, directory: Path, stack: AsyncE
         up += ["--router-advertisements"]
         up += ["--interface", network.bridge, "--ipv6", "--ipv6-router", network.bridge]
     else:
-        up += ["--router-advertisements"]
         up += ["--interface", f"{network.bridge}={network.address}"]
     up += ["--manifests", objects, *arguments.up]
     log = directory / "up.log"

@@ -227,6 +227,13 @@ def test_riscv64_machine_gets_from_power_on_to_its_kernel(boot: Boot, firmware: 
     assert [step for step in report.steps() if step.endswith("ok")][-3:] == ["script ok", "kernel ok", "initrd ok"]
 
 
+@pytest.mark.parametrize("router", ["", "--no-router-advertisements"], ids=["answered", "waits-for-a-router"])
+def test_ipxe_in_the_cards_rom_is_warned_about_in_neither_case(boot: Boot, router: str) -> None:
+    """Without an answer it waits 16 s for an IPv6 router after its lease, in which nothing is wrong."""
+    report = boot("bios", "kernel ok", *filter(None, [router]), host_clock=True)
+    assert report.steps() == ["dhcp ok", "script ok", "kernel ok"], report
+
+
 @pytest.mark.parametrize("firmware", ["bios", "uefi"])
 def test_machine_boots_through_a_proxy_beside_another_dhcp_server(boot: Boot, firmware: str) -> None:
     report = boot(firmware, "kernel ok", "--dhcp-mode", "proxy", beside=True)

@@ -89,6 +89,62 @@ def test_solicitation_through_a_router_is_not_answered_and_a_flood_is_answered_t
     assert int(done.stdout) < 1000, done.stderr
 
 
+# What `--router-advertisements` does if it is not given: iPXE alone is answered, where no router is heard.
+
+MAC_OF_CLIENT = "open('/sys/class/net/eth0/address').read().strip()"
+
+# A router of the link, which says M: it advertises once.
+ADVERTISE = """
+import socket, struct, time
+scope = socket.if_nametoindex("eth0")
+s = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
+s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)
+for _ in range(40):
+    try:
+        s.sendto(struct.pack("!BBHBBHII", 134, 0, 0, 64, 0x80, 1800, 0, 0), ("ff02::1", 0, 0, scope))
+        break
+    except OSError:
+        time.sleep(0.1)
+"""
+
+
+def test_host_that_is_waited_for_is_answered_and_no_other_host_is(ipv6: Network) -> None:
+    mac = ipv6.run("python3", "-c", f"print({MAC_OF_CLIENT})").stdout.strip()
+    solicited: list[str] = []
+    wanted = {mac}
+
+    async def start_for_ipxe() -> Sequence[RouterAdvertiser]:
+        advertiser = RouterAdvertiser("srv0", only=wanted.__contains__, heard=solicited.append)
+        await advertiser.start()
+        return [advertiser]
+
+    with ipv6.serving(start_for_ipxe):
+        packet, hop_limit, source = ipv6.run("python3", "-c", SOLICIT, "255", "10").stdout.split()
+        assert (bytes.fromhex(packet)[0], bytes.fromhex(packet)[5:], hop_limit) == (134, bytes(11), "255")
+        assert source.startswith("fe80:")
+        wanted.clear()
+        assert "timed out" in ipv6.run("python3", "-c", SOLICIT, "255", "2").stderr
+    assert set(solicited) == {mac}
+
+
+def test_beside_a_router_nothing_is_sent(ipv6: Network) -> None:
+    async def start_for_ipxe() -> Sequence[RouterAdvertiser]:
+        advertiser = RouterAdvertiser("srv0", only=lambda _mac: True)
+        await advertiser.start()
+        return [advertiser]
+
+    with ipv6.serving(start_for_ipxe):
+        assert ipv6.run("python3", "-c", SOLICIT, "255", "10").stdout, "it is answered as long as no router is heard"
+        assert ipv6.run("python3", "-c", ADVERTISE).stderr == ""
+        assert "timed out" in ipv6.run("python3", "-c", SOLICIT, "255", "3").stderr
+
+
+async def test_interface_without_ipv6_is_no_error_where_only_ipxe_would_be_answered() -> None:
+    advertiser = RouterAdvertiser("nic9", only=lambda _mac: True)
+    await advertiser.start()
+    await advertiser.stop()
+
+
 async def test_missing_interface_is_named() -> None:
     with pytest.raises(RouterAdvertiserError, match="on nic9 can't be answered: there is no such interface"):
         await RouterAdvertiser("nic9").start()

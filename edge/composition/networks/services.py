@@ -103,12 +103,16 @@ class NetworkServices:
         make_tftp: MakeTftp | None = None,
         make_responder6: MakeResponder6 | None = None,
         *,
-        advertise: bool = False,
+        advertise: bool | None = False,
         routes: bool = False,
+        is_ipxe: Callable[[str], bool] = lambda _mac: False,
+        solicited: Callable[[str], None] | None = None,
     ) -> None:
         """`state` is what the network is at the start: what machines are told is made of it before it is served.
 
-        `advertise`: router solicitations are answered; `routes`: as by a router.
+        `advertise`: router solicitations are answered; None: those of machines of which `is_ipxe(mac)` says that they
+        are an iPXE that waits, unless DHCPv6 is served here. `routes`: answered as by a router. `solicited(mac)` is
+        called for each solicitation.
         """
         self.responder: Responder | None = None
         self._state = state
@@ -133,8 +137,12 @@ class NetworkServices:
         if advertise or routes:
             lifetime = ROUTER_LIFETIME_SECONDS if routes else 0
             self._advertiser.make = lambda state: RouterAdvertiser(
-                state.interface, Advertised(self._dhcp6.make is not None, lifetime, state.networks6, state.mac)
+                state.interface,
+                Advertised(self._dhcp6.make is not None, lifetime, state.networks6, state.mac),
+                heard=solicited,
             )
+        elif advertise is None and make_responder is not None and make_responder6 is None:
+            self._advertiser.make = lambda state: RouterAdvertiser(state.interface, only=is_ipxe, heard=solicited)
 
     def machine_changed(self, mac: str) -> None:
         """A Hardware has come, changed or gone: for the inventory, which calls it after each change."""

@@ -11,7 +11,7 @@ from edge.journey.expectations.facts import Facts, Network, Registered
 from edge.journey.expectations.finding import Finding
 from edge.journey.expectations.limits import Limits
 from edge.journey.expectations.rules import NOT_RUN, diagnose
-from edge.journey.expectations.story import Boot, Story, read
+from edge.journey.expectations.story import Boot, Story, read, workflow_of
 from edge.journey.expectations.watch import Awaited, Expectations
 
 __all__ = [
@@ -27,4 +27,5 @@ __all__ = [
     "Story",
     "diagnose",
     "read",
+    "workflow_of",
 ]

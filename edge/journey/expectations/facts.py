@@ -74,6 +74,8 @@ class Facts:
     on. `relay` is the relay (dotted) that the machine's network is heard through, and `relay_trouble` a clause that
     says why answers do not get there, as far as this host knows. `behind_router` is the machine's IPv6 address, where
     it boots by that and it is of no network that this edge is on; empty: no router is needed, or that is not known.
+    `solicited` is when the machine solicited an IPv6 router last (seconds since the epoch); None: it did not, as far as
+    this edge could hear.
     `api_away` is a clause that says since when the Kubernetes API has not answered; empty: it does.
     """
 
@@ -95,6 +97,7 @@ class Facts:
     relay: str = ""
     relay_trouble: str = ""
     behind_router: str = ""
+    solicited: float | None = None
     api_away: str = ""
     http_port: int = 7080
     grpc_port: int = 42113

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from edge.journey.events import one_line
 from edge.journey.steps import Outcome, Step
@@ -25,7 +25,8 @@ class Finding:
 
     `rule` is a word in CamelCase for programs: the reason of the Hardware's condition and of Events. `facts` are what
     was seen, which is true whatever the cause; `causes` come likeliest first; `checks` say what to look at or to do.
-    `step` is the part of the journey that it is about. `outcome` is INFO for what may well be as it is wanted. With
+    `began` is since when it is so (seconds since the epoch; 0: not known). `step` is the part of the journey that it is
+    about. `outcome` is INFO for what may well be as it is wanted. With
     `reported` the journey has an event that says it already. `about` are the Hardware (NAMESPACE/NAME) that it is to be
     seen on, where the machine is none of them.
     """
@@ -38,6 +39,7 @@ class Finding:
     outcome: Outcome = Outcome.WARNING
     reported: bool = False
     about: tuple[str, ...] = ()
+    began: float = field(default=0.0, compare=False)
 
     @property
     def why(self) -> tuple[str, ...]:
@@ -49,7 +51,9 @@ class Finding:
         """All of it in one printable line, whatever machines and objects have put into the names in it."""
         line = self.facts
         if self.causes:
-            line += ": " + ", or ".join(map(str, self.causes))
+            # A reported failure ends like a sentence of its own.
+            line = f"{line.rstrip('.')}: likely " if self.reported else f"{line}: "
+            line += ", or ".join(map(str, self.causes))
         if self.checks:
-            line += ". " + "; ".join(self.checks)
+            line += ("" if line.endswith(".") else ".") + " " + "; ".join(self.checks)
         return one_line(line)

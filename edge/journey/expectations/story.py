@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from edge.journey.events import JourneyEvent
+from edge.journey.history import RULE
 from edge.journey.steps import Milestone, Outcome, Step, Value, milestone
 
 GAP_SECONDS = 300.0
@@ -40,6 +41,13 @@ ENDS = {
 }
 
 
+_WORK = frozenset(
+    {Milestone.WORKFLOW_RUNNING, Milestone.ACTION_BEGUN, Milestone.ACTION_ENDED, Milestone.WORKFLOW_ENDED}
+)
+_OF_THE_MACHINE = frozenset({"osie", "boots", "model", "client", "uuid", "memory_bytes", "clock_ahead_seconds"})
+"""Details that hold as long as the machine is not started again."""
+
+
 @dataclass(slots=True)
 class Boot:
     """One way from the firmware's first packet on, in the order of the events. All times are seconds since the epoch.
@@ -64,6 +72,10 @@ class Boot:
     after: int = 0
     """How many of the events there were when `at` was reached last."""
     facts: dict[str, Value] = field(default_factory=dict)
+    workflow: str = ""
+    """NAMESPACE/NAME of the Workflow that runs, or ran, in this boot; empty: none has begun."""
+    continues: bool = False
+    """Whether the machine did not start for it: its agent got another Workflow in the OSIE of the boot before."""
 
     def take(self, event: JourneyEvent, reached: Milestone | None) -> None:
         """One more event of this boot."""
@@ -72,6 +84,8 @@ class Boot:
         self.facts.update(event.detail)
         if reached is None:
             return
+        if reached in _WORK and (name := workflow_of(event)):
+            self.workflow = name
         self.reached[reached] = event.time
         if reached is self.at:
             self.times += 1
@@ -119,11 +133,6 @@ class Boot:
                 yield event
 
 
-def _is_finding(event: JourneyEvent) -> bool:
-    """Return True if the edge itself has said this of the machine, be it no more than a note."""
-    return event.outcome is Outcome.WARNING or "rule" in event.detail
-
-
 @dataclass(frozen=True, slots=True)
 class Story:
     """The boots of one machine, oldest first; at least one."""
@@ -152,14 +161,70 @@ def read(mac: str, events: Iterable[JourneyEvent]) -> Story:
     boots: list[Boot] = []
     for event in events:
         reached = milestone(event.step, event.outcome, event.detail)
-        if not boots or _begins(boots[-1], event, reached):
+        if not boots:
             boots.append(Boot(event.time))
+        elif _begins_work(boots[-1], event, reached):
+            boots.append(_next_in_the_same_osie(boots[-1], event))
+        elif _begins(boots[-1], event, reached):
+            by_disk = reached is Milestone.OS_OFFERED  # the system that was installed, for no further Workflow
+            boots.append(Boot(event.time) if by_disk else _next(boots[-1], event))
         boot = boots[-1]
         if reached is not None and _is_late(boot, event, reached):
             boot.take_late(event, reached)
         else:
-            boot.take(event, _counted(boot, reached))
+            boot.take(event, _counted(boot, event, reached))
     return Story(mac, tuple(boots) or (Boot(0.0),))
+
+
+def _is_finding(event: JourneyEvent) -> bool:
+    """Return whether an edge found this out about the machine's silence (`edge.journey.history.is_finding`)."""
+    return event.outcome is Outcome.WARNING or RULE in event.detail
+
+
+def workflow_of(event: JourneyEvent) -> str:
+    """Return NAMESPACE/NAME of the Workflow that an event is about, or "" if it is about none."""
+    return str(event.detail.get("workflow", "")) if event.step in (Step.WORKFLOW, Step.ACTION) else ""
+
+
+def _begins_work(boot: Boot, event: JourneyEvent, reached: Milestone | None) -> bool:
+    """Return whether the agent, which has stayed, begins another Workflow with this event, or the same one again."""
+    name = workflow_of(event)
+    if reached not in _WORK or boot.at is None or not boot.workflow or not name:
+        return False
+    if reached is Milestone.WORKFLOW_ENDED:  # one that never ran ends beside the one that does
+        return name != boot.workflow and boot.at >= Milestone.WORKFLOW_ENDED
+    begins = reached in (Milestone.WORKFLOW_RUNNING, Milestone.ACTION_BEGUN)
+    return begins and (name != boot.workflow or boot.at >= Milestone.WORKFLOW_ENDED)
+
+
+def _next(before: Boot, event: JourneyEvent) -> Boot:
+    """Return the boot that begins with this event. It takes over what was reported of the Workflow that it is for."""
+    boot = Boot(event.time)
+    for earlier in _of_the_next_workflow(before):
+        boot.take(earlier, None)
+    return boot
+
+
+def _next_in_the_same_osie(before: Boot, event: JourneyEvent) -> Boot:
+    """Return the second Workflow of an OSIE as a boot of its own, which knows what the first knew of the machine."""
+    boot = _next(before, event)
+    boot.continues = True
+    boot.facts = {name: value for name, value in before.facts.items() if name in _OF_THE_MACHINE} | boot.facts
+    return boot
+
+
+def _of_the_next_workflow(before: Boot) -> list[JourneyEvent]:
+    """Take the last reports of another Workflow (Pending, Scheduled) out of the boot whose own Workflow has ended."""
+    if not before.workflow or before.at is None or before.at < Milestone.WORKFLOW_ENDED:
+        return []
+    found: list[JourneyEvent] = []
+    for at in range(len(before.events) - 1, before.after - 1, -1):
+        event = before.events[at]
+        if event.step is Step.WORKFLOW and workflow_of(event) not in ("", before.workflow):
+            found.append(event)
+            del before.events[at], before.marks[at]
+    found.reverse()
+    return found
 
 
 def _begins(boot: Boot, event: JourneyEvent, reached: Milestone | None) -> bool:
@@ -188,7 +253,7 @@ def _is_late(boot: Boot, event: JourneyEvent, reached: Milestone) -> bool:
     return boot.reached.get(reached, 0.0) < boot.reached.get(begun, 0.0) <= boot.reached[at]
 
 
-def _counted(boot: Boot, reached: Milestone | None) -> Milestone | None:
+def _counted(boot: Boot, event: JourneyEvent, reached: Milestone | None) -> Milestone | None:
     """The milestone, unless it says nothing here: leases while the agent works, the agent's second connection."""
     at = boot.at
     if reached is None or at is None:
@@ -199,4 +264,18 @@ def _counted(boot: Boot, reached: Milestone | None) -> Milestone | None:
         return None
     if reached is Milestone.AGENT_CONNECTED and at > Milestone.AGENT_CONNECTED:
         return None
+    if reached is Milestone.WORKFLOW_ENDED and _ends_beside(boot, event):
+        return None
     return reached
+
+
+def _ends_beside(boot: Boot, event: JourneyEvent) -> bool:
+    """Return whether a Workflow ends without having run, of its Template for example: the machine does not end by it.
+
+    What it does goes on, whether that is a boot or another Workflow.
+    """
+    if event.outcome is Outcome.OK or Milestone.WORKFLOW_ENDED in boot.reached:
+        return False
+    if boot.workflow:
+        return workflow_of(event) not in ("", boot.workflow)
+    return boot.at is not None and boot.at < Milestone.WORKFLOW_RUNNING

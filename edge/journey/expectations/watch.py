@@ -18,7 +18,7 @@ from typing import Final, Protocol
 from edge.journey.changes import Changes, PendingChanges
 from edge.journey.expectations.facts import Facts
 from edge.journey.expectations.finding import Finding
-from edge.journey.expectations.limits import LIMITS, OVER_IPV6, Limits
+from edge.journey.expectations.limits import LIMITS, OVER_IPV6, SOONER, SOONER_AGAIN_SECONDS, Limits
 from edge.journey.expectations.rules import SILENCE, diagnose
 from edge.journey.expectations.story import ENDS, Boot, Story, read
 from edge.journey.history import (
@@ -34,7 +34,7 @@ from edge.journey.history import (
     step_of,
 )
 from edge.journey.recorder import Journey
-from edge.journey.steps import Milestone, Outcome
+from edge.journey.steps import Milestone, Outcome, Step
 from tink.limits.newest import Newest
 
 TURN_SECONDS: Final = 0.002
@@ -56,10 +56,12 @@ _AGAIN_SECONDS: Final = (5.0, 10.0, 20.0, 40.0, 60.0)
 
 @dataclass(slots=True)
 class Awaited:
-    """One machine: it has come to `at` at the time `since`; what is next is awaited until `deadline` (epoch seconds).
+    """One machine: it has come to `at` at the time `since`; the next step is due at `due` (epoch seconds; 0: none is).
 
-    `kind` is its OSIE and model, as far as they are known; `finding` what was said of it last, None if nothing is;
-    `heard`: another edge has said that, at that time.
+    `deadline` is the same until it has passed, and then the time of the next look; `early` is a look before it (0:
+    none). `kind` is the OSIE and the model, as far as they are known. `finding` is what was found last, or None;
+    `heard` is when another edge found that. `gone` is when the Hardware went away (0: it did not): what the machine did
+    before is not judged.
     """
 
     at: Milestone | None = None
@@ -70,6 +72,13 @@ class Awaited:
     looked: float = 0.0
     finding: Finding | None = None
     heard: float = 0.0
+    due: float = 0.0
+    early: float = 0.0
+    gone: float = 0.0
+
+    def overdue(self, now: float) -> float:
+        """Return for how many seconds the next step is late, or 0.0 if it is not, or if nothing is awaited."""
+        return max(0.0, now - self.due) if self.due else 0.0
 
     @property
     def next(self) -> str:
@@ -130,6 +139,21 @@ class Expectations:
         if mac in self._awaited:
             self._due[mac] = None
 
+    def forget(self, mac: str) -> None:
+        """Withdraw what is awaited and said of a machine whose Hardware is gone.
+
+        Its journey up to now is not judged again, even if it is registered again.
+        """
+        awaited = self._awaited.get(mac)
+        if awaited is None and self._journey.last_entry(mac) is None:
+            return
+        now = self._clock()
+        self._awaited[mac] = Awaited(gone=now, looked=now)
+        self._due.pop(mac, None)
+        self._changes.mark(mac)
+        if awaited is not None and awaited.finding is not None and not awaited.heard:
+            self._say(mac, None)
+
     def sweep(self) -> Iterator[None]:
         """Look at what has happened and what has not. Whoever iterates gives others their turn in between."""
         now = self._clock()
@@ -140,7 +164,7 @@ class Expectations:
         knocks_count = False
         for mac, awaited in self._awaited.items():
             if awaited.deadline:
-                if now >= awaited.deadline:
+                if now >= awaited.deadline or (awaited.early and now >= awaited.early):
                     self._due[mac] = None
                 if awaited.at in _TO_KNOCK and KNOCKS_FROM <= now - awaited.since <= KNOCKS_UNTIL:
                     knocks_count = True
@@ -169,6 +193,8 @@ class Expectations:
         if last is None:
             return
         awaited = self._awaited.get(mac)
+        if awaited is not None and last.time <= awaited.gone:
+            return
         if awaited is None:
             awaited = self._awaited[mac] = Awaited()
             if milestone(last.entry) is Milestone.OFFERED and last.first_seen < last.time:
@@ -178,7 +204,7 @@ class Expectations:
             awaited.finding, awaited.heard = said, last.time
             self._changes.mark(mac)
             return
-        if outcome is Outcome.WARNING or is_finding(last.entry):
+        if is_finding(last.entry):
             return  # said by ourselves
         if reached is None:
             self._take_other(mac, awaited, outcome, last)
@@ -200,14 +226,15 @@ class Expectations:
             self.limits.learn(awaited.kind, awaited.at, at - awaited.since)
         awaited.at, awaited.since, awaited.looks = reached, at, 0
         after = self.limits.after(reached, awaited.kind)
-        awaited.deadline = at + after if after is not None else 0.0
+        awaited.due = awaited.deadline = at + after if after is not None else 0.0
+        awaited.early = at + SOONER[reached] if reached in SOONER else 0.0
         self._changes.mark(mac)
         if awaited.finding is not None or reached in _LOOKED_AT:
             self._due[mac] = None
 
     def _take_other(self, mac: str, awaited: Awaited, outcome: Outcome, last: Last) -> None:
         if awaited.at is Milestone.ACTION_BEGUN and is_printed(last.entry):
-            awaited.deadline = last.time + (self.limits.after(Milestone.ACTION_BEGUN) or 0.0)
+            awaited.due = awaited.deadline = last.time + (self.limits.after(Milestone.ACTION_BEGUN) or 0.0)
             if awaited.finding is None and SILENCE not in message_of(last.entry):
                 return
         again = awaited.looked + LOOK_SECONDS
@@ -223,7 +250,8 @@ class Expectations:
         if awaited is None:
             return
         awaited.looked = now
-        story = read(mac, self._journey.newest(mac, EVENTS))
+        events = self._journey.newest(mac, EVENTS)
+        story = read(mac, (event for event in events if event.time > awaited.gone))
         self._follow(awaited, story, now)
         if self._journey.is_elsewhere(mac):
             self._leave_to_others(mac, awaited)
@@ -238,7 +266,8 @@ class Expectations:
             return
         if was is None or (was.rule, was.why) != (finding.rule, finding.why) or (finding.reported and was != finding):
             self._say(mac, finding)
-            if not finding.reported:
+            is_new = was is None or was.rule != finding.rule or set(finding.why) - set(was.why)
+            if is_new and not finding.reported:  # a cause that is no longer likely is no news for the journey
                 self._journey.record(mac, finding.step, finding.outcome, finding.message, rule=finding.rule)
 
     def _leave_to_others(self, mac: str, awaited: Awaited) -> None:
@@ -258,10 +287,14 @@ class Expectations:
             awaited.at, awaited.since, awaited.looks = boot.at, boot.since, 0
         awaited.kind = f"{boot.detail_of('osie')} {story.model}".strip()
         after = self._limit(boot.at, awaited.kind, boot) if boot.at is not None else 0.0
+        awaited.due = _waited_since(boot) + after if after else 0.0
+        awaited.early = 0.0
         if not after:
             awaited.deadline = 0.0
-        elif awaited.since + after > now:
-            awaited.deadline = awaited.since + after
+        elif awaited.due > now:
+            awaited.deadline = awaited.due
+            if boot.at in SOONER:
+                awaited.early = max(awaited.since + SOONER[boot.at], now + SOONER_AGAIN_SECONDS)
             if boot.times > 1:  # what comes again is not only judged by the clock
                 awaited.deadline = min(awaited.deadline, now + 1.0)
         else:
@@ -272,6 +305,12 @@ class Expectations:
         limit = self.limits.after(reached, kind) or 0.0
         over_ipv6 = reached is boot.at and boot.detail.get("dhcp") == "reply"
         return limit + OVER_IPV6.get(reached, 0.0) if over_ipv6 else limit
+
+
+def _waited_since(boot: Boot) -> float:
+    """Return from when on the next step is awaited: an action that prints is not late, however long it runs."""
+    last = boot.last(Step.ACTION) if boot.at is Milestone.ACTION_BEGUN else None
+    return max(boot.since, last.time) if last is not None else boot.since
 
 
 def said_elsewhere(entry: Entry) -> Finding | None:

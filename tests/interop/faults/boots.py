@@ -294,7 +294,7 @@ FAULTS = [
         "the kernel says nothing",
         kernel_that_says_nothing,
         "KernelSilent|KernelRestarted",
-        r"iPXE started the kernel \d+ s ago, and nothing was heard of it since: the kernel has panicked",
+        r"iPXE started the kernel \d+ s ago, and nothing was received from it since: the kernel has panicked",
         moment="15 s after its kernel was started, or three times what the last ones needed; 90 s where none was seen",
     ),
     Fault("wrong clock", wrong_clock, "WrongClock", r"its clock is \d\d years behind this host's"),

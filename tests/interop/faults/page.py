@@ -18,8 +18,9 @@ agent where one is needed, against a real `tinkedge up`; [journey.md](journey.md
 are those of one run of all of them at the same time on two processors, counted from the moment from which on the
 fault can be known. A sentence is said in the same words on the journey (`tinkedge watch`, the web page, the log), and
 where the last column says so in the condition `BootProblem` and an Event of the Hardware (`kubectl describe
-hardware`), and in the column MESSAGE of `kubectl get workflows`. `TINKEDGE_RECORD=1 python -m pytest
-tests/interop/faults` writes this page.
+hardware`), and in the column MESSAGE of `kubectl get workflows`. Of a step that failed or was refused, the log and the
+journey have what it said itself, up to ": likely" or the first sentence; the likely causes and what to do are in the
+condition and on the web page. `TINKEDGE_RECORD=1 python -m pytest tests/interop/faults` writes this page.
 
 | fault | what is said | s | counted from | where |
 |---|---|---|---|---|

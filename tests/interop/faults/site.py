@@ -63,6 +63,7 @@ class Site(Namespaces):
         self._read, self._looked = 0, 0.0
         self._events: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self._reasons: dict[str, set[str]] = defaultdict(set)
+        self._problems: dict[str, str] = {}
 
     def build(self) -> None:
         self.network("rack0", {})
@@ -171,15 +172,34 @@ class Site(Namespaces):
         with self._looking:
             if time.monotonic() - self._looked > LOOK_SECONDS:
                 listed = json.loads(self.kubectl("get", "hardware,events", "-o", "json"))["items"]
-                self._reasons = defaultdict(set)
+                self._reasons, self._problems = defaultdict(set), {}
                 for obj in listed:
                     if obj["kind"] == "Event":
                         self._reasons[obj["involvedObject"]["name"]].add(obj["reason"])
                     for one in obj.get("status", {}).get("conditions", []):
                         if one["type"] == "BootProblem":
                             self._reasons[obj["metadata"]["name"]].add(one["reason"])
+                            self._problems[obj["metadata"]["name"]] = one["message"]
                 self._looked = time.monotonic()
             return self._reasons[name]
+
+    def problem(self, name: str) -> str:
+        """Return the message of the condition of a Hardware as it was looked at last, with the MAC; "" without one."""
+        with self._looking:
+            return self._problems.get(name, "")
+
+    def machine(self, mac: str) -> dict[str, Any]:
+        """Return what the admin API says of one machine."""
+        token = (self.data_dir / "admin-token").read_text().strip()
+        url = f"http://127.0.0.1:7081/api/v1/machines/{mac}"
+        done = self.run(IN_EDGE, "curl", "-sf", "-H", f"Authorization: Bearer {token}", url)
+        found: dict[str, Any] = json.loads(done.out)
+        return found
+
+    def create_workflow(self, name: str, *, hardware: str, actions: str) -> None:
+        """Create a Workflow and its Template for a Hardware."""
+        reference = f"hardwareRef: {{name: {hardware}}}, templateRef: {{name: {name}}}"
+        self._applied(_workflow(Fault(name, lambda _machine: None, "", "", actions=actions, workflow=reference)))
 
     def told(self, mac: str) -> str:
         """The same as lines."""

@@ -6,6 +6,7 @@ All faults (`boots`, `work`) are played at the same time, for most of what there
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -15,6 +16,10 @@ from typing import Any
 
 import pytest
 
+from edge.journey.events import JourneyEvent
+from edge.journey.expectations import read
+from edge.journey.steps import Outcome, Step
+from edge.page.timeline import chains, events_of
 from tests.interop.faults import boots, page, work
 from tests.interop.faults.boots import HEALTHY
 from tests.interop.faults.machine import Fault
@@ -112,7 +117,11 @@ def _row(site: Site, fault: Fault, named: Named) -> page.Row:
     where = ["condition", "Event"] if any(re.fullmatch(fault.rules, reason) for reason in shown) else []
     if fault.actions or fault.workflow:
         where += ["MESSAGE"] if _column(site, fault, named) else []
-    return page.Row(fault, named.rule, named.message, named.seconds, tuple(where), site.machines[fault.name].ip)
+    machine = site.machines[fault.name]
+    # A failure that the journey reports itself has its causes and what to do in the condition.
+    problem = site.problem(_shown_on(fault)).removeprefix(f"{machine.mac}: ")
+    sentence = problem if problem.startswith(named.message) else named.message
+    return page.Row(fault, named.rule, sentence, named.seconds, tuple(where), machine.ip)
 
 
 def _column(site: Site, fault: Fault, named: Named) -> bool:
@@ -148,3 +157,36 @@ def test_describe_tells_why_a_machine_does_not_boot(site: Site) -> None:
     )
     assert "BootProblem" in described
     assert "netmask /32" in described
+
+
+def test_second_workflow_of_an_agent_that_stays_has_steps_and_output_of_its_own(site: Site) -> None:
+    fault = next(fault for fault in FAULTS if fault.name == "an action fails")
+    machine = site.machines[fault.name]
+    site.create_workflow(f"{fault.slug}-2", hardware=fault.slug, actions=work.shell("echo only the second says this"))
+    wait_until(lambda: f"{fault.slug}-2: Succeeded" in site.told(machine.mac), lambda: site.told(machine.mac))
+    events = [
+        JourneyEvent(**{**event, "step": Step(event["step"]), "outcome": Outcome(event["outcome"])})
+        for event in site.events(machine.mac)
+    ]
+    first, second = chains(read(machine.mac, events))
+    assert [chain.workflows for chain in (first, second)] == [{f"default/{fault.slug}"}, {f"default/{fault.slug}-2"}]
+    printed = [
+        "".join(str(event.detail.get("output", "")) for event in events_of(chain, after, events))
+        for chain, after in ((first, second), (second, None))
+    ]
+    assert ["only the second" in each for each in printed] == [False, True]
+
+
+def test_machine_whose_hardware_is_deleted_is_in_trouble_no_more(site: Site) -> None:
+    fault = next(fault for fault in FAULTS if fault.name == "upstream has no such file")
+    machine = site.machines[fault.name]
+    shown = site.machine(machine.mac)
+    assert (shown["kind"], shown["reason"]) == ("trouble", "KernelFailed")
+    site.kubectl("delete", "hardware", fault.slug)
+    wait_until(
+        lambda: site.machine(machine.mac)["state"] == "no longer registered",
+        lambda: json.dumps(site.machine(machine.mac)),
+        every=0.5,
+    )
+    shown = site.machine(machine.mac)
+    assert (shown["kind"], shown["reason"], shown["wrong"]) == ("unregistered", None, None)

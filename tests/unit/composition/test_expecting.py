@@ -109,7 +109,66 @@ def test_wrong_mac_is_shown_on_the_hardware_that_have_it_until_it_is_mended() ->
     site.is_seen(STRANGER)
     site.sweep()
     (warning,) = site.warnings(STRANGER)
-    assert warning == f"is not among the Hardware that are known here, which may be old: {site.away}"
+    assert warning.startswith(f"is not among the Hardware that are known here, which may be old: {site.away}, or it is")
+
+
+def test_machine_whose_hardware_is_deleted_is_in_no_trouble_any_more_and_its_mac_may_be_used_again() -> None:
+    site = Site()
+    site.journey.record(MAC, Step.KERNEL, Outcome.FAILED, "OSIE d/o: kernelUrl http://mirror/k: 404 Not Found")
+    site.sweep()
+    assert site.watch.shown(MAC)["finding"]["reason"] == "KernelFailed"
+    site.inventory.remove(hardware())
+    for _ in range(30):
+        site.sweep()
+    assert site.watch.shown(MAC)["finding"] is None
+    site.inventory.apply(hardware("b"))
+    for _ in range(30):
+        site.sweep()
+    assert site.watch.shown(MAC)["finding"] is None, "what was before is not the new Hardware's"
+
+
+def test_failure_is_shown_with_its_parts_and_since_when() -> None:
+    site = Site()
+    site.journey.record(MAC, Step.KERNEL, Outcome.FAILED, "OSIE d/o: kernelUrl http://mirror/k: 404 Not Found")
+    began = site.now
+    site.sweep()
+    finding = site.watch.shown(MAC)["finding"]
+    assert finding["facts"] == "OSIE d/o: kernelUrl http://mirror/k: 404 Not Found"
+    assert finding["causes"] == ["the URL has a slip", "the file was moved or was never uploaded"]
+    assert finding["checks"] == ["correct that field of the OSIE, or put the file there"]
+    assert finding["began"] == began
+
+
+def ipxe(site: Site, what: str, mac: str = MAC) -> None:
+    site.journey.record(mac, Step.DHCP, Outcome.OK, f"DHCP {what} to iPXE", stage="iPXE", dhcp=what)
+
+
+def test_ipxe_that_configures_itself_over_ipv4_is_the_only_one_whose_solicitations_are_answered() -> None:
+    site = Site()
+    assert not site.watch.is_ipxe_waiting(MAC), "it was never heard"
+    site.journey.record(MAC, Step.DHCP, Outcome.OK, "DHCPOFFER to PXE ROM", stage="PXE ROM", dhcp="offer")
+    assert not site.watch.is_ipxe_waiting(MAC), "it is firmware"
+    ipxe(site, "offer")
+    assert site.watch.is_ipxe_waiting(MAC)
+    site.journey.record(MAC, Step.TFTP, Outcome.OK, "TFTP sent snponly.efi")
+    ipxe(site, "ack")
+    site.journey.record(MAC, Step.TFTP, Outcome.OK, "TFTP sent snponly.efi, told late")
+    assert site.watch.is_ipxe_waiting(MAC)
+    site.now += 31
+    assert not site.watch.is_ipxe_waiting(MAC), "it has given up IPv6 long ago"
+    ipxe(site, "ack")
+    site.journey.record(MAC, Step.SCRIPT, Outcome.OK, "script sent")
+    assert not site.watch.is_ipxe_waiting(MAC), "it has gone on"
+    ipxe(site, "reply")
+    assert not site.watch.is_ipxe_waiting(MAC), "it boots over IPv6, and is to ask DHCPv6"
+    site.is_seen(STRANGER)
+    assert not site.watch.is_ipxe_waiting(STRANGER), "it was answered nothing"
+    site.journey.record(STRANGER, Step.DHCP, Outcome.OK, "ProxyDHCP offer to iPXE", stage="iPXE")
+    assert site.watch.is_ipxe_waiting(STRANGER), "beside another DHCP server it is waited for, too"
+    site.journey.record(MAC, Step.DHCP, Outcome.REFUSED, "DHCPOFFER to iPXE, local boot", stage="iPXE", dhcp="offer")
+    assert site.watch.is_ipxe_waiting(MAC), "it shows why it may not netboot, and boots its disk"
+    site.now += 31
+    assert not site.watch.is_ipxe_waiting(MAC)
 
 
 def test_agent_without_a_workflow_hears_of_the_one_that_waits_for_a_machine_that_was_never_heard() -> None:

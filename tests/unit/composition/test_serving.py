@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
@@ -15,8 +16,9 @@ from prometheus_client import CollectorRegistry
 
 from edge.callers import Callers
 from edge.composition.expecting import BootWatch
-from edge.composition.host import Network
+from edge.composition.host import Network, NetworkState
 from edge.composition.machine_services import Authorities
+from edge.composition.networks import NetworkServices
 from edge.composition.networks.follow import HostNetworks
 from edge.composition.readiness import Readiness
 from edge.composition.serving import Serving
@@ -121,6 +123,37 @@ async def test_machines_are_told_of_other_edges_as_these_come_and_go(make: Make,
     assert "127.0.0.99" not in script()
     gone = frozenset({"127.0.0.99"})
     assert told == [(gone, frozenset()), (frozenset(), gone)]
+
+
+@pytest.mark.parametrize(
+    ("given", "ipv6", "answers"),
+    [(None, False, "iPXE"), (None, True, ""), (True, False, "all"), (True, True, "all"), (False, False, "")],
+)
+def test_router_solicitations_of_ipxe_are_answered_by_default_where_no_dhcpv6_is_served(
+    monkeypatch: pytest.MonkeyPatch, given: bool | None, ipv6: bool, answers: str
+) -> None:
+    made: list[str] = []
+
+    class Advertiser:
+        def __init__(self, _interface: str, *_says: Any, only: Any = None, heard: Any = None) -> None:
+            assert heard is solicited, "what solicits is known in either case"
+            made.append("all" if only is None else "iPXE")
+
+        async def start(self) -> None: ...
+        async def stop(self) -> None: ...
+
+    def solicited(_mac: str) -> None: ...
+
+    def responder(_state: NetworkState) -> Any:
+        raise AssertionError("nothing is served before the network has an address")
+
+    monkeypatch.setattr("edge.composition.networks.services.RouterAdvertiser", Advertiser)
+    state = NetworkState("eth1", index=7)
+    services = NetworkServices(
+        state, responder, None, responder if ipv6 else None, advertise=given, solicited=solicited
+    )
+    asyncio.run(services.follow(state))
+    assert made == ([answers] if answers else [])
 
 
 async def test_edge_alone_asks_nobody_and_prepares_no_response_without_the_fast_path(

@@ -108,6 +108,8 @@ async def test_machines_heard_come_first_and_strangers_have_their_manifest(desk)
     dhcp = {"first_seen": 1000.0, "last_seen": 1000.0, "step": "dhcp", "outcome": "ok", "message": "offer"}
     assert heard == {"mac": MAC, "ip": "10.0.0.1", "name": "m1", **known, **dhcp}
     assert silent == {"mac": OTHER_MAC, "ip": "10.0.0.2", "name": "m2", **known}
+    desk.journey.record(OTHER_MAC, Step.WORKFLOW, Outcome.INFO, "workflow default/w: Pending", state="Pending")
+    assert (await desk.json("/api/v1/machines"))[-1] == silent, "its Workflow did that, and no machine was heard"
 
 
 async def test_journey_of_one_machine(desk):

@@ -138,6 +138,19 @@ def test_what_is_said_of_a_machines_silence_is_no_sign_of_life():
     assert journey.last_sign("b") is None
 
 
+def test_workflow_and_findings_are_no_signs_of_life_but_the_end_of_a_workflow_that_ran_is():
+    journey = ticking()
+    journey.record("a", Step.WORKFLOW, Outcome.INFO, "workflow d/w: Pending", state="Pending")
+    journey.record("a", Step.WORKFLOW, Outcome.FAILED, "workflow d/w: Failed: TemplateError", state="Failed")
+    assert (journey.last_sign("a"), journey.was_heard("a")) == (None, False)
+    journey.record("a", Step.DHCP, Outcome.OK, "offer")
+    journey.record("a", Step.WORKFLOW, Outcome.INFO, "workflow d/v: Pending", state="Pending")
+    journey.record("a", Step.ACTION, Outcome.INFO, "action disk has been running for 60 s", rule="ActionSilent")
+    assert (journey.last_sign("a").time, journey.was_heard("a")) == (3.0, True)
+    journey.record("a", Step.WORKFLOW, Outcome.OK, "workflow d/v: Succeeded", state="Succeeded")
+    assert journey.last_sign("a").time == 6.0
+
+
 # --- what is kept ---
 
 PREPARED = {step: Note(step, Outcome.OK, f"prepared {step}", {"client": "ROM"}) for step in Step}

@@ -133,6 +133,15 @@ def test_deletion_is_told_before_the_end_on_the_interface_that_booted(journey, w
     assert lines(journey, MAC) == []
 
 
+def test_workflow_is_no_sign_of_life_and_does_not_tie_later_ones_to_a_card_that_never_boots(journey, workflows):
+    workflows.on_change(workflow("Pending", uid="u0", preparedAt=T0), None)
+    journey.record(OTHER, Step.DHCP, Outcome.OK, "offer")
+    journey.record(MAC, Step.WORKFLOW, Outcome.INFO, "workflow default/another: Scheduled", state="Scheduled")
+    assert journey.last_sign(MAC) is None
+    workflows.on_delete(workflow("Running"))
+    assert lines(journey, OTHER)[-1][2] == f"{INSTALL} deleted"
+
+
 def test_unknown_hardware_and_broken_object_are_logged(journey, workflows, caplog):
     workflows.on_change(workflow("Pending", on="nowhere"), None)
     workflows.on_change({"metadata": {"name": "bad", "namespace": "default"}, "spec": {}}, None)

@@ -16,12 +16,16 @@ from scapy.layers.inet6 import ICMPv6ND_RA
 from edge.neighbour.arrivals import program
 from edge.neighbour.router_advertisement import (
     ALL_NODES,
+    MAX_SOLICITING,
     MULTICAST_INTERVAL_SECONDS,
     UNICAST_ANSWERS,
     UNICAST_ANSWERS_IN_ALL,
     Advertised,
+    Solicitations,
     Solicited,
+    is_of_a_router,
     is_router_solicitation,
+    mac_of,
     router_advertisement,
 )
 from edge.neighbour.table import changed_address, hardware_address, request
@@ -258,6 +262,60 @@ def test_machines_are_sent_to_dhcpv6_and_told_what_is_on_the_link_and_nobody_mak
 
 def test_stand_in_for_a_router_says_for_how_long() -> None:
     assert ICMPv6ND_RA(router_advertisement(Advertised(lifetime=1800))).routerlifetime == 1800
+
+
+# --- iPXE alone, and no router beside it ---
+
+
+@pytest.mark.parametrize(
+    ("packet", "source", "mac"),
+    [
+        (SOLICITATION, "fe80::5054:ff:fe12:3456", "52:54:00:12:34:56"),  # iPXE, whose address is made of its MAC
+        (WITH_LINK_ADDRESS, "fe80::1", "52:54:00:12:34:56"),
+        (SOLICITATION, "fe80::1", ""),
+        (SOLICITATION, "::", ""),  # EDK2
+        (SOLICITATION, "fd00::5054:ff:fe12:3456", ""),
+    ],
+)
+def test_solicitation_tells_its_mac_by_option_or_address(packet: bytes, source: str, mac: str) -> None:
+    assert mac_of(packet, source) == mac
+
+
+@pytest.mark.parametrize(
+    ("says", "is_router"),
+    [
+        (Advertised(), False),  # another edge, which says that it is none
+        (Advertised(lifetime=1800), True),
+        (Advertised(managed=True), True),
+        (Advertised(prefixes=(IPv6Network("fd00:77::/64"),)), True),
+    ],
+)
+def test_advertisement_that_offers_something_is_of_a_router(says: Advertised, is_router: bool) -> None:
+    packet = router_advertisement(says)
+    assert is_of_a_router(packet, 255, "fe80::1") is is_router
+    assert not is_of_a_router(packet, 254, "fe80::1")
+    assert not is_of_a_router(packet, 255, "fd00::1")
+    assert not is_of_a_router(packet + b"\1", 255, "fe80::1")
+    assert not is_of_a_router(SOLICITATION, 255, "fe80::1")
+
+
+@given(st.binary(max_size=200))
+def test_no_advertisement_raises(packet: bytes) -> None:
+    is_of_a_router(packet, 255, "fe80::1")
+    is_of_a_router(bytes((134, 0)) + packet, 255, "fe80::1")
+
+
+def test_last_solicitation_of_each_machine_is_remembered_within_bounds() -> None:
+    now = [1000.0]
+    solicitations = Solicitations(lambda: now[0])
+    solicitations.heard("52:54:00:12:34:56")
+    now[0] += 4
+    solicitations.heard("52:54:00:12:34:56")
+    assert solicitations.last("52:54:00:12:34:56") == 1004.0
+    assert solicitations.last("52:54:00:12:34:57") is None
+    for number in range(MAX_SOLICITING):
+        solicitations.heard(str(number))
+    assert solicitations.last("52:54:00:12:34:56") is None
 
 
 # --- how often --------------------------------------------------------------------------------------------------------

@@ -51,6 +51,30 @@ async def test_machine_that_gets_on_says_what_is_awaited_and_until_when():
     assert row.message.startswith("DHCPACK")
 
 
+async def test_registered_machine_that_was_never_switched_on_is_never_heard_whatever_happens_to_its_workflow():
+    site = PageSite(T0)
+    mac = site.hardware("m1", 1)
+    site.journey.record(mac, Step.WORKFLOW, Outcome.INFO, "workflow default/w: Pending", state="Pending")
+    site.sweep(T0 + 1)
+    row = (await rows(site))[mac]
+    assert (row.kind, row.state, row.heard) == (Kind.SILENT, "never heard", 0.0)
+    site.journey.record(mac, Step.WORKFLOW, Outcome.FAILED, "workflow default/w: Failed", state="Failed")
+    site.sweep(T0 + 2)
+    row = (await rows(site))[mac]
+    assert (row.kind, row.state, row.reason, row.warning) == (Kind.TROUBLE, "never heard", "WorkflowFailed", True)
+
+
+async def test_machine_whose_hardware_is_deleted_is_in_trouble_no_more():
+    site, mac = played(cut(Milestone.LEASED))
+    site.journey.record(mac, Step.KERNEL, Outcome.FAILED, "the upstream answers 404")
+    site.sweep(T0 + 6)
+    assert (await rows(site))[mac].kind is Kind.TROUBLE
+    site.inventory.remove({"metadata": {"name": "m1", "namespace": "default"}})
+    site.expectations.forget(mac)
+    row = (await rows(site))[mac]
+    assert (row.kind, row.state, row.wrong, row.warning) == (Kind.UNREGISTERED, "no longer registered", "", False)
+
+
 async def test_event_is_seen_before_the_next_sweep():
     site, mac = played(cut(Milestone.PROGRAM_BEGUN))
     await site.rack.update()

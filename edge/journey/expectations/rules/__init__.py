@@ -8,6 +8,7 @@ false.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from edge.journey.expectations.facts import Facts
@@ -54,4 +55,8 @@ RULES: Final[tuple[Rule, ...]] = (
 
 def diagnose(story: Story, facts: Facts) -> Finding | None:
     """The one finding that explains most of why this machine does not get on; None: nothing is known to be wrong."""
-    return next((finding for rule in RULES if (finding := rule(story, facts)) is not None), None)
+    found = next((finding for rule in RULES if (finding := rule(story, facts)) is not None), None)
+    if found is None or found.began:
+        return found
+    boot = story.boot
+    return replace(found, began=boot.since if boot.at is not None else boot.began)

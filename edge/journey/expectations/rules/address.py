@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from edge.journey.expectations.facts import Facts
 from edge.journey.expectations.finding import Cause, Finding
 from edge.journey.expectations.rules.words import address, overdue, seconds, times
@@ -49,23 +51,28 @@ def _causes(boot: Boot, facts: Facts) -> tuple[Cause, ...]:
     registered, network = facts.registered, facts.network
     if facts.is_elsewhere and registered is not None:
         here = ", ".join(map(str, network.served))
-        return (Cause("a machine on this network can't use the address", f"{registered.network} is not {here}"),)
+        elsewhere = Cause("the machine refuses an address of another network", f"{registered.network} is not {here}")
+        return (elsewhere, *_ON_THE_LINK)
     if facts.is_relayed and registered is not None:
         if facts.relay_trouble:
             return (Cause(f"the answers do not reach its relay, {facts.relay}", facts.relay_trouble),)
         by = f", {facts.relay}," if facts.relay else ","
         lost = f"the answers are lost between here and the relay{by} or behind it"
-        return (Cause(lost, f"it is in {registered.network}"),)
-    return (
-        Cause("the offers do not reach it (VLAN of its port, DHCP snooping of the switch)"),
-        Cause("it has chosen another DHCP server's"),
-        *((Cause("it was switched off"),) if boot.times == 1 else ()),
-    )
+        return (Cause(lost, f"it is in {registered.network}"), _ON_THE_LINK[1])
+    return (*_ON_THE_LINK, *((Cause("it was switched off"),) if boot.times == 1 else ()))
+
+
+_ON_THE_LINK: Final = (
+    Cause("the offers do not reach it (VLAN of its port, DHCP snooping of the switch)"),
+    Cause("it has chosen another DHCP server's offer"),
+)
 
 
 def _checks(facts: Facts) -> tuple[str, ...]:
     if facts.is_relayed and facts.relay_trouble:
-        return ()
+        return ("give this host a route to the relay, or correct the relay's address",)
     if facts.is_relayed:
         return ("does this host have a route to the relay, and may udp/67 pass both ways?",)
-    return () if facts.is_elsewhere else ("tinkedge doctor --probe shows who offers there",)
+    if facts.is_elsewhere:
+        return ("correct dhcp.ip and dhcp.netmask of the Hardware, or plug the machine into that network",)
+    return ("tinkedge doctor --probe shows who offers there",)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from edge.journey.events import JourneyEvent
 from edge.journey.expectations.facts import Facts
 from edge.journey.expectations.finding import Cause, Finding
+from edge.journey.expectations.rules.remedies import remedy
 from edge.journey.expectations.rules.words import overdue, seconds, size
 from edge.journey.expectations.story import Boot, Story
 from edge.journey.steps import PROGRESS, Milestone, Outcome, Step
@@ -37,9 +38,12 @@ def upstream_stalls(story: Story, _facts: Facts) -> Finding | None:
         fact = f"waits for the {step}: {upstream} has sent nothing of it for {waited}"
     else:
         fact = f"waits for the {step}: {upstream} has sent {size(float(received))} of it, and nothing more for {waited}"
-    return Finding(
-        "UpstreamStalls", step, fact, checks=(f"fetch the {step}'s URL of the OSIE from this host: is {upstream} up?",)
+    causes = (
+        Cause(f"{upstream} is down or overloaded"),
+        Cause("a firewall or a proxy between it and this host holds the answer back"),
     )
+    checks = (f"fetch the {step}'s URL of the OSIE from this host: is {upstream} up?",)
+    return Finding("UpstreamStalls", step, fact, causes, checks, began=began)
 
 
 def last_failure(story: Story, _facts: Facts) -> Finding | None:
@@ -47,7 +51,9 @@ def last_failure(story: Story, _facts: Facts) -> Finding | None:
     event = _last(story.boot, Outcome.FAILED)
     if event is None:
         return None
-    return Finding(f"{event.step.capitalize()}Failed", event.step, event.message, reported=True)
+    rule = f"{event.step.capitalize()}Failed"
+    began = _first_since_ok(story.boot, event)
+    return Finding(rule, event.step, event.message, *remedy(event), reported=True, began=began)
 
 
 def user_data_dropped(story: Story, _facts: Facts) -> Finding | None:
@@ -56,7 +62,9 @@ def user_data_dropped(story: Story, _facts: Facts) -> Finding | None:
     last = next(told, None)
     if last is None or last.step is not Step.METADATA or not last.detail.get("problem"):
         return None
-    return Finding("UserDataInvalid", Step.METADATA, last.message, reported=True)
+    which = "spec.instance.userdata of the Hardware"
+    checks = (f"correct {which}, or the Secret that it names: `kubectl apply` warns of what cloud-init ignores",)
+    return Finding("UserDataInvalid", Step.METADATA, last.message, checks=checks, reported=True, began=last.time)
 
 
 def last_refusal(story: Story, facts: Facts) -> Finding | None:
@@ -67,11 +75,24 @@ def last_refusal(story: Story, facts: Facts) -> Finding | None:
     event = _last(story.boot, Outcome.REFUSED)
     if event is None:
         return None
+    began = _first_since_ok(story.boot, event)
     if event.step is Step.AGENT:
-        return Finding("AgentRefused", event.step, event.message, reported=True)
+        return Finding("AgentRefused", event.step, event.message, *remedy(event), reported=True, began=began)
     if facts.done and event.message.endswith(facts.done):
         return None
-    return Finding(f"{event.step.capitalize()}Refused", event.step, event.message, outcome=Outcome.INFO, reported=True)
+    rule, (causes, checks) = f"{event.step.capitalize()}Refused", remedy(event)
+    return Finding(rule, event.step, event.message, causes, checks, Outcome.INFO, reported=True, began=began)
+
+
+def _first_since_ok(boot: Boot, last: JourneyEvent) -> float:
+    """Return when the step of the event `last` began to end so, without having succeeded in between."""
+    began = last.time
+    for event in reversed(boot.events):
+        if event.step is last.step and event.outcome is Outcome.OK:
+            break
+        if event.step is last.step and event.outcome is last.outcome:
+            began = event.time
+    return began
 
 
 def not_asked_for(story: Story, facts: Facts) -> Finding | None:
@@ -87,7 +108,7 @@ def not_asked_for(story: Story, facts: Facts) -> Finding | None:
         rule, what, before, step = "NoInitrdRequest", "initrd", "kernel", Step.INITRD
     else:
         return None
-    fact = f"has got its {before}, but asked for the {what} for {seconds(boot.since, facts.now)} not once"
+    fact = f"has its {before}, and has not requested the {what} for {seconds(boot.since, facts.now)}"
     client = str(boot.detail_of("client"))
     by_tftp = client.startswith(_BY_TFTP)
     program = client.partition(" (")[0] if by_tftp else "iPXE"
@@ -96,8 +117,8 @@ def not_asked_for(story: Story, facts: Facts) -> Finding | None:
         rule,
         step,
         fact,
-        (Cause(f"{program} has stopped, or waits for somebody"), Cause(f"{port} is blocked on the way")),
-        ("its screen may say",),
+        (Cause(f"{program} has stopped at an error, or waits for a key"), Cause(f"{port} is blocked on the way")),
+        ("look at its screen",),
     )
 
 
@@ -115,13 +136,13 @@ def _silent_in_vlan(boot: Boot, facts: Facts, vlan: str) -> Finding:
     return Finding(
         "NoLeaseInVLAN",
         Step.DHCP,
-        f"has got its script, which has it ask for a lease in VLAN {vlan}, and nothing was heard of it for {waited}",
+        f"has its script, which has it ask for a lease in VLAN {vlan}, and nothing was received from it for {waited}",
         (
             Cause(f"the switch port does not carry VLAN {vlan} tagged"),
             Cause(f"no DHCP relay leads here from VLAN {vlan}"),
             Cause("another DHCP server answers there"),
         ),
-        ("its screen may say; spec.networkInterfaces[].dhcp.vlanId of its Hardware",),
+        ("look at its screen, and at spec.networkInterfaces[].dhcp.vlanId of its Hardware",),
     )
 
 
@@ -131,8 +152,14 @@ def sending_stalls(story: Story, facts: Facts) -> Finding | None:
     step = _UNDER_WAY.get(boot.at) if boot.at is not None else None
     if step is None or not overdue(boot, facts):
         return None
-    fact = f"has been getting the {step} for {seconds(boot.since, facts.now)}"
-    return Finding(f"Slow{step.capitalize()}", step, fact, outcome=Outcome.INFO)
+    fact = f"has been downloading the {step} for {seconds(boot.since, facts.now)}"
+    causes = (
+        Cause("the network between here and the machine is slow, or loses packets"),
+        Cause(f"the {step} is large, or its upstream is slow"),
+        Cause("the machine was switched off in between"),
+    )
+    checks = ("the page and `tinkedge watch` show the artifact cache's downloads; its screen shows how far it is",)
+    return Finding(f"Slow{step.capitalize()}", step, fact, causes, checks, outcome=Outcome.INFO)
 
 
 def _last(boot: Boot, outcome: Outcome) -> JourneyEvent | None:

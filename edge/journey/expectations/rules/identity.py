@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from edge.journey.expectations.facts import Facts
 from edge.journey.expectations.finding import Cause, Finding
+from edge.journey.expectations.rules.words import API_CHECKS
 from edge.journey.expectations.story import Story
 from edge.journey.steps import Step
 
@@ -31,7 +32,11 @@ def almost_registered(story: Story, facts: Facts) -> Finding | None:
         "AlmostRegistered",
         Step.SEEN,
         f"not registered, and one digit off from {mac} of Hardware {hardware}, which was never heard",
-        (Cause(f"there is a slip in spec.networkInterfaces of Hardware {hardware}"),),
+        (
+            Cause(f"there is a slip in spec.networkInterfaces of Hardware {hardware}"),
+            Cause("it is another machine, and not registered yet"),
+        ),
+        (f"compare the label of the machine, then correct the MAC in Hardware {hardware}, or register this one, too",),
         about=(hardware,),
     )
 
@@ -45,7 +50,10 @@ def second_card(story: Story, facts: Facts) -> Finding | None:
         "SecondCard",
         Step.SEEN,
         f"not registered, and has the UUID of Hardware {hardware}, which netbooted with {mac}",
-        (Cause("this is another network card of that machine"),),
+        (
+            Cause("this is another network card of that machine"),
+            Cause("two machines have one UUID (clones of a virtual machine, boards without one of their own)"),
+        ),
         (f"to let it netboot with this card, too, add {story.mac} to spec.networkInterfaces of {hardware}",),
         about=(hardware,),
     )
@@ -56,7 +64,7 @@ def not_known(story: Story, facts: Facts) -> Finding | None:
     if not facts.api_away or facts.registered is not None or facts.claimants or not _only_seen(story):
         return None
     fact = "is not among the Hardware that are known here, which may be old"
-    return Finding("APIAway", Step.SEEN, fact, (Cause(facts.api_away),))
+    return Finding("APIAway", Step.SEEN, fact, (Cause(facts.api_away), Cause("it is not registered")), API_CHECKS)
 
 
 def _only_seen(story: Story) -> bool:

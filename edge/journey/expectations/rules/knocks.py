@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from edge.journey.expectations.facts import Facts
 from edge.journey.expectations.finding import Cause
 from edge.journey.expectations.rules.words import times
@@ -49,12 +51,13 @@ def why_unheard(facts: Facts, port: str) -> Why:
         count = (facts.arrived or {})[port]
         if facts.answered.get(port):
             cause = Cause(f"the answers from {port} are lost on the way back", f"{count} times asked, and answered")
-            return (cause,), ("what filters or routes between here and the machine?",)
+            other = Cause("another host has the machine's address, and gets the answers")
+            return (cause, other), ("what filters or routes between here and the machine?",)
         cause = Cause(f"this host's firewall drops {port}", f"arrived {times(count)} on {where}, and never here")
         return (cause, Cause("this host has too much to do")), (f"let {port} in on {where} ('nft list ruleset')",)
     if facts.answered.get(port):
         cause = Cause("what it sends by that is lost on the way", f"its connection to {port} was answered")
-        return (cause,), ("large packets, say: what is the MTU between here and the machine?",)
+        return (cause, _STOPPED), ("large packets are lost first: what is the MTU between here and the machine?",)
     causes = []
     if facts.registered is not None and facts.registered.unreachable_gateway:
         causes.append(Cause(facts.registered.unreachable_gateway))
@@ -66,4 +69,8 @@ def why_unheard(facts: Facts, port: str) -> Why:
     else:
         nothing = f"nothing arrived on {where} lately" if not facts.arrived.get(port) else ""
         causes.append(Cause(f"{port} is blocked on the way", nothing))
-    return tuple(causes), ("'tinkedge doctor' looks at this host's firewall",)
+    causes.append(_STOPPED)
+    return tuple(causes), ("look at its screen; 'tinkedge doctor' looks at this host's firewall",)
+
+
+_STOPPED: Final = Cause("the machine has stopped, was switched off, or goes on by another card or server")

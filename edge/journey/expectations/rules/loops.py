@@ -54,6 +54,7 @@ def netboots_again(story: Story, facts: Facts) -> Finding | None:
             Cause("it could not boot what was written to the disk"),
         ),
         ("--netboot-when workflow lets a machine netboot only for a Workflow; disableNetboot: true ends it, too",),
+        began=boot.began,
     )
 
 
@@ -68,7 +69,8 @@ def interrupted_action(story: Story, _facts: Facts) -> Finding | None:
     ran = seconds(before.since, boot.began)
     fact = f"has started anew while action {action.get('action', '')} was running, {ran} after that began"
     causes = (Cause("it lost its power, or was reset"), Cause("the action, or the kernel, has rebooted it"))
-    return Finding("Interrupted", Step.ACTION, fact, causes)
+    checks = ("its BMC's log says why it started; an action that reboots on purpose has to be the last",)
+    return Finding("Interrupted", Step.ACTION, fact, causes, checks, began=boot.began)
 
 
 def boot_loop(story: Story, facts: Facts) -> Finding | None:
@@ -85,9 +87,10 @@ def boot_loop(story: Story, facts: Facts) -> Finding | None:
     where = _WORDS[alike[0].at] if alike[0].at is not None else ""
     fact = (
         f"netboots for the {nth(count)} time in {seconds(alike[-1].began, facts.now)}; each time the last that was "
-        f"heard was: {where}"
+        f"received was: {where}"
     )
-    return Finding("BootLoop", Step.DHCP, fact, _why(alike[0]), ("its screen or console, right before it restarts",))
+    checks = ("look at its screen or console, right before it restarts",)
+    return Finding("BootLoop", Step.DHCP, fact, _why(alike[0]), checks, began=alike[-1].began)
 
 
 def kernel_restarted(story: Story, _facts: Facts) -> Finding | None:
@@ -97,16 +100,24 @@ def kernel_restarted(story: Story, _facts: Facts) -> Finding | None:
         return None
     where = _WORDS[before.at] if before.at is not None else ""
     fact = f"{where}, and {seconds(before.latest, boot.began)} later its firmware asked for an address again"
-    return Finding("KernelRestarted", Step.BOOT, fact, _why(before), ("its console says which",))
+    return Finding("KernelRestarted", Step.BOOT, fact, _why(before), ("its console says which",), began=boot.began)
 
 
 def _why(boot: Boot) -> tuple[Cause, ...]:
     if boot.at in _IN_OSIE:
-        return (Cause("the OSIE has rebooted it"), Cause("it was reset"))
+        return (
+            Cause("the OSIE has rebooted it"),
+            Cause("the kernel has panicked"),
+            Cause("it was reset, or lost its power"),
+        )
     if boot.at in _KERNEL_RAN:
         return (
             Cause("the kernel has panicked (too little memory, no driver, no init)"),
             Cause("Secure Boot refuses the kernel"),
             Cause("it was reset"),
         )
-    return ()
+    return (
+        Cause("its boot program fails there, and its firmware begins again"),
+        Cause("what it asks for next does not reach this host"),
+        Cause("it is reset, or switched off and on"),
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from edge.journey.expectations.facts import Facts
 from edge.journey.expectations.finding import Cause, Finding
 from edge.journey.expectations.rules.knocks import has_just_knocked, insists, knocked, why_unheard
@@ -52,21 +54,25 @@ def silent_kernel(story: Story, facts: Facts) -> Finding | None:
         f"it has {size(memory)}, the initrd {size(initrd)}" if memory and initrd else "",
     )
     if boot.at is Milestone.KERNEL_STARTED:
-        fact = f"iPXE started the kernel {seconds(boot.since, facts.now)} ago, and nothing was heard of it since"
+        fact = f"iPXE started the kernel {seconds(boot.since, facts.now)} ago, and nothing was received from it since"
         causes = (
             Cause("the kernel has panicked"),
             Cause("it has no driver for this network card"),
             too_little,
+            _PORT,
         )
     else:
-        fact = f"has got kernel and initrd, and nothing was heard of it for {seconds(boot.since, facts.now)}"
+        fact = f"has kernel and initrd, and nothing was received from it for {seconds(boot.since, facts.now)}"
         causes = (
             Cause("iPXE could not start the kernel, or the kernel has panicked"),
             Cause("it has no driver for this network card"),
             too_little,
+            _PORT,
         )
     return Finding("KernelSilent", Step.BOOT, fact, causes, ("its console says which: spec.kernelParams console=",))
 
+
+_PORT: Final = Cause("its switch port does not forward yet (spanning tree), or it uses another card")
 
 CLOCK_SECONDS = 300.0
 """A clock that is so far off is worth a word."""
@@ -112,7 +118,7 @@ def no_agent(story: Story, facts: Facts) -> Finding | None:
         causes = (Cause("it takes the server's certificate for one that is not valid now", off), *causes)
     if not knocked(facts, port):
         causes, checks = (
-            (*causes, Cause("the agent does not start in this OSIE")),
-            ("its console has the agent's words",),
+            (*causes, Cause("the agent does not start in this OSIE, or its image is still being downloaded")),
+            ("look at its console, where the agent logs",),
         )
     return Finding("AgentMissing", Step.AGENT, fact, causes, checks)

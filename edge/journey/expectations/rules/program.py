@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from edge.journey.expectations.facts import Facts
 from edge.journey.expectations.finding import Cause, Finding
-from edge.journey.expectations.rules.knocks import Why, has_just_knocked, insists, why_unheard
+from edge.journey.expectations.limits import SOLICITING_SECONDS, SOONER
+from edge.journey.expectations.rules.knocks import Why, has_just_knocked, insists, knocked, why_unheard
 from edge.journey.expectations.rules.words import address, overdue, seconds, times
 from edge.journey.expectations.story import Boot, Story
 from edge.journey.steps import PROGRESS, Milestone, Step, Value, is_uki
@@ -46,11 +47,39 @@ def no_script_asked(story: Story, facts: Facts) -> Finding | None:
     by_tftp = "tftp://" in str(boot.detail.get("boot", ""))
     port = "udp/69" if by_tftp else f"tcp/{facts.http_port}"
     again = boot.again.get(Milestone.IPXE_OFFERED, 0)
-    is_late = overdue(boot, facts) and not has_just_knocked(facts, port)
+    is_late = _script_is_late(boot, facts) and not has_just_knocked(facts, port)
     if not (is_late or again or insists(facts, port)):
         return None
     fact = f"iPXE has {address(facts)}, but for {seconds(boot.since, facts.now)} no request for its script came in"
-    return Finding("NoScriptRequest", Step.SCRIPT, fact, *why_unheard(facts, port))
+    causes, checks = why_unheard(facts, port)
+    if not knocked(facts, port) and facts.now - boot.since < _IPV6_SECONDS and not _has_done_with_ipv6(boot, facts):
+        solicits = "it solicits one" if _solicits(facts) else ""
+        ipv6 = Cause("iPXE still waits for an IPv6 router, for up to 16 s", solicits)
+        causes = (ipv6, *causes) if solicits else (*causes, ipv6)
+    return Finding("NoScriptRequest", Step.SCRIPT, fact, causes, checks)
+
+
+_IPV6_SECONDS = 40.0
+"""After so long it waits for no IPv6 router, on a slow processor either."""
+
+
+def _script_is_late(boot: Boot, facts: Facts) -> bool:
+    """Return whether the script is late: iPXE waits up to 16 s for an IPv6 router after its lease (`limits.py`)."""
+    waited = facts.now - boot.since
+    if _has_done_with_ipv6(boot, facts):
+        return waited >= SOONER[Milestone.IPXE_LEASED]
+    return overdue(boot, facts) and not (_solicits(facts) and waited < _IPV6_SECONDS)
+
+
+def _solicits(facts: Facts) -> bool:
+    """Return whether the machine has solicited an IPv6 router a moment ago, so that it still waits for one."""
+    return facts.solicited is not None and facts.now - facts.solicited < SOLICITING_SECONDS
+
+
+def _has_done_with_ipv6(boot: Boot, facts: Facts) -> bool:
+    """Return whether iPXE has solicited a router for this lease, and has stopped: it got an answer, or gave up."""
+    begun = boot.reached.get(Milestone.IPXE_OFFERED, boot.since) - 2 * SOLICITING_SECONDS
+    return facts.solicited is not None and facts.solicited >= begun and not _solicits(facts)
 
 
 def transfer_stalls(story: Story, _facts: Facts) -> Finding | None:
@@ -66,11 +95,11 @@ def transfer_stalls(story: Story, _facts: Facts) -> Finding | None:
     fact = f"TFTP sends {name}, and it acknowledged nothing for {silent:.0f} s, at {position}"
     begun = bool(report.detail.get("acknowledged"))
     causes = (
-        Cause("the machine has stopped") if begun else Cause("the blocks do not reach it"),
+        Cause("the machine has stopped or was switched off") if begun else Cause("the blocks do not reach it"),
         Cause("packets of this transfer, which has a port of its own, are lost on the way"),
     )
     checks = ("a firewall in between has to follow TFTP (conntrack), or --tftp-single-port",)
-    return Finding("TFTPStalls", Step.TFTP, fact, causes, checks)
+    return Finding("TFTPStalls", Step.TFTP, fact, causes, checks, began=report.time - silent)
 
 
 def not_started(story: Story, facts: Facts) -> Finding | None:
@@ -79,7 +108,7 @@ def not_started(story: Story, facts: Facts) -> Finding | None:
     before = story.before
     if _has_program(boot) and overdue(boot, facts):
         name = _name(boot)
-        fact = f"has got {name}, and nothing was heard of it since, for {seconds(boot.since, facts.now)}"
+        fact = f"has {name}, and sent nothing since, for {seconds(boot.since, facts.now)}"
         return Finding(_SILENT, Step.TFTP, fact, *_why_unstarted(boot, facts))
     if before is None or not _has_program(before) or boot.at not in (Milestone.OFFERED, Milestone.LEASED):
         return None
@@ -87,10 +116,10 @@ def not_started(story: Story, facts: Facts) -> Finding | None:
         return None
     name = _name(before)
     waited = seconds(before.latest, boot.began)
-    fact = f"has got {name}, and its firmware asked for an address again {waited} later"
-    if not _has_no_route(before, facts):
-        fact += f": {name} did not get to run"
-    return Finding(_NOT_STARTED, Step.TFTP, fact, *_why_unstarted(before, facts))
+    fact = f"has {name}, and its firmware asked for an address again {waited} later"
+    causes, checks = _why_unstarted(before, facts)
+    causes = (*causes, Cause("it was reset, or switched off and on"))
+    return Finding(_NOT_STARTED, Step.TFTP, fact, causes, checks, began=boot.began)
 
 
 def _has_program(boot: Boot) -> bool:
@@ -109,7 +138,7 @@ def _why_unstarted(boot: Boot, facts: Facts) -> Why:
         Cause("its network card does not come up again"),
     )
     if not _has_no_route(boot, facts):
-        return causes, ("its screen may say",)
+        return causes, ("look at its screen",)
     evidence = f"{facts.behind_router} is of no network of this edge"
     cause = Cause("GRUB, which asks for no IPv6 router, has no way to this edge and stays at its prompt", evidence)
     return (cause, *causes), ("let it boot a UKI or an iPXE that the site has signed, or put an edge on its link",)

@@ -7,7 +7,8 @@ import re
 from edge.journey.events import JourneyEvent
 from edge.journey.expectations.facts import Facts
 from edge.journey.expectations.finding import Cause, Finding
-from edge.journey.expectations.rules.words import overdue, seconds
+from edge.journey.expectations.rules.remedies import remedy
+from edge.journey.expectations.rules.words import API_CHECKS, overdue, seconds
 from edge.journey.expectations.story import Story
 from edge.journey.steps import Milestone, Outcome, Step
 
@@ -28,11 +29,11 @@ def no_workflow(story: Story, facts: Facts) -> Finding | None:
     waits = "its agent is connected and waits"
     failed = _last_failure(story)
     if failed is not None:
-        fact, checks = f"{waits}; what it could have done is over, {failed.message}", ("mend that, and create another",)
-        return Finding("WorkflowFailed", Step.WORKFLOW, fact, checks=checks)
+        fact = f"{waits}, and its last Workflow has failed: {failed.message}"
+        return Finding("WorkflowFailed", Step.WORKFLOW, fact, *remedy(failed), began=failed.time)
     if facts.api_away:
         fact = f"{waits}, and whether there is a Workflow for it is not known: {facts.api_away}"
-        return Finding("APIAway", Step.WORKFLOW, fact)
+        return Finding("APIAway", Step.WORKFLOW, fact, checks=API_CHECKS)
     asked: tuple[str, ...] = ()
     if facts.unheard_workflow is not None:
         workflow, hardware = facts.unheard_workflow
@@ -58,9 +59,11 @@ def not_begun(story: Story, facts: Facts) -> Finding | None:
     waited = seconds(boot.since, facts.now)
     fact = f"its agent has been connected for {waited}, and Workflow {facts.workflow} has not begun"
     if facts.api_away:
-        return Finding("APIAway", Step.WORKFLOW, fact, (Cause(facts.api_away),))
+        return Finding("APIAway", Step.WORKFLOW, fact, (Cause(facts.api_away),), API_CHECKS)
     causes = (Cause(facts.workflow_message),) if facts.workflow_message else ()
-    return Finding("WorkflowNotBegun", Step.WORKFLOW, fact, causes, ("'kubectl describe workflow' has it all",))
+    return Finding(
+        "WorkflowNotBegun", Step.WORKFLOW, fact, causes, ("'kubectl describe workflow' has the whole reason",)
+    )
 
 
 def pull_stalls(story: Story, _facts: Facts) -> Finding | None:
@@ -71,7 +74,9 @@ def pull_stalls(story: Story, _facts: Facts) -> Finding | None:
     if found is None:
         return None
     fact = f"action {boot.detail.get('action', '')} waits for its {found[0]}"
-    return Finding("PullStalls", Step.ACTION, fact, checks=("is that registry up, and can the machine reach it?",))
+    causes = (Cause("the registry is down or overloaded"), Cause("the machine's packets to it are lost on the way"))
+    checks = ("is that registry up, and can the machine reach it?",)
+    return Finding("PullStalls", Step.ACTION, fact, causes, checks)
 
 
 def silent_action(story: Story, facts: Facts) -> Finding | None:
@@ -87,4 +92,6 @@ def silent_action(story: Story, facts: Facts) -> Finding | None:
     timeout = boot.detail.get("timeout_seconds", 0)
     until = f"its timeout is {timeout:.0f} s" if isinstance(timeout, int | float) and timeout else "it has no timeout"
     fact = f"action {name} has been running for {seconds(boot.since, facts.now)}, {output}; {until}"
-    return Finding("ActionSilent", Step.ACTION, fact, outcome=Outcome.INFO)
+    causes = (Cause("it prints nothing while it works"), Cause("it waits for something that does not come"))
+    checks = ("look at the machine's console; a timeout in the Template ends an action that hangs",)
+    return Finding("ActionSilent", Step.ACTION, fact, causes, checks, Outcome.INFO, began=last.time)

@@ -171,7 +171,7 @@ def test_osie_in_one_program_is_kernel_and_initrd_and_warned_about_where_it_is_r
     assert play.warnings == []
     refused = by_uki(Play()).wait(100)
     assert refused.warnings == ["ProgramSilent"]
-    assert refused.found.message.startswith("has got the UKI, and nothing was heard of it since")
+    assert refused.found.message.startswith("has the UKI, and sent nothing since")
     assert "Secure Boot refuses it" in refused.found.message
     assert "ProgramNotStarted" in by_uki(by_uki(Play()).wait(10)).warnings
     # By TFTP, it is no boot program either.
