@@ -21,7 +21,8 @@ from tink.schema import Checker, compile_definition
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 EXAMPLES = DEPLOY / "examples"
 OF_THE_LAB = ("dual-stack", "full", "ipv6")
-DIRECTORIES = sorted(path for path in EXAMPLES.iterdir() if path.is_dir() and path.name not in OF_THE_LAB)
+OF_TOOLS = ("ansible", "terraform")  # tests/unit/edge/test_example_tools.py
+DIRECTORIES = sorted(path for path in EXAMPLES.iterdir() if path.is_dir() and path.name not in OF_THE_LAB + OF_TOOLS)
 WITH_WORKFLOW = {"debian", "flatcar", "rocky", "ubuntu"}
 INSTALLERS = {
     "autoinstall": "ds=nocloud;s=http://192.168.10.1:7080/nocloud/autoinstall-1/",
