@@ -1,4 +1,4 @@
-"""deploy/examples/ansible with Debian's Ansible: its playbooks against `tinkedge up`, with agents that run the actions."""
+"""deploy/examples/ansible with Debian's Ansible: its playbooks against `tinkedge up`, with real agents."""
 
 from __future__ import annotations
 
