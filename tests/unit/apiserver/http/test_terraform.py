@@ -1,7 +1,7 @@
 """The requests by which Terraform's provider hashicorp/kubernetes (3.2.1) plans, applies and destroys our resources.
 
-Recorded from the provider itself, which `tests/interop/test_terraform.py` runs where Terraform is installed. The user is
-one with the role edit in one namespace.
+Recorded from the provider itself, which `tests/interop/test_terraform.py` runs where Terraform is installed. The user
+is one with the role edit in one namespace.
 """
 
 from __future__ import annotations
