@@ -170,9 +170,14 @@ class ArtifactCache:
         try:
             pin = normalized(sha256)
         except ValueError as error:
-            raise ChecksumError(url, f"can't be checked: {error}, and the OSIE says {sha256[:80]!r}") from None
+            words = f"can't be checked: {error}, and the OSIE says {sha256[:80]!r}"
+            raise self._counted(ChecksumError(url, words)) from None
         if url.startswith("file:"):
-            artifact = await self._open_local(url, pin)
+            try:
+                artifact = await self._open_local(url, pin)
+            except ArtifactError as error:
+                self._counted(error)
+                raise
         elif url.startswith(("http://", "https://")):
             artifact = await self._open_remote((url, pin))
         elif url.startswith(SCHEME) and self._peers is not None:
@@ -181,7 +186,7 @@ class ArtifactCache:
             except (NoRoomError, TooLargeError) as error:
                 artifact = await self._pass_through(self._peers, (url, pin), error)
         else:
-            raise BadUrlError(url, "the scheme must be http, https or file")
+            raise self._counted(BadUrlError(url, "the scheme must be http, https or file"))
         self.counts.opened[artifact.source] += 1
         return artifact
 
@@ -278,7 +283,6 @@ class ArtifactCache:
         artifact = open_file(url, self._file_root)
         if pin and (found := await self._sha256(artifact, identity(artifact.fd))) != pin:
             artifact.close()
-            self.counts.failures[ChecksumError.kind] += 1
             raise ChecksumError(url, f"wrong SHA-256: the OSIE says {pin}, but the file has {found}")
         return artifact
 
@@ -434,9 +438,14 @@ class ArtifactCache:
             del self._flights[key]
             flight.fail(UpstreamError(url, flight.why_cancelled))
 
+    def _counted(self, error: ArtifactError) -> ArtifactError:
+        """Count a failure for the metrics, and return it."""
+        self.counts.failures[error.kind] += 1
+        return error
+
     def _failed(self, key: _Key, flight: Flight, error: ArtifactError) -> None:
         """Tell those who wait, or give them what there is; and do not ask again at once."""
-        self.counts.failures[error.kind] += 1
+        self._counted(error)
         stored = self._store.get(*key)
         if flight.answered.done():
             if self._said.due((key, error.reason), self._clock()):

@@ -1,8 +1,8 @@
 """deploy/examples/terraform with Terraform itself, against `tinkedge up`, with agents that run the actions.
 
 No Debian package has Terraform: this runs where `terraform` is on PATH and TERRAFORM_MIRROR names a directory with the
-provider hashicorp/kubernetes, as `terraform providers mirror` makes it. The provider's requests are replayed everywhere,
-by `tests/unit/apiserver/http/test_terraform.py`.
+provider hashicorp/kubernetes, as `terraform providers mirror` makes it. Everywhere else the provider's requests are
+replayed, by `tests/unit/apiserver/http/test_terraform.py`.
 """
 
 from __future__ import annotations

@@ -160,3 +160,17 @@ async def test_memory_of_checksums_is_bounded(monkeypatch):
         assert [await sums.of(number, -1, 0) for number in (7, 8, 9)] == [HEX] * 3
         with pytest.raises(OSError, match="Bad file descriptor"):  # would have to be hashed
             await sums.of(6, -1, 0)
+
+
+async def test_failures_of_urls_that_no_upstream_is_asked_for_are_counted_by_kind(cache, tmp_path):
+    (tmp_path / "kernel").write_bytes(b"bzImage")
+    for url, sha256, error in (
+        ((tmp_path / "missing").as_uri(), "", NotFoundError),
+        ("file:///etc/passwd", "", BadUrlError),
+        ("gopher://example.org/kernel", "", BadUrlError),
+        ((tmp_path / "kernel").as_uri(), "0" * 64, ChecksumError),
+        ((tmp_path / "kernel").as_uri(), "no checksum", ChecksumError),
+    ):
+        with pytest.raises(error):
+            await cache.open(url, sha256=sha256)
+    assert cache.counts.failures == {"not found": 1, "url": 2, "checksum": 2}
