@@ -18,7 +18,7 @@ DASHBOARD = ROOT / "deploy" / "chart" / "tinkedge" / "files" / "dashboards" / "t
 ROWS = {
     name: (set(re.findall(r"`(\w+)`", labels)), set(re.findall(r"`([\w-]+)`", meaning)))
     for name, labels, meaning in re.findall(
-        r"^\| `([a-z_]+)` \| (?:gauge|counter|histogram) \| (.*?) \| (.*) \|$", PAGE, re.MULTILINE
+        r"^\| `([a-z_]+)` \| (?:gauge|counter|histogram) \|(.*?)\| (.*) \|$", PAGE, re.MULTILINE
     )
 }
 METRIC = re.compile(
