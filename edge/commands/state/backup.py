@@ -78,6 +78,10 @@ def backup(
         raise click.UsageError("a backup is no text: give a FILE, or send standard output somewhere")
     if not to_stdout and file.exists() and not file.is_file():
         raise click.UsageError(f"{file} is no file: give - to write to something else")
+    if not to_stdout and not file.parent.is_dir():
+        raise click.UsageError(
+            f"{file}: there is no directory {file.parent}: make it (install -d -m 700 {file.parent})"
+        )
     progress = Progress()
     try:
         with ExitStack() as stack:
