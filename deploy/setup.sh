@@ -56,7 +56,8 @@ declare -A sets=(
           chromium-headless-shell"
   # Those that `make test-all` needs beside them.
   [test-all]="dhcpcd-base systemd isc-dhcp-relay kea-admin dnsmasq-base nginx-light sbsigntool gpg gpg-agent gpgv sqv crun
-          docker.io containerd podman netavark iptables nftables iputils-ping bzip2 xz-utils sqlite3 keepalived qemu-utils"
+          docker.io containerd podman netavark iptables nftables iputils-ping bzip2 xz-utils sqlite3 keepalived qemu-utils
+          ansible python3-kubernetes prometheus"
   # The Kubernetes of `make test-cluster`, beside those: networks of pods.
   [cluster]="containerd containernetworking-plugins"
   # The peers of the benchmarks.

@@ -30,7 +30,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,10 +46,11 @@ from edge.artifacts.errors import (
     TooLargeError,
     UpstreamError,
 )
+from edge.artifacts.fetch.download import Download
 from edge.artifacts.fetch.flight import Flight
 from edge.artifacts.fetch.passing import MAX_PASSING, Passing
 from edge.artifacts.fetch.peers import Copy, PeerCaches
-from edge.artifacts.fetch.preemption import MAX_DOWNLOADS, Candidate, preempted
+from edge.artifacts.fetch.preemption import MAX_DOWNLOADS, Candidate, Claim, giving_room, host_of, preempted
 from edge.artifacts.fetch.services import Services
 from edge.artifacts.fetch.upstream import Timeouts, Upstream
 from edge.artifacts.local import identity, open_file
@@ -125,7 +126,7 @@ class ArtifactCache:
         self._syncers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="artifact-syncer")
         self._sums = FileSums(self._syncers)
         self._lent = LentFiles(shared, self._sums, revalidate_after) if shared is not None else None
-        self._room = Allocator(self._store, budget, self._syncers, self.counts)
+        self._room = Allocator(self._store, budget, self._syncers, self.counts, self._give_room)
         self._services: Services | None = None
         self._checked: dict[_Key, _Check] = {}
         self._failures: dict[_Key, _Failure] = {}
@@ -177,11 +178,13 @@ class ArtifactCache:
         try:
             pin = normalized(sha256)
         except ValueError as error:
-            raise ChecksumError(url, f"can't be checked: {error}, and the OSIE says {sha256[:80]!r}") from None
+            words = f"can't be checked: {error}, and the OSIE says {sha256[:80]!r}"
+            raise self._counted(ChecksumError(url, words)) from None
         if url.startswith("file:"):
             try:
                 artifact = await self._open_local(url, pin)
             except ArtifactError as error:
+                self._counted(error)
                 self._note_failed_fetch(url, error)
                 raise
             self._failed_fetches.pop(url, None)
@@ -193,7 +196,7 @@ class ArtifactCache:
             except (NoRoomError, TooLargeError) as error:
                 artifact = await self._pass_through(self._peers, (url, pin), error)
         else:
-            raise BadUrlError(url, "the scheme must be http, https or file")
+            raise self._counted(BadUrlError(url, "the scheme must be http, https or file"))
         self.counts.opened[artifact.source] += 1
         return artifact
 
@@ -294,7 +297,6 @@ class ArtifactCache:
         artifact = open_file(url, self._file_root)
         if pin and (found := await self._sha256(artifact, identity(artifact.fd))) != pin:
             artifact.close()
-            self.counts.failures[ChecksumError.kind] += 1
             raise ChecksumError(url, f"wrong SHA-256: the OSIE says {pin}, but the file has {found}")
         return artifact
 
@@ -431,6 +433,36 @@ class ArtifactCache:
             log.warning("artifact cache: %s: %s", shown(flight.url), flight.why_cancelled)
         self._tasks[flight].cancel()
 
+    async def _give_room(self, asking: Download, size: int, capacity: int) -> bool:
+        """End a download of an upstream that holds more than its share, for `asking`, which wants `size` bytes in all.
+
+        Return when its room is free, or False if there is no such download.
+        """
+        others = {flight: task for flight, task in self._tasks.items() if flight.download not in (None, asking)}
+        ending = [task for task in others.values() if task.cancelling()]
+        if not ending:
+            wanted = Claim(asking.url, size, asking.size is not None)
+            flight = giving_room(self._claims(others), wanted, capacity)
+            if flight is None:
+                return False
+            flight.why_cancelled = (
+                f"gave way to files of other upstreams: {host_of(flight.url)} held more than its share of the cache, "
+                f"which may hold {capacity} bytes (see --cache-size)"
+            )
+            if self._said.due(("gave room", host_of(flight.url)), self._clock()):
+                log.warning("artifact cache: %s: %s", shown(flight.url), flight.why_cancelled)
+            others[flight].cancel()
+            ending = [others[flight]]
+        await asyncio.wait(ending)
+        return True
+
+    def _claims(self, flights: Iterable[Flight]) -> Iterator[tuple[Flight, Claim]]:
+        """The room of downloads, but of those of which all bytes are there."""
+        for flight in flights:
+            download = flight.download
+            if download is not None and (download.size is None or download.written < download.size):
+                yield flight, Claim(flight.url, self._store.claimed(download.part), download.size is not None)
+
     async def _fly(self, key: _Key, flight: Flight) -> None:
         """Never raises an ArtifactError."""
         url, _ = key
@@ -451,9 +483,14 @@ class ArtifactCache:
             del self._flights[key]
             flight.fail(UpstreamError(url, flight.why_cancelled))
 
+    def _counted(self, error: ArtifactError) -> ArtifactError:
+        """Count a failure for the metrics, and return it."""
+        self.counts.failures[error.kind] += 1
+        return error
+
     def _failed(self, key: _Key, flight: Flight, error: ArtifactError) -> None:
         """Tell those who wait, or give them what there is; and do not ask again at once."""
-        self.counts.failures[error.kind] += 1
+        self._counted(error)
         self._note_failed_fetch(key[0], error)
         stored = self._store.get(*key)
         if flight.answered.done():

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Counts:
-    """What has happened since the start. `opened` by source; `failures` by `ArtifactError.kind`, one for each question
-    to an upstream or download that failed, not for each machine that heard of it.
+    """What has happened since the start. `opened` by source; `failures` by `ArtifactError.kind`.
+
+    A failure is a question to an upstream or a download that failed, however many machines waited for it. For a `file:`
+    URL it is a request.
     """
 
     opened: Counter[Source] = field(default_factory=Counter)

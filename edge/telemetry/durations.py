@@ -7,14 +7,14 @@ from typing import Final
 
 from prometheus_client.core import Metric
 
-from edge.telemetry.ends import EndedBoot
-from tink.metrics.counts import Histograms
+from edge.telemetry.ends import ABANDONED, EndedBoot
+from tink.metrics.counts import Histogram, Histograms
 from tink.metrics.families import histogram
 
 STEP_BOUNDS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 PROVISION_BOUNDS: Final = (15.0, 30.0, 60.0, 90.0, 120.0, 180.0, 300.0, 600.0, 900.0, 1200.0, 1800.0, 3600.0, 7200.0)
 """Upper ends of the buckets, in seconds."""
-_OUTCOMES: Final = frozenset({"Succeeded", "Failed", "Canceled"})
+_OUTCOMES: Final = ("Succeeded", "Failed", "Canceled", ABANDONED)
 
 
 class Durations:
@@ -22,11 +22,14 @@ class Durations:
 
     def __init__(self) -> None:
         self._provisions = Histograms(PROVISION_BOUNDS)
+        # A series that begins with its first boot has no increase by it for Prometheus.
+        for outcome in _OUTCOMES:
+            self._provisions[(outcome,)] = Histogram(PROVISION_BOUNDS)
         self._steps = Histograms(STEP_BOUNDS)
 
     def take(self, boot: EndedBoot) -> None:
         """Count a boot. Labels are words of ours: names of machines and actions are in none."""
-        outcome = boot.outcome if boot.outcome in _OUTCOMES else "Abandoned"
+        outcome = boot.outcome if boot.outcome in _OUTCOMES else ABANDONED
         self._provisions[(outcome,)].observe(boot.ended - boot.began)
         for step in boot.steps:
             self._steps[(step.label,)].observe(step.ended - step.began)

@@ -44,9 +44,18 @@ class Stack:
     """`tinkedge up` on loopback, which takes every agent at its word."""
 
     def __init__(self, directory: Path) -> None:
-        api, self.port, http, self.admin_port = map(str, free_ports(4))
+        api, self.port, self.http_port, self.admin_port = map(str, free_ports(4))
         options = ["--interface", "lo=127.0.0.1", "--agent-auth", "none", "--disable", "dhcp", "--disable", "tftp"]
-        options += ["--api-port", api, "--grpc-port", self.port, "--http-port", http, "--admin-port", self.admin_port]
+        options += [
+            "--api-port",
+            api,
+            "--grpc-port",
+            self.port,
+            "--http-port",
+            self.http_port,
+            "--admin-port",
+            self.admin_port,
+        ]
         self.data_dir = directory / "data"
         options += ["--data-dir", str(self.data_dir), "--cancelling-timeout", "2"]
         self.process = tinkedge(directory, "up", *options)

@@ -42,6 +42,12 @@ class Room:
         """What is to stay free on the disk."""
         return min(FLOOR_BYTES, int(self.disk * FLOOR_SHARE))
 
+    @property
+    def capacity(self) -> int:
+        """Bytes that the cache may hold in all."""
+        of_disk = self.used - self.promised + self.free - self.floor
+        return max(of_disk if self.budget is None else min(of_disk, self.budget), 0)
+
     def short(self, need: int) -> int:
         """How many bytes must go before `need` bytes have room; 0 if they have."""
         of_disk = need + self.promised + self.floor - self.free

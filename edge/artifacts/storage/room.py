@@ -1,11 +1,14 @@
-"""Room for downloads: what must go is `eviction`'s word, it is deleted here, and the room kept for the download."""
+"""Room for downloads: `eviction` decides what must go, it is deleted here, and the room kept for the download.
+
+Where downloads in progress hold the room, `fetch.preemption` decides which of them has to end.
+"""
 
 from __future__ import annotations
 
 import errno
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Executor
 from pathlib import Path
 
@@ -25,14 +28,20 @@ STEP_BYTES = 4 << 20
 """Bytes by which the share of a download of unknown length grows."""
 
 
+GiveRoom = Callable[[Download, int, int], Awaitable[bool]]
+"""Ends a download of another upstream for one that wants so many bytes, in a cache of a capacity in bytes; False if no
+download has to end. Returns when the room of the ended download is free."""
+
+
 class Allocator:
     """Keeps the cache within `budget` bytes (None: only within its disk)."""
 
-    def __init__(self, store: Store, budget: int | None, pool: Executor, counts: Counts) -> None:
+    def __init__(self, store: Store, budget: int | None, pool: Executor, counts: Counts, give_room: GiveRoom) -> None:
         self._store = store
         self._budget = budget
         self._pool = pool
         self._counts = counts
+        self._give_room = give_room
 
     async def shrink(self) -> None:
         """Bring what is there within the budget, which may be another than it was. Raises OSError."""
@@ -75,13 +84,19 @@ class Allocator:
             raise TooLargeError(
                 download.url, f"it has {size} bytes or more, and {MAX_FILE_BYTES} is the most that is kept"
             )
-        need = size - self._store.claimed(download.part)
-        try:
-            names = leaving(self._store.occupants(), need, self._store.room(self._budget))
-        except ShortageError as error:
-            raise NoRoomError(download.url, str(error)) from None
-        except OSError as error:
-            raise StorageError(download.url, f"can't be written to the cache: {error.strerror}") from error
+        while True:
+            need = size - self._store.claimed(download.part)
+            try:
+                room = self._store.room(self._budget)
+            except OSError as error:
+                raise StorageError(download.url, f"can't be written to the cache: {error.strerror}") from error
+            try:
+                names = leaving(self._store.occupants(), need, room)
+                break
+            except ShortageError as error:
+                # Each turn one more download has ended.
+                if not await self._give_room(download, size, room.capacity):
+                    raise NoRoomError(download.url, str(error)) from None
         self._store.claim(download.part, size, given=download.written)
         await self._evict(names)
 

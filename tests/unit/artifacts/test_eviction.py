@@ -1,5 +1,6 @@
 """Room: the least recently used goes first, what is in use never, and what can't fit is said at the start."""
 
+import asyncio
 import errno
 import os
 
@@ -8,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge.artifacts import NoRoomError, Source, StorageError, UpstreamError
+from edge.artifacts.fetch.preemption import Claim, giving_room
 from edge.artifacts.storage import room as room_module
 from edge.artifacts.storage.eviction import FLOOR_BYTES, Occupant, Room, ShortageError, leaving
-from tests.unit.artifacts.conftest import MIB, fetch, read
+from tests.unit.artifacts.conftest import MIB, fetch, for_ever, read
+from tests.waiting import until
 
 # --- room ---
 
@@ -82,6 +85,63 @@ def test_after_eviction_there_is_room_or_nothing_was_touched(files, need, budget
     if gone:
         assert not fits(gone[:-1])
         assert [each.name for each in may_go if each.size][: len(names)] == names
+
+
+# --- an upstream's share ---
+
+
+def claim(text):
+    """`a 30`: of the host a, 30 bytes; with a question mark the size is not known."""
+    host, size = text.removesuffix("?").split()
+    return Claim(f"http://{host}/file", int(size), not text.endswith("?"))
+
+
+@pytest.mark.parametrize(
+    ("claims", "wanted", "expected"),
+    [
+        # The cache has 100 bytes. One upstream holds more than half of them: its largest download gives way.
+        (["a 20", "a 60", "a 20"], "b 10", 1),
+        # One of unknown size goes first: it may have no end.
+        (["a 20?", "a 60", "a 20"], "b 10", 0),
+        # Within a half an upstream keeps what it has, and gets no more than that.
+        (["a 50", "b 40"], "b 10", None),
+        (["a 60", "b 40"], "b 10", 0),
+        (["a 60", "b 40"], "b 11", None),
+        # An upstream takes no room from itself.
+        (["a 60", "a 40"], "a 10", None),
+        # With more upstreams each is sure of an equal part.
+        (["a 40", "b 40", "c 20"], "d 10", 0),
+        (["a 40", "b 60", "c 0"], "d 10", 1),
+        (["a 25", "b 25", "c 25", "d 25"], "e 20", 0),
+        (["a 25", "b 25", "c 25", "d 25"], "e 21", None),
+        # What has no size takes no room from what has one.
+        (["a 60", "b 40"], "b 10?", None),
+        (["a 60?", "a 40"], "b 10?", 0),
+        ([], "b 10", None),
+    ],
+)
+def test_upstream_above_its_share_gives_room_to_one_within_its_own(claims, wanted, expected):
+    assert giving_room(enumerate(map(claim, claims)), claim(wanted), 100) == expected
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 60), st.booleans()), max_size=8),
+    st.integers(1, 50),
+)
+@settings(max_examples=300, deadline=None)
+def test_no_upstream_is_kept_below_its_share_by_downloads_of_others(claims, size):
+    """Downloads end until a file that is within its upstream's share has room."""
+    held = {index: Claim(f"http://{host}/f", room, bounded) for index, (host, room, bounded) in enumerate(claims)}
+    wanted, capacity = Claim("http://new/f", size, True), 100
+    while sum(each.size for each in held.values()) + size > capacity:
+        hosts = {each.url for each in held.values() if each.size} | {wanted.url}
+        share = capacity // max(2, len(hosts))
+        index = giving_room(held.items(), wanted, capacity)
+        if index is None:
+            assert size > share
+            return
+        assert sum(each.size for each in held.values() if each.url == held[index].url) > share
+        del held[index]
 
 
 # --- in the cache ---
@@ -229,3 +289,61 @@ async def test_full_disk_does_not_hurt_the_downloads_that_have_their_room(cache,
         await cache.open(url("b"))
     upstream.gate.set()
     assert await read(first) == upstream.content
+
+
+# --- several upstreams in a cache that is full of downloads ---
+
+
+@pytest.fixture
+def elsewhere(upstream):
+    """URLs of another upstream, by name."""
+    return lambda name: f"{upstream.url.replace('127.0.0.1', 'localhost')}-{name}"
+
+
+async def test_upstream_with_more_than_half_of_the_cache_gives_room_to_another(start_cache, upstream, url, elsewhere):
+    cache = await start_cache(budget=3 * MIB)
+    upstream.gate.clear()
+    busy = [await cache.open(url(name)) for name in "abc"]
+    with await cache.open(elsewhere("d")) as honest:
+        assert honest.source is Source.UPSTREAM
+        with pytest.raises(NoRoomError, match="no room for 1048576 bytes"):
+            await cache.open(elsewhere("e"))  # more than its half
+        upstream.gate.set()
+        assert await read(honest) == upstream.content
+    ended = []
+    for artifact in busy:
+        try:
+            assert await read(artifact) == upstream.content
+        except UpstreamError as error:
+            ended.append(error.reason)
+    assert ended == [
+        "gave way to files of other upstreams: 127.0.0.1 held more than its share of the cache, which may hold "
+        "3145728 bytes (see --cache-size)"
+    ]
+
+
+async def test_files_without_an_end_keep_no_file_of_another_upstream_away(
+    start_cache, upstream, url, elsewhere, monkeypatch, caplog
+):
+    monkeypatch.setattr(room_module, "STEP_BYTES", 100_000)
+    sent = asyncio.Event()
+
+    async def endless(request):
+        response, _ = upstream.begin(request)
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        await response.write(bytes(2_900_000))
+        sent.set()
+        await for_ever()
+        return response
+
+    cache = await start_cache(budget=3 * MIB)
+    upstream.answers = [endless]
+    waiting = asyncio.create_task(cache.open(url("endless")))
+    await sent.wait()
+    await until(lambda: any(one.received == 2_900_000 for one in cache.downloads()))
+    for name in "ab":
+        assert await fetch(cache, elsewhere(name)) == (Source.UPSTREAM, upstream.content)
+    with pytest.raises(UpstreamError, match=r"gave way to files of other upstreams: 127\.0\.0\.1 held more"):
+        await waiting
+    assert caplog.text.count("gave way to files of other upstreams") == 1

@@ -176,3 +176,17 @@ def test_file_that_this_user_can_not_read_is_named_with_the_command(root, shut):
         os.seteuid(0)
     path = root / shut
     assert f"user nobody can't read {path}: as root: 'chown -R nobody: {root}'" in str(caught.value)
+
+
+async def test_failures_of_urls_that_no_upstream_is_asked_for_are_counted_by_kind(cache, tmp_path):
+    (tmp_path / "kernel").write_bytes(b"bzImage")
+    for url, sha256, error in (
+        ((tmp_path / "missing").as_uri(), "", NotFoundError),
+        ("file:///etc/passwd", "", BadUrlError),
+        ("gopher://example.org/kernel", "", BadUrlError),
+        ((tmp_path / "kernel").as_uri(), "0" * 64, ChecksumError),
+        ((tmp_path / "kernel").as_uri(), "no checksum", ChecksumError),
+    ):
+        with pytest.raises(error):
+            await cache.open(url, sha256=sha256)
+    assert cache.counts.failures == {"not found": 1, "url": 2, "checksum": 2}

@@ -95,3 +95,11 @@ async def test_directory_gets_a_backup_of_its_own_name_and_the_newest_stay(site:
     assert re.fullmatch(r"tinkedge-\d{8}T\d{6}Z\.tgz", made)
     refused = CliRunner().invoke(main, ["backup", str(tmp_path / "file"), "--keep", "1"])
     assert (refused.exit_code, "is no directory" in refused.output) == (2, True)
+
+
+def test_backup_into_a_directory_that_is_missing_is_refused_with_the_command_that_makes_it(tmp_path):
+    (tmp_path / "data").mkdir()
+    file = tmp_path / "missing" / "backup.tgz"
+    refused = CliRunner().invoke(main, ["backup", "--config=/dev/null", f"--data-dir={tmp_path / 'data'}", str(file)])
+    words = f"there is no directory {file.parent}: make it (install -d -m 700 {file.parent})"
+    assert (refused.exit_code, words in " ".join(refused.output.split())) == (2, True), refused.output

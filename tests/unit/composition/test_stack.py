@@ -551,6 +551,24 @@ async def test_api_that_is_slow_is_waited_for() -> None:
 PAPER = (Path(__file__).resolve().parents[3] / "docs" / "operating.md").read_text()
 _ROW = re.compile(r"^\| `([a-z_]+)` \| (gauge|counter|histogram) \| (.*?) \|", re.MULTILINE)
 _OF_THE_PROCESS = ("process_", "python_")
+_VALUES: dict[str, tuple[list[str], set[str]]] = {
+    "controller_runtime_reconcile_total": (["controller", "result"], {"host", "host-safety"}),
+    "tinkedge_artifact_failures_total": (["kind"], set()),
+    "tinkedge_artifact_opens_total": (["source"], set()),
+    "tinkedge_open_guard": (["guard"], set()),
+    "tinkedge_peer_events_total": (["direction"], set()),
+    "tinkedge_peer_lookups_total": (["result"], set()),
+    "tinkedge_peer_refused_total": (["reason"], set()),
+    "tinkedge_provision_duration_seconds": (["outcome"], set()),
+    "tinkedge_reviewed_writes_total": (["outcome"], {"refused", "busy", "failed"}),
+    "tinkedge_syslog_lines_total": (["outcome"], set()),
+    "tinkedge_traces_boots_total": (["result"], set()),
+    "tinkedge_unreviewed_writes_total": (["reason"], {"failed", "late"}),
+    "tinkedge_upstream_edge_lookups_total": (["result"], set()),
+    "tinkedge_workflow_transitions_total": (["to"], set()),
+    "tinkedge_workflows": (["state"], set()),
+}
+"""Labels with a fixed set of values, which the tables list, and the values that the stack of the test does not have."""
 
 # Dashboards and alerts of others ask for these names: one that is renamed is a change for users.
 NAMES = """
@@ -577,6 +595,7 @@ tinkedge_boot_step_duration_seconds tinkedge_provision_duration_seconds tinkedge
 tinkedge_peer_events_total tinkedge_peer_event_batch_failures_total
 tinkedge_network_ready tinkedge_peer_living tinkedge_peer_lookups_total tinkedge_peer_refused_total
 tinkedge_peer_served_bytes_total tinkedge_peer_served_total
+tinkedge_upstream_edge_lookups_total tinkedge_upstream_edge_used
 tinkedge_ready tinkedge_sent_bytes_total tinkedge_server_memory_limit_bytes tinkedge_server_resident_memory_bytes
 tinkedge_server_restarts_total tinkedge_server_up tinkedge_syslog_lines_total
 tinkedge_worker_cpu_seconds_total tinkedge_worker_dropped_events_total tinkedge_worker_resident_memory_bytes
@@ -615,7 +634,12 @@ async def with_a_workflow(stack: Stack) -> AsyncIterator[KubeClient]:
 async def test_every_metric_keeps_its_name_and_is_in_the_paper(make: Make) -> None:
     services = set(Service) - {Service.DHCP, Service.TFTP}
     server = ServerSettings(memory=400_000_000)
-    edge = {"workers": 2, "peers": ("127.0.0.99:7080",), "otlp_endpoint": "http://127.0.0.1:9"}
+    edge = {
+        "workers": 2,
+        "peers": ("127.0.0.99:7080",),
+        "upstream_edge": "127.0.0.98:7080",
+        "otlp_endpoint": "http://127.0.0.1:9",
+    }
     stack = make(*services, leader_elect=True, server=server, server_apart=True, **edge)
     await stack.start()
     async with with_a_workflow(stack):
@@ -628,6 +652,12 @@ async def test_every_metric_keeps_its_name_and_is_in_the_paper(make: Make) -> No
     for name, family in found.items():
         used = {label for sample in family.samples for label in sample.labels} - {"le"}
         assert used <= rows[name][1], f"labels of {name} that the paper does not have"
+    for name, (labels, elsewhere) in _VALUES.items():
+        (meaning,) = re.findall(rf"^\| `{name}` \| .*? \| .*? \| (.*) \|$", PAPER, re.MULTILINE)
+        written = set(re.findall(r"`([A-Za-z]\w*(?:-\w+)*)`", meaning))
+        made = {sample.labels[label] for sample in found[name].samples for label in labels}
+        assert made - written == set(), f"values of labels of {name} that the paper does not have"
+        assert written - made <= elsewhere, f"values that the paper has for {name}, and no series"
 
 
 async def test_metrics_name_no_object_and_no_machine_and_count_workflows_also_when_they_go(make: Make) -> None:

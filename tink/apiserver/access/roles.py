@@ -3,7 +3,7 @@
 (k8s.io/kubernetes, plugin/pkg/auth/authorizer/rbac/bootstrappolicy; "User-facing roles" in the documentation of RBAC.)
 Our resources, and Metal3's, are in them as a cluster's would be by `rbac.authorization.k8s.io/aggregate-to-*`: `view`
 reads them, `edit` writes them, their status is for controllers. Secrets are for `edit`, and not for `view`.
-Definitions, namespaces and webhooks are for `cluster-admin`.
+To change definitions, namespaces and webhooks is for `cluster-admin`.
 
 Whoever may patch or update something here may create it, too: server-side apply creates what is not there.
 """
@@ -80,6 +80,8 @@ ROLES: Final[Mapping[str, tuple[Rule, ...]]] = {
 EVERYBODY: Final = (
     Rule(("create",), ("authorization.k8s.io",), ("selfsubjectaccessreviews", "selfsubjectrulesreviews")),
     Rule(("create",), ("authentication.k8s.io",), ("selfsubjectreviews",)),
+    # Not in Kubernetes' roles. Terraform's provider plans by definitions, which have what /openapi shows every user.
+    Rule(_READ, ("apiextensions.k8s.io",), ("customresourcedefinitions",)),
     Rule(
         ("get",),
         paths=(

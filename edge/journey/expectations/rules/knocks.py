@@ -70,7 +70,7 @@ def why_unheard(facts: Facts, port: str) -> Why:
         nothing = f"nothing arrived on {where} lately" if not facts.arrived.get(port) else ""
         causes.append(Cause(f"{port} is blocked on the way", nothing))
     causes.append(_STOPPED)
-    return tuple(causes), ("look at its screen; 'tinkedge doctor' looks at this host's firewall",)
+    return tuple(causes), ("look at its screen", "'tinkedge doctor' looks at this host's firewall")
 
 
 _STOPPED: Final = Cause("the machine has stopped, was switched off, or goes on by another card or server")

@@ -254,7 +254,6 @@ def verbs(role: str, resource: str, group: str = "tinkerbell.org", subresource: 
 
 ALL, NOTHING = {*READS, *WRITES}, set[str]()
 DANGEROUS = [  # would make more of a user (Kubernetes, user-facing roles)
-    ("apiextensions.k8s.io", "customresourcedefinitions"),
     ("admissionregistration.k8s.io", "validatingwebhookconfigurations"),
     ("admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
     ("authentication.k8s.io", "tokenreviews"),
@@ -272,6 +271,9 @@ DANGEROUS = [  # would make more of a user (Kubernetes, user-facing roles)
         ("", "secrets", "", NOTHING, ALL),
         ("", "namespaces", "", {*READS}, {*READS}),
         ("", "namespaces", "finalize", NOTHING, NOTHING),
+        # Terraform's provider plans by them.
+        ("apiextensions.k8s.io", "customresourcedefinitions", "", {*READS}, {*READS}),
+        ("apiextensions.k8s.io", "customresourcedefinitions", "status", NOTHING, NOTHING),
         *((group, resource, "", NOTHING, NOTHING) for group, resource in DANGEROUS),
     ],
 )
