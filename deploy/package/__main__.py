@@ -26,8 +26,8 @@ from deploy.package import oci, papers, wheels
 from deploy.package.target import PackageError, Target
 from deploy.supply.__main__ import ROOT, project
 from deploy.supply.packages import Locked, installed, read_requirements
+from edge.building.builder import default_cache
 from edge.cli import main as commands
-from edge.lab.build import default_cache
 
 _SUITE = click.option("--suite", default="bookworm", show_default=True, help="Debian's name of the release.")
 _OUT = click.option("--out", type=click.Path(path_type=Path), default=ROOT / "dist", help="Directory of the result.")

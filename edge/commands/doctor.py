@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import click
 
+from edge.building.builder import default_cache, in_checkout
 from edge.commands import options
 from edge.composition import doctor as examine
 from edge.composition.checks import (
@@ -31,7 +32,6 @@ from edge.composition.checks import (
     warning,
 )
 from edge.configuration import SERVICES, TOOLS, FilePath, schema_of, unknown_variables
-from edge.lab.build import default_cache, in_checkout
 
 EXIT_STATUS: Final = {Severity.OK: 0, Severity.NOTE: 0, Severity.WARNING: 3, Severity.ERROR: 1}
 """2 is what a wrong option ends with."""

@@ -11,11 +11,11 @@ from typing import Any
 
 import click
 
+from edge.building.builder import default_cache
+from edge.building.screen import Screen
 from edge.configuration import FilePath
-from edge.lab.build import default_cache
 from edge.lab.machine import Drive, Firmware
 from edge.lab.run import Lab, LabError, LabSettings
-from edge.lab.screen import Screen
 
 
 @click.command()

@@ -214,7 +214,8 @@ def _boot_settings(settings: StackSettings, metadata: MetadataSettings | None) -
         token=(lambda mac: keys.mint(mac, time.time())) if keys is not None else None,
         metadata_token=tokens.mint if tokens is not None and edge.metadata_tokens else None,
         insecure_registries=edge.insecure_registries,
-        own_registry=(settings.data_dir / "images/index.json").exists() or bool(edge.upstream_edge),
+        # One look at a name for each script: images may come at any time, by `tinkedge prepare` or `bundle load`.
+        own_registry=lambda: bool(edge.upstream_edge) or (settings.data_dir / "images/index.json").exists(),
         kernel_parameters=edge.kernel_parameters,
         logs=_LOGS[edge.syslog],
     )

@@ -15,7 +15,20 @@ SERVICES: Final = ("up", "edge", "controller", "server", "apiserver", "metal3", 
 """Commands that run for years. The file is theirs: each of their options is a key."""
 
 TOOLS: Final = (
-    *("backup", "bundle", "doctor", "health", "iso", "kubeconfig", "metadata-url", "move", "restore", "users", "watch"),
+    *(
+        "backup",
+        "bundle",
+        "doctor",
+        "health",
+        "iso",
+        "kubeconfig",
+        "metadata-url",
+        "move",
+        "prepare",
+        "restore",
+        "users",
+    ),
+    "watch",
 )
 """Commands about a service on this host. They take from the file what says where that is."""
 

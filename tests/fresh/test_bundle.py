@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from edge.lab.build import Builder, default_cache
+from edge.building.builder import Builder, default_cache
+from edge.building.shell import run
 from edge.lab.machine import Firmware, Machine, MachineSettings
-from edge.lab.shell import run
 from tests.interop.installed.empty import MAC, Bundle, emptied
 from tests.interop.installed.host import ROOT, Host
 from tests.waiting import until
