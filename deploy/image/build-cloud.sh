@@ -19,7 +19,7 @@ server_include=(ca-certificates dbus iputils-ping less libpam-systemd openssh-se
 # What the initrd has drivers for, beside the disks of every hypervisor: SATA, VMD (Intel's NVMe), RAID and SAS controllers,
 # eMMC, USB, Hyper-V, VMware. A "?": the cloud kernel lacks it.
 disks=(virtio_pci virtio_blk virtio_scsi sd_mod nvme ata_piix ext4)
-server_disks=(ahci? vmd? megaraid_sas? mpt3sas? mptspi? mptsas? hpsa? smartpqi? aacraid? arcmsr? isci? mmc_block? sdhci-pci?
+server_disks=(crc32c_generic? ahci? vmd? megaraid_sas? mpt3sas? mptspi? mptsas? hpsa? smartpqi? aacraid? arcmsr? isci? mmc_block? sdhci-pci?
     sdhci-acpi? uas? usb-storage? xhci-pci? ehci-pci? hv_storvsc? vmw_pvscsi? xen-blkfront?)
 # Modules that no server's installation needs, and two thirds of the bytes of a kernel for real machines.
 left_out=(sound drivers/{gpu,media,staging,iio,comedi,isdn,gnss,greybus,soundwire,pcmcia,bluetooth,accel} drivers/net/{wireless,can,hamradio}

@@ -204,7 +204,7 @@ def merged_index(there: ImageLayout, brought: Mapping[str, dict[str, Any]]) -> b
 
     Raises LayoutError, OSError.
     """
-    return json.dumps({"schemaVersion": 2, "manifests": list((there.entries() | brought).values())}).encode()
+    return json.dumps({"schemaVersion": 2, "manifests": list({**there.entries(), **brought}.values())}).encode()
 
 
 def _platform(fields: Any) -> str:

@@ -143,7 +143,7 @@ def _index(directory: Path, actions: Actions) -> list[str]:
         brought: dict[str, dict[str, Any]] = {}
         blobs: dict[str, BinaryIO] = {}
         for name, manifests in actions.manifests.items():
-            content = image_index(_by_platform(there, known, name) | manifests)
+            content = image_index({**_by_platform(there, known, name), **manifests})
             digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
             blobs[_blob(digest)] = io.BytesIO(content)
             brought[name] = {

@@ -190,4 +190,6 @@ def next_steps(loaded: Loaded, directory: Path) -> list[str]:
         FILES: "files: http://HOST:7080/files/NAME",
     }
     steps = [line for folder, line in said.items() if loaded.has(folder)]
-    return [*steps, "then: systemctl restart tinkedge, where objects or boot programs are new"]
+    if loaded.has(OBJECTS) or loaded.has(BOOT):
+        steps.append("then: systemctl restart tinkedge (it reads objects and boot programs when it starts)")
+    return steps

@@ -51,7 +51,12 @@ from edge.lab.run import Lab, LabError, LabSettings
     help="Start the machine from its boot medium, in such a drive. Default: from the network.",
 )
 @click.option("--static", is_flag=True, help="With --medium: do without DHCP.")
-@click.option("--wheel", type=FilePath(exists=True), default=None, help="Wheel for the OSIE's agent.")
+@click.option(
+    "--wheel",
+    type=FilePath(exists=True),
+    default=None,
+    help="Wheel for the OSIE's agent. Default: this installation's own files.",
+)
 @click.option(
     "--manifests",
     type=FilePath(exists=True),

@@ -396,11 +396,11 @@ async def test_real_machines_have_a_kernel_of_their_choice_and_files_beside_thos
 
 def test_cache_is_used_by_one_process_at_a_time(tmp_path):
     with locked(tmp_path / "cache"):
-        with pytest.raises(
-            CommandError, match=f"prepare uses {tmp_path}/cache; wait for it, or .* its own --cache-dir"
+        with (
+            pytest.raises(CommandError, match=f"prepare uses {tmp_path}/cache; wait for it, or .* its own --cache-dir"),
+            locked(tmp_path / "cache"),
         ):
-            with locked(tmp_path / "cache"):
-                pass
+            pass
         with locked(tmp_path / "another"):
             pass
     with locked(tmp_path / "cache"):
