@@ -122,7 +122,7 @@ rm -f "$root/etc/apt/apt.conf.d/99mmdebstrap" "$root/etc/apt/sources.list.d/"*
 cp --no-preserve=mode,ownership "$work/sources.list" "$root/etc/apt/sources.list"
 mkdir -p "$root/usr/lib/modules"
 cp -r "$work/kernel/lib/modules/$version" "$root/usr/lib/modules/"
-(cd "$root/usr/lib/modules/$version/kernel" && rm -rf "${left_out[@]}")
+[[ -z $server ]] || (cd "$root/usr/lib/modules/$version/kernel" && rm -rf "${left_out[@]}")
 # Again, by the image's own depmod: udev reads only the binary indexes, and busybox writes none.
 chroot "$root" depmod "$version"
 chroot "$root" systemctl --quiet enable systemd-networkd.service
