@@ -17,6 +17,7 @@ from edge.building.placing import (
     PlacingError,
     osie_manifest,
     osie_yaml,
+    owned,
     place,
     read_actions,
 )
@@ -115,7 +116,18 @@ def announcement(todo: dict[str, set[Part]], host_arch: str, packages_mb: int = 
         return ""
     seconds += mb // _USUAL_RATE
     minutes = max(1, round(seconds / 60))
-    return f"about {mb} MB to download, and {minutes} minute{'s' if minutes > 1 else ''} (at {_USUAL_RATE} MB/s)"
+    return f"up to {mb} MB to download, and {minutes} minute{'s' if minutes > 1 else ''} (at {_USUAL_RATE} MB/s)"
+
+
+def check_directory(data_dir: Path) -> None:
+    """Make the data directory, or look whether it can be used, before anything takes long. Raises PrepareError."""
+    try:
+        with owned(data_dir):
+            pass
+    except DataDirectoryError as error:
+        raise PrepareError(str(error)) from error
+    except OSError as error:
+        raise PrepareError(f"{error.filename or data_dir}: {error.strerror or error}") from error
 
 
 def check_room(cache: Path, todo: dict[str, set[Part]]) -> None:

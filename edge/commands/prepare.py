@@ -21,6 +21,7 @@ from edge.building.prepare import (
     apply,
     bring,
     check,
+    check_directory,
     outdated,
     run,
 )
@@ -107,6 +108,7 @@ def prepare(
             again=rebuild,
         )
         check(settings)
+        check_directory(settings.data_dir)
         todo = outdated(settings, screen)
         _announce_and_install(todo, host, screen, yes=yes)
         osies = bring(settings, _interruptible(run(settings, todo, screen)), screen)

@@ -111,11 +111,11 @@ def test_debian_package_suggests_all_that_may_be_needed():
 def test_download_and_time_are_said_before_and_nothing_if_all_is_up_to_date():
     assert announcement({"amd64": set()}, "amd64") == ""
     whole = announcement({"amd64": set(ALL)}, "amd64")
-    assert whole == "about 160 MB to download, and 2 minutes (at 10 MB/s)"
-    assert announcement({"amd64": {Part.ACTIONS}}, "amd64") == "about 0 MB to download, and 1 minute (at 10 MB/s)"
-    assert announcement({"amd64": {Part.OSIE}}, "amd64", 30) == "about 125 MB to download, and 1 minute (at 10 MB/s)"
+    assert whole == "up to 160 MB to download, and 2 minutes (at 10 MB/s)"
+    assert announcement({"amd64": {Part.ACTIONS}}, "amd64") == "up to 0 MB to download, and 1 minute (at 10 MB/s)"
+    assert announcement({"amd64": {Part.OSIE}}, "amd64", 30) == "up to 125 MB to download, and 1 minute (at 10 MB/s)"
     foreign = announcement({"arm64": {Part.OSIE, Part.ACTIONS}}, "amd64")
-    assert foreign == "about 145 MB to download, and 1 minute (at 10 MB/s)"
+    assert foreign == "up to 145 MB to download, and 1 minute (at 10 MB/s)"
 
 
 def test_user_without_root_is_told_to_use_sudo(monkeypatch):
