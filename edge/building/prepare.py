@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import shutil
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -174,7 +175,7 @@ def bring(settings: Settings, made: dict[str, dict[Part, Path]], screen: Screen)
         actions = read_actions(layouts) if layouts else None
         written = place(settings.data_dir, groups, actions)
     except OSError as error:
-        raise PrepareError(f"{error.filename or settings.data_dir}: {error.strerror or error}") from error
+        raise PrepareError(_unwritable(error, settings.data_dir)) from error
     except (PlacingError, LayoutError, DataDirectoryError) as error:
         raise PrepareError(str(error)) from error
     for name, what in _places(groups, actions):
@@ -182,6 +183,17 @@ def bring(settings: Settings, made: dict[str, dict[Part, Path]], screen: Screen)
         where = settings.data_dir / name
         screen.step("files", f"{what}: {where}" if changed else f"{what}: {where} is up to date")
     return osies
+
+
+def _unwritable(error: OSError, data_dir: Path) -> str:
+    """Say what could not be written or read, and the remedy if it belongs to another user."""
+    path = Path(error.filename) if error.filename else data_dir
+    said = f"{path}: {error.strerror or error}"
+    if not isinstance(error, PermissionError) or data_dir not in path.parents:
+        return said
+    folder = shlex.quote(str(data_dir / path.relative_to(data_dir).parts[0]))
+    owner = f"the owner of {data_dir} can't use {folder}"
+    return f"{said}: {owner}: chown -R --reference={shlex.quote(str(data_dir))} {folder}"
 
 
 def _places(groups: Sequence[Sequence[File]], actions: Actions | None) -> list[tuple[str, str]]:

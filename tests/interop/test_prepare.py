@@ -64,6 +64,20 @@ def test_results_belong_to_the_owner_of_the_data_directory_and_the_osie_waits_fo
     assert {path.name for path in (of_nobody / "osie/tinkedge").iterdir()} == {"kernel", "initrd", "osie.yaml"}
 
 
+def test_folder_of_root_in_the_directory_of_another_user_is_named_with_the_remedy(built: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="tinkedge-prepare-") as name:
+        data = Path(name)
+        (data / "osie").mkdir(mode=0o700)
+        os.chown(data, NOBODY, NOBODY)
+        command = [*PROGRAM, "prepare", *map(str, PARTS), "--data-dir", name]
+        ran = subprocess.run(command, capture_output=True, text=True, env=clean_environment(), check=False)
+    assert ran.returncode == 1
+    assert (
+        f"Permission denied: the owner of {data} can't use {data}/osie: chown -R --reference={data} {data}/osie"
+        in ran.stderr
+    )
+
+
 class Site(Namespaces):
     """An edge that was started before anything was prepared, and a registered machine."""
 
