@@ -181,7 +181,7 @@ def bring(settings: Settings, made: dict[str, dict[Part, Path]], screen: Screen)
     for name, what in _places(groups, actions):
         changed = any(file.startswith(name) for file in written)
         where = settings.data_dir / name
-        screen.step("files", f"{what}: {where}" if changed else f"{what}: {where} is up to date")
+        screen.step("files", f"{what}: {where} {'written' if changed else 'is up to date'}")
     return osies
 
 
@@ -205,10 +205,10 @@ def _places(groups: Sequence[Sequence[File]], actions: Actions | None) -> list[t
             folder = str(Path(first).parent)
             places.append((folder, f"OSIE {Path(folder).name}"))
         else:
-            places.append((first, "disk image"))
+            places.append((first, f"disk image, served as http://EDGE:7080/{first}"))
     if actions is not None:
         names = ", ".join(sorted(name.removeprefix("actions/").removesuffix(":1") for name in actions.manifests))
-        places.append(("images", f"actions {names}"))
+        places.append(("images", f"actions {names}, served as EDGE:7080/actions/NAME:1"))
     return places
 
 

@@ -56,7 +56,7 @@ def built(of_nobody: Path) -> str:
 def test_results_belong_to_the_owner_of_the_data_directory_and_the_osie_waits_for_the_api(
     built: str, of_nobody: Path
 ) -> None:
-    assert f"OSIE tinkedge: {of_nobody}/osie/tinkedge" in built
+    assert f"OSIE tinkedge: {of_nobody}/osie/tinkedge written" in built
     assert "actions image2disk, inspect, reboot, wipe, writefile" in built
     assert f"not applied, because {of_nobody}/kubeconfig is not there yet" in built
     found = [path for path in of_nobody.rglob("*") if path.lstat().st_uid != NOBODY]
