@@ -2,11 +2,12 @@
 # The kernel of the OSIE and of the disk images, fetched and unpacked once for both. Sourced by their recipes, which have
 # say and die. In KERNEL_TREES, unpacked kernels are shared with a recipe that runs beside this one.
 
-# kernel_image PACKAGE: the package that has the files, where PACKAGE is one that depends on the newest.
+# kernel_image PACKAGE: the package that has the files, where PACKAGE is one that depends on the newest; nothing if apt does
+# not know it.
 kernel_image() {
   case $1 in
     linux-image-[0-9]*) echo "$1" ;;
-    *) apt-cache depends "$1" 2>/dev/null | awk '/Depends: linux-image-[0-9]/ {print $2; exit}' ;;
+    *) { apt-cache depends "$1" 2>/dev/null || true; } | awk '/Depends: linux-image-[0-9]/ && !found {print $2; found = 1}' ;;
   esac
 }
 

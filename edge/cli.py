@@ -26,6 +26,7 @@ COMMANDS = {
     "server": ("serve.services", "The gRPC server of the agents, for a cluster."),
     "apiserver": ("serve.services", "The embedded Kubernetes API alone."),
     "agent": ("agent", "The agent, inside the OSIE."),
+    "prepare": ("prepare", "What machines boot and run, made into the data directory."),
     "lab": ("lab", "An isolated virtual rack: boots a real QEMU machine through the whole path."),
     "fleet": ("fleet", "Simulated machines by the thousand, from power-on to the installed system."),
     "crds": ("crds", "Print the CustomResourceDefinitions."),

@@ -112,8 +112,8 @@ class BootSettings:
     `tls_ca` are the certificates (PEM) that an agent trusts its server by; empty: those that its OSIE brings. This
     edge's HTTP has them at CA_PATH. `registry_authorities` is the document (JSON) by which an agent trusts registries,
     at REGISTRIES_PATH; empty: there is none. `token(mac)` makes the token of a machine's agent; None: it needs none.
-    `metadata_token(mac)` makes that of the URL of its metadata; None: it is told none. `own_registry`: this edge's HTTP
-    has images, and the agent is to speak to it as to `insecure_registries`.
+    `metadata_token(mac)` makes that of the URL of its metadata; None: it is told none. `own_registry()` returns
+    whether this edge's HTTP has images; the agent then speaks plain HTTP with it, as with `insecure_registries`.
     """
 
     http_port: int = 7080
@@ -125,7 +125,7 @@ class BootSettings:
     token: Callable[[str], str] | None = field(default=None, compare=False)
     metadata_token: Callable[[str], str] | None = field(default=None, compare=False)
     insecure_registries: tuple[str, ...] = ()
-    own_registry: bool = False
+    own_registry: Callable[[], bool] = field(default=lambda: False, compare=False)
     kernel_parameters: tuple[str, ...] = ()
     """Words for every kernel's command line, before those of the OSIE and of the Hardware; `kernel_words` makes them.
     `{{.MAC}}` and its like are filled in for each machine (`ipxe.parameters`)."""
@@ -219,6 +219,10 @@ class Scripts:
     def trust(self, tls_ca: bytes, registry_authorities: bytes) -> None:
         """Replace what agents are to trust (BootSettings) in the scripts that are rendered from now on."""
         self._settings = replace(self._settings, tls_ca=tls_ca, registry_authorities=registry_authorities)
+
+    def own_registry(self) -> bool:
+        """Return whether scripts name this edge as a registry now."""
+        return self._settings.own_registry()
 
     def compile(self, mac: str, hardware: Hardware, origin: Origin, osie_parameters: str = "") -> Script:
         """The script for the interface `mac` of `hardware`; `osie_parameters` are the words of its OSIE's annotation.
@@ -419,7 +423,7 @@ class Scripts:
             url = f"{self._http(origin)}/machine/${{{METADATA_SETTING}}}"
             words.append(f"tinkerbell_metadata={url}")
         registries = list(settings.insecure_registries)
-        if settings.own_registry:
+        if settings.own_registry():
             registries.append(self.authority(origin))
         if registries:
             words.append(f"insecure_registries={','.join(registries)}")

@@ -1,6 +1,7 @@
 #!/bin/bash
 # A disk image of a real Debian with systemd and cloud-init, for machines that a Workflow installs. On its first boot it grows to the size of its
-# disk, takes an address by DHCP and lets cloud-init fetch its user-data from the metadata service (EC2's tree) at --metadata-url.
+# disk, takes an address by DHCP and lets cloud-init fetch its user-data: from the metadata service (EC2's tree) at --metadata-url, or
+# with --server from where a Workflow has written into /etc/cloud/cloud.cfg.d.
 set -euo pipefail
 
 packages=(busybox-static cpio dosfstools e2fsprogs gdisk mmdebstrap mtools syslinux syslinux-common systemd-boot-efi zstd)
@@ -13,6 +14,16 @@ masked=(
     networking.service proc-sys-fs-binfmt_misc.automount systemd-binfmt.service systemd-pstore.service
     getty@tty1.service systemd-logind.service cloud-init-hotplugd.socket
 )
+# With --server: reached by ssh and by its console, with the time of day, and with all units of a plain Debian.
+server_include=(ca-certificates dbus iputils-ping less libpam-systemd openssh-server sudo systemd-timesyncd vim-tiny)
+# What the initrd has drivers for, beside the disks of every hypervisor: SATA, VMD (Intel's NVMe), RAID and SAS controllers,
+# eMMC, USB, Hyper-V, VMware. A "?": the cloud kernel lacks it.
+disks=(virtio_pci virtio_blk virtio_scsi sd_mod nvme ata_piix ext4)
+server_disks=(crc32c_generic? ahci? vmd? megaraid_sas? mpt3sas? mptspi? mptsas? hpsa? smartpqi? aacraid? arcmsr? isci? mmc_block? sdhci-pci?
+    sdhci-acpi? uas? usb-storage? xhci-pci? ehci-pci? hv_storvsc? vmw_pvscsi? xen-blkfront?)
+# Modules that no server's installation needs, and two thirds of the bytes of a kernel for real machines.
+left_out=(sound drivers/{gpu,media,staging,iio,comedi,isdn,gnss,greybus,soundwire,pcmcia,bluetooth,accel} drivers/net/{wireless,can,hamradio}
+    drivers/input/joystick drivers/infiniband/ulp net/{bluetooth,mac80211,wireless,can,nfc,ax25,ieee802154})
 root_free_mib=32
 here=$(dirname -- "$(readlink -f -- "$0")")
 # shellcheck source=common.sh
@@ -22,24 +33,31 @@ here=$(dirname -- "$(readlink -f -- "$0")")
 
 usage() {
     cat <<EOF
-Usage: ${0##*/} [--cache DIR] [--metadata-url URL] [--dual-stack] OUT
+Usage: ${0##*/} [--cache DIR] [--kernel PACKAGE] [--metadata-url URL] [--dual-stack] OUT
+       ${0##*/} [--cache DIR] [--kernel PACKAGE] --server OUT
 Builds the Debian image with cloud-init (as root). OUT ends in .raw.gz, .raw.zst or .raw; OUT.sha256 is written beside it.
   --cache DIR          keep the downloaded packages in DIR, and use those that are there
   --metadata-url URL   where cloud-init finds the metadata service (default: $metadata_url);
                        with an IPv6 address, the image takes its own by DHCPv6
   --dual-stack         the image takes an address by DHCPv6 beside the one by DHCP
+  --kernel PACKAGE     Debian's kernel package (default: $kernel_package, for virtual machines;
+                       linux-image-amd64 has the drivers of real hardware)
+  --server             for real machines: with an SSH server, sudo and the time of day; cloud-init asks where a
+                       Workflow has written (NoCloud in /etc/cloud/cloud.cfg.d), and no other place
 EOF
 }
 
 # apt_options: how the host's apt reaches its mirror (proxies, certificates, time limits), for the apt that mmdebstrap configures.
 apt_options() { apt-config dump --no-empty | grep -E '^Acquire::(https?|ftp|Retries)' || true; }
 
-metadata_url=http://172.31.77.1:7080 cache='' out='' dual_stack=''
+metadata_url=http://172.31.77.1:7080 cache='' out='' dual_stack='' server='' kernel_package=linux-image-cloud-amd64 asked=''
 while (($#)); do
     case $1 in
         --cache) cache=${2:?--cache needs a directory} && shift 2 ;;
-        --metadata-url) metadata_url=${2:?--metadata-url needs a URL} && shift 2 ;;
-        --dual-stack) dual_stack=yes && shift ;;
+        --metadata-url) metadata_url=${2:?--metadata-url needs a URL} && asked=$1 && shift 2 ;;
+        --dual-stack) dual_stack=yes && asked=$1 && shift ;;
+        --kernel) kernel_package=${2:?--kernel needs a package} && shift 2 ;;
+        --server) server=yes && shift ;;
         -h | --help) usage && exit 0 ;;
         -*) die "unknown option $1 (see --help)" ;;
         *) [[ -z $out ]] || die "one OUT only, got '$out' and '$1'" && out=$1 && shift ;;
@@ -47,6 +65,7 @@ while (($#)); do
 done
 [[ -n $out ]] || { usage >&2 && exit 2; }
 [[ $metadata_url =~ ^https?://[][A-Za-z0-9.:_-]+(/[A-Za-z0-9._/-]*)?$ ]] || die "--metadata-url: '$metadata_url' is no http URL"
+[[ -z $server || -z $asked ]] || die "--server and $asked: a server's image asks where a Workflow has written; leave one of them out"
 [[ $EUID == 0 ]] || die "must run as root: files in the image belong to many users"
 need_packages "${packages[@]}"
 check_out "$out"
@@ -61,7 +80,10 @@ root=$work/root
 debian_sources "$SUITE" >"$work/sources.list"
 grep -q " $SUITE main$" "$work/sources.list" || die "apt has no index of Debian $SUITE main: run 'apt-get update', with Debian $SUITE main among its sources"
 apt_options >"$work/apt.conf"
-unpack_kernel "$cache" "$work/kernel"
+unpack_kernel "$kernel_package" "$cache" "$work/kernel"
+if [[ -n $server ]]; then
+    include+=("${server_include[@]}") masked=() disks+=("${server_disks[@]}") root_free_mib=64
+fi
 
 say "installing Debian $SUITE with cloud-init"
 # shellcheck disable=SC2016  # $1 in the hooks is theirs: the new root
@@ -88,15 +110,23 @@ cp -r --no-preserve=mode,ownership,timestamps "$here/cloud/rootfs/." "$root/"
 [[ $metadata_url != *://\[* ]] || cp --no-preserve=mode,ownership,timestamps "$here/cloud/ipv6/20-wired.network" "$root/etc/systemd/network/"
 [[ -z $dual_stack ]] || cp --no-preserve=mode,ownership,timestamps "$here/cloud/dual-stack/20-wired.network" "$root/etc/systemd/network/"
 sed -i "s|@METADATA_URL@|$metadata_url|" "$root/etc/cloud/cloud.cfg.d/90-tinkedge-ec2.cfg"
+if [[ -n $server ]]; then
+    # Where it asks is written later, into 90_tinkedge.cfg: nothing here may be stronger.
+    rm "$root/etc/cloud/cloud.cfg.d/90-tinkedge-ec2.cfg" "$root/etc/cloud/ds-identify.cfg"
+    cp -r --no-preserve=mode,ownership,timestamps "$here/cloud/server/." "$root/"
+    # Each machine makes its own.
+    rm -f "$root"/etc/ssh/ssh_host_*
+fi
 rm -f "$root/etc/apt/apt.conf.d/99mmdebstrap" "$root/etc/apt/sources.list.d/"*
 # The installed system updates itself from the mirror that this host uses.
 cp --no-preserve=mode,ownership "$work/sources.list" "$root/etc/apt/sources.list"
 mkdir -p "$root/usr/lib/modules"
 cp -r "$work/kernel/lib/modules/$version" "$root/usr/lib/modules/"
+[[ -z $server ]] || (cd "$root/usr/lib/modules/$version/kernel" && rm -rf "${left_out[@]}")
 # Again, by the image's own depmod: udev reads only the binary indexes, and busybox writes none.
 chroot "$root" depmod "$version"
 chroot "$root" systemctl --quiet enable systemd-networkd.service
-chroot "$root" systemctl --quiet mask "${masked[@]}"
+((${#masked[@]} == 0)) || chroot "$root" systemctl --quiet mask "${masked[@]}"
 : >"$root/etc/machine-id"
 ln -sfn ../run/systemd/resolve/stub-resolv.conf "$root/etc/resolv.conf"
 echo localhost >"$root/etc/hostname"
@@ -110,7 +140,7 @@ mib=$(($(du -sm "$root" | cut -f 1) * 21 / 20 + root_free_mib))
 truncate -s "${mib}M" "$work/root.ext4"
 # The block size and the inodes of a large filesystem, which it becomes; for one of this size mke2fs would choose 1 KiB blocks.
 mke2fs -q -t ext4 -T default -b 4096 -L tinkedge-root -m 1 -J size=8 -d "$root" "$work/root.ext4"
-initrd "$work/initrd" "$work/kernel" "$here/cloud/init" virtio_pci virtio_blk virtio_scsi sd_mod nvme ata_piix ext4
+initrd "$work/initrd" "$work/kernel" "$here/cloud/init" "${disks[@]}"
 esp "$work/esp" 40 "$work/kernel/vmlinuz" "$work/initrd" "root=LABEL=tinkedge-root rw console=tty0 console=ttyS0,115200 quiet"
 disk "$work/disk.raw" "$work/esp" "$work/root.ext4"
 say "compressing"

@@ -35,7 +35,7 @@ cache=${cache:-$work/debs}
 mkdir -p "$cache" "$work/kernel"
 cache=$(readlink -f -- "$cache")
 
-unpack_kernel "$cache" "$work/kernel"
+unpack_kernel linux-image-cloud-amd64 "$cache" "$work/kernel"
 initrd "$work/initrd" "$work/kernel" "$here/tiny/init" virtio_pci virtio_net
 esp "$work/esp" 24 "$work/kernel/vmlinuz" "$work/initrd" "console=tty0 console=ttyS0,115200 quiet panic=10"
 disk "$work/disk.raw" "$work/esp"

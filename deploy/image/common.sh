@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What build-tiny.sh and build-cloud.sh have in common: Debian's cloud kernel, a busybox initrd, an EFI system partition that boots
+# What build-tiny.sh and build-cloud.sh have in common: Debian's kernel, a busybox initrd, an EFI system partition that boots
 # on both firmwares, and the partition table around it. Nothing is mounted and no loop device is used, so the recipes run
 # on a host whose kernel knows neither VFAT nor loop. Sourced, not run.
 #
@@ -42,12 +42,12 @@ check_out() {
 # shellcheck source=../kernel.sh
 . "$(dirname -- "${BASH_SOURCE[0]}")/../kernel.sh"
 
-# unpack_kernel CACHE DIR: DIR/vmlinuz, DIR/version and DIR/lib/modules/VERSION with its dependency table, of the newest
-# cloud kernel, whose package CACHE keeps.
+# unpack_kernel PACKAGE CACHE DIR: DIR/vmlinuz, DIR/version and DIR/lib/modules/VERSION with its dependency table, of the
+# newest kernel that PACKAGE names, whose package CACHE keeps.
 unpack_kernel() {
-    local cache=$1 dir=$2 package tree version
-    package=$(kernel_image linux-image-cloud-amd64)
-    [[ -n $package ]] || die "apt knows no linux-image-cloud-amd64: run 'apt-get update', with Debian $SUITE main among its sources"
+    local name=$1 cache=$2 dir=$3 package tree version
+    package=$(kernel_image "$name")
+    [[ -n $package ]] || die "apt knows no kernel package $name: run 'apt-get update', with Debian $SUITE main among its sources"
     tree=$(kernel_tree "$package" "$cache" "$dir/trees")
     mkdir -p "$dir/lib"
     # The files are the tree's own, which others read: nothing of them is written.
@@ -59,9 +59,9 @@ unpack_kernel() {
 }
 
 # initrd OUT KERNEL_DIR INIT MODULE...: a gzip'd cpio of busybox, the program INIT as /init, and the modules with all that they depend on.
-# A module that is built into the kernel is no error; one that the kernel does not have at all is.
+# A module that is built into the kernel is no error; one that the kernel does not have at all is, unless a ? stands behind its name.
 initrd() {
-    local out=$1 kernel=$2 init=$3 version root module path paths
+    local out=$1 kernel=$2 init=$3 version root module path paths optional
     shift 3
     version=$(<"$kernel/version")
     root=$(mktemp -d -p "$kernel" initrd.XXXX)
@@ -70,9 +70,12 @@ initrd() {
     for path in sh modprobe; do ln -s busybox "$root/bin/$path"; done
     install -m 755 "$init" "$root/init"
     for module in "$@"; do
+        optional=''
+        [[ $module != *\? ]] || optional=yes
+        module=${module%\?}
         if grep -q "/$module\.ko$" "$kernel/lib/modules/$version/modules.builtin"; then continue; fi
         paths=$(sed -n "s|^\(.*/$module\.ko\):|\1|p" "$kernel/lib/modules/$version/modules.dep")
-        [[ -n $paths ]] || die "kernel $version has no module $module"
+        [[ -n $paths || -n $optional ]] || die "kernel $version has no module $module"
         for path in $paths; do
             install -D -m 644 "$kernel/lib/modules/$version/$path" "$root/lib/modules/$version/$path"
         done

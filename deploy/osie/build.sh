@@ -5,7 +5,8 @@
 #            [--kernel PACKAGE] [--debs DIR]
 #
 # It makes DIR/kernel and DIR/initrd from Debian packages (by the mirror that apt is configured with) and from the
-# project's wheel. The initrd is one cpio archive of three parts:
+# project's wheel. The wheel's dependencies are copied from PYTHON's own packages if the OSIE can run these, else pip
+# fetches them. The initrd is one cpio archive of three parts:
 #   init + busybox + the four kernel modules that mount the rest     (files/init, 2 MB)
 #   base.squashfs    Debian's Python, crun, kernel modules, gRPC     (kept in the cache: changes with its package list)
 #   agent.squashfs   the project's wheel                             (made anew each time)
@@ -98,9 +99,9 @@ locked() { # PACKAGE...: what the requirements file says of them, version and ha
 }
 locked "${libraries[@]}" >"$work/requirements.txt"
 
-key=$({ sha256sum "$0" "$here"/files/* "$here"/../{kernel,debian-sources}.sh | cut -d' ' -f1; echo "$mirrors" "$arch"; apt-cache policy "$kernel_image" | sed -n 3p
+key=$({ sha256sum "$0" "$here"/installed.py "$here"/files/* "$here"/../{kernel,debian-sources}.sh | cut -d' ' -f1; echo "$mirrors" "$arch"; apt-cache policy "$kernel_image" | sed -n 3p
         echo "${packages[*]}"; cat "$work/requirements.txt"; } | sha256sum | cut -c1-16)
-base=$cache/base-$arch-$key
+base=$cache/base-$arch-$kernel_package-$key
 
 unpack_kernel() { # into $kernel, for reading
   kernel=$(kernel_tree "$kernel_image" "${debs:-$work/debs}" "$work/trees")
@@ -164,13 +165,26 @@ add_libraries() {
   say "adding ${libraries[*]}"
   local site=$work/root/usr/lib/python3/dist-packages
   mkdir -p "$site"
-  "$python" -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --target "$site" \
+  local why status=0
+  why=$("$python" -I "$here/installed.py" "$work/requirements.txt" "$machine" "$site") || status=$?
+  case $status in
+    0) say "the libraries are those of $python" ;;
+    3) say "fetching the libraries: $why"; fetch_libraries "$site" ;;
+    *) die "$python $here/installed.py ended with status $status" ;;
+  esac
+  # Byte code is not written at boot (the root is new each time), and compiling under emulation costs seconds.
+  compile_in "$work/root" "" -j 0 usr/lib/python3.11 usr/lib/python3/dist-packages >/dev/null || true
+}
+
+fetch_libraries() { # INTO: by pip, of PYTHON or of Debian's python3-pip
+  local site=$1 pip=$python
+  "$pip" -m pip --version >/dev/null 2>&1 || pip=/usr/bin/python3
+  "$pip" -m pip --version >/dev/null 2>&1 || die "missing Debian packages: apt-get install --no-install-recommends python3-pip"
+  "$pip" -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --target "$site" \
     --only-binary=:all: --python-version 3.11 --implementation cp --platform "manylinux_2_28_$machine" \
     --platform "manylinux2014_$machine" --platform "manylinux_2_17_$machine" --platform any \
     --require-hashes -r "$work/requirements.txt" >&2
   rm -rf "$site/bin"
-  # Byte code is not written at boot (the root is new each time), and compiling under emulation costs seconds.
-  compile_in "$work/root" "" -j 0 usr/lib/python3.11 usr/lib/python3/dist-packages >/dev/null || true
 }
 
 add_modules() {
@@ -233,7 +247,7 @@ if [ ! -e "$base/complete" ]; then
   rm -rf "$base"
   mv "$work/base" "$base"
   # Older bases are of no use to this recipe any more.
-  find "$cache" -maxdepth 1 -name "base-$arch-*" ! -name "base-$arch-$key" -exec rm -rf {} +
+  find "$cache" -maxdepth 1 -name "base-$arch-$kernel_package-*" ! -name "${base##*/}" -exec rm -rf {} +
 fi
 
 # --- agent: the project's wheel -----------------------------------------------------------------------------------

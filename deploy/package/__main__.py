@@ -26,8 +26,8 @@ from deploy.package import oci, papers, wheels
 from deploy.package.target import PackageError, Target
 from deploy.supply.__main__ import ROOT, project
 from deploy.supply.packages import Locked, installed, read_requirements
+from edge.building.builder import default_cache
 from edge.cli import main as commands
-from edge.lab.build import default_cache
 
 _SUITE = click.option("--suite", default="bookworm", show_default=True, help="Debian's name of the release.")
 _OUT = click.option("--out", type=click.Path(path_type=Path), default=ROOT / "dist", help="Directory of the result.")
@@ -51,7 +51,7 @@ def _fetched(target: Target) -> Path:
     return wheels.fetch(_packages(target), target, default_cache())
 
 
-def _deb(target: Target, out: Path, version: str, compression: str = "xz") -> Path:
+def _deb(target: Target, out: Path, version: str, compression: str = "zstd") -> Path:
     others = sorted(_fetched(target).glob("*.whl"))
     with tempfile.TemporaryDirectory() as work:
         own = wheels.build(ROOT, Path(work), _epoch())
@@ -63,8 +63,9 @@ def _deb(target: Target, out: Path, version: str, compression: str = "xz") -> Pa
 @_OUT
 @click.option("--version", default="", help="Instead of that of pyproject.toml: to try an upgrade.")
 @click.option(
-    "--compression", type=click.Choice(["xz", "gzip", "none"]), default="xz", show_default=True,
-    help="dpkg-deb's; its level is DPKG_DEB_COMPRESSOR_LEVEL. xz at its best takes most of a minute.",
+    "--compression", type=click.Choice(["zstd", "xz", "gzip", "none"]), default="zstd", show_default=True,
+    help="dpkg-deb's; the level of xz and gzip is DPKG_DEB_COMPRESSOR_LEVEL. xz takes ten times as long as zstd, for a "
+    "sixth less.",
 )  # fmt: skip
 def deb(suite: str, out: Path, version: str, compression: str) -> None:
     """Make the Debian package and print its path."""

@@ -21,6 +21,7 @@ from deploy.package import papers
 from deploy.package.environment import lay_out
 from deploy.package.target import Target, run
 from deploy.supply.licences import licence
+from edge.building.packages import SUGGESTED
 from edge.cli import main as commands
 
 DEPLOY = Path(__file__).resolve().parents[1]
@@ -50,7 +51,7 @@ class Source:
     """The time of the sources, in seconds since 1970."""
 
 
-def build(source: Source, target: Target, out: Path, compression: str = "xz") -> Path:
+def build(source: Source, target: Target, out: Path, compression: str = "zstd") -> Path:
     """Make the package in the directory `out` and give its path. Raises PackageError.
 
     `compression`: dpkg-deb(1), -Z.
@@ -69,7 +70,9 @@ def build(source: Source, target: Target, out: Path, compression: str = "xz") ->
         _control(root, version, target, units)
         settle(root, source.epoch)
         environment = os.environ | {"SOURCE_DATE_EPOCH": str(source.epoch)}
-        how = ["--root-owner-group", "--uniform-compression", f"-Z{compression}"]
+        # With one thread, because the number of threads, which is that of the processors, changes the bytes.
+        how = ["--root-owner-group", "--uniform-compression", f"-Z{compression}", "--threads-max=1"]
+        how += ["-z12"] if compression == "zstd" else []
         run(["dpkg-deb", *how, "--build", str(root), str(made)], what="the Debian package", env=environment)
     return made
 
@@ -165,7 +168,7 @@ def _control(root: Path, version: str, target: Target, units: list[str]) -> None
         f"Maintainer: {MAINTAINER}\nInstalled-Size: {installed}\nSection: admin\nPriority: optional\n"
         f"Depends: python3 (>= {target.python}), python3 (<< {target.next_python}), libc6 (>= 2.28), libstdc++6,"
         " systemd | systemd-standalone-sysusers | systemd-sysusers, passwd\n"
-        "Recommends: ipxe, ca-certificates\nSuggests: python3-scapy, qemu-system-x86\n"
+        f"Recommends: ipxe, ca-certificates\nSuggests: {', '.join(SUGGESTED)}, python3-scapy, qemu-system-x86\n"
         f"Description: {_SHORT}\n{_LONG}"
     )
     for name in ("postinst", "prerm", "postrm"):

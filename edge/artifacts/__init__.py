@@ -22,14 +22,18 @@ from edge.artifacts.errors import (
 from edge.artifacts.fetch.peers import TRAILER_BYTES, Copy, Offer, PeerCaches, PeerResponse
 from edge.artifacts.fetch.upstream import Timeouts
 from edge.artifacts.layout import (
+    INDEX_TYPE,
     MAX_MANIFEST_BYTES,
+    REFERENCE,
     Descriptor,
     ImageLayout,
     ImageManifest,
     LayoutError,
     NoImageError,
+    image_index,
     is_digest,
     is_name,
+    merged_index,
 )
 from edge.artifacts.local import open_file
 from edge.artifacts.metrics import cache_metrics
@@ -37,7 +41,9 @@ from edge.artifacts.shared import SCHEME, SharedFiles, blob_url, file_url, manif
 from edge.artifacts.storage.store import DirectoryInUseError
 
 __all__ = [
+    "INDEX_TYPE",
     "MAX_MANIFEST_BYTES",
+    "REFERENCE",
     "SCHEME",
     "TRAILER_BYTES",
     "Artifact",
@@ -70,9 +76,11 @@ __all__ = [
     "blob_url",
     "cache_metrics",
     "file_url",
+    "image_index",
     "is_digest",
     "is_name",
     "manifest_url",
+    "merged_index",
     "normalized",
     "open_file",
 ]

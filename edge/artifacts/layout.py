@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,17 +94,27 @@ class ImageLayout:
         """The images by name; empty if there is no directory. Raises LayoutError, OSError."""
         return {name: Descriptor.of(fields) for name, fields in self.entries().items()}
 
-    def entries(self) -> dict[str, dict[str, Any]]:
-        """The entries of index.json that have a name, by it. Raises LayoutError, OSError."""
+    def only(self) -> Descriptor:
+        """The one image of a layout that has one, whatever its name. Raises LayoutError, OSError."""
+        listed = self._listed()
+        if len(listed) != 1:
+            raise LayoutError(f"{self._directory} has {len(listed)} images, not one")
+        return Descriptor.of(listed[0])
+
+    def _listed(self) -> list[Any]:
         try:
             content = _read(self._directory / "index.json")
         except FileNotFoundError:
-            return {}
+            return []
         listed = _object(content, "index.json").get("manifests")
         if not isinstance(listed, list):
             raise LayoutError("index.json has no list of manifests")
+        return listed
+
+    def entries(self) -> dict[str, dict[str, Any]]:
+        """The entries of index.json that have a name, by it. Raises LayoutError, OSError."""
         found = {}
-        for entry in listed:
+        for entry in self._listed():
             notes = entry.get("annotations") if isinstance(entry, dict) else None
             name = notes.get(REFERENCE) if isinstance(notes, dict) else None
             if isinstance(name, str) and is_name(name):
@@ -156,6 +166,21 @@ class ImageLayout:
                 seen.add(found.digest)
                 yield found
 
+    def by_platform(self, image: Descriptor) -> dict[str, dict[str, Any]]:
+        """The manifests of an image as entries of an image index, by what they run on (`linux/amd64`, `linux/arm/v7`).
+
+        An image without an index has one, for the platform of its configuration. Raises LayoutError, OSError.
+        """
+        fields = _object(_read(self.path(image.digest)), image.digest)
+        if isinstance(fields.get("manifests"), list):
+            entries = [one for one in fields["manifests"] if isinstance(one, dict)]
+            return {_platform(one.get("platform")): one for one in entries if isinstance(one.get("platform"), dict)}
+        config = Descriptor.of(fields.get("config"))
+        made = _object(_read(self.path(config.digest)), config.digest)
+        platform = {key: made[key] for key in ("os", "architecture", "variant") if isinstance(made.get(key), str)}
+        entry = {"mediaType": image.media_type, "digest": image.digest, "size": image.size, "platform": platform}
+        return {_platform(platform): entry}
+
     def platforms(self, image: Descriptor) -> tuple[str, ...]:
         """What an image runs on, `linux/amd64`. Raises LayoutError, OSError."""
         fields = _object(_read(self.path(image.digest)), image.digest)
@@ -166,6 +191,25 @@ class ImageLayout:
         config = Descriptor.of(fields.get("config"))
         made = _object(_read(self.path(config.digest)), config.digest)
         return (f"{made.get('os')}/{made.get('architecture')}",)
+
+
+def image_index(manifests: Mapping[str, dict[str, Any]]) -> bytes:
+    """An image index (OCI image specification 1.0) of manifests by platform; the same ones give the same bytes."""
+    listed = [manifests[platform] for platform in sorted(manifests)]
+    return json.dumps({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": listed}, sort_keys=True).encode()
+
+
+def merged_index(there: ImageLayout, brought: Mapping[str, dict[str, Any]]) -> bytes:
+    """index.json with the images that are there and the entries that are brought: of two of one name, the latter.
+
+    Raises LayoutError, OSError.
+    """
+    return json.dumps({"schemaVersion": 2, "manifests": list({**there.entries(), **brought}.values())}).encode()
+
+
+def _platform(fields: Any) -> str:
+    words = (fields.get(key) for key in ("os", "architecture", "variant")) if isinstance(fields, dict) else ()
+    return "/".join(str(word) for word in words if word)
 
 
 def _read(path: Path) -> bytes:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import orjson
 
-from edge.artifacts import ImageLayout, LayoutError
+from edge.artifacts import ImageLayout, LayoutError, merged_index
 from edge.bundle.archive import Progress, Reader
 from edge.bundle.manifest import BOOT, FILES, IMAGES, LOADED, OBJECTS, OSIE, BundleError, Manifest, time_of
 from tink.api.v1alpha2 import API_VERSION
@@ -160,11 +160,10 @@ def _osie_objects(reader: Reader, staging: Path, directory: Path) -> list[str]:
 def _merge_index(new: Path, old: Path) -> None:
     """Keep the images that are there under other names. Raises BundleError, OSError."""
     try:
-        there, brought = ImageLayout(old.parent).entries(), ImageLayout(new.parent).entries()
+        merged = merged_index(ImageLayout(old.parent), ImageLayout(new.parent).entries())
     except LayoutError as error:
         raise BundleError(f"{old}: {error}; it is no image layout: move it aside") from error
-    merged = {"schemaVersion": 2, "manifests": list((there | brought).values())}
-    new.write_bytes(orjson.dumps(merged))
+    new.write_bytes(merged)
 
 
 def _directories(directory: Path, wanted: Path) -> None:
@@ -191,4 +190,6 @@ def next_steps(loaded: Loaded, directory: Path) -> list[str]:
         FILES: "files: http://HOST:7080/files/NAME",
     }
     steps = [line for folder, line in said.items() if loaded.has(folder)]
-    return [*steps, "then: systemctl restart tinkedge (it looks for images when it starts)"]
+    if loaded.has(OBJECTS) or loaded.has(BOOT):
+        steps.append("then: systemctl restart tinkedge (it reads objects and boot programs when it starts)")
+    return steps

@@ -107,9 +107,9 @@ def create(output: Path, key: Path | None, gpg_user: str, cache: Path | None, **
     What is downloaded is kept, so that once more goes on where it ended. A bundle may have any of the parts: a new OSIE
     alone is one, too.
     """
+    from edge.building.builder import default_cache, recipes
     from edge.bundle import Contents, Osie, Surroundings, Wanted, sign_with_file, sign_with_keyring
     from edge.bundle import create as write
-    from edge.lab.build import default_cache, recipes
 
     if (key is None) == (not gpg_user):
         raise click.UsageError(

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import click
 
+from edge.building.builder import default_cache, in_checkout
 from edge.commands.serve import command_up, disagreements, listeners, obstacles, services_of, settings
 from edge.composition import doctor as examine
 from edge.composition.checks import (
@@ -45,7 +46,6 @@ from edge.configuration import (
     settable,
     variable_problems,
 )
-from edge.lab.build import default_cache, in_checkout
 from edge.syslog import SYSLOG_PORT
 from tink.net.host_port import join_host_port
 

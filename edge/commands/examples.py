@@ -143,7 +143,7 @@ _SHOWN: Final = ("mac", "ip", "netmask", "gateway", "nameserver", "disk", "parti
 
 def _files() -> dict[str, Path]:
     """Return the files of deploy/examples by the names of the examples."""
-    from edge.lab.build import recipes
+    from edge.building.builder import recipes
 
     found = sorted((recipes() / "examples").glob("*/*.yaml"))
     return {file.stem: file for file in found if file.stem == file.parent.name and _title(file)}

@@ -11,11 +11,11 @@ from typing import Any
 
 import click
 
+from edge.building.builder import default_cache
+from edge.building.screen import Screen
 from edge.configuration import FilePath
-from edge.lab.build import default_cache
 from edge.lab.machine import Drive, Firmware
 from edge.lab.run import Lab, LabError, LabSettings
-from edge.lab.screen import Screen
 
 
 @click.command()
@@ -51,7 +51,12 @@ from edge.lab.screen import Screen
     help="Start the machine from its boot medium, in such a drive. Default: from the network.",
 )
 @click.option("--static", is_flag=True, help="With --medium: do without DHCP.")
-@click.option("--wheel", type=FilePath(exists=True), default=None, help="Wheel for the OSIE's agent.")
+@click.option(
+    "--wheel",
+    type=FilePath(exists=True),
+    default=None,
+    help="Wheel for the OSIE's agent. Default: this installation's own files.",
+)
 @click.option(
     "--manifests",
     type=FilePath(exists=True),

@@ -284,6 +284,7 @@ class Authorities:
 
 def boot_settings(settings: StackSettings, metadata: MetadataSettings | None, authorities: Authorities) -> BootSettings:
     """Return what all machines are told. Raises KeyFileError."""
+    index = settings.data_dir / "images/index.json"
     edge, server = settings.edge, settings.server
     tokens = MetadataTokens(metadata.keys, metadata.token_lifetime) if metadata is not None else None
     keys = TokenKeys(server.tokens) if server.tokens is not None else None
@@ -297,8 +298,9 @@ def boot_settings(settings: StackSettings, metadata: MetadataSettings | None, au
         token=(lambda mac: keys.mint(mac, time.time())) if keys is not None else None,
         metadata_token=tokens.mint if tokens is not None and edge.metadata_tokens else None,
         insecure_registries=edge.insecure_registries,
-        # access(2): a folder that this user can't read is no error here, but a line in the log of the start.
-        own_registry=os.access(settings.data_dir / "images/index.json", os.F_OK) or bool(edge.upstream_edge),
+        # One access(2) for each script: images may come at any time. A folder that this user can't read is no error,
+        # but a line in the log of the start.
+        own_registry=lambda: bool(edge.upstream_edge) or os.access(index, os.F_OK),
         kernel_parameters=edge.kernel_parameters,
         logs=_LOGS[edge.syslog],
     )

@@ -19,7 +19,7 @@ SERVICES: Final = ("up", "edge", "controller", "server", "apiserver", "metal3", 
 
 TOOLS: Final = (
     *("backup", "bundle", "doctor", "examples", "health", "image", "iso", "kubeconfig", "metadata-url", "move", "page"),
-    *("restore", "users", "watch"),
+    *("prepare", "restore", "users", "watch"),
 )
 """Commands about a service on this host. They take from the file what says where that is."""
 

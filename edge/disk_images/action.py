@@ -7,7 +7,7 @@ and uses nothing but the standard library and `tink.net`.
 import importlib.util
 import sys
 
-from edge.lab.build import recipes
+from edge.building.builder import recipes
 
 
 def _load() -> None:

@@ -25,6 +25,7 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Final
 
+from edge.building.shell import CommandError
 from edge.dhcp.wire import options
 from edge.fleet.machines import Machine, Surroundings
 from edge.fleet.network.attachment import Attachment, AttachmentError, Link
@@ -46,7 +47,6 @@ from edge.fleet.results import (
 from edge.fleet.settings import FleetSettings, HardwareSource
 from edge.fleet.site import UPLINK, Objects, ObjectsError, Outcome, Stack, StackError, StackSettings, own_process
 from edge.lab.namespaces import NAMESPACES, inside
-from edge.lab.shell import CommandError
 from tink.kube.client import KubeClient, KubeConfigError
 
 _SETTLE_SECONDS: Final = 1.0

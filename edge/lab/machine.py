@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from edge.lab.shell import CommandError, Daemon, run
+from edge.building.shell import CommandError, Daemon, run
 
 
 class Firmware(StrEnum):

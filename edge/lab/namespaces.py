@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from edge.lab.shell import CommandError, run
+from edge.building.shell import CommandError, run
 
 NAMESPACES = Path("/run/netns")
 OWN = Path("/proc/self/ns/net")

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from edge.building.shell import run
 from edge.lab.namespaces import NAMESPACES, enter, remove_abandoned, set_namespace
-from edge.lab.shell import run
 
 PREFIX = "tinkedge-lab-"
 HTTP_PORT = 7080

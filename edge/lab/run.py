@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import gzip
 import shutil
 import sys
@@ -20,16 +19,16 @@ from textwrap import indent
 
 import aiohttp
 
+from edge.building.builder import Builder, locked, recipes
+from edge.building.screen import Screen
+from edge.building.shell import CommandError, Daemon, run
 from edge.composition import doctor
 from edge.composition.admin_token import read, token_file
 from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.journey.follow import follow
-from edge.lab.build import Builder, recipes
 from edge.lab.machine import Drive, Firmware, Machine, MachineSettings
 from edge.lab.progress import Progress
 from edge.lab.rack import DUAL_STACK, HTTP_PORT, IPV6, Rack, RackNetwork
-from edge.lab.screen import Screen
-from edge.lab.shell import CommandError, Daemon, run
 from edge.lab.supply import Depot, Registry
 
 MAC = "52:54:00:12:34:56"
@@ -102,8 +101,7 @@ class Lab:
         if settings.firmware is Firmware.ARM64 and settings.full:
             raise LabError("--full installs a Debian for x86-64, which no arm64 machine boots: leave one of them out")
         self._examine()
-        settings.cache.mkdir(parents=True, exist_ok=True)
-        self._lock(stack)
+        stack.enter_context(locked(settings.cache))
         shutil.rmtree(self._logs, ignore_errors=True)
         self._logs.mkdir(parents=True)
         directory = settings.cache / "running"
@@ -126,8 +124,11 @@ class Lab:
             settings.firmware.arch,
         )
         self._doing = builder.doing
+        metadata_url = f"http://{IPV6.host}:{HTTP_PORT}" if settings.ipv6 else ""
         with rack.outside():
-            artifacts = await builder.build(full=settings.full, ipv6=settings.ipv6, dual_stack=settings.dual_stack)
+            artifacts = await builder.build(
+                full=settings.full, metadata_url=metadata_url, dual_stack=settings.dual_stack
+            )
         self._done(
             "build", f"OSIE {_megabytes(artifacts.kernel, artifacts.initrd)}, disk image {_megabytes(artifacts.image)}"
         )
@@ -184,15 +185,6 @@ class Lab:
         if problems:
             listed = "\n".join(f"  {found.name}: {found.seen}\n    -> {found.remedy}" for found in problems)
             raise LabError(f"this host can't run the lab:\n{listed}")
-
-    def _lock(self, stack: AsyncExitStack) -> None:
-        """One lab at a time for a cache: its images, logs and running files are its own."""
-        lock = stack.enter_context((self._settings.cache / "lock").open("w"))
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            message = f"another lab uses {self._settings.cache}; wait for it, or give this one its own --cache-dir"
-            raise LabError(message) from None
 
     def _done(self, name: str, message: str) -> None:
         self._last_step = f"{name}: {message}"

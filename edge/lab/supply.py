@@ -13,8 +13,8 @@ from pathlib import Path
 import aiohttp
 from aiohttp import web
 
-from edge.lab.build import Artifacts, recipes
-from edge.lab.shell import CommandError, Daemon, run
+from edge.building.builder import Artifacts, recipes
+from edge.building.shell import CommandError, Daemon, run
 from tink.net.host_port import join_host_port
 
 REGISTRY_PORT = 5000

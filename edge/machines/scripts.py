@@ -37,11 +37,12 @@ MAX_KEPT = 4096
 
 @dataclass(frozen=True, slots=True)
 class _Compiled:
-    """A script, or the problem of the Hardware or OSIE that there is none for; made with these words of its OSIE."""
+    """A script, or the problem of the Hardware or OSIE that there is none for."""
 
     script: Script | None
     problem: str = ""
-    osie_parameters: str = ""
+    made_of: tuple[str, bool] = ("", False)
+    """The words of its OSIE, and whether this edge had images: when one changes, the script is compiled again."""
 
 
 class MachineScripts:
@@ -191,12 +192,14 @@ class MachineScripts:
     def _compile(self, machine: Machine, origin: Origin, osie_parameters: str, dialect: Dialect) -> _Compiled:
         of_machine = self._compiled.setdefault(machine.mac, {})
         compiled = of_machine.get((origin, dialect))
-        if compiled is None or compiled.osie_parameters != osie_parameters:
+        # Images may come while the edge runs, and then its scripts name it as a registry.
+        made_of = (osie_parameters, self._scripts.own_registry())
+        if compiled is None or compiled.made_of != made_of:
             try:
                 script = self._of(dialect).compile(machine.mac, machine.hardware, origin, osie_parameters)
-                compiled = _Compiled(script, osie_parameters=osie_parameters)
+                compiled = _Compiled(script, made_of=made_of)
             except ScriptError as error:
-                compiled = _Compiled(None, str(error), osie_parameters)
+                compiled = _Compiled(None, str(error), made_of)
             of_machine[origin, dialect] = compiled
         return compiled
 

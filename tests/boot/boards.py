@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from edge.building.shell import Daemon
 from edge.lab.machine import Machine, MachineSettings
-from edge.lab.shell import Daemon
 
 _BESIDE = Path(sys.prefix)
 _OF_QEMU = "/usr/share/qemu"  # OpenSBI is here, in Debian's package qemu-system-data
@@ -77,7 +77,7 @@ class BoardMachine(Machine):
         self._typing: asyncio.Task[None] | None = None
 
     async def power_on(self) -> None:
-        """Switch on, and begin to type. Raises edge.lab.shell.CommandError."""
+        """Switch on, and begin to type. Raises edge.building.shell.CommandError."""
         self.screen.touch()
         (self._directory / "jump").write_bytes(_JUMP)
         self._process = await Daemon.start("machine", self._command(), self.screen.with_name("qemu.log"))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.lab.build import default_cache
+from edge.building.builder import default_cache
 
 LAB = [sys.executable, "-m", "edge.cli", "lab"]
 RELAYED_LAB = [sys.executable, "-m", "tests.boot.relayed_lab"]

@@ -34,12 +34,12 @@ from typing import Any
 
 import aiohttp
 
+from edge.building.shell import Daemon, run
 from edge.composition.admin_token import read, token_file
 from edge.journey.events import JourneyEvent
 from edge.journey.follow import follow
 from edge.lab.machine import Drive, Firmware, Machine, MachineSettings
 from edge.lab.rack import IPV6, Rack, RackNetwork
-from edge.lab.shell import Daemon, run
 from tests.boot import relayed
 from tests.boot.boards import ARM64_KERNEL, Board, BoardMachine
 

@@ -14,8 +14,8 @@ import shlex
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from edge.building.shell import Daemon, run
 from edge.lab.rack import Rack
-from edge.lab.shell import Daemon, run
 
 LINK, ROUTER, ROUTER_ON_RACK = "link1", "fd31:78::1", "fd31:77::2"
 ADDRESS = "fd31:78::10"

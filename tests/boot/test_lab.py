@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.lab.build import default_cache
+from edge.building.builder import default_cache
 from tests.boot.conftest import Run
 from tests.waiting import wait_until
 

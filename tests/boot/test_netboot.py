@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from edge.lab.build import default_cache
+from edge.building.builder import default_cache
 from ipxe.medium import fat
 from tests.boot.signed import make_uki, sign
 

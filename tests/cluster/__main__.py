@@ -32,10 +32,10 @@ from typing import Any
 import yaml
 
 from deploy.package.chart import CHART, DEPLOY
-from edge.lab.build import Artifacts, Builder, default_cache
+from edge.building.builder import Artifacts, Builder, default_cache
+from edge.building.shell import CommandError, run
 from edge.lab.machine import Firmware, Machine, MachineSettings
 from edge.lab.rack import Rack, RackNetwork
-from edge.lab.shell import CommandError, run
 from edge.lab.supply import Depot, Registry
 from tests.cluster.attacks import Thief
 from tests.cluster.machines import Machines, listed, template

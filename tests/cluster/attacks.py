@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from edge.lab.shell import CommandError
+from edge.building.shell import CommandError
 from tests.cluster.node import Node
 from tink.api.annotations import AGENT_ATTRIBUTES_ANNOTATION
 from tink.kube.client import ApiError, KubeClient

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edge.lab.shell import CommandError, Daemon, run
+from edge.building.shell import CommandError, Daemon, run
 
 API_VERSION = "tinkerbell.org/v1alpha2"
 

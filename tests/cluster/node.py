@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from deploy.package import oci
-from edge.lab.shell import CommandError, Daemon, run
+from edge.building.shell import CommandError, Daemon, run
 from tests.cluster.pki import NODE, Pki
 
 SERVICES: Final = "10.96.0.0/24"

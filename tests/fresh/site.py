@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from edge.building.shell import run
 from edge.lab.machine import Machine, MachineSettings
-from edge.lab.shell import run
 from tests.interop.installed.host import ROOT, Host
 
 BOOT_SECONDS = 400

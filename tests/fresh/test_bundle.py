@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.lab.build import Builder, default_cache
+from edge.building.builder import Builder, default_cache
 from edge.lab.machine import Firmware, MachineSettings
 from tests.fresh.site import BOOT_SECONDS, Plugged, package, switched_on
 from tests.interop.installed.empty import MAC, Bundle, emptied

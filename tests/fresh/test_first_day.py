@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.lab.build import default_cache
+from edge.building.builder import default_cache
 from edge.lab.machine import Firmware, MachineSettings
 from tests.fresh.site import WithDisk, package, switched_on
 from tests.interop.installed.host import ADDRESS, ROOT, Host

@@ -14,6 +14,7 @@ import zlib
 from pathlib import Path
 
 import pytest
+import yaml
 
 RECIPES = Path(__file__).parents[2] / "deploy" / "image"
 MIB = 1 << 20
@@ -109,6 +110,37 @@ def test_root_filesystem_lies_in_a_partition_that_systemd_repart_can_grow(disk: 
     assert len(image) >= (last + 1 + 33) * 512, "no room for the second partition table"
 
 
+def test_server_image_leaves_the_data_source_to_the_file_that_a_workflow_writes() -> None:
+    directory = RECIPES / "cloud" / "server" / "etc" / "cloud"
+    files = [path.name for path in directory.rglob("*") if path.is_file()]
+    assert files == ["50-tinkedge-server.cfg"], "ds-identify.cfg would be stronger than any of cloud.cfg.d"
+    assert files[0] < "90_tinkedge.cfg", "cloud-init reads them in this order, and the last one wins"
+    config = yaml.safe_load((directory / "cloud.cfg.d" / files[0]).read_text())
+    assert not {"datasource", "datasource_list"} & set(config)
+    assert "ssh" in config["cloud_init_modules"]
+    assert config["system_info"]["default_user"]["name"] == "debian"
+
+
+def test_initrd_has_the_modules_and_what_they_depend_on_and_only_a_marked_one_may_be_missing(tmp_path: Path) -> None:
+    modules = tmp_path / "lib/modules/6.1.0"
+    (modules / "kernel").mkdir(parents=True)
+    (tmp_path / "version").write_text("6.1.0\n")
+    (modules / "modules.builtin").write_text("kernel/builtin.ko\n")
+    (modules / "modules.dep").write_text("kernel/disk.ko: kernel/bus.ko\nkernel/bus.ko:\n")
+    for name in ("disk", "bus"):
+        (modules / "kernel" / f"{name}.ko").write_bytes(bytes(64))
+    (tmp_path / "init").write_text("#!/bin/sh\n")
+    script = 'initrd "$1/initrd" "$1" "$1/init" "${@:2}"'
+    done = recipe(script, tmp_path, "disk", "builtin", "raid?")
+    assert done.returncode == 0, done.stderr
+    names = subprocess.run(
+        ["cpio", "-t"], input=gzip.decompress((tmp_path / "initrd").read_bytes()), capture_output=True
+    )
+    assert {b"lib/modules/6.1.0/kernel/disk.ko", b"lib/modules/6.1.0/kernel/bus.ko"} <= set(names.stdout.split())
+    done = recipe(script, tmp_path, "disk", "raid")
+    assert "kernel 6.1.0 has no module raid" in done.stderr
+
+
 def test_published_image_has_the_checksum_that_the_action_compares(tmp_path: Path) -> None:
     (tmp_path / "raw").write_bytes(b"a disk" + bytes(MIB))
     out = tmp_path / "disk.raw.gz"
@@ -132,6 +164,11 @@ def test_missing_build_packages_are_all_named_to_the_operator() -> None:
         ("build-tiny.sh", ["disk.img"], "OUT must end in .raw, .raw.gz or .raw.zst, not 'disk.img'"),
         ("build-tiny.sh", ["nowhere/disk.raw.gz"], "the directory 'nowhere' does not exist"),
         ("build-cloud.sh", ["--metadata-url", "edge:7080", "a.raw.zst"], "--metadata-url: 'edge:7080' is no http URL"),
+        (
+            "build-cloud.sh",
+            ["--server", "--dual-stack", "a.raw.zst"],
+            "--server and --dual-stack: a server's image asks",
+        ),
         ("build-cloud.sh", ["a.raw.zst", "b.raw.zst"], "one OUT only, got 'a.raw.zst' and 'b.raw.zst'"),
     ],
 )

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from edge.lab.build import default_cache
+from edge.building.builder import default_cache
 from tests.interop.installed import manifests
 from tests.interop.installed.machine import Machine
 from tests.interop.installed.package import of_this_run

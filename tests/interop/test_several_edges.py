@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from edge.lab.build import default_cache
+from edge.building.builder import default_cache
 from tests.interop.rack import TINKEDGE
 from tests.interop.site.machine import Boot, Machine
 from tests.interop.site.site import OUTSIDE, Site, address_of, mac_of

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from edge.lab.build import default_cache
+from edge.building.builder import default_cache
 from tests.bench.bed import installed
 
 HERE: Final = Path(__file__).parent

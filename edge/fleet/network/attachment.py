@@ -17,8 +17,8 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Final
 
+from edge.building.shell import CommandError, run
 from edge.fleet.network.port import resolve
-from edge.lab.shell import CommandError, run
 
 _TABLE: Final = "tinkedge-fleet"
 _RULES: Final = """

@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
+from edge.building.shell import run
 from edge.lab.namespaces import NAMESPACES, remove_abandoned
-from edge.lab.shell import run
 
 PREFIX: Final = "tinkedge-fleet-"
 

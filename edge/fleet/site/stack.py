@@ -20,11 +20,11 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Final
 
+from edge.building.shell import CommandError, Daemon, run
 from edge.fleet.network.attachment import Link
 from edge.fleet.results import Process
 from edge.fleet.site.objects import Boots
 from edge.lab.namespaces import NAMESPACES, remove_abandoned
-from edge.lab.shell import CommandError, Daemon, run
 
 PREFIX: Final = "tinkedge-fleet-"
 _CABLE: Final = IPv4Network("192.0.2.0/30")

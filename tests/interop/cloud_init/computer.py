@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from edge.lab.build import default_cache
+from edge.building.builder import default_cache
 from tests.interop.rack import Namespaces
 
 HERE = Path(__file__).parent

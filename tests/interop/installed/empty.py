@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from edge.lab.build import default_cache
+from edge.building.builder import default_cache
 from tests.interop.installed.host import ADDRESS, Host
 from tests.interop.rack import TINKEDGE, clean_environment
 

@@ -23,7 +23,7 @@ from typing import Self
 
 import pytest
 
-from edge.lab.build import default_cache
+from edge.building.builder import default_cache
 from tests.interop.rack import Process, clean_environment
 from tests.waiting import PATIENCE_SECONDS, wait_until
 

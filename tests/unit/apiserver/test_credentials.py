@@ -82,7 +82,7 @@ def test_authority_that_is_not_whole_is_refused_and_not_replaced(tmp_path: Path,
     with pytest.raises(ApiServerError, match=r"ca\.key: is not the key of ca\.crt"):
         credentials.load_authority(pki, NOW)
     path.unlink()
-    with pytest.raises(ApiServerError, match=rf"pki/{name} is missing beside .*put it back, or move"):
+    with pytest.raises(ApiServerError, match=rf"pki/{name} is missing beside .*put it back from a backup"):
         credentials.load_authority(pki, NOW)
     assert len(list(pki.iterdir())) == 1
 
@@ -169,5 +169,7 @@ async def test_address_that_is_not_there_yet_keeps_nobody_from_starting(tmp_path
 async def test_port_that_is_taken_at_an_address_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.2", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ApiServerError, match=rf"cannot listen on 127\.0\.0\.2:{port}: the port is taken"):
+        with pytest.raises(
+            ApiServerError, match=rf"cannot listen on 127\.0\.0\.2:{port}: another program has the port"
+        ):
             await ApiServer(tmp_path / "data", port=port, addresses=["127.0.0.2"]).start()

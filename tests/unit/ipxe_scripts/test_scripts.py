@@ -151,8 +151,8 @@ def test_parameters_of_the_hardware_come_last_and_so_win_after_those_of_the_site
     ("boot", "told"),
     [
         ({}, None),
-        ({"own_registry": True}, "10.0.0.1:7080"),
-        ({"insecure_registries": ("10.0.0.1:5000",), "own_registry": True}, "10.0.0.1:5000,10.0.0.1:7080"),
+        ({"own_registry": lambda: True}, "10.0.0.1:7080"),
+        ({"insecure_registries": ("10.0.0.1:5000",), "own_registry": lambda: True}, "10.0.0.1:5000,10.0.0.1:7080"),
     ],
 )
 def test_edge_with_images_is_one_of_the_insecure_registries_at_the_address_that_the_machine_reached(boot, told):

@@ -478,6 +478,21 @@ async def test_api_without_watch_lists_is_asked_once_for_one(api, client, caplog
     assert not caplog.records, "that is nothing to worry about"
 
 
+async def test_list_is_requested_page_by_page_after_a_failed_watch_list_and_the_next_as_a_watch_again(
+    api, client
+) -> None:
+    """Kubernetes 1.34 to 1.36 over etcd before 3.4.31: 500, "RequestWatchProgress is disabled"."""
+    api.watch_list = True
+    api.answers = [listed(5, obj("a", 3))]
+    api.script(500)
+    api.script(410)
+    async with running(client) as (informer, _):
+        await informer.wait_for_cache_sync()
+        await until(lambda: len(api.asked) >= 4)
+    asked = [(each.query.get("watch") == "true", "sendInitialEvents" in each.query) for each in api.asked]
+    assert asked[:4] == [(True, True), (False, False), (True, False), (True, True)]
+
+
 async def test_each_namespace_is_followed_by_itself(api: Any, client: KubeClient) -> None:
     """A deletion in one is none in the other; the informer is in sync when both are."""
     api.watch_list = True

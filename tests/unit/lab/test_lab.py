@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import os
 import subprocess
+import zipfile
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from edge.building import builder as build
+from edge.building.builder import Artifacts, Builder, Part, default_cache, locked, recipes
+from edge.building.screen import Screen
+from edge.building.shell import CommandError
 from edge.commands.lab import lab as command
 from edge.journey.events import Outcome
-from edge.lab import build
 from edge.lab import namespaces as made
-from edge.lab.build import Artifacts, Builder, default_cache, recipes
 from edge.lab.namespaces import remove_abandoned
 from edge.lab.progress import Progress
 from edge.lab.rack import PREFIX
-from edge.lab.screen import Screen
-from edge.lab.shell import CommandError
 
 # --- options ----------------------------------------------------------------------------------------------------------
 
@@ -226,7 +227,7 @@ RECIPES = {
     "osie/build.sh": 'mkdir -p "$out"; cp "$2" "$out/initrd"; echo kernel >"$out/kernel"',  # $2: the wheel
     "image/build-tiny.sh": 'echo tiny >"$out"',
     "image/build-cloud.sh": 'echo cloud >"$out"',
-    "actions/build.sh": 'mkdir -p "$out"',
+    "actions/build.sh": 'mkdir -p "$1"',  # $2: the architecture
 }
 
 
@@ -269,11 +270,6 @@ def lab(tmp_path, monkeypatch):
     lab = Lab(tmp_path)
     monkeypatch.setattr(build, "recipes", lambda: lab.deploy)
     monkeypatch.setattr(build, "_ROOT", lab.sources)
-
-    async def make_wheel(_):
-        return lab.wheel
-
-    monkeypatch.setattr(Builder, "_make_wheel", make_wheel)
     return lab
 
 
@@ -372,12 +368,43 @@ async def test_lost_artifact_is_built_again_and_a_registry_filled_again_when_the
     assert (await lab.build()).actions_digest != artifacts.actions_digest
 
 
-async def test_installed_package_without_sources_asks_for_the_wheel(tmp_path, monkeypatch):
-    lab = Lab(tmp_path)
-    monkeypatch.setattr(build, "recipes", lambda: lab.deploy)
-    monkeypatch.setattr(build, "_ROOT", lab.sources)  # has no deploy/setup.sh
-    with pytest.raises(CommandError, match="give it with --wheel FILE"):
-        await lab.build(wheel=False)
+async def test_installation_without_a_checkout_has_its_own_files_in_the_osie(lab):
+    artifacts = await lab.build(wheel=False)  # there is no deploy/setup.sh, no pip and no hatchling
+    with zipfile.ZipFile(artifacts.initrd) as wheel:
+        assert "tink/agent/a.py" in wheel.namelist()
+
+
+async def test_real_machines_have_a_kernel_of_their_choice_and_files_beside_those_of_the_lab(lab):
+    for recipe in ("osie/build.sh", "image/build-cloud.sh"):
+        (lab.deploy / recipe).write_text(f'echo "$*" >>{lab.log}; mkdir -p "${{@: -1}}"')
+    await lab.build()
+    builder = Builder(lab.cache, lab.said.append, lab.wheel, kernel="linux-image-amd64")
+    assert builder.outdated({Part.OSIE, Part.IMAGE}) == {Part.OSIE, Part.IMAGE}
+    made = await builder.build_parts({Part.OSIE, Part.IMAGE})
+    assert made == {
+        Part.OSIE: lab.cache / "osie-linux-image-amd64",
+        Part.IMAGE: lab.cache / "images" / "debian-server-linux-image-amd64.raw.zst",
+    }
+    assert builder.outdated(Part) == set(), "the actions are the lab's, too"
+    ran = lab.log.read_text()
+    assert f"--arch amd64 --kernel linux-image-amd64 --out {made[Part.OSIE]}\n" in ran
+    assert f"--server --kernel linux-image-amd64 {made[Part.IMAGE]}\n" in ran
+    assert await lab.built() == [], "the lab's own are as they were"
+    again = Builder(lab.cache, lab.said.append, lab.wheel, kernel="linux-image-amd64", again=True)
+    assert again.outdated(Part) == set(Part)
+
+
+def test_cache_is_used_by_one_process_at_a_time(tmp_path):
+    with locked(tmp_path / "cache"):
+        with (
+            pytest.raises(CommandError, match=f"prepare uses {tmp_path}/cache; wait for it, or .* its own --cache-dir"),
+            locked(tmp_path / "cache"),
+        ):
+            pass
+        with locked(tmp_path / "another"):
+            pass
+    with locked(tmp_path / "cache"):
+        pass
 
 
 def test_cache_is_where_the_user_wants_caches(monkeypatch):

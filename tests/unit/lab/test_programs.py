@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from edge.building.shell import CommandError, Daemon, bound_to, run
 from edge.lab import machine as module
 from edge.lab.machine import Drive, Firmware, Machine, MachineSettings
-from edge.lab.shell import CommandError, Daemon, bound_to, run
 from tests.support.objects import MAC
 from tests.support.virtual_time import turns
 from tests.waiting import until, wait_until
@@ -80,7 +80,7 @@ IGNORES_SIGTERM = "trap '' TERM; echo $$ >{}; while :; do sleep 0.05; done"
 
 
 async def test_command_and_daemon_that_ignore_sigterm_are_killed(tmp_path, monkeypatch):
-    monkeypatch.setattr("edge.lab.shell._GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("edge.building.shell._GRACE_SECONDS", 0.2)
     task = asyncio.create_task(run(["sh", "-c", IGNORES_SIGTERM.format(tmp_path / "command")]))
     pid = await pid_in(tmp_path / "command")
     task.cancel()
@@ -134,7 +134,7 @@ async def test_processor_time_is_counted_until_the_end(tmp_path):
 PARENT = """
 import asyncio, os, sys
 from pathlib import Path
-from edge.lab.shell import Daemon, run
+from edge.building.shell import Daemon, run
 async def main():
     directory = Path(sys.argv[1])
     daemon = await Daemon.start("it", ["sleep", "60"], directory / "log")

@@ -229,6 +229,17 @@ def test_two_networks_of_ours_get_scripts_with_their_own_addresses() -> None:
     assert f"kernel tftp://10.0.0.1/{MAC}/osie/lab/kernel " in rack.script(origin=Origin("10.0.0.1", tftp=True))
 
 
+def test_images_that_come_while_the_edge_runs_are_in_the_next_script_of_a_machine() -> None:
+    images: list[str] = []
+    rack = Rack(own_registry=lambda: bool(images))
+    rack.register()
+    assert "insecure_registries" not in rack.script()
+    images.append("actions/inspect:1")
+    assert " insecure_registries=10.0.0.1:7080 " in rack.script()
+    images.clear()
+    assert "insecure_registries" not in rack.script()
+
+
 def test_changed_hardware_has_a_new_script_on_every_network() -> None:
     rack = Rack()
     rack.register()

@@ -35,6 +35,8 @@ _BAD_REQUEST = 400
 _NO_WATCH_LIST = (_BAD_REQUEST, 405, 422)
 """What APIs answer that know nothing of `sendInitialEvents`, or have it turned off: Bad Request, Method Not Allowed,
 Unprocessable Entity."""
+_INTERNAL_ERROR = 500
+"""The answer to `sendInitialEvents` over an etcd older than 3.4.31 or 3.5.13, which can't report its progress."""
 _INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 """The annotation of the bookmark after the last object of a list that comes as a watch."""
 SAY_AGAIN_FIRST, SAY_AGAIN_LONGEST = 60.0, 3600.0
@@ -61,6 +63,10 @@ class _MalformedError(ApiError):
 
 class _NoWatchListError(Exception):
     """The API does not give lists as the beginning of a watch."""
+
+
+class _WatchListFailedError(ApiError):
+    """The API failed to give a list as the beginning of a watch; it may be able to later."""
 
 
 class Reflector:
@@ -90,6 +96,8 @@ class Reflector:
         self._what = resource.plural + (f" of namespace {namespace}" if namespace else "")
         self._watch_list = True
         """Whether lists are asked for as the beginning of a watch."""
+        self._list_once = False
+        """Whether the next list is requested page by page, after an error of the API that may pass."""
         self._replaced: dict[NamespacedName, None] | None = None
         """While such a list comes: what was known before it and has not come yet."""
         self._known = known
@@ -126,14 +134,18 @@ class Reflector:
         while True:
             progressed, retry_after = False, 0.0
             try:
-                if self._version is None and not self._watch_list:
+                if self._version is None and (self._list_once or not self._watch_list):
                     self._version = await self._list()
+                    self._list_once = False
                     self._recovered()
                 progressed = await self._watch()
             except _NoWatchListError as error:
                 log.debug("%s are listed page by page: %s", self._what, error)
                 self._watch_list = False
                 continue
+            except _WatchListFailedError as error:
+                self._failed(error)
+                self._list_once = True
             except _ExpiredError:
                 # The copy stays readable while it is listed anew; only the version is void.
                 self._version = None
@@ -233,6 +245,8 @@ class Reflector:
                 raise _ExpiredError from error
             if begins and error.status in _NO_WATCH_LIST:
                 raise _NoWatchListError(str(error)) from error
+            if begins and error.status == _INTERNAL_ERROR:
+                raise _WatchListFailedError(error.status, error.reason, error.message) from error
             raise
         if self._replaced is not None:
             raise _NoWatchListError("the watch ended before it had said that all initial events are there")

@@ -1,4 +1,4 @@
-"""What the lab needs and is not in git: the OSIE, the disk images, the action images. Built once, kept in a cache.
+"""Build what machines boot and run: the OSIE, the disk images, the action images. Built once, kept in a cache.
 
 Each artifact is made by a recipe in `deploy/` and remembered together with a digest of everything it was made from;
 it is built again only when that has changed. The cache is outside of the repository and safe to delete.
@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import hashlib
 import os
 import re
 import shutil
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
-from edge.lab.rack import HTTP_PORT, IPV6
-from edge.lab.shell import CommandError, run
+from edge.building import agent
+from edge.building.shell import CommandError, run
 
 _ROOT = Path(__file__).resolve().parents[2]
+"""Where the packages edge, proto and tink are: the checkout, or site-packages."""
 _BUILD_SECONDS = 900.0  # seconds; a slow mirror is slow, but not for ever
 
 _RECIPE = re.compile(r"(?:osie|build-\w+\.sh): (.*)")
@@ -83,13 +86,52 @@ class Artifacts:
     actions_digest: str
 
 
-class Builder:
-    """Builds into `cache`; `say` is told, in one line, what takes long."""
+class Part(StrEnum):
+    """A part of what machines boot and run."""
 
-    def __init__(self, cache: Path, say: Say, wheel: Path | None = None, arch: str = "amd64") -> None:
-        """`arch`: of the machine, as Debian calls it."""
+    OSIE = "osie"
+    ACTIONS = "actions"
+    IMAGE = "image"
+
+
+@contextlib.contextmanager
+def locked(cache: Path) -> Iterator[None]:
+    """Use a cache alone, because its work directory, images and logs are those of one process.
+
+    Raises CommandError if another process uses it.
+    """
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            message = f"another tinkedge lab or prepare uses {cache}; wait for it, or give this one its own --cache-dir"
+            raise CommandError(message) from None
+        yield
+
+
+class Builder:
+    """Builds into `cache`; `say` gets a line for each recipe that runs."""
+
+    def __init__(
+        self,
+        cache: Path,
+        say: Say,
+        wheel: Path | None = None,
+        arch: str = "amd64",
+        kernel: str = "",
+        *,
+        again: bool = False,
+    ) -> None:
+        """`arch` is the machine's, as Debian calls it; `kernel` a Debian package (empty: the recipes' own choice).
+
+        `wheel` has the agent (None: this installation's own). `again` makes everything, even if it is up to date.
+        """
         self._arch = arch
         self._of_arch = "" if arch == "amd64" else f"-{arch}"
+        self._kernel = kernel
+        self._of_kernel = f"-{kernel}" if kernel else ""
+        self._again = again
         self._cache = cache
         self._say = say
         self._wheel = wheel
@@ -108,56 +150,80 @@ class Builder:
         ]
         return f"{'; '.join(works) or 'clearing up'}; {_fetched(self._cache) / 1e6:.1f} MB of packages fetched"
 
-    async def build(self, *, full: bool, ipv6: bool = False, dual_stack: bool = False) -> Artifacts:
-        """Make what is missing or out of date; with `full`, the image with cloud-init, which asks over `ipv6`, or with
-        `dual_stack` over IPv4 and has an address of IPv6 as well.
+    async def build(self, *, full: bool, metadata_url: str = "", dual_stack: bool = False) -> Artifacts:
+        """Make what the lab needs, as far as it is missing or out of date.
 
-        Raises CommandError.
+        With `full` the disk image is that with cloud-init, which asks at `metadata_url` (empty: the recipe's own), or
+        with `dual_stack` has an address of IPv6 beside that of IPv4. Raises CommandError.
         """
-        shutil.rmtree(self._work, ignore_errors=True)  # of a lab that was killed
-        self._work.mkdir(parents=True)
-        # Side by side: each waits for a mirror while another one computes.
-        async with contextlib.AsyncExitStack() as stack:
-            # Not by the event loop: these are thousands of files, and the screen is to go on.
-            stack.push_async_callback(asyncio.to_thread, shutil.rmtree, self._work, ignore_errors=True)
-            stack.enter_context(_unwrapped())
-            async with asyncio.TaskGroup() as group:
-                making_osie = group.create_task(self._osie())
-                making_image = group.create_task(
-                    self._cloud(ipv6=ipv6, dual_stack=dual_stack) if full else self._tiny()
-                )
-                making_actions = group.create_task(self._actions())
+        async with self._side_by_side() as group:
+            making_osie = group.create_task(self._osie())
+            making_image = group.create_task(self._cloud(metadata_url, dual_stack=dual_stack) if full else self._tiny())
+            making_actions = group.create_task(self._actions())
         osie, image = making_osie.result(), making_image.result()
         actions, digest = making_actions.result()
         return Artifacts(
             kernel=osie / "kernel", initrd=osie / "initrd", image=image, actions=actions, actions_digest=digest
         )
 
-    async def _osie(self) -> Path:
-        out = self._cache / f"osie{self._of_arch}"
+    async def build_parts(self, parts: Collection[Part]) -> dict[Part, Path]:
+        """Make these parts for real machines, as far as they are missing or out of date: the directory with kernel and
+        initrd, that with an image layout for each action, the disk image. Raises CommandError."""
+        makers = {Part.OSIE: self._osie, Part.ACTIONS: self._actions_alone, Part.IMAGE: self._server}
+        async with self._side_by_side() as group:
+            making = {part: group.create_task(makers[part]()) for part in parts}
+        return {part: task.result() for part, task in making.items()}
+
+    @contextlib.asynccontextmanager
+    async def _side_by_side(self) -> AsyncIterator[asyncio.TaskGroup]:
+        """Run recipes side by side, each of which waits for a mirror while another one computes."""
+        shutil.rmtree(self._work, ignore_errors=True)  # of a process that was killed
+        self._work.mkdir(parents=True)
+        async with contextlib.AsyncExitStack() as stack:
+            # In a thread: thousands of files are removed, and the screen is to go on.
+            stack.push_async_callback(asyncio.to_thread, shutil.rmtree, self._work, ignore_errors=True)
+            stack.enter_context(_unwrapped())
+            async with asyncio.TaskGroup() as group:
+                yield group
+
+    def outdated(self, parts: Collection[Part]) -> set[Part]:
+        """Return those of the parts for real machines that `build_parts` would make."""
+        made = {Part.OSIE: self._osie_made, Part.ACTIONS: self._actions_made, Part.IMAGE: self._server_made}
+        return {part for part in parts if not self._is_current(*made[part]())}
+
+    def _osie_made(self) -> tuple[Path, str]:
+        """Where the OSIE is, and the digest of all that it is made from."""
         requirements = self._deploy / "requirements.txt"
         sources = _files(self._deploy / "osie") | {requirements.name: requirements} | self._common()
         if self._wheel is not None:
             sources[self._wheel.name] = self._wheel
         else:
-            for package in ("proto", "tink", "edge"):
-                sources |= _files(_ROOT / package, "*.py")
+            sources |= agent.files(_ROOT)
+        return self._cache / f"osie{self._of_arch}{self._of_kernel}", _digest(sources)
+
+    async def _osie(self) -> Path:
+        out, digest = self._osie_made()
 
         async def build(hear: Say) -> None:
-            wheel = self._wheel or await self._make_wheel()
+            wheel = self._wheel or agent.write(_ROOT, self._work)
             environment = await self._recipe(hear)
             await run(
                 [
                     *("bash", self._deploy / "osie" / "build.sh", "--wheel", wheel, "--python", sys.executable),
-                    *("--requirements", requirements, "--cache", self._cache / "osie-build"),
-                    *("--debs", self._cache / "debs", "--arch", self._arch, "--out", out),
+                    *("--requirements", self._deploy / "requirements.txt", "--cache", self._cache / "osie-build"),
+                    *("--debs", self._cache / "debs", "--arch", self._arch),
+                    *(("--kernel", self._kernel) if self._kernel else ()),
+                    *("--out", out),
                 ],
                 timeout=_BUILD_SECONDS,
                 env=environment,
                 progress=hear,
             )
 
-        await self._once(out, _digest(sources), "OSIE", "kernel and initrd with the agent", build)
+        if self._again:
+            for base in (self._cache / "osie-build").glob(f"base-{self._arch}-*"):
+                await asyncio.to_thread(shutil.rmtree, base)
+        await self._once(out, digest, "OSIE", "kernel and initrd with the agent", build)
         return out
 
     async def _recipe(self, hear: Say) -> dict[str, str]:
@@ -174,72 +240,70 @@ class Builder:
                 self._environment = {"APT_CONFIG": said} if said else {}
             return self._environment
 
-    async def _make_wheel(self) -> Path:
-        if not in_checkout():
-            raise CommandError("the OSIE is built from the project's wheel: give it with --wheel FILE")
-        out = self._cache / "wheel"
-        out.mkdir(exist_ok=True)
-        for old in out.glob("*.whl"):
-            old.unlink()
-        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
-        # With what is installed here, hashes and all: nothing is fetched.
-        alone = ["--no-index", "--no-deps", "--no-build-isolation"]
-        await run([*command, *alone, "-w", out, _ROOT], timeout=_BUILD_SECONDS)
-        return next(out.glob("*.whl"))
-
     def _common(self) -> dict[str, Path]:
         """What the recipes have in common."""
         return {name: self._deploy / name for name in ("kernel.sh", "debian-sources.sh")}
 
-    async def _cloud(self, *, ipv6: bool, dual_stack: bool) -> Path:
-        if ipv6:
-            url = f"http://{IPV6.host}:{HTTP_PORT}"
-            return await self._image("build-cloud.sh", "debian-cloud-ipv6.raw.zst", "--metadata-url", url)
+    async def _cloud(self, metadata_url: str, *, dual_stack: bool) -> Path:
+        if metadata_url:
+            return await self._image("build-cloud.sh", "debian-cloud-ipv6.raw.zst", "--metadata-url", metadata_url)
         if dual_stack:
             return await self._image("build-cloud.sh", "debian-cloud-dual-stack.raw.zst", "--dual-stack")
         return await self._image("build-cloud.sh", "debian-cloud.raw.zst")
+
+    async def _server(self) -> Path:
+        kernel = ["--kernel", self._kernel] if self._kernel else []
+        return await self._image("build-cloud.sh", self._server_made()[0].name, "--server", *kernel)
+
+    def _server_made(self) -> tuple[Path, str]:
+        return self._image_made(f"debian-server{self._of_kernel}.raw.zst")
+
+    def _image_made(self, name: str) -> tuple[Path, str]:
+        return self._cache / "images" / name, _digest(_files(self._deploy / "image") | self._common())
 
     async def _tiny(self) -> Path:
         return await self._image("build-tiny.sh", "tiny.raw.gz")
 
     async def _image(self, recipe: str, name: str, *more: str) -> Path:
-        directory = self._cache / "images"
-        directory.mkdir(exist_ok=True)
-        out = directory / name
+        out, digest = self._image_made(name)
+        out.parent.mkdir(exist_ok=True)
 
         async def build(hear: Say) -> None:
             script = self._deploy / "image" / recipe
             command: list[str | Path] = ["bash", script, "--cache", self._cache / "debs", *more, out]
             await run(command, timeout=_BUILD_SECONDS, env=await self._recipe(hear), progress=hear)
 
-        await self._once(out, _digest(_files(self._deploy / "image") | self._common()), "disk image", name, build)
+        await self._once(out, digest, "disk image", name, build)
         return out
 
-    async def _actions(self) -> tuple[Path, str]:
-        out = self._cache / f"actions{self._of_arch}"
+    def _actions_made(self) -> tuple[Path, str]:
         sources = _files(self._deploy / "actions")
         for shared in ("net", "registry"):
             sources |= _files(_ROOT / "tink" / shared, "*.py")
         sources |= self._common() if self._of_arch else {}
-        digest = _digest(sources)
+        return self._cache / f"actions{self._of_arch}", _digest(sources)
+
+    async def _actions(self) -> tuple[Path, str]:
+        out, digest = self._actions_made()
 
         async def build(hear: Say) -> None:
-            command: list[str | Path] = ["bash", self._deploy / "actions" / "build.sh", out]
-            environment = None
-            if self._of_arch:
-                command.append(self._arch)
-                environment = await self._recipe(hear)
+            # For this host's own architecture the recipe needs no mirror, but it knows by itself which one that is.
+            command: list[str | Path] = ["bash", self._deploy / "actions" / "build.sh", out, self._arch]
+            environment = await self._recipe(hear) if self._of_arch else None
             await run(command, timeout=_BUILD_SECONDS, env=environment, progress=hear)
 
         await self._once(out, digest, "actions", "their container images", build)
         return out, digest
 
+    async def _actions_alone(self) -> Path:
+        return (await self._actions())[0]
+
     async def _once(
         self, out: Path, digest: str, name: str, what: str, build: Callable[[Say], Awaitable[None]]
     ) -> None:
-        stamp = out.with_name(out.name + ".made-from")
-        if out.exists() and stamp.is_file() and stamp.read_text() == digest:
+        if self._is_current(out, digest):
             return
+        stamp = _stamp(out)
         self._say(f"{name}: {what}")
         stamp.unlink(missing_ok=True)
         work = self._working[name] = _Work(time.monotonic())
@@ -248,6 +312,15 @@ class Builder:
         finally:
             del self._working[name]
         stamp.write_text(digest)
+
+    def _is_current(self, out: Path, digest: str) -> bool:
+        stamp = _stamp(out)
+        return not self._again and out.exists() and stamp.is_file() and stamp.read_text() == digest
+
+
+def _stamp(out: Path) -> Path:
+    """The file that records what `out` was made from."""
+    return out.with_name(out.name + ".made-from")
 
 
 @contextlib.contextmanager

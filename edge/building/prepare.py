@@ -1,0 +1,279 @@
+"""What `tinkedge prepare` does: build what machines boot and run, bring it into the data directory, apply its OSIE."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import shutil
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edge.artifacts import LayoutError
+from edge.building.builder import Builder, Part, locked
+from edge.building.placing import (
+    Actions,
+    File,
+    PlacingError,
+    osie_manifest,
+    osie_yaml,
+    owned,
+    place,
+    read_actions,
+)
+from edge.building.screen import Screen
+from edge.building.shell import CommandError
+from edge.journey.events import Outcome
+from tink.files.data_directory import DataDirectoryError
+from tink.kube.client import ApiError, KubeClient, KubeConfigError, NotFoundError, UnreachableError
+from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError, apply_object
+from tink.kube.resources import OSIE
+
+IMAGE_NAME = "debian-12-amd64.raw.zst"
+_API_SECONDS = 20.0
+_MEASURED = {
+    # MB to download, seconds, and MB of room in the cache meanwhile; on two processors that do nothing else.
+    Part.OSIE: (25, 35, 1500),
+    Part.ACTIONS: (0, 10, 300),
+    Part.IMAGE: (65, 80, 2500),
+}
+_KERNEL_MB = 70
+_FOREIGN_MB = 25
+"""Of package lists and of packages for another processor."""
+_USUAL_RATE = 10
+"""MB/s of a mirror."""
+
+
+class PrepareError(Exception):
+    """`tinkedge prepare` failed; the message says what and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What to prepare, and where."""
+
+    data_dir: Path
+    cache: Path
+    parts: frozenset[Part]
+    arches: tuple[str, ...]
+    """Debian's names of the machines' processors."""
+    host_arch: str
+    kernel: str = ""
+    """A Debian package; empty: that for real hardware."""
+    kubeconfig: Path | None = None
+    """None: that of the data directory."""
+    again: bool = False
+
+    def kernel_for(self, arch: str) -> str:
+        """Return the kernel package for machines of an architecture."""
+        return self.kernel or f"linux-image-{arch}"
+
+    def osie_name(self, arch: str) -> str:
+        """Return the name of the OSIE object: `tinkedge` for machines that are like this host."""
+        return "tinkedge" if arch == self.host_arch else f"tinkedge-{arch}"
+
+    def parts_for(self, arch: str) -> frozenset[Part]:
+        """Return the parts that are made for an architecture: the disk image is amd64's alone."""
+        return self.parts if arch == "amd64" == self.host_arch else self.parts - {Part.IMAGE}
+
+
+def check(settings: Settings) -> None:
+    """Reject settings that contradict each other. Raises PrepareError."""
+    if settings.kernel and len(settings.arches) > 1:
+        raise PrepareError(
+            f"--kernel {settings.kernel} is a package for one processor: run tinkedge prepare once for each --arch"
+        )
+    if not any(settings.parts_for(arch) for arch in settings.arches):
+        raise PrepareError(
+            f"--only image --arch {' --arch '.join(settings.arches)}: the disk image is made for amd64 alone, on a "
+            "host that is amd64; for others take the distribution's own cloud image"
+        )
+
+
+def builder_for(settings: Settings, arch: str, screen: Screen) -> Builder:
+    """Return the builder for an architecture."""
+
+    def say(line: str) -> None:
+        screen.step("build", line if arch == settings.host_arch else f"{line} ({arch})", Outcome.INFO)
+
+    return Builder(settings.cache, say, arch=arch, kernel=settings.kernel_for(arch), again=settings.again)
+
+
+def outdated(settings: Settings, screen: Screen) -> dict[str, set[Part]]:
+    """Return what is to be made, by architecture."""
+    return {arch: builder_for(settings, arch, screen).outdated(settings.parts_for(arch)) for arch in settings.arches}
+
+
+def announcement(todo: dict[str, set[Part]], host_arch: str, packages_mb: int = 0) -> str:
+    """Say how much will be downloaded, and how long it takes about; empty if there is nothing to do."""
+    mb, seconds = packages_mb, packages_mb and 20
+    for arch, parts in todo.items():
+        foreign = arch != host_arch
+        mb += sum(_MEASURED[part][0] for part in parts) + (_KERNEL_MB if parts - {Part.ACTIONS} else 0)
+        mb += _FOREIGN_MB * len(parts) if foreign else 0
+        seconds += sum(_MEASURED[part][1] for part in parts)
+    if not mb and not seconds:
+        return ""
+    seconds += mb // _USUAL_RATE
+    minutes = max(1, round(seconds / 60))
+    return f"up to {mb} MB to download, and {minutes} minute{'s' if minutes > 1 else ''} (at {_USUAL_RATE} MB/s)"
+
+
+def check_directory(data_dir: Path) -> None:
+    """Make the data directory, or look whether it can be used, before anything takes long. Raises PrepareError."""
+    try:
+        with owned(data_dir):
+            pass
+    except DataDirectoryError as error:
+        raise PrepareError(str(error)) from error
+    except OSError as error:
+        raise PrepareError(f"{error.filename or data_dir}: {error.strerror or error}") from error
+
+
+def check_room(cache: Path, todo: dict[str, set[Part]]) -> None:
+    """Look whether the cache has room for the work. Raises PrepareError, OSError."""
+    needed = max((sum(_MEASURED[part][2] for part in parts) for parts in todo.values()), default=0)
+    free = shutil.disk_usage(cache).free // 1_000_000
+    if free < needed:
+        raise PrepareError(
+            f"{cache}: about {needed} MB are needed there while it is made, and {free} MB are free; make room, or name "
+            "another place with --cache-dir"
+        )
+
+
+async def build(settings: Settings, screen: Screen) -> dict[str, dict[Part, Path]]:
+    """Make what is out of date, and return where each part is, by architecture. Raises CommandError."""
+    made = {}
+    for arch in settings.arches:
+        builder = builder_for(settings, arch, screen)
+        company = asyncio.ensure_future(screen.keep_company(builder.doing))
+        try:
+            made[arch] = await builder.build_parts(settings.parts_for(arch))
+        finally:
+            company.cancel()
+            await asyncio.wait([company])
+    return made
+
+
+def bring(settings: Settings, made: dict[str, dict[Part, Path]], screen: Screen) -> list[dict[str, Any]]:
+    """Bring the parts into the data directory, and return the OSIE objects. Raises PrepareError."""
+    groups: list[list[File]] = []
+    osies = []
+    for arch, parts in made.items():
+        if (osie := parts.get(Part.OSIE)) is not None:
+            name = settings.osie_name(arch)
+            osies.append(osie_manifest(name, settings.data_dir))
+            files = [File(f"osie/{name}/{file}", osie / file) for file in ("kernel", "initrd")]
+            groups.append([*files, File(f"osie/{name}/osie.yaml", osie_yaml(osies[-1]))])
+        if (image := parts.get(Part.IMAGE)) is not None:
+            digest = image.with_name(f"{image.name}.sha256").read_text().split()[0]
+            sums = f"{digest}  {IMAGE_NAME}\n".encode()
+            groups.append([File(f"files/{IMAGE_NAME}", image), File(f"files/{IMAGE_NAME}.sha256", sums)])
+    try:
+        layouts = [parts[Part.ACTIONS] for parts in made.values() if Part.ACTIONS in parts]
+        actions = read_actions(layouts) if layouts else None
+        written = place(settings.data_dir, groups, actions)
+    except OSError as error:
+        raise PrepareError(_unwritable(error, settings.data_dir)) from error
+    except (PlacingError, LayoutError, DataDirectoryError) as error:
+        raise PrepareError(str(error)) from error
+    for name, what in _places(groups, actions):
+        changed = any(file.startswith(name) for file in written)
+        where = settings.data_dir / name
+        screen.step("files", f"{what}: {where} {'written' if changed else 'is up to date'}")
+    return osies
+
+
+def _unwritable(error: OSError, data_dir: Path) -> str:
+    """Say what could not be written or read, and the remedy if it belongs to another user."""
+    path = Path(error.filename) if error.filename else data_dir
+    said = f"{path}: {error.strerror or error}"
+    if not isinstance(error, PermissionError) or data_dir not in path.parents:
+        return said
+    folder = shlex.quote(str(data_dir / path.relative_to(data_dir).parts[0]))
+    owner = f"the owner of {data_dir} can't use {folder}"
+    return f"{said}: {owner}: chown -R --reference={shlex.quote(str(data_dir))} {folder}"
+
+
+def _places(groups: Sequence[Sequence[File]], actions: Actions | None) -> list[tuple[str, str]]:
+    """Where each thing is in the data directory, and its name for people."""
+    places = []
+    for group in groups:
+        first = group[0].name
+        if first.startswith("osie/"):
+            folder = str(Path(first).parent)
+            places.append((folder, f"OSIE {Path(folder).name}"))
+        else:
+            places.append((first, f"disk image, served as http://EDGE:7080/{first}"))
+    if actions is not None:
+        names = ", ".join(sorted(name.removeprefix("actions/").removesuffix(":1") for name in actions.manifests))
+        places.append(("images", f"actions {names}, served as EDGE:7080/actions/NAME:1"))
+    return places
+
+
+async def apply(settings: Settings, osies: Sequence[dict[str, Any]], screen: Screen) -> None:
+    """Apply the OSIE objects if an API answers. Raises PrepareError if it refuses one."""
+    kubeconfig = settings.kubeconfig or settings.data_dir / "kubeconfig"
+    if settings.kubeconfig is None and not kubeconfig.is_file():
+        _say_later(osies, screen, f"{kubeconfig} is not there yet")
+        return
+    try:
+        async with await KubeClient.connect(kubeconfig) as client, asyncio.timeout(_API_SECONDS):
+            for osie in osies:
+                screen.step("apply", await _apply(client, osie))
+    except TimeoutError:
+        _say_later(osies, screen, f"the API of {kubeconfig} does not answer within {_API_SECONDS:.0f} s")
+    except UnreachableError as error:
+        _say_later(osies, screen, str(error))
+    except (ApiError, KubeConfigError, ManifestError) as error:
+        if isinstance(error.__cause__, UnreachableError):
+            _say_later(osies, screen, str(error.__cause__))
+            return
+        raise PrepareError(f"{kubeconfig}: {error}") from error
+
+
+async def _apply(client: KubeClient, osie: dict[str, Any]) -> str:
+    name = osie["metadata"]["name"]
+    called = f"OSIE {DEFAULT_NAMESPACE}/{name}"
+    try:
+        there = await client.get(OSIE, name, DEFAULT_NAMESPACE)
+    except NotFoundError:
+        there = None
+    if there is not None and there.get("spec") == osie["spec"]:
+        return f"{called} is up to date"
+    await apply_object(client, OSIE, osie, "tinkedge prepare")
+    return f"{called} {'changed' if there is not None else 'created'}"
+
+
+def _say_later(osies: Sequence[dict[str, Any]], screen: Screen, why: str) -> None:
+    names = ", ".join(osie["metadata"]["name"] for osie in osies)
+    screen.step(
+        "apply",
+        f"OSIE {names}: not applied, because {why}. After 'systemctl start tinkedge' run this command again: it takes "
+        "seconds, since all is built",
+        Outcome.WARNING,
+    )
+
+
+async def run(settings: Settings, todo: dict[str, set[Part]], screen: Screen) -> dict[str, dict[Part, Path]]:
+    """Build within a locked cache. Raises PrepareError."""
+    try:
+        with locked(settings.cache):
+            check_room(settings.cache, todo)
+            made = await build(settings, screen)
+    except CommandError as error:
+        raise PrepareError(str(error)) from error
+    except OSError as error:
+        raise PrepareError(f"{error.filename or settings.cache}: {error.strerror or error}") from error
+    for arch in settings.arches:
+        _say_current(settings, arch, settings.parts_for(arch) - todo[arch], screen)
+    return made
+
+
+def _say_current(settings: Settings, arch: str, parts: Collection[Part], screen: Screen) -> None:
+    names = {Part.OSIE: "OSIE", Part.ACTIONS: "actions", Part.IMAGE: "disk image"}
+    current = ", ".join(names[part] for part in Part if part in parts)
+    if current:
+        of_arch = "" if arch == settings.host_arch else f" ({arch})"
+        screen.step("build", f"{current}{of_arch}: up to date in {settings.cache}")
