@@ -478,9 +478,7 @@ async def test_api_without_watch_lists_is_asked_once_for_one(api, client, caplog
     assert not caplog.records, "that is nothing to worry about"
 
 
-async def test_list_is_requested_page_by_page_after_a_failed_watch_list_and_the_next_as_a_watch_again(
-    api, client
-) -> None:
+async def test_list_comes_page_by_page_after_a_failed_watch_list_and_the_next_as_a_watch_again(api, client) -> None:
     """Kubernetes 1.34 to 1.36 over etcd before 3.4.31: 500, "RequestWatchProgress is disabled"."""
     api.watch_list = True
     api.answers = [listed(5, obj("a", 3))]
