@@ -61,7 +61,7 @@ declare -A sets=(
   # The Kubernetes of `make test-cluster`, beside those: networks of pods.
   [cluster]="containerd containernetworking-plugins"
   # The peers of the benchmarks.
-  [bench]="nginx-light atftpd atftp dnsmasq-base kea-dhcp4-server kea-dhcp6-server kea-admin etcd-server curl zstd qemu-utils iproute2 iptables gcc
+  [bench]="nginx-light atftpd atftp dnsmasq-base kea-dhcp4-server kea-dhcp6-server kea-admin curl zstd qemu-utils iproute2 iptables gcc
            libc6-dev"
 )
 

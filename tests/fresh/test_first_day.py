@@ -96,7 +96,7 @@ async def test_commands_of_the_readme_lead_from_an_empty_debian_to_an_installed_
         with Host(directory / "host", "bookworm") as host:
             host.path("/root/dist").mkdir()
             shutil.copy(made, host.path("/root/dist"))
-            host.path("/root/.ssh").mkdir(mode=0o700)
+            host.path("/root/.ssh").mkdir(mode=0o700, exist_ok=True)
             host.path("/root/.ssh/id_ed25519.pub").write_text(KEY)
             for command in commands[install : start + 1]:
                 type_in(host, command)
