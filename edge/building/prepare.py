@@ -27,7 +27,7 @@ from edge.building.shell import CommandError
 from edge.journey.events import Outcome
 from tink.files.data_directory import DataDirectoryError
 from tink.kube.client import ApiError, KubeClient, KubeConfigError, NotFoundError, UnreachableError
-from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError, apply_object
+from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError, apply_object, with_last_applied
 from tink.kube.resources import OSIE
 
 IMAGE_NAME = "debian-12-amd64.raw.zst"
@@ -242,7 +242,9 @@ async def _apply(client: KubeClient, osie: dict[str, Any]) -> str:
         there = None
     if there is not None and there.get("spec") == osie["spec"]:
         return f"{called} is up to date"
-    await apply_object(client, OSIE, osie, "tinkedge prepare")
+    # With this annotation, a later `kubectl apply` of the examples' file does not warn.
+    whole = {**osie, "metadata": {**osie["metadata"], "namespace": DEFAULT_NAMESPACE}}
+    await apply_object(client, OSIE, with_last_applied(whole), "tinkedge prepare")
     return f"{called} {'changed' if there is not None else 'created'}"
 
 

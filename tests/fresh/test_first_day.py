@@ -121,7 +121,7 @@ async def test_commands_of_the_readme_lead_from_an_empty_debian_to_an_installed_
                 assert state() == "Succeeded", why()
                 # cloud-init of the installed system reports its end to the edge.
                 await until(
-                    lambda: "phone" in host.run("tinkedge", "watch", "--once", name, check=False).lower(),
+                    lambda: "cloud-init finished" in host.run("tinkedge", "watch", "--once", name, check=False),
                     why, within=INSTALL_SECONDS, every=5.0,
                 )  # fmt: skip
                 print(host.run("tinkedge", "watch", "--once", name), flush=True)

@@ -32,7 +32,7 @@ _STATES: Final = tuple(state for state in WorkflowState if state.terminal)
 _ACTION_STATES: Final = tuple(ActionState)
 _HEAD: Final = struct.Struct(">16sBd")  # uid, place of the state, end in seconds since the epoch
 _SEPARATOR: Final = "\0"
-MESSAGE: Final = "has ended; the API has all of it"
+MESSAGE: Final = "ended; its details are in the API"
 """`status.message` of what was unpacked."""
 
 

@@ -61,7 +61,7 @@ def test_archived_workflow_keeps_identity_hardware_and_time() -> None:
         "status": {
             "state": "Succeeded",
             "id": "another",
-            "message": "has ended; the API has all of it",
+            "message": "ended; its details are in the API",
             "lastTransitioned": STAMP,
             "actions": [{"id": "", "state": "Succeeded"}],
             "conditions": [{"type": "Succeeded", "status": "False", "reason": "AgentLost"}],
