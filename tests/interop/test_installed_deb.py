@@ -173,7 +173,7 @@ def first_host(life: Life, host: Host, older: Path) -> Path:
     transcript.type(host, "systemctl enable --now tinkedge-backup.timer")
     transcript.type(host, "systemctl start tinkedge-backup    # not only tonight")
     assert "tinkedge-20" in transcript.type(host, "ls /var/lib/tinkedge-backups")
-    transcript.type(host, "install -d -m 0700 /backup")
+    transcript.type(host, "install -d -m 700 /backup")
     transcript.type(host, "tinkedge backup --with-osie /backup/tinkedge-$(date +%F).tgz")
     (backup,) = host.there("/backup/*")
     away = life.machine.directory / Path(backup).name
