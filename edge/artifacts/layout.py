@@ -96,12 +96,13 @@ class ImageLayout:
 
     def only(self) -> Descriptor:
         """The one image of a layout that has one, whatever its name. Raises LayoutError, OSError."""
-        listed = self._listed()
+        listed = self.listed()
         if len(listed) != 1:
             raise LayoutError(f"{self._directory} has {len(listed)} images, not one")
         return Descriptor.of(listed[0])
 
-    def _listed(self) -> list[Any]:
+    def listed(self) -> list[Any]:
+        """Return the entries of index.json, with and without a name. Raises LayoutError, OSError."""
         try:
             content = _read(self._directory / "index.json")
         except FileNotFoundError:
@@ -114,7 +115,7 @@ class ImageLayout:
     def entries(self) -> dict[str, dict[str, Any]]:
         """The entries of index.json that have a name, by it. Raises LayoutError, OSError."""
         found = {}
-        for entry in self._listed():
+        for entry in self.listed():
             notes = entry.get("annotations") if isinstance(entry, dict) else None
             name = notes.get(REFERENCE) if isinstance(notes, dict) else None
             if isinstance(name, str) and is_name(name):
@@ -166,6 +167,12 @@ class ImageLayout:
                 seen.add(found.digest)
                 yield found
 
+    def unused(self) -> list[Path]:
+        """Return the blobs that no image needs. Raises LayoutError, OSError, also if a part of an image is missing."""
+        used = {blob.digest for entry in self.listed() for blob in self.blobs(Descriptor.of(entry))}
+        blobs = (path for path in self._directory.glob("blobs/*/*") if path.is_file() and not path.is_symlink())
+        return [path for path in blobs if f"{path.parent.name}:{path.name}" not in used]
+
     def by_platform(self, image: Descriptor) -> dict[str, dict[str, Any]]:
         """The manifests of an image as entries of an image index, by what they run on (`linux/amd64`, `linux/arm/v7`).
 
@@ -200,11 +207,13 @@ def image_index(manifests: Mapping[str, dict[str, Any]]) -> bytes:
 
 
 def merged_index(there: ImageLayout, brought: Mapping[str, dict[str, Any]]) -> bytes:
-    """index.json with the images that are there and the entries that are brought: of two of one name, the latter.
+    """Return index.json with all entries that are there and those that are brought: of two of one name, the latter.
 
     Raises LayoutError, OSError.
     """
-    return json.dumps({"schemaVersion": 2, "manifests": list({**there.entries(), **brought}.values())}).encode()
+    named = there.entries()
+    unnamed = [entry for entry in there.listed() if entry not in named.values()]
+    return json.dumps({"schemaVersion": 2, "manifests": [*unnamed, *{**named, **brought}.values()]}).encode()
 
 
 def _platform(fields: Any) -> str:

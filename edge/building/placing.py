@@ -15,8 +15,9 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -28,6 +29,8 @@ from tink.files import data_directory, private_files
 _RESERVE = 64 << 20
 """Bytes that are left for what else is on the disk."""
 _CHUNK = 1 << 20
+_PULL_SECONDS = 86400.0
+"""An agent that has read the manifest of an image may pull its blobs for so long, in seconds."""
 _LAYOUT = b'{"imageLayoutVersion": "1.0.0"}'
 """The file `oci-layout` (OCI image layout specification 1.0)."""
 
@@ -85,11 +88,17 @@ def owned(directory: Path) -> Iterator[None]:
         yield
 
 
-def place(directory: Path, groups: Sequence[Sequence[File]], actions: Actions | None) -> list[str]:
+def place(
+    directory: Path,
+    groups: Sequence[Sequence[File]],
+    actions: Actions | None,
+    clock: Callable[[], float] = time.time,
+) -> list[str]:
     """Bring groups of files and the actions into the data directory; return the names of the files that were written.
 
     The files of a group replace older ones together, when all of them are on the disk. The index of the images is last.
-    Raises PlacingError, DataDirectoryError, LayoutError, OSError.
+    Then blobs of replaced images are removed, except young ones, which an agent may still pull. `clock` returns seconds
+    since the epoch. Raises PlacingError, DataDirectoryError, LayoutError, OSError.
     """
     everything = [file for group in groups for file in group] + [*(actions.blobs if actions is not None else ())]
     with ExitStack() as stack:
@@ -105,7 +114,16 @@ def place(directory: Path, groups: Sequence[Sequence[File]], actions: Actions | 
         written = sorted(stale)
         if actions is not None:
             written += _index(directory, actions)
+            _remove_unused(directory, clock() - _PULL_SECONDS)
     return written
+
+
+def _remove_unused(directory: Path, before: float) -> None:
+    """Remove the blobs that no image needs and that are older than `before`; none if an image is not whole."""
+    with suppress(LayoutError, FileNotFoundError):
+        for blob in ImageLayout(directory / "images").unused():
+            if blob.stat().st_mtime < before:
+                blob.unlink()
 
 
 def _write(directory: Path, sources: Mapping[str, BinaryIO]) -> None:

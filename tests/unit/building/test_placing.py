@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import stat
+import time
 from collections import namedtuple
 from pathlib import Path
 
@@ -102,6 +103,33 @@ def test_second_time_nothing_is_written(tmp_path, data):
     assert {path: path.stat().st_mtime_ns for path in data.rglob("*")} == before
     (data / "osie/tinkedge/kernel").write_bytes(b"broken")
     assert place(data, groups, actions) == ["osie/tinkedge/kernel"], "what was damaged comes again"
+
+
+def test_blobs_of_replaced_images_are_removed_a_day_later_and_those_of_other_images_stay(tmp_path, data):
+    place(data, [], read_actions([built(tmp_path / "old", "amd64")]))
+    other = image(data / "images", b"from a bundle")
+    listed = json.loads((data / "images/index.json").read_text())
+    listed["manifests"].append(other)  # without a name
+    (data / "images/index.json").write_text(json.dumps(listed))
+    layout, newer = ImageLayout(data / "images"), read_actions([built(tmp_path / "new", "amd64", "2")])
+    place(data, [], newer)
+    replaced = layout.unused()
+    assert len(replaced) == 2 * 3, "index, manifest and layer of both actions"
+    place(data, [], newer, clock=lambda: time.time() + 90_000)
+    assert layout.unused() == []
+    assert not any(path.exists() for path in replaced)
+    assert layout.path(other["digest"]).exists()
+
+
+def test_no_blob_is_removed_while_an_image_is_not_whole(tmp_path, data):
+    place(data, [], read_actions([built(tmp_path / "old", "amd64")]))
+    stray = data / "images/blobs/sha256" / ("0" * 64)
+    stray.write_bytes(b"being written")
+    listed = json.loads((data / "images/index.json").read_text())
+    listed["manifests"].append(listed["manifests"][0] | {"digest": "sha256:" + "1" * 64, "annotations": {}})
+    (data / "images/index.json").write_text(json.dumps(listed))
+    place(data, [], read_actions([built(tmp_path / "new", "amd64", "2")]), clock=lambda: time.time() + 90_000)
+    assert stray.exists()
 
 
 def test_files_are_for_the_owner_alone(tmp_path, data):
