@@ -26,6 +26,7 @@ PHONE: Final = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": T
 IMAGES: Final[dict[str, tuple[str, dict[str, Any], bool]]] = {
     "page-rack": ("/?q=node-3", DESK, False),
     "page-machine": ("/machine/{node-38}", DESK, False),
+    "page-workflow": ("/machine/{node-36}", DESK, False),
     "page-phone": ("/", PHONE, True),
 }
 """What is shown by each file: the path ({NAME}: the MAC of a machine), the screen, and whether it is dark."""
