@@ -32,7 +32,7 @@ help:
 	@echo 'make test-all   the rest: other clients and firmware, packages, images, the chart, attacks, faults, Go as an oracle'
 	@echo 'make test-changed  the unit tests of what differs from origin/main (SINCE=COMMIT: from that), and of what imports it'
 	@echo 'make test-cluster  the chart on a real Kubernetes: install, boot, upgrade, drain, uninstall (root, Debian; Go builds it at first)'
-	@echo 'make test-fresh  a fresh Debian 12 and a fresh 13: make run, pipx, and a bundle without a route (root; a quarter of an hour)'
+	@echo 'make test-fresh  a fresh Debian 12 and a fresh 13: make run, pipx, a bundle without a route, the first machine of README (root; 20 minutes)'
 	@echo 'make soak    the attacks and loads that take minutes to an hour'
 	@echo 'make record  what the tests compare with, anew from a real Kubernetes (SUBJECT="cel conformance")'
 	@echo 'make check   lint, formatting, types, layers, packages and their licences'
