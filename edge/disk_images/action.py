@@ -32,7 +32,7 @@ from image2disk.fit import DamagedTableError, Table, read_sector_sizes, read_tab
 from image2disk.formats import HEAD_BYTES, name_of_other, refuse_other_formats  # noqa: E402
 from image2disk.qcow2 import MAGIC, Qcow2  # noqa: E402
 from image2disk.settings import ENDINGS, compression_of  # noqa: E402
-from image2disk.unpacking import HEADER_BYTES, kind_of, unpacked  # noqa: E402
+from image2disk.unpacking import HEADER_BYTES, kind_of, looked_at, unpacked  # noqa: E402
 from image2disk.web import AnswerError, UntrustedError, Web  # noqa: E402
 
 __all__ = [
@@ -52,6 +52,7 @@ __all__ = [
     "Web",
     "compression_of",
     "kind_of",
+    "looked_at",
     "name_of_other",
     "read_sector_sizes",
     "read_table",

@@ -6,7 +6,6 @@ table, a qcow2 image that does not stream. On the way the superblocks of its fil
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, cast
@@ -21,6 +20,7 @@ from edge.disk_images.action import (
     Qcow2,
     Table,
     kind_of,
+    looked_at,
     name_of_other,
     read_sector_sizes,
     read_table,
@@ -55,12 +55,12 @@ def read_image(chunks: Iterator[bytes], name: str, check: Callable[[str], None])
     Raises ImageError, and what `chunks` and `check` raise.
     """
     try:
-        chunks, beginning = _looked_at(chunks, HEADER_BYTES)
+        chunks, beginning = looked_at(chunks, HEADER_BYTES)
         compression = kind_of(beginning)
         check(compression)
         if compression:
             chunks = unpacked(chunks, compression, name)
-        chunks, head = _looked_at(chunks, HEAD_BYTES)
+        chunks, head = looked_at(chunks, HEAD_BYTES)
         if not head:
             raise ImageError(f"{name}: is empty")
         sampler = _Sampler(name)
@@ -156,12 +156,3 @@ def _refuse_other(name: str, head: bytes) -> None:
         what, remedy = name_of_other(head)
         remedy = "give the file or URL of a disk image" if remedy.startswith("IMG_URL") else remedy
         raise ImageError(f"{name}: is {what}, not a disk image; {remedy}. {_ANY}") from None
-
-
-def _looked_at(chunks: Iterator[bytes], length: int) -> tuple[Iterator[bytes], bytes]:
-    """Return the same chunks, and their first bytes."""
-    first, gathered = list[bytes](), 0
-    while gathered < length and (chunk := next(chunks, None)) is not None:
-        first.append(chunk)
-        gathered += len(chunk)
-    return itertools.chain(first, chunks), b"".join(first)[:length]

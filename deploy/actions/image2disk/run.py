@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from image2disk.pipeline import ahead
 from image2disk.qcow2 import MAGIC, Qcow2
 from image2disk.registry import Blob, Registry
 from image2disk.settings import Settings, compression_of
-from image2disk.unpacking import HEADER_BYTES, kind_of, least_size, unpacked
+from image2disk.unpacking import HEADER_BYTES, kind_of, least_size, looked_at, unpacked
 from image2disk.web import AnswerError, Web
 from tink.net.urls import without_login
 
@@ -106,20 +105,20 @@ class Copying:
         for. The first bytes tell: in the second case the file is still compressed when Content-Encoding is undone.
         """
         url, coding = self._settings.shown_url, ""
-        chunks, beginning = _looked_at(ahead(download.chunks()), HEADER_BYTES)
+        chunks, beginning = looked_at(ahead(download.chunks()), HEADER_BYTES)
         image_bytes = download.size
         named = blob.compression if blob else compression_of(self._settings.url)
         if download.coding and not blob and download.coding in (kind_of(beginning), "deflate"):
             coding = download.coding
             if coding != named:
-                chunks, beginning = _looked_at(ahead(unpacked(chunks, coding, url)), HEADER_BYTES)
+                chunks, beginning = looked_at(ahead(unpacked(chunks, coding, url)), HEADER_BYTES)
                 image_bytes = None
         if self._settings.is_compressed:
             kind = named or kind_of(beginning)
             if not kind:
                 raise ActionError("InvalidSetting", f"COMPRESSED is true, and {url} is not compressed")
             refuse_too_large(url, least_size(beginning, kind), self._disk.name, self._disk.size)
-            chunks, beginning = _looked_at(ahead(unpacked(chunks, kind, url)), HEADER_BYTES)
+            chunks, beginning = looked_at(ahead(unpacked(chunks, kind, url)), HEADER_BYTES)
             image_bytes = None
             if coding and coding == named == kind_of(beginning):
                 chunks = ahead(unpacked(chunks, kind, url))
@@ -130,7 +129,7 @@ class Copying:
 
     def _copy(self, download: Download, blob: Blob | None) -> int:
         chunks, image_bytes = self._unpacked(download, blob)
-        chunks, beginning = _looked_at(chunks, HEAD_BYTES)
+        chunks, beginning = looked_at(chunks, HEAD_BYTES)
         if not beginning:
             raise ActionError("DownloadFailed", f"{self._settings.shown_url}: is empty")
         if self._settings.format == "qcow2" or (self._settings.format == "auto" and beginning.startswith(MAGIC)):
@@ -166,15 +165,6 @@ class Copying:
         url, disk, is_strict = self._settings.shown_url, self._disk, self._settings.format != "raw"
         sizes = disk.name, disk.size, disk.sector_bytes
         return refuse_misfit(url, head, *sizes, image_bytes=image_bytes, is_strict=is_strict) is not None
-
-
-def _looked_at(chunks: Iterator[bytes], length: int) -> tuple[Iterator[bytes], bytes]:
-    """The same chunks, and their first bytes."""
-    first, gathered = list[bytes](), 0
-    while gathered < length and (chunk := next(chunks, None)) is not None:
-        first.append(chunk)
-        gathered += len(chunk)
-    return itertools.chain(first, chunks), b"".join(first)[:length]
 
 
 def reporting(progress: Callable[[], str], say: Callable[[str], None]) -> Callable[[], None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import bz2
 import ctypes
 import functools
+import itertools
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
@@ -221,3 +222,12 @@ def _slices(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 def _failed(url: str, why: str) -> ActionError:
     return ActionError("DecompressFailed", f"{url}: not what its name says, or damaged: {why}")
+
+
+def looked_at(chunks: Iterator[bytes], length: int) -> tuple[Iterator[bytes], bytes]:
+    """Return the same chunks, and their first `length` bytes (fewer if there are no more)."""
+    first, gathered = list[bytes](), 0
+    while gathered < length and (chunk := next(chunks, None)) is not None:
+        first.append(chunk)
+        gathered += len(chunk)
+    return itertools.chain(first, chunks), b"".join(first)[:length]
