@@ -1,8 +1,9 @@
 """Workflows as steps of a machine's journey: what the controller, the server and the agent wrote into the status.
 
 An informer of Workflows calls `on_change(new, old)`; the differences between the two objects become events of the
-machine that the Workflow's Hardware is (found in `edge.machines.inventory`). Nothing is remembered here: an informer
-that hands in an unchanged object (a relist, a resync) causes no event.
+machine that the Workflow's Hardware is (found in `edge.machines.inventory`). An informer that hands in an unchanged
+object (a relist, a resync) causes no event. The MAC of each Workflow that runs is remembered, so that its end is on the
+journey even if its Hardware has been deleted.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from edge.journey.history import detail_of, message_of, step_of
 from edge.journey.recorder import Journey
 from edge.machines import Inventory, Machine
 from tink.api.v1alpha2 import ActionState, ActionStatus, Raw, Workflow, WorkflowState
+from tink.limits.newest import Newest
 from tink.workflow.ended import has_ended
 from tink.workflow.status import status_of, unprepared
 
@@ -26,6 +28,9 @@ log = logging.getLogger(__name__)
 
 _LOOKED_AT = 100
 """So many of the last events of a machine are looked at for what an earlier run has told."""
+
+_REMEMBERED = 10_000
+"""Workflows whose machine is remembered, beyond the deletion of its Hardware."""
 
 _STATE_OUTCOME = {
     WorkflowState.PENDING: Outcome.INFO,
@@ -54,6 +59,8 @@ class WorkflowJourney:
         self._others = others
         self._journey = journey
         self._inventory = inventory
+        self._macs: Newest[str, str] = Newest(_REMEMBERED)
+        """The MAC of the machine of each Workflow, by the Workflow's UID."""
 
     def on_change(self, new: Raw, old: Raw | None) -> None:
         """Record what is new in `new`; `old` is the object as it was, None when it is met for the first time."""
@@ -81,8 +88,8 @@ class WorkflowJourney:
     def _record(self, workflow: Workflow, entries: list[_Entry]) -> None:
         if not entries:
             return
-        machine = self._machine(workflow)
-        if machine is None:
+        mac = self._mac(workflow)
+        if not mac:
             for entry in entries:
                 log.log(
                     logging.DEBUG if self._others else logging.WARNING,
@@ -93,8 +100,19 @@ class WorkflowJourney:
             return
         for entry in entries:
             self._journey.record(
-                machine.mac, entry.step, entry.outcome, entry.message, workflow=_name(workflow), **entry.detail
+                mac, entry.step, entry.outcome, entry.message, workflow=_name(workflow), **entry.detail
             )
+
+    def _mac(self, workflow: Workflow) -> str:
+        """Return the MAC whose journey a Workflow is part of, or "" if its Hardware was never known here."""
+        machine, uid = self._machine(workflow), workflow.metadata.uid
+        if machine is None:
+            return self._macs.get(uid, "")
+        if workflow.status.state is not None and workflow.status.state.terminal:
+            self._macs.pop(uid, None)
+        else:
+            self._macs[uid] = machine.mac
+        return machine.mac
 
     def _not_told_before(self, workflow: Workflow, entries: list[_Entry]) -> list[_Entry]:
         """A Workflow that goes on while this process is started again is as it was: that is no news."""

@@ -152,6 +152,13 @@ def test_unknown_hardware_and_broken_object_are_logged(journey, workflows, caplo
     assert lines(journey) == [(Step.WORKFLOW, Outcome.OK, f"{INSTALL} Succeeded")]
 
 
+def test_end_of_a_workflow_whose_hardware_was_deleted_is_on_the_journey(journey, inventory, workflows):
+    workflows.on_change(running := workflow("Running"), workflow("Scheduled"))
+    inventory.remove(hardware(interfaces={MAC: {"dhcp": {"ip": "10.0.0.5"}}, OTHER: {}}))
+    workflows.on_change(workflow("Failed"), running)
+    assert messages(journey) == [f"{INSTALL} Running", f"{INSTALL} Failed"]
+
+
 @pytest.mark.parametrize("others", [False, True])
 def test_workflows_of_other_sites_fill_no_log_where_there_are_others(journey, inventory, caplog, others):
     elsewhere = workflow("Running", on="of-another-site")
