@@ -100,8 +100,11 @@ def test_imported_image_is_served_to_a_machine_that_an_example_adds(site: Site) 
 def test_example_as_it_is_passes_the_api_with_warnings_of_its_placeholders_alone(name: str, site: Site) -> None:
     applied = site.kubectl.run("apply", "-f", EXAMPLES / name)
     assert applied.popen.returncode == 0, applied.err
-    # The network for documentation is not the edge's; and the Template and the OSIE follow in the file.
-    expected = re.compile(r"Warning: .*( is in 192[.]0[.]2[.]0/24, and the edge |there is no (OSIE|Template) \S+ yet)")
+    # The documentation network is not the edge's; Template and OSIE follow in the file; files and Secrets are missing.
+    expected = re.compile(
+        r"Warning: .*( is in 192[.]0[.]2[.]0/24, and the edge |there is no (OSIE|Template|Secret) \S+ yet|"
+        r"spec[.](kernel|initrd)Url: file:///var/lib/tinkedge/osie/)"
+    )
     assert [line for line in applied.err.splitlines() if not expected.match(line)] == []
     assert f"hardware.tinkerbell.org/{name}-1 created" in applied.out
     again = site.directory / f"{name}.yaml"

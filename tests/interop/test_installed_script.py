@@ -79,16 +79,16 @@ def test_pip_installs_what_serves_machines(host: Host, tmp_path: Path) -> None:
     """As pipx does it, whose packages come from an index: `make test-fresh`."""
     # Debian's own, from where it is: to copy it into the environment takes longer than the installation.
     host.run("sh", "-c", "ln -s /usr/share/python-wheels/pip-*.whl /root/pip.whl")
-    pip = ("env", "PYTHONPATH=/root/pip.whl", "/root/own/bin/python", "-m", "pip")
+    pip = ("env", "PYTHONPATH=/root/pip.whl", "/opt/own/bin/python", "-m", "pip")
     host.run("rm", "-rf", "/var/lib/tinkedge")
     host.run("useradd", "--system", "tinkedge", check=False)  # the owner of what the test lays down
-    host.run("python3", "-m", "venv", "--without-pip", "/root/own")
+    host.run("python3", "-m", "venv", "--without-pip", "/opt/own")
     install = ("install", "-q", "--no-compile", "--no-index", "--find-links", "/root/wheels", "tinkedge")
     host.run(*pip, *install, timeout=180)
-    up = host.start("/root/own/bin/tinkedge", "up", "--interface", "eth1", "--data-dir", "/var/lib/tinkedge")
+    up = host.start("/opt/own/bin/tinkedge", "up", "--interface", "eth1", "--data-dir", "/var/lib/tinkedge")
     host.wait(lambda: host.answers("/readyz"))
     install_machine(host, tmp_path / "machine", "first")
-    host.run("pkill", "-TERM", "-f", "/root/own/bin/tinkedge up")
+    host.run("pkill", "-TERM", "-f", "/opt/own/bin/tinkedge up")
     assert up.status(30) == 0, up.err
     host.run(*pip, "uninstall", "-q", "--yes", "tinkedge")
-    assert host.there("/root/own/bin/tinkedge*") == []
+    assert host.there("/opt/own/bin/tinkedge*") == []

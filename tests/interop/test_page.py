@@ -351,10 +351,10 @@ async def phone(desk: Desk) -> None:
     await desk.page.send("Emulation.setDeviceMetricsOverride", **size)
 
 
-async def box(page: Page, selector: str) -> dict[str, float]:
-    """Where an element is, in pixels from the top left corner of the page."""
-    script = f"JSON.stringify(document.querySelector({json.dumps(selector)}).getBoundingClientRect())"
-    found: dict[str, float] = json.loads(await page.run(script))
+async def boxes(page: Page, *selectors: str) -> list[dict[str, float]]:
+    """Return where elements are, in pixels from the top left corner of the page, all at the same moment."""
+    each = "selector => document.querySelector(selector).getBoundingClientRect()"
+    found: list[dict[str, float]] = json.loads(await page.run(f"JSON.stringify({json.dumps(selectors)}.map({each}))"))
     return found
 
 
@@ -362,7 +362,7 @@ async def test_phone_shows_the_most_urgent_machine_near_the_top_and_filters_on_r
     page = desk.page
     await phone(desk)
     await page.go("/")
-    row = await box(page, "#rows tr")
+    (row,) = await boxes(page, "#rows tr")
     assert row["top"] < 844 / 4
     assert "NoTFTPRequest" in str(await page.run("document.querySelector('#rows tr').textContent"))
     assert "waiting for: " in str(
@@ -377,7 +377,8 @@ async def test_phone_shows_the_most_urgent_machine_near_the_top_and_filters_on_r
     await page.look()
     await page.go("/")
     await becomes(page, visible)  # on a wide screen, though folded
-    assert (await box(page, "#filters summary"))["height"] == 0
+    (summary,) = await boxes(page, "#filters summary")
+    assert summary["height"] == 0
 
 
 async def test_copy_button_covers_no_text(desk: Desk) -> None:
@@ -388,7 +389,7 @@ async def test_copy_button_covers_no_text(desk: Desk) -> None:
             await phone(desk)
         await page.go(f"/machine/{desk.macs['stranger']}")
         await becomes(page, "!document.querySelector('[data-copy]').hidden")
-        button, manifest = await box(page, "[data-copy]"), await box(page, "#manifest-text")
+        button, manifest = await boxes(page, "[data-copy]", "#manifest-text")
         assert button["height"] > 20
         assert button["bottom"] <= manifest["top"]
 
