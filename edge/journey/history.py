@@ -102,17 +102,21 @@ class History(list[Any]):
         return Last(self.first_seen, self.times[-1], self[-1])
 
     def last_sign(self) -> Last | None:
-        """Return the last event that the machine itself caused, or None if it caused none: `is_sign`, `is_heard`.
+        """Return the last event that tells where the machine is, or None if the machine was never heard (`is_heard`).
 
-        The end of a Workflow counts where the machine was heard: it tells what became of it.
+        A Workflow that runs or ends tells that of a machine that was heard; one that was only created or scheduled
+        does not, and neither does a finding.
         """
-        if not any(is_heard(entry) for entry in reversed(self)):
-            return None
-        signs = (
-            (time, entry) for time, entry in zip(reversed(self.times), reversed(self), strict=True) if is_sign(entry)
-        )
-        time, entry = next(signs)
-        return Last(self.first_seen, time, entry)
+        ended: Last | None = None
+        for index in range(len(self) - 1, -1, -1):
+            entry = self[index]
+            if is_finding(entry):
+                continue
+            if step_of(entry) is not Step.WORKFLOW:
+                return ended or Last(self.first_seen, self.times[index], entry)
+            if ended is None and milestone_number(entry):
+                ended = Last(self.first_seen, self.times[index], entry)
+        return None
 
     def forget_oldest(self, keep: int | None = None) -> int:
         """Keep the newest `keep` events (default: those that are shown); gives the bytes of the others."""
@@ -148,16 +152,6 @@ def is_heard(entry: Entry) -> bool:
     What happens to a Workflow for it, others do, and findings about its silence are the edge's.
     """
     return step_of(entry) is not Step.WORKFLOW and not is_finding(entry)
-
-
-def is_sign(entry: Entry) -> bool:
-    """Return whether an entry tells where a machine is that was heard.
-
-    A Workflow that runs or ends does, and one that was only created, scheduled or deleted does not.
-    """
-    if step_of(entry) is Step.WORKFLOW:
-        return milestone_number(entry) != 0 and not is_finding(entry)
-    return not is_finding(entry)
 
 
 def kept_bytes(entry: Entry) -> int:

@@ -148,9 +148,9 @@ def row(
         return silent._replace(rank=RANKS[Kind.TROUBLE], wrong=found.message, reason=found.rule, warning=True)
     entry, registered = last.entry, bool(name.name) or claimed
     reached, since = reached_by(last, awaited)
-    awaits, until, usual = "", due_at(last, awaited), 0.0
-    if until and awaited is not None and reached is not None:
-        awaits, usual = awaited.next, limits.usual(reached, awaited.kind) or 0.0
+    awaits, until, usual = "", 0.0, 0.0
+    if reached is not None and awaited is not None and awaited.at is reached and awaited.deadline:
+        awaits, until, usual = awaited.next, awaited.due, limits.usual(reached, awaited.kind) or 0.0
     finding = awaited.finding if awaited is not None else None
     warning = finding is not None and finding.outcome is not Outcome.INFO
     wrong, reason = (finding.message, finding.rule) if finding is not None else ("", "")
@@ -197,6 +197,8 @@ def traits(journey: Journey, mac: str, last: Last | None, awaited: Awaited | Non
         return NO_TRAITS
     kind = awaited.kind if awaited is not None else ""
     reached, since = reached_by(last, awaited)
+    if known is not None and known.since == since and known.kind == kind:
+        return known
     osie, model, number, of = known[2:] if known is not None else ("", "", 0, 0)
     if known is None or known.kind != kind:
         osie, model = _osie_and_model(journey, mac)
