@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from tests.interop.test_page import PROGRAM, Page, tab
+from tests.interop.test_page import PROGRAM, Page, becomes, tab
 from tests.page_site import PageSite, populate
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -29,7 +29,14 @@ IMAGES: Final[dict[str, tuple[str, dict[str, Any], bool]]] = {
     "page-workflow": ("/machine/{node-36}", DESK, False),
     "page-phone": ("/", PHONE, True),
 }
-"""What is shown by each file: the path ({NAME}: the MAC of a machine), the screen, and whether it is dark."""
+"""The content of each file: the path ({NAME}: the MAC of a machine), the screen, and whether it is dark."""
+
+
+_READY: Final = (
+    "document.readyState === 'complete' && document.fonts.status === 'loaded'"
+    " && document.getElementById('live').className === 'live'"
+)
+"""The page is whole and follows the edge."""
 
 
 async def take(page: Page, path: str, screen: dict[str, Any], file: Path, *, dark: bool, whole: bool = False) -> None:
@@ -38,7 +45,7 @@ async def take(page: Page, path: str, screen: dict[str, Any], file: Path, *, dar
     await page.send("Emulation.setEmulatedMedia", features=media)
     await page.send("Emulation.setDeviceMetricsOverride", **screen)
     await page.go(path)
-    await asyncio.sleep(1.5)  # the page is live, and fonts are there
+    await becomes(page, _READY)
     shot = await page.send("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
     file.write_bytes(base64.b64decode(shot["data"]))
 

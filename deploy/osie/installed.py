@@ -22,7 +22,7 @@ from pathlib import Path
 
 _PYTHON = (3, 11)
 _NEWEST_GLIBC_MINOR = 28
-"""Of the wheels that build.sh asks pip for: manylinux_2_28. Debian 12 has 2.36."""
+"""The C library that build.sh's wheels need (manylinux_2_28). Debian 12 has 2.36."""
 _PIN = re.compile(r"^([a-z0-9][a-z0-9._-]*)==([^\s;\\]+)", re.MULTILINE)
 _UNFIT = 3
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Counts:
-    """What has happened since the start. `opened` by source; `failures` by `ArtifactError.kind`.
+    """Counts since the start: `opened` by source; `failures` by `ArtifactError.kind`.
 
     A failure is a question to an upstream or a download that failed, however many machines waited for it. For a `file:`
     URL it is a request.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,23 +23,27 @@ _IMAGE = (
 _PIP = "python3-pip"
 _KEYRING = "debian-archive-keyring"
 _INSTALL_SECONDS = 1800.0
+_LOCKED = "Could not get lock"
+_LOCK_SECONDS = 2.0
+_LOCK_ATTEMPTS = 150
+"""Attempts to get the lock of the package lists, _LOCK_SECONDS apart: five minutes."""
 
 SUGGESTED = tuple(sorted({*_OSIE, *_ACTIONS, *_IMAGE, _KEYRING, _PIP} - {"python3", "libzstd1", "e2fsprogs"}))
-"""What the Debian package of tinkedge suggests, for `tinkedge prepare`."""
+"""Packages that the Debian package of tinkedge suggests, for `tinkedge prepare`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What decides which packages are needed."""
+    """The properties of this host that decide which packages are needed."""
 
     arch: str
     """Debian's name of its processor."""
     python: tuple[int, int]
     """The version of the Python that runs this program."""
     has_pip: bool
-    """Whether that Python, or Debian's, has pip."""
+    """True if that Python, or Debian's, has pip."""
     knows_suite: bool
-    """Whether this Debian is the one that the recipes make (12), so that its apt knows the packages."""
+    """True if this is Debian 12, which the recipes install: then its apt knows the packages."""
 
     @classmethod
     def here(cls) -> Host:
@@ -83,11 +88,25 @@ def command(names: Iterable[str]) -> str:
     return f"apt-get install --no-install-recommends {' '.join(sorted(names))}"
 
 
-async def install(names: Collection[str], progress: Callable[[str], None]) -> None:
-    """Install packages, with the package lists of today and without a question. Raises CommandError."""
+async def install(
+    names: Collection[str], progress: Callable[[str], None], pause: Callable[[float], Awaitable[object]] = asyncio.sleep
+) -> None:
+    """Install packages, with the package lists of today and without a question. Raises CommandError.
+
+    Waits while another apt has the package lists, such as apt-daily after a boot. `pause` waits for so many seconds.
+    """
     environment = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
     for words in _commands(names):
-        await run(words, timeout=_INSTALL_SECONDS, env=environment, progress=progress)
+        for attempts_left in range(_LOCK_ATTEMPTS, -1, -1):
+            try:
+                await run(words, timeout=_INSTALL_SECONDS, env=environment, progress=progress)
+                break
+            except CommandError as error:
+                # DPkg::Lock::Timeout is for the lock of the installed packages alone (apt.conf(5)).
+                if _LOCKED not in str(error) or not attempts_left:
+                    raise
+                progress("waiting for another apt, which has the package lists")
+                await pause(_LOCK_SECONDS)
 
 
 def _commands(names: Collection[str]) -> Iterator[Sequence[str]]:

@@ -1,4 +1,4 @@
-"""What `tinkedge prepare` does: build what machines boot and run, bring it into the data directory, apply its OSIE."""
+"""The steps of `tinkedge prepare`: build the parts, put them into the data directory, apply the OSIE objects."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MEASURED = {
 }
 _KERNEL_MB = 70
 _FOREIGN_MB = 25
-"""Of package lists and of packages for another processor."""
+"""MB of package lists, and of packages for another processor."""
 _USUAL_RATE = 10
 """MB/s of a mirror."""
 
@@ -51,7 +51,7 @@ class PrepareError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What to prepare, and where."""
+    """The parts to prepare, and their places."""
 
     data_dir: Path
     cache: Path
@@ -107,7 +107,7 @@ def outdated(settings: Settings, screen: Screen) -> dict[str, set[Part]]:
 
 def announcement(todo: dict[str, set[Part]], host_arch: str, packages_mb: int = 0) -> str:
     """Say how much will be downloaded, and how long it takes about; empty if there is nothing to do."""
-    mb, seconds = packages_mb, packages_mb and 20
+    mb, seconds = packages_mb, 20 if packages_mb else 0
     for arch, parts in todo.items():
         foreign = arch != host_arch
         mb += sum(_MEASURED[part][0] for part in parts) + (_KERNEL_MB if parts - {Part.ACTIONS} else 0)

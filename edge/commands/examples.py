@@ -31,7 +31,7 @@ _KEY: Final = "ssh-ed25519 AAAA-your-key-here you@example.org"
 _DISK: Final = "/dev/sda"
 _WORDS: Final = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
 _NUMBER: Final = re.compile(r"[0-9-]+(e[0-9-]+)?|0[box][0-9a-f]+", re.ASCII)
-"""What kubectl reads as another value than text, unless it is quoted (YAML 1.1 and 1.2)."""
+"""Words that kubectl does not read as text unless they are quoted (YAML 1.1 and 1.2)."""
 _MAX_KEY_BYTES: Final = 64 << 10
 _KEY_LINE: Final = re.compile(r"((?:sk-)?(?:ssh|ecdsa)-[a-z0-9@.-]+) ([A-Za-z0-9+/]{32,}={0,2})(?:\s+(.*))?")
 _COMMENT: Final = re.compile(r"[\w@.+:-]{1,100}", re.ASCII)

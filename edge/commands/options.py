@@ -216,7 +216,7 @@ def _owner(path: Path) -> str:
 
 
 def _instead(path: Path) -> str:
-    """What to do about a directory that this user may not look into."""
+    """Return the remedy for a directory that this user may not read."""
     from tink.files.data_directory import give, service_user
 
     service = service_user()

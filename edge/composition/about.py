@@ -1,4 +1,4 @@
-"""What the operators' page says of this process and its host."""
+"""The description of this process and its host on the operators' page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this edge can't do with an object, asked while the object is reviewed (`tink.webhooks`): `kubectl apply` warns.
+"""Warnings of `kubectl apply` about objects that this edge can't serve (the review calls this: `tink.webhooks`).
 
 Each answer is that of the code that would fail later, and names the field and the remedy: files and upstreams of OSIEs
 (`edge.artifacts`, `tink.net.outbound`), words of command lines (`ipxe.scripts`, `ipxe.parameters`), annotations
@@ -40,7 +40,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 
 class Examination:
-    """What the edge of these settings can't do. Belongs to one event loop."""
+    """Examines objects for an edge with these settings. Belongs to one event loop."""
 
     def __init__(self, settings: StackSettings, reach: Reach) -> None:
         """`reach` is that of the edge's downloads."""

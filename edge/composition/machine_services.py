@@ -212,7 +212,7 @@ class Authorities:
         """`changed` is called when what the files have is something else than before."""
         server = settings.server
         self.is_encrypted = server.tls is not None or server.tls_ca is not None
-        """Whether the gRPC server is reached by TLS."""
+        """True if agents reach the gRPC server by TLS."""
         self._server = server
         self._files = settings.edge.registry_cas
         self._changed = changed

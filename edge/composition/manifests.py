@@ -155,7 +155,7 @@ class ManifestApplier:
 
     @property
     def waits(self) -> bool:
-        """Whether definitions of this release are not applied yet."""
+        """Return True if definitions of this release are not applied yet."""
         return bool(self._own)
 
     async def apply_definitions(self) -> None:

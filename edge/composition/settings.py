@@ -91,7 +91,7 @@ class EdgeSettings:
     link_metadata: bool = False
     """Whether metadata is served at fe80::a9fe:a9fe, too."""
     router_advertisements: bool | None = None
-    """Whether every router solicitation is answered; None: those of iPXE alone, where no router is heard."""
+    """True: every router solicitation is answered. None: only those of iPXE, if no router is heard."""
     ipv6_router: tuple[str, ...] = ()
     """The interfaces on which this host says that it is a router."""
     trusted_proxies: Networks = ()

@@ -63,7 +63,7 @@ class CommandGroup(click.Group):
     """A group that names the nearest commands when it has none of the name that was given."""
 
     words: Mapping[str, str] = MappingProxyType({})
-    """What to write instead of words that other programs have as commands."""
+    """The commands to suggest for words that are commands of other programs."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -1,4 +1,4 @@
-"""What click's own usage errors do not say: the variable that a value is from, and what a word was meant as."""
+"""Usage errors with more than click's own: the variable that a value is from, and the nearest command or option."""
 
 from __future__ import annotations
 

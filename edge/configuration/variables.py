@@ -1,4 +1,4 @@
-"""What is wrong with variables: those of a process, and those in the file that the systemd units read.
+"""Checks of variables: those of a process, and those in the file that the systemd units read.
 
 `unknown_variables` (`values`) finds the names that no command reads. Here are also the values in the file, which
 nothing reads until the service starts.
@@ -26,7 +26,7 @@ THE_ENVIRONMENT: Final = "the environment"
 
 @dataclass(frozen=True, slots=True)
 class VariableProblem:
-    """What is wrong with a variable, where it is set (`FILE:LINE`, or `the environment`), and what to do."""
+    """The problem of a variable, the place where it is set (`FILE:LINE`, or `the environment`), and the remedy."""
 
     name: str
     message: str

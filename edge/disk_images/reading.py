@@ -37,8 +37,9 @@ _ANY: Final = "--any imports a file as it is"
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What an image puts on a disk. `size` is the number of bytes there; `compression` is that of the file, or empty.
+    """The content that an image puts on a disk.
 
+    `size` is the number of bytes there; `compression` is that of the file, or empty.
     `table` is GPT, MBR or empty; then the disk has the one filesystem that `partitions` begins with, as number 0.
     """
 

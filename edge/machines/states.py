@@ -31,7 +31,7 @@ from tink.limits.newest import Newest
 from tink.timestamps import rfc3339
 
 WRITES_PER_SECOND: Final = 20.0
-"""Of one edge, for all Hardware together."""
+"""The limit of one edge, for all Hardware together."""
 REST_SECONDS: Final = 5.0
 """Between two states of one Hardware."""
 _SOON_SECONDS: Final = 0.01

@@ -80,7 +80,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 
 def package(host: Host) -> None:
-    """What postinst makes."""
+    """The data directory as postinst makes it."""
     host.data.mkdir(mode=0o700)
     os.chown(host.data, USER, USER)
 

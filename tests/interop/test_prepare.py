@@ -42,7 +42,7 @@ def of_nobody() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def built(of_nobody: Path) -> str:
-    """What the first run says, with no API."""
+    """Return the output of the first run, with no API."""
     debs = CACHE / "debs"
     debs.mkdir(parents=True, exist_ok=True)
     for kernel in (default_cache() / "debs").glob("linux-image-*-cloud-*.deb"):  # which a lab has fetched

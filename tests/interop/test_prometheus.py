@@ -73,7 +73,7 @@ class Prometheus:
         self.process = Process([program("prometheus"), *words], directory, clean_environment())
 
     def get(self, path: str, **query: str) -> Any:
-        """What a path of the API has; nothing if it does not answer yet."""
+        """Return the answer of the API to a path, or nothing if it does not answer yet."""
         try:
             with urlopen(f"{self.url}/api/v1/{path}?{urlencode(query)}") as answer:
                 return json.load(answer)["data"]

@@ -225,7 +225,7 @@ class HardwareSpec(Model):
 
 
 class HardwareStatus(Model):
-    """What was observed of a machine. Edges write it."""
+    """The observed state of a machine. Edges write it."""
 
     state: str | None = optional(
         "Where the machine is, in a word. Netbooting: from its first DHCP packet to the start of the kernel. InOSIE: "

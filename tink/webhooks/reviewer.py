@@ -86,7 +86,7 @@ _AFTER_DELETION = {
     "OSIE": "they netboot nothing until there is one of that name again",
     "Template": "those that are not prepared yet wait for one of that name",
 }
-"""What becomes of those that refer to an object that is deleted."""
+"""The consequence of a deletion for the objects that refer to the deleted one, by its kind."""
 NAMED_REFERRERS = 3
 MOST_CAUSES = 20
 _LOOKUP_SECONDS = 1.0

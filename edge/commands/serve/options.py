@@ -299,9 +299,9 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
         click.option(
             "--router-advertisements/--no-router-advertisements",
             default=None,
-            help="Tell every IPv6 host that solicits a router that there is none; with --ipv6, to ask DHCPv6 as well. "
-            "Default: iPXE alone is told, where no router is heard and --ipv6 is not given: it boots 16 s sooner. "
-            "Switched off: no host is told.",
+            help="Answer each IPv6 router solicitation: there is no router here (with --ipv6: use DHCPv6). "
+            "Default: answer only iPXE, if no router is heard and --ipv6 is not given; it boots 16 s sooner. "
+            "Off: answer no host.",
         ),
         click.option(
             "--ipv6-router",

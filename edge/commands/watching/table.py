@@ -65,7 +65,7 @@ class Table:
 
     @property
     def is_live(self) -> bool:
-        """Whether it is drawn again each second."""
+        """True if the table is drawn again each second."""
         return self._live
 
     @property

@@ -75,7 +75,7 @@ class Boot:
     workflow: str = ""
     """NAMESPACE/NAME of the Workflow that runs, or ran, in this boot; empty: none has begun."""
     continues: bool = False
-    """Whether the machine did not start for it: its agent got another Workflow in the OSIE of the boot before."""
+    """True if the machine did not restart: its agent got another Workflow in the OSIE of the boot before."""
 
     def take(self, event: JourneyEvent, reached: Milestone | None) -> None:
         """One more event of this boot."""

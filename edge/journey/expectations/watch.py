@@ -76,10 +76,6 @@ class Awaited:
     early: float = 0.0
     gone: float = 0.0
 
-    def overdue(self, now: float) -> float:
-        """Return for how many seconds the next step is late, or 0.0 if it is not, or if nothing is awaited."""
-        return max(0.0, now - self.due) if self.due else 0.0
-
     @property
     def next(self) -> str:
         """What is awaited, in words; empty: nothing."""

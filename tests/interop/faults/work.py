@@ -170,7 +170,7 @@ FAULTS = [
         "power lost in an action",
         power_lost,
         "Interrupted",
-        r"started anew while action write was running",
+        r"restarted while action write was running",
         actions=shell("sleep 200") + shell("true", name="last"),
     ),
     Fault(

@@ -1,4 +1,4 @@
-"""What was built comes into the data directory whole, once, beside what is there."""
+"""Built files are placed into the data directory: whole, once, and beside the files of others."""
 
 from __future__ import annotations
 

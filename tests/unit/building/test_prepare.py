@@ -13,6 +13,7 @@ from edge.building.builder import Part
 from edge.building.packages import Host, needed
 from edge.building.prepare import PrepareError, Settings, announcement, apply, check
 from edge.building.screen import Screen
+from edge.building.shell import CommandError
 from edge.commands.prepare import prepare as command
 
 ALL = frozenset(Part)
@@ -103,6 +104,41 @@ def test_debian_package_suggests_all_that_may_be_needed():
     everything = needed(ALL, ["amd64", "arm64"], DEBIAN_13)
     assert everything - set(packages.SUGGESTED) == {"e2fsprogs", "libzstd1", "python3"}, "which every Debian host has"
     assert packages.command({"b", "a"}) == "apt-get install --no-install-recommends a b"
+
+
+LOCKED = "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 1 (apt-get)"
+
+
+async def test_installation_waits_while_another_apt_has_the_package_lists(tmp_path, monkeypatch):
+    apt = tmp_path / "apt-get"
+    asked = tmp_path / "asked"
+    fails = f'[ "$(wc -l <{asked})" -gt 2 ] || {{ echo "{LOCKED}" >&2; exit 100; }}'
+    apt.write_text(f'#!/bin/sh\necho "$*" >>{asked}\n{fails}\n')
+    apt.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    shown, paused = [], []
+
+    async def pause(seconds: float) -> None:
+        paused.append(seconds)
+
+    await packages.install({"zstd"}, shown.append, pause)
+    assert [line.split()[-1] for line in asked.read_text().splitlines()] == ["update", "update", "update", "zstd"]
+    assert len(paused) == shown.count("waiting for another apt, which has the package lists") == 2
+
+
+async def test_installation_gives_up_after_five_minutes_of_a_lock(tmp_path, monkeypatch):
+    apt = tmp_path / "apt-get"
+    apt.write_text(f'#!/bin/sh\necho "{LOCKED}" >&2\nexit 100\n')
+    apt.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    paused = []
+
+    async def pause(seconds: float) -> None:
+        paused.append(seconds)
+
+    with pytest.raises(CommandError, match="held by process 1"):
+        await packages.install({"zstd"}, lambda _line: None, pause)
+    assert sum(paused) == 300
 
 
 # --- what is said -----------------------------------------------------------------------------------------------------

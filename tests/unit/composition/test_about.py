@@ -1,4 +1,4 @@
-"""What the operators' page says of this process, its host, and the OSIEs."""
+"""The description of the process, its host and the OSIEs on the operators' page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `kubectl apply` says of objects that the edge in the same process can't serve."""
+"""Warnings of `kubectl apply` about objects that the edge in the same process can't serve."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class Reflector:
         self._watch_list = True
         """Whether lists are asked for as the beginning of a watch."""
         self._list_once = False
-        """Whether the next list is requested page by page, after an error of the API that may pass."""
+        """True if the next list is requested page by page, after an error of the API that may pass."""
         self._replaced: dict[NamespacedName, None] | None = None
         """While such a list comes: what was known before it and has not come yet."""
         self._known = known

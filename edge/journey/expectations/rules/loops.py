@@ -67,7 +67,7 @@ def interrupted_action(story: Story, _facts: Facts) -> Finding | None:
     if action.get("number") == action.get("of"):
         return None
     ran = seconds(before.since, boot.began)
-    fact = f"has started anew while action {action.get('action', '')} was running, {ran} after that began"
+    fact = f"restarted while action {action.get('action', '')} was running, {ran} after that began"
     causes = (Cause("it lost its power, or was reset"), Cause("the action, or the kernel, has rebooted it"))
     checks = ("its BMC's log says why it started; an action that reboots on purpose has to be the last",)
     return Finding("Interrupted", Step.ACTION, fact, causes, checks, began=boot.began)

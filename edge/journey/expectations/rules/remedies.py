@@ -1,4 +1,4 @@
-"""What to do about a step that failed or was refused: likely causes and checks, by what the event says.
+"""Remedies for a step that failed or was refused: likely causes and checks, by the text of the event.
 
 The event has the facts. Its recorder knows what went wrong, and not always what an operator can do about it. A pattern
 matches the recorder's own words; a message that no pattern knows gets the checks of its step.

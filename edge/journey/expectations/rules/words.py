@@ -8,7 +8,7 @@ from edge.journey.expectations.facts import Facts
 from edge.journey.expectations.story import Boot
 
 API_CHECKS: Final = ("is the Kubernetes API up, and does this host reach it ('tinkedge doctor')?",)
-"""What to look at where the Kubernetes API does not answer."""
+"""Checks for a Kubernetes API that does not answer."""
 _DAY = 86_400
 _NTH = {2: "second", 3: "third"}
 

@@ -1,4 +1,4 @@
-"""What to do about a step that failed or was refused, for what the edge's own recorders say of it."""
+"""Remedies for a failed or refused step, for the messages that the edge's recorders write."""
 
 from __future__ import annotations
 
