@@ -1,0 +1,1 @@
+"""Checks of the project's own style, run by `make check`."""
