@@ -47,7 +47,7 @@ def changed_files(since: str) -> list[Path]:
 
 
 def module_of(path: Path) -> str:
-    """Return the dotted name of a Python file of the repository: `tink/cel/__init__.py` is `tink.cel`."""
+    """Return the dotted name of a Python file of the repository, `tink.kube` for `tink/kube/__init__.py`."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 

@@ -27,14 +27,14 @@ from tests.bench.bed import installed
 from tests.interop.chart import record as chart
 from tests.interop.resources import record as resources
 from tests.interop.webhooks import record as webhooks
-from tests.unit.apiserver.conformance import test_conformance
-from tests.unit.apiserver.data import record_documents
-from tests.unit.apiserver.managed_fields import record as managed_fields
-from tests.unit.cel.oracle import record as cel
-from tests.unit.schema.data import record as schema
+from tests.unit.kubeapi.apiserver.conformance import test_conformance
+from tests.unit.kubeapi.apiserver.data import record_documents
+from tests.unit.kubeapi.apiserver.managed_fields import record as managed_fields
+from tests.unit.kubeapi.cel.oracle import record as cel
+from tests.unit.kubeapi.schema.data import record as schema
 
 TESTS = Path(__file__).parent
-APISERVER = TESTS / "unit" / "apiserver"
+APISERVER = TESTS / "unit" / "kubeapi" / "apiserver"
 PEER_MODULES = TESTS / "programs"
 
 

@@ -24,7 +24,7 @@ from tink.api.annotations import KERNEL_PARAMETERS_ANNOTATION
 from tink.api.v1alpha2 import API_VERSION, Hardware, Raw
 from tink.controller import unusable
 from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError, load
-from tink.schema import Checker, compile_definition
+from tink.kubeapi import Checker, compile_definition
 from tink.template import TemplateError, render_actions
 
 

@@ -17,7 +17,7 @@ from edge.configuration import CommandGroup, FilePath
 
 _DAYS = {"h": 1 / 24, "d": 1, "w": 7, "y": 365}
 _ROLES = ("cluster-admin", "admin", "edit", "view", "tinkedge-edge", "tinkedge-server")
-"""Those of tink.apiserver, which takes a tenth of a second to import."""
+"""Those of tink.kubeapi.apiserver, which takes a tenth of a second to import."""
 _MOST_DAYS = 100 * 365
 
 
@@ -88,7 +88,7 @@ def kubeconfig(
     one more: give a colleague the new one, then take the old one away (tinkedge users). Run it as root or as the user
     that tinkedge runs as.
     """
-    from tink.apiserver import issue_token, revoke_token, user_kubeconfig
+    from tink.kubeapi import issue_token, revoke_token, user_kubeconfig
 
     target = out or Path(f"{name}.kubeconfig")
     if not to_stdout and target.exists() and not force:
@@ -170,7 +170,7 @@ def users() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON document, for programs.")
 def list_(data_dir: Path, *, as_json: bool) -> None:
     """All users with their tokens, by id: a token itself is kept nowhere."""
-    from tink.apiserver import USERS_FILE, read_users
+    from tink.kubeapi import USERS_FILE, read_users
 
     with _said(data_dir):
         _must_have_an_api(data_dir)
@@ -218,7 +218,7 @@ def _end(expires: datetime | None, *, expired: bool) -> str:
 @data_dir("That of `tinkedge up`.")
 def revoke(name: str, token: str, data_dir: Path) -> None:
     """Take away a user's tokens, within a second also from a server that runs: requests are refused, watches end."""
-    from tink.apiserver import revoke_token
+    from tink.kubeapi import revoke_token
 
     with _said(data_dir):
         revoke_token(data_dir, name, token)
@@ -232,7 +232,7 @@ def revoke(name: str, token: str, data_dir: Path) -> None:
 @data_dir("That of `tinkedge up`.")
 def role_(name: str, role: str, namespaces: tuple[str, ...], data_dir: Path) -> None:
     """Change what a user may do. The kubeconfigs that the user has go on working."""
-    from tink.apiserver import change_role
+    from tink.kubeapi import change_role
 
     with _said(data_dir):
         change_role(data_dir, name, role, namespaces)
@@ -242,8 +242,8 @@ def role_(name: str, role: str, namespaces: tuple[str, ...], data_dir: Path) -> 
 @contextmanager
 def _said(data_dir: Path) -> Iterator[None]:
     """Act as the owner of the data directory; what is wrong with a user, the file or the directory is a message."""
-    from tink.apiserver import UserError, UserFileError
     from tink.files.data_directory import DataDirectoryError, as_owner
+    from tink.kubeapi import UserError, UserFileError
 
     try:
         if not data_dir.is_dir():  # nor is it made here

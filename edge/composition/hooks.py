@@ -24,7 +24,7 @@ from tink.template_process import TemplateProcess
 from tink.webhooks import SERVICE_PORT, Admission, Examine, Hook, ReviewPlugin, Webhooks, unregister
 
 if TYPE_CHECKING:
-    from tink.apiserver import ApiServer
+    from tink.kubeapi import ApiServer
 
 log = logging.getLogger(__name__)
 

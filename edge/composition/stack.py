@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
     from edge.composition.server_process import ServerProcess
-    from tink.apiserver import ApiServer
+    from tink.kubeapi import ApiServer
 
 log = logging.getLogger(__name__)
 
@@ -273,7 +273,7 @@ class Stack:
         await self._start_services(client)
 
     async def _start_api(self) -> Path:
-        from tink.apiserver import ApiServer, ApiServerError  # what edges and their restarts need not wait for
+        from tink.kubeapi import ApiServer, ApiServerError  # what edges and their restarts need not wait for
 
         api = self._api = ApiServer(
             self._settings.data_dir,

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from tests.interop.conftest import Kubectl
 from tests.waiting import PATIENCE_SECONDS
-from tink.apiserver import credentials
+from tink.kubeapi.apiserver import credentials
 
 DEFINITION = """
 apiVersion: apiextensions.k8s.io/v1

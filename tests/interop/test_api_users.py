@@ -50,7 +50,7 @@ class Site:
 
     def requests(self) -> list[str]:
         """What the log has of requests."""
-        return [line for line in self.process.err.splitlines() if "tink.apiserver.http" in line]
+        return [line for line in self.process.err.splitlines() if "tink.kubeapi.apiserver.http" in line]
 
 
 @pytest.fixture

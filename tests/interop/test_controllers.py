@@ -19,12 +19,12 @@ from tests.api import serving
 from tests.waiting import PATIENCE_SECONDS, until
 from tink.api.crds import generate
 from tink.api.v1alpha2 import Raw
-from tink.apiserver import ApiServer
 from tink.controller import ControllerSettings, WorkflowController
 from tink.kube.cache import Informer
 from tink.kube.client import KubeClient
 from tink.kube.resources import EVENT, HARDWARE, LEASE, TEMPLATE, WORKFLOW
 from tink.kube.runtime import LeaderElectionConfig, LeaderElector
+from tink.kubeapi.apiserver import ApiServer
 
 ELECTION = LeaderElectionConfig(
     "tinkedge-controller", "default", lease_duration=3, renew_deadline=1.5, retry_period=0.3

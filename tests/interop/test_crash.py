@@ -25,10 +25,10 @@ from tests.interop.rack import Process, tinkedge
 from tests.ports import free_port
 from tests.waiting import until, wait_until
 from tink.api.v1alpha2 import Raw
-from tink.apiserver import ApiServer, ApiServerError
-from tink.apiserver.store import object_store
 from tink.kube.client import ApiError, KubeClient, UnreachableError
 from tink.kube.resources import CRD, ResourceType
+from tink.kubeapi.apiserver import ApiServer, ApiServerError
+from tink.kubeapi.apiserver.store import object_store
 
 THING = ResourceType("crash.test", "v1", "things", "Thing")
 CONFIGMAP = ResourceType("", "v1", "configmaps", "ConfigMap")

@@ -26,13 +26,13 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from tests.waiting import PATIENCE_SECONDS
-from tink.apiserver import ApiServer
-from tink.apiserver.requests import MAX_BODY
+from tink.kubeapi.apiserver import ApiServer
+from tink.kubeapi.apiserver.requests import MAX_BODY
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 WIDGETS = "/apis/conf.test/v1/namespaces/default/widgets"
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
-CRDS = Path(__file__).parents[1] / "unit" / "apiserver" / "conformance" / "crds.yaml"
+CRDS = Path(__file__).parents[1] / "unit" / "kubeapi" / "apiserver" / "conformance" / "crds.yaml"
 _QUIET = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 _EXAMPLES = settings(max_examples=60, suppress_health_check=_QUIET)
 

@@ -21,10 +21,10 @@ from tests.ports import free_port
 from tests.support import objects
 from tests.waiting import PATIENCE_SECONDS, until
 from tink.api.crds import generate
-from tink.apiserver import ApiServer
 from tink.kube.cache import Informer
 from tink.kube.client import KubeClient
 from tink.kube.resources import HARDWARE, ResourceType
+from tink.kubeapi.apiserver import ApiServer
 from tink.limits.backoff import Backoff
 
 MAPS = ResourceType("", "v1", "configmaps", "ConfigMap")

@@ -2,7 +2,7 @@
 
 No Debian package has Terraform: this runs where `terraform` is on PATH and TERRAFORM_MIRROR names a directory with the
 provider hashicorp/kubernetes, as `terraform providers mirror` makes it. Everywhere else the provider's requests are
-replayed, by `tests/unit/apiserver/http/test_terraform.py`.
+replayed, by `tests/unit/kubeapi/apiserver/http/test_terraform.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Mutation testing: break the product in small ways, and count how often the tests of the package notice.
 
-    python -m tests.mutation [--package tink/cel] [--sample 200] [--seed 30] [--jobs 1] [--commit HEAD] [--out FILE]
+    python -m tests.mutation [--package tink/kube] [--sample 200] [--seed 30] [--jobs 1] [--commit HEAD] [--out FILE]
     python -m tests.mutation --mutants FILE [--commit HEAD] [--out FILE]
 
 It draws mutants of the package at random (mutmut's operators; equal seeds draw equal mutants) and runs the tests of
@@ -30,9 +30,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = {
-    "tink/apiserver": "tests/unit/apiserver",
-    "tink/schema": "tests/unit/schema",
-    "tink/cel": "tests/unit/cel",
+    "tink/kubeapi/apiserver": "tests/unit/kubeapi/apiserver",
+    "tink/kubeapi/schema": "tests/unit/kubeapi/schema",
+    "tink/kubeapi/cel": "tests/unit/kubeapi/cel",
     "edge/dhcp": "tests/unit/dhcp",
     "tink/workflow": "tests/unit/workflow",
 }

@@ -37,9 +37,9 @@ from aiohttp.base_protocol import BaseProtocol
 from tests.support.informer import InMemoryInformer
 from tink.api.crds import generate
 from tink.api.v1alpha2 import Raw
-from tink.apiserver import AdmissionPlugin, LocalApi, LocalSnapshot, StatusError
 from tink.kube.client import MERGE_PATCH, api_error
 from tink.kube.resources import CRD, NAMESPACE, ResourceType
+from tink.kubeapi.apiserver import AdmissionPlugin, LocalApi, LocalSnapshot, StatusError
 from tink.metrics import Histograms
 
 

@@ -8,10 +8,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from tink.apiserver import survey_snapshot, take_snapshot
 from tink.backup import archive, contents
 from tink.backup.archive import Manifest, Progress
 from tink.files import private_files
+from tink.kubeapi import survey_snapshot, take_snapshot
 
 
 class BackupError(Exception):

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tink.api.annotations import HOLD_ANNOTATION
-from tink.apiserver import advance_snapshot, lock_state, newest_answered, salvage_state, survey_snapshot
 from tink.backup import contents
 from tink.backup.archive import Manifest, Progress, Reader
 from tink.files import private_files
+from tink.kubeapi import advance_snapshot, lock_state, newest_answered, salvage_state, survey_snapshot
 from tink.workflow.guards import begun, paused
 from tink.workflow.status import InvalidStatusError, deleted, name_of
 

@@ -1,4 +1,4 @@
-"""The reviewer inside the embedded API, as its admission plugin (`tink.apiserver.AdmissionPlugin`).
+"""The reviewer inside the embedded API, as its admission plugin (`tink.kubeapi.apiserver.AdmissionPlugin`).
 
 The API server feeds it the stored Hardware, commit by commit, so claims are judged in the order of the writes and
 without delay. A write reserves its claims from the review until it has been stored or has failed. A write that can't be

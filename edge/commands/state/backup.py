@@ -65,10 +65,10 @@ def backup(
     directory is left out, and named. `tinkedge restore` takes it back.
     """
     # Only for who makes a backup: the API server is a tenth of a second of imports.
-    from tink.apiserver import ApiServerError
     from tink.backup import ArchiveError, BackupError, create, encrypted, foreign
     from tink.files import private_files
     from tink.files.data_directory import DataDirectoryError, as_owner, as_root_again
+    from tink.kubeapi import ApiServerError
 
     passphrase, now = read_passphrase(passphrase_file), datetime.now(UTC).replace(microsecond=0)
     to_stdout, directory, alike = str(file) == "-", file, ""

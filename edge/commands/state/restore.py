@@ -64,11 +64,11 @@ def restore(
     As root, it works as the user that the data directory belongs to. A missing /var/lib/tinkedge is made for the user
     tinkedge of the package, and any other directory for root: give that to the user of the service (chown -R).
     """
-    from tink.apiserver import ApiServerError
     from tink.backup import ArchiveError, EncryptionError, RestoreError
     from tink.backup import restore as restore_backup
     from tink.backup import salvage as salvage_directory
     from tink.files.data_directory import DataDirectoryError, as_owner
+    from tink.kubeapi import ApiServerError
 
     passphrase = read_passphrase(passphrase_file)
     progress, now = Progress(), datetime.now(UTC)

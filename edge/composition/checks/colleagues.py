@@ -31,7 +31,7 @@ def api_addresses(addresses: Sequence[str]) -> Iterator[Finding]:
 def api_users(data_dir: Path, now: datetime) -> Iterator[Finding]:
     """Whether the file of users is good, and which tokens end within a week. Nothing where there are no users."""
     # `tinkedge doctor --help` loads nothing of the servers.
-    from tink.apiserver import USERS_FILE, UserFileError, read_users
+    from tink.kubeapi import USERS_FILE, UserFileError, read_users
 
     path = data_dir / USERS_FILE
     try:

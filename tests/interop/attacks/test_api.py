@@ -76,7 +76,7 @@ class Api:
 
     def lines(self) -> list[str]:
         """Return the lines of the audit log, from the verb on."""
-        mark = "tink.apiserver.http.audit: admin from 127.0.0.1: "
+        mark = "tink.kubeapi.apiserver.http.audit: admin from 127.0.0.1: "
         return [line.partition(mark)[2] for line in self._read_log().splitlines() if mark in line]
 
 

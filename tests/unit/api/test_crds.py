@@ -22,7 +22,7 @@ from tink.api.crds import generate, to_yaml
 from tink.api.schema import SchemaError, structural
 from tink.api.v1alpha2 import Hardware, HardwareSpec, Raw, Template, Workflow
 from tink.api.yaml import objects
-from tink.apiserver.tables import printer_column
+from tink.kubeapi.apiserver.tables import printer_column
 from tink.template.fields import parse_fields
 
 KINDS = ("Hardware", "OSIE", "Template", "Workflow")

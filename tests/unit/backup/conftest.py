@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tink.apiserver.store import Event, Key, Store, Write
+from tink.kubeapi.apiserver.store import Event, Key, Store, Write
 
 WORKFLOWS = "tinkerbell.org/workflows"
 Put = Callable[[str, str, dict[str, Any]], Awaitable[int]]

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from deploy.package.chart import DEPLOY
-from tink import cel
+from tink.kubeapi import cel
 from tink.webhooks.registration import Address, configuration
 
 Raw = dict[str, Any]

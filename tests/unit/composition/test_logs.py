@@ -60,7 +60,9 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("prefix", ["", "<3>"])
 def test_no_text_of_an_exception_forges_a_line_or_moves_the_cursor(prefix: str) -> None:
-    forged = "tink.apiserver.http.audit: alice from 10.0.0.7: delete hardware.tinkerbell.org default/m1: deleted"
+    forged = (
+        "tink.kubeapi.apiserver.http.audit: alice from 10.0.0.7: delete hardware.tinkerbell.org default/m1: deleted"
+    )
     try:
         raise ValueError(f"no such name: x\n{forged}\u2028{forged}\x0b{forged}\x1b[2J")
     except ValueError:

@@ -30,12 +30,12 @@ from tests.support.informer import InMemoryInformer
 from tests.support.virtual_time import elapse, turns
 from tests.waiting import until
 from tink.api.crds import generate
-from tink.apiserver import ApiServer
 from tink.controller import WorkflowController
 from tink.kube.cache.reflector import Reflector
 from tink.kube.client import KubeClient, KubeConfigError
 from tink.kube.manifests import apply_object
 from tink.kube.resources import CRD, HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW
+from tink.kubeapi.apiserver import ApiServer
 from tink.server import ServerSettings
 from tink.server import server as grpc_server
 

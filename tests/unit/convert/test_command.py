@@ -19,13 +19,13 @@ from edge.cli import main
 from tests.support.api import InProcessApi
 from tink.api.crds import generate
 from tink.api.v1alpha2 import Raw
-from tink.apiserver.server import ApiServer
 from tink.convert.cluster import apply_all, read_cluster
 from tink.convert.documents import Converted, Document
 from tink.convert.findings import Finding
 from tink.kube import pager
 from tink.kube.client import ApiError, KubeClient, NotFoundError, UnreachableError
 from tink.kube.resources import CRD, HARDWARE, NAMESPACE, ResourceType
+from tink.kubeapi.apiserver.server import ApiServer
 
 CORPORA = Path(__file__).parent / "corpora" / "hardware"
 MACHINE = """\

@@ -32,9 +32,9 @@ from edge.http import MetadataSettings
 from edge.machines import DhcpMode, NetbootWhen
 from ipxe.scripts import BootSettings
 from tink.api.v1alpha2 import Raw
-from tink.apiserver import USERS_FILE, ApiServer, credentials, read_users
 from tink.files import private_files
 from tink.files.key_file import KeyFileError
+from tink.kubeapi.apiserver import USERS_FILE, ApiServer, credentials, read_users
 from tink.server import AgentAuth, ServerSettings
 
 Served = dict[str, StackSettings]

@@ -18,12 +18,12 @@ from prometheus_client import CollectorRegistry
 
 from tests.interop.authority import Authority
 from tests.waiting import until
-from tink.apiserver import credentials
 from tink.kube.client import ApiError, ConflictError, KubeClient, KubeConfigError, NotFoundError, UnreachableError
 from tink.kube.identity import cluster_ids
 from tink.kube.metrics import ClientMetrics
 from tink.kube.namespaces import say_which_are_missing
 from tink.kube.resources import CRD, WORKFLOW, ResourceType
+from tink.kubeapi.apiserver import credentials
 
 
 def test_path_of_a_resource_stays_in_its_collection_and_needs_its_namespace() -> None:

@@ -13,14 +13,14 @@ import yaml
 from click.testing import CliRunner
 
 from edge.commands.crds import crds
-from tests.unit.apiserver.conftest import CRDS, Client
+from tests.unit.kubeapi.apiserver.conftest import CRDS, Client
 from tests.unit.metal3.hosts import V1ALPHA1, V1BETA1, Hosts, Raw, copied, full, hardware, view, with_auto
 from tink.api.crds import to_yaml
 from tink.api.metal3.crds import generate
-from tink.apiserver import ApiServer
 from tink.convert.metal3 import ConversionSettings, convert_version
-from tink.schema.outcome import Outcome
-from tink.schema.structural.compiler import compile_schema
+from tink.kubeapi.apiserver import ApiServer
+from tink.kubeapi.schema.outcome import Outcome
+from tink.kubeapi.schema.structural.compiler import compile_schema
 
 DEPLOY = Path(__file__).parents[3] / "deploy" / "crds-metal3"
 

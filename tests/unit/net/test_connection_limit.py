@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 
 from tests.waiting import until
-from tink.apiserver import credentials
+from tink.kubeapi.apiserver import credentials
 from tink.net.connection_limit import Connection, ConnectionLimiter, LimitedSite, Limits, _idlest
 
 Listen = Callable[..., Awaitable[tuple[str, ssl.SSLContext]]]

@@ -23,9 +23,9 @@ from tests.unit.server.conftest import Rig
 from tests.unit.upgrades.record import SERVICE, agent_command
 from tests.waiting import until
 from tink.api.annotations import HOLD_ANNOTATION
-from tink.apiserver import ApiServerError
 from tink.backup import restore
 from tink.kube.resources import HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW
+from tink.kubeapi.apiserver import ApiServerError
 
 RELEASES = sorted((Path(__file__).parent / "releases").iterdir())
 every_release = pytest.mark.parametrize("release", RELEASES, ids=lambda path: path.name)

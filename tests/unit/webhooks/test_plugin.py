@@ -7,13 +7,13 @@ import pytest
 
 from tests.api import serving
 from tests.support.objects import MAC, OTHER_MAC, hardware, template
-from tests.unit.apiserver.conftest import Client
+from tests.unit.kubeapi.apiserver.conftest import Client
 from tests.waiting import until
 from tink.api.crds import generate
-from tink.apiserver import ApiServer
-from tink.apiserver.store import Store
 from tink.kube.client import ApiError, KubeClient
 from tink.kube.resources import HARDWARE
+from tink.kubeapi.apiserver import ApiServer
+from tink.kubeapi.apiserver.store import Store
 from tink.template_process import BusyError
 from tink.webhooks import ReviewPlugin, claims
 

@@ -21,9 +21,9 @@ from tests.unit.workflow.world import ViolationError, lawful, to_machine
 from tink.agent import model as agent_model
 from tink.agent.executor import Executor, Publish, RunAction, StopAction
 from tink.api.v1alpha2 import API_VERSION, Raw
-from tink.apiserver.patch import merge
 from tink.controller import ControllerSettings
 from tink.controller.reconcile import Outcome, reconcile
+from tink.kubeapi.apiserver.patch import merge
 from tink.server.dispatch.decision import AgentView, Claim, GiveBack, Recall, Start, Stop, next_move
 from tink.server.events import ServerEvent, _settled, rejection_delay
 from tink.workflow import events, guards, machine

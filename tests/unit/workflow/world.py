@@ -31,9 +31,9 @@ from tests.unit.workflow.table import TERMINAL, reach
 from tink.agent import model as agent_model
 from tink.agent.executor import Effect, EndWorkflow, Executor, Publish, RunAction, StopAction
 from tink.api.v1alpha2 import Raw
-from tink.apiserver.patch import merge
 from tink.controller import ControllerSettings
 from tink.controller import reconcile as controller
+from tink.kubeapi.apiserver.patch import merge
 from tink.server.dispatch import decision
 from tink.server.dispatch.decision import AgentView
 from tink.server.events import ServerEvent, _settled

@@ -32,7 +32,7 @@ from tink.api.v1alpha2 import Raw, as_mapping
 from tink.convert.metal3.conversion_data import MAX_ANNOTATIONS_BYTES, keep, restore
 
 if TYPE_CHECKING:
-    from tink.schema import CompiledSchema
+    from tink.kubeapi import CompiledSchema
 
 KIND = "BareMetalHost"
 
@@ -237,7 +237,7 @@ def _is_valid(field: str, value: Any) -> bool:
         return True
     if field == _PROFILE:
         return isinstance(value, str)
-    from tink.schema import Outcome, deep_copy
+    from tink.kubeapi import Outcome, deep_copy
 
     found = Outcome()
     try:
@@ -250,7 +250,7 @@ def _is_valid(field: str, value: Any) -> bool:
 @cache
 def _details() -> CompiledSchema:
     """The schema of hardware details."""
-    from tink.schema import compile_schema  # here, because it takes 0.3 s to load, and only some hosts need it
+    from tink.kubeapi import compile_schema  # here, because it takes 0.3 s to load, and only some hosts need it
 
     details = generate()[1]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     return compile_schema(details["properties"]["spec"]["properties"]["hardware"])

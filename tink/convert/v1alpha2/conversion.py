@@ -20,7 +20,7 @@ from tink.convert.metadata import carried
 from tink.convert.v1alpha2.first_revision import convert_first_revision, is_first_revision
 
 if TYPE_CHECKING:
-    from tink.schema import Checker
+    from tink.kubeapi import Checker
 
 _UNKNOWN = "v1alpha2 has no such field"
 _STRUCTURE = ("FieldValueTypeInvalid", "FieldValueRequired")
@@ -44,7 +44,7 @@ def _checkers() -> dict[str, Checker]:
     """The checker of each kind, without CEL rules."""
     # Here, because they take 0.3 s to load, and only objects of this version need them.
     from tink.api.crds import generate
-    from tink.schema import compile_definition
+    from tink.kubeapi import compile_definition
 
     compiled = [compile_definition(definition)[VERSION] for definition in generate()]
     return {checker.kind: replace(checker, validations=None) for checker in compiled}

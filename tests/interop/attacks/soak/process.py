@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from edge.journey.recorder import Journey
-from tink.apiserver.controllers import lifecycle
+from tink.kubeapi.apiserver.controllers import lifecycle
 
 EVENT_LIFE = timedelta(minutes=10)
 _KINDS = 400

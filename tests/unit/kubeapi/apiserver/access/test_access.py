@@ -1,0 +1,399 @@
+"""Users of the API: their tokens, the file that holds these, what roles allow, and impersonation."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+import threading
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import yaml
+from multidict import CIMultiDict
+
+from tink.api.crds import generate
+from tink.kubeapi.apiserver.access import (
+    ADMIN,
+    FILE,
+    ROLES,
+    Action,
+    Authenticator,
+    Caller,
+    ImpersonationError,
+    ImpersonationForbiddenError,
+    Request,
+    TokenExpiredError,
+    UserError,
+    UserFileError,
+    Users,
+    WrongTokenError,
+    allowed,
+    change_role,
+    forbidden_message,
+    impersonated,
+    issue,
+    read_users,
+    revoke,
+    wants_impersonation,
+)
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+DAY = timedelta(days=1)
+ADMINS = "a" * 43
+
+
+class Clock:
+    at, seconds = NOW, 0.0
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def authenticator(tmp_path: Path, clock: Clock) -> Authenticator:
+    return Authenticator(ADMINS.__eq__, tmp_path / FILE, lambda: clock.at, lambda: clock.seconds)
+
+
+def test_token_is_known_as_soon_as_it_is_handed_out_and_is_not_in_the_file(tmp_path, authenticator) -> None:
+    if os.geteuid() == 0:  # root hands out tokens for a service that runs as another user
+        os.chown(tmp_path, 65534, 65534)
+    credential, token = issue(tmp_path, "alice", "edit", ("lab",), NOW, NOW + DAY)
+    caller = authenticator.caller(token.encode())
+    assert (caller.name, caller.role, caller.namespaces) == ("alice", "edit", ("lab",))
+    assert caller.credential == credential.id
+    assert authenticator.caller(ADMINS.encode()) == ADMIN
+    assert authenticator.holds(caller)
+    file = tmp_path / FILE
+    assert token.rpartition(".")[2] not in file.read_text()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert file.stat().st_uid == tmp_path.stat().st_uid
+
+
+def test_token_that_is_cut_changed_or_of_another_server_is_nobody(tmp_path: Path, authenticator: Authenticator) -> None:
+    _, token = issue(tmp_path, "alice", "view", (), NOW, None)
+    (tmp_path / "other").mkdir()
+    _, others = issue(tmp_path / "other", "alice", "cluster-admin", (), NOW, None)
+    changed = token[:-1] + ("A" if token[-1] != "A" else "B")
+    altered = (*(token[:cut] for cut in range(len(token))), changed, f"{token} ", f"{token}\n", others, token.upper())
+    odd = (b"alice", b"tinkedge", b"tinkedge..", "tinkedge.aaaaaaaa.é".encode(), b"\xff" * 60)
+    for wrong in (*(each.encode() for each in altered), *odd):
+        with pytest.raises(WrongTokenError):
+            authenticator.caller(wrong)
+
+
+def test_expired_token_is_refused_with_its_date_and_only_to_who_has_it(tmp_path, authenticator, clock) -> None:
+    _, token = issue(tmp_path, "alice", "view", (), NOW, NOW + DAY)
+    caller = authenticator.caller(token.encode())
+    clock.at = NOW + DAY
+    with pytest.raises(TokenExpiredError, match=r"token of alice has expired on 2026-01-02 00:00 UTC; ask for a new"):
+        authenticator.caller(token.encode())
+    assert not authenticator.holds(caller)
+    with pytest.raises(WrongTokenError) as caught:
+        authenticator.caller(token[:-4].encode())
+    assert "alice" not in str(caught.value)
+
+
+def test_revoked_token_is_worth_nothing_within_a_second_and_the_other_one_goes_on(
+    tmp_path: Path, authenticator: Authenticator, clock: Clock
+) -> None:
+    old, old_token = issue(tmp_path, "alice", "view", (), NOW, None)
+    _, new_token = issue(tmp_path, "alice", "", (), NOW, None)
+    before = authenticator.caller(old_token.encode())
+    revoke(tmp_path, "alice", old.id)
+    clock.seconds += 1
+    with pytest.raises(WrongTokenError):
+        authenticator.caller(old_token.encode())
+    assert not authenticator.holds(before)
+    after = authenticator.caller(new_token.encode())
+    revoke(tmp_path, "alice")
+    clock.seconds += 1
+    authenticator.look()
+    assert not authenticator.holds(after)
+    assert read_users(tmp_path / FILE) == Users()
+
+
+def test_changed_role_and_removed_file_hold_for_tokens_that_are_out_and_end_what_was_open(
+    tmp_path: Path, authenticator: Authenticator, clock: Clock
+) -> None:
+    _, token = issue(tmp_path, "alice", "edit", (), NOW, None)
+    before = authenticator.caller(token.encode())
+    change_role(tmp_path, "alice", "view", ("lab",))
+    clock.seconds += 1
+    after = authenticator.caller(token.encode())
+    assert (after.role, authenticator.holds(before)) == ("view", False)
+    (tmp_path / FILE).unlink()
+    clock.seconds += 1
+    authenticator.look()
+    assert not authenticator.holds(after)
+
+
+def test_two_who_hand_out_tokens_at_once_do_not_lose_each_others(tmp_path: Path) -> None:
+    def hand_out(number: int) -> None:
+        for each in range(5):
+            issue(tmp_path, f"user-{number}", "view", (), NOW, NOW + DAY * (each + 1))
+
+    threads = [threading.Thread(target=hand_out, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    users = read_users(tmp_path / FILE).users
+    assert [len(users[f"user-{number}"].credentials) for number in range(6)] == [5] * 6
+
+
+@pytest.mark.parametrize("damage", ["halved", "empty", "garbled", "version", "role", "extra", "twice"])
+def test_file_that_cannot_be_used_is_refused_at_the_start_and_changes_nothing_later(
+    tmp_path: Path, authenticator: Authenticator, clock: Clock, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    _, token = issue(tmp_path, "alice", "view", (), NOW, None)
+    caller = authenticator.caller(token.encode())
+    path = tmp_path / FILE
+    whole = path.read_bytes()
+    value = json.loads(whole)
+    value["users"]["alice"]["role"] = "root"
+    alice = json.loads(whole)["users"]["alice"]
+    path.write_bytes(
+        {
+            "halved": whole[: len(whole) // 2],
+            "empty": b"",
+            "garbled": b"\xff" * 100 + b"\n",
+            "version": whole.replace(b'"version": 1', b'"version": 2'),
+            "role": json.dumps(value).encode() + b"\n",
+            "extra": json.dumps({"users": {}, "SECRET": 1}).encode() + b"\n",
+            "twice": json.dumps({"users": {"alice": alice, "bob": alice}}).encode() + b"\n",
+        }[damage]
+    )
+    with pytest.raises(UserFileError, match=r"users\.json: .*; put the right one back, or remove it"):
+        read_users(path)
+    clock.seconds += 1
+    with caplog.at_level(logging.ERROR):
+        assert authenticator.caller(token.encode()) == caller
+    assert "stay as they were" in caplog.text
+    assert not authenticator.reread()
+    path.write_bytes(whole)
+    assert authenticator.reread()
+    assert authenticator.caller(token.encode()) == caller
+
+
+@pytest.mark.parametrize(
+    ("name", "role", "namespaces", "said"),
+    [
+        ("alice", "", (), "there is no user alice yet: say what alice may do, --role cluster-admin|admin|edit|view"),
+        ("alice", "root", (), "there is no role 'root'"),
+        ("admin", "view", (), "is who holds DATA_DIR/token"),
+        ("system:masters", "view", (), "is no name of a user"),
+        ("Alice", "view", (), "is no name of a user"),
+        ("a\nb", "view", (), "is no name of a user"),
+        ("alice", "view", ("kube system",), "is no name of a namespace"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(tmp_path, name, role, namespaces, said) -> None:
+    with pytest.raises(UserError) as caught:
+        issue(tmp_path, name, role, namespaces, NOW, None)
+    assert said in str(caught.value)
+    assert not (tmp_path / FILE).exists()
+
+
+def test_second_token_does_not_change_what_a_user_may_without_a_word(tmp_path: Path) -> None:
+    issue(tmp_path, "alice", "view", (), NOW, None)
+    with pytest.raises(UserError, match=r"alice is view already.*tinkedge users role alice edit -n lab"):
+        issue(tmp_path, "alice", "edit", ("lab",), NOW, None)
+    with pytest.raises(UserError, match="alice has no token zzzzzzzz; there is"):
+        revoke(tmp_path, "alice", "zzzzzzzz")
+    with pytest.raises(UserError, match="there is no user bob; there is alice"):
+        revoke(tmp_path, "bob")
+
+
+def test_tokens_that_have_expired_do_not_pile_up_and_living_ones_are_bounded(tmp_path: Path) -> None:
+    for day in range(60):
+        issue(tmp_path, "alice", "view", (), NOW + day * DAY, NOW + (day + 1) * DAY)
+    assert len(read_users(tmp_path / FILE).users["alice"].credentials) == 1
+    for _ in range(49):
+        issue(tmp_path, "alice", "", (), NOW, None)
+    with pytest.raises(UserError, match="alice has 50 tokens: revoke those that are not used"):
+        issue(tmp_path, "alice", "", (), NOW, None)
+
+
+def test_token_that_ends_within_a_week_is_said_by_name(tmp_path, authenticator, clock, caplog) -> None:
+    soon, _ = issue(tmp_path, "alice", "view", (), NOW, NOW + 7 * DAY)
+    issue(tmp_path, "bob", "view", (), NOW, NOW + 8 * DAY)
+    issue(tmp_path, "eve", "view", (), NOW, None)
+    clock.seconds += 1
+    authenticator.look()
+    authenticator.say_what_expires()
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    advice = "`tinkedge kubeconfig --user alice` makes another"
+    assert said == [f"the token {soon.id} of alice expires on 2026-01-08 00:00 UTC: {advice}"]
+    caplog.clear()
+    clock.at = NOW + 7 * DAY
+    authenticator.say_what_expires()
+    assert [record.getMessage().split()[4] for record in caplog.records] == ["bob"]
+
+
+# --- roles
+
+DEPLOY = Path(__file__).parents[5] / "deploy"
+READS = ("get", "list", "watch")
+WRITES = ("create", "update", "patch", "delete", "deletecollection")
+
+
+def user(role: str, *namespaces: str) -> Caller:
+    return Caller("alice", ("system:authenticated",), role, namespaces, "aaaaaaaa")
+
+
+def verbs(role: str, resource: str, group: str = "tinkerbell.org", subresource: str = "") -> set[str]:
+    every = (*READS, *WRITES, "impersonate", "escalate", "")
+    return {verb for verb in every if allowed(user(role), Action(verb, group, resource, subresource, "default"))}
+
+
+ALL, NOTHING = {*READS, *WRITES}, set[str]()
+DANGEROUS = [  # would make more of a user (Kubernetes, user-facing roles)
+    ("admissionregistration.k8s.io", "validatingwebhookconfigurations"),
+    ("admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
+    ("authentication.k8s.io", "tokenreviews"),
+    ("authorization.k8s.io", "subjectaccessreviews"),
+    ("", "users"),
+    ("", "groups"),
+]
+
+
+@pytest.mark.parametrize(
+    ("group", "resource", "subresource", "view", "edit"),
+    [
+        *(("tinkerbell.org", one["spec"]["names"]["plural"], "", {*READS}, ALL) for one in generate()),
+        *(("tinkerbell.org", one["spec"]["names"]["plural"], "status", {*READS}, {*READS}) for one in generate()),
+        ("", "secrets", "", NOTHING, ALL),
+        ("", "namespaces", "", {*READS}, {*READS}),
+        ("", "namespaces", "finalize", NOTHING, NOTHING),
+        # Terraform's provider plans by them.
+        ("apiextensions.k8s.io", "customresourcedefinitions", "", {*READS}, {*READS}),
+        ("apiextensions.k8s.io", "customresourcedefinitions", "status", NOTHING, NOTHING),
+        *((group, resource, "", NOTHING, NOTHING) for group, resource in DANGEROUS),
+    ],
+)
+def test_roles_allow_these_verbs_and_no_others(group, resource, subresource, view, edit) -> None:
+    found = {role: verbs(role, resource, group, subresource) for role in ("view", "edit", "admin")}
+    assert found == {"view": view, "edit": edit, "admin": edit}
+    assert allowed(user("cluster-admin"), Action("create", group, resource, subresource))
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_who_may_change_something_may_create_it(role: str) -> None:
+    """Server-side apply and updates create what is not there: nobody asks again."""
+    for rule in ROLES[role]:
+        changes = {"patch", "update"} & {*rule.verbs}
+        for group in rule.groups if changes else ():
+            for resource in rule.resources:
+                if "/" in resource:
+                    continue  # A subresource needs an existing object.
+                assert "create" in verbs(role, resource, group), (group, resource)
+
+
+def test_each_role_may_what_the_lesser_one_may() -> None:
+    order = ["view", "edit", "admin"]
+    for less, more in pairwise(order):
+        assert {*ROLES[less]} <= {*ROLES[more]}
+
+
+def test_role_in_namespaces_holds_there_and_nowhere_else() -> None:
+    alice = user("edit", "lab", "rack-2")
+    assert allowed(alice, Action("delete", "tinkerbell.org", "workflows", "", "lab", "x"))
+    assert not allowed(alice, Action("delete", "tinkerbell.org", "workflows", "", "default", "x"))
+    assert not allowed(alice, Action("list", "tinkerbell.org", "workflows")), "of all namespaces at once"
+    assert allowed(alice, Action("get", "", "namespaces", "", "lab", "lab"))
+    assert not allowed(alice, Action("list", "", "namespaces"))
+
+
+@pytest.mark.parametrize("role", ["", "view", "no-such-role"])
+def test_everybody_may_find_out_what_there_is_and_what_he_may(role: str) -> None:
+    for path in ("/api", "/apis", "/apis/tinkerbell.org/v1alpha2", "/openapi/v3", "/version", "/healthz"):
+        assert allowed(user(role), Request("get", path))
+    assert allowed(user(role, "lab"), Action("create", "authorization.k8s.io", "selfsubjectaccessreviews"))
+    assert allowed(user(role), Action("create", "authentication.k8s.io", "selfsubjectreviews"))
+    for path in ("/", "/metrics", "/apisx", "/debug/pprof", ""):
+        assert not allowed(user(role), Request("get", path))
+    assert not allowed(user(role), Request("post", "/apis"))
+
+
+@pytest.mark.parametrize("component", ["server", "edge"])
+def test_component_on_another_host_may_what_it_may_on_a_cluster(component: str) -> None:
+    """tests/interop/test_privileges.py runs them with exactly that."""
+    rules = [
+        (rule["apiGroups"], rule["resources"], rule["verbs"])
+        for document in yaml.load_all((DEPLOY / "rbac.yaml").read_text(), Loader=yaml.CSafeLoader)
+        if document["kind"] == "ClusterRole" and document["metadata"]["name"] == f"tinkedge-{component}"
+        for rule in document["rules"]
+    ]
+    rules += [([""], ["secrets"], ["get"])] if component == "edge" else []
+    ours = ROLES[f"tinkedge-{component}"]
+    assert [([*rule.groups], [*rule.resources], [*rule.verbs]) for rule in ours] == rules
+
+
+def test_refusal_is_in_the_words_of_kubernetes() -> None:
+    wanted = Action("patch", "tinkerbell.org", "workflows", "status", "default", "x")
+    about = 'resource "workflows/status" in API group "tinkerbell.org" in the namespace "default"'
+    assert forbidden_message(user("view"), wanted) == f'User "alice" cannot patch {about}'
+    path = Request("get", "/x<&>")
+    assert forbidden_message(user("view"), path) == 'User "alice" cannot get path "/x&lt;&amp;&gt;"'
+
+
+# --- kubectl --as
+
+
+def known(name: str) -> Caller:
+    return Caller(name, ("system:authenticated",), "view" if name == "bob" else "", ())
+
+
+def test_administrator_may_be_somebody_else_and_then_may_no_more_than_that_one() -> None:
+    headers = CIMultiDict({"Impersonate-User": "bob"})
+    assert wants_impersonation(headers)
+    bob = impersonated(ADMIN, headers, known)
+    assert (bob.name, bob.by, bob.role, bob.groups) == ("bob", "admin", "view", ("system:authenticated",))
+    assert not allowed(bob, Action("delete", "tinkerbell.org", "workflows", "", "default", "x"))
+    assert not allowed(
+        impersonated(ADMIN, CIMultiDict({"impersonate-user": "nobody"}), known), Action("list", "", "cm")
+    )
+
+
+@pytest.mark.parametrize(
+    ("headers", "half"),
+    [
+        ({"Impersonate-User": "admin"}, False),
+        ({"impersonate-user": "bob", "Impersonate-Group": "system:masters"}, False),
+        ({"Impersonate-Group": "system:masters"}, True),
+        ({"Impersonate-Extra-Scopes": "all"}, True),
+        ({"Impersonate-Uid": "1"}, True),
+        ({"Impersonate-User": "a", "Impersonate-Uid": "1"}, True),
+    ],
+)
+def test_others_may_not_and_half_an_impersonation_is_refused(headers: dict[str, str], half: bool) -> None:
+    assert wants_impersonation(CIMultiDict(headers))
+    for role in ("view", "edit", "admin", ""):
+        with pytest.raises(ImpersonationForbiddenError):
+            impersonated(user(role), CIMultiDict(headers), known)
+    if half:
+        with pytest.raises(ImpersonationError):
+            impersonated(ADMIN, CIMultiDict(headers), known)
+
+
+def test_file_of_users_that_is_garbled_at_the_start_lets_the_administrator_in_alone_until_it_is_good(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / FILE
+    _, token = issue(tmp_path, "alice", "view", (), NOW, None)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    authenticator = Authenticator(lambda shown: shown == "admin", path, lambda: NOW)
+    assert "nobody but the administrator is known" in caplog.text
+    assert authenticator.caller(b"admin") == ADMIN
+    with pytest.raises(WrongTokenError):
+        authenticator.caller(token.encode())
+    path.write_bytes(whole)
+    assert authenticator.reread()
+    assert authenticator.caller(token.encode()).name == "alice"

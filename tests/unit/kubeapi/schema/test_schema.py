@@ -1,0 +1,354 @@
+"""Compiled schemas: pruning, defaulting and checking in one walk, and what is remembered of values."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tink.api.crds import generate
+from tink.kubeapi.apiserver.requests import MERGE_PATCH, decode_patch
+from tink.kubeapi.apiserver.serializer import duplicate_fields
+from tink.kubeapi.schema.definition import structural
+from tink.kubeapi.schema.outcome import MAX_ERRORS, Outcome
+from tink.kubeapi.schema.structural import compiler
+from tink.kubeapi.schema.structural.compiler import compile_schema, root_schema
+
+
+def walk(schema: dict[str, Any], value: Any) -> tuple[Any, list[str], list[str]]:
+    found = Outcome()
+    compile_schema(schema)(value, None, found)
+    return value, [str(error) for error in found.errors], found.unknown
+
+
+def obj(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties}
+
+
+def errors_of(schema: dict[str, Any], value: Any) -> list[str]:
+    return walk(obj(a=schema), {"a": value})[1]
+
+
+def test_unknown_fields_are_dropped_and_named_at_every_depth() -> None:
+    schema = obj(a={"type": "array", "items": obj(b={"type": "string"})})
+    value, errors, unknown = walk(schema, {"x": 1, "a": [{"b": "1", "y": 2}]})
+    assert value == {"a": [{"b": "1"}]}
+    assert (errors, unknown) == ([], ["x", "a[0].y"])
+
+
+def test_fields_are_kept_where_the_schema_says_so() -> None:
+    schema = {
+        "type": "object",
+        "x-kubernetes-preserve-unknown-fields": True,
+        "properties": {"a": obj(b={"type": "string"})},
+    }
+    value, _, unknown = walk(schema, {"x": {"y": 1}, "a": {"z": 1}})
+    assert value == {"x": {"y": 1}, "a": {}}
+    assert unknown == ["a.z"]
+    value, _, unknown = walk({"type": "object", "additionalProperties": {"type": "integer"}}, {"x": 1})
+    assert (value, unknown) == ({"x": 1}, [])
+
+
+def test_defaults_fill_absent_and_null_fields_of_objects_that_are_there() -> None:
+    schema = obj(a=obj(n={"type": "integer", "default": 3}), b=obj(n={"type": "integer", "default": 3}))
+    value, errors, _ = walk(schema, {"a": {"n": None}})
+    assert (value, errors) == ({"a": {"n": 3}}, [])
+    with_parent = obj(a={**obj(n={"type": "integer", "default": 3}), "default": {}})
+    first, second = walk(with_parent, {})[0], walk(with_parent, {})[0]
+    assert first == {"a": {"n": 3}}
+    assert first["a"] is not second["a"]
+
+
+def test_null_is_dropped_where_it_may_not_be_and_kept_where_it_may() -> None:
+    schema = obj(a={"type": "string"}, b={"type": "string", "nullable": True})
+    assert walk(schema, {"a": None, "b": None}) == ({"b": None}, [], [])
+
+
+DUPLICATES = {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}}
+LIST = {"type": "array", "items": {"type": "string"}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "errors"),
+    [
+        *(
+            ({"type": kind}, value, [f'Invalid value: "{found}": a in body must be of type {kind}: "{found}"'])
+            for kind, value, found in (
+                ("string", 1, "integer"),
+                ("integer", "1", "string"),
+                ("integer", True, "boolean"),
+                ("object", [], "array"),
+            )
+        ),
+        (
+            {"type": "integer"},
+            1.5,
+            [
+                'Invalid value: "number": a in body must be of type integer: "number"',
+                '<nil>: Invalid value: "": Checked value must be of type integer (default format) in a',
+            ],
+        ),
+        ({"type": "string", "enum": ["x", "y"]}, "z", ['Unsupported value: "z": supported values: "x", "y"']),
+        ({"type": "string", "pattern": "^x"}, "y", ["Invalid value: \"y\": a in body should match '^x'"]),
+        ({"type": "string", "minLength": 2}, "y", ['Invalid value: "y": a in body should be at least 2 chars long']),
+        ({"type": "string", "maxLength": 2}, "yyy", ["Too long: may not be more than 2 bytes"]),
+        ({"type": "integer", "minimum": 0}, -1, ["Invalid value: -1: a in body should be greater than or equal to 0"]),
+        (
+            {"type": "integer", "minimum": 0, "exclusiveMinimum": True},
+            0,
+            ["Invalid value: 0: a in body should be greater than 0"],
+        ),
+        ({"type": "integer", "maximum": 9}, 10, ["Invalid value: 10: a in body should be less than or equal to 9"]),
+        ({"type": "integer", "multipleOf": 5}, 7, ["Invalid value: 7: a in body should be a multiple of 5"]),
+        ({**LIST, "minItems": 1}, [], ["Invalid value: 0: a in body should have at least 1 items"]),
+        ({**LIST, "maxItems": 1}, ["1", "2"], ["Too many: 2: must have at most 1 items"]),
+        ({"type": "object", "minProperties": 1}, {}, ["Invalid value: 0: a in body should have at least 1 properties"]),
+        (
+            {"type": "string", "format": "date-time"},
+            "today",
+            ['Invalid value: "today": a in body must be of type date-time: "today"'],
+        ),
+        (DUPLICATES, ["x", "x"], ['a[1]: Duplicate value: "x"']),
+        (LIST, [None], ['a[0]: Invalid value: "null": a[0] in body must be of type string: "null"']),
+        (
+            {"type": "string", "not": {"enum": ["x"]}},
+            "x",
+            ['<nil>: Invalid value: "": "a" must not validate the schema (not)'],
+        ),
+    ],
+)
+def test_errors_are_worded_as_kubernetes_words_them(schema: dict[str, Any], value: Any, errors: list[str]) -> None:
+    named = [error if error.startswith(("a", "<nil>")) else f"a: {error}" for error in errors]
+    assert errors_of(schema, value) == named
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"enum": [1], "x-kubernetes-preserve-unknown-fields": True}, True),
+        ({"type": "string", "pattern": "^(a+)+$"}, "a" * 50_000 + "!"),  # backtracking engines hang
+    ],
+    ids=["true is not one", "pattern"],
+)
+def test_wrong_values_do_not_pass(schema: dict[str, Any], value: Any) -> None:
+    assert errors_of(schema, value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"type": "integer"}, 2.0),
+        ({"type": "number"}, 1),
+        ({"x-kubernetes-int-or-string": True}, "80%"),
+        ({"x-kubernetes-int-or-string": True}, 80),
+        ({"type": "string", "format": "date-time"}, "2026-11-21T09:00:00.123456Z"),
+        ({"type": "string", "format": "never-heard-of"}, "x"),
+        ({"type": "string", "pattern": "b+"}, "abbc"),
+        ({"type": "string", "maxLength": 1}, "é"),
+        ({"type": "integer", "enum": [1]}, 1),
+        ({"x-kubernetes-preserve-unknown-fields": True}, {"any": [None]}),
+        ({"type": "string", "anyOf": [{"pattern": "^a"}, {"pattern": "^b"}]}, "bc"),
+    ],
+)
+def test_right_values_pass(schema: dict[str, Any], value: Any) -> None:
+    assert errors_of(schema, value) == []
+
+
+def test_all_errors_are_found_but_not_more_than_an_answer_should_hold() -> None:
+    schema = {"type": "array", "items": {"type": "integer"}}
+    assert len(errors_of(schema, ["x"] * 3)) == 3
+    assert len(errors_of(schema, ["x"] * 10_000)) == MAX_ERRORS
+
+
+def test_combined_schemas_check_but_neither_drop_nor_fill() -> None:
+    schema = obj(
+        a={
+            **obj(x={"type": "string"}, y={"type": "string"}),
+            "oneOf": [{"required": ["x"]}, {"required": ["y"]}],
+        }
+    )
+    assert walk(schema, {"a": {"x": "1"}}) == ({"a": {"x": "1"}}, [], [])
+    assert "Found none valid" in walk(schema, {"a": {}})[1][0]
+    assert "Found 2 valid alternatives" in walk(schema, {"a": {"x": "", "y": ""}})[1][0]
+
+
+def test_our_own_definitions_are_structural() -> None:
+    for definition in generate():
+        assert structural.check(definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"], "") == []
+
+
+_JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+_HARDWARE = compile_schema(root_schema(generate()[0]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]))
+_FIELDS = st.sampled_from(["networkInterfaces", "osie", "ipxe", "storageDevices", "kernelParams", "instance", "x"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(
+        _FIELDS, _JSON | st.dictionaries(st.text(), st.dictionaries(st.sampled_from(["dhcp", "disableDhcp"]), _JSON))
+    )
+)
+def test_no_value_breaks_the_walk_and_a_second_walk_finds_nothing_to_do(spec: Any) -> None:
+    value = {"metadata": {}, "spec": spec}
+    first, second = Outcome(), Outcome()
+    _HARDWARE(value, None, first)
+    before = repr(value)
+    _HARDWARE(value, None, second)
+    assert repr(value) == before
+    assert not second.unknown
+    assert [str(error) for error in second.errors] == [str(error) for error in first.errors]
+
+
+# --- what is remembered must not change what is found, nor grow without end
+
+ITEM = {
+    "type": "object",
+    "required": ["id"],
+    "properties": {
+        "id": {"type": "string", "maxLength": 2},
+        "on": {"type": "boolean", "default": True},
+        "size": {"type": "integer", "minimum": 1},
+        "at": {"type": "string", "format": "date-time"},
+        "more": {"type": "array", "items": {"type": "object", "properties": {"n": {"type": "number"}}}},
+        "words": {"type": "array", "items": {"type": "string"}, "x-kubernetes-list-type": "atomic"},
+    },
+}
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "items": {
+            "type": "array",
+            "items": ITEM,
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["id"],
+        }
+    },
+}
+NODE = compile_schema(SCHEMA)
+
+values = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.sampled_from([0, 1, 1.0, 2]),
+    st.sampled_from(["a", "b", "long", "2026-01-02T03:04:05Z"]),
+)
+items = st.one_of(
+    values,
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "id": st.one_of(st.sampled_from(["a", "b", "c"]), values),
+            "on": values,
+            "size": values,
+            "at": values,
+            "odd": values,
+            "more": st.lists(
+                st.one_of(values, st.fixed_dictionaries({}, optional={"n": values, "x": values})), max_size=2
+            ),
+        },
+    ),
+)
+
+
+def walked(node: Any, value: Any) -> tuple[bytes, list[Any], list[str]]:
+    found = Outcome()
+    value = copy.deepcopy(value)
+    node(value, None, found)
+    return orjson.dumps(value), found.errors, found.unknown
+
+
+@given(st.lists(st.fixed_dictionaries({"items": st.lists(items, max_size=4)}), max_size=6))
+@settings(max_examples=150, deadline=None)
+def test_a_walk_finds_what_it_would_have_found_if_it_had_seen_nothing_before(objects: list[Any]) -> None:
+    """`NODE` remembers what all the examples had in them; true is not 1, and 1.0 is not 1."""
+    for obj in objects:
+        assert walked(NODE, obj) == walked(compile_schema(SCHEMA), obj)
+
+
+def test_an_item_that_was_right_is_not_walked_again() -> None:
+    node, item = compile_schema(SCHEMA), {"id": "a", "on": True, "at": "2026-01-02T03:04:05Z"}
+    walks = 0
+
+    class Told(dict[str, Any]):
+        """Says when somebody looks into it."""
+
+        def items(self) -> Any:
+            nonlocal walks
+            walks += 1
+            return super().items()
+
+    for value, expected in ((item, 1), (item, 1), ({**item, "size": 2}, 2), ({**item, "size": 0}, 3)):
+        node({"items": [Told(value)]}, None, Outcome())
+        assert walks == expected
+    node({"items": [Told(item, size=0)]}, None, Outcome())
+    assert walks == 4, "what is wrong is found each time"
+
+
+def test_items_that_have_changed_or_can_not_be_remembered_are_looked_at_each_time() -> None:
+    """As in a patch of a status, with which all the others come again."""
+    node = compile_schema(SCHEMA)
+    many = [{"id": f"{number:x}", "size": 1} for number in range(200)]
+    assert walked(node, {"items": many})[1] == []
+    many[150] = {**many[150], "size": 0}
+    (error,) = walked(node, {"items": many})[1]
+    assert "items[150].size" in str(error)
+    for _ in range(2):
+        found = Outcome()
+        node({"items": [{"id": "long", "size": 1 << 70}]}, None, found)
+        assert any("items[0].id" in str(error) for error in found.errors)
+        value = {"items": [{"id": "a"}]}
+        node(value, None, Outcome())
+        assert value == {"items": [{"id": "a", "on": True}]}, "its default is filled in each time"
+
+
+def test_what_an_older_definition_found_right_the_newer_one_looks_at_again() -> None:
+    item = {"id": "a", "size": 7}
+    older, newer = copy.deepcopy(SCHEMA), copy.deepcopy(SCHEMA)
+    newer["properties"]["items"]["items"]["properties"]["size"]["maximum"] = 5  # type: ignore[index]
+    for node, wrong in ((compile_schema(older), 0), (compile_schema(newer), 1), (compile_schema(older), 0)):
+        for _ in range(2):
+            assert len(walked(node, {"items": [item]})[1]) == wrong
+
+
+def test_an_item_that_stands_twice_is_told_and_one_that_does_not_is_not() -> None:
+    for ids, wrong in ((["a", "b"], 0), (["a", "a"], 1), (["a", "b", "a", "a"], 1), ([1, 1], 3)):
+        found = Outcome()
+        NODE({"items": [{"id": each} for each in ids]}, None, found)
+        assert len(found.errors) == wrong, ids
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "_KNOWN_BYTES", 2_000)
+    walk = compiler._remembering(lambda _value, _path, _found: None)
+    for number in range(200):
+        walk({"size": number}, None, Outcome())
+    (known,) = [cell.cell_contents for cell in walk.__closure__ or () if isinstance(cell.cell_contents, set)]
+    assert 0 < len(known) <= 1 + 2_000 // compiler._ENTRY_BYTES
+    walk({"text": "x" * compiler._LONGEST_KNOWN}, None, Outcome())
+    assert len(max(known, key=len)) < 100, "what is long is not kept"
+
+
+def test_what_stands_twice_is_told_however_the_text_is_written() -> None:
+    for raw, wanted in (
+        (b'{"a":1,"b":{"c":[1,2.5,true]}}', ()),
+        (b'{"a": 1, "b": 1}', ()),
+        (b'{"a":1,"a":1}', ('duplicate field "a"',)),
+        (b'{"a":{"b":1,"b":2}}', ('duplicate field "a.b"',)),
+        (b'{"a":1e2,"b":{"x":"\\u0041"},"b":1}', ('duplicate field "b"',)),
+        (b'{"n":1180591620717411303424,"n":1}', ('duplicate field "n"',)),
+    ):
+        assert decode_patch(MERGE_PATCH, raw, strict=True).duplicates == wanted
+        assert [f'duplicate field "{path}"' for path in duplicate_fields(raw)] == list(wanted)
+        assert decode_patch(MERGE_PATCH, raw).duplicates == ()

@@ -1,5 +1,0 @@
-"""What the server says of itself: discovery, OpenAPI, version."""
-
-from tink.apiserver.discovery.documents import DocumentRequest, Documents
-
-__all__ = ["DocumentRequest", "Documents"]

@@ -1,0 +1,364 @@
+"""Asking the webhooks: mutating ones one after the other, validating ones all at once.
+
+Told of each change of a configuration (`configured`), so that a write reads nothing but memory; without any webhook a
+write costs next to nothing. Order, reinvocation, failures and refusals are those of k8s.io/apiserver,
+pkg/admission/plugin/webhook.
+
+A webhook that wants another version of a resource gets the object converted (`conversion`), and its patch is converted
+back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from tink.golang import json_kind
+from tink.kubeapi.apiserver import conversion, errors, patch
+from tink.kubeapi.apiserver.admission import review
+from tink.kubeapi.apiserver.admission.attributes import Attributes
+from tink.kubeapi.apiserver.admission.configuration import Hook, compile_hooks
+from tink.kubeapi.apiserver.admission.matching import exempt, is_namespaces, labels_of
+from tink.kubeapi.apiserver.admission.plugin import AdmissionPlugin
+from tink.kubeapi.apiserver.errors import StatusError
+from tink.kubeapi.apiserver.requests import not_an_object
+from tink.kubeapi.apiserver.resources import Resource
+from tink.kubeapi.apiserver.serializer import JsonError, load_json
+from tink.kubeapi.apiserver.webhooks import CallWebhook, TrustError, WebhookCallError
+from tink.kubeapi.schema import ConditionError, Outcome, Raw, TooMuchAddedError, quote
+
+log = logging.getLogger(__name__)
+
+GROUP = "admissionregistration.k8s.io"
+MUTATING = f"{GROUP}/mutatingwebhookconfigurations"
+VALIDATING = f"{GROUP}/validatingwebhookconfigurations"
+KEYS = (MUTATING, VALIDATING)
+"""Keys of the two resources in the store: changes of these are told to `Webhooks.configured`."""
+
+MAX_MATCHED = 1000
+"""For so many kinds of write it is remembered which webhooks there are."""
+
+
+class CalledError(Exception):
+    """A webhook could not be asked, or its answer makes no sense: its failurePolicy decides what follows."""
+
+    def __init__(self, hook: str, why: str) -> None:
+        super().__init__(f"failed calling webhook {quote(hook)}: {why}")
+
+
+@dataclass(slots=True)
+class _Versioned:
+    """Objects in the version that a webhook is asked in."""
+
+    resource: Resource
+    object: Raw | None
+    old: Raw | None
+    asked: Raw | None = None
+    """The AdmissionRequest without uid and objects, once it was needed."""
+
+
+@dataclass(slots=True)
+class _Rounds:
+    """Which webhooks are to be asked a second time (k8s.io/apiserver, mutating/reinvocationcontext.go)."""
+
+    second: bool = False
+    wanted: bool = False
+    """Something changed, so that there is a second round."""
+    before: set[Hook] = field(default_factory=set)
+    """DocumentRequest so far, and to be asked again if something changes."""
+    again: set[Hook] = field(default_factory=set)
+
+    def changed(self) -> None:
+        self.wanted = True
+        self.again |= self.before
+
+
+class Webhooks:
+    """All webhooks of this API server.
+
+    `namespace_labels` returns the labels of a namespace (StatusError 404 if there is none), `versions` all served
+    versions of the resource of a key. `plugin` reviews in this process, before the validating webhooks.
+    """
+
+    def __init__(
+        self,
+        post: CallWebhook,
+        namespace_labels: Callable[[str], Awaitable[Mapping[str, str]]],
+        versions: Callable[[Resource], Sequence[Resource]],
+        plugin: AdmissionPlugin | None = None,
+    ) -> None:
+        self._post = post
+        self._namespace_labels = namespace_labels
+        self._versions = versions
+        self._configurations: dict[tuple[str, str], tuple[Hook, ...]] = {}
+        self._mutating: tuple[Hook, ...] = ()
+        self._plugin = plugin
+        self._in_process = compile_hooks({"webhooks": plugin.webhooks}) if plugin is not None else ()
+        self._validating = self._in_process
+        self._matched: dict[tuple[bool, Resource, str, str], tuple[tuple[Hook, Resource], ...]] = {}
+
+    def configured(self, key: str, name: str, configuration: Raw | None) -> None:
+        """Take a configuration as it is now; None when it is gone. `key` is one of KEYS."""
+        if configuration is None:
+            self._configurations.pop((key, name), None)
+        else:
+            self._configurations[key, name] = compile_hooks(configuration)
+        self._matched.clear()
+        in_order = sorted(self._configurations.items())
+        self._mutating = tuple(hook for (kind, _), hooks in in_order if kind == MUTATING for hook in hooks)
+        named = tuple(hook for (kind, _), hooks in in_order if kind == VALIDATING for hook in hooks)
+        self._validating = self._in_process + named
+
+    # --- mutating ---
+
+    async def mutate(self, attributes: Attributes) -> None:
+        """Let the mutating webhooks change `attributes.object`. Raises StatusError."""
+        if not self._mutating or exempt(attributes.resource):
+            return
+        rounds = _Rounds()
+        await self._round(attributes, rounds)
+        if rounds.wanted:
+            rounds.second = True
+            await self._round(attributes, rounds)
+
+    async def _round(self, attributes: Attributes, rounds: _Rounds) -> None:
+        now = _Versioned(attributes.resource, attributes.object, attributes.old)
+        for hook, resource in self._matching(attributes, mutating=True):
+            if rounds.second and hook not in rounds.again:  # never asked for the first time in the second round
+                continue
+            if not await self._selects(hook, attributes, now.object):
+                continue
+            now = await self._in_version(attributes, now, resource)
+            if not self._holds(hook, attributes, now):
+                continue
+            try:
+                answer = await self._call(hook, attributes, now)
+                if self._patched(hook, now, answer):
+                    rounds.changed()
+            except CalledError as error:
+                _forgive(hook, error)
+            if hook.again:
+                rounds.before.add(hook)
+        if now.object is not attributes.object:
+            attributes.object = (await self._in_version(attributes, now, attributes.resource)).object
+
+    def _patched(self, hook: Hook, now: _Versioned, answer: review.AdmissionResponse) -> bool:
+        """Apply the patch of an answer, and say whether it changes anything. Raises CalledError, StatusError."""
+        if not answer.patch:
+            return False
+        try:
+            operations = load_json(answer.patch)
+            if not isinstance(operations, list):
+                raise JsonError(f"it must be a list, not {json_kind(operations)}")
+        except JsonError as error:
+            raise CalledError(hook.name, f"received undecodable patch in webhook response: {error}") from error
+        if not operations:
+            return False
+        if now.object is None:
+            why = (
+                f"admission webhook {quote(hook.name)} attempted to modify the object, which is not supported "
+                "for this operation"
+            )
+            raise errors.internal(why)
+        if answer.patch_type != "JSONPatch":
+            raise CalledError(hook.name, f"unsupported patch type {quote(answer.patch_type)}")
+        try:
+            made = patch.apply_operations(now.object, operations)
+            text = orjson.dumps(made, option=orjson.OPT_SORT_KEYS)
+        except patch.PatchError as error:
+            raise errors.internal(str(error)) from error
+        except orjson.JSONEncodeError as error:
+            raise errors.internal(f"the patch of a webhook leaves no object that can be written: {error}") from error
+        _check_patched(made, text, now.object)
+        same = text == orjson.dumps(now.object, option=orjson.OPT_SORT_KEYS)
+        # Defaults again, for the next webhook; what is wrong with the object is found when all have been asked.
+        try:
+            now.resource.compiled(made, None, Outcome())
+        except TooMuchAddedError as error:
+            raise errors.too_much_added(now.resource.group, now.resource.plural, made, error) from error
+        now.object = made
+        return not same
+
+    # --- validating ---
+
+    async def validate(self, attributes: Attributes) -> None:
+        """Call the validating webhooks, all at once. Raises StatusError: the first rejection in their order.
+
+        In either case the caller calls `attributes.settled` when the write is settled.
+        """
+        if not self._validating or exempt(attributes.resource):
+            return
+        versioned: dict[Resource, _Versioned] = {}
+        asked: list[tuple[Hook, _Versioned]] = []
+        start = _Versioned(attributes.resource, attributes.object, attributes.old)
+        for hook, resource in self._matching(attributes, mutating=False):
+            if not await self._selects(hook, attributes, attributes.object):
+                continue
+            if resource not in versioned:
+                versioned[resource] = await self._in_version(attributes, start, resource)
+            if self._holds(hook, attributes, versioned[resource]):
+                asked.append((hook, versioned[resource]))
+        if len(asked) == 1:
+            await self._ask(*asked[0], attributes)
+        elif asked:
+            await self._ask_all(asked, attributes)
+
+    async def _ask(self, hook: Hook, now: _Versioned, attributes: Attributes) -> None:
+        try:
+            await self._call(hook, attributes, now)
+        except CalledError as error:
+            _forgive(hook, error)
+
+    async def _ask_all(self, asked: list[tuple[Hook, _Versioned]], attributes: Attributes) -> None:
+        calls = [asyncio.create_task(self._ask(hook, now, attributes)) for hook, now in asked]
+        try:
+            await asyncio.wait(calls)
+        finally:
+            for call in calls:
+                call.cancel()
+        wrong = [error for call in calls if (error := call.exception()) is not None]
+        if wrong:
+            raise wrong[0]
+
+    # --- what both share ---
+
+    def _matching(self, attributes: Attributes, *, mutating: bool) -> tuple[tuple[Hook, Resource], ...]:
+        """The webhooks whose rules match, each with the resource in the version to ask in.
+
+        Kept until a configuration changes; a definition that changes makes other `Resource` objects.
+        """
+        resource, operation, subresource = attributes.resource, attributes.operation, attributes.subresource
+        key = (mutating, resource, operation, subresource)
+        found = self._matched.get(key)
+        if found is None:
+            hooks = self._mutating if mutating else self._validating
+            targets = ((hook, hook.target(operation, resource, subresource, self._versions)) for hook in hooks)
+            found = tuple((hook, target) for hook, target in targets if target is not None)
+            if len(self._matched) >= MAX_MATCHED:
+                self._matched.clear()
+            self._matched[key] = found
+        return found
+
+    async def _selects(self, hook: Hook, attributes: Attributes, obj: Raw | None) -> bool:
+        """Whether the selectors match. Objects of cluster scope are in every namespace. Raises StatusError."""
+        if hook.objects is not None and not any(
+            labels is not None and hook.objects(labels) for labels in (labels_of(obj), labels_of(attributes.old))
+        ):
+            return False
+        if hook.namespaces is None:
+            return True
+        of_itself = is_namespaces(attributes.resource)
+        if of_itself and attributes.operation != "DELETE" and not attributes.subresource:
+            return hook.namespaces(labels_of(obj) or {})
+        name = attributes.name if of_itself else attributes.namespace
+        if not name:
+            return True
+        if attributes.labels is None:
+            attributes.labels = await self._namespace_labels(name)
+        return hook.namespaces(attributes.labels)
+
+    def _holds(self, hook: Hook, attributes: Attributes, now: _Versioned) -> bool:
+        """Whether the match conditions hold. Raises StatusError (403) when that cannot be decided."""
+        if hook.conditions is None:
+            return True
+        if now.asked is None:
+            now.asked = review.request(attributes, now.resource)
+        bindings = {"object": now.object, "oldObject": now.old, "namespaceObject": None, "request": now.asked}
+        try:
+            return hook.conditions.hold(bindings)
+        except ConditionError as error:
+            if not hook.fails:
+                return False
+            made = attributes.resource
+            raise errors.forbidden(made.group, made.plural, attributes.name, str(error)) from error
+
+    async def _in_version(self, attributes: Attributes, now: _Versioned, resource: Resource) -> _Versioned:
+        """Convert both objects. Raises StatusError."""
+        if now.resource is resource:
+            return now
+        made = attributes.resource
+        try:
+            obj = now.object
+            if obj is not None and now.resource is not made and resource is not made:
+                obj = await conversion.convert(made, obj)
+            return _Versioned(
+                resource,
+                None if obj is None else await conversion.convert(resource, obj),
+                None if attributes.old is None else await conversion.convert(resource, attributes.old),
+            )
+        except StatusError as error:
+            raise errors.internal(error.message) from error
+
+    async def _call(self, hook: Hook, attributes: Attributes, now: _Versioned) -> review.AdmissionResponse:
+        """Ask one webhook. Raises CalledError; StatusError when it refuses."""
+        if attributes.dry_run and not hook.dry_runs:
+            raise errors.bad_request(f"admission webhook {quote(hook.name)} does not support dry run")
+        if not hook.version:
+            unknown = "webhook does not accept known AdmissionReview versions (v1, v1beta1)"
+            raise CalledError(hook.name, f"could not create admission objects: {unknown}")
+        uid = str(uuid.uuid4())
+        if now.asked is None:
+            now.asked = review.request(attributes, now.resource)
+        if self._plugin is not None and hook in self._in_process:
+            return await self._ask_plugin(self._plugin, hook, attributes, now)
+        text = review.review(hook.version, uid, now.asked, now.object, now.old)
+        try:
+            answer = review.decode(await self._post(hook.client, text, hook.timeout_s), hook.version)
+        except TrustError as error:
+            raise CalledError(hook.name, f"could not get REST client: {error}") from error
+        except (WebhookCallError, review.InvalidResponseError) as error:
+            raise CalledError(hook.name, f"failed to call webhook: {error}") from error
+        try:
+            found = review.verify(hook.name, answer, uid, hook.version, mutating=hook.mutating)
+        except review.InvalidResponseError as error:
+            raise CalledError(hook.name, f"received invalid webhook response: {error}") from error
+        attributes.warnings.extend(found.warnings)
+        if found.refusal is not None:
+            raise found.refusal
+        return found
+
+    @staticmethod
+    async def _ask_plugin(
+        plugin: AdmissionPlugin, hook: Hook, attributes: Attributes, now: _Versioned
+    ) -> review.AdmissionResponse:
+        """Review a write in this process. Raises StatusError if it is rejected, or if the review fails (500)."""
+        try:
+            response, release = await plugin.answer({**(now.asked or {}), "object": now.object, "oldObject": now.old})
+        except Exception as error:
+            log.exception("The review %s has failed; the write is refused", hook.name)
+            why = f"the review {quote(hook.name)} has failed, and nothing was stored: {error or type(error).__name__}"
+            raise errors.internal(why) from error
+        # There is no await between the answer and this line, so a cancelled task releases its reservations, too.
+        if release is not None:
+            attributes.releases.append(release)
+        found = review.judge(hook.name, response)
+        attributes.warnings.extend(found.warnings)
+        if found.refusal is not None:
+            raise found.refusal
+        return found
+
+
+def _forgive(hook: Hook, error: CalledError) -> None:
+    """Go on after a failed call if the webhook's failurePolicy says so. Raises StatusError (500) if not."""
+    if hook.fails:
+        raise errors.internal(str(error)) from error
+    log.warning("Failed calling webhook, failing open %s: %s", hook.name, error)
+
+
+def _check_patched(made: Any, text: bytes, before: Raw) -> None:
+    """Refuse a patch that leaves something else than an object of the same kind. Raises StatusError (500)."""
+    if not isinstance(made, dict):
+        raise errors.internal(not_an_object(made))
+    for name, title in (("kind", "Kind"), ("apiVersion", "apiVersion")):
+        if not made.get(name):
+            raise errors.internal(f"Object '{title}' is missing in '{text.decode()}'")
+        if made[name] != before[name]:
+            raise errors.internal(f"the patch of a webhook changes {name}")
+    if not isinstance(made.get("metadata"), dict):
+        raise errors.internal("the patch of a webhook leaves no metadata")

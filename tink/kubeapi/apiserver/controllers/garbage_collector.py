@@ -1,0 +1,365 @@
+"""Garbage collection: what goes when an owner goes, and what an owner waits for (Kubernetes, "Garbage Collection").
+
+An object names its owners in `metadata.ownerReferences`. When none of them exists any more it is deleted; while some
+exist, references to the others are dropped. An owner that is deleted in the foreground stays until the dependents that
+block it are gone; one whose dependents are to be orphaned stays until their references are dropped. The store keeps
+the index from owner to dependents (`Store.dependents`); this module keeps a queue of objects to look at and no state
+that could be lost: after a restart it looks at everything once.
+
+An owner that has a namespace is looked up in the object's own. If it is in another one, a Warning Event says so
+(OwnerRefInvalidNamespace), and the object is treated as if the owner did not exist. An object without a namespace that
+names such an owner is left alone.
+
+Level-triggered like every controller: each look starts from the object as it is now, does the one next thing, and the
+change that follows brings the next look. What fails is tried again with growing delays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+import orjson
+
+from tink.kube.runtime import WorkQueue
+from tink.kubeapi.apiserver.errors import StatusError
+from tink.kubeapi.apiserver.requests import MERGE_PATCH, Body, DeleteOptions, Target, WriteOptions
+from tink.kubeapi.apiserver.resources import Registry, Resource
+from tink.kubeapi.apiserver.store import Event, Key, MismatchError, Owned, StorageError, Store, Stored
+from tink.kubeapi.apiserver.write import FOREGROUND, ORPHAN, Verbs
+from tink.kubeapi.schema import Raw, meta, quote
+from tink.limits.newest import Newest
+from tink.limits.token_bucket import TokenBuckets
+
+log = logging.getLogger(__name__)
+
+WORKERS = 16
+"""Deletes under way at a time: as many share one commit."""
+RETRY_FIRST_SECONDS, RETRY_LONGEST_SECONDS = 0.5, 60.0
+MANAGER = WriteOptions(kind="PatchOptions", manager="kube-controller-manager")
+CREATOR = WriteOptions(kind="CreateOptions", manager="kube-controller-manager")
+REMEMBERED = 500
+"""Owners that are known to be gone, and references that were reported. Kubernetes remembers as many absent owners."""
+REPORTS_AT_ONCE, REPORTS_PER_SECOND = 100, 1.0
+"""Events about wrong owner references, of all objects."""
+
+_COMPONENT = "garbage-collector-controller"
+_OWNERS = b'"ownerReferences"'
+_FINALIZERS = tuple(f'"{name}"'.encode() for name in (ORPHAN, FOREGROUND))
+
+
+@dataclass(frozen=True, slots=True)
+class _Owners:
+    """The owner references of an object, sorted by what is known of the owners."""
+
+    solid: list[Raw]
+    gone: list[Raw]
+    waiting: list[Raw]
+
+
+class GarbageCollector:
+    """Told of every change by `on_event`; works in `run`."""
+
+    def __init__(self, store: Store, registry: Registry, verbs: Verbs, now: Callable[[], datetime]) -> None:
+        self._now = now
+        self._absent: Newest[tuple[str, str], None] = Newest(REMEMBERED)
+        """UIDs and names of owners that no namespace has."""
+        self._reported: Newest[tuple[str, str], None] = Newest(REMEMBERED)
+        """UIDs of objects and of their owners in other namespaces."""
+        self._reports = TokenBuckets(REPORTS_AT_ONCE, REPORTS_PER_SECOND)
+        self._store = store
+        self._registry = registry
+        self._verbs = verbs
+        self._queue: WorkQueue[Key] = WorkQueue(RETRY_FIRST_SECONDS, RETRY_LONGEST_SECONDS)
+        self._gone: WorkQueue[str] = WorkQueue(RETRY_FIRST_SECONDS, RETRY_LONGEST_SECONDS)
+        self._resources_by_kind: tuple[int, dict[tuple[str, str], Resource]] = (-1, {})
+
+    def on_event(self, event: Event) -> None:
+        """Take note of a change: an object may have lost its owner, or what it waited for."""
+        if event.type == "DELETED":
+            self._gone.add(event.object["metadata"]["uid"])
+            self._absent[event.object["metadata"]["uid"], event.key.name] = None
+            if _OWNERS in event.body:
+                self._queue_owners(event.object)
+            return
+        owned = _OWNERS in event.body
+        if owned or _has_work(event.body):
+            self._queue.add(event.key)
+        # An owner in the foreground waits only for dependents that block it: that may have changed.
+        if event.prior is not None and _OWNERS in event.prior and event.before is not None:
+            self._queue_owners(event.before)
+
+    def _queue_owners(self, obj: Raw) -> None:
+        for owner in obj["metadata"].get("ownerReferences") or ():
+            resource = self._resource_of(owner)
+            if resource is not None:
+                namespace = obj["metadata"].get("namespace", "") if resource.namespaced else ""
+                self._queue.add(Key(resource.key, namespace, owner["name"]))
+
+    async def run(self) -> None:
+        """Collect until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._begin())
+                tasks.create_task(self._queue_dependents())
+                for _ in range(WORKERS):
+                    tasks.create_task(self._work())
+        finally:
+            self._queue.shut_down()
+            self._gone.shut_down()
+
+    async def _begin(self) -> None:
+        while True:
+            try:
+                await self._queue_everything()
+            except Exception as error:
+                what = "garbage collection: not everything was looked at after the start"
+                _complain(what, error, RETRY_LONGEST_SECONDS)
+                await asyncio.sleep(RETRY_LONGEST_SECONDS)
+            else:
+                return
+
+    async def _queue_everything(self) -> None:
+        """After a start: queue what has owners, and what waits for its dependents."""
+        after: Owned | None = None
+        while owned := await self._store.owned(after):
+            for item in owned:
+                self._queue.add(item.key)
+            after = owned[-1]
+        for key in {resource.key for resource in self._registry.all() if not resource.virtual}:
+            start = ("", "")
+            while True:
+                page = await self._store.page(key, None, after=start)
+                for stored in page.items:
+                    if _has_work(stored.body):
+                        self._queue.add(Key(key, stored.namespace, stored.name))
+                if not page.more:
+                    break
+                start = (page.items[-1].namespace, page.items[-1].name)
+
+    async def _queue_dependents(self) -> None:
+        while True:
+            uid = await self._gone.get()
+            try:
+                for key in await self._store.dependents(uid):
+                    self._queue.add(key)
+                self._gone.forget(uid)
+            except Exception as error:
+                _complain(f"garbage collection of what {uid} owned", error, self._gone.add_rate_limited(uid))
+            finally:
+                self._gone.done(uid)
+
+    async def _work(self) -> None:
+        while True:
+            key = await self._queue.get()
+            try:
+                await self._reconcile(key)
+                self._queue.forget(key)
+            except MismatchError:
+                self._queue.add(key)  # changed since it was read
+            except StatusError as error:
+                if error.code == 404:
+                    self._queue.forget(key)
+                elif error.code == 409:
+                    self._queue.add_rate_limited(key)
+                else:
+                    _complain(_collecting(key), error, self._queue.add_rate_limited(key))
+            except Exception as error:
+                # Whatever goes wrong about one object must not stop the work on all others.
+                _complain(_collecting(key), error, self._queue.add_rate_limited(key))
+            finally:
+                self._queue.done(key)
+
+    # --- one object ---
+
+    async def _reconcile(self, key: Key) -> None:
+        resource, stored = self._registry.of_key(key.resource), await self._store.get(key)
+        if resource is None or stored is None:
+            return
+        obj: Raw = orjson.loads(stored.body)
+        fields = obj["metadata"]
+        if "deletionTimestamp" in fields:
+            finalizers = fields.get("finalizers") or []
+            if ORPHAN in finalizers:
+                await self._orphan(resource, key, fields)
+            elif FOREGROUND in finalizers:
+                await self._wait_for_dependents(resource, key, fields)
+            return
+        if fields.get("ownerReferences"):
+            await self._collect(resource, key, stored, fields)
+
+    async def _collect(self, resource: Resource, key: Key, stored: Stored, fields: Raw) -> None:
+        """Delete an object that has no owner left, or drop the references to owners that are gone."""
+        owners = await self._classify(resource, key, fields)
+        if owners is None:
+            return
+        if owners.solid:
+            if owners.gone or owners.waiting:
+                await self._change(resource, key, fields, {"ownerReferences": owners.solid})
+            return
+        policy = "Background"
+        finalizers = fields.get("finalizers") or []
+        if ORPHAN in finalizers:
+            policy = "Orphan"
+        elif FOREGROUND in finalizers:
+            policy = "Foreground"
+        if owners.waiting and (dependents := await self._store.dependents(fields["uid"])):
+            blocks = any(owner.get("blockOwnerDeletion") for owner in fields["ownerReferences"])
+            if blocks and await self._is_cycle(dependents):
+                free = [{**owner, "blockOwnerDeletion": False} for owner in fields["ownerReferences"]]
+                await self._change(resource, key, fields, {"ownerReferences": free})
+                return  # the change brings it back here, then with nothing that blocks
+            policy = "Foreground"
+        log.debug("collecting %s %s/%s, %s", key.resource, key.namespace, key.name, policy)
+        options = DeleteOptions(uid=fields["uid"], version=fields["resourceVersion"], policy=policy)
+        await self._verbs.delete_stored(resource, _target(resource, key), stored, options)
+
+    async def _classify(self, resource: Resource, key: Key, fields: Raw) -> _Owners | None:
+        """Sort owner references. What cannot be known, because the kind is not served, counts as there.
+
+        None: the object has no namespace, but an owner that has one. Kubernetes does nothing about such an object.
+        """
+        found, invalid = _Owners([], [], []), False
+        for owner in fields["ownerReferences"]:
+            kind = self._resource_of(owner)
+            if kind is None:
+                found.solid.append(owner)
+                continue
+            if kind.namespaced and not resource.namespaced:
+                invalid = True
+                await self._report_elsewhere(resource, key, fields, owner, kind)
+                continue
+            stored = await self._store.get(Key(kind.key, key.namespace if kind.namespaced else "", owner["name"]))
+            theirs: Raw = orjson.loads(stored.body)["metadata"] if stored is not None else {}
+            if theirs.get("uid") != owner["uid"]:
+                found.gone.append(owner)
+                if kind.namespaced:
+                    await self._report_elsewhere(resource, key, fields, owner, kind)
+            elif "deletionTimestamp" in theirs and FOREGROUND in (theirs.get("finalizers") or ()):
+                found.waiting.append(owner)
+            else:
+                found.solid.append(owner)
+        return None if invalid else found
+
+    async def _report_elsewhere(self, resource: Resource, key: Key, fields: Raw, owner: Raw, kind: Resource) -> None:
+        """Record an Event if the owner that is not in the object's namespace is in another one.
+
+        Source: k8s.io/kubernetes, pkg/controller/garbagecollector/graph_builder.go, reportInvalidNamespaceOwnerRef.
+        """
+        identity, pair = (owner["uid"], owner["name"]), (fields["uid"], owner["uid"])
+        if identity in self._absent or pair in self._reported:
+            return
+        namesakes = await self._store.namesakes(kind.key, owner["name"], owner["uid"])
+        if all(orjson.loads(stored.body)["metadata"]["uid"] != owner["uid"] for stored in namesakes):
+            self._absent[identity] = None
+            return
+        self._reported[pair] = None
+        if not self._reports.allows("", asyncio.get_running_loop().time()):
+            log.warning("%s: an owner is in another namespace; too many Events say so already", _collecting(key))
+            return
+        now = self._now()
+        coordinates = f"{owner['apiVersion']}/{owner['kind']}, namespace: {key.namespace}, name: {owner['name']}"
+        about = {"kind": resource.kind, "apiVersion": resource.api_version, "name": key.name, "uid": fields["uid"]}
+        stamp = meta.timestamp(now)
+        event = {
+            # client-go's names: that of the object, and a time in nanoseconds.
+            "metadata": {"name": f"{key.name[:220]}.{int(now.timestamp() * 1e6) * 1000:x}"},
+            "involvedObject": about | ({"namespace": key.namespace} if key.namespace else {}),
+            "type": "Warning",
+            "reason": "OwnerRefInvalidNamespace",
+            "message": f"ownerRef [{coordinates}, uid: {owner['uid']}] does not exist in namespace "
+            f"{quote(key.namespace)}",
+            "source": {"component": _COMPONENT},
+            "reportingComponent": _COMPONENT,
+            "firstTimestamp": stamp,
+            "lastTimestamp": stamp,
+            "count": 1,
+        }
+        target = Target("", "v1", "events", key.namespace or "default")
+        events = self._registry.find("", "v1", "events")
+        if events is None:
+            return
+        try:
+            await self._verbs.create(events, target, Body(event), CREATOR)
+        except StatusError as error:  # its namespace is about to go
+            log.info("%s: no Event about its owner in another namespace: %s", _collecting(key), error)
+
+    async def _is_cycle(self, dependents: list[Key]) -> bool:
+        """Whether a dependent waits for its own dependents: it and its owner may then wait for each other."""
+        for key in dependents:
+            stored = await self._store.get(key)
+            if stored is not None and _has_work(stored.body):
+                fields = orjson.loads(stored.body)["metadata"]
+                if "deletionTimestamp" in fields and FOREGROUND in (fields.get("finalizers") or ()):
+                    return True
+        return False
+
+    async def _wait_for_dependents(self, resource: Resource, key: Key, fields: Raw) -> None:
+        """Have the dependents collected; let an owner go that none of them blocks."""
+        blocked = False
+        for dependent in await self._store.dependents(fields["uid"]):
+            stored = await self._store.get(dependent)
+            if stored is None:
+                continue
+            theirs = orjson.loads(stored.body)["metadata"]
+            mine = [owner for owner in theirs.get("ownerReferences") or () if owner.get("uid") == fields["uid"]]
+            if "deletionTimestamp" not in theirs:
+                self._queue.add(dependent)
+            blocked = blocked or any(owner.get("blockOwnerDeletion") for owner in mine)
+        if not blocked:
+            await self._release(resource, key, fields, FOREGROUND)
+
+    async def _orphan(self, resource: Resource, key: Key, fields: Raw) -> None:
+        """Drop the references of the dependents, then let the owner go."""
+        for dependent in await self._store.dependents(fields["uid"]):
+            theirs, stored = self._registry.of_key(dependent.resource), await self._store.get(dependent)
+            if theirs is None or stored is None:
+                continue
+            metadata = orjson.loads(stored.body)["metadata"]
+            others = [owner for owner in metadata.get("ownerReferences") or () if owner.get("uid") != fields["uid"]]
+            await self._change(theirs, dependent, metadata, {"ownerReferences": others or None})
+        await self._release(resource, key, fields, ORPHAN)
+
+    async def _release(self, resource: Resource, key: Key, fields: Raw, finalizer: str) -> None:
+        rest = [item for item in fields["finalizers"] if item != finalizer]
+        await self._change(resource, key, fields, {"finalizers": rest or None})
+
+    async def _change(self, resource: Resource, key: Key, fields: Raw, change: Raw) -> None:
+        """Change metadata, if the object still is as it was read."""
+        guard = {"uid": fields["uid"], "resourceVersion": fields["resourceVersion"]}
+        body = Body({"metadata": guard | change})
+        await self._verbs.patch(resource, _target(resource, key), MERGE_PATCH, body, MANAGER)
+
+    def _resource_of(self, owner: Raw) -> Resource | None:
+        """Give the resource that an owner reference names, or None when it is not served."""
+        if self._resources_by_kind[0] != self._registry.revision:
+            served = {(one.api_version, one.kind): one for one in self._registry.all() if not one.virtual}
+            self._resources_by_kind = (self._registry.revision, served)
+        return self._resources_by_kind[1].get((owner.get("apiVersion", ""), owner.get("kind", "")))
+
+
+def _collecting(key: Key) -> str:
+    where = f"{key.namespace}/{key.name}" if key.namespace else key.name
+    return f"garbage collection of {key.resource} {where}"
+
+
+def _complain(what: str, error: Exception, delay: float) -> None:
+    """Say what went wrong; of what nobody has foreseen, where."""
+    if isinstance(error, StatusError):
+        log.warning("%s: %s; trying again in %.0f s", what, error, delay)
+    elif isinstance(error, StorageError):
+        log.error("%s: %s; trying again in %.0f s", what, error, delay)
+    else:
+        log.error("%s: trying again in %.0f s", what, delay, exc_info=error)
+
+
+def _has_work(body: bytes) -> bool:
+    """Whether an object may wait for its dependents; too often rather than too seldom, `_reconcile` decides."""
+    return any(name in body for name in _FINALIZERS) and b'"deletionTimestamp"' in body
+
+
+def _target(resource: Resource, key: Key) -> Target:
+    return Target(resource.group, resource.version, resource.plural, key.namespace, key.name)

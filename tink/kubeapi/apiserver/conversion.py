@@ -1,0 +1,372 @@
+"""Versions: from the version in which an object is stored to the one in which it is asked for, and back.
+
+Objects are stored in the storage version of their definition, or in what that was when they were written. Read in
+another version they are converted: with the strategy None only their apiVersion changes, with Webhook a server that the
+definition names does it, many objects at a time. Objects that are older than the definition are pruned and completed by
+its schema of today first, so that defaults that came later show. Whatever is stored in the version that is asked for,
+under today's definition, passes as the text that it is. (k8s.io/apiextensions-apiserver, pkg/apiserver/conversion and
+customresource_handler.go.)
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import orjson
+
+from tink.kubeapi.apiserver import errors
+from tink.kubeapi.apiserver.errors import StatusError
+from tink.kubeapi.apiserver.resources import Resource
+from tink.kubeapi.apiserver.store import Event, Stored
+from tink.kubeapi.apiserver.webhooks import MAX_ANSWER, CallWebhook, WebhookCallError, check_review, group_version_kind
+from tink.kubeapi.schema import (
+    ClientConfig,
+    CompiledSchema,
+    FieldError,
+    Outcome,
+    Raw,
+    TooMuchAddedError,
+    compile_schema,
+    deep_copy,
+    field_errors,
+    meta,
+    root_schema,
+    structs,
+)
+
+TIMEOUT_SECONDS = 30
+"""How long a conversion webhook may take, in seconds."""
+MAX_BATCH = 500
+MAX_BATCH_BYTES = 1 << 20
+"""A conversion webhook is sent at most so many objects, or bytes of objects, at a time."""
+GROUP = "apiextensions.k8s.io"
+
+
+class Converter(Protocol):
+    """How objects of one resource get from version to version."""
+
+    by_webhook: bool
+    """Whether nobody here knows which field becomes which."""
+
+    def completed(self, body: bytes) -> bytes:
+        """Give a stored object that is older than the schemas of today, by these. Raises StatusError."""
+
+    def complete(self, obj: Raw) -> None:
+        """Prune an object and fill in defaults, by the schema of its own version, in place. Raises StatusError."""
+
+    async def convert(self, objects: list[Raw], target: str) -> list[Raw]:
+        """Give objects in a version (an apiVersion), neither pruned nor completed. Raises StatusError."""
+
+    async def moved(self, target: str, bodies: Sequence[bytes]) -> list[bytes]:
+        """Give stored texts in a version (an apiVersion). Raises StatusError."""
+
+
+async def as_served(resource: Resource, items: Sequence[Stored | Event]) -> list[bytes]:
+    """Give stored objects as text in the version of the resource. Raises StatusError when conversion fails."""
+    head = b'{"apiVersion":"%b"' % resource.api_version.encode()
+    bodies = [item.body for item in items]
+    since = resource.defined_at
+    other = [index for index, item in enumerate(items) if item.version < since or not item.body.startswith(head)]
+    if not other:
+        return bodies
+    rule: Converter | None = resource.conversion
+    if rule is None:
+        for index in other:
+            bodies[index] = _renamed(head, bodies[index])
+        return bodies
+    old = [rule.completed(bodies[index]) if items[index].version < since else bodies[index] for index in other]
+    for index, body in zip(other, await rule.moved(resource.api_version, old), strict=True):
+        bodies[index] = body
+    return bodies
+
+
+async def as_stored(resource: Resource, obj: Raw) -> Raw:
+    """Give an object of a request in the version in which the resource is stored: the same object when that is one.
+
+    Raises StatusError when conversion fails.
+    """
+    api_version = resource.stored_api_version
+    if obj["apiVersion"] == api_version:
+        return obj
+    if resource.conversion is None:
+        return {**obj, "apiVersion": api_version}
+    rule: Converter = resource.conversion
+    made: Raw = deep_copy((await rule.convert([obj], api_version))[0])
+    # Defaults of the storage version as well: Kubernetes fills them in whenever the object is read.
+    rule.complete(made)
+    return made
+
+
+def is_current(resource: Resource, item: Stored) -> bool:
+    """Whether a stored object is in the version in which it would be stored today."""
+    return item.body.startswith(b'{"apiVersion":"%b"' % resource.stored_api_version.encode())
+
+
+def with_version(obj: Raw, version: int) -> bytes:
+    """Write an object that is to be stored at a resourceVersion, as text in its own version."""
+    obj["metadata"] = {**obj["metadata"], "resourceVersion": str(version)}
+    return text(obj, obj["apiVersion"])
+
+
+async def convert(resource: Resource, obj: Raw) -> Raw:
+    """Give an object in the version of the resource, neither pruned nor completed. Raises StatusError."""
+    if obj["apiVersion"] == resource.api_version:
+        return obj
+    if resource.conversion is None:
+        return obj | {"apiVersion": resource.api_version}
+    rule: Converter = resource.conversion
+    return (await rule.convert([obj], resource.api_version))[0]
+
+
+def text(obj: Raw, api_version: str) -> bytes:
+    """Write an object: apiVersion, kind and metadata first, metadata in the order in which a reader looks."""
+    head = {"apiVersion": api_version, "kind": obj["kind"], "metadata": meta.ordered(obj["metadata"])}
+    return orjson.dumps(head | {key: value for key, value in obj.items() if key not in head})
+
+
+def _renamed(head: bytes, body: bytes) -> bytes:
+    return body if body.startswith(head) else head + body[body.index(b',"kind"') :]
+
+
+class Conversion:
+    """How objects of one definition get from version to version. One for all versions; made anew with the definition.
+
+    `schemas` are the schemas of all versions, served or not, by apiVersion; `client` is where the webhook is, None for
+    the strategy None; `review` the version of ConversionReview that it is sent.
+    """
+
+    def __init__(
+        self,
+        schemas: Mapping[str, Raw],
+        client: ClientConfig | None = None,
+        review: str = "",
+        post: CallWebhook | None = None,
+    ) -> None:
+        self._schemas = schemas
+        self._client = client
+        self._review = review
+        self._post = post
+        self._nodes: dict[tuple[str, bool], CompiledSchema] = {}
+
+    @property
+    def by_webhook(self) -> bool:
+        """Whether a webhook converts, so that nobody here knows which field becomes which."""
+        return self._client is not None
+
+    # --- the schemas ---
+
+    def completed(self, body: bytes) -> bytes:
+        """Prune and complete an older object by today's schema of its own version. Raises StatusError."""
+        obj: Raw = orjson.loads(body)
+        self.complete(obj)
+        return text(obj, obj["apiVersion"])
+
+    def complete(self, obj: Raw) -> None:
+        """Prune an object and fill in defaults, by the schema of its own version, in place. Raises StatusError."""
+        try:
+            self._node(obj["apiVersion"], defaults=True)(obj, None, Outcome())
+        except TooMuchAddedError as error:
+            raise errors.too_much_added(obj["apiVersion"].partition("/")[0], obj["kind"], obj, error) from error
+
+    def _prune(self, obj: Raw) -> None:
+        self._node(obj["apiVersion"], defaults=False)(obj, None, Outcome())
+
+    def _node(self, api_version: str, *, defaults: bool) -> CompiledSchema:
+        found = self._nodes.get((api_version, defaults))
+        if found is None:
+            if api_version not in self._schemas:
+                raise _failed(f"request to convert CR from an invalid group/version: {api_version}")
+            shape = _shape(self._schemas[api_version], defaults=defaults)
+            found = self._nodes[api_version, defaults] = compile_schema(root_schema(shape))
+        return found
+
+    # --- from version to version ---
+
+    async def moved(self, target: str, bodies: Sequence[bytes]) -> list[bytes]:
+        """Give stored texts in the version `target`. Raises StatusError."""
+        head = b'{"apiVersion":"%b"' % target.encode()
+        if self._client is None:
+            return [body if body.startswith(head) else self._moved_by_name(body, target) for body in bodies]
+        made: list[bytes] = []
+        for batch in _batches([body for body in bodies if not body.startswith(head)]):
+            objects = await self.convert([orjson.loads(body) for body in batch], target)
+            try:
+                for obj in objects:
+                    self._prune(obj)
+                    made.append(text(obj, target))
+            except (orjson.JSONEncodeError, RecursionError) as error:
+                raise _failed(f"conversion webhook for {target} returned what cannot be written: {error}") from error
+        rest = iter(made)
+        return [body if body.startswith(head) else next(rest) for body in bodies]
+
+    def _moved_by_name(self, body: bytes, target: str) -> bytes:
+        obj: Raw = orjson.loads(body)
+        if obj["apiVersion"] not in self._schemas:
+            raise _failed(f"request to convert CR from an invalid group/version: {obj['apiVersion']}")
+        obj["apiVersion"] = target
+        self._prune(obj)
+        return text(obj, target)
+
+    async def convert(self, objects: list[Raw], target: str) -> list[Raw]:
+        """Convert objects, of whatever version each is, without pruning. Raises StatusError (500)."""
+        for obj in objects:
+            if obj["apiVersion"] not in self._schemas:
+                raise _failed(f"request to convert CR from an invalid group/version: {obj['apiVersion']}")
+        if self._client is None:
+            return [obj | {"apiVersion": target} for obj in objects]
+        whom = f"conversion webhook for {objects[0]['apiVersion']}, Kind={objects[0]['kind']}"
+        uid = str(uuid.uuid4())
+        asked = _review(self._review, uid, target, objects)
+        try:
+            if self._post is None:
+                raise WebhookCallError("no client for webhooks")
+            answer = await self._post(self._client, asked, TIMEOUT_SECONDS, MAX_ANSWER + 4 * len(asked))
+            converted = _converted(answer, uid, self._review)
+        except (WebhookCallError, ValueError) as error:
+            raise _failed(f"{whom} failed: {error}") from error
+        if len(converted) != len(objects):
+            raise _failed(f"{whom} returned {len(converted)} objects, expected {len(objects)}")
+        return [
+            _checked(whom, index, before, after, target)
+            for index, (before, after) in enumerate(zip(objects, converted, strict=True))
+        ]
+
+
+def of(definition: Mapping[str, Any], post: CallWebhook | None = None) -> Conversion:
+    """Compile how the objects of a stored definition are converted; `post` asks its webhook."""
+    spec = definition["spec"]
+    schemas = {
+        f"{spec['group']}/{version['name']}": (version.get("schema") or {}).get("openAPIV3Schema") or {}
+        for version in spec["versions"]
+    }
+    rule = spec.get("conversion") or {}
+    if rule.get("strategy", "None") != "Webhook":
+        return Conversion(schemas)
+    webhook = rule.get("webhook") or {}
+    spoken = [version for version in webhook.get("conversionReviewVersions") or () if version in ("v1", "v1beta1")]
+    client = ClientConfig.of(webhook.get("clientConfig") or {})
+    return Conversion(schemas, client, spoken[0] if spoken else "v1", post)
+
+
+def _failed(why: str) -> StatusError:
+    """A failed conversion, as Kubernetes reports it: 500 without a reason."""
+    return StatusError(500, "", why)
+
+
+_SHAPE = (
+    "type",
+    "nullable",
+    "x-kubernetes-preserve-unknown-fields",
+    "x-kubernetes-embedded-resource",
+    "x-kubernetes-int-or-string",
+)
+
+
+def _shape(openapi: Mapping[str, Any], *, defaults: bool) -> Raw:
+    """Give what of a schema prunes, and with `defaults` also what completes: values are not checked when reading."""
+    made: Raw = {key: openapi[key] for key in (*_SHAPE, *(("default",) if defaults else ())) if key in openapi}
+    if "properties" in openapi:
+        made["properties"] = {name: _shape(child, defaults=defaults) for name, child in openapi["properties"].items()}
+    for name in ("items", "additionalProperties"):
+        child = openapi.get(name)
+        if isinstance(child, Mapping):
+            made[name] = _shape(child, defaults=defaults)
+        elif child is not None:
+            made[name] = child
+    return made
+
+
+def _batches(bodies: Sequence[bytes]) -> Iterable[list[bytes]]:
+    batch: list[bytes] = []
+    size = 0
+    for body in bodies:
+        if batch and (len(batch) == MAX_BATCH or size + len(body) > MAX_BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(body)
+        size += len(body)
+    if batch:
+        yield batch
+
+
+# --- ConversionReview -------------------------------------------------------------------------------------------
+
+
+def _review(version: str, uid: str, target: str, objects: list[Raw]) -> bytes:
+    empty: Raw = {"uid": "", "convertedObjects": None, "result": {"metadata": {}}}
+    sent = [
+        obj | {"metadata": {name: value for name, value in obj["metadata"].items() if name != "resourceVersion"}}
+        for obj in objects
+    ]
+    return orjson.dumps(
+        {
+            "kind": "ConversionReview",
+            "apiVersion": f"{GROUP}/{version}",
+            "request": {"uid": uid, "desiredAPIVersion": target, "objects": sent},
+            "response": empty,
+        }
+    )
+
+
+def _converted(answer: Any, uid: str, version: str) -> list[Any]:
+    """Give the objects of an answer. Raises ValueError with Kubernetes' words."""
+    answer = check_review(answer, f"{GROUP}/{version}", "ConversionReview")
+    got, expected, response = group_version_kind(answer), f"{GROUP}/v1, Kind=ConversionReview", answer.get("response")
+    if version == "v1" and got != expected:
+        raise ValueError(f"expected webhook response of {expected}, got {got}")
+    if not isinstance(response, dict):
+        raise ValueError("no response provided")  # noqa: TRY004
+    if version == "v1" and response.get("uid", "") != uid:
+        raise ValueError(f'expected response.uid="{uid}", got {field_errors.quote(response.get("uid", ""))}')
+    result = response.get("result")
+    result = result if isinstance(result, dict) else {}
+    if result.get("status") != "Success":
+        raise ValueError(
+            str(result.get("message") or "")
+            or f"response.result.status was '{result.get('status') or ''}', not 'Success'"
+        )
+    objects = response.get("convertedObjects")
+    return objects if isinstance(objects, list) else []
+
+
+def _checked(whom: str, index: int, before: Raw, after: Any, target: str) -> Raw:
+    """Check a converted object against the one that was sent, and give it its metadata. Raises StatusError (500)."""
+    shown = after if isinstance(after, dict) else {}
+    theirs = shown.get("metadata")
+    try:
+        for name, wanted in (("kind", before["kind"]), ("apiVersion", target)):
+            if shown.get(name) != wanted:
+                raise ValueError(f"invalid {name} (expected {wanted}, received {shown.get(name) or ''})")
+        return shown | {"metadata": _metadata(before["metadata"], theirs if isinstance(theirs, dict) else {})}
+    except ValueError as error:
+        raise _failed(f"{whom} returned an invalid object at index {index}: {error}") from error
+
+
+def _metadata(ours: Raw, theirs: Raw) -> Raw:
+    """The metadata that were sent, with labels and annotations of the answer. Raises ValueError."""
+    for name in ("name", "namespace", "uid"):
+        if (theirs.get(name) or "") != (ours.get(name) or ""):
+            raise ValueError(f"must have the same {name}: {ours.get(name) or ''} != {theirs.get(name) or ''}")
+    made = dict(ours)
+    for name in ("labels", "annotations"):
+        found = theirs.get(name)
+        if found is None:
+            made.pop(name, None)
+            continue
+        structs.METADATA.read({name: found}, "metadata")
+        if found != ours.get(name):
+            _check_changed(name, found)
+        made[name] = found
+    return made
+
+
+def _check_changed(name: str, found: dict[str, str]) -> None:
+    wrong: list[FieldError] = [
+        error
+        for error in meta.check({"name": "x", name: found}, meta.subdomain)
+        if error.field.startswith(f"metadata.{name}")
+    ]
+    if wrong:
+        raise ValueError("; ".join(map(str, wrong)))

@@ -1,0 +1,227 @@
+"""Who may talk to the API server, and how they know that it is the right one: CA, certificate, token, kubeconfig.
+
+Made once in the data directory and kept, so that kubeconfigs that people have copied go on working:
+
+    pki/ca.crt, pki/ca.key    the server's own certificate authority
+    token                     the bearer token of the administrator; of several lines the first, all of which are good
+    users.json                whom the administrator has given tokens of their own: `access`
+    kubeconfig                both together with the address, for kubectl
+
+The server's own certificate is made anew at each start and never leaves memory. Keys, token and kubeconfig are readable
+by their owner only, and each is whole or not there (`tink.files.private_files`). What is there and can't be right is
+refused with what to do: made anew without a word, it would lock out everybody who has a copy of it.
+"""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import logging
+import re
+import secrets
+import shutil
+import ssl
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import yaml
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from tink.files import private_files
+from tink.kube.certificates import builder, common_name, new_key, private_pem, show
+from tink.kubeapi.apiserver.errors import ApiServerError
+
+log = logging.getLogger(__name__)
+
+_CA_LIFE = timedelta(days=365 * 30)
+_LIFE = timedelta(days=365 * 10)
+
+_TOKEN = re.compile(rb"[!-~]{1,1000}")
+_OUR_TOKEN = 43
+"""Characters of a token that is made here: 32 bytes in base64url."""
+_LEAST_TOKEN = 32
+
+NAME = "tinkedge"
+"""Name of cluster, user and context in the kubeconfig."""
+
+
+@dataclass(frozen=True)
+class Authority:
+    """The certificate authority of this API server."""
+
+    key: ec.EllipticCurvePrivateKey
+    certificate: x509.Certificate
+
+    def pem(self) -> bytes:
+        """Give the certificate, for clients."""
+        return self.certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def load_authority(directory: Path, now: datetime) -> Authority:
+    """Read the certificate authority, or make it. Raises ApiServerError when it is not whole, OSError."""
+    key_file, certificate_file = directory / "ca.key", directory / "ca.crt"
+    there = [file.name for file in (key_file, certificate_file) if file.exists()]
+    if not there:
+        made = _make_authority(now)
+        _keep_authority(directory, made)
+        return made
+    anew = (
+        f"put it back from a backup (tinkedge restore), or move {directory} away: the next start makes another one, "
+        "and kubeconfigs that were copied are worth nothing then"
+    )
+    if len(there) == 1:
+        missing = "ca.crt" if there == ["ca.key"] else "ca.key"
+        raise ApiServerError(f"{directory / missing} is missing beside {there[0]}: {anew}")
+    try:
+        key = serialization.load_pem_private_key(key_file.read_bytes(), None)
+        certificate = x509.load_pem_x509_certificate(certificate_file.read_bytes())
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        why = str(error).partition(". ")[0]  # the rest of cryptography's text is a URL
+        raise ApiServerError(f"{directory}: the certificate authority cannot be read: {why}; {anew}") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ApiServerError(f"{key_file}: is not an EC key; {anew}")
+    if key.public_key() != certificate.public_key():
+        raise ApiServerError(f"{key_file}: is not the key of {certificate_file.name}; {anew}")
+    return Authority(key, certificate)
+
+
+def _keep_authority(directory: Path, made: Authority) -> None:
+    """Both files or none, also when this process is killed meanwhile. Raises OSError."""
+    beside = Path(tempfile.mkdtemp(dir=directory.parent, prefix=f".{directory.name}."))
+    try:
+        private_files.write(beside / "ca.key", private_pem(made.key))
+        private_files.write(beside / "ca.crt", made.pem(), 0o644)
+        beside.rename(directory)  # which may be there if it is empty
+        private_files.sync_directory(directory.parent)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+
+
+def load_token(path: Path) -> str:
+    """Read the administrator's token, or make it: 256 random bits. Raises ApiServerError when it is none, OSError."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        content = secrets.token_urlsafe(32).encode() + b"\n"
+        private_files.create(path, content)
+        content = path.read_bytes()
+    tokens = [line.strip() for line in content.strip().splitlines() if not line.startswith(b"#")] or [b""]
+    for token in tokens:
+        if wrong := _why_no_token(content, token):
+            raise ApiServerError(
+                f"{path}: {wrong}; put the right one back, or remove the file to get a new one: kubeconfigs that were "
+                "copied are worth nothing then"
+            )
+    return tokens[0].decode("ascii")
+
+
+def _why_no_token(content: bytes, token: bytes) -> str:
+    if not token:
+        return "holds no token"
+    if not _TOKEN.fullmatch(token):
+        return "is no token: one line of letters, digits and punctuation"
+    if len(token) < _LEAST_TOKEN:
+        return f"has a token of {len(token)} characters, less than {_LEAST_TOKEN}: it has been cut off"
+    if not content.endswith(b"\n") and len(token) != _OUR_TOKEN:
+        return "does not end with its line: it has been cut off"
+    return ""
+
+
+def server_context(authority: Authority, hosts: str | Sequence[str], now: datetime) -> ssl.SSLContext:
+    """Make a certificate for these names and addresses, localhost and the loopback addresses, and give the TLS context
+    that shows it."""
+    key = new_key()
+    names: list[x509.GeneralName] = [x509.DNSName("localhost")]
+    addresses = {ipaddress.ip_address("127.0.0.1"), ipaddress.ip_address("::1")}
+    for host in dict.fromkeys([hosts] if isinstance(hosts, str) else hosts):
+        try:
+            addresses.add(ipaddress.ip_address(host))
+        except ValueError:
+            if host != "localhost":
+                names.append(x509.DNSName(host))
+    names += [x509.IPAddress(address) for address in sorted(addresses, key=str)]
+    certificate = (
+        builder(common_name("tinkedge-apiserver"), authority.certificate.subject, key, now, _LIFE)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key()), critical=False)
+        .sign(authority.key, hashes.SHA256())
+    )
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.set_alpn_protocols(["http/1.1"])
+    show(context, private_pem(key) + certificate.public_bytes(serialization.Encoding.PEM))
+    return context
+
+
+def keep_kubeconfig(path: Path, url: str, authority: Authority, token: str) -> None:
+    """Write the kubeconfig for kubectl, unless the one that is there leads here. Raises OSError."""
+    wanted = _kubeconfig(url, authority.pem(), token)
+    try:
+        there: Any = yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader)
+    except FileNotFoundError:
+        there = None
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        log.warning("%s: cannot be read, and is written anew: %s", path, " ".join(str(error).split()))
+        there = None
+    else:
+        if all(_named(there, kind) == _named(wanted, kind) for kind in ("clusters", "users")):
+            return  # with what its owner has changed in it, as the namespace
+        log.warning("%s: does not lead to this server, or not any more; it is written anew", path)
+    private_files.write(path, yaml.safe_dump(wanted, sort_keys=False).encode())
+
+
+def _named(kubeconfig: Any, kind: str) -> Any:
+    """Give what a kubeconfig has under our name; None when it has no such thing."""
+    entries = kubeconfig.get(kind) if isinstance(kubeconfig, dict) else None
+    found = [each for each in entries if isinstance(each, dict)] if isinstance(entries, list) else []
+    return next((each for each in found if each.get("name") == NAME), None)
+
+
+def user_kubeconfig(data_dir: Path, url: str, user: str, token: str, namespace: str = "default") -> bytes:
+    """Write the kubeconfig of a user, who reaches this server at `url`. Raises OSError."""
+    authority = (data_dir / "pki" / "ca.crt").read_bytes()
+    # Of its own name, so that it can be merged with others (KUBECONFIG=a:b).
+    host = url.partition("://")[2].rpartition(":")[0].strip("[]") or url
+    made = _kubeconfig(
+        url, authority, token, cluster=f"{NAME}-{host}", user=f"{user}@{NAME}-{host}", namespace=namespace
+    )
+    return yaml.safe_dump(made, sort_keys=False).encode()
+
+
+def _kubeconfig(
+    url: str, authority: bytes, token: str, *, cluster: str = NAME, user: str = NAME, namespace: str = "default"
+) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [
+            {
+                "name": cluster,
+                "cluster": {"server": url, "certificate-authority-data": base64.b64encode(authority).decode()},
+            }
+        ],
+        "users": [{"name": user, "user": {"token": token}}],
+        "contexts": [{"name": user, "context": {"cluster": cluster, "user": user, "namespace": namespace}}],
+        "current-context": user,
+    }
+
+
+def _make_authority(now: datetime) -> Authority:
+    key = new_key()
+    name = common_name("tinkedge-ca")
+    certificate = (
+        builder(name, name, key, now, _CA_LIFE)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    return Authority(key, certificate)

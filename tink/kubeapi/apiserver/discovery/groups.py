@@ -1,0 +1,202 @@
+"""Discovery: how clients learn what is served. Pure functions from the registry to documents.
+
+Both forms: the classic one (`/api`, `/apis`, `/apis/<group>`, `/apis/<group>/<version>`) and the aggregated one
+(apidiscovery.k8s.io/v2, and v2beta1 for kubectl 1.26 to 1.29), in which kubectl gets everything with two requests.
+Besides the registry's resources it lists the `reviews`, which can only be created, and what is known and not served.
+`documents` keeps and serves them.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Sequence
+
+from tink.kubeapi.apiserver.resources import VERBS, Registry, Resource, retired
+from tink.kubeapi.apiserver.write import REVIEWS
+from tink.kubeapi.schema import Raw
+
+VERSION: Raw = {
+    "major": "1",
+    "minor": "36",
+    "emulationMajor": "1",
+    "emulationMinor": "36",
+    "minCompatibilityMajor": "1",
+    "minCompatibilityMinor": "35",
+    "gitVersion": "v1.36.3+tinkedge",
+    "gitCommit": "",
+    "gitTreeState": "clean",
+    "buildDate": "1970-01-01T00:00:00Z",
+    "goVersion": "",
+    "compiler": "",
+    "platform": "linux/amd64",
+}
+"""`/version`: the Kubernetes version whose behaviour this server follows; kubectl compares its own with it."""
+
+_ORDER = (
+    "",
+    "events.k8s.io",
+    "authentication.k8s.io",
+    "authorization.k8s.io",
+    "admissionregistration.k8s.io",
+    "apiextensions.k8s.io",
+    "coordination.k8s.io",
+)
+"""Groups in the order of a real server; all others come after them, by name. kubectl resolves short names in it."""
+_ON_STATUS = ["get", "patch", "update"]
+_SCALE = {"group": "autoscaling", "version": "v1", "kind": "Scale"}
+
+
+def served(registry: Registry) -> dict[str, dict[str, list[Resource]]]:
+    """Give group -> version -> resources and reviews, all in the order in which they are listed."""
+    found = registry.groups()
+    for review in REVIEWS:
+        if registry.find(review.group, review.version, review.plural) is None:
+            found.setdefault(review.group, {}).setdefault(review.version, []).append(review)
+    for versions in found.values():
+        for listed in versions.values():
+            listed.sort(key=lambda item: item.plural)
+    return {group: found[group] for group in sorted(found, key=_rank)}
+
+
+def listed(registry: Registry) -> dict[str, dict[str, list[Resource]]]:
+    """As `served`, and behind it what is known and has no verbs."""
+    found = served(registry)
+    for resource in retired(registry):
+        found[resource.group].setdefault(resource.version, []).append(resource)
+    return found
+
+
+def _rank(group: str) -> tuple[int, str]:
+    return (_ORDER.index(group) if group in _ORDER else len(_ORDER), group)
+
+
+def core_versions(address: str = "") -> Raw:
+    """`/api`; `address` is where the client reached this server, host:port."""
+    served_at = [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}] if address else []
+    return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": served_at}
+
+
+def group(name: str, versions: Sequence[str]) -> Raw:
+    """`/apis/<group>`; versions in the order of preference."""
+    return {"kind": "APIGroup", "apiVersion": "v1", **_group(name, versions)}
+
+
+def _group(name: str, versions: Sequence[str]) -> Raw:
+    listed = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
+    return {"name": name, "versions": listed, "preferredVersion": listed[0]}
+
+
+def groups(registry: Registry) -> Raw:
+    """`/apis`."""
+    found = [_group(name, list(versions)) for name, versions in listed(registry).items() if name]
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": found}
+
+
+def resource_list(group_version: str, resources: Iterable[Resource]) -> Raw:
+    """`/api/v1` and `/apis/<group>/<version>`."""
+    listed: list[Raw] = []
+    for resource in resources:
+        item: Raw = {
+            "name": resource.plural,
+            "singularName": resource.singular,
+            "namespaced": resource.namespaced,
+            "kind": resource.kind,
+            "verbs": verbs(resource),
+            **_names(resource),
+        }
+        if not resource.virtual:
+            item["storageVersionHash"] = storage_hash(resource)
+        listed.append(item)
+        for name, kind, allowed in subresources(resource):
+            listed.append(
+                {
+                    "name": f"{resource.plural}/{name}",
+                    "singularName": "",
+                    "namespaced": resource.namespaced,
+                    **kind,
+                    "verbs": allowed,
+                }
+            )
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": listed}
+
+
+def aggregated(registry: Registry, *, core: bool, version: str = "v2") -> Raw:
+    """`/api` (core) or `/apis` for clients that accept the aggregated form, in a version of apidiscovery.k8s.io."""
+    items: list[Raw] = [
+        {
+            "metadata": {"name": name} if name else {},
+            "versions": [
+                {
+                    "version": version,
+                    "resources": [_aggregated(resource) for resource in resources],
+                    "freshness": "Current",
+                }
+                for version, resources in versions.items()
+            ],
+        }
+        for name, versions in listed(registry).items()
+        if (not name) == core
+    ]
+    kind = {"kind": "APIGroupDiscoveryList", "apiVersion": f"apidiscovery.k8s.io/{version}"}
+    return {**kind, "metadata": {}, "items": items}
+
+
+def _aggregated(resource: Resource) -> Raw:
+    item: Raw = {
+        "resource": resource.plural,
+        "responseKind": _response_kind(resource, {"kind": resource.kind}),
+        "scope": "Namespaced" if resource.namespaced else "Cluster",
+        "singularResource": resource.singular,
+        "verbs": verbs(resource),
+        **_names(resource),
+    }
+    if below := subresources(resource):
+        item["subresources"] = [
+            {"subresource": name, "responseKind": _response_kind(resource, kind), "verbs": allowed}
+            for name, kind, allowed in below
+        ]
+    return item
+
+
+def _response_kind(resource: Resource, kind: Raw) -> Raw:
+    """Name the kind of answers; a real server leaves out group and version where they are those of a built-in type."""
+    where = {"group": resource.group, "version": resource.version} if resource.custom else {"group": "", "version": ""}
+    return {**where, **kind}
+
+
+def verbs(resource: Resource) -> list[str]:
+    """Say what can be done with a resource, in the order of a real server."""
+    if resource.virtual:
+        return ["create"] if resource.verbs else []
+    if resource.custom:
+        return list(VERBS)
+    # Namespaces go one by one: each deletion takes the content along.
+    return sorted(verb for verb in VERBS if resource.key != "/namespaces" or verb != "deletecollection")
+
+
+def subresources(resource: Resource) -> list[tuple[str, Raw, list[str]]]:
+    """Give the subresources: name, kind (with group and version when they differ), verbs."""
+    own = {"kind": resource.kind}
+    beside: list[tuple[str, Raw, list[str]]] = [
+        (name, _SCALE, _ON_STATUS) if name == "scale" else (name, own, ["update"]) for name in resource.subresources
+    ]
+    status: list[tuple[str, Raw, list[str]]] = [("status", own, _ON_STATUS)] if resource.status else []
+    # A definition's come in the order of its schema, the built-in ones by name.
+    return status + beside if resource.custom else sorted(beside + status, key=lambda item: item[0])
+
+
+def _names(resource: Resource) -> Raw:
+    made: Raw = {}
+    if resource.short_names:
+        made["shortNames"] = list(resource.short_names)
+    if resource.categories:
+        made["categories"] = list(resource.categories)
+    return made
+
+
+def storage_hash(resource: Resource) -> str:
+    """Name the version that is stored (k8s.io/apiserver, pkg/endpoints/discovery), for tools that migrate storage."""
+    version = resource.stored_api_version
+    stored = f"{version if '/' in version else f'/{version}'}/{resource.kind}"
+    return base64.b64encode(hashlib.sha256(stored.encode()).digest()[:8]).decode()

@@ -1,0 +1,419 @@
+"""The HTTP shell: from a request to a verb, from its result or refusal to an answer.
+
+Everything that Kubernetes decides by headers is here: who calls and whether he may (`callers`), the form of the answer
+(object, list, table, partial metadata), warnings, Status bodies. Handlers hold no state; a watch is a
+response that goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Callable
+from datetime import datetime
+
+import orjson
+from aiohttp import web
+
+from tink.kubeapi.apiserver import errors
+from tink.kubeapi.apiserver.access import ADMIN, Authenticator
+from tink.kubeapi.apiserver.admission.warnings import limited
+from tink.kubeapi.apiserver.discovery import DocumentRequest, Documents
+from tink.kubeapi.apiserver.errors import StatusError
+from tink.kubeapi.apiserver.http.audit import Audit, Origin
+from tink.kubeapi.apiserver.http.callers import CALLER, Sessions, authenticate, authorize, in_whose_name, wanted
+from tink.kubeapi.apiserver.http.forms import accepted_form, formed
+from tink.kubeapi.apiserver.http.lists import ListResponses, list_head
+from tink.kubeapi.apiserver.http.request_counts import RequestCounts, Routed, routed
+from tink.kubeapi.apiserver.http.request_log import RequestLog
+from tink.kubeapi.apiserver.http.responses import (
+    DEPRECATED,
+    body_response,
+    error_response,
+    finish_headers,
+    for_log,
+    stranger_response,
+    warning,
+)
+from tink.kubeapi.apiserver.read import Lists
+from tink.kubeapi.apiserver.requests import (
+    APPLY_PATCH,
+    JSON,
+    MAX_BODY,
+    MAX_VALUES,
+    Accepted,
+    Body,
+    DeleteOptions,
+    Form,
+    ListOptions,
+    OptionsKind,
+    Target,
+    WriteOptions,
+    decode,
+    decode_patch,
+    parse_path,
+    parse_version,
+)
+from tink.kubeapi.apiserver.resources import Registry, Resource, advice, definitions
+from tink.kubeapi.apiserver.store import Event, StorageError, Store
+from tink.kubeapi.apiserver.write import ORIGIN, SCALE, Result, Reviewer, Scales, Verbs, find_review
+from tink.offload import flow, offload, weight
+
+log = logging.getLogger(__name__)
+
+BODY_SECONDS = 60.0
+"""How long a body may take to arrive, in seconds (Kubernetes: --request-timeout)."""
+_BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
+_ROUTED = web.RequestKey("routed", tuple)
+"""What the request is about, once that is known."""
+_ASKED = web.RequestKey("asked", Origin)
+"""The caller and the action of the request, which are logged with each of its writes."""
+_QUIET = (404, 409, 410)
+"""Answers that belong to normal work: not worth a line in the log."""
+
+
+class Api:
+    """The handlers, over the parts that do the work."""
+
+    def __init__(
+        self,
+        store: Store,
+        registry: Registry,
+        verbs: Verbs,
+        lists: Lists,
+        authenticator: Authenticator,
+        now: Callable[[], datetime],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock` gives monotonic seconds; by it is measured how long answers take."""
+        self.counts = RequestCounts(clock)
+        self._store = store
+        self._registry = registry
+        self._verbs = verbs
+        self._scales = Scales(verbs)
+        self._lists = lists
+        self._list_responses = ListResponses(lists, now)
+        self._documents = Documents(registry, now)
+        self._reviewer = Reviewer(authenticator, now)
+        self._authenticator = authenticator
+        self._now = now
+        self._audit = Audit()
+        self.request_log = RequestLog(log)
+        self.sessions = Sessions(authenticator)
+
+    def application(self) -> web.Application:
+        """Give the aiohttp application."""
+        app = web.Application(client_max_size=MAX_BODY)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        app.on_response_prepare.append(finish_headers)
+        return app
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        counts, status = self.counts, 0
+        begun = counts.clock()
+        counts.in_flight += 1
+        try:
+            response = await self._respond(request)
+            status = response.status
+            return response
+        finally:
+            about: Routed | None = request.get(_ROUTED)
+            if about is not None and about[0] == "WATCH":
+                counts.watches[about] -= 1
+            else:
+                counts.in_flight -= 1
+            counts.end(request.method, about, status, counts.clock() - begun)
+
+    async def _respond(self, request: web.Request) -> web.StreamResponse:
+        try:
+            return await self._answer(request)
+        except StatusError as error:
+            self._refused(request, error)
+            return stranger_response(request, error) if error.code == 401 else error_response(error)
+        except web.HTTPRequestEntityTooLarge:
+            self._log_refusal(request, f"the body is larger than {MAX_BODY} bytes")
+            return error_response(errors.too_large_body(MAX_BODY))
+        except StorageError as error:
+            return error_response(errors.internal(str(error)))
+        except (web.HTTPException, ConnectionError):
+            raise
+        except Exception:
+            self.request_log.failed(request.method, request.path)
+            return error_response(errors.internal("see the log of the API server"))
+        finally:
+            self.sessions.end()
+
+    def _refused(self, request: web.Request, error: StatusError) -> None:
+        caller = request.get(CALLER)
+        if error.code == 401:
+            self.request_log.unauthorized(request.remote or "?", error.message)
+        elif error.code == 403 and caller is not None and caller != ADMIN:
+            path = _path(request)
+            action = wanted(request.method, path, parse_path(path), request.query)
+            self._audit.refused(caller, request.remote or "?", action, for_log(error))
+        elif error.code not in _QUIET:
+            self._log_refusal(request, f"{error.code} {for_log(error)}")
+
+    def _log_refusal(self, request: web.Request, what: str) -> None:
+        caller = request.get(CALLER)
+        owner = (caller.by or caller.name) if caller is not None else ""
+        self.request_log.refused(request.method, request.path, what, owner)
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        path = _path(request)
+        if path in ("/healthz", "/livez", "/readyz"):
+            await self._store.current()  # says whether the thread of the store still answers
+            return web.Response(text="ok")
+        caller = authenticate(request, self._authenticator)
+        self.sessions.begin(caller)
+        request[CALLER] = caller
+        caller = request[CALLER] = in_whose_name(request, caller, self._authenticator)
+        target = parse_path(path)
+        action = wanted(request.method, path, target, request.query)
+        authorize(caller, action)
+        origin = request[_ASKED] = Origin.of(request, caller, action)
+        token = ORIGIN.set(origin)
+        try:
+            response = await self._authorized(request, path, target)
+        finally:
+            ORIGIN.reset(token)
+        self._audit.answered(origin, response)
+        return response
+
+    def committed(self, event: Event) -> None:
+        """Log a change that is on the disk, even if its request is cancelled or fails."""
+        self._audit.committed(event)
+
+    async def _authorized(self, request: web.Request, path: str, target: Target | None) -> web.StreamResponse:
+        document = self._document(request, path)
+        if document is not None:
+            if request.method != "GET":
+                raise errors.method_not_allowed()
+            return document
+        resource, target = self._route(request, target)
+        flow.set(target.namespace)
+        self._about(request, resource, target)
+        if resource.warning:
+            request[DEPRECATED] = resource.warning
+        if resource.virtual:
+            return await self._review(request, resource, target)
+        if target.name:
+            return await self._single(request, resource, target)
+        return await self._collection(request, resource, target)
+
+    def _about(self, request: web.Request, resource: Resource, target: Target) -> None:
+        watch = request.query.get("watch", "") in ("1", "true")
+        apply = request.headers.get("Content-Type", "").startswith(APPLY_PATCH) and request.method == "PATCH"
+        about = request[_ROUTED] = routed(request.method, resource, target, watch=watch, apply=apply)
+        if about[0] == "WATCH":
+            self.counts.watches[about] += 1
+            self.counts.in_flight -= 1
+
+    def _route(self, request: web.Request, target: Target | None) -> tuple[Resource, Target]:
+        """Find what a path means. Raises StatusError (404, 400)."""
+        if "%" in request.raw_path and _BAD_ESCAPE.search(request.raw_path):
+            raise errors.bad_request("400 Bad Request")
+        resource = None
+        if target is not None:
+            resource = self._registry.find(target.group, target.version, target.plural)
+            if resource is None:
+                resource = find_review(target.group, target.version, target.plural)
+        if (
+            target is None
+            or resource is None
+            or (target.namespace and not resource.namespaced)
+            or (target.name and resource.namespaced and not target.namespace)
+        ):
+            raise errors.no_such_path(advice(target.group, target.version, target.plural) if target else "")
+        if target.name in (".", ".."):
+            raise errors.bad_request(f"Name parameter invalid: \"{target.name}\": may not be '{target.name}'")
+        if (target.subresource and target.subresource not in resource.parts) or target.more:
+            if resource.custom:
+                raise errors.not_found(resource.group, resource.plural, target.name)
+            raise errors.no_such_path()
+        return resource, target
+
+    # --- documents ---
+
+    def _document(self, request: web.Request, path: str) -> web.Response | None:
+        """Answer discovery, OpenAPI and version; None for other paths."""
+        if not self._documents.may_serve(path):
+            return None
+        headers = request.headers
+        asked = DocumentRequest(
+            path,
+            ",".join(headers.getall("Accept", [])),
+            headers.get("If-None-Match", ""),
+            headers.get("Accept-Encoding", ""),
+            request.host,
+            request.query.get("hash", ""),
+        )
+        made = self._documents.answer(asked)
+        if made is None:
+            return None
+        return web.Response(status=made.status, body=made.body, headers={"Content-Type": made.media, **made.headers})
+
+    # --- objects ---
+
+    async def _review(self, request: web.Request, review: Resource, target: Target) -> web.StreamResponse:
+        if target.name or review.namespaced != bool(target.namespace):
+            raise errors.no_such_path()
+        if request.method != "POST":
+            raise errors.method_not_allowed()
+        accepted = accepted_form(request, review)
+        options = _write_options(request, "CreateOptions")
+        body = await self._body(request, review, options)
+        asked = (review, target.namespace, body.value, body.duplicates, options.validation, request[CALLER])
+        made, warnings = await offload(body.size, self._reviewer.answer, *asked)
+        return self._result(request, review, Result(orjson.dumps(made), 201, warnings), accepted)
+
+    def _on(self, target: Target) -> Verbs | Scales:
+        return self._scales if target.subresource == "scale" else self._verbs
+
+    async def _single(self, request: web.Request, resource: Resource, target: Target) -> web.StreamResponse:
+        shown = SCALE if target.subresource == "scale" else resource
+        accepted = accepted_form(request, shown)
+        match request.method:
+            case "GET":
+                await self._check_version(request.query.get("resourceVersion", ""))
+                result = await self._on(target).get(resource, target)
+            case "HEAD" if resource.custom:
+                result = await self._verbs.get(resource, target)
+            case "PUT":
+                options = _write_options(request, "UpdateOptions")
+                body = await self._body(request, shown, options)
+                result = await self._on(target).update(resource, target, body, options)
+            case "PATCH":
+                result = await self._patch(request, resource, target)
+            case "DELETE" if not target.subresource:
+                result = await self._verbs.delete(resource, target, await self._delete_options(request))
+            case "POST" if resource.custom and not target.subresource:
+                # Kubernetes asks the object for its name, not the path.
+                return await self._create(request, resource, target)
+            case _:
+                raise errors.method_not_allowed()
+        return self._result(request, shown, result, accepted)
+
+    async def _check_version(self, version: str) -> None:
+        """Check that the state is as new as a reader wants it. Raises StatusError (400, 504)."""
+        wanted = parse_version(version, watch=True)
+        if wanted and wanted > (newest := await self._store.current()):
+            raise errors.too_large_version(wanted, newest)
+
+    async def _patch(self, request: web.Request, resource: Resource, target: Target) -> Result:
+        kind = request.headers.get("Content-Type", "").partition(";")[0]
+        self._verbs.check_patch_type(resource, kind)
+        options = _write_options(request, "PatchOptions", apply=kind == APPLY_PATCH)
+        raw = await _sent(request)
+        try:
+            patch = await offload(
+                weight(raw), decode_patch, kind, raw, strict=options.validation != "Ignore", values=_values(resource)
+            )
+        except StatusError:
+            if kind != APPLY_PATCH:  # which creates
+                await self._verbs.get(resource, target)  # what does not exist is the more important news
+            raise
+        return await self._on(target).patch(resource, target, kind, patch, options)
+
+    async def _create(self, request: web.Request, resource: Resource, target: Target) -> web.Response:
+        options = _write_options(request, "CreateOptions")
+        accepted = accepted_form(request, resource)
+        body = await self._body(request, resource, options)
+        return self._result(request, resource, await self._verbs.create(resource, target, body, options), accepted)
+
+    async def _collection(self, request: web.Request, resource: Resource, target: Target) -> web.StreamResponse:
+        writes = request.method in ("POST", "DELETE")
+        if writes and resource.namespaced and not target.namespace:
+            raise errors.no_such_path() if resource.custom else errors.method_not_allowed()
+        match request.method:
+            case "GET":
+                return await self._list_responses.respond(request, resource, target)
+            case "HEAD" if resource.custom:
+                return await self._list_responses.respond(request, resource, target)
+            case "POST":
+                return await self._create(request, resource, target)
+            case "DELETE" if "deletecollection" in resource.verbs:
+                return await self._delete_collection(request, resource, target)
+            case "PUT" | "PATCH" if resource.custom:
+                raise errors.bad_request("name must be provided")
+        raise errors.method_not_allowed()
+
+    async def _body(self, request: web.Request, resource: Resource, options: WriteOptions) -> Body:
+        raw = await _sent(request)
+        return await offload(
+            weight(raw),
+            decode,
+            request.headers.get("Content-Type", ""),
+            raw,
+            strict=options.validation != "Ignore",
+            kind=resource.kind,
+            custom=resource.custom,
+            values=_values(resource),
+        )
+
+    async def _delete_options(self, request: web.Request) -> DeleteOptions:
+        raw = await _sent(request)
+        content = request.headers.get("Content-Type", "")
+        body = await offload(weight(raw), decode, content, raw, strict=False) if raw else None
+        options = DeleteOptions.of(request.query, body.value if body else None, request[CALLER])
+        request[_ASKED].dry_run = options.dry_run
+        return options
+
+    async def _delete_collection(self, request: web.Request, resource: Resource, target: Target) -> web.StreamResponse:
+        options = ListOptions.of(request.query)
+        how = await self._delete_options(request)
+        listing = await self._lists.read(resource, target, options)
+        gone: list[bytes] = []
+        async for part in listing.parts:
+            for body in part:
+                fields = orjson.loads(body)["metadata"]
+                one = Target(
+                    resource.group, resource.version, resource.plural, fields.get("namespace", ""), fields["name"]
+                )
+                try:
+                    await self._verbs.delete(resource, one, how, of_many=True)
+                except StatusError as error:
+                    if error.code != 404:
+                        raise
+                gone.append(body)
+        return web.Response(
+            body=list_head(resource, {"resourceVersion": str(listing.version)}) + b",".join(gone) + b"]}",
+            content_type=JSON,
+        )
+
+    def _result(self, request: web.Request, resource: Resource, result: Result, accepted: Accepted) -> web.Response:
+        body = result.body
+        if accepted.form is not Form.OBJECT and b'"kind":"Status"' not in body[:64]:
+            obj = orjson.loads(body)
+            body = orjson.dumps(formed(request, resource, obj, accepted, self._now()))
+        response = body_response(body, accepted, result.code)
+        for text in limited(result.warnings):
+            response.headers.add("Warning", warning(text))
+        return response
+
+
+def _values(resource: Resource) -> int:
+    """Return the maximum number of values in a body. Definitions have many values, and tenants do not write them."""
+    return MAX_BODY if resource.key == definitions.KEY else MAX_VALUES
+
+
+def _path(request: web.Request) -> str:
+    return request.rel_url.raw_path.rstrip("/")
+
+
+async def _sent(request: web.Request) -> bytes:
+    """Read a body. Raises StatusError (408) when it does not come."""
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            return await request.read()
+    except TimeoutError as error:
+        raise StatusError(408, "Timeout", f"the body did not arrive within {BODY_SECONDS:.0f} s") from error
+
+
+def _write_options(request: web.Request, kind: OptionsKind, *, apply: bool = False) -> WriteOptions:
+    agent = request.headers.get("User-Agent", "")
+    options = WriteOptions.of(request.query, kind, agent, apply=apply, caller=request[CALLER])
+    request[_ASKED].dry_run = options.dry_run
+    return options

@@ -1,0 +1,248 @@
+"""The audit log: a line for each written object, and for each rejected request.
+
+    alice from 10.0.0.7: delete workflows.tinkerbell.org default/install: deleted
+    alice from 10.0.0.7: patch hardware.tinkerbell.org default/m1: spec, metadata changed
+    alice from 10.0.0.7: patch hardware.tinkerbell.org default/m1: 200 (dry run)
+    admin as bob from 127.0.0.1: ...
+
+A line about a write is made from the change on the disk, not from the request or its answer. So it names the object
+that was written, and it exists even if the client has hung up or the answer has failed. These lines are never left out.
+Requests that wrote nothing (dry runs, repeated states) and rejections have lines of their own. Their number in a minute
+is limited, in all and for one user, and the lines beyond are counted. A flood of them hides no write.
+
+Reads are not logged. Statuses, Events and Leases that our own components and the server write are not logged either:
+the journey and Events show those. The log contains no bodies and no tokens.
+
+Each line has structured fields: the caller (`user`, `by`, `address`), the action (`verb`, `resource`) and the object
+(`object`, and `workflow` for a Workflow). `outcome` is created, changed, marked (for deletion), deleted or refused;
+`changed` names the parts of the object that differ. A request that wrote nothing has its `status`, and `dry_run` if it
+is one.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any, Final
+
+import orjson
+from aiohttp import web
+
+from tink.kubeapi.apiserver.access import ADMIN, Action, Caller, Request
+from tink.kubeapi.apiserver.store import Event
+from tink.kubeapi.schema import quote
+from tink.limits.log import LimitedLog
+
+log = logging.getLogger(__name__)
+
+CAPACITY: Final = 300
+SHARE: Final = 100
+"""Maximum lines in a minute about requests that wrote nothing, and about rejections: in all, and of one user."""
+_READS: Final = frozenset({"get", "list", "watch", "head", ""})
+_OURS: Final = "tinkedge"
+"""The beginnings of our components' User-Agent and of their roles."""
+_CREATED: Final = 201
+_LONG: Final = 64 << 10
+_WORKFLOWS: Final = "tinkerbell.org/workflows"
+_QUESTIONS: Final = frozenset({"authorization.k8s.io", "authentication.k8s.io"})
+_COMPARED: Final = 128 << 10
+"""Maximum size of both states of an object that are compared, in bytes: the comparison runs on the event loop."""
+_ROUTINE: Final = frozenset({"/events", "events.k8s.io/events", "coordination.k8s.io/leases"})
+"""Resources that components write all the time."""
+_KEPT_BY_SERVER: Final = frozenset({"managedFields", "resourceVersion", "generation"})
+_PLAIN: Final = re.compile(r"[A-Za-z0-9._@:/+-]+")
+_VERBS: Final = {"ADDED": "create", "MODIFIED": "update", "DELETED": "delete"}
+
+
+@dataclass(slots=True)
+class Origin:
+    """The request that causes a write: its caller and its action. `is_ours`: the caller is one of our own components.
+
+    `dry_run` is the value in the request's options, and `writes` counts the writes of the request.
+    """
+
+    caller: Caller
+    address: str
+    action: Action | Request
+    is_ours: bool
+    dry_run: bool = False
+    writes: int = 0
+
+    @classmethod
+    def of(cls, request: web.Request, caller: Caller, action: Action | Request) -> Origin:
+        """Make the origin of a request."""
+        return cls(caller, request.remote or "", action, _is_ours(caller, request))
+
+
+class Audit:
+    """Writes the lines. `clock` gives seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._idle = LimitedLog(log, clock, capacity=CAPACITY, share=SHARE)
+        self._refusals = LimitedLog(log, clock, capacity=CAPACITY, share=SHARE)
+
+    def committed(self, event: Event) -> None:
+        """Log a change that is on the disk."""
+        origin = event.origin if isinstance(event.origin, Origin) else None
+        if origin is not None:
+            origin.writes += 1
+        if origin is None or origin.is_ours:
+            if event.key.resource in _ROUTINE:
+                return
+            outcome, changed = _outcome(event)
+            if changed in (("status",), ("managedFields",)):
+                return
+        else:
+            outcome, changed = _outcome(event)
+        fields = _written(origin, event) | {"outcome": outcome}
+        said = "marked for deletion" if outcome == "marked" else outcome
+        if changed:
+            fields["changed"] = ", ".join(changed)
+            said = f"{fields['changed']} changed"
+        head = (_who(origin), fields["verb"], fields["resource"], fields["object"], said)
+        log.info("%s: %s %s %s: %s", *head, extra={"fields": fields, "reserved": True})
+        for others in (self._idle, self._refusals):
+            others.report_left_out()
+
+    def answered(self, origin: Origin, response: web.StreamResponse) -> None:
+        """Log an answered request that has written nothing."""
+        action = origin.action
+        if isinstance(action, Request) or action.verb in _READS or action.group in _QUESTIONS:
+            return
+        if origin.is_ours or origin.writes:
+            return
+        name = action.name or _created(response)
+        fields = _asked(origin, name) | {"status": response.status}
+        said = " (dry run)" if origin.dry_run else ", nothing changed"
+        self._idle.log(
+            logging.INFO,
+            "%s: %s %s %s: %d%s",
+            *(_who(origin), action.verb, fields["resource"], _place(action, name), response.status, said),
+            owner=_actor(origin.caller),
+            fields=fields | ({"dry_run": True} if origin.dry_run else {}),
+        )
+
+    def refused(self, caller: Caller, address: str, wanted: Action | Request, why: str) -> None:
+        """Log a forbidden request. Repetitions are logged once a minute."""
+        origin = Origin(caller, address, wanted, is_ours=False)
+        fields = _asked(origin, getattr(wanted, "name", "")) | {"outcome": "refused"}
+        actor = _actor(caller)
+        key = (actor, why)
+        self._refusals.log(logging.INFO, "%s: refused: %s", _who(origin), why, key=key, owner=actor, fields=fields)
+
+
+# --- who ----------------------------------------------------------------------------------------------------------
+
+
+def _is_ours(caller: Caller, request: web.Request) -> bool:
+    """Return True if the caller is one of our own components: by its role, or with the token of this host's files."""
+    if caller.by:
+        return False
+    if caller != ADMIN:
+        return caller.role.startswith(f"{_OURS}-")
+    agent = request.headers.get("User-Agent", "").partition("/")[0]
+    return agent == _OURS and _is_loopback(request.remote or "")
+
+
+def _is_loopback(address: str) -> bool:
+    with suppress(ValueError):
+        return ip_address(address).is_loopback
+    return False
+
+
+def _actor(caller: Caller) -> str:
+    """Return the real caller: a user who impersonates many others has the share of one user."""
+    return caller.by or caller.name
+
+
+def _who(origin: Origin | None) -> str:
+    if origin is None:
+        return "the API server"
+    caller = origin.caller
+    name = f"{_plain(caller.by)} as {_plain(caller.name)}" if caller.by else _plain(caller.name)
+    return f"{name} from {origin.address}"
+
+
+def _plain(name: str) -> str:
+    """Quote a name that could imitate other words of a line."""
+    return name if _PLAIN.fullmatch(name) else quote(name)
+
+
+# --- what ---------------------------------------------------------------------------------------------------------
+
+
+def _outcome(event: Event) -> tuple[str, tuple[str, ...]]:
+    """Return the outcome, and the parts of the object that differ: none if they were not compared."""
+    if event.type != "MODIFIED":
+        return ("created" if event.type == "ADDED" else "deleted"), ()
+    if len(event.body) + len(event.prior or b"") > _COMPARED:
+        return "changed", ()
+    before, after = event.before or {"metadata": {}}, event.object
+    if "deletionTimestamp" in after["metadata"] and "deletionTimestamp" not in before["metadata"]:
+        return "marked", ()
+    parts = [name for name in (before | after) if name != "metadata" and before.get(name) != after.get(name)]
+    if _meant(before["metadata"]) != _meant(after["metadata"]):
+        parts.append("metadata")
+    return "changed", tuple(parts or ["managedFields"])
+
+
+def _meant(metadata: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in metadata.items() if name not in _KEPT_BY_SERVER}
+
+
+def _written(origin: Origin | None, event: Event) -> dict[str, Any]:
+    """Return the fields of a line about a write. The object is the stored one."""
+    group, _, plural = event.key.resource.rpartition("/")
+    action = origin.action if origin is not None else None
+    verb, resource = _VERBS[event.type], plural
+    if isinstance(action, Action):
+        verb = action.verb
+        if (action.group, action.resource) == (group, plural):
+            resource = action.combined
+    place = f"{event.key.namespace}/{event.key.name}".lstrip("/")
+    said = _caller(origin) | {"verb": verb, "resource": f"{resource}.{group}".rstrip("."), "object": place}
+    if event.key.resource == _WORKFLOWS:
+        said["workflow"] = place
+    return _given(said)
+
+
+def _asked(origin: Origin, name: str) -> dict[str, Any]:
+    """Return the fields of a line about a request."""
+    wanted = origin.action
+    said = _caller(origin) | {"verb": wanted.verb}
+    if isinstance(wanted, Request):
+        return _given(said | {"path": wanted.path})
+    place = _place(wanted, name)
+    said |= {"resource": f"{wanted.combined}.{wanted.group}".rstrip("."), "object": place}
+    if name and f"{wanted.group}/{wanted.resource}" == _WORKFLOWS:
+        said["workflow"] = place
+    return _given(said)
+
+
+def _caller(origin: Origin | None) -> dict[str, str]:
+    if origin is None:
+        return {}
+    return {"user": origin.caller.name, "by": origin.caller.by, "address": origin.address}
+
+
+def _given(fields: dict[str, str]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value}
+
+
+def _place(action: Action, name: str) -> str:
+    return (f"{action.namespace}/{name}" if action.resource != "namespaces" else name).strip("/")
+
+
+def _created(response: web.StreamResponse) -> str:
+    """Return the name in the answer to a dry run, or "" if the answer is long or in another form."""
+    body = response.body if isinstance(response, web.Response) and response.status == _CREATED else None
+    if not isinstance(body, bytes) or len(body) > _LONG:
+        return ""
+    with suppress(orjson.JSONDecodeError, LookupError, TypeError):
+        return str(orjson.loads(body)["metadata"]["name"])
+    return ""

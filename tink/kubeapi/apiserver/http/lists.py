@@ -1,0 +1,190 @@
+"""Lists and watches as responses, which go on for as long as it takes: part by part, change by change."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from datetime import datetime
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from tink.kubeapi.apiserver.errors import StatusError
+from tink.kubeapi.apiserver.http import websockets
+from tink.kubeapi.apiserver.http.forms import accepted_form, formed, in_meta_version, included
+from tink.kubeapi.apiserver.http.responses import body_response, rendered
+from tink.kubeapi.apiserver.read import Change, Listing, Lists, select
+from tink.kubeapi.apiserver.requests import JSON, YAML, Accepted, Form, ListOptions, Target
+from tink.kubeapi.apiserver.resources import Resource
+from tink.kubeapi.apiserver.serializer import dump_yaml_item, dump_yaml_list
+from tink.kubeapi.apiserver.tables import partial, row, table
+
+
+class ListResponses:
+    """Writes lists and watches. It holds no state; a watch is a response that goes on."""
+
+    def __init__(self, lists: Lists, now: Callable[[], datetime]) -> None:
+        self._lists = lists
+        self._now = now
+
+    async def respond(self, request: web.Request, resource: Resource, target: Target) -> web.StreamResponse:
+        """List or watch, as the query says. Raises StatusError."""
+        options = ListOptions.of(request.query)
+        select(resource, target, options)  # what is wrong with a watch's selectors is said before it begins
+        if request.method == "HEAD":
+            return web.Response(content_type=JSON)
+        if options.watch:
+            return await self._watch(request, resource, target, options)
+        return await self._list(request, resource, target, options)
+
+    async def _list(
+        self, request: web.Request, resource: Resource, target: Target, options: ListOptions
+    ) -> web.StreamResponse:
+        accepted = accepted_form(request, resource, many=True)
+        listing = await self._lists.read(resource, target, options)
+        metadata = _list_metadata(listing)
+        if accepted.form is Form.TABLE:
+            include = included(request)
+            now = self._now()
+            rows = [row(orjson.loads(body), resource.columns, now, include) async for body in _each(listing.parts)]
+            made = in_meta_version(table(resource.columns, rows, metadata), accepted)
+            return body_response(orjson.dumps(made), accepted)
+        if accepted.form is Form.PARTIAL:
+            items = [partial(orjson.loads(body)) async for body in _each(listing.parts)]
+            kind = {"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1"}
+            made = in_meta_version({**kind, "metadata": metadata, "items": items or None}, accepted)
+            return body_response(orjson.dumps(made), accepted)
+        head = list_head(resource, metadata)
+        if accepted.media == YAML:
+            return await self._yaml_list(request, head + b"]}", await _begun(listing.parts))
+        if accepted != Accepted():
+            whole = b",".join([body async for body in _each(listing.parts)])
+            made_body = await asyncio.to_thread(rendered, head + whole + b"]}", accepted)
+            return web.Response(body=made_body, content_type=accepted.media)
+        # A list may be larger than memory should hold twice: it goes out part by part, as it is read.
+        parts = await _begun(listing.parts)
+        response = web.StreamResponse(headers={"Content-Type": JSON})
+        await response.prepare(request)
+        await response.write(head)
+        comma = b""
+        async for part in parts:
+            if part:
+                await response.write(comma + b",".join(part))
+                comma = b","
+        await response.write(b"]}")
+        await response.write_eof()
+        return response
+
+    async def _yaml_list(
+        self, request: web.Request, head: bytes, parts: AsyncIterator[list[bytes]]
+    ) -> web.StreamResponse:
+        """Write a list as YAML item by item: that takes a hundred times as long as JSON, and others must get a turn."""
+        response = web.StreamResponse(headers={"Content-Type": YAML})
+        await response.prepare(request)
+        before, after = dump_yaml_list(head)
+        await response.write(before)
+        first = True
+        async for body in _each(parts):
+            await response.write(dump_yaml_item(body, first=first))
+            await asyncio.sleep(0)
+            first = False
+        await response.write((b" []\n" if first else b"") + after)
+        await response.write_eof()
+        return response
+
+    async def _watch(
+        self, request: web.Request, resource: Resource, target: Target, options: ListOptions
+    ) -> web.StreamResponse:
+        accepted = accepted_form(request, resource, watch=True)
+        over_websocket = websockets.is_websocket(request)
+        protocol = websockets.check_handshake(request) if over_websocket else ""
+        lines = self._watch_lines(request, resource, accepted, self._lists.watch(resource, target, options))
+        if over_websocket:
+            return await websockets.serve(request, protocol, lines)
+        response = web.StreamResponse(headers={"Content-Type": JSON, "Cache-Control": "no-cache, private"})
+        with contextlib.suppress(ConnectionError):  # whoever watched has gone: that is how most watches end
+            try:
+                await response.prepare(request)
+                async for part in lines:
+                    await response.write(b"".join(part))
+            finally:
+                await lines.aclose()
+            await response.write_eof()
+        return response
+
+    async def _watch_lines(
+        self,
+        request: web.Request,
+        resource: Resource,
+        accepted: Accepted,
+        watch: AsyncGenerator[list[Change], None],
+    ) -> AsyncGenerator[list[bytes], None]:
+        """Yield the events of a watch as lines of JSON; events that come together are in one list."""
+        try:
+            async for changes in watch:
+                yield [self._line(request, resource, change, accepted) for change in changes]
+        except StatusError as error:
+            # Kubernetes reports what is wrong with a watch inside of it, once the request itself was right.
+            yield [orjson.dumps({"type": "ERROR", "object": error.body()}) + b"\n"]
+        finally:
+            await watch.aclose()
+
+    def _line(self, request: web.Request, resource: Resource, change: Change, accepted: Accepted) -> bytes:
+        body = change.body
+        if accepted.form is not Form.OBJECT:
+            obj = orjson.loads(body)
+            if change.type == "BOOKMARK" and accepted.form is Form.TABLE:
+                # The row has no name to show; its metadata may say that the initial events are over.
+                cells = ["", *[None] * (len(resource.columns) - 1)]
+                rows = [{"cells": cells, "object": partial(obj)}]
+                made = in_meta_version(
+                    table((), rows, {"resourceVersion": obj["metadata"]["resourceVersion"]}), accepted
+                )
+            else:
+                made = formed(request, resource, obj, accepted, self._now())
+            body = orjson.dumps(made)
+        return b'{"type":"' + change.type.encode() + b'","object":' + body + b"}\n"
+
+
+async def _begun(parts: AsyncIterator[list[bytes]]) -> AsyncIterator[list[bytes]]:
+    """Read the first part of a list: objects that can't be converted are refused before an answer begins.
+
+    Afterwards there is no other way to tell than to break off.
+    """
+    first = await anext(parts, None)
+
+    async def rest() -> AsyncIterator[list[bytes]]:
+        if first is not None:
+            yield first
+        try:
+            async for part in parts:
+                yield part
+        except StatusError as error:
+            raise ConnectionAbortedError(str(error)) from error
+
+    return rest()
+
+
+async def _each(parts: AsyncIterator[list[bytes]]) -> AsyncIterator[bytes]:
+    async for part in parts:
+        for body in part:
+            yield body
+
+
+def _list_metadata(listing: Listing) -> dict[str, Any]:
+    metadata = {
+        "resourceVersion": str(listing.version),
+        "continue": listing.continues,
+        "remainingItemCount": listing.remaining,
+    }
+    return {key: value for key, value in metadata.items() if value}
+
+
+def list_head(resource: Resource, metadata: dict[str, Any]) -> bytes:
+    """Give the beginning of a list as JSON, up to the first of its items."""
+    if resource.custom:
+        metadata = {"continue": "", **metadata}
+    head = {"apiVersion": resource.api_version, "kind": resource.list_kind, "metadata": metadata, "items": []}
+    return orjson.dumps(head)[:-2]

@@ -1,0 +1,397 @@
+"""The field manager: keeps the list of owners right on every write, and does server-side apply.
+
+`FieldManager.update` runs on creates, updates and patches: what differs from the live object belongs to the writer.
+`FieldManager.apply` merges a configuration into the live object: what the writer applied before and does not apply any
+more goes, unless somebody else owns it; what others own and the configuration would change is a conflict.
+
+The live object comes from the store, with the list that this package wrote; all else comes from a client. Both methods
+give the object on to the schema walk, the admission and the store. The order of the steps is that of Kubernetes
+(k8s.io/apimachinery, pkg/util/managedfields; sigs.k8s.io/structured-merge-diff, merge.Updater).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import orjson
+
+from tink.kubeapi.apiserver import errors
+from tink.kubeapi.apiserver.errors import StatusError
+from tink.kubeapi.apiserver.managed_fields import entries, fields
+from tink.kubeapi.apiserver.managed_fields.conflicts import Conflicts
+from tink.kubeapi.apiserver.managed_fields.entries import APPLY, UPDATE, Entries, Entry, Owner
+from tink.kubeapi.apiserver.managed_fields.fields import Fields, FieldsError
+from tink.kubeapi.apiserver.managed_fields.openapi import METADATA, compile_root
+from tink.kubeapi.apiserver.managed_fields.types import Difference, ItemError, Map, same
+from tink.kubeapi.schema import Raw, meta
+
+KUBECTL = "kubectl"
+BEFORE_APPLY = "before-first-apply"
+"""Owns everything in an object that nobody owned when it was first applied to."""
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+_UNOWNED = (
+    "name",
+    "namespace",
+    "creationTimestamp",
+    "selfLink",
+    "uid",
+    "clusterName",
+    "generation",
+    "managedFields",
+    "resourceVersion",
+)
+"""Metadata that nobody owns (k8s.io/apimachinery, stripMetaManager)."""
+
+
+class FieldManager:
+    """Manages the fields of one resource in one version.
+
+    `schema` is that of whole objects (`root_schema`), `status` whether there is a status subresource.
+    `kind` is what configurations must be, when it is given.
+    `blank` is for built-in resources: the parts of an object that are always there, as in Kubernetes' Go types; for
+    custom resources it is None. `others` are the other served versions, each with its schema, or with None when objects
+    get there by a webhook. Entries in versions that are not served go, as in Kubernetes; when `others` is None, and for
+    versions behind a webhook, they stay as they are.
+    """
+
+    def __init__(
+        self,
+        schema: Mapping[str, Any],
+        api_version: str,
+        *,
+        status: bool,
+        kind: str = "",
+        blank: Raw | None = None,
+        others: Mapping[str, Mapping[str, Any] | None] | None = None,
+    ) -> None:
+        self._version = api_version
+        self._kind = kind
+        self._type = compile_root(schema)
+        self._blank = blank
+        self._others = others
+        self._schemas = {api_version: schema} | {v: s for v, s in (others or {}).items() if s is not None}
+        self._left_out: dict[str, tuple[str, ...]] = {"": ("status",) if status else ()}
+        # Through its subresource only the status can be written; of built-in objects also the metadata.
+        self._left_out["status"] = ("spec",) if blank is not None else ("metadata", "spec")
+        self._tracked_in = cache(self._make_tracked)
+        self._typed_in = cache(lambda version: compile_root(self._schemas[version]))
+
+    # --- update ---
+
+    def update(self, live: Raw | None, new: Raw, manager: str, subresource: str, now: str) -> None:
+        """Set `new["metadata"]["managedFields"]` for a create, update or patch by `manager`.
+
+        `live` is None for a create, or has no uid. `new` is the object as it is to be stored, with its defaults;
+        `subresource` is "" for the resource itself; `now` is RFC 3339 in UTC with whole seconds. Never raises for what
+        a client sent: an object that cannot be tracked loses its list, as in Kubernetes.
+        """
+        metadata = new["metadata"]
+        sent = metadata.pop("managedFields", None)
+        managed = self._decoded(live, sent, subresource)
+        if not managed and live is not None and live["metadata"].get("uid"):
+            return  # written before fields were tracked, or reset: tracked from the first apply on
+        try:
+            managed = self._updated(live, new, managed, entries.owner(manager, UPDATE, self._version, subresource), now)
+        except (ItemError, RecursionError):
+            return
+        if managed:
+            metadata["managedFields"] = entries.write(managed)
+
+    def _decoded(self, live: Raw | None, sent: Any, subresource: str) -> Entries:
+        """Read the list that counts: what the client sent, unless it is empty or wrong; `[{}]` resets it.
+
+        `[]` resets it too, but not for custom resources: there it is lost when the body is read.
+        """
+        stored = live["metadata"].get("managedFields") or [] if live is not None else []
+        if sent is None or subresource or (sent == stored and sent):
+            return entries.read(stored)
+        if sent == [{}] or (sent == [] and self._blank is not None):
+            return {}
+        try:
+            return entries.parse(sent) or entries.read(stored)
+        except FieldsError:
+            return entries.read(stored)
+
+    def _updated(self, live: Raw | None, new: Raw, managed: Entries, who: Owner, now: str) -> Entries:
+        managed = self._settled(managed)
+        subresource = who[3]
+        changed, removed = self._compare(live, new, self._version, subresource)
+        managed = self._take(live, new, managed, subresource, (changed, removed), None)
+        if changed:
+            before = managed.get(who)
+            owned = changed if before is None else fields.union(before.fields, changed)
+            managed[who] = Entry(self._version, now, owned)
+        return entries.cap(managed)
+
+    def _take(
+        self,
+        live: Raw | None,
+        new: Raw,
+        managed: Entries,
+        subresource: str,
+        difference: Difference,
+        spared: Owner | None,
+    ) -> Entries:
+        """Take from all owners but one what has changed and what is gone. Owners that own nothing any more go."""
+        left: Entries = {}
+        found = {self._version: difference}
+        for who, entry in managed.items():
+            if who == spared:
+                left[who] = entry
+                continue
+            if entry.version not in found:
+                if not self._is_comparable(entry.version):
+                    left[who] = entry
+                    continue
+                found[entry.version] = self._compare(live, new, entry.version, subresource)
+            owned = entry.fields
+            for gone in found[entry.version]:
+                if gone and owned:
+                    owned = fields.difference(owned, gone)
+            if owned:
+                left[who] = entry if owned is entry.fields or owned == entry.fields else Entry(*_aged(entry), owned)
+        return left
+
+    def _compare(self, live: Raw | None, new: Raw, version: str, subresource: str) -> Difference:
+        """Give what a write changes, in some version. Raises ItemError."""
+        blank = self._blank
+        old = blank or {} if live is None else {**blank, **live} if blank else live
+        return self._tracked_in(version, subresource).compare(old, {**blank, **new} if blank else new)
+
+    def _make_tracked(self, version: str, subresource: str) -> _Tracked:
+        kind = self._type if version == self._version else self._typed_in(version)
+        left_out = self._left_out.get(subresource, ())
+        if subresource and version != self._version and self._blank is None:
+            left_out = self._left_out["status"]
+        return _Tracked(kind, left_out)
+
+    def _is_comparable(self, version: str) -> bool:
+        return version == self._version or version in self._schemas
+
+    def _settled(self, managed: Entries) -> Entries:
+        """Drop entries of versions that are not served, and bring the others in step with the schema of today."""
+        left: Entries = {}
+        for who, entry in managed.items():
+            if entry.version == self._version:
+                kind = self._type
+            elif entry.version in self._schemas:
+                kind = self._typed_in(entry.version)
+            elif self._others is None or entry.version in self._others:
+                left[who] = entry
+                continue
+            else:
+                continue
+            settled = kind.settle(entry.fields)
+            left[who] = entry if settled is entry.fields else Entry(*_aged(entry), settled)
+        return left
+
+    # --- apply ---
+
+    def apply(self, live: Raw | None, config: Raw, manager: str, subresource: str, now: str, *, force: bool) -> Raw:
+        """Merge what `manager` applies into the live object (None: there is none yet). Gives a new object.
+
+        `config` is what the client sent, as it is: neither pruned nor completed. With `force`, fields that others own
+        are taken over. Raises StatusError: 400 for another version or a config with managedFields, 409 with a cause for
+        each conflict, 500 in Kubernetes' words for a config that does not fit the schema.
+        """
+        try:
+            return self._apply(live, config, manager, subresource, now, force=force)
+        except ItemError as error:
+            raise _unknown(f"failed to merge config: {error}") from error
+        except RecursionError as error:
+            raise errors.bad_request("the configuration is nested too deeply") from error
+
+    def _apply(self, live: Raw | None, config: Raw, manager: str, subresource: str, now: str, *, force: bool) -> Raw:
+        version, kind = str(config.get("apiVersion") or ""), str(config.get("kind") or "")
+        if version != self._version or kind != (self._kind or kind):
+            raise errors.bad_request(f"invalid object type: {_kind_text(version, kind)}")
+        stored = live
+        if live is None:
+            live = {"apiVersion": self._version, "kind": kind, **(self._blank or {}), "metadata": {}}
+        elif self._blank:
+            live = {**self._blank, **live}
+        managed = entries.read(live["metadata"].get("managedFields") or [])
+        if not managed and stored is not None:
+            before = entries.owner(BEFORE_APPLY, UPDATE, self._version, subresource)
+            managed = self._updated(None, live, managed, before, now)
+        config_metadata = config.get("metadata")
+        if isinstance(config_metadata, dict) and config_metadata.get("managedFields") is not None:
+            raise errors.bad_request("metadata.managedFields must be nil")
+        self._check(config, kind)
+        who = entries.owner(manager, APPLY, self._version, subresource)
+        try:
+            new, owners = self._merged(live, config, managed, who, force=force)
+        except Conflicts as conflicts:
+            rest = conflicts
+            if manager == KUBECTL:
+                rest = conflicts.without(self._allowed(live))
+            if rest:
+                raise rest.error() from conflicts
+            new, owners = self._merged(live, config, managed, who, force=True)
+        if new is not None and who in owners:
+            owners[who] = Entry(self._version, now, owners[who].fields)
+        out: Raw = orjson.loads(orjson.dumps(live if new is None else new))
+        metadata = out["metadata"] = out.get("metadata") or {}
+        metadata.pop("managedFields", None)
+        if owners:
+            metadata["managedFields"] = entries.write(owners)
+        if manager == KUBECTL and (metadata.get("annotations") or {}).get(LAST_APPLIED):
+            _set_last_applied(metadata["annotations"], config)
+        return out
+
+    def _check(self, config: Raw, kind: str) -> None:
+        found: list[str] = []
+        self._type.check(config, "", found)
+        if found:
+            metadata = config.get("metadata")
+            named = metadata if isinstance(metadata, dict) else {}
+            at = f"{named.get('namespace', '')}/{named.get('name', '')}; {_kind_text(self._version, kind)}"
+            listed = found[0] if len(found) == 1 else "\n  ".join(["errors:", *found])
+            raise _unknown(f"failed to create typed patch object ({at}): {listed}")
+
+    def _merged(
+        self, live: Raw, config: Raw, managed: Entries, who: Owner, *, force: bool
+    ) -> tuple[Raw | None, Entries]:
+        """Give the merged object, or None when it is the live one, and the owners. Raises Conflicts, ItemError."""
+        managed = self._settled(managed)
+        new = self._type.merge(live, config)
+        last = managed.get(who)
+        tracked = self._tracked_in(self._version, who[3])
+        mine = tracked.applied(config)
+        if last is not None and (
+            last.version != self._version or (last.fields != mine and fields.difference(last.fields, mine))
+        ):
+            left_out = tuple("f:" + name for name in self._left_out.get(who[3], ()))
+            wanted = self._type.applied(config) or {}
+            wanted = {element: below for element, below in wanted.items() if element not in left_out}
+            new = self._pruned(new, managed | {who: Entry(self._version, "", wanted)}, last)
+        managed[who] = Entry(self._version, last.time if last else "", mine)
+        difference = self._compare(live, new, self._version, who[3])
+        if not force:
+            conflicts = self._conflicts(live, new, managed, who, difference[0])
+            if conflicts:
+                raise conflicts
+        left = self._take(live, new, managed, who[3], difference, who)
+        if not left[who].fields:
+            del left[who]
+        return (None if live == new and same(live, new) else new), left
+
+    def _conflicts(self, live: Raw, new: Raw, managed: Entries, who: Owner, changed: Fields | None) -> Conflicts:
+        found = {self._version: changed}
+        conflicts: dict[Owner, Fields] = {}
+        for other, entry in managed.items():
+            if other == who or not self._is_comparable(entry.version):
+                continue
+            if entry.version not in found:
+                found[entry.version] = self._compare(live, new, entry.version, who[3])[0]
+            both = fields.intersection(entry.fields, found[entry.version] or {})
+            if both:
+                conflicts[other] = both
+        return Conflicts(conflicts)
+
+    def _pruned(self, merged: Raw, managed: Entries, last: Entry) -> Raw:
+        """Take away what the applier applied last time, unless it or somebody else owns it now."""
+        kind = self._type if last.version == self._version else None
+        if kind is None:
+            if last.version not in self._schemas:
+                return merged
+            kind = self._typed_in(last.version)
+        dropped = kind.named(last.fields)
+        pruned = kind.without(merged, dropped) or {}
+        everything = kind.named(kind.applied(merged) or {})
+        by_version: dict[str, Fields] = {}
+        for entry in managed.values():
+            by_version[entry.version] = fields.union(by_version.get(entry.version, {}), entry.fields)
+        for version in sorted(by_version, key=lambda version: version != last.version):
+            if not self._is_comparable(version):
+                continue
+            other = self._type if version == self._version else self._typed_in(version)
+            kept = fields.union(other.named(other.applied(pruned) or {}), other.named(by_version[version]))
+            gone = fields.difference(other.named(other.applied(merged) or {}), kept)
+            pruned = other.without(merged, gone) or {}
+        gone = fields.difference(everything, kind.named(kind.applied(pruned) or {}))
+        result: Raw = kind.without(merged, fields.intersection(gone, dropped)) or {}
+        return result
+
+    def _allowed(self, live: Raw) -> Fields:
+        """Give the fields that kubectl may take over: what it last applied from the client's side and is so still."""
+        text = (live["metadata"].get("annotations") or {}).get(LAST_APPLIED)
+        if not text:
+            return {}
+        try:
+            last = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            return {}
+        if not isinstance(last, dict) or last.get("apiVersion") != self._version:
+            return {}
+        found: list[str] = []
+        self._type.check(last, "", found)
+        if found:
+            return {}
+        allowed = self._type.applied(last) or {}
+        for gone in self._type.compare(last, live):
+            allowed = fields.difference(allowed, gone or {})
+        return allowed
+
+
+class _Tracked:
+    """The type of whole objects, without what nobody owns and without what a write cannot change."""
+
+    def __init__(self, kind: Map, left_out: tuple[str, ...]) -> None:
+        self._root = kind.only(("apiVersion", "kind", "metadata", *left_out))
+        self._metadata = None if "metadata" in left_out else METADATA.only(_UNOWNED)
+        self._rest = {"apiVersion", "kind", "metadata", *left_out}
+
+    def compare(self, old: Raw, new: Raw) -> Difference:
+        """Give the differences of two objects. Raises ItemError."""
+        rest = self._rest
+        changed, removed = self._root.compare(
+            {name: value for name, value in old.items() if name not in rest},
+            {name: value for name, value in new.items() if name not in rest},
+        )
+        if self._metadata is not None:
+            more, less = self._metadata.compare(old.get("metadata"), new.get("metadata"))
+            if more:
+                changed = {"f:metadata": more, **(changed or {})}
+            if less:
+                removed = {"f:metadata": less, **(removed or {})}
+        return _top(changed), _top(removed)
+
+    def applied(self, config: Raw) -> Fields:
+        """Give what somebody who applies a configuration owns. Raises ItemError."""
+        rest = self._rest
+        found = self._root.applied({name: value for name, value in config.items() if name not in rest}) or {}
+        below = self._metadata.applied(config.get("metadata")) if self._metadata is not None else None
+        return _top({"f:metadata": below, **found} if below else found) or {}
+
+
+def _top(found: Fields | None) -> Fields | None:
+    return {element: found[element] for element in sorted(found)} if found else None
+
+
+def _aged(entry: Entry) -> tuple[str, str]:
+    return entry.version, entry.time
+
+
+def _kind_text(api_version: str, kind: str) -> str:
+    group, slash, version = api_version.rpartition("/")
+    return f"{group}/{version}, Kind={kind}" if slash or version else f"/, Kind={kind}"
+
+
+def _unknown(message: str) -> StatusError:
+    """Refuse as Kubernetes does when it has no status for an error."""
+    return StatusError(500, "", message)
+
+
+def _set_last_applied(annotations: dict[str, Any], config: Raw) -> None:
+    """Keep kubectl's annotation in step with what is applied."""
+    config = orjson.loads(orjson.dumps(config))
+    (config["metadata"].get("annotations") or {}).pop(LAST_APPLIED, None)
+    text = orjson.dumps(config, option=orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE).decode()
+    annotations[LAST_APPLIED] = text.translate(fields.IN_HTML)
+    size = sum(len(key.encode()) + len(str(value).encode()) for key, value in annotations.items())
+    if size > meta.MAX_ANNOTATIONS:
+        del annotations[LAST_APPLIED]

@@ -1,0 +1,328 @@
+"""Lists and watches: the verbs on many objects.
+
+A list is read in pages as of one version, so that it is consistent however long the client takes, and is passed on as
+text without being parsed unless a selector has to look inside. A watch is the history since a version, then what the
+broadcaster hands over; a reader cannot tell where the one ends and the other begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from dataclasses import dataclass
+
+import orjson
+
+from tink.kubeapi.apiserver import conversion, errors
+from tink.kubeapi.apiserver.errors import StatusError
+from tink.kubeapi.apiserver.read.broadcaster import Broadcaster
+from tink.kubeapi.apiserver.requests import ListOptions, Target, labels_of, match_fields, parse_fields, parse_labels
+from tink.kubeapi.apiserver.resources import Resource
+from tink.kubeapi.apiserver.store import Event, ExpiredError, Key, Page, Store, Stored
+from tink.kubeapi.schema import Raw
+
+WATCH_SECONDS = 3600
+"""How long a watch lasts when the client does not say, in seconds."""
+BOOKMARK_SECONDS = 60
+"""After so many seconds without a change, a watch that wants bookmarks gets one."""
+MAX_LIST = 64 << 20
+"""A list with `limit` gives a continue token when it gets larger than this, in bytes."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which objects of a resource: those of a namespace (None: of all), of one name, that match."""
+
+    resource: Resource
+    namespace: str | None
+    name: str | None
+    matches: Callable[[Raw], bool] | None
+
+    def holds(self, obj: Raw) -> bool:
+        """Whether an object is selected. Its resource and namespace are right already."""
+        return (self.name is None or obj["metadata"]["name"] == self.name) and (
+            self.matches is None or self.matches(obj)
+        )
+
+
+def select(resource: Resource, target: Target, options: ListOptions) -> Selection:
+    """Compile the selectors of a request. Raises StatusError (400)."""
+    known = resource.rules.selectable
+    labels = parse_labels(options.labels)
+    terms = parse_fields(options.fields, known, builtin=not resource.custom)
+    namespace = target.namespace if resource.namespaced and target.namespace else None
+    name = None
+    rest = []
+    for term in terms:
+        if term[0] == "metadata.name" and term[2] and name is None:
+            name = term[1]
+        elif term[0] == "metadata.namespace" and term[2] and namespace is None:
+            namespace = term[1]
+        else:
+            rest.append(term)
+    fields = match_fields(rest, known) if rest else None
+
+    def matches(obj: Raw) -> bool:
+        return (labels is None or labels(labels_of(obj))) and (fields is None or fields(obj))
+
+    return Selection(resource, namespace, name, matches if labels or fields else None)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A list: its version, a token when it goes on after `limit`, and its objects as text, part by part.
+
+    `remaining` is how many objects follow; 0 when none do, or when that is not known because selectors choose.
+    """
+
+    version: int
+    continues: str
+    parts: AsyncIterator[list[bytes]]
+    remaining: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One event of a watch: ADDED, MODIFIED, DELETED or BOOKMARK, and the object as text."""
+
+    type: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """Where a list goes on: after which object, as of which version (None: now), and how many objects follow that one
+    (None: not known)."""
+
+    after: tuple[str, str]
+    version: int | None
+    remaining: int | None = None
+
+
+class Lists:
+    """Lists and watches over a store."""
+
+    def __init__(self, store: Store, broadcaster: Broadcaster) -> None:
+        self._store = store
+        self._broadcaster = broadcaster
+
+    async def read(self, resource: Resource, target: Target, options: ListOptions) -> Listing:
+        """Begin a list. Raises StatusError."""
+        chosen = select(resource, target, options)
+        start = await self._where(options)
+        if chosen.name is not None and start.version is None:
+            return await self._list_one(chosen, chosen.name)
+        after = start.after
+        first = await self._page(chosen, after, start.version, options.limit)
+        if not options.limit:
+            return Listing(first.version, "", self._parts(chosen, first))
+        items: list[Stored] = []
+        size = 0
+        page = first
+        while True:
+            for stored in page.items:
+                if not self._selected(chosen, stored):
+                    continue
+                if len(items) == options.limit or size > MAX_LIST:
+                    return await self._cut(chosen, start, first.version, items)
+                items.append(stored)
+                size += len(stored.body)
+            if not page.more:
+                return Listing(first.version, "", _once(resource, items))
+            last = page.items[-1]
+            if len(items) == options.limit and chosen.matches is None:
+                return await self._cut(chosen, start, first.version, items)
+            page = await self._page(chosen, (last.namespace, last.name), first.version, options.limit - len(items))
+
+    async def _cut(self, chosen: Selection, start: _Start, version: int, items: list[Stored]) -> Listing:
+        """Give a list that ends after its last object because of its limit. Raises StatusError (410)."""
+        after = (items[-1].namespace, items[-1].name) if items else start.after
+        remaining = None
+        if chosen.matches is None and chosen.name is None:
+            if start.remaining is not None and start.remaining > len(items):
+                # As of one version there are as many as the page before said; to count is to look at every one.
+                remaining = start.remaining - len(items)
+            else:
+                try:
+                    remaining = await self._store.count(chosen.resource.key, chosen.namespace, after, version)
+                except ExpiredError as error:
+                    raise _too_old(after) from error
+        return Listing(version, _token(version, after, remaining), _once(chosen.resource, items), remaining or 0)
+
+    async def watch(
+        self, resource: Resource, target: Target, options: ListOptions
+    ) -> AsyncGenerator[list[Change], None]:
+        """Watch objects until the time is over or the server stops. Raises StatusError (410) when it cannot resume."""
+        chosen = select(resource, target, options)
+        clock = asyncio.get_running_loop().time
+        end = clock() + (max(0, options.timeout_s) if options.timeout_s else WATCH_SECONDS)
+        subscription = self._broadcaster.subscribe(resource.key, chosen.namespace)
+        try:
+            position = int(options.version or 0)
+            if position == 0 or options.initial_events is True:
+                page = await self._page(chosen, ("", ""), None, 0)
+                position = page.version
+                async for part in self._parts(chosen, page):
+                    yield [Change("ADDED", body) for body in part]
+                if options.initial_events and options.bookmarks:
+                    yield [_bookmark(resource, position, initial=True)]
+            elif position > (newest := await self._store.current()):
+                # Only after the state was lost: the client must not wait for versions to come round again.
+                raise errors.expired(f"resource version {position} is not known here: the newest is {newest}")
+            while events := await self._since(chosen, position):
+                yield await self._changes(chosen, events)
+                position = events[-1].version
+            told = position
+            while not subscription.ended:
+                events = await subscription.next(max(0.0, min(end - clock(), BOOKMARK_SECONDS)))
+                changes = await self._changes(chosen, [event for event in events if event.version > position])
+                # Everything up to here was offered to this subscription, whether or not it was for us.
+                position = max(position, events[-1].version if events else self._broadcaster.version)
+                over = clock() >= end
+                if changes:
+                    told = events[-1].version
+                # The last word of a watch is how far it has come, unless the client knows that already.
+                if options.bookmarks and not subscription.ended and (position != told if over else not events):
+                    changes.append(_bookmark(resource, position))
+                    told = position
+                if changes:
+                    yield changes
+                if over:
+                    return
+        finally:
+            subscription.close()
+
+    # --- parts ---
+
+    async def _where(self, options: ListOptions) -> _Start:
+        """Say where, and as of which version, a list begins. Raises StatusError."""
+        if options.continues:
+            if options.version not in ("", "0"):
+                raise errors.bad_request("specifying resource version is not allowed when using continue")
+            return _read_token(options.continues)
+        wanted = int(options.version or 0)
+        if wanted and wanted > (newest := await self._store.current()):
+            raise errors.too_large_version(wanted, newest)
+        # With a limit and no word on how the version is meant, it is meant exactly ("Resource versions" in the
+        # Kubernetes API concepts); without one, what is there now is never older than what was asked for.
+        exact = options.version_match == "Exact" or (options.limit > 0 and not options.version_match)
+        return _Start(("", ""), wanted if exact and wanted else None)
+
+    async def _page(self, chosen: Selection, after: tuple[str, str], version: int | None, limit: int) -> Page:
+        try:
+            if limit and chosen.matches is None:
+                return await self._store.page(
+                    chosen.resource.key, chosen.namespace, after=after, limit=min(limit, 500), version=version
+                )
+            return await self._store.page(chosen.resource.key, chosen.namespace, after=after, version=version)
+        except ExpiredError as error:
+            if after == ("", ""):
+                raise errors.expired("The resourceVersion for the provided list is too old.") from error
+            raise _too_old(after) from error
+
+    async def _list_one(self, chosen: Selection, name: str) -> Listing:
+        """List what has one name, without a scan when it can only be in one place."""
+        resource = chosen.resource
+        if resource.namespaced and chosen.namespace is None:
+            page = await self._page(chosen, ("", ""), None, 0)
+            return Listing(page.version, "", self._parts(chosen, page))
+        version = await self._store.current()
+        stored = await self._store.get(Key(resource.key, chosen.namespace or "", name))
+        items = [stored] if stored is not None and self._selected(chosen, stored) else []
+        return Listing(version, "", _once(resource, items))
+
+    async def _parts(self, chosen: Selection, page: Page) -> AsyncIterator[list[bytes]]:
+        """Give the rest of a list from its first page on."""
+        while True:
+            selected = [item for item in page.items if self._selected(chosen, item)]
+            yield await conversion.as_served(chosen.resource, selected)
+            if not page.more:
+                return
+            last = page.items[-1]
+            page = await self._page(chosen, (last.namespace, last.name), page.version, 0)
+
+    @staticmethod
+    def _selected(chosen: Selection, stored: Stored) -> bool:
+        if chosen.name is not None and stored.name != chosen.name:
+            return False
+        return chosen.matches is None or chosen.matches(orjson.loads(stored.body))
+
+    async def _since(self, chosen: Selection, position: int) -> list[Event]:
+        try:
+            return await self._store.since(chosen.resource.key, chosen.namespace, position)
+        except ExpiredError as error:
+            raise errors.expired(f"too old resource version: {position} ({error.oldest})") from error
+
+    @staticmethod
+    async def _changes(chosen: Selection, events: list[Event]) -> list[Change]:
+        """Turn events into what the watch sees: an object that begins or ceases to match appears or goes."""
+        seen: list[tuple[str, Event | Stored]] = []
+        for event in events:
+            if chosen.matches is None:
+                if chosen.name is None or event.key.name == chosen.name:
+                    seen.append((event.type, event))
+                continue
+            is_in = event.type != "DELETED" and chosen.holds(event.object)
+            was_in = event.before is not None and chosen.holds(event.before)
+            if is_in:
+                seen.append(("MODIFIED" if was_in else "ADDED", event))
+            elif was_in and event.type == "DELETED":
+                seen.append(("DELETED", event))
+            elif was_in and event.prior is not None:
+                gone = orjson.loads(event.prior)
+                gone["metadata"]["resourceVersion"] = str(event.version)
+                last = Stored(event.key.namespace, event.key.name, event.version, orjson.dumps(gone))
+                seen.append(("DELETED", last))
+        bodies = await conversion.as_served(chosen.resource, [item for _, item in seen])
+        return [Change(kind, body) for (kind, _), body in zip(seen, bodies, strict=True)]
+
+
+async def _once(resource: Resource, items: list[Stored]) -> AsyncIterator[list[bytes]]:
+    yield await conversion.as_served(resource, items)
+
+
+def _bookmark(resource: Resource, version: int, *, initial: bool = False) -> Change:
+    fields: Raw = {"resourceVersion": str(version)}
+    if initial:
+        fields["annotations"] = {"k8s.io/initial-events-end": "true"}
+    obj = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": fields}
+    return Change("BOOKMARK", orjson.dumps(obj))
+
+
+def _token(version: int, after: tuple[str, str], remaining: int | None = None) -> str:
+    token: Raw = {"v": "meta.k8s.io/v1", "rv": version, "start": after}
+    if remaining is not None:
+        token["remaining"] = remaining
+    return base64.urlsafe_b64encode(orjson.dumps(token)).decode()
+
+
+def _too_old(after: tuple[str, str]) -> StatusError:
+    """Refuse a token whose version is gone, and offer one that goes on with what is there now."""
+    error = errors.expired(
+        "The provided continue parameter is too old to display a consistent list result. You can start a new list "
+        "without the continue parameter, or use the continue token in this response to retrieve the remainder of the "
+        "results. Continuing with the provided token results in an inconsistent list - objects that were created, "
+        "modified, or deleted between the time the first chunk was returned and now may show up in the list."
+    )
+    error.metadata["continue"] = _token(0, after)
+    return error
+
+
+def _read_token(token: str) -> _Start:
+    """Read a token: where the list goes on."""
+    try:
+        read = orjson.loads(base64.urlsafe_b64decode(token.encode()))
+        match read:
+            case {"rv": int(version), "start": [str(namespace), str(name)]} if version >= 0:
+                remaining = read.get("remaining")
+                known = remaining if version and isinstance(remaining, int) else None
+                return _Start((namespace, name), version or None, known)
+    except (ValueError, binascii.Error) as error:
+        raise _bad_token() from error
+    raise _bad_token()
+
+
+def _bad_token() -> StatusError:
+    return errors.bad_request("invalid continue token: continue key is not valid: it is not one that this server gave")

@@ -1,0 +1,295 @@
+"""The options of a request, read from its query and, for a delete, from its body (k8s.io/apimachinery, meta/v1).
+
+Pure: from strings to values, or to a `StatusError` that names the option.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from multidict import MultiMapping
+
+from tink.golang import json_kind
+from tink.kubeapi.apiserver import errors
+from tink.kubeapi.apiserver.access import ADMIN, Caller
+from tink.kubeapi.schema import FieldError, field_errors, quote
+from tink.printable import printable
+
+OptionsKind = Literal["CreateOptions", "UpdateOptions", "PatchOptions", "DeleteOptions"]
+
+MAX_MANAGER = 128
+"""Longest name of a field manager, in characters."""
+POLICIES = ("Background", "Foreground", "Orphan")
+
+
+MAX_VERSION = (1 << 64) - 1
+
+
+def parse_bool(value: str) -> bool:
+    """Read a boolean of a query: "0" and "false" in any case are false, like absent; anything else is true.
+
+    (k8s.io/apimachinery, pkg/runtime: Convert_Slice_string_To_bool. Go's own ParseBool forms are all among these.)
+    """
+    return value not in ("", "0") and value.lower() != "false"
+
+
+def parse_number(value: str) -> int:
+    """Read a number; absent is 0. Raises StatusError (400)."""
+    if not value:
+        return 0
+    if not re.fullmatch(r"[+-]?[0-9]{1,19}", value):
+        raise errors.bad_request(f"strconv.ParseInt: parsing {quote(value)}: invalid syntax")
+    return int(value)
+
+
+def parse_version(value: str, *, watch: bool = False) -> int:
+    """Read a resourceVersion; absent is 0. Raises StatusError (400)."""
+    if not value:
+        return 0
+    if not re.fullmatch(r"[0-9]{1,20}", value) or int(value) > MAX_VERSION:
+        wrong = f"resourceVersion: Invalid value: {quote(value)}: strconv.ParseUint: parsing {quote(value)}"
+        words = "invalid syntax" if not value.isdigit() else "value out of range"
+        raise errors.bad_request(f"{'' if watch else 'invalid resource version: '}{wrong}: {words}")
+    return int(value)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """How a create, update or patch is to be done.
+
+    `dry_run`: only tried. `validation`: what to do about fields that the schema does not know. `manager`: who writes,
+    for the managed fields. `force`: an apply takes over fields that others manage. `caller`: who, as webhooks are told.
+    """
+
+    kind: OptionsKind = "UpdateOptions"
+    dry_run: bool = False
+    validation: str = "Warn"
+    manager: str = "unknown"
+    force: bool = False
+    given: tuple[tuple[str, str], ...] = ()
+    caller: Caller = ADMIN
+
+    @staticmethod
+    def of(
+        query: MultiMapping[str],
+        kind: OptionsKind = "UpdateOptions",
+        user_agent: str = "",
+        *,
+        apply: bool = False,
+        caller: Caller = ADMIN,
+    ) -> WriteOptions:
+        """Read a query. Raises StatusError (400, 422)."""
+        manager = query.get("fieldManager", "")
+        wrong: list[FieldError] = []
+        if apply and not manager:
+            wrong.append(field_errors.required("fieldManager", "is required for apply patch"))
+        if kind == "PatchOptions" and not apply and "force" in query:
+            wrong.append(field_errors.forbidden("force", "may not be specified for non-apply patch"))
+        wrong += _check_manager(manager) + _check_dry_run(query.getall("dryRun", []))
+        validation = query.get("fieldValidation", "")
+        if validation not in ("", "Ignore", "Warn", "Strict"):
+            wrong.append(field_errors.not_supported("fieldValidation", validation, ["", "Ignore", "Strict", "Warn"]))
+        if wrong:
+            raise errors.invalid("meta.k8s.io", kind, "", wrong)
+        return WriteOptions(
+            kind,
+            bool(query.getall("dryRun", [])),
+            validation or "Warn",
+            manager or _agent_name(user_agent),
+            apply and parse_bool(query.get("force", "")),
+            tuple((name, query[name]) for name in ("fieldManager", "fieldValidation") if query.get(name)),
+            caller,
+        )
+
+    def object(self) -> dict[str, Any]:
+        """Give the options as the object that webhooks see."""
+        made: dict[str, Any] = {"kind": self.kind, "apiVersion": "meta.k8s.io/v1", **dict(self.given)}
+        return made | ({"dryRun": ["All"]} if self.dry_run else {}) | ({"force": True} if self.force else {})
+
+
+def _check_manager(name: str) -> list[FieldError]:
+    found = [field_errors.too_long("fieldManager", MAX_MANAGER)] if len(name) > MAX_MANAGER else []
+    for at, letter in enumerate(name):
+        if not letter.isprintable():
+            why = f"invalid character U+{ord(letter):04X} (at position {at})"
+            found.append(field_errors.invalid("fieldManager", name, why))
+    return found
+
+
+def _agent_name(user_agent: str) -> str:
+    """Name the manager of a client that gives no name: its User-Agent up to the first slash."""
+    return printable(user_agent.partition("/")[0], "")[:MAX_MANAGER] or "unknown"
+
+
+def _check_dry_run(values: list[str]) -> list[FieldError]:
+    if all(value == "All" for value in values):
+        return []
+    return [field_errors.not_supported("dryRun", values, ["All"])]
+
+
+@dataclass(frozen=True, slots=True)
+class ListOptions:
+    """What to list or watch. Versions are as the client gave them: "" any, "0" any that is at hand."""
+
+    labels: str = ""
+    fields: str = ""
+    limit: int = 0
+    continues: str = ""
+    version: str = ""
+    version_match: str = ""
+    watch: bool = False
+    bookmarks: bool = False
+    initial_events: bool | None = None
+    timeout_s: int = 0
+
+    @staticmethod
+    def of(query: Mapping[str, str]) -> ListOptions:
+        """Read the query of a list or watch. Raises StatusError (400, 422)."""
+        initial = query.get("sendInitialEvents")
+        options = ListOptions(
+            query.get("labelSelector", ""),
+            query.get("fieldSelector", ""),
+            max(0, parse_number(query.get("limit", ""))),
+            query.get("continue", ""),
+            query.get("resourceVersion", ""),
+            query.get("resourceVersionMatch", ""),
+            parse_bool(query.get("watch", "")),
+            parse_bool(query.get("allowWatchBookmarks", "")),
+            None if initial is None else parse_bool(initial),
+            parse_number(query.get("timeoutSeconds", "")),
+        )
+        if wrong := options._check_watch() if options.watch else options._check_list():
+            raise errors.invalid("meta.k8s.io", "ListOptions", "", wrong)
+        parse_version(options.version, watch=options.watch)
+        return options
+
+    def _check_list(self) -> list[FieldError]:
+        """k8s.io/apimachinery, pkg/apis/meta/internalversion/validation."""
+        at, match = "resourceVersionMatch", self.version_match
+        wrong: list[FieldError] = []
+        if match:
+            if not self.version:
+                wrong.append(field_errors.forbidden(at, f"{at} is forbidden unless resourceVersion is provided"))
+            if self.continues:
+                wrong.append(field_errors.forbidden(at, f"{at} is forbidden when continue is provided"))
+            if match not in ("Exact", "NotOlderThan"):
+                wrong.append(field_errors.not_supported(at, match, ["Exact", "NotOlderThan", ""]))
+            if match == "Exact" and self.version == "0":
+                wrong.append(field_errors.forbidden(at, f'{at} "exact" is forbidden for resourceVersion "0"'))
+        if self.initial_events is not None:
+            wrong.append(field_errors.forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"))
+        return wrong
+
+    def _check_watch(self) -> list[FieldError]:
+        at, match = "resourceVersionMatch", self.version_match
+        wrong: list[FieldError] = []
+        if self.initial_events is not None and match != "NotOlderThan":
+            wrong.append(field_errors.forbidden(at, f"sendInitialEvents requires setting {at} to NotOlderThan"))
+        if match and self.initial_events is None:
+            wrong.append(
+                field_errors.forbidden(at, f"{at} is forbidden for watch unless sendInitialEvents is provided")
+            )
+        if match and match != "NotOlderThan":
+            wrong.append(field_errors.not_supported(at, match, ["NotOlderThan"]))
+        if self.continues:
+            wrong.append(field_errors.forbidden(at, f"{at} is forbidden when continue is provided"))
+        return wrong
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOptions:
+    """How a delete is to be done: only if the object still is the one that the client means; or only tried.
+
+    `policy` says what becomes of the dependents: Background, Foreground, Orphan, or "" when the client leaves it open.
+    """
+
+    dry_run: bool = False
+    uid: str = ""
+    version: str = ""
+    policy: str = ""
+    caller: Caller = ADMIN
+
+    @staticmethod
+    def of(query: MultiMapping[str], body: Any, caller: Caller = ADMIN) -> DeleteOptions:
+        """Parse the options from the body of a delete or, without one, from its query. Raises StatusError (400, 422).
+
+        kube-apiserver ignores the query if there is a body (endpoints/handlers/delete.go). This server rejects a query
+        that is more cautious than the body (a dry run, keeping the dependents).
+        """
+        if body is not None:
+            _check_types(body)
+            _check_agreement(query, body)
+        else:
+            body = {name: query[name] for name in ("propagationPolicy",) if query.get(name)}
+            if "orphanDependents" in query:
+                body["orphanDependents"] = parse_bool(query["orphanDependents"])
+            body["dryRun"] = query.getall("dryRun", [])
+            parse_number(query.get("gracePeriodSeconds", ""))
+        policy, orphan, dry_run = body.get("propagationPolicy"), body.get("orphanDependents"), body.get("dryRun") or []
+        wrong: list[FieldError] = []
+        if policy is not None and orphan is not None:
+            both = "orphanDependents and deletionPropagation cannot be both set"
+            wrong.append(field_errors.invalid("propagationPolicy", policy, both))
+        if policy is not None and policy not in POLICIES:
+            allowed = ["Foreground", "Background", "Orphan", "nil"]
+            wrong.append(field_errors.not_supported("propagationPolicy", policy, allowed))
+        wrong += _check_dry_run(dry_run)
+        if wrong:
+            raise errors.invalid("meta.k8s.io", "DeleteOptions", "", wrong)
+        wanted = body.get("preconditions") or {}
+        if orphan is not None:
+            policy = "Orphan" if orphan else "Background"
+        uid, version = (str(wanted.get(name) or "") for name in ("uid", "resourceVersion"))
+        return DeleteOptions(bool(dry_run), uid, version, policy or "", caller)
+
+    def object(self) -> dict[str, Any]:
+        """Give the options as the object that webhooks see."""
+        made: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1"}
+        if self.uid or self.version:
+            named = {"uid": self.uid, "resourceVersion": self.version}
+            made["preconditions"] = {name: value for name, value in named.items() if value}
+        if self.policy:
+            made["propagationPolicy"] = self.policy
+        return made | ({"dryRun": ["All"]} if self.dry_run else {})
+
+
+def _check_agreement(query: MultiMapping[str], body: dict[str, Any]) -> None:
+    """Check that the body of a delete does not do more than its query allows. Raises StatusError (400)."""
+    orphans = body.get("orphanDependents") or body.get("propagationPolicy") == "Orphan"
+    given = (
+        ("dryRun", any(query.getall("dryRun", [])), bool(body.get("dryRun"))),
+        ("propagationPolicy", query.get("propagationPolicy") == "Orphan", orphans),
+        ("orphanDependents", parse_bool(query.get("orphanDependents", "")), orphans),
+    )
+    for name, in_query, in_body in given:
+        if in_query and not in_body:
+            raise errors.bad_request(
+                f"{name}: the query of this DELETE says {quote(query[name])}, its body does not, and the body of a "
+                f"DELETE is what counts: set {name} in the body, or send no body"
+            )
+
+
+_DELETE_TYPES: dict[str, tuple[type, str]] = {
+    "gracePeriodSeconds": (int, "an integer"),
+    "preconditions": (dict, "an object"),
+    "orphanDependents": (bool, "a boolean"),
+    "propagationPolicy": (str, "a string"),
+    "dryRun": (list, "a list"),
+}
+
+
+def _check_types(body: Any) -> None:
+    """Check that a body is DeleteOptions (any kind of that name: clients differ in its group). Raises StatusError."""
+    if not isinstance(body, dict):
+        raise errors.bad_request("the body must be an object")
+    if body.get("kind", "DeleteOptions") != "DeleteOptions":
+        raise errors.bad_request(
+            f"no kind {quote(body['kind'])} is registered for version {quote(body.get('apiVersion', ''))}"
+        )
+    for name, (wanted, words) in _DELETE_TYPES.items():
+        value = body.get(name)
+        if value is not None and (not isinstance(value, wanted) or (wanted is int and isinstance(value, bool))):
+            raise errors.bad_request(f"{name}: must be {words}, not {json_kind(value)}")

@@ -1,0 +1,357 @@
+"""CustomResourceDefinitions: checked and completed when they are written, and turned into what is served.
+
+A definition that is stored is served at once, in every version that it lists as served; there is no moment between
+(Kubernetes needs controllers and a few seconds for that). The conditions say so: NamesAccepted and Established. What
+makes a definition right is in `tink.kubeapi.schema.definition`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from tink.kubeapi.apiserver import errors
+from tink.kubeapi.apiserver.resources.registry import CUSTOM, NAME_FIELD, NAMESPACED_FIELDS, Resource, Rules, priority
+from tink.kubeapi.apiserver.resources.scale_paths import ScalePaths, scale_check
+from tink.kubeapi.apiserver.tables import AGE, CUSTOM_AGE, NAME, Column, printer_column
+from tink.kubeapi.schema import (
+    FieldError,
+    JSONPathError,
+    MistypedError,
+    Outcome,
+    Path,
+    Raw,
+    checkers,
+    compile_path,
+    compile_schema,
+    field_path,
+    meta,
+    root_schema,
+)
+from tink.kubeapi.schema.definition import (
+    SCHEMA,
+    approval,
+    bundle_problem,
+    check,
+    fill_in,
+    is_true,
+    protected,
+    read,
+    warnings,
+)
+
+GROUP = "apiextensions.k8s.io"
+PLURAL = "customresourcedefinitions"
+KEY = f"{GROUP}/{PLURAL}"
+FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
+"""Keeps a definition that is to go until all its objects are gone (`lifecycle`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """Names of a group that other resources have: those in paths (plural, singular, short), and the kinds."""
+
+    resources: frozenset[str] = frozenset()
+    kinds: frozenset[str] = frozenset()
+
+
+Taken = Callable[[Raw], Claimed]
+"""Says which names a definition cannot have."""
+
+
+def definition_resource(taken: Taken) -> Resource:
+    """Give the resource of CustomResourceDefinitions themselves."""
+
+    def prepare(new: Raw, old: Raw | None, now: datetime) -> None:
+        _prepare(new, old, now, taken)
+
+    return Resource(
+        GROUP,
+        "v1",
+        PLURAL,
+        "CustomResourceDefinition",
+        SCHEMA,
+        _walk,
+        singular="customresourcedefinition",
+        list_kind="CustomResourceDefinitionList",
+        namespaced=False,
+        short_names=("crd", "crds"),
+        categories=("api-extensions",),
+        columns=(
+            NAME,
+            Column("Created At", lambda obj, _: obj["metadata"].get("creationTimestamp"), AGE.description, "date"),
+        ),
+        status=True,
+        rules=Rules(
+            generation=True,
+            unconditional=False,
+            holds=_holds,
+            complete=fill_in,
+            prepare=prepare,
+            dear=16,
+            check=_check,
+            warn=_warnings,
+            selectable=NAME_FIELD,
+        ),
+    )
+
+
+_walk_metadata = compile_schema(
+    root_schema({"properties": {key: {"x-kubernetes-preserve-unknown-fields": True} for key in ("spec", "status")}})
+)
+
+
+def _walk(value: Any, path: Path, found: Outcome) -> None:
+    """Read a definition as the type that it is in Kubernetes. Raises StatusError (400) for values of wrong types."""
+    _walk_metadata(value, path, found)
+    try:
+        found.unknown += read(value)
+    except MistypedError as error:
+        kind = "CustomResourceDefinition"
+        raise errors.bad_request(f'{kind} in version "v1" cannot be handled as a {kind}: {error}') from error
+
+
+def _check(new: Raw, old: Raw | None) -> list[FieldError]:
+    """Find what is wrong with a definition; what is right is compiled here, where it may take long."""
+    found = check(new, old)
+    if not found:
+        checkers(new)
+    return found
+
+
+def _holds(definition: Raw) -> bool:
+    """A definition that is deleted always stays until `lifecycle` has removed its objects."""
+    return "deletionTimestamp" not in definition["metadata"]
+
+
+def _prepare(new: Raw, old: Raw | None, now: datetime, taken: Taken) -> None:
+    """Set the status of a definition, right or wrong, and keep it until its objects are gone."""
+    deleted = "deletionTimestamp" in new["metadata"]
+    if deleted and old is not None and "deletionTimestamp" not in old["metadata"]:
+        finalizers = new["metadata"].setdefault("finalizers", [])
+        if FINALIZER not in finalizers:
+            finalizers.append(FINALIZER)
+    status: Raw = {} if old is None else new.get("status") or {}
+    versions = (new.get("spec") or {}).get("versions") or ()
+    stored = list(status.get("storedVersions") or ())
+    storing = next((version.get("name", "") for version in versions if version.get("storage")), None)
+    if storing is not None and storing not in stored:
+        stored.append(storing)
+    names, conditions = _accepted(new, status, taken(new))
+    if deleted:
+        why = "CustomResource deletion is in progress"
+        conditions.append(_condition("Terminating", "True", "InstanceDeletionInProgress", why))
+    new["status"] = {
+        **status,
+        "acceptedNames": names,
+        "conditions": _with_times(conditions, status.get("conditions") or [], now),
+    }
+    if stored:
+        new["status"]["storedVersions"] = stored
+    else:
+        new["status"].pop("storedVersions", None)
+
+
+def _accepted(new: Raw, status: Raw, claimed: Claimed) -> tuple[Raw, list[Raw]]:
+    """Accept the names of a definition as far as nobody else has them, and say so in conditions.
+
+    Source: k8s.io/apiextensions-apiserver, pkg/controller/status, establish and apiapproval.
+    """
+    wanted: Raw = (new.get("spec") or {}).get("names") or {}
+    before: Raw = status.get("acceptedNames") or {}
+    names = dict(before)
+    reason, message = "", ""
+    for key, used in (
+        ("plural", claimed.resources),
+        ("singular", claimed.resources),
+        ("shortNames", claimed.resources),
+        ("kind", claimed.kinds),
+        ("listKind", claimed.kinds),
+    ):
+        asked = wanted.get(key) or []
+        listed = asked if isinstance(asked, list) else [asked]
+        had = before.get(key) or []
+        lost = [name for name in listed if name in used and name not in (had if isinstance(had, list) else [had])]
+        if lost:
+            reason = f"{key[0].upper()}{key[1:]}Conflict"
+            quoted = [f'"{name}" is already in use' for name in dict.fromkeys(lost)]
+            message = quoted[0] if len(quoted) == 1 else f"[{', '.join(quoted)}]"
+        elif asked:
+            names[key] = asked
+        else:
+            names.pop(key, None)
+    names.pop("categories", None)
+    if wanted.get("categories"):
+        names["categories"] = wanted["categories"]
+    conditions = [
+        _condition("NamesAccepted", "False", reason, message)
+        if reason
+        else _condition("NamesAccepted", "True", "NoConflicts", "no conflicts found"),
+        _establishment(new, status, accepted=not reason),
+    ]
+    group = (new.get("spec") or {}).get("group", "")
+    if protected(group):
+        state, about = approval(new["metadata"].get("annotations") or {})
+        known = "True" if state == "Approved" else "False"
+        conditions.append(_condition("KubernetesAPIApprovalPolicyConformant", known, f"{state}Annotation", about))
+    return names, conditions
+
+
+def _establishment(new: Raw, status: Raw, *, accepted: bool) -> Raw:
+    for item in status.get("conditions") or ():
+        if item.get("type") == "Established" and (item.get("status") == "True" or not accepted):
+            return dict(item)
+    if not accepted:
+        return _condition("Established", "False", "NotAccepted", "not all names are accepted")
+    if bundle_problem((new.get("spec") or {}).get("conversion")):
+        return _condition("Established", "False", "InvalidCABundle", "The conversion webhook CABundle is invalid")
+    return _condition("Established", "True", "InitialNamesAccepted", "the initial names have been accepted")
+
+
+def _condition(kind: str, status: str, reason: str, message: str) -> Raw:
+    return {"type": kind, "status": status, "reason": reason, "message": message}
+
+
+def _with_times(conditions: list[Raw], before: list[Raw], now: datetime) -> list[Raw]:
+    """Give conditions the time at which they came to hold; those of other writers stay."""
+    known = {item.get("type"): item for item in before}
+    made = []
+    for item in conditions:
+        same = known.pop(item["type"], None) or {}
+        stays = same.get("status") == item["status"] and same.get("lastTransitionTime")
+        since = same["lastTransitionTime"] if stays else meta.timestamp(now)
+        made.append({**item, "lastTransitionTime": since})
+    return made + list(known.values())
+
+
+def established(definition: Mapping[str, Any]) -> bool:
+    """Whether what a definition describes is to be served."""
+    return is_true(definition, "Established")
+
+
+def lacks_names(definition: Mapping[str, Any]) -> bool:
+    """Whether other definitions have names that this one asks for."""
+    return not is_true(definition, "NamesAccepted")
+
+
+def resources(definition: Raw, *, conversion: Any = None, defined_at: int = 0) -> list[Resource]:
+    """Compile what a stored definition describes: one resource for each version that is served.
+
+    `conversion` and `defined_at` are passed on to them.
+    """
+    described = definition["spec"]
+    names = (definition.get("status") or {}).get("acceptedNames") or described["names"]
+    stored = next(version["name"] for version in described["versions"] if version.get("storage"))
+    namespaced = described["scope"] == "Namespaced"
+    made = []
+    made_of = checkers(definition)
+    served = {
+        f"{described['group']}/{version['name']}": version["schema"]["openAPIV3Schema"]
+        for version in described["versions"]
+        if version.get("served")
+    }
+    for version in described["versions"]:
+        if not version.get("served"):
+            continue
+        api_version = f"{described['group']}/{version['name']}"
+        openapi = served[api_version]
+        checker = made_of[version["name"]]
+        warning = f"{api_version} {names['kind']} is deprecated{_better(described, version, names['kind'])}"
+        made.append(
+            Resource(
+                described["group"],
+                version["name"],
+                names["plural"],
+                names["kind"],
+                openapi,
+                checker.compiled,
+                singular=names["singular"],
+                list_kind=names["listKind"],
+                namespaced=namespaced,
+                short_names=names.get("shortNames") or (),
+                categories=names.get("categories") or (),
+                columns=(NAME, *_columns(version)),
+                status="status" in (version.get("subresources") or {}),
+                subresources=("scale",) if (scale := ScalePaths.of(version)) is not None else (),
+                scale=scale,
+                stored_version=stored,
+                rules=_rules(version, openapi, namespaced=namespaced),
+                warning=version.get("deprecationWarning", warning) if version.get("deprecated") else "",
+                validations=checker.validations,
+                conversion=conversion,
+                defined_at=defined_at,
+                terminating=is_true(definition, "Terminating"),
+                others={name: other for name, other in served.items() if name != api_version},
+            )
+        )
+    return made
+
+
+def _better(described: Raw, version: Raw, kind: str) -> str:
+    """Name the version that is to be used instead of a deprecated one, for its warning; "" when there is none."""
+    candidates = [
+        other["name"]
+        for other in described["versions"]
+        if other.get("served") and not other.get("deprecated") and priority(other["name"]) > priority(version["name"])
+    ]
+    best = max(candidates, key=priority, default="")
+    return f"; use {described['group']}/{best} {kind}" if best else ""
+
+
+def _columns(version: Raw) -> list[Column]:
+    """Return the columns of a version, without those whose path can't be read. Kubernetes also leaves out those after
+    such a column (tableconvertor.New)."""
+    described = version.get("additionalPrinterColumns") or ()
+    columns = []
+    for column in described:
+        with suppress(JSONPathError):
+            columns.append(printer_column(column))
+    return columns if described else [CUSTOM_AGE]
+
+
+def _warnings(definition: Raw) -> list[str]:
+    """Return what the writer of a definition should know: unknown formats, and columns that are not shown."""
+    found = warnings(definition)
+    for number, version in enumerate((definition.get("spec") or {}).get("versions") or ()):
+        for index, column in enumerate(version.get("additionalPrinterColumns") or ()):
+            try:
+                compile_path(column.get("jsonPath") or ".")
+            except JSONPathError as error:
+                at = f"spec.versions[{number}].additionalPrinterColumns[{index}].jsonPath"
+                found.append(f"{at}: {column['jsonPath']:.200}: {error}: the column is not shown")
+    return found
+
+
+def _rules(version: Raw, openapi: Raw, *, namespaced: bool) -> Rules:
+    """Give the rules of a version's objects: fields that can be selected, and what scale reads."""
+    selectable = dict(NAMESPACED_FIELDS if namespaced else NAME_FIELD)
+    for item in version.get("selectableFields") or ():
+        path = field_path(item["jsonPath"], openapi, brackets=False)
+        selectable[path.text] = path.steps
+    rules = replace(CUSTOM, selectable=selectable)
+    scale = (version.get("subresources") or {}).get("scale")
+    return rules if scale is None else replace(rules, check=scale_check(scale))
+
+
+def taken_names(definition: Raw, others: list[Resource]) -> Claimed:
+    """Say which names of its group a definition cannot have, because another resource has them."""
+    described = definition.get("spec") or {}
+    plural = (described.get("names") or {}).get("plural")
+    return Claimed(
+        frozenset(_claimed(described.get("group"), plural, others)),
+        frozenset(
+            kind
+            for other in others
+            if other.group == described.get("group") and other.plural != plural
+            for kind in (other.kind, other.list_kind)
+        ),
+    )
+
+
+def _claimed(group: str | None, plural: str | None, others: list[Resource]) -> Iterator[str]:
+    for other in others:
+        if other.group == group and other.plural != plural:
+            yield from (other.plural, other.singular, *other.short_names)

@@ -1,0 +1,240 @@
+"""What this API server serves: one `Resource` for each group, version and plural, and the rules of each.
+
+Filled with the built-in resources (`builtin`) when the server starts, and with what CustomResourceDefinitions describe
+(`definitions`) whenever one is stored. Discovery, OpenAPI and the verbs all read it; nobody else knows what exists.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from tink.kubeapi.apiserver.managed_fields import FieldManager, blank_of
+from tink.kubeapi.apiserver.resources.scale_paths import ScalePaths
+from tink.kubeapi.apiserver.tables import AGE, NAME, Column
+from tink.kubeapi.schema import CompiledSchema, FieldError, Raw, Validations, meta, root_schema
+
+VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", "update", "watch")
+
+NAME_FIELD: Mapping[str, tuple[str, ...]] = {"metadata.name": ("metadata", "name")}
+NAMESPACED_FIELDS: Mapping[str, tuple[str, ...]] = {**NAME_FIELD, "metadata.namespace": ("metadata", "namespace")}
+
+
+def keep_status_apart(new: Raw, old: Raw, subresource: str, has_status: bool) -> Raw:
+    """Give what a write may change: only status through /status, everything but status otherwise."""
+    if subresource == "status":
+        return only(("status",), new, old)
+    if has_status:
+        new.pop("status", None)
+        if "status" in old:
+            new["status"] = old["status"]
+    return new
+
+
+def only(parts: Iterable[str], new: Raw, old: Raw) -> Raw:
+    """Give `old` with some of its top-level fields as they are in `new`."""
+    merged = {key: value for key, value in old.items() if key not in parts and key != "metadata"}
+    merged["metadata"] = dict(old["metadata"])
+    # Who manages what changes with every part, and a client may reset it through any of them.
+    if "managedFields" in new["metadata"]:
+        merged["metadata"]["managedFields"] = new["metadata"]["managedFields"]
+    return merged | {key: new[key] for key in parts if key in new}
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How objects of a resource are written, beyond their schema.
+
+    `complete` fills in what a client may leave out and a schema cannot say, `prepare` sets what is the server's to set
+    (`old` is None when the object is created), `check` finds errors that a schema cannot see, `warn` says what the
+    writer should know. `generation` counts changes of everything but metadata, and but for a status with a subresource
+    of its own; `unconditional` allows an update without resourceVersion; `strategic` takes strategic merge patches;
+    with `creates` an update may create; with `qualifies` finalizers of a built-in type have a domain. An object that
+    `holds` something is only marked when it is deleted; `lifecycle` has it let go. `may_delete` says why an object of
+    some name must stay. `limit` gives what a write through a subresource ("" is none) may change of an object.
+    `selectable` are the fields that a field selector may name. An object takes `dear` times as long to check as others
+    of its size.
+
+    Kubernetes reads `typed` objects into Go types, so that one with a value of a wrong type is no object at all (400).
+    """
+
+    name: meta.NameRule = meta.subdomain
+    typed: bool = False
+    creates: bool = False
+    generation: bool = False
+    unconditional: bool = True
+    dear: int = 1
+    strategic: bool = True
+    qualifies: bool = True
+    holds: Callable[[Raw], bool] = lambda _obj: False
+    may_delete: Callable[[str], str | None] = lambda _name: None
+    limit: Callable[[Raw, Raw, str, bool], Raw] = keep_status_apart
+    complete: Callable[[Raw], None] = lambda _obj: None
+    prepare: Callable[[Raw, Raw | None, datetime], None] = lambda _new, _old, _now: None
+    check: Callable[[Raw, Raw | None], list[FieldError]] = lambda _new, _old: []
+    warn: Callable[[Raw], list[str]] = lambda _new: []
+    selectable: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: NAMESPACED_FIELDS)
+
+
+CUSTOM = Rules(generation=True, unconditional=False, strategic=False)
+"""The rules of every custom resource."""
+
+
+@dataclass(frozen=True, eq=False)
+class Resource:
+    """One resource in one version. `openapi` is the schema of its objects, `compiled` the same as a function.
+
+    `validations` are its CEL rules. `conversion` says how objects get from one version to another (None: only their
+    apiVersion changes). Objects stored before the resourceVersion `defined_at` met another schema. `others` are the
+    schemas of the other versions that are served, by apiVersion. `subresources` are those beside `status`; `scale`
+    says where the numbers of the one of that name stand. A `virtual` resource is answered at once and never stored.
+    Of one that is `terminating` there will be no new objects: its definition waits for the last ones to go.
+    The objects of one with a `stored_group` are those of the resource of the same name in that group, in its version.
+    """
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    openapi: Raw
+    compiled: CompiledSchema
+    singular: str = ""
+    list_kind: str = ""
+    namespaced: bool = True
+    short_names: Sequence[str] = ()
+    categories: Sequence[str] = ()
+    columns: Sequence[Column] = (NAME, AGE)
+    verbs: Sequence[str] = VERBS
+    status: bool = False
+    subresources: Sequence[str] = ()
+    virtual: bool = False
+    scale: ScalePaths | None = None
+    stored_version: str = ""
+    stored_group: str | None = None
+    rules: Rules = CUSTOM
+    warning: str = ""
+    validations: Validations | None = None
+    conversion: Any = None
+    defined_at: int = 0
+    terminating: bool = False
+    others: Mapping[str, Raw] = field(default_factory=dict)
+
+    @cached_property
+    def fields(self) -> FieldManager:
+        """Tracks who manages which fields; made when it is first needed."""
+        by_webhook = self.conversion is not None and self.conversion.by_webhook
+        return FieldManager(
+            root_schema(self.openapi),
+            self.api_version,
+            status=self.status,
+            kind=self.kind,
+            blank=None if self.custom else blank_of(self.group, self.kind),
+            others={name: None if by_webhook else root_schema(openapi) for name, openapi in self.others.items()},
+        )
+
+    @property
+    def parts(self) -> Sequence[str]:
+        """All subresources."""
+        return ("status", *self.subresources) if self.status else self.subresources
+
+    @property
+    def key(self) -> str:
+        """The name of the resource in the store: the same for all its versions, and for all its names."""
+        return f"{self.kind_group}/{self.plural}"
+
+    @property
+    def kind_group(self) -> str:
+        """The group of the kind that is stored, which refusals of objects name."""
+        return self.group if self.stored_group is None else self.stored_group
+
+    @property
+    def custom(self) -> bool:
+        """Whether a definition describes it: Kubernetes treats such resources a little differently from its own."""
+        return bool(self.stored_version)
+
+    @property
+    def api_version(self) -> str:
+        """`group/version`, or `v1` for the core group."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def stored_api_version(self) -> str:
+        """`group/version` of the objects in the store."""
+        version = self.stored_version or self.version
+        return f"{self.kind_group}/{version}" if self.kind_group else version
+
+    @property
+    def crd_name(self) -> str:
+        """`plural.group`: the name of the definition, and how messages name the resource."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+
+class Registry:
+    """All resources that are served now."""
+
+    def __init__(self, builtin: Iterable[Resource] = ()) -> None:
+        self._resources: dict[tuple[str, str, str], Resource] = {}
+        self._custom: dict[str, list[tuple[str, str, str]]] = {}
+        self.revision = 0
+        """Grows with every change: caches of documents made from the registry compare it."""
+        for resource in builtin:
+            self.add(resource)
+
+    def add(self, resource: Resource) -> None:
+        """Serve a built-in resource."""
+        self._resources[resource.group, resource.version, resource.plural] = resource
+        self.revision += 1
+
+    def find(self, group: str, version: str, plural: str) -> Resource | None:
+        """Give a resource, or None when it is not served."""
+        return self._resources.get((group, version, plural))
+
+    def all(self) -> list[Resource]:
+        """Give all resources; those of a group and version stand together, groups in the order in which they came."""
+        return list(self._resources.values())
+
+    def of_key(self, key: str) -> Resource | None:
+        """Give any version of a resource, by its name in the store."""
+        return next((resource for resource in self._resources.values() if resource.key == key), None)
+
+    def versions(self, resource: Resource) -> list[Resource]:
+        """Give all served versions of a resource."""
+        return [other for other in self._resources.values() if other.key == resource.key]
+
+    def groups(self) -> dict[str, dict[str, list[Resource]]]:
+        """Give group -> version -> resources; versions in the order of preference (newest and most stable first)."""
+        found: dict[str, dict[str, list[Resource]]] = {}
+        for resource in self._resources.values():
+            found.setdefault(resource.group, {}).setdefault(resource.version, []).append(resource)
+        return {
+            group: {version: versions[version] for version in sorted(versions, key=priority, reverse=True)}
+            for group, versions in found.items()
+        }
+
+    def install(self, name: str, resources: Iterable[Resource]) -> None:
+        """Serve what a definition describes, instead of what it described before."""
+        self.remove(name)
+        for resource in resources:
+            where = (resource.group, resource.version, resource.plural)
+            self._resources[where] = resource
+            self._custom.setdefault(name, []).append(where)
+        self.revision += 1
+
+    def remove(self, name: str) -> None:
+        """Stop serving what a definition described."""
+        for where in self._custom.pop(name, ()):
+            del self._resources[where]
+        self.revision += 1
+
+
+def priority(version: str) -> tuple[int, int, int]:
+    """Order versions as Kubernetes does: v2 > v1 > v1beta2 > v1beta1 > v1alpha1 > anything else."""
+    found = re.fullmatch(r"v([0-9]+)(?:(alpha|beta)([0-9]+))?", version)
+    if found is None:
+        return (0, 0, 0)
+    stability = {None: 3, "beta": 2, "alpha": 1}[found.group(2)]
+    return (stability, int(found.group(1)), int(found.group(3) or 0))

@@ -1,0 +1,267 @@
+"""The embedded Kubernetes API server, put together: start it, and kubectl works with the kubeconfig that it writes.
+
+    request -> http -> core (write, read) -> store (SQLite)
+                |               |             |
+            discovery       resources         v  every change that is on the disk
+                                             broadcaster -> watches; registry (definitions); controllers
+
+Everything that has to survive is in the data directory: `state.db` with its write-ahead log, the certificate authority
+and the token; it is for its owner alone (`tink.files`). After a restart the same clients go on with the same kubeconfig
+and the same resourceVersions. When its disk can't be written, what is stored is served (`refusal`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from aiohttp import web
+from prometheus_client.registry import Collector
+
+from tink.files import data_directory, private_files
+from tink.files.key_file import KeyFile, KeyFileError
+from tink.kubeapi.apiserver import credentials
+from tink.kubeapi.apiserver.access import FILE, Authenticator, UserFileError
+from tink.kubeapi.apiserver.admission.plugin import AdmissionPlugin
+from tink.kubeapi.apiserver.core import Core
+from tink.kubeapi.apiserver.errors import ApiServerError
+from tink.kubeapi.apiserver.http import Api, Sessions, http_logger
+from tink.kubeapi.apiserver.metrics import ApiServerMetrics
+from tink.kubeapi.apiserver.store import Event, Key, StorageError, Store
+from tink.kubeapi.apiserver.write import AdmitCreate, add_nothing
+from tink.kubeapi.schema import Raw
+from tink.net.connection_limit import LimitedSite, Limits
+from tink.net.host_port import join_host_port
+from tink.waiting import failure_is_said
+
+log = logging.getLogger(__name__)
+
+STOP_SECONDS = 5.0
+"""How long requests under way get to finish when the server stops, in seconds."""
+SESSION_SECONDS = 1.0
+"""How often it looks whether everybody who has something open still may."""
+_DAY_SECONDS = 86400.0
+ANYWHERE = "0.0.0.0"  # noqa: S104 - the operator says so
+"""All IPv4 addresses of this host, loopback among them."""
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class ApiServer:
+    """One API server over one data directory, at `host` and, for other hosts, at `addresses`. Start and stop once.
+
+    Port 0 takes a free one. The certificate is valid for all of these and for `names`. `admit_create` receives new
+    objects before the webhooks do. `plugin` reviews writes in this process.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        host: str = "127.0.0.1",
+        port: int = 6443,
+        *,
+        addresses: Sequence[str] = (),
+        names: Sequence[str] = (),
+        history: int = 10_000,
+        admit_create: AdmitCreate = add_nothing,
+        plugin: AdmissionPlugin | None = None,
+        now: Callable[[], datetime] = _utc_now,
+    ) -> None:
+        self._data_dir = data_dir
+        self._addresses = tuple(addresses)
+        self._names = tuple(names)
+        self._host = host
+        self._port = port
+        self._now = now
+        self._store = Store(
+            data_dir / "state.db",
+            self._committed,
+            history=history,
+            beside=(data_dir / "token", data_dir / "pki" / "ca.key"),
+        )
+        self._core = Core(self._store, now, admit_create=admit_create, plugin=plugin)
+        self._runner: web.AppRunner | None = None
+        self._api: Api | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The kubeconfig file, once the server has started."""
+        return self._data_dir / "kubeconfig"
+
+    @property
+    def refusal(self) -> str:
+        """Why what is stored can only be read at the moment; empty when it can be written."""
+        return self._store.refusal
+
+    @property
+    def url(self) -> str:
+        """Where the server listens, e.g. https://127.0.0.1:6443."""
+        return f"https://{join_host_port(self._host, self._port)}"
+
+    def metrics(self) -> Collector:
+        """For Prometheus, of a server that has started."""
+        if self._api is None:
+            raise RuntimeError("the API server has not been started")
+        return ApiServerMetrics(self._api.counts, self._data_dir / "state.db", lambda: self.refusal)
+
+    async def start(self) -> None:
+        """Open the state, listen, and write the kubeconfig. Raises ApiServerError with what to do."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        try:
+            data_directory.claim(self._data_dir)
+        except data_directory.DataDirectoryError as error:
+            raise ApiServerError(str(error)) from error
+        await self._store.open()  # first: token and authority then say that there has been a state
+        try:
+            if not self._store.refusal:
+                private_files.sweep(self._data_dir, "token", "kubeconfig", "state.newest", "pki", "serving")
+            authority = credentials.load_authority(self._data_dir / "pki", self._now())
+            token = credentials.load_token(self._data_dir / "token")
+            show = partial(self._keep_kubeconfig, authority)
+            tokens = KeyFile(self._data_dir / "token", "the administrator's token", changed=show)
+            authenticator = Authenticator(tokens.holds, self._data_dir / FILE, self._now)
+        except (UserFileError, KeyFileError) as error:
+            raise ApiServerError(str(error)) from error
+        except OSError as error:
+            raise ApiServerError(f"data directory {self._data_dir}: {error}") from error
+        shown = [self._host, *(each for each in self._addresses if each != ANYWHERE), *self._names]
+        context = credentials.server_context(authority, shown, self._now())
+        try:
+            await self._core.load()
+        except StorageError as error:
+            raise ApiServerError(f"{self._data_dir / 'state.db'}: {error}") from error
+        core = self._core
+        api = self._api = Api(self._store, core.registry, core.verbs, core.lists, authenticator, self._now)
+        # A watch whose client has gone must end: nothing else would see it until the next change.
+        self._runner = web.AppRunner(
+            api.application(),
+            handler_cancellation=True,
+            shutdown_timeout=STOP_SECONDS,
+            access_log=None,
+            logger=http_logger(api.request_log),
+            auto_decompress=False,  # Kubernetes does not either: a small body must not become a large one
+        )
+        await self._runner.setup()
+        await self._listen(self._runner, context)
+        try:
+            credentials.keep_kubeconfig(self.kubeconfig, self.url, authority, token)
+        except OSError as error:
+            raise ApiServerError(f"{self.kubeconfig}: cannot be written: {error.strerror}") from error
+        self._tasks = [
+            *core.start_controllers(),
+            asyncio.create_task(_look_at(api.sessions), name="apiserver sessions"),
+            asyncio.create_task(_say_daily(authenticator), name="apiserver tokens"),
+        ]
+        for task in self._tasks:
+            failure_is_said(task, log, f"{task.get_name()} has ended: it begins again when this process does")
+        log.info("Kubernetes API at %s, kubeconfig in %s", self.url, self.kubeconfig)
+
+    def _keep_kubeconfig(self, authority: credentials.Authority, token: str) -> None:
+        """While it runs, the administrator's token is another one."""
+        try:
+            credentials.keep_kubeconfig(self.kubeconfig, self.url, authority, token)
+        except OSError as error:
+            log.error("%s has the token from before, it cannot be written: %s", self.kubeconfig, error.strerror)
+
+    async def _listen(self, runner: web.AppRunner, context: ssl.SSLContext) -> None:
+        """At `host` and at the addresses; each of the two has places of its own, so that strangers take none of those
+        of this host. Raises ApiServerError."""
+        if ANYWHERE in self._addresses:
+            await self._listen_at([ANYWHERE], LimitedSite(runner, ANYWHERE, self._port, context, "API", Limits()))
+            self._port = runner.addresses[0][1]
+            return
+        await self._listen_at(
+            [self._host], LimitedSite(runner, self._host, self._port, context, "embedded API", Limits())
+        )
+        self._port = runner.addresses[0][1]
+        if self._addresses:
+            what = f"API at {', '.join(self._addresses)}"
+            site = LimitedSite(runner, self._addresses, self._port, context, what, Limits(), free=True)
+            await self._listen_at(self._addresses, site)
+            log.info("the API is there for other hosts, too: %s, port %d", ", ".join(self._addresses), self._port)
+        for address in self._addresses:
+            if not _is_ours(address):
+                log.warning("--api-address %s: this host does not have it; the API is there as soon as it has", address)
+
+    async def _listen_at(self, hosts: Sequence[str], site: LimitedSite) -> None:
+        try:
+            await site.start()
+        except OSError as error:
+            raise ApiServerError(self._why_not(error, ", ".join(hosts))) from error
+
+    def _why_not(self, error: OSError, hosts: str) -> str:
+        where = f"{hosts}:{self._port}"
+        if error.errno == errno.EADDRINUSE:
+            return (
+                f"cannot listen on {where}: another program has the port ('ss -ltnp sport = :{self._port}' names it): "
+                "stop it, or choose another port with --api-port"
+            )
+        return f"cannot listen on {where}: {error.strerror or error}"
+
+    async def alive(self) -> None:
+        """Return when the thread that writes has answered: as long as it does not, nothing is stored."""
+        await self._store.current()
+
+    async def stop(self) -> None:
+        """End watches, let requests under way finish, and close the state. Harmless when it is not running."""
+        self._core.end_watches()
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        await self._core.close()
+        await self._store.close()
+
+    async def find(self, key: str, namespace: str, name: str) -> Raw | None:
+        """Read an object as it is stored; `key` is such as `tinkerbell.org/hardware`. Return None if there is none.
+
+        Raises StorageError.
+        """
+        return await self._core.find(Key(key, namespace, name))
+
+    def _committed(self, event: Event) -> None:
+        """Log a change that is on the disk, and hand it on."""
+        if self._api is not None:
+            self._api.committed(event)
+        self._core.committed(event)
+
+
+async def _look_at(sessions: Sessions) -> None:
+    while True:
+        await asyncio.sleep(SESSION_SECONDS)
+        sessions.look()
+
+
+async def _say_daily(authenticator: Authenticator) -> None:
+    while True:
+        authenticator.say_what_expires()
+        await asyncio.sleep(_DAY_SECONDS)
+
+
+def _is_ours(address: str) -> bool:
+    """Whether this host has an address."""
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        try:
+            asked.bind((address, 0))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,579 @@
+"""The state of the API server for the event loop: objects and their history, in one SQLite file (`reader`, `writer`).
+
+    write  -> queue -> one thread, one connection: what waits together shares one transaction (group commit), so that
+                       one disk flush serves many writers
+    read   -> recently written and read objects are answered at once, out of memory (`object_cache`)
+           -> queues -> two threads with connections of their own, one for single objects and one for lists: a long
+                       list stands before nobody, and no read waits for the disk that a write waits for
+
+What readers may rely on: a read sees every write that was answered before the read was asked for, and nothing that is
+not on the disk or that memory and watches have not been told. A read that was faster than the news of a commit waits
+for it. Resource versions are given out on the event loop, in the order of the queue, so that the text can be made
+before the write.
+
+A state that is not whole is refused before anything is served (`integrity`). One that can't be written is read
+(`read_only`): writes are refused, and tried again until they work. Each commit leaves its version beside it
+(`high_water_mark`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import queue
+import shlex
+import sqlite3
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tink.files.data_directory import disk_refuses
+from tink.kubeapi.apiserver.errors import ApiServerError
+from tink.kubeapi.apiserver.store import database, integrity, migrations
+from tink.kubeapi.apiserver.store.checkpointer import Checkpointer
+from tink.kubeapi.apiserver.store.high_water_mark import HighWaterMark, path_beside
+from tink.kubeapi.apiserver.store.object_cache import CACHE_BYTES, ObjectCache
+from tink.kubeapi.apiserver.store.objects import (
+    Event,
+    ExpiredError,
+    Key,
+    MismatchError,
+    Owned,
+    Page,
+    StorageError,
+    Stored,
+    Write,
+)
+from tink.kubeapi.apiserver.store.read_only import ReadOnlyDatabase, describe
+from tink.kubeapi.apiserver.store.reader import PAGE_ROWS, Reader
+from tink.kubeapi.apiserver.store.writer import Writer
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+BATCH = 256
+"""A transaction takes no more writes when it has so many."""
+RETRY_SECONDS = 5.0
+"""After so many seconds it is tried again to write a state that could not be written."""
+
+
+@dataclass(slots=True)
+class _Read:
+    future: asyncio.Future[Any]
+    run: Callable[[Reader], Any]
+
+
+@dataclass(slots=True)
+class _QueuedWrite:
+    future: asyncio.Future[Event]
+    write: Write
+
+
+_ReadQueue = queue.SimpleQueue[_Read | None]
+_Outcome = tuple[asyncio.Future[Event], Event | Exception]
+
+
+class Store:
+    """Objects and their history. All methods are to be called on the event loop that opened it.
+
+    `on_commit` is called on the event loop for every change that is on the disk, in the order of versions, before the
+    writer gets its answer. `history` is the number of changes that can be watched from and listed back to. `beside` are
+    files that are made after the state only: where they are and it is not, it has been lost.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        on_commit: Callable[[Event], None],
+        *,
+        history: int = 10_000,
+        cache_bytes: int = CACHE_BYTES,
+        beside: Sequence[Path] = (),
+    ) -> None:
+        self._path = path
+        self._beside = beside
+        self._on_commit = on_commit
+        self._history = history
+        self._cache = ObjectCache(cache_bytes)
+        self._pending: list[_QueuedWrite] = []
+        self._changes: queue.SimpleQueue[list[_QueuedWrite] | None] = queue.SimpleQueue()
+        self._object_reads: _ReadQueue = queue.SimpleQueue()
+        self._list_reads: _ReadQueue = queue.SimpleQueue()
+        self._checkpoints = Checkpointer(path)
+        self._failure = ""
+        """Why the last commit failed; empty when it did not."""
+        self._writing: list[threading.Thread] = []
+        self._reading: list[threading.Thread] = []
+        self._source: ReadOnlyDatabase | None = None
+        self._retrying: asyncio.Task[None] | None = None
+        self._refusal = ""
+        """Why the state was opened for reading only; empty when it was not."""
+        self._closing = False
+        self._next = 0
+        self._delivered = 0
+        """The newest version that memory and `on_commit` know."""
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._lock: int | None = None
+
+    async def open(self) -> None:
+        """Open or create the file. One that can't be written is opened for reading, see `refusal`.
+
+        Raises ApiServerError when it is damaged or none of ours, or another process uses it.
+        """
+        self._lock_file()
+        self._loop = asyncio.get_running_loop()
+        try:
+            self._source = await asyncio.to_thread(self._check_integrity)
+            try:
+                await self._start_writing()
+            except (sqlite3.OperationalError, OSError) as error:
+                if self._source is None:
+                    raise
+                await self._fall_back_to_read_only(self._source, error)
+            await self._start(self._reading, "reads", partial(self._read, self._object_reads))
+            await self._start(self._reading, "lists", partial(self._read, self._list_reads))
+            self._close_source()  # a copy need not be seen any more; they have it open
+        except integrity.DamagedError as error:
+            await self.close()
+            raise ApiServerError(f"{self._path}: {error}. {_remedy(self._path)}") from error
+        except database.NewerDatabaseError as error:
+            await self.close()
+            raise ApiServerError(f"{self._path}: {error}") from error
+        except (sqlite3.Error, OSError) as error:
+            await self.close()
+            said = f"{self._path}: can't be used as state: {describe(self._path, error)}"
+            if disk_refuses(self._path.parent):
+                raise ApiServerError(f"{said}: make room there, and start it again") from error
+            raise ApiServerError(f"{said}. {_remedy(self._path)}") from error
+
+    @property
+    def refusal(self) -> str:
+        """Why writes are refused at the moment; empty when they are not."""
+        return self._refusal or self._failure
+
+    async def close(self) -> None:
+        """Finish what was asked for, then close the file. Nothing may be asked afterwards."""
+        if self._closing or self._lock is None:
+            return
+        self._closing = True
+        if self._retrying is not None:
+            self._retrying.cancel()
+            await asyncio.wait([self._retrying])
+        if self._pending:
+            self._flush()
+        self._object_reads.put(None)
+        self._list_reads.put(None)
+        for thread in self._reading:
+            await asyncio.to_thread(thread.join)
+        await self._stop_writing()
+        self._close_source()
+        self._unlock_file()
+
+    def next_version(self) -> int:
+        """Give the resourceVersion for a write. The write must be handed over without awaiting in between."""
+        self._next += 1
+        return self._next
+
+    async def get(self, key: Key) -> Stored | None:
+        """Read one object."""
+        if key in self._cache:
+            return self._cache.get(key)
+        token = self._cache.begin_read(key)
+        try:
+            found = await self._run_read(self._object_reads, lambda reader: reader.get(key))
+            if found is not None:
+                await self._wait_for_commit(found.version)
+        except BaseException:
+            self._cache.abort_read(key, token)
+            raise
+        self._cache.end_read(key, token, found)
+        return found
+
+    async def write(self, change: Write) -> Event:
+        """Make a change and wait until it is on the disk. Raises MismatchError, StorageError."""
+        if self._closing:
+            raise StorageError("the API server is stopping")
+        if self._refusal:
+            raise StorageError(f"the state can only be read now: {self._refusal}")
+        future: asyncio.Future[Event] = self._loop.create_future()
+        if not self._pending:
+            # What other requests of this turn of the loop write goes with it: fewer flushes, fewer changes of threads.
+            self._loop.call_soon(self._flush)
+        self._pending.append(_QueuedWrite(future, change))
+        return await future
+
+    async def page(
+        self,
+        resource: str,
+        namespace: str | None,
+        *,
+        after: tuple[str, str] = ("", ""),
+        limit: int = PAGE_ROWS,
+        version: int | None = None,
+    ) -> Page:
+        """Read objects in the order of namespace and name, as of `version` (None: now). Raises ExpiredError."""
+        page = await self._run_read(
+            self._list_reads, lambda reader: reader.page(resource, namespace, after, limit, version)
+        )
+        await self._wait_for_commit(page.version)
+        return page
+
+    async def count(self, resource: str, namespace: str | None, after: tuple[str, str], version: int) -> int:
+        """Count the objects that a list as of `version` has after one of them. Raises ExpiredError."""
+        return await self._run_read(self._list_reads, lambda reader: reader.count(resource, namespace, after, version))
+
+    async def since(self, resource: str, namespace: str | None, version: int, limit: int = PAGE_ROWS) -> list[Event]:
+        """Read the changes after `version`, the oldest first, at most `limit`; none when there are no more.
+
+        Raises ExpiredError when the history does not reach back so far.
+        """
+        events = await self._run_read(
+            self._list_reads, lambda reader: reader.since(resource, namespace, version, limit)
+        )
+        await self._wait_for_commit(events[-1].version if events else 0)
+        return events
+
+    async def dependents(self, uid: str) -> list[Key]:
+        """Give the objects whose ownerReferences name `uid`, in the order of resource, namespace and name."""
+        return await self._run_read(self._object_reads, lambda reader: reader.dependents(uid))
+
+    async def namesakes(self, resource: str, name: str, uid: str, limit: int = 100) -> list[Stored]:
+        """Return the objects of this name, in all namespaces, whose text contains `uid`."""
+        return await self._run_read(self._object_reads, lambda reader: reader.namesakes(resource, name, uid, limit))
+
+    async def owned(self, after: Owned | None = None, limit: int = PAGE_ROWS) -> list[Owned]:
+        """Give what has owners, in the order of the owners' uids; at most `limit` that follow `after`.
+
+        An object with two owners comes twice. An empty list: there are no more.
+        """
+        return await self._run_read(self._object_reads, lambda reader: reader.owned(after, limit))
+
+    async def current(self) -> int:
+        """Give the newest version that is on the disk."""
+        newest = await self._run_read(self._object_reads, lambda reader: reader.newest())
+        await self._wait_for_commit(newest)
+        return newest
+
+    # --- event loop side ---
+
+    async def _start(
+        self, threads: list[threading.Thread], name: str, run: Callable[[asyncio.Future[int]], None]
+    ) -> int:
+        opened: asyncio.Future[int] = self._loop.create_future()
+        thread = threading.Thread(target=run, args=(opened,), name=f"apiserver-{name}", daemon=True)
+        thread.start()
+        threads.append(thread)
+        return await opened
+
+    async def _start_writing(self) -> None:
+        """Raises sqlite3.Error, OSError."""
+        self._changes = queue.SimpleQueue()
+        self._checkpoints = Checkpointer(self._path)
+        try:
+            self._next = self._delivered = await self._start(self._writing, "writes", self._write)
+            await self._start(self._writing, "checkpoints", self._move)
+        except BaseException:
+            await self._stop_writing()
+            raise
+
+    async def _stop_writing(self) -> None:
+        # The writer closes after all others: only the last connection to close moves the write-ahead log into the file,
+        # and of two that close at once neither is the last.
+        self._checkpoints.end()
+        for thread in self._writing[1:]:
+            await asyncio.to_thread(thread.join)
+        self._changes.put(None)
+        for thread in self._writing[:1]:
+            await asyncio.to_thread(thread.join)
+        self._writing = []
+
+    async def _fall_back_to_read_only(self, source: ReadOnlyDatabase, error: Exception) -> None:
+        """Read a state that can't be written because of `error`. Raises sqlite3.Error, OSError."""
+        await asyncio.to_thread(source.find_way)  # the way may have been lost with the attempt to write
+        with closing(source.connect()) as db:
+            if database.schema_version(db) != database.SCHEMA_VERSION:
+                raise error  # it must be brought to today's schema, and can't be
+            self._next = self._delivered = database.newest_version(db)
+        self._refusal = describe(self._path, error)
+        log.error(
+            "state %s: it can only be read: %s. Machines are served. Writes are refused, and tried again every %.0f s: "
+            "make room there, or make the disk writable; nothing has to be started again",
+            *(self._path, self._refusal, RETRY_SECONDS),
+        )
+        self._retrying = asyncio.create_task(self._retry_writes(), name="apiserver state")
+
+    async def _retry_writes(self) -> None:
+        """Try to write again until it works."""
+        while self._refusal:
+            await asyncio.sleep(RETRY_SECONDS)
+            try:
+                await self._start_writing()
+            except (sqlite3.Error, OSError) as error:
+                self._refusal = describe(self._path, error)
+                continue
+            try:
+                # What they have open does not see what is written from now on.
+                for reads in (self._object_reads, self._list_reads):
+                    await self._run_read(reads, lambda reader: reader.switch_to(database.connect(self._path)))
+            except StorageError as error:
+                self._refusal = str(error)
+                await self._stop_writing()
+                continue
+            self._refusal = ""
+            log.info("state %s: writes are possible again", self._path)
+
+    def _close_source(self) -> None:
+        if self._source is not None:
+            self._source.close()
+        self._source = None
+
+    async def _run_read(self, reads: _ReadQueue, run: Callable[[Reader], T], /) -> T:
+        if self._closing:
+            raise StorageError("the API server is stopping")
+        future: asyncio.Future[T] = self._loop.create_future()
+        reads.put(_Read(future, run))
+        return await future
+
+    async def _wait_for_commit(self, version: int) -> None:
+        """Wait until the commit of a version that a read has seen is known here. It is on its way."""
+        if version > self._delivered:
+            delivered: asyncio.Future[None] = self._loop.create_future()
+            self._waiting.append((version, delivered))
+            await delivered
+
+    def _flush(self) -> None:
+        self._changes.put(self._pending)
+        self._pending = []
+
+    def _deliver(self, outcomes: list[_Outcome]) -> None:
+        for future, outcome in outcomes:
+            if isinstance(outcome, Event):
+                self._hand_on(outcome)
+            _resolve(future, outcome)
+        if self._waiting:
+            for version, delivered in self._waiting:
+                if version <= self._delivered:
+                    _resolve(delivered, None)
+            self._waiting = [wait for wait in self._waiting if not wait[1].done()]
+
+    def _hand_on(self, event: Event) -> None:
+        self._cache.apply(event)
+        try:
+            self._on_commit(event)
+        except Exception:  # the write is done, and those that wait for others must get their answers
+            log.exception("state %s: change %d could not be handed on", self._path, event.version)
+        self._delivered = event.version
+
+    def _lock_file(self) -> None:
+        path = self._path.with_suffix(".lock")
+        try:
+            self._lock = database.lock(path)
+        except BlockingIOError as error:
+            raise ApiServerError(f"{self._path}: another API server is using it; stop that one first") from error
+        except OSError as error:
+            raise ApiServerError(f"{path}: cannot be written: {error.strerror}") from error
+
+    def _unlock_file(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    # --- the threads ---
+
+    def _check_integrity(self) -> ReadOnlyDatabase | None:
+        """See that the state is whole, and give a way to read it; None: there is none yet.
+
+        Raises DamagedError, sqlite3.Error, OSError.
+        """
+        if not integrity.state_exists(self._path, self._beside):
+            database.create_file(self._path)
+            return None
+        source = ReadOnlyDatabase(self._path)
+        try:
+            integrity.check(source, self._path, self._beside)
+        except BaseException:
+            source.close()
+            raise
+        return source
+
+    def _open(
+        self,
+        opened: asyncio.Future[int],
+        connect: Callable[[], sqlite3.Connection],
+        use: Callable[[sqlite3.Connection], T],
+    ) -> T | None:
+        """Open the file for a thread; None when it cannot be, which is then said to who waits for `opened`."""
+        db = None
+        try:
+            db = connect()
+            return use(db)
+        except (sqlite3.Error, OSError) as error:
+            if db is not None:
+                db.close()
+            self._loop.call_soon_threadsafe(_resolve, opened, error)
+        return None
+
+    def _write(self, opened: asyncio.Future[int]) -> None:
+        changes = self._changes
+
+        def use(db: sqlite3.Connection) -> tuple[sqlite3.Connection, Writer, HighWaterMark]:
+            migrations.prepare(db, self._path)
+            writer = Writer(db, self._history)
+            return db, writer, HighWaterMark(path_beside(self._path), writer.newest)
+
+        if (found := self._open(opened, partial(database.connect, self._path), use)) is None:
+            return
+        db, writer, mark = found
+        self._loop.call_soon_threadsafe(_resolve, opened, writer.newest)
+        stopping = False
+        while not stopping:
+            batch, stopping = _batch(changes)
+            if batch:
+                self._loop.call_soon_threadsafe(self._deliver, self._commit(writer, mark, batch))
+                self._checkpoints.wrote(sum(len(change.write.body) for change in batch), db)
+        mark.close()
+        db.close()
+
+    def _commit(self, writer: Writer, mark: HighWaterMark, batch: list[_QueuedWrite]) -> list[_Outcome]:
+        try:
+            done = writer.commit([change.write for change in batch])
+        except Exception as error:  # whatever it is: the next write may be a better one
+            reason = describe(self._path, error)
+            if not self._failure:
+                # A stack only for what is a fault of this program; and once, not for each write while a disk is full.
+                fault = not isinstance(error, sqlite3.Error)
+                log.error("state %s: writes fail: %s", self._path, reason, exc_info=fault)
+            self._failure = reason
+            failure = StorageError(f"the state could not be written: {reason}")
+            return [(change.future, failure) for change in batch]
+        mark.record(writer.newest)
+        if self._failure:
+            log.info("state %s: writes are possible again", self._path)
+            self._failure = ""
+        return [(change.future, outcome) for change, outcome in zip(batch, done, strict=True)]
+
+    def _read(self, reads: _ReadQueue, opened: asyncio.Future[int]) -> None:
+        source = self._source if self._refusal else None
+        connect = partial(database.connect, self._path) if source is None else source.connect
+        if (reader := self._open(opened, connect, Reader)) is None:
+            return
+        self._loop.call_soon_threadsafe(_resolve, opened, 0)
+        while (read := reads.get()) is not None:
+            try:
+                outcome = read.run(reader)
+            except (ExpiredError, StorageError) as error:
+                outcome = error
+            except sqlite3.Error as error:
+                log.error("state %s: a read failed: %s", self._path, error)
+                outcome = StorageError(f"the state could not be read: {error}")
+            except Exception as error:
+                log.exception("state %s: a read failed", self._path)
+                outcome = StorageError(f"the state could not be read: {error}")
+            self._loop.call_soon_threadsafe(_resolve, read.future, outcome)
+        reader.close()
+
+    def _move(self, opened: asyncio.Future[int]) -> None:
+        if (db := self._open(opened, partial(database.connect, self._path), lambda db: db)) is None:
+            return
+        self._loop.call_soon_threadsafe(_resolve, opened, 0)
+        self._checkpoints.run(db)
+        db.close()
+
+
+class MemoryStore(Store):
+    """The same in memory and without threads: nothing waits, and nothing survives. It may be used without a loop.
+
+    `state` is what `dump` of another one gave.
+    """
+
+    def __init__(self, on_commit: Callable[[Event], None], *, history: int = 10_000, state: bytes = b"") -> None:
+        super().__init__(Path(":memory:"), on_commit, history=history)
+        self._db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)  # for its finalizer
+        if state:
+            self._db.deserialize(state)
+        else:
+            migrations.prepare(self._db, self._path)
+        self._reader = Reader(self._db)
+        self._db.execute("PRAGMA query_only = OFF")  # reads and writes share the connection
+        self._writer = Writer(self._db, history)
+        self._next = self._delivered = self._writer.newest
+        weakref.finalize(self, self._db.close)
+
+    async def open(self) -> None:
+        """Do nothing: it is open from the beginning."""
+
+    async def close(self) -> None:
+        """Drop all objects."""
+        self._closing = True
+        self._db.close()
+
+    def dump(self) -> bytes:
+        """Give all objects and their history, for the `state` of others."""
+        return self._db.serialize()
+
+    def read(self, key: Key) -> Stored | None:
+        """Read one object."""
+        return self._reader.get(key)
+
+    def read_all(self, resource: str) -> list[Stored]:
+        """Read all objects of a resource, in the order of namespace and name."""
+        after, found = ("", ""), list[Stored]()
+        while True:
+            page = self._reader.page(resource, None, after, PAGE_ROWS, None)
+            found += page.items
+            if not page.more:
+                return found
+            after = (found[-1].namespace, found[-1].name)
+
+    def commit(self, change: Write) -> Event:
+        """Make a change. Raises MismatchError."""
+        [outcome] = self._writer.commit([change])
+        if isinstance(outcome, MismatchError):
+            raise outcome
+        self._hand_on(outcome)
+        return outcome
+
+    async def write(self, change: Write) -> Event:
+        """Make a change. Raises MismatchError."""
+        return self.commit(change)
+
+    async def _run_read(self, _: _ReadQueue, run: Callable[[Reader], T], /) -> T:
+        return run(self._reader)
+
+
+def _batch(changes: queue.SimpleQueue[list[_QueuedWrite] | None]) -> tuple[list[_QueuedWrite], bool]:
+    """Take the changes that wait, at least one; and whether they were the last."""
+    batch: list[_QueuedWrite] = []
+    found = changes.get()
+    while found is not None:
+        batch += found
+        if len(batch) >= BATCH or changes.empty():
+            return batch, False
+        found = changes.get()
+    return batch, True
+
+
+def _resolve(future: asyncio.Future[Any], outcome: Any) -> None:
+    if future.done():  # the client has gone away; what it asked for is done all the same
+        return
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
+
+
+def _remedy(path: Path) -> str:
+    """Return what to do about a state that is damaged, or none at all."""
+    directory = shlex.quote(str(path.parent))
+    salvage = f"tinkedge restore --salvage {directory} --data-dir {directory} --force"
+    return (
+        f"Nothing was changed. Put the last backup back: 'tinkedge restore FILE --data-dir {directory} --force'. "
+        f"Without one, take what can still be read: '{salvage}'. docs/api.md, 'When the state is damaged', has more"
+    )

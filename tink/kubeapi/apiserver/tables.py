@@ -1,0 +1,180 @@
+"""Tables: what `kubectl get` asks for (`application/json;as=Table;v=v1;g=meta.k8s.io`) and prints as it comes.
+
+A column is a name, a type and a function from an object to a cell. Columns of custom resources come from the
+`additionalPrinterColumns` of their definition; those of built-in resources stand in `builtin`. The rules for cells are
+those of k8s.io/apiextensions-apiserver, pkg/registry/customresource/tableconvertor: the first value that the JSONPath
+finds, dates as the time since then.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from tink.golang import marshal, strconv
+from tink.kubeapi.schema import Byte, JSONPathError, compile_path
+
+Cell = Callable[[Mapping[str, Any], datetime], Any]
+"""From an object and the time now to what the cell shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column. Priority 0 is always shown, more only with `-o wide`."""
+
+    name: str
+    cell: Cell
+    description: str = ""
+    type: str = "string"
+    format: str = ""
+    priority: int = 0
+
+    def definition(self) -> dict[str, Any]:
+        """Give the TableColumnDefinition (meta.k8s.io/v1)."""
+        return {
+            "name": self.name,
+            "type": self.type,
+            "format": self.format,
+            "description": self.description,
+            "priority": self.priority,
+        }
+
+
+NAME = Column("Name", lambda obj, _: obj["metadata"]["name"], "Name must be unique within a namespace.", format="name")
+
+
+def age(obj: Mapping[str, Any], now: datetime) -> str:
+    """The time since an object was created."""
+    return since(obj["metadata"].get("creationTimestamp"), now)
+
+
+AGE = Column("Age", age, "Time since the object was created.")
+CUSTOM_AGE = Column("Age", age, AGE.description, type="date")
+"""What custom resources show when their definition names no columns."""
+
+
+def since(timestamp: object, now: datetime) -> str:
+    """Write the time since an RFC 3339 timestamp as kubectl does: `5m12s`, `3h`, `<unknown>` when there is none."""
+    if not timestamp:
+        return "<unknown>"
+    try:
+        then = datetime.fromisoformat(str(timestamp))
+        return human((now - then).total_seconds())
+    except (ValueError, TypeError):
+        return "<invalid>"
+
+
+def human(seconds: float) -> str:
+    """Write a duration with two or three significant digits (k8s.io/apimachinery, pkg/util/duration, HumanDuration)."""
+    s = int(seconds)
+    if seconds < -2:
+        return "<invalid>"
+    if s < 0:
+        return "0s"
+    m, h, d, y = s // 60, s // 3600, s // 86400, s // (86400 * 365)
+    if s < 120:
+        return f"{s}s"
+    if m < 10:
+        return f"{m}m{s % 60}s" if s % 60 else f"{m}m"
+    if m < 180:
+        return f"{m}m"
+    if h < 8:
+        return f"{h}h{m % 60}m" if m % 60 else f"{h}h"
+    if h < 48:
+        return f"{h}h"
+    if d < 8:
+        return f"{d}d{h % 24}h" if h % 24 else f"{d}d"
+    if d < 365 * 2:
+        return f"{d}d"
+    if y < 8:
+        return f"{y}y{d % 365}d" if d % 365 else f"{y}y"
+    return f"{y}y"
+
+
+def printer_column(definition: Mapping[str, Any]) -> Column:
+    """Compile one of `additionalPrinterColumns`. Raises JSONPathError."""
+    path, kind = definition["jsonPath"], definition["type"]
+    find = compile_path(path)
+
+    def cell(obj: Mapping[str, Any], now: datetime) -> Any:
+        try:
+            values = find(obj)
+        except JSONPathError:  # the object has another shape than the path asks for
+            return None
+        return _show(values[0], kind, now) if values else None
+
+    return Column(
+        definition["name"],
+        cell,
+        definition.get("description") or f"Custom resource definition column (in JSONPath format): {path}",
+        kind,
+        definition.get("format", ""),
+        definition.get("priority", 0),
+    )
+
+
+def _show(value: Any, kind: str, now: datetime) -> Any:
+    """Show a value in a column of this type (tableconvertor.go, ConvertToTable and cellForJSONValue)."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool | Byte)
+    match kind:
+        case "string":
+            return _text(value)
+        case "date" if isinstance(value, str):
+            return _date(value, now)
+        case "integer" if is_number:
+            # Go gives this number for a float that is no int64 (amd64).
+            return int(value) if -(1 << 63) <= value < 1 << 63 else -(1 << 63)
+        case "number" if is_number:
+            # As encoding/json writes a float64: 5, not 5.0.
+            return int(value) if float(value).is_integer() and abs(value) < 1 << 53 else float(value)
+        case "boolean" if isinstance(value, bool):
+            return value
+    return None
+
+
+def _text(value: Any) -> str:
+    """Write a value as PrintResults of client-go, util/jsonpath."""
+    if value is None:
+        return "<no value>"
+    if isinstance(value, dict | list):
+        return marshal(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return strconv.format_float(value, "g") if isinstance(value, float) else str(value)
+
+
+# Go's time.RFC3339. `fromisoformat` takes more, such as 20261121T110000Z.
+_RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d([.,]\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
+
+
+def _date(value: str, now: datetime) -> str:
+    """Write the time since a timestamp (apimachinery, Time.UnmarshalQueryParameter, ConvertToHumanReadableDateType)."""
+    if value in ("", "null", "0001-01-01T00:00:00Z"):
+        return "<unknown>"
+    return since(value, now) if _RFC3339.fullmatch(value) else "<invalid>"
+
+
+def row(obj: Mapping[str, Any], columns: Sequence[Column], now: datetime, include: str) -> dict[str, Any]:
+    """Give the row of one object; `include` is None, Metadata or Object, as in the query `includeObject`."""
+    made: dict[str, Any] = {"cells": [column.cell(obj, now) for column in columns]}
+    made["object"] = obj if include == "Object" else None if include == "None" else partial(obj)
+    return made
+
+
+def partial(obj: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the PartialObjectMetadata of an object."""
+    return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
+
+
+def table(columns: Sequence[Column], rows: Iterable[dict[str, Any]], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Give a Table (meta.k8s.io/v1)."""
+    return {
+        "kind": "Table",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": metadata,
+        "columnDefinitions": [column.definition() for column in columns],
+        "rows": list(rows),
+    }

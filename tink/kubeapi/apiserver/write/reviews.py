@@ -1,0 +1,220 @@
+"""Reviews: questions to the API server about who somebody is and what they may do (authorization and authentication).
+
+`kubectl auth can-i` and `kubectl auth whoami` ask them, and controllers that protect their own endpoints
+(kube-rbac-proxy and the like). A review is created and answered in one request, and never stored. What is decided is
+what `access` decides for requests; what is refused is what Kubernetes refuses (k8s.io/kubernetes,
+pkg/apis/authorization/validation). Pure but for the clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+from tink.kubeapi.apiserver import errors
+from tink.kubeapi.apiserver.access import (
+    ADMIN,
+    MASTERS,
+    Action,
+    Authenticator,
+    Caller,
+    Request,
+    WrongTokenError,
+    allowed,
+    rules_in,
+)
+from tink.kubeapi.apiserver.resources import Resource, Rules
+from tink.kubeapi.apiserver.write import completion, submitted
+from tink.kubeapi.schema import FieldError, Raw, compile_schema, field_errors, meta, root_schema
+from tink.kubeapi.schema.shapes import FLAG, TEXT, atomic, mapping, same, struct, texts
+
+AUTHORIZATION = "authorization.k8s.io"
+AUTHENTICATION = "authentication.k8s.io"
+
+_TEXTS = atomic(TEXT)
+_EXTRA = mapping(_TEXTS)
+_SELECTOR = struct(
+    {"rawSelector": TEXT, "requirements": atomic(struct({**texts("key", "operator"), "values": _TEXTS}))}
+)
+_ACTION: Raw = {
+    "nonResourceAttributes": struct(texts("path", "verb")),
+    "resourceAttributes": struct(
+        {
+            **texts("namespace", "verb", "group", "version", "resource", "subresource", "name"),
+            **same(_SELECTOR, "fieldSelector", "labelSelector"),
+        }
+    ),
+}
+_DECISION = struct({**same(FLAG, "allowed", "denied"), **texts("reason", "evaluationError")})
+_SUBJECT = struct({**_ACTION, **texts("user", "uid"), "groups": _TEXTS, "extra": _EXTRA})
+_USER = struct({**texts("username", "uid"), "groups": _TEXTS, "extra": _EXTRA})
+_RULES = struct(
+    {
+        "resourceRules": atomic(
+            struct(same(_TEXTS, "verbs", "apiGroups", "resources", "resourceNames")),
+        ),
+        "nonResourceRules": atomic(struct(same(_TEXTS, "verbs", "nonResourceURLs"))),
+        "incomplete": FLAG,
+        "evaluationError": TEXT,
+    }
+)
+
+
+def _review(group: str, kind: str, spec: Raw | None, status: Raw, *, namespaced: bool = False) -> Resource:
+    openapi = struct({"status": status})
+    if spec is not None:
+        openapi = struct({"spec": spec, "status": status}, "spec")
+    return Resource(
+        group,
+        "v1",
+        f"{kind.lower()}s",
+        kind,
+        openapi,
+        compile_schema(root_schema({**openapi, "required": []})),
+        singular=kind.lower(),
+        namespaced=namespaced,
+        virtual=True,
+        rules=Rules(),
+    )
+
+
+REVIEWS: Sequence[Resource] = (
+    _review(AUTHORIZATION, "LocalSubjectAccessReview", _SUBJECT, _DECISION, namespaced=True),
+    _review(AUTHORIZATION, "SelfSubjectAccessReview", struct(_ACTION), _DECISION),
+    _review(AUTHORIZATION, "SelfSubjectRulesReview", struct({"namespace": TEXT}), _RULES),
+    _review(AUTHORIZATION, "SubjectAccessReview", _SUBJECT, _DECISION),
+    _review(AUTHENTICATION, "SelfSubjectReview", None, struct({"userInfo": _USER})),
+    _review(
+        AUTHENTICATION,
+        "TokenReview",
+        struct({"token": TEXT, "audiences": _TEXTS}),
+        struct({"authenticated": FLAG, "user": _USER, "audiences": _TEXTS, "error": TEXT}),
+    ),
+)
+"""What can be asked. Not in the registry: nothing of it is stored, and `create` is the only verb."""
+_BY_PLURAL = {(review.group, review.version, review.plural): review for review in REVIEWS}
+
+
+def find_review(group: str, version: str, plural: str) -> Resource | None:
+    """Give a review by what a path names, or None."""
+    return _BY_PLURAL.get((group, version, plural))
+
+
+class Reviewer:
+    """Answers reviews about the users that an authenticator knows."""
+
+    def __init__(self, users: Authenticator, now: Callable[[], datetime]) -> None:
+        self._users = users
+        self._now = now
+
+    def answer(
+        self,
+        review: Resource,
+        namespace: str,
+        value: Any,
+        duplicates: tuple[str, ...] = (),
+        validation: str = "Warn",
+        caller: Caller = ADMIN,
+    ) -> tuple[Raw, list[str]]:
+        """Answer the review in a body (201), with warnings for `caller`, who asks. Raises StatusError (400, 422)."""
+        asked = submitted.object_of(review, namespace, value)
+        found = completion.complete(review, asked)
+        if found.errors:
+            raise completion.cannot_be_handled(review, str(found.errors[0]))
+        warnings = completion.unknown_fields(review, found, duplicates, validation)
+        with errors.warned(warnings):
+            return self._answer(review, namespace, asked, caller), warnings
+
+    def _answer(self, review: Resource, namespace: str, asked: Raw, caller: Caller) -> Raw:
+        made = {"kind": review.kind, "apiVersion": review.api_version, "metadata": asked["metadata"]}
+        spec = asked.get("spec") or {}
+        match review.kind:
+            case "SelfSubjectReview":
+                created = meta.timestamp(self._now())
+                return made | {
+                    "metadata": {"creationTimestamp": created},
+                    "status": {"userInfo": caller.user_info()},
+                }
+            case "SelfSubjectRulesReview":
+                if not spec.get("namespace"):
+                    raise errors.bad_request("no namespace on request")
+                return made | {"spec": {}, "status": _rules(caller, spec["namespace"])}
+            case "TokenReview":
+                return made | {"spec": spec, "status": self._whose(spec)}
+        if wrong := _check(review.kind, asked["metadata"], namespace, spec):
+            raise errors.invalid(review.group, "", "", wrong)
+        who = caller if review.kind == "SelfSubjectAccessReview" else self._named(spec)
+        return made | {"spec": spec, "status": {"allowed": allowed(who, _asked(spec))}}
+
+    def _named(self, spec: Mapping[str, Any]) -> Caller:
+        """Whom a review by somebody else is about."""
+        if MASTERS in (spec.get("groups") or ()):
+            return ADMIN
+        return self._users.user(spec.get("user") or "")
+
+    def _whose(self, spec: Mapping[str, Any]) -> Raw:
+        token = spec.get("token")
+        if not token:
+            raise errors.bad_request("token is required for TokenReview in authentication")
+        # The tokens of this server are made for no audience.
+        if not spec.get("audiences"):
+            with suppress(WrongTokenError):
+                caller = self._users.caller(token.encode("utf-8", "surrogateescape"))
+                return {"authenticated": True, "user": caller.user_info()}
+        return {"user": {}, "error": "invalid bearer token"}
+
+
+def _rules(caller: Caller, namespace: str) -> Raw:
+    """What somebody may do in a namespace, as `kubectl auth can-i --list` shows it."""
+    rules = list(rules_in(caller, namespace))
+    return {
+        "resourceRules": [
+            {"verbs": [*rule.verbs], "apiGroups": [*rule.groups], "resources": [*rule.resources]}
+            for rule in rules
+            if rule.resources
+        ],
+        "nonResourceRules": [
+            {"verbs": [*rule.verbs], "nonResourceURLs": [*rule.paths]} for rule in rules if rule.paths
+        ],
+        "incomplete": False,
+    }
+
+
+def _asked(spec: Mapping[str, Any]) -> Action | Request:
+    """What a question about access is about."""
+    if (other := spec.get("nonResourceAttributes")) is not None:
+        return Request(other.get("verb") or "", other.get("path") or "")
+    about = spec["resourceAttributes"]
+    return Action(
+        *(about.get(name) or "" for name in ("verb", "group", "resource", "subresource", "namespace", "name"))
+    )
+
+
+def _check(kind: str, metadata: Mapping[str, Any], namespace: str, spec: Mapping[str, Any]) -> list[FieldError]:
+    """Find what is wrong with a question about access."""
+    found: list[FieldError] = []
+    resource, other = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
+    if resource is not None and other is not None:
+        both = "cannot be specified in combination with resourceAttributes"
+        found.append(field_errors.invalid("spec.nonResourceAttributes", other, both))
+    if resource is None and other is None:
+        neither = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
+        found.append(field_errors.invalid("spec.resourceAttributes", None, neither))
+    if kind != "SelfSubjectAccessReview" and not spec.get("user") and not spec.get("groups"):
+        found.append(field_errors.invalid("spec.user", "", "at least one of user or group must be specified"))
+    left = {key: value for key, value in metadata.items() if key not in ("managedFields", "creationTimestamp")}
+    if kind == "LocalSubjectAccessReview":
+        left.pop("namespace", None)
+        if resource is not None and resource.get("namespace", "") != namespace:
+            wrong = "must match metadata.namespace"
+            found.append(
+                field_errors.invalid("spec.resourceAttributes.namespace", resource.get("namespace", ""), wrong)
+            )
+        if other is not None:
+            wrong = "disallowed on this kind of request"
+            found.append(field_errors.invalid("spec.nonResourceAttributes", other, wrong))
+    if left:
+        found.append(field_errors.invalid("metadata", left, "must be empty"))
+    return found

@@ -1,0 +1,282 @@
+"""The estimate of an expression's cost before any data are seen, which Kubernetes asks of every rule of a CRD.
+
+It walks the tree and knows for each part where in the data it comes from (a path from a variable), so that
+the sizes that the schema declares there bound it (cel-go, checker/cost.go).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tink.kubeapi.cel.cost.charges import LIST_BASE, MAP_BASE
+from tink.kubeapi.cel.cost.function_estimates import Argument, Estimate, estimate_call
+from tink.kubeapi.cel.cost.sizes import EMPTY, NOTHING, ONE, UNKNOWN, Cost, fixed
+from tink.kubeapi.cel.syntax.tree import Call, Comprehension, Ident, ListNode, Literal, MapNode, Node, Select, Visitor
+from tink.kubeapi.cel.types import ListType, MapType, ObjectType, Opaque, Scalar, StringType, Type, max_elements
+
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """The sizes of what a list or map holds."""
+
+    shape: str
+    key: Cost
+    value: Cost
+
+    def union(self, other: "Entries") -> "Entries":
+        """The sizes that cover both."""
+        return Entries(self.shape, self.key.union(other.key), self.value.union(other.value))
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """A loop's variable: where it comes from and how large it can be."""
+
+    path: Path | None
+    size: Cost | None
+    entries: Entries | None
+
+
+_KEY = StringType(0)
+"""Keys of maps count as empty, in Kubernetes as well."""
+
+_SCALARS = frozenset(("bool", "double", "duration", "int", "timestamp", "uint"))
+
+
+def _scalar(t: Type) -> bool:
+    if isinstance(t, Opaque) and t.name == "optional_type":
+        return _scalar(t.params[0])
+    return t.shape in _SCALARS
+
+
+class _Estimator(Visitor[Cost]):
+    def __init__(self, variables: Mapping[str, Type]) -> None:
+        self.variables = variables
+        self.locals: dict[str, list[Local]] = {}
+        self.paths: dict[Node, Path] = {}
+        self.sizes: dict[Node, Cost] = {}
+        self.entries: dict[Node, Entries] = {}
+
+    # what is known of a node
+
+    def local(self, node: Node) -> Local | None:
+        stack = self.locals.get(node.name) if isinstance(node, Ident) else None
+        return stack[-1] if stack else None
+
+    def path(self, node: Node) -> Path | None:
+        local = self.local(node)
+        return local.path if local else self.paths.get(node)
+
+    def declared(self, path: Path | None) -> Cost | None:
+        """The size that the schema gives to a place."""
+        if not path:
+            return None
+        # Kubernetes takes every path for one from `self`, also those of types and of what loops have made.
+        t = self.variables.get(path[0]) or self.variables.get("self")
+        if t is None:
+            return None
+        for step in path[1:]:
+            found: Type | None = None
+            if step in ("@items", "@values"):
+                found = t.element if isinstance(t, ListType) else t.value if isinstance(t, MapType) else None
+            elif step == "@keys":
+                found = _KEY if isinstance(t, MapType) else None
+            elif isinstance(t, ObjectType) and step in t.fields:
+                found = t.fields[step].type
+            if found is None:
+                return None
+            t = found
+        if isinstance(t, Scalar) and t.shape == "dyn" and t.max_size is None:
+            return None
+        return Cost(0, max_elements(t))
+
+    def size(self, node: Node) -> Cost | None:
+        found = self.sizes.get(node) or self.literal_size(node)
+        if found is not None:
+            return found
+        found = self.declared(self.path(node))
+        if found is not None:
+            self.sizes[node] = found
+            return found
+        if _scalar(node.type):
+            return ONE
+        local = self.local(node)
+        return local.size if local else None
+
+    def literal_size(self, node: Node) -> Cost | None:
+        if isinstance(node, Literal):
+            return fixed(len(node.value)) if node.kind in ("string", "bytes") else ONE
+        if isinstance(node, ListNode):
+            return fixed(len(node.elements))
+        return fixed(len(node.entries)) if isinstance(node, MapNode) else None
+
+    def entry(self, node: Node) -> Entries | None:
+        found = self.entries.get(node)
+        if found is not None:
+            return found
+        local = self.local(node)
+        return local.entries if local else None
+
+    def known(self, node: Node) -> Cost:
+        return self.size(node) or UNKNOWN
+
+    # costs
+
+    def literal(self, _: Literal) -> Cost:
+        return NOTHING
+
+    def ident(self, node: Ident) -> Cost:
+        local = self.local(node)
+        path = local.path if local else (node.name,)
+        if path is not None:
+            self.paths[node] = path
+        return ONE
+
+    def select(self, node: Select) -> Cost:
+        if node.named:
+            return ONE
+        operand = self.visit(node.operand)
+        if node.test:
+            return operand
+        if node.operand.type.shape in ("map", "object"):
+            operand = operand + ONE
+        self.paths[node] = (*(self.path(node.operand) or ()), node.field)
+        return operand
+
+    def call(self, node: Call) -> Cost:
+        if node.function == "dyn" and len(node.args) == 1:
+            cost = self.visit(node.args[0]) + ONE
+            self.copy(node, node.args[0])
+            return cost
+        costs = [self.visit(arg) for arg in node.args]
+        total = NOTHING
+        for cost in costs:
+            total = total + cost
+        receiver = self.visit(node.target) if node.target else NOTHING
+        args = [self.argument(arg) for arg in ([node.target, *node.args] if node.target else node.args)]
+        combined, size = EMPTY, None
+        for overload in node.overloads:
+            estimate = self.overload(node, overload, args, (costs, total))
+            combined = combined.union(estimate.cost)
+            if estimate.size is not None:
+                size = estimate.size.union(size) if size else estimate.size
+            if overload in ("index_list", "index_map"):
+                entries = self.entry(node.args[0])
+                size = entries.value if entries else None
+                step = "@items" if overload == "index_list" else "@values"
+                self.paths[node] = (*(self.path(node.args[0]) or ()), step)
+            if size is None:
+                size = self.size(node)
+        if size is not None:
+            self.sizes[node] = size
+        return receiver + combined
+
+    def argument(self, node: Node) -> Argument:
+        path = self.path(node)
+        if path and path[0].startswith("@result"):
+            path = None
+        element = self.declared((*path, "@items")) if path and node.type.params else None
+        return Argument(node, node.type, self.size(node), element)
+
+    def overload(self, node: Call, overload: str, args: list[Argument], given: tuple[list[Cost], Cost]) -> Estimate:
+        costs, total = given
+        if overload in ("logical_or", "logical_and"):
+            return Estimate(Cost(costs[0].min, total.max))
+        if overload == "conditional":
+            return self.conditional(node, costs)
+        if overload in ("add_string", "add_bytes", "add_list"):
+            size = args[0].extent + args[1].extent
+            left, right = self.entry(node.args[0]), self.entry(node.args[1])
+            if left is not None and right is not None:
+                self.entries[node] = left.union(right)
+            cost = ONE if overload == "add_list" else size.scaled(0.1)
+            return Estimate(cost + total, size)
+        estimate = estimate_call(node.function, overload, args)
+        return Estimate(estimate.cost + total, estimate.size)
+
+    def conditional(self, node: Call, costs: list[Cost]) -> Estimate:
+        truthy, falsy = node.args[1], node.args[2]
+        left, right = self.entry(truthy), self.entry(falsy)
+        if left is not None and right is not None:
+            self.entries[node] = left.union(right)
+        return Estimate(costs[0] + costs[1].union(costs[2]), self.known(truthy).union(self.known(falsy)))
+
+    def copy(self, node: Node, source: Node) -> None:
+        size, entries = self.size(source), self.entry(source)
+        if size is not None:
+            self.sizes[node] = size
+        if entries is not None:
+            self.entries[node] = entries
+
+    # literals
+
+    def list_literal(self, node: ListNode) -> Cost:
+        total, item = NOTHING, EMPTY if node.elements else Cost(0, 0)
+        for element in node.elements:
+            total = total + self.visit(element)
+            item = item.union(self.known(element))
+        self.entries[node] = Entries("list", ONE, item)
+        return total + fixed(LIST_BASE)
+
+    def map_literal(self, node: MapNode) -> Cost:
+        total = NOTHING
+        key = value = EMPTY if node.entries else Cost(0, 0)
+        for entry in node.entries:
+            total = total + self.visit(entry.key) + self.visit(entry.value)
+            key, value = key.union(self.known(entry.key)), value.union(self.known(entry.value))
+        self.entries[node] = Entries("map", key, value)
+        return total + fixed(MAP_BASE)
+
+    # loops
+
+    def push(self, name: str, local: Local) -> None:
+        self.locals.setdefault(name, []).append(local)
+
+    def comprehension(self, node: Comprehension) -> Cost:
+        if node.macro == "bind":
+            return self.bind(node)
+        total = self.visit(node.range) + self.visit(node.initial)
+        accumulator = Local(self.path(node.initial), self.size(node.initial), self.entry(node.initial))
+        self.push(node.accumulator, accumulator)
+        names = self.loop_variables(node)
+        rounds = self.visit(node.condition)
+        rounds = self.visit(node.step) + rounds
+        for name in names:
+            self.locals[name].pop()
+        total = total + self.visit(node.result)
+        self.locals[node.accumulator].pop()
+        count = self.known(node.range)
+        if isinstance(node.initial, Literal):
+            self.sizes[node] = self.known(node.initial)
+        else:
+            self.sizes[node] = count
+            entries = self.entry(node.step)
+            if entries is not None:
+                self.entries[node] = entries
+        return total + count * rounds
+
+    def loop_variables(self, node: Comprehension) -> list[str]:
+        entries, path = self.entry(node.range), self.path(node.range) or ()
+        shape = entries.shape if entries else node.range.type.shape
+        key, value = (entries.key, entries.value) if entries else (None, None)
+        if not node.variable2:
+            in_list = shape == "list"
+            self.push(node.variable, Local((*path, "@items" if in_list else "@keys"), value if in_list else key, None))
+            return [node.variable]
+        self.push(node.variable, Local((*path, "@indices" if shape == "list" else "@keys"), key, None))
+        self.push(node.variable2, Local((*path, "@items" if shape == "list" else "@values"), value, None))
+        return [node.variable, node.variable2]
+
+    def bind(self, node: Comprehension) -> Cost:
+        total = self.visit(node.range) + self.visit(node.initial)
+        self.push(node.accumulator, Local(self.path(node.initial), self.size(node.initial), self.entry(node.initial)))
+        total = total + self.visit(node.result)
+        self.locals[node.accumulator].pop()
+        self.copy(node, node.result)
+        return total
+
+
+def estimate_tree(tree: Node, variables: Mapping[str, Type]) -> Cost:
+    """The least and the greatest cost of a checked expression over variables of declared types."""
+    return _Estimator(variables).visit(tree)

@@ -1,0 +1,430 @@
+"""From the checked tree to closures. Types that the check has settled choose the quick form of each operation."""
+
+from typing import Any
+
+from tink.kubeapi.cel.check.checker import qualified
+from tink.kubeapi.cel.check.signatures import FUNCTIONS, Overload
+from tink.kubeapi.cel.code import VARIABLES, Code, Frame, Run, charged, constant, overdrawn
+from tink.kubeapi.cel.cost.charges import LIST_BASE, MAP_BASE, Charge, charge_for, pattern_cost
+from tink.kubeapi.cel.cost.traversal import Traversal
+from tink.kubeapi.cel.errors import CelError, EvaluationError
+from tink.kubeapi.cel.evaluate import access, loops, operators
+from tink.kubeapi.cel.library.functions import OVERLOADS, TRAVERSING
+from tink.kubeapi.cel.library.regex import PatternError, find_all, pattern_tester
+from tink.kubeapi.cel.library.times import span
+from tink.kubeapi.cel.syntax.tree import Call, Comprehension, Ident, ListNode, Literal, MapNode, Node, Select, Visitor
+from tink.kubeapi.cel.types import ObjectType, Opaque, Type, declared_field
+from tink.kubeapi.cel.values import Duration, Optional, TypeValue, cost_of, no_overload, type_name
+
+_CONVERSIONS = frozenset(("bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"))
+_BY_ID: dict[str, Overload] = {o.id: o for overloads in FUNCTIONS.values() for o in overloads}
+_TIMES = {"timestamp": "google.protobuf.Timestamp", "duration": "google.protobuf.Duration", "null": "null_type"}
+_RECEIVERS = frozenset(("string", _TIMES["timestamp"], _TIMES["duration"]))
+_NUMBERS = frozenset(("int", "uint", "double"))
+_OPERANDS = {
+    "_-_": _RECEIVERS | _NUMBERS,
+    "_+_": _RECEIVERS | _NUMBERS | {"bytes", "list"},
+    "_*_": _RECEIVERS | _NUMBERS,
+    "_/_": _RECEIVERS | _NUMBERS,
+    "_%_": _RECEIVERS | {"int", "uint"},
+    "-_": _RECEIVERS | {"int", "double", "bool"},
+    "size": _RECEIVERS | {"bytes", "list", "map"},
+}
+"""Functions whose error names them when their first operand is of no type they take."""
+
+
+_PLAIN = frozenset(("contains", "startsWith", "endsWith", "matches", "@in"))
+"""Functions whose error never says with what they were called."""
+
+
+def _takes(wanted: Type, value: Any) -> bool:
+    """Whether a value may stand for a parameter of a type; only the outermost type is looked at."""
+    shape = wanted.shape
+    if shape in ("dyn", "typevar"):
+        return True
+    name = type_name(value)
+    if isinstance(wanted, Opaque | ObjectType):
+        return name == wanted.name
+    return name == _TIMES.get(shape, shape)
+
+
+def _is_dyn(node: Node) -> bool:
+    # null passes the check as an object or time, so that a value's type must be looked at there too.
+    return node.type.shape in ("dyn", "null", "typevar", "!error!")
+
+
+class Compiler(Visitor[Code]):
+    """Compiles one expression (`visit`). `slots` are the places of the variables in the frame; `size` is its length.
+
+    Raises CelError: a constant conversion or pattern in the expression is wrong.
+    """
+
+    def __init__(self, slots: dict[str, int], types: dict[str, Type]) -> None:
+        self.types = types
+        self.size = VARIABLES + len(slots)
+        self.names: dict[str, list[int]] = {name: [slot] for name, slot in slots.items()}
+        self.globals = frozenset(slots.values())
+
+    def push(self, name: str) -> int:
+        """A new place for a loop's variable."""
+        slot = self.size
+        self.size += 1
+        self.names.setdefault(name, []).append(slot)
+        return slot
+
+    def pop(self, name: str) -> None:
+        """Ends the scope of a loop's variable."""
+        self.names[name].pop()
+
+    def literal(self, node: Literal) -> Code:
+        """Code for a constant."""
+        return constant(node.value)
+
+    def ident(self, node: Ident) -> Code:
+        """Code for a variable, a loop's variable or the name of a type."""
+        if node.names_type:
+            return constant(TypeValue(node.name))
+        slot = self.names[node.name][-1]
+        if slot in self.globals:
+            return access.variable(slot, self.types[node.name])
+        return access.local(slot)
+
+    # fields and indexes
+
+    def base(self, node: Node) -> Code:
+        """The operand of a selection; one that is no variable costs 1 more, for being made one."""
+        code = self.visit(node)
+        return code if code.attribute or self.is_condition(node) else Code(code.run, code.cost + 1)
+
+    def is_condition(self, node: Node) -> bool:
+        """Whether a node is `a ? b : c`."""
+        return isinstance(node, Call) and node.function == "_?_:_"
+
+    def select(self, node: Select) -> Code:
+        """Code for `a.b`, and for the test `has(a.b)`."""
+        if node.named:
+            return constant(TypeValue(qualified(node) or ""))
+        operand = self.base(node.operand)
+        target = node.operand.type
+        declared = declared_field(target, node.field)
+        if node.test:
+            run = (
+                access.has_field(operand.run, declared.name_in_json)
+                if declared
+                else access.has_key(operand.run, node.field)
+            )
+            return Code(run, operand.cost)
+        if isinstance(target, Opaque):
+            inner = target.params[0]
+            return Code(self.optional_field(operand.run, inner, node.field), operand.cost, attribute=True)
+        if declared is None:
+            return Code(access.string_key(operand.run, node.field), operand.cost + 1, attribute=True)
+        name = declared.name_in_json
+        run = access.field(operand.run, name, declared.type, node.field)
+        return Code(run, operand.cost + 1, attribute=True)
+
+    def optional_field(self, operand: Run, target: Type, name: str) -> Run:
+        """A function that reads `a.?b`."""
+        declared = declared_field(target, name)
+        if declared is None:
+            return access.optional_field(operand, name, target, target)
+        return access.optional_field(operand, declared.name_in_json, target, declared.type)
+
+    def index(self, node: Call) -> Code:
+        """Code for `a[b]` and `a[?b]`."""
+        operand, at = self.base(node.args[0]), self.visit(node.args[1])
+        if at.constant:
+            try:
+                access.checked_key(at.value)
+            except EvaluationError as error:
+                raise CelError(f"program instantiation failed: {error}") from None
+        # Reading the variable that an index is costs nothing of its own.
+        fixed = operand.cost + at.cost - (1 if at.attribute else 0)
+        if node.function == "_[?_]" or isinstance(node.args[0].type, Opaque):
+            return Code(access.optional_index(operand.run, at.run), fixed, attribute=True)
+        return Code(access.index(operand.run, at.run), fixed + 1, attribute=True)
+
+    # literals
+
+    def list_literal(self, node: ListNode) -> Code:
+        """Code for `[a, b]`."""
+        parts = [self.visit(element) for element in node.elements]
+        runs = [part.run for part in parts]
+        optionals = node.optionals
+
+        def run(frame: Frame) -> list[Any]:
+            return [part(frame) for part in runs]
+
+        def run_optional(frame: Frame) -> list[Any]:
+            out = []
+            for at, part in enumerate(runs):
+                value = part(frame)
+                if at in optionals:
+                    if type(value) is not Optional:
+                        raise EvaluationError("cannot initialize optional list element from non-optional value")
+                    if not value.present:
+                        continue
+                    value = value.value
+                out.append(value)
+            return out
+
+        if all(part.constant for part in parts) and not optionals:
+            return constant([part.value for part in parts])
+        return Code(run_optional if optionals else run, sum(part.cost for part in parts) + LIST_BASE)
+
+    def map_literal(self, node: MapNode) -> Code:
+        """Code for `{a: b}`."""
+        parts = [(self.visit(e.key), self.visit(e.value), e.optional) for e in node.entries]
+        runs = [(key.run, value.run, optional) for key, value, optional in parts]
+
+        def run(frame: Frame) -> dict[Any, Any]:
+            out: dict[Any, Any] = {}
+            for get_key, get_value, optional in runs:
+                key, value = get_key(frame), get_value(frame)
+                if optional:
+                    if type(value) is not Optional:
+                        raise EvaluationError("cannot initialize optional entry from non-optional value")
+                    if not value.present:
+                        out.pop(key, None)
+                        continue
+                    value = value.value
+                out[key] = value
+            return out
+
+        if all(k.constant and v.constant and not optional for k, v, optional in parts):
+            try:
+                return constant(run([]))
+            except TypeError:
+                pass
+        return Code(run, sum(k.cost + v.cost for k, v, _ in parts) + MAP_BASE)
+
+    # calls
+
+    def call(self, node: Call) -> Code:
+        """Code for an operator or a function."""
+        function = node.function
+        if function in ("_[_]", "_[?_]"):
+            return self.index(node)
+        if function == "_?._":
+            name = node.args[1]
+            assert isinstance(name, Literal)  # noqa: S101 - the parser makes no other
+            operand, target = self.base(node.args[0]), node.args[0].type
+            inner = target.params[0] if isinstance(target, Opaque) else target
+            return Code(self.optional_field(operand.run, inner, name.value), operand.cost, attribute=True)
+        given = [node.target, *node.args] if node.target else node.args
+        args = [self.visit(arg) for arg in given]
+        if function in ("_&&_", "_||_"):
+            return operators.logical(args, stop=function == "_||_")
+        special = self.operator(node, given, args)
+        return special if special is not None else self.function(node, given, args)
+
+    def operator(self, node: Call, given: list[Node], args: list[Code]) -> Code | None:
+        """The code of an operator with rules of its own; None for plain functions."""
+        function = node.function
+        if function == "_?_:_":
+            return operators.conditional(*args)
+        if function in ("_==_", "_!=_"):
+            return operators.equals(args[0], args[1], given[0].type, given[1].type, wanted=function == "_==_")
+        if function == "!_":
+            return operators.negation(args[0])
+        if function in ("_<_", "_<=_", "_>_", "_>=_"):
+            return operators.ordered(function, args[0], args[1], given[0].type, given[1].type, node.overloads)
+        if function == "or" and len(args) == 2:
+            return self.alternative(args, whole=True)
+        if function == "orValue":
+            return self.alternative(args, whole=False)
+        if function == "@in" and node.overloads == ["in_list"] and args[1].constant:
+            return operators.member_of_constant(args[0], args[1].value)
+        if not any(map(_is_dyn, given)) and len(args) == 2 and len(node.overloads) == 1:
+            return operators.whole(node.overloads[0], *args)
+        return None
+
+    def alternative(self, args: list[Code], *, whole: bool) -> Code:
+        """`a.or(b)` and `a.orValue(b)`."""
+        left, right = args[0].run, charged(args[1])
+
+        def run(frame: Frame) -> Any:
+            value = left(frame)
+            if type(value) is not Optional:
+                raise no_overload()
+            if value.present:
+                return value if whole else value.value
+            return right(frame)
+
+        return Code(run, args[0].cost)
+
+    def function(self, node: Call, given: list[Node], args: list[Code]) -> Code:
+        """Code for a function of the library, its arguments compiled."""
+        pattern = self.pattern(node, given, args)
+        if pattern is not None:
+            return pattern
+        implementation = self.implementation(node, given)
+        if node.function in _CONVERSIONS and len(args) == 1 and args[0].constant:
+            try:
+                return constant(implementation(args[0].value))
+            except EvaluationError as error:
+                raise CelError(f"program instantiation failed: {error}") from None
+        fixed = sum(arg.cost for arg in args)
+        charge = charge_for(node.function, node.overloads)
+        if not TRAVERSING.keys().isdisjoint(node.overloads):
+            return Code(_walking(implementation, args, charge), fixed + (1 if charge is None else 0))
+        if charge is None:
+            return Code(_applied(implementation, args), fixed + 1)
+        return Code(_priced(implementation, args, charge), fixed)
+
+    def implementation(self, node: Call, given: list[Node]) -> Any:
+        """The Python function for a call; it looks at the types of values where the check could not.
+
+        It takes a traversal before the arguments if one of the overloads does.
+        """
+        ids = node.overloads
+        if len(ids) == 1 and not any(map(_is_dyn, given)):
+            return TRAVERSING.get(ids[0]) or OVERLOADS[ids[0]]
+        candidates = [
+            (_BY_ID[ident].args, TRAVERSING.get(ident) or OVERLOADS[ident], ident in TRAVERSING)
+            for ident in ids
+            if ident in TRAVERSING or ident in OVERLOADS
+        ]
+        operands, name = _OPERANDS.get(node.function), node.function
+
+        def choose_walking(traversal: Traversal, *values: Any) -> Any:
+            return choose(*values, traversal=traversal)
+
+        def choose(*values: Any, traversal: Traversal | None = None) -> Any:
+            for wanted, implementation, walks in candidates:
+                if all(map(_takes, wanted, values)):
+                    return implementation(traversal, *values) if walks else implementation(*values)
+            if name == "-_" and type(values[0]) is Duration:
+                return span(-values[0].ns)  # not declared, but evaluation does it
+            if operands is None and name not in _PLAIN:
+                shown = ", ".join(map(type_name, values))
+                raise EvaluationError(f"no such overload: {name}({shown})")
+            if operands is not None and type_name(values[0]) not in operands:
+                raise EvaluationError(f"no such overload: {name}")
+            raise no_overload()
+
+        return choose_walking if any(walks for _, _, walks in candidates) else choose
+
+    def pattern(self, node: Call, given: list[Node], args: list[Code]) -> Code | None:
+        """`matches`, `find` and `findAll` with a constant pattern, which is compiled here and only once."""
+        if node.function not in ("matches", "find", "findAll") or not args[1].constant or _is_dyn(given[0]):
+            return None
+        source, text = args[1].value, args[0].run
+        try:
+            test = pattern_tester(source)
+        except PatternError as error:
+            raise CelError(f"program instantiation failed: {error}") from None
+        size = len(source)
+        if node.function == "matches":
+            fixed = 1 if node.overloads == ["matches"] else 0
+            unit = 0 if fixed else pattern_cost("", size)
+
+            def run(frame: Frame) -> bool:
+                value = text(frame)
+                frame[0] -= unit if len(value) < 10 else unit * cost_of(len(value) + 1)
+                return test(value)
+
+            return Code(run, args[0].cost + fixed)
+        limit = args[2].run if len(args) > 2 else None
+        single = node.function == "find"
+
+        def find(frame: Frame) -> Any:
+            value = text(frame)
+            found = find_all(source, value, 1 if single else limit(frame) if limit else -1)
+            frame[0] -= pattern_cost(value, size)
+            return found if not single else found[0] if found else ""
+
+        return Code(find, sum(arg.cost for arg in args))
+
+    # loops
+
+    def comprehension(self, node: Comprehension) -> Code:
+        """Code for a macro that goes through a list or map, and for `cel.bind`."""
+        if node.macro == "bind":
+            value = self.visit(node.initial)
+            slot = self.push(node.accumulator)
+            result = self.visit(node.result)
+            self.pop(node.accumulator)
+            return loops.bind(slot, value, result)
+        over = self.visit(node.range)
+        slot = self.push(node.variable)
+        slot2 = self.push(node.variable2) if node.variable2 else -1
+        code = self.loop(node, over, (slot, slot2))
+        self.pop(node.variable)
+        if node.variable2:
+            self.pop(node.variable2)
+        return code
+
+    def loop(self, node: Comprehension, over: Code, slots: tuple[int, int]) -> Code:
+        """Code for the loop of a macro over compiled elements; `slots` are those of its variables."""
+        step = node.step
+        assert isinstance(step, Call)  # noqa: S101 - every macro's step is a call
+        if node.macro in ("all", "exists"):
+            return loops.quantifier(over, slots, self.visit(step.args[1]), every=node.macro == "all")
+        if node.macro == "exists_one":
+            return loops.exactly_one(over, slots, self.visit(step.args[0]))
+        predicate = None
+        if step.function == "_?_:_":
+            predicate = self.visit(step.args[0])
+            inner = step.args[1]
+            assert isinstance(inner, Call)  # noqa: S101 - as above
+            step = inner
+        if node.macro == "map":
+            element = step.args[1]
+            assert isinstance(element, ListNode)  # noqa: S101 - the macro makes it so
+            return loops.collect(over, slots, self.visit(element.elements[0]), predicate)
+        return self.insertion(step, over, slots, predicate)
+
+    def insertion(self, step: Call, over: Code, slots: tuple[int, int], predicate: Code | None) -> Code:
+        """Code for a loop that makes a list or map: `map`, `filter`, `transformList` and their kin."""
+        value = self.visit(step.args[-1])
+        entry, get, slot = len(step.args) == 2, value.run, slots[0]
+        put, put_all = OVERLOADS["@mapInsert_map_key_value"], OVERLOADS["@mapInsert_map_map"]
+
+        def add(frame: Frame, out: dict[Any, Any]) -> None:
+            if entry:
+                put_all(out, get(frame))
+            else:
+                put(out, frame[slot], get(frame))
+
+        return loops.insert(over, slots, add, (value.cost + (2 if entry else 3), predicate))
+
+
+def _applied(implementation: Any, args: list[Code]) -> Run:
+    """A closure that calls a function with what other closures give."""
+    runs = [arg.run for arg in args]
+    if len(runs) == 1:
+        only = runs[0]
+        return lambda frame: implementation(only(frame))
+    return lambda frame: implementation(*[run(frame) for run in runs])
+
+
+def _priced(implementation: Any, args: list[Code], price: Charge) -> Run:
+    """The same for a function whose cost depends on its arguments or its result."""
+    runs = [arg.run for arg in args]
+
+    def run(frame: Frame) -> Any:
+        values = tuple([arg(frame) for arg in runs])
+        result = implementation(*values)
+        frame[0] -= price(values, result)
+        if frame[0] < 0:
+            overdrawn(frame)
+        return result
+
+    return run
+
+
+def _walking(implementation: Any, args: list[Code], price: Charge | None) -> Run:
+    """The same for a function that looks into nested values."""
+    runs = [arg.run for arg in args]
+
+    def run(frame: Frame) -> Any:
+        values = tuple([arg(frame) for arg in runs])
+        result = implementation(Traversal(frame, values), *values)
+        if price is not None:
+            frame[0] -= price(values, result)
+            if frame[0] < 0:
+                overdrawn(frame)
+        return result
+
+    return run

@@ -1,0 +1,273 @@
+"""The list functions: Kubernetes' own (sum, min, max, isSorted, indexOf) and cel-go's lists and sets extensions.
+
+Those that look into the elements take a traversal, which counts what they see.
+"""
+
+import functools
+import itertools
+from typing import Any
+
+from tink.kubeapi.cel.cost.traversal import Traversal
+from tink.kubeapi.cel.errors import EvaluationError
+from tink.kubeapi.cel.library import times
+from tink.kubeapi.cel.values import (
+    ABSENT,
+    COMPARABLE,
+    MAX_INT,
+    MAX_UINT,
+    MIN_INT,
+    Duration,
+    MapList,
+    Optional,
+    SetList,
+    Timestamp,
+    UInt,
+    compare,
+    no_overload,
+    shown,
+    type_name,
+)
+
+MAX_LENGTH = 1_000_000
+"""Elements of the longest list that a function makes out of a number, or of others."""
+MAX_COMPARED = 10_000_000
+"""Most comparisons for one union of sets."""
+
+
+def add_lists(traversal: Traversal, a: list[Any], b: list[Any]) -> list[Any]:
+    """`a + b` by the kind of the left list: appended, united, or merged by keys.
+
+    Raises EvaluationError: it would be too long, or too much work.
+    """
+    if len(a) + len(b) > MAX_LENGTH:
+        raise EvaluationError("operation cancelled: result is too large")
+    if type(a) is SetList:
+        return _united(traversal, a, b)
+    if type(a) is MapList:
+        places = {a.key(item): at for at, item in enumerate(a)}
+        items = list(a)
+        for item in b:
+            place = places.get(a.key(item))
+            if place is None:
+                items.append(item)
+            else:
+                items[place] = item
+        return MapList(items, a.keys)
+    return [*a, *b]
+
+
+def _united(traversal: Traversal, a: SetList, b: list[Any]) -> SetList:
+    merged = SetList(a)
+    texts = {item for item in a if type(item) is str}
+    others = [item for item in a if type(item) is not str]
+    for item in b:
+        if type(item) is str:
+            if item in texts:
+                continue
+            texts.add(item)
+        elif len(others) * len(b) > MAX_COMPARED:
+            raise EvaluationError("operation cancelled: result is too large")
+        elif traversal.contains(others, item):
+            continue
+        else:
+            others.append(item)
+        merged.append(item)
+    return merged
+
+
+def add_numbers(a: Any, b: Any) -> Any:
+    """A sum of two numbers of one type, within its limits."""
+    kind = type(a)
+    if kind is not type(b):
+        raise no_overload()
+    if kind is int:
+        total = a + b
+        if not MIN_INT <= total <= MAX_INT:
+            raise EvaluationError("integer overflow")
+        return total
+    if kind is UInt:
+        total = int(a) + int(b)
+        if total > MAX_UINT:
+            raise EvaluationError("unsigned integer overflow")
+        return UInt(total)
+    if kind is float:
+        return a + b
+    raise no_overload()
+
+
+def add(a: Any, b: Any) -> Any:
+    """`a + b` for numbers and times of types known only now."""
+    kind = type(a)
+    if kind is Duration or kind is Timestamp:
+        return times.add(a, b)
+    if kind not in (int, UInt, float):
+        raise EvaluationError("no such overload: _+_")
+    return add_numbers(a, b)
+
+
+def total(items: list[Any], zero: Any) -> Any:
+    """The sum of a list that begins at `zero`."""
+    result = zero
+    for item in items:
+        result = add(result, item)
+    return result
+
+
+def _comparable(traversal: Traversal, items: list[Any]) -> None:
+    if any(type(item) not in COMPARABLE for item in items):
+        raise no_overload()
+    traversal.texts(items)
+
+
+def _compared(a: Any, b: Any) -> int | None:
+    """The order of two elements; None where they have none, which these functions pass over."""
+    try:
+        return compare(a, b)
+    except EvaluationError:
+        return None
+
+
+def is_sorted(traversal: Traversal, items: list[Any]) -> bool:
+    """Whether no element is greater than the next."""
+    _comparable(traversal, items)
+    return not any(_compared(a, b) == 1 for a, b in itertools.pairwise(items))
+
+
+def extreme(traversal: Traversal, items: list[Any], wanted: int, name: str) -> Any:
+    """The least (`wanted` = -1) or greatest (1) element.
+
+    Raises EvaluationError: the list is empty or has elements without order.
+    """
+    if not items:
+        raise EvaluationError(f"{name} called on empty list")
+    _comparable(traversal, items)
+    best = items[0]
+    for item in items[1:]:
+        if _compared(best, item) == -wanted:
+            best = item
+    return best
+
+
+def index_of(traversal: Traversal, items: list[Any], value: Any) -> int:
+    """The place of the first element equal to the value, else -1."""
+    traversal.through(items)  # as the cost does that Kubernetes takes
+    if type(value) is str:
+        return items.index(value) if traversal.contains(items, value) else -1
+    for at, item in enumerate(items):
+        if traversal.equal(item, value):
+            return at
+    return -1
+
+
+def last_index_of(traversal: Traversal, items: list[Any], value: Any) -> int:
+    """The place of the last element equal to the value, else -1."""
+    traversal.through(items)
+    if type(value) is str:
+        return len(items) - 1 - items[::-1].index(value) if traversal.contains(items, value) else -1
+    for at in range(len(items) - 1, -1, -1):
+        if traversal.equal(items[at], value):
+            return at
+    return -1
+
+
+def piece(items: list[Any], start: int, end: int) -> list[Any]:
+    """The elements from `start` up to `end`."""
+    if start < 0 or end < 0:
+        raise EvaluationError(f"cannot slice({start}, {end}), negative indexes not supported")
+    if start > end:
+        raise EvaluationError(f"cannot slice({start}, {end}), start index must be less than or equal to end index")
+    if len(items) < end:
+        raise EvaluationError(f"cannot slice({start}, {end}), list is length {len(items)}")
+    return items[start:end]
+
+
+def flatten(traversal: Traversal, items: list[Any], depth: int = 1) -> list[Any]:
+    """Lists within the list replaced by their elements, `depth` levels deep."""
+    if depth < 0:
+        raise EvaluationError("level must be non-negative")
+    traversal.visit(len(items) + 1)
+    flat: list[Any] = []
+    for item in items:
+        if isinstance(item, list) and depth:
+            flat += flatten(traversal, item, depth - 1)
+        else:
+            flat.append(item)
+    return flat
+
+
+def sort_by(traversal: Traversal, items: list[Any], keys: list[Any]) -> list[Any]:
+    """The elements in the order of their keys. Raises EvaluationError: keys of several types, or without order."""
+    if len(items) != len(keys):
+        raise EvaluationError(
+            "@sortByAssociatedKeys() expected a list of the same size as the associated keys list, but got"
+            f" {len(items)} and {len(keys)} elements respectively"
+        )
+    if not items:
+        return items
+    kind = type_name(keys[0])
+    if kind in ("list", "map", "null_type", "optional_type", "type"):
+        raise EvaluationError("list elements must be comparable")
+    if any(type_name(key) != kind for key in keys):
+        raise EvaluationError("list elements must have the same type")
+    traversal.texts(keys, len(keys).bit_length())
+
+    def order_of(a: int, b: int) -> int:
+        return compare(keys[a], keys[b])
+
+    order = sorted(range(len(items)), key=functools.cmp_to_key(order_of))
+    return [items[at] for at in order]
+
+
+def numbers(size: int) -> list[int]:
+    """0, 1, ... below `size`."""
+    if size > MAX_LENGTH:
+        raise EvaluationError("operation cancelled: result is too large")
+    return list(range(size))
+
+
+def _hashable_all(items: list[Any]) -> bool:
+    return all(type(item) is str for item in items)
+
+
+def distinct(traversal: Traversal, items: list[Any]) -> list[Any]:
+    """Each element once, at its first place."""
+    if _hashable_all(items):
+        return list(dict.fromkeys(items))
+    unique: list[Any] = []
+    for item in items:
+        if not traversal.contains(unique, item):
+            unique.append(item)
+    return unique
+
+
+def sets_contain(traversal: Traversal, items: list[Any], part: list[Any]) -> bool:
+    """Whether every element of `part` is in `items`."""
+    return all(traversal.contains(items, item) for item in part)
+
+
+def sets_equivalent(traversal: Traversal, a: list[Any], b: list[Any]) -> bool:
+    """Whether each list has all elements of the other."""
+    return sets_contain(traversal, a, b) and sets_contain(traversal, b, a)
+
+
+def sets_intersect(traversal: Traversal, a: list[Any], b: list[Any]) -> bool:
+    """Whether the lists share an element."""
+    return any(traversal.contains(b, item) for item in a)
+
+
+def unwrapped(items: list[Any]) -> list[Any]:
+    """The values of those optionals that have one."""
+    for item in items:
+        if type(item) is not Optional:
+            raise EvaluationError(f"value {shown(item)} is not optional")
+    return [item.value for item in items if item.present]
+
+
+def first(items: list[Any]) -> Optional:
+    """The first element, if there is one."""
+    return Optional(items[0]) if items else ABSENT
+
+
+def last(items: list[Any]) -> Optional:
+    """The last element, if there is one."""
+    return Optional(items[-1]) if items else ABSENT

@@ -1,0 +1,185 @@
+"""Quantities, Kubernetes' numbers with suffixes (`100m`, `1.5Gi`, `1e3`): `quantity`, `isQuantity`, their methods.
+
+A quantity is a whole number times a power of ten. Kubernetes keeps small ones in 64 bits and others exactly;
+which of the two decides `isInteger`, so it is kept here as `small`.
+"""
+
+import re
+
+from tink.kubeapi.cel.errors import EvaluationError
+from tink.kubeapi.cel.values import MAX_INT, OpaqueValue
+
+_PATTERN = "^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$"
+_TEXT = re.compile(r"([+-]?)0*([0-9]{0,4096})(?:\.([0-9]{0,4096}))?([eEinumkKMGTP]*[-+]?[0-9]{0,64})", re.ASCII)
+_DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+_DECIMAL_NAMES = {power: name for name, power in _DECIMAL.items()}
+_BINARY_NAMES = {power: name for name, power in _BINARY.items()}
+_EXPONENT = re.compile(r"[eE][+-]?[0-9]{1,9}", re.ASCII)
+_FACTORS = 18
+MAX_SPREAD = 4096
+"""Powers of ten between two quantities that are still added exactly."""
+
+
+class Quantity(OpaqueValue):
+    """`number` times ten to the `power`, in the format it was written in: decimal, binary or exponent."""
+
+    __slots__ = ("form", "number", "power", "small")
+    type_name = "kubernetes.Quantity"
+
+    def __init__(self, number: int, power: int, form: str, *, small: bool) -> None:
+        self.number = number
+        self.power = power
+        self.form = form
+        self.small = small
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Quantity and compare(self, other) == 0
+
+    def __hash__(self) -> int:
+        return hash(self.number)
+
+    def integer(self) -> int | None:
+        """The value as a 64-bit integer; None where Kubernetes cannot tell it."""
+        if not self.small or self.power < 0 or self.power > 19:
+            return None
+        value = self.number * 10**self.power
+        return value if -MAX_INT - 1 <= value <= MAX_INT else None
+
+    def __str__(self) -> str:
+        return _text(self)
+
+
+def _wrong(message: str) -> EvaluationError:
+    return EvaluationError(message)
+
+
+def _suffix(text: str) -> tuple[str, int]:
+    """Format and exponent of a suffix."""
+    if text in _DECIMAL:
+        return "decimal", _DECIMAL[text]
+    if text in _BINARY:
+        return "binary", _BINARY[text]
+    if _EXPONENT.fullmatch(text):
+        return "exponent", int(text[1:])
+    raise _wrong("unable to parse quantity's suffix")
+
+
+def parse(text: str) -> Quantity:
+    """A quantity. Raises EvaluationError: the text is none."""
+    match = _TEXT.fullmatch(text)
+    if match is None or not text:
+        raise _wrong(f"quantities must match the regular expression '{_PATTERN}'")
+    sign = -1 if match.group(1) == "-" else 1
+    whole, places = match.group(2) or "0", match.group(3) or ""
+    form, exponent = _suffix(match.group(4))
+    number = int(whole + places)
+    if form == "binary":
+        room = 15 - len(whole) - int(exponent * 3 / 10) - 1
+        scaled = number << exponent
+        if not places and room >= 0:
+            return Quantity(sign * scaled, 0, form, small=True)
+        return _exact(sign, scaled, -len(places), form)
+    power = exponent - len(places)
+    if len(whole) + len(places) <= _FACTORS and power >= -9:
+        return Quantity(sign * number, power, form, small=True)
+    return _exact(sign, number, power, form)
+
+
+def _exact(sign: int, number: int, power: int, form: str) -> Quantity:
+    """A quantity too long for 64 bits, rounded up to whole nanos."""
+    if power < -9:
+        drop = -9 - power
+        number = 1 if drop > MAX_SPREAD and number else -(-number // 10 ** min(drop, MAX_SPREAD))
+        power = -9
+    if form == "binary":
+        if number > MAX_INT * 10**-power:
+            number, power = MAX_INT, 0
+        elif 0 < number < 10**-power:
+            form = "decimal"
+    return Quantity(sign * number, power, form, small=False)
+
+
+def is_quantity(text: str) -> bool:
+    """Whether `parse` takes the text."""
+    try:
+        parse(text)
+    except EvaluationError:
+        return False
+    return True
+
+
+def sign(value: Quantity) -> int:
+    """-1, 0 or 1."""
+    return (value.number > 0) - (value.number < 0)
+
+
+def compare(a: Quantity, b: Quantity) -> int:
+    """-1, 0 or 1."""
+    if sign(a) != sign(b) or not a.number:
+        return (sign(a) > sign(b)) - (sign(a) < sign(b))
+    size_a, size_b = len(str(abs(a.number))) + a.power, len(str(abs(b.number))) + b.power
+    if abs(size_a - size_b) > 1:
+        return sign(a) if size_a > size_b else -sign(a)
+    low = min(a.power, b.power)
+    if max(a.power, b.power) - low > MAX_SPREAD:
+        raise _wrong("quantities are too far apart to be compared")
+    x, y = a.number * 10 ** (a.power - low), b.number * 10 ** (b.power - low)
+    return int(x > y) - int(x < y)
+
+
+def add(a: Quantity, b: Quantity, factor: int = 1) -> Quantity:
+    """`a + factor * b`, in the format of `a` unless that is zero."""
+    number = factor * b.number
+    form = b.form if not a.number else a.form
+    small = a.small and b.small
+    if not number or not a.number:
+        kept, power = (a.number, a.power) if not number else (number, b.power)
+        return Quantity(kept, power, form, small=small)
+    low = min(a.power, b.power)
+    if max(a.power, b.power) - low > MAX_SPREAD:
+        raise _wrong("quantities are too far apart to be added")
+    x, y = a.number * 10 ** (a.power - low), number * 10 ** (b.power - low)
+    total = x + y
+    return Quantity(total, low, form, small=small and max(abs(x), abs(y), abs(total)) <= MAX_INT)
+
+
+def integer(value: int) -> Quantity:
+    """A whole number as a quantity."""
+    return Quantity(value, 0, "exponent", small=True)
+
+
+def approximate(value: Quantity) -> float:
+    """The nearest double, or so."""
+    try:
+        return float(value.number) * (10.0**value.power if value.power else 1.0)
+    except OverflowError:
+        return float("inf") if value.number > 0 else float("-inf")
+
+
+def _reduced(number: int, base: int) -> tuple[int, int]:
+    times = 0
+    while number and number % base == 0:
+        number //= base
+        times += 1
+    return number, times
+
+
+def _text(value: Quantity) -> str:
+    """The canonical text: the largest suffix that keeps the number whole."""
+    if not value.number:
+        return "0"
+    if value.form == "binary" and -9 <= value.power <= 30:
+        whole, rest = divmod(abs(value.number) * 10 ** max(value.power, 0), 10 ** max(-value.power, 0))
+        if whole >= 1024 and not rest:
+            sign_of = -1 if value.number < 0 else 1
+            number, times = _reduced(whole, 1024)
+            return f"{sign_of * number}{_BINARY_NAMES.get(times * 10, '') if times else ''}"
+    sign_of = -1 if value.number < 0 else 1
+    number, times = _reduced(abs(value.number), 10)
+    power = value.power + times
+    while power % 3:
+        number, power = number * 10, power - 1
+    if value.form == "exponent":
+        return f"{sign_of * number}{f'e{power}' if power else ''}"
+    return f"{sign_of * number}{_DECIMAL_NAMES.get(power, f'e{power}')}"

@@ -1,0 +1,131 @@
+"""The engine's front: compile an expression once, evaluate it many times within a budget."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tink.kubeapi.cel.check.checker import check
+from tink.kubeapi.cel.code import ABSORBED, SLICE, VARIABLES, Frame, as_error
+from tink.kubeapi.cel.cost.estimate import estimate_tree
+from tink.kubeapi.cel.cost.sizes import Cost
+from tink.kubeapi.cel.errors import BudgetExceededError, CelError, EvaluationError, Source
+from tink.kubeapi.cel.evaluate.compiler import Compiler
+from tink.kubeapi.cel.syntax.parser import MAX_DEPTH, parse
+from tink.kubeapi.cel.types import Type
+
+PER_CALL_LIMIT = 1_000_000
+"""The greatest cost of one evaluation (Kubernetes' PerCallLimit)."""
+
+PER_OBJECT_LIMIT = 10_000_000
+"""The greatest cost of all rules of one object together (Kubernetes' RuntimeCELCostBudget)."""
+
+
+MAX_SECONDS = 1.0
+"""The longest time that evaluations with one budget may take: what PER_OBJECT_LIMIT is meant to come to."""
+
+
+class Budget:
+    """What evaluations may still cost together. `used` counts on as programs run.
+
+    Once they have taken `MAX_SECONDS`, nothing is left of it. `clock` gives seconds; that of the thread, so that no
+    object is refused because the machine is busy with other things.
+    """
+
+    __slots__ = ("_clock", "_since", "due", "limit", "used")
+
+    def __init__(self, limit: int = PER_OBJECT_LIMIT, *, clock: Callable[[], float] = time.thread_time) -> None:
+        self.limit = limit
+        self.used = 0
+        self.due = SLICE
+        self._clock = clock
+        self._since: float | None = None
+
+    @property
+    def remaining(self) -> int:
+        """The cost that is left."""
+        return max(self.limit - self.used, 0)
+
+    def look(self) -> None:
+        """Looks at the clock, as is due when `used` comes to `due`. Raises BudgetExceededError: the time is over."""
+        now = self._clock()
+        if self._since is None:  # a slice late, so that objects whose rules are soon done need no clock
+            self._since = now
+        elif now - self._since > MAX_SECONDS:
+            self.limit = 0
+            raise BudgetExceededError(exhausted=True)
+
+
+class Program:
+    """A compiled expression. It holds no state of its evaluations and may be shared between tasks.
+
+    `source` is the expression, `type` the type of its result, `variables` are the variables that it uses.
+    """
+
+    __slots__ = ("_rest", "_run", "_slots", "_tree", "_types", "cost", "source", "type", "variables")
+
+    def __init__(self, source: str, variables: Mapping[str, Type]) -> None:
+        text = Source(source)
+        tree = parse(text)
+        self.type, self.variables = check(tree, text, variables)
+        self.source = source
+        self._types = {name: variables[name] for name in sorted(self.variables)}
+        slots = {name: at for at, name in enumerate(self._types, VARIABLES)}
+        self._slots = tuple(slots.items())
+        compiler = Compiler(slots, self._types)
+        code = compiler.visit(tree)
+        self._run, self.cost = code.run, code.cost
+        self._rest = (None,) * (compiler.size - VARIABLES)
+        self._tree = tree
+
+    def uses(self, name: str) -> bool:
+        """Whether the expression refers to a variable."""
+        return name in self.variables
+
+    def __call__(self, bindings: Mapping[str, Any], budget: Budget) -> Any:
+        """The value for variables' values, which are plain JSON.
+
+        Raises EvaluationError: it has none; BudgetExceededError: it costs more than one evaluation may, or than the
+        budget has left.
+        """
+        used = budget.used
+        if used >= budget.due:
+            budget.look()
+            budget.due = used + SLICE
+        limit, now = budget.limit - used, budget.due - used
+        if limit > PER_CALL_LIMIT:
+            limit = PER_CALL_LIMIT
+        if now > limit:
+            now = limit
+        frame: Frame = [now - self.cost, limit - now, budget, *self._rest]
+        for name, slot in self._slots:
+            if name not in bindings:
+                raise EvaluationError(f"no such attribute(s): {name}")
+            frame[slot] = bindings[name]
+        try:
+            result = self._run(frame)
+        except ABSORBED as error:
+            raise as_error(error) from None
+        except BudgetExceededError as error:
+            raise BudgetExceededError(exhausted=error.exhausted or limit < PER_CALL_LIMIT) from None
+        finally:
+            left = frame[0] + frame[1]
+            budget.used = used + limit - left
+        if left < 0:
+            raise BudgetExceededError(exhausted=limit < PER_CALL_LIMIT)
+        return result
+
+    def estimate(self) -> Cost:
+        """The least and greatest cost that the declared sizes allow."""
+        return estimate_tree(self._tree, self._types)
+
+
+def compile_expression(source: str, variables: Mapping[str, Type]) -> Program:
+    """Compiles an expression over variables of declared types.
+
+    Raises CelError: it is wrong.
+    """
+    try:
+        return Program(source, variables)
+    except RecursionError:
+        text = f"ERROR: <input>:-1:0: expression recursion limit exceeded: {MAX_DEPTH}"
+        raise CelError(text) from None

@@ -1,0 +1,239 @@
+"""The values of CEL that JSON does not have, and what holds for all values: their type, size, equality, order.
+
+JSON's own values are used as they are: None, bool, int, float, str, list, dict; bytes too. The others are the
+small classes here and in the rooms of their functions (`net`, `urls`, `quantity`, `semver`, `named`).
+"""
+
+import reprlib
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from tink.golang.strconv import format_float
+from tink.kubeapi.cel.errors import EvaluationError
+
+MAX_INT = 2**63 - 1
+MIN_INT = -(2**63)
+MAX_UINT = 2**64 - 1
+TRAVERSAL = 0.1
+"""Cost of looking at one character."""
+
+
+def no_overload() -> EvaluationError:
+    """The error for arguments of types that a function does not take."""
+    return EvaluationError("no such overload")
+
+
+class UInt(int):
+    """An unsigned 64-bit integer."""
+
+    __slots__ = ()
+
+
+class SetList(list[Any]):
+    """A list whose schema says it is a set: compared without order, `+` is the union."""
+
+    __slots__ = ()
+
+
+class MapList(list[Any]):
+    """A list whose schema says that `keys` identify its elements: compared without order, `+` merges by keys."""
+
+    __slots__ = ("keys",)
+
+    def __init__(self, items: list[Any], keys: tuple[str, ...]) -> None:
+        super().__init__(items)
+        self.keys = keys
+
+    def key(self, item: Any) -> Any:
+        """What identifies an element."""
+        return tuple(hashable(item.get(key)) for key in self.keys)
+
+
+@dataclass(slots=True, unsafe_hash=True)
+class TypeValue:
+    """A type as a value, the result of `type(x)`."""
+
+    name: str
+
+
+class Optional:
+    """A value that may be absent."""
+
+    __slots__ = ("present", "value")
+
+    def __init__(self, value: Any, *, present: bool = True) -> None:
+        self.value = value
+        self.present = present
+
+    def get(self) -> Any:
+        """The value. Raises EvaluationError: there is none."""
+        if not self.present:
+            raise EvaluationError("optional.none() dereference")
+        return self.value
+
+
+ABSENT = Optional(None, present=False)
+
+
+@dataclass(slots=True, order=True, unsafe_hash=True)
+class Duration:
+    """A span of time in nanoseconds, within 64 bits."""
+
+    ns: int
+
+
+@dataclass(slots=True, order=True, unsafe_hash=True)
+class Timestamp:
+    """An instant: nanoseconds since 1970 in UTC. `offset` (minutes) is how it was written and is shown again."""
+
+    ns: int
+    offset: int = field(default=0, compare=False)
+
+
+class OpaqueValue:
+    """The base of values that only functions look into. `type_name` is their type; `size_for_cost` their size."""
+
+    __slots__ = ()
+    type_name: ClassVar[str] = ""
+
+    def size_for_cost(self) -> int:
+        """What costs take for the value's size."""
+        return 1
+
+
+_TYPE_NAMES: dict[type, str] = {
+    type(None): "null_type",
+    bool: "bool",
+    int: "int",
+    UInt: "uint",
+    float: "double",
+    str: "string",
+    bytes: "bytes",
+    list: "list",
+    SetList: "list",
+    MapList: "list",
+    dict: "map",
+    Timestamp: "google.protobuf.Timestamp",
+    Duration: "google.protobuf.Duration",
+    TypeValue: "type",
+    Optional: "optional_type",
+}
+
+
+def type_name(value: Any) -> str:
+    """The name of a value's type at evaluation; objects are maps then."""
+    name = _TYPE_NAMES.get(type(value))
+    return name if name is not None else str(getattr(value, "type_name", "dyn"))
+
+
+def size_for_cost(value: Any) -> int:
+    """The size that costs go by: elements, characters, bytes; 1 for all that has none."""
+    kind = type(value)
+    if kind is str or kind is list or kind is dict or kind is bytes or kind is SetList or kind is MapList:
+        return len(value)
+    if kind is Optional:
+        return size_for_cost(value.value) if value.present else 1
+    return value.size_for_cost() if isinstance(value, OpaqueValue) else 1
+
+
+def cost_of(size: float) -> int:
+    """The cost of looking at `size` characters, rounded up."""
+    cost = size * TRAVERSAL
+    whole = int(cost)
+    return whole if whole == cost else whole + 1
+
+
+def traversal(value: Any) -> int:
+    """The cost of looking at a value and all in it (k8s.io/apiserver, pkg/cel/library/cost.go)."""
+    kind = type(value)
+    if kind is str:
+        return int((len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass"))) * TRAVERSAL)
+    if kind is bytes:
+        return int(len(value) * TRAVERSAL)
+    if isinstance(value, list):
+        total = 0
+        for item in value:
+            total += len(item) // 10 if type(item) is str and item.isascii() else traversal(item)
+        return total
+    if kind is dict:
+        return sum(traversal(k) + traversal(v) for k, v in value.items())
+    return 1
+
+
+# equality
+
+
+def hashable(value: Any) -> Any:
+    """A key that is equal for equal scalars only; true and 1 differ."""
+    return (bool, value) if value is True or value is False else value
+
+
+def numbers_equal(a: Any, b: Any) -> bool:
+    """Whether two numbers, of whatever types, are the same."""
+    if type(a) is float or type(b) is float:
+        # An integer beside a double is rounded to one, unless it is out of a double's range of integers.
+        return float(a) == float(b)
+    return bool(a == b)
+
+
+NUMBERS = (int, float, UInt)
+"""Python's types of numbers."""
+
+
+# order
+
+_ORDERED = frozenset((str, bytes, bool, Timestamp, Duration))
+COMPARABLE = _ORDERED | frozenset(NUMBERS)
+"""Python's types of the values that have an order."""
+
+
+def compare(a: Any, b: Any) -> int:
+    """-1, 0 or 1. Raises EvaluationError: types that have no order among each other, or NaN."""
+    kind, other = type(a), type(b)
+    if kind in NUMBERS and other in NUMBERS:
+        if kind is float or other is float:
+            if a != a or b != b:
+                raise EvaluationError("NaN values cannot be ordered")
+            if MIN_INT <= a <= MAX_UINT and MIN_INT <= b <= MAX_UINT:
+                a, b = float(a), float(b)
+    elif kind is not other or kind not in _ORDERED:
+        raise no_overload()
+    return -1 if a < b else 0 if a == b else 1
+
+
+def is_zero(value: Any) -> bool:
+    """Whether a value is the empty one of its type."""
+    kind = type(value)
+    if kind is Timestamp:
+        return bool(value.ns == -62135596800 * 10**9)
+    if kind is Duration:
+        return bool(value.ns == 0)
+    if value is None:
+        return True
+    return isinstance(value, int | float | str | bytes | list | dict) and not value
+
+
+# texts
+
+
+def double_text(value: float) -> str:
+    """A double as Go's %g writes it: the shortest text, with an exponent from 1e+06 on."""
+    return format_float(value, "g")
+
+
+_brief = reprlib.Repr()
+_brief.maxlevel, _brief.maxlist, _brief.maxdict, _brief.maxstring, _brief.maxother = 3, 10, 10, 200, 200
+
+
+def shown(value: Any) -> str:
+    """A value as error texts show it; of a list or map no more than its beginning."""
+    kind = type(value)
+    if kind is str:
+        return str(value)
+    if kind is bool:
+        return "true" if value else "false"
+    if kind is float:
+        return double_text(value)
+    if value is None:
+        return "null"
+    return _brief.repr(value) if isinstance(value, list | dict) else str(value)

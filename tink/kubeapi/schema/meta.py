@@ -1,0 +1,204 @@
+"""Metadata: what every object has, whatever its kind (Kubernetes API conventions, "Metadata").
+
+Names, labels, annotations, owners and finalizers are checked here with Kubernetes' rules and words
+(k8s.io/apimachinery, pkg/api/validation); who may change what on update is here too. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from tink.kubeapi.cel import NAMED_FORMATS
+from tink.kubeapi.schema import field_errors
+from tink.kubeapi.schema.field_errors import FieldError
+from tink.kubeapi.schema.shapes import ANY, FLAG, INT64, TEXT, TIME, array, keyed, mapping, same, struct, texts
+from tink.kubeapi.schema.values import Raw
+
+MAX_ANNOTATIONS = 256 << 10
+"""All annotations of an object together, in bytes."""
+
+NameRule = Callable[[str], str | None]
+"""Says what is wrong with a name, or None."""
+
+
+def _by_format(name: str) -> NameRule:
+    check = NAMED_FORMATS[name].check
+    return lambda text: next(iter(check(text)), None)
+
+
+subdomain = _by_format("dns1123Subdomain")
+"""Names of most objects: RFC 1123 subdomains."""
+label = _by_format("dns1123Label")
+"""Names of namespaces: RFC 1123 labels."""
+dns1035 = _by_format("dns1035Label")
+"""Names in definitions: RFC 1035 labels."""
+qualified = _by_format("qualifiedName")
+"""Keys of labels or annotations, and finalizers: an optional DNS prefix and a name."""
+wrong_keys = NAMED_FORMATS["qualifiedName"].check
+"""Says all that is wrong with a key of labels or annotations, or a finalizer."""
+wrong_values = NAMED_FORMATS["labelValue"].check
+"""Says all that is wrong with the value of a label."""
+
+
+def path_segment(name: str) -> str | None:
+    """Names of anything: they must fit into a path."""
+    if name in (".", ".."):
+        return f"may not be '{name}'"
+    return next((f"may not contain '{sign}'" for sign in "/%" if sign in name), None)
+
+
+STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
+
+
+def check(meta: Mapping[str, Any], rule: NameRule, at: str = "metadata") -> list[FieldError]:
+    """Find what is wrong with the metadata of an object that is about to be stored. `at` is where they stand."""
+    found: list[FieldError] = []
+    name = meta.get("name", "")
+    if (prefix := meta.get("generateName")) and (wrong := rule(_could_end(prefix))):
+        found.append(field_errors.invalid(f"{at}.generateName", prefix, wrong))
+    if not name:
+        found.append(field_errors.required(f"{at}.name", "name or generateName is required"))
+    elif wrong := rule(name):
+        found.append(field_errors.invalid(f"{at}.name", name, wrong))
+    for key, value in (meta.get("labels") or {}).items():
+        found += [field_errors.invalid(f"{at}.labels", key, words) for words in wrong_keys(key)]
+        found += [field_errors.invalid(f"{at}.labels", value, words) for words in wrong_values(value)]
+    size = 0
+    for key, value in (meta.get("annotations") or {}).items():
+        size += len(key) + len(value)
+        found += [field_errors.invalid(f"{at}.annotations", key, words) for words in wrong_keys(key.lower())]
+    if size > MAX_ANNOTATIONS:
+        found.append(field_errors.too_long(f"{at}.annotations", MAX_ANNOTATIONS))
+    if finalizers := meta.get("finalizers"):
+        found += _check_finalizers(finalizers, f"{at}.finalizers")
+    return found + _check_owners(meta.get("ownerReferences") or [], f"{at}.ownerReferences")
+
+
+def _could_end(prefix: str) -> str:
+    """Make of a prefix that ends with a dash a name that may be checked."""
+    return f"{prefix[:-1]}a" if prefix.endswith("-") else prefix
+
+
+def _check_finalizers(finalizers: list[str], at: str) -> list[FieldError]:
+    found = [field_errors.invalid(at, item, words) for item in finalizers for words in wrong_keys(item)]
+    if "orphan" in finalizers and "foregroundDeletion" in finalizers:
+        both = "finalizer orphan and foregroundDeletion cannot be both set"
+        found.append(field_errors.invalid(at, finalizers, both))
+    return found
+
+
+def check_core_finalizers(meta: Mapping[str, Any]) -> list[FieldError]:
+    """Find finalizers that only objects of custom resources may have: those without a domain."""
+    why = "name is neither a standard finalizer name nor is it fully qualified"
+    return [
+        field_errors.invalid(f"metadata.finalizers[{index}]", item, why)
+        for index, item in enumerate(meta.get("finalizers") or ())
+        if "/" not in item and item not in STANDARD_FINALIZERS
+    ]
+
+
+def warn_finalizers(meta: Mapping[str, Any]) -> list[str]:
+    """Warn of finalizers of custom resources that others may use too."""
+    why = "prefer a domain-qualified finalizer name to avoid accidental conflicts with other finalizer writers"
+    return [
+        f"metadata.finalizers: {field_errors.quote(item)}: {why}"
+        for item in meta.get("finalizers") or ()
+        if "/" not in item and item not in STANDARD_FINALIZERS and not wrong_keys(item)
+    ]
+
+
+def _check_owners(owners: list[Raw], at: str) -> list[FieldError]:
+    found: list[FieldError] = []
+    controller = ""
+    for owner in owners:
+        version = owner.get("apiVersion", "")
+        if not version or version.count("/") > 1 or version.endswith("/"):
+            found.append(field_errors.invalid(f"{at}.apiVersion", version, "version must not be empty"))
+        found += [
+            field_errors.invalid(f"{at}.{key}", owner.get(key, ""), "must not be empty")
+            for key in ("kind", "name", "uid")
+            if not owner.get(key)
+        ]
+        if version == "v1" and owner.get("kind") == "Event":
+            found.append(field_errors.invalid(at, owner, "/v1, Kind=Event is disallowed from being an owner"))
+        if owner.get("controller"):
+            name = f"{owner.get('kind', '')}/{owner.get('name', '')}"
+            if controller:
+                why = (
+                    "Only one reference can have Controller set to true. "
+                    f'Found "true" in references for {controller} and {name}'
+                )
+                found.append(field_errors.invalid(at, owners, why))
+            controller = controller or name
+    return found
+
+
+OWNED = ("uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds", "namespace")
+"""Fields that only the server sets: an update keeps what they were."""
+
+
+def timestamp(when: datetime) -> str:
+    """Write a time in UTC as metadata have it (metav1.Time)."""
+    return when.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def keep_owned(new: Raw, old: Raw) -> None:
+    """Give `new` the fields of `old` that no client may change."""
+    for key in OWNED:
+        if key in old:
+            new[key] = old[key]
+        else:
+            new.pop(key, None)
+    new.pop("selfLink", None)
+    if new.get("generateName") is None and "generateName" in old:
+        new["generateName"] = old["generateName"]
+
+
+_IMMUTABLE = ("uid", "deletionTimestamp", "deletionGracePeriodSeconds")
+
+
+def check_immutable(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[FieldError]:
+    """Find fields that a client gives other values than they have, before `keep_owned` sets them right."""
+    return [
+        field_errors.invalid(f"metadata.{key}", new[key], "field is immutable")
+        for key in _IMMUTABLE
+        if new.get(key) and new[key] != old.get(key)
+    ]
+
+
+def check_update(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[FieldError]:
+    """Find forbidden changes: no finalizer may be added to an object that is being deleted."""
+    if "deletionTimestamp" not in old:
+        return []
+    added = sorted(set(new.get("finalizers") or ()) - set(old.get("finalizers") or ()))
+    if not added:
+        return []
+    listed = ", ".join(field_errors.quote(item) for item in added)
+    return [
+        field_errors.forbidden(
+            "metadata.finalizers",
+            f"no new finalizers can be added if the object is being deleted, found new finalizers []string{{{listed}}}",
+        )
+    ]
+
+
+def ordered(meta: Raw) -> Raw:
+    """Put the fields in the order in which a reader looks for them."""
+    first = ("name", "generateName", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp")
+    return {key: meta[key] for key in first if key in meta} | {k: v for k, v in sorted(meta.items()) if k not in first}
+
+
+OWNER_SCHEMA = struct({**texts("apiVersion", "kind", "name", "uid"), **same(FLAG, "blockOwnerDeletion", "controller")})
+META_SCHEMA = struct(
+    {
+        **texts("generateName", "name", "namespace", "resourceVersion", "selfLink", "uid"),
+        **same(mapping(TEXT), "annotations", "labels"),
+        **same(TIME, "creationTimestamp", "deletionTimestamp"),
+        **same(INT64, "deletionGracePeriodSeconds", "generation"),
+        "finalizers": {**array(TEXT), "x-kubernetes-list-type": "set"},
+        "managedFields": array(ANY),
+        "ownerReferences": keyed(OWNER_SCHEMA, "uid"),
+    }
+)

@@ -1,0 +1,380 @@
+"""Structural schemas, compiled: one walk prunes unknown fields, fills in defaults and finds everything that is wrong.
+
+A schema becomes a tree of closures once, when its CustomResourceDefinition is installed; each object then costs one
+walk and no look at the schema. The walk changes the object in place, and notes in an `Outcome` what it finds. The order
+at each object is Kubernetes': unknown fields are dropped, nulls that may not be null are dropped, defaults are filled
+in, then values are checked (`checks`; k8s.io/apiextensions-apiserver, pkg/apiserver/schema).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from tink.kubeapi.schema import field_errors, meta, structs
+from tink.kubeapi.schema.field_errors import FieldError
+from tink.kubeapi.schema.outcome import NOWHERE, CompiledSchema, Outcome, Path, render
+from tink.kubeapi.schema.structural.checks import VALUE_CHECKS
+from tink.kubeapi.schema.values import TYPES, Raw, is_integer, type_name
+from tink.shrink import shrink_to_fit
+
+
+def compile_schema(schema: Mapping[str, Any]) -> CompiledSchema:
+    """Compile a structural schema that `structural.check` has found right.
+
+    Kubernetes' own metadata are not walked: `structs` has read them before.
+    """
+    properties = schema.get("properties") or {}
+    if properties.get("metadata") is meta.META_SCHEMA:
+        schema = {**schema, "properties": properties | {"metadata": {"x-kubernetes-preserve-unknown-fields": True}}}
+    return _compile(schema, prune=True)
+
+
+def root_schema(openapi: Mapping[str, Any]) -> Raw:
+    """Give the schema of whole objects: that of a definition with Kubernetes' metadata put in."""
+    properties = dict(openapi.get("properties") or {})
+    properties |= {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": meta.META_SCHEMA}
+    return {**openapi, "type": "object", "properties": properties}
+
+
+def _compile(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
+    """Compile a schema; without `prune` it only checks (the schemas inside allOf, anyOf, oneOf, not)."""
+    checks: list[CompiledSchema] = []
+    kind = schema.get("type", "")
+    either = schema.get("x-kubernetes-int-or-string", False)
+    nullable = schema.get("nullable", False)
+    if (
+        (prune and kind == "object")
+        or "properties" in schema
+        or "required" in schema
+        or "additionalProperties" in schema
+    ):
+        checks.append(_object(schema, prune=prune))
+    if kind == "array" or "items" in schema:
+        checks.append(_array(schema, prune=prune))
+    if kind in ("integer", "number"):
+        checks.append(_number_range(kind, schema.get("format", "")))
+    checks += [make(schema[key], schema) for key, make in VALUE_CHECKS.items() if key in schema]
+    checks += _combined(schema)
+    holds = TYPES.get(kind)
+    wrong_type = _wrong_type(schema, prune=prune)
+
+    def apply(value: Any, path: Path, found: Outcome) -> None:
+        if value is None and nullable:
+            return
+        if either and not (isinstance(value, str) or is_integer(value)):
+            wrong_type(value, path, found)
+            return
+        if holds is not None and not holds(value):
+            wrong_type(value, path, found)
+            return
+        for check in checks:
+            check(value, path, found)
+
+    return apply
+
+
+_PLAIN: dict[str, type] = {"object": dict, "array": list, "string": str, "boolean": bool}
+
+
+def _plain(schema: Mapping[str, Any]) -> type | None:
+    """Give the type in Python whose values all are of the schema's type; None when that takes a closer look."""
+    return None if schema.get("x-kubernetes-int-or-string") else _PLAIN.get(schema.get("type", ""))
+
+
+_SAYS_NOTHING = frozenset(("type", "nullable", "default", "description", "title", "x-kubernetes-validations"))
+"""What does not ask for a check of a text's value. (Rules of CEL are checked elsewhere.)"""
+
+
+def _wrong_type(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
+    """Report a value of a wrong type, and what Kubernetes reports of it besides: its number or enumeration checks."""
+    kind = "integer,string" if schema.get("x-kubernetes-int-or-string") else schema.get("type", "")
+    form = schema.get("format", "")
+    others = [_number_range(kind, form)] if kind in ("integer", "number") else []
+    others += [VALUE_CHECKS["enum"](schema["enum"], schema)] if "enum" in schema else []
+    loses = prune and not schema.get("x-kubernetes-preserve-unknown-fields")
+
+    def apply(value: Any, path: Path, found: Outcome) -> None:
+        at, got, wanted = render(path), type_name(value), kind
+        if form and isinstance(value, int | float | dict):
+            # Kubernetes then compares formats, and a number has that of its Go type.
+            is_float = isinstance(value, float) or not is_integer(value)
+            wanted, got = form, "" if isinstance(value, bool | dict) else "float64" if is_float else "int64"
+        found.report(field_errors.type_invalid(at, got, f'{at} in body must be of type {wanted}: "{got}"'))
+        for check in others:
+            check(value, path, found)
+        if loses and isinstance(value, dict):
+            for name in value:
+                found.drop(path, name)
+            value.clear()
+
+    return apply
+
+
+_RANGES = {"int32": (-(1 << 31), (1 << 31) - 1), "int64": (-(1 << 63), (1 << 63) - 1)}
+_MAX_FLOAT = 3.4028235677973366e38
+"""From here on a number is infinite as a float32."""
+
+
+def _number_range(kind: str, form: str) -> CompiledSchema:
+    """Check that a number fits its type and format (pkg/validation/validate: IsValueValidAgainstRange)."""
+    known = form in (("int32", "int64") if kind == "integer" else ("float", "double"))
+    words = f"Checked value must be of type {kind} " + (f"with format {form}" if known else "(default format)")
+    low, high = _RANGES["int32" if form == "int32" else "int64"]
+
+    def apply(value: Any, path: Path, found: Outcome) -> None:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return
+        if kind == "integer":
+            fits = is_integer(value) and low <= value <= high
+        else:
+            fits = form != "float" or abs(value) < _MAX_FLOAT
+        if not fits:
+            found.report(field_errors.invalid(NOWHERE, "", f"{words} in {render(path)}"))
+
+    return apply
+
+
+@dataclass(frozen=True, slots=True)
+class _Property:
+    compiled: CompiledSchema
+    nullable: bool
+    default: bytes | None
+    free: type | None
+    """Values of this type need no walk."""
+
+
+def _property(schema: Mapping[str, Any], *, prune: bool) -> _Property:
+    default = orjson.dumps(schema["default"]) if prune and "default" in schema else None
+    free = _plain(schema) if schema.get("type") in ("string", "boolean") and schema.keys() <= _SAYS_NOTHING else None
+    return _Property(_compile(schema, prune=prune), bool(schema.get("nullable", False)), default, free)
+
+
+_EMBEDDED = {
+    "apiVersion": {"type": "string"},
+    "kind": {"type": "string"},
+    "metadata": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+}
+
+
+def _object(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
+    known = dict(schema.get("properties") or {})
+    if embedded := prune and bool(schema.get("x-kubernetes-embedded-resource")):
+        known = _EMBEDDED | known
+    properties = {name: _property(child, prune=prune) for name, child in known.items()}
+    extra = schema.get("additionalProperties")
+    others = _property(extra, prune=prune) if isinstance(extra, Mapping) else None
+    keeps = not prune or bool(schema.get("x-kubernetes-preserve-unknown-fields")) or extra is True
+    defaults = [(name, found.default) for name, found in properties.items() if found.default is not None]
+    required = tuple(schema.get("required") or ())
+    drops, names = not keeps and others is None, properties.keys()
+    by_name = {name: (child.free, child.compiled) for name, child in properties.items()}
+    apply_others = (others.free, others.compiled) if others else None
+
+    def clean(value: dict[str, Any], path: Path, found: Outcome) -> None:
+        for name in list(value):
+            child = properties.get(name, others)
+            if child is None:
+                if not keeps:
+                    del value[name]
+                    found.drop(path, name)
+            elif value[name] is None and prune and not child.nullable:
+                if child.default is not None and name not in properties:
+                    found.add(path, name, len(child.default))
+                    value[name] = orjson.loads(child.default)
+                elif child.default is not None or not found.keeps_nulls:
+                    del value[name]
+
+    def apply(value: Any, path: Path, found: Outcome) -> None:
+        if not isinstance(value, dict):
+            return
+        if (drops and not value.keys() <= names) or None in value.values():
+            clean(value, path, found)
+        for name, default in defaults:
+            if name not in value:
+                found.add(path, name, len(default))
+                value[name] = orjson.loads(default)  # a new one for each object
+        for name, content in value.items():
+            child = by_name.get(name, apply_others)
+            if child is not None and type(content) is not child[0]:
+                child[1](content, (path, name), found)
+        for name in required:
+            if name not in value:
+                found.report(field_errors.required(render((path, name))))
+        if embedded:
+            _check_embedded(value, path, found)
+
+    return apply
+
+
+def _check_embedded(value: dict[str, Any], path: Path, found: Outcome) -> None:
+    """Check that a value is an object of some resource (apiextensions-apiserver, pkg/apiserver/schema/objectmeta)."""
+    version, kind, fields = value.get("apiVersion"), value.get("kind"), value.get("metadata")
+    for name, given in (("apiVersion", version), ("kind", kind)):
+        at = render((path, name))
+        if name not in value:
+            found.report(field_errors.required(at))
+        elif given == "":
+            found.report(field_errors.invalid(at, "", "must not be empty"))
+    if isinstance(version, str) and version.count("/") > 1:
+        why = f"unexpected GroupVersion string: {version}"
+        found.report(field_errors.invalid(render((path, "apiVersion")), version, why))
+    if kind and isinstance(kind, str) and (wrong := meta.dns1035(kind.lower())):
+        why = f"may have mixed case, but should otherwise match: {wrong}"
+        found.report(field_errors.invalid(render((path, "kind")), kind, why))
+    if isinstance(fields, dict):
+        at = render((path, "metadata"))
+        try:
+            # A copy: what is stored stays as the client wrote it.
+            checked, unknown = structs.METADATA.read(fields, at)
+        except structs.MistypedError as error:
+            found.report(field_errors.invalid(at, fields, str(error)))
+            return
+        for name in unknown:
+            found.drop_late(name)
+            fields.pop(name.removeprefix(f"{at}."), None)
+        for broken in meta.check(checked | {"name": checked.get("name") or "x"}, meta.path_segment, at):
+            found.report(broken)
+
+
+def _array(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
+    items = _compile(schema["items"], prune=prune) if "items" in schema else None
+    if items is not None and prune and schema["items"].get("type") == "object":
+        items = _remembering(items)
+    default = _default_for_null(schema.get("items") or {}) if prune else None
+    kind = schema.get("x-kubernetes-list-type", "atomic")
+    keys = tuple(schema.get("x-kubernetes-list-map-keys") or ())
+
+    def apply(value: Any, path: Path, found: Outcome) -> None:
+        if not isinstance(value, list):
+            return
+        if default is not None and None in value:
+            _fill(value, default, path, found)
+        if items is not None:
+            for index, item in enumerate(value):
+                items(item, (path, index), found)
+        if kind == "atomic":
+            return
+        seen: dict[bytes, int] = {}
+        for index, item in enumerate(value):
+            if kind == "map":
+                if not isinstance(item, dict):
+                    why = "must be an object for an array of list-type map"
+                    found.report(field_errors.invalid(render((path, index)), item, why))
+                    return
+                item = {key: item[key] for key in keys if key in item}
+            mark = orjson.dumps(item, option=orjson.OPT_SORT_KEYS)
+            count = seen[mark] = seen.get(mark, 0) + 1
+            if count == 2:  # Kubernetes tells of the first repetition only
+                found.report(field_errors.duplicate(render((path, index)), item))
+
+    return apply
+
+
+def _default_for_null(schema: Mapping[str, Any]) -> bytes | None:
+    return orjson.dumps(schema["default"]) if "default" in schema and not schema.get("nullable") else None
+
+
+def _fill(value: list[Any], default: bytes, path: Path, found: Outcome) -> None:
+    """Put the default of a list's items in the place of nulls."""
+    for index, item in enumerate(value):
+        if item is None:
+            found.add(path, index, len(default))
+            value[index] = orjson.loads(default)
+
+
+_LONGEST_KNOWN = 8 << 10
+_KNOWN_BYTES = 2 << 20
+_ENTRY_BYTES = 150
+"""What an entry costs beside its text, roughly."""
+
+
+def _remembering(compiled: CompiledSchema) -> CompiledSchema:
+    """Walk objects of one schema, but not those that it had nothing to say of: with a change of one item of a status's
+    list all come again. They are told apart by their JSON, where true is not 1, and 1.0 not 1.
+    """
+    known: set[bytes] = set()
+    size = 0
+
+    def apply(value: Any, path: Path, found: Outcome) -> None:
+        nonlocal size
+        text = _text_of(value)
+        if text is not None and text in known:
+            return
+        compiled(value, path, found)
+        if found.errors or found.unknown or found.late or text is None or len(text) > _LONGEST_KNOWN:
+            return
+        if _text_of(value) == text:
+            if size > _KNOWN_BYTES:
+                known.clear()
+                size = 0
+            size += len(text) + _ENTRY_BYTES
+            known.add(shrink_to_fit(text))
+
+    return apply
+
+
+def _text_of(value: Any) -> bytes | None:
+    """Give a value as JSON; None for what has none here: integers of more than 64 bits, text that is not Unicode."""
+    try:
+        return orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        return None
+
+
+def _combined(schema: Mapping[str, Any]) -> list[CompiledSchema]:
+    """Compile allOf, anyOf, oneOf and not. Their schemas check values only; they neither prune nor fill in."""
+    checks: list[CompiledSchema] = []
+    parts = {
+        key: [_compile(part, prune=False) for part in schema.get(key) or ()] for key in ("allOf", "anyOf", "oneOf")
+    }
+
+    def errors_of(compiled: CompiledSchema, value: Any, path: Path) -> list[FieldError]:
+        found = Outcome()
+        compiled(value, path, found)
+        return found.errors
+
+    def say(found: Outcome, path: Path, words: str, *more: list[FieldError]) -> None:
+        found.report(field_errors.invalid(NOWHERE, "", f'"{render(path)}" {words}'))
+        for listed in more:
+            for error in listed:
+                found.report(error)
+
+    def all_of(value: Any, path: Path, found: Outcome) -> None:
+        wrong = [listed for compiled in parts["allOf"] if (listed := errors_of(compiled, value, path))]
+        if wrong:
+            none = ". None validated" if len(wrong) == len(parts["allOf"]) else ""
+            say(found, path, f"must validate all the schemas (allOf){none}", *wrong)
+
+    def any_of(value: Any, path: Path, found: Outcome) -> None:
+        first: list[FieldError] = []
+        for compiled in parts["anyOf"]:
+            if not (wrong := errors_of(compiled, value, path)):
+                return
+            first = first or wrong
+        say(found, path, "must validate at least one schema (anyOf)", first)
+
+    def one_of(value: Any, path: Path, found: Outcome) -> None:
+        tried = [errors_of(compiled, value, path) for compiled in parts["oneOf"]]
+        right = sum(not wrong for wrong in tried)
+        words = "must validate one and only one schema (oneOf). Found "
+        if right == 0:
+            say(found, path, f"{words}none valid", tried[0])
+        elif right > 1:
+            say(found, path, f"{words}{right} valid alternatives")
+
+    for key, check in (("allOf", all_of), ("anyOf", any_of), ("oneOf", one_of)):
+        if parts[key]:
+            checks.append(check)
+    if schema.get("not"):
+        never = _compile(schema["not"], prune=False)
+
+        def none_of(value: Any, path: Path, found: Outcome) -> None:
+            if not errors_of(never, value, path):
+                say(found, path, "must not validate the schema (not)")
+
+        checks.append(none_of)
+    return checks

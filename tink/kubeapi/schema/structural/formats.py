@@ -1,0 +1,220 @@
+"""String formats that structural schemas may name, with Kubernetes' own list (apiextensions.k8s.io/v1, "format").
+
+What is right is what k8s.io/kube-openapi (pkg/validation/strfmt) takes for right, which is more than the standards say:
+`3 hours` is a duration. A format that is not in the table is not checked, as Kubernetes does it. All patterns run in
+time linear in the text (RE2), because the texts come from outside.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import unicodedata
+from collections.abc import Callable
+from datetime import date
+from functools import lru_cache
+from typing import Any
+
+import re2
+
+from tink.kubeapi.cel import NAMED_FORMATS
+
+Check = Callable[[str], bool]
+
+
+def _pattern(pattern: str) -> Any:
+    return re2.compile(pattern)
+
+
+_DATE = _pattern(r"^\d{4}-\d{2}-\d{2}$")
+_CLOCK = _pattern(r"^(\d{2}):(\d{2}):(\d{2})(.\d+)?(z|([+-]\d{2}:\d{2}))$")
+_GO_DURATION = _pattern(r"^[-+]?(0|((\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h))+)$")
+_WORD_DURATION = _pattern(r"\d+\s*([A-Za-zµ]+)")
+_MAC = _pattern(
+    r"^([0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}((:[0-9A-Fa-f]{2}){2}((:[0-9A-Fa-f]{2}){12})?)?"
+    r"|[0-9A-Fa-f]{2}(-[0-9A-Fa-f]{2}){5}((-[0-9A-Fa-f]{2}){2}((-[0-9A-Fa-f]{2}){12})?)?"
+    r"|[0-9A-Fa-f]{4}(\.[0-9A-Fa-f]{4}){2}((\.[0-9A-Fa-f]{4}){1}((\.[0-9A-Fa-f]{4}){6})?)?)$"
+)
+_ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~\x80-\x{10FFFF}-]+"
+_ADDRESS = rf"({_ATOM}(\.{_ATOM})*|\"([^\"\\]|\\.)*\")@({_ATOM}(\.{_ATOM})*|\[[^\[\]\\]*\])"
+_EMAIL = _pattern(rf"^\s*({_ADDRESS}|(({_ATOM}|\"([^\"\\]|\\.)*\"|[.\s])*\s*)?<{_ADDRESS}>)\s*$")
+_CARD = _pattern(
+    r"^(4\d{12}(\d{3})?|5[1-5]\d{14}|6(011|5\d\d)\d{12}|3[47]\d{13}|3(0[0-5]|[68]\d)\d{11}|(2131|1800|35\d{3})\d{11})$"
+)
+_SSN = _pattern(r"^\d{3}[- ]?\d{2}[- ]?\d{4}$")
+_BYTE = r"\s*(0|[1-9]\d?|1\d\d?|2[0-4]\d|25[0-5])\s*"
+
+
+def _matches(pattern: str) -> Check:
+    compiled = _pattern(pattern)
+    return lambda text: compiled.search(text) is not None
+
+
+def _parses(parse: Callable[[str], object]) -> Check:
+    def check(text: str) -> bool:
+        try:
+            parse(text)
+        except ValueError:
+            return False
+        return True
+
+    return check
+
+
+def _date(text: str) -> bool:
+    """RFC 3339, full-date."""
+    return _DATE.search(text) is not None and _parses(date.fromisoformat)(text)
+
+
+_LONGEST_REMEMBERED = 64
+
+
+def _date_time(text: str) -> bool:
+    """RFC 3339, date-time. Remembered: a status is written again and again with the times that it had before."""
+    return _remembered_date_time(text) if len(text) <= _LONGEST_REMEMBERED else _is_date_time(text)
+
+
+def _is_date_time(text: str) -> bool:
+    day, _, clock = text.lower().partition("t")
+    found = _CLOCK.search(clock)
+    return _date(day) and found is not None and found[1] <= "23" and found[2] <= "59" and found[3] <= "59"
+
+
+_remembered_date_time = lru_cache(maxsize=4096)(_is_date_time)
+
+
+_UNITS = (
+    ("ns", "nano"),
+    ("us", "µs", "micro"),
+    ("ms", "milli"),
+    ("s", "sec"),
+    ("m", "min"),
+    ("h", "hr", "hour"),
+    ("d", "day"),
+    ("w", "wk", "week"),
+)
+
+
+def _duration(text: str) -> bool:
+    """Go's durations, or numbers with units that begin with the names of units."""
+    if _GO_DURATION.search(text):
+        return True
+    units = [found[1].lower() for found in _WORD_DURATION.finditer(text)]
+    return any(unit in names or unit.startswith(names[-1]) for unit in units for names in _UNITS)
+
+
+def _without_zeros(text: str) -> str:
+    """Drop leading zeros of an IPv4 address: Kubernetes takes them for decimal."""
+    parts = text.split(".")
+    return ".".join(part.lstrip("0") or "0" if part.isascii() and part.isdigit() else part for part in parts)
+
+
+def _ip(text: str) -> bool:
+    if "%" in text:
+        return False
+    return _parses(ipaddress.ip_address)(text) or (
+        ":" not in text and _parses(ipaddress.IPv4Address)(_without_zeros(text))
+    )
+
+
+def _cidr(text: str) -> bool:
+    address, slash, bits = text.partition("/")
+    if not (slash and _ip(address) and bits.isascii() and bits.isdigit() and len(bits) <= 4):
+        return False
+    return int(bits) <= (128 if ":" in address else 32)
+
+
+def _hostname(text: str) -> bool:
+    """One label, or labels and a top-level domain of letters; letters and symbols of all scripts are taken."""
+    if len(text.encode("utf-8", "replace")) > 255:
+        return False
+    *labels, last = text.split(".")
+    if any(len(part.encode("utf-8", "replace")) > 63 for part in (*labels, last)):
+        return False
+    if not labels:
+        dash = last[1:2] == "-"
+        return bool(last) and all(map(_may_name, last[:1] + last[1 + dash :]))
+    if not (2 <= len(last) <= 63 and all(map(_is_letter, last))):
+        return False
+    return all(
+        part
+        and _may_name(part[0])
+        and _may_name(part[-1])
+        and all(letter == "-" or _may_name(letter) for letter in part)
+        for part in labels
+    )
+
+
+def _is_letter(letter: str) -> bool:
+    return unicodedata.category(letter).startswith("L")
+
+
+def _may_name(letter: str) -> bool:
+    """Whether a letter may stand in a label: digits of ASCII, letters, symbols (Unicode categories L and S)."""
+    return letter in "0123456789" or unicodedata.category(letter)[0] in "LS"
+
+
+def _luhn(text: str) -> bool:
+    """Credit cards: a known number range, and the check digit of ISO/IEC 7812-1."""
+    digits = "".join(letter for letter in text if letter in "0123456789")
+    if not _CARD.search(digits):
+        return False
+    total = 0
+    for place, digit in enumerate(reversed(digits)):
+        value = int(digit) * (1 + place % 2)
+        total += value - 9 if value > 9 else value
+    return total % 10 == 0
+
+
+def _isbn(text: str, digits: int) -> bool:
+    text = "".join(letter for letter in text if letter not in " \t\r\n\f\v-")
+    body, last = text[: digits - 1], text[digits - 1 :]
+    if not (body.isascii() and body.isdigit() and len(body) == digits - 1 and len(last) == 1):
+        return False
+    if last != "X" and not (last.isascii() and last.isdigit()):
+        return False
+    if digits == 10:
+        total = sum(place * int(digit) for place, digit in enumerate(body, 1))
+        return (total + 10 * (10 if last == "X" else int(last))) % 11 == 0
+    return last != "X" and int(last) == -sum((1, 3)[place % 2] * int(digit) for place, digit in enumerate(body)) % 10
+
+
+def _uuid(middle: str) -> Check:
+    return _matches(rf"(?i)^[0-9a-f]{{8}}-?[0-9a-f]{{4}}-?{middle}-?[0-9a-f]{{12}}$")
+
+
+def _named(name: str) -> Check:
+    """As CEL's `format` of this name has it."""
+    check = NAMED_FORMATS[name].check
+    return lambda text: not check(text)
+
+
+CHECKS: dict[str, Check] = {
+    "bsonobjectid": _matches("^[0-9a-fA-F]{24}$"),
+    "byte": _matches(r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{4})$"),
+    "cidr": _cidr,
+    "creditcard": _luhn,
+    "date": _date,
+    "date-time": _date_time,
+    "datetime": _date_time,
+    "duration": _duration,
+    "email": lambda text: _EMAIL.search(text) is not None,
+    "hexcolor": _matches("^#?([0-9a-fA-F]{3}|[0-9a-fA-F]{6})$"),
+    "hostname": _hostname,
+    "ipv4": lambda text: "." in text and _ip(text),
+    "ipv6": lambda text: ":" in text and _ip(text),
+    "isbn": lambda text: _isbn(text, 10) or _isbn(text, 13),
+    "isbn10": lambda text: _isbn(text, 10),
+    "isbn13": lambda text: _isbn(text, 13),
+    "k8s-long-name": _named("dns1123Subdomain"),
+    "k8s-short-name": _named("dns1123Label"),
+    "mac": lambda text: _MAC.search(text) is not None,
+    "password": lambda _: True,
+    "rgbcolor": _matches(rf"^rgb\({_BYTE},{_BYTE},{_BYTE}\)$"),
+    "ssn": lambda text: len(text) == 11 and _SSN.search(text) is not None,
+    "uri": _named("uri"),
+    "uuid": _uuid("[0-9a-f]{4}-?[0-9a-f]{4}"),
+    "uuid3": _uuid("3[0-9a-f]{3}-?[0-9a-f]{4}"),
+    "uuid4": _uuid("4[0-9a-f]{3}-?[89ab][0-9a-f]{3}"),
+    "uuid5": _uuid("5[0-9a-f]{3}-?[89ab][0-9a-f]{3}"),
+}
+"""What every known format takes for right."""
