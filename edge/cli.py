@@ -2,7 +2,7 @@
 
 A subcommand's module is imported only when it is called: `tinkedge --help` stays fast, and the agent, which runs on
 slow machines with little memory, loads nothing of the servers. Every flag can also be given as the environment
-variable TINKEDGE_<FLAG>, and those of services in a file (`edge.configuration`).
+variable TINKEDGE_<FLAG>, and those of services in a file (`edge.settings`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from edge.configuration import SERVICES, CommandGroup, explain, prepare
+from edge.settings import SERVICES, CommandGroup, explain, prepare
 
 # name -> (module in edge.commands, what it does)
 COMMANDS = {
@@ -96,7 +96,7 @@ class LazyGroup(CommandGroup):
 
     def _settings(self, ctx: click.Context, name: str, file: Path | None) -> None:
         # Here and not above: `tinkedge --help` reads no file.
-        from edge.configuration import apply
+        from edge.settings import apply
 
         apply(ctx, name, file, self.command_named)
 

@@ -23,7 +23,7 @@ import yaml
 
 from deploy.package.target import PackageError
 from edge.cli import main as commands
-from edge.configuration import key, settable
+from edge.settings import key, settable
 from tink.webhooks import Address, Admission
 from tink.webhooks.registration import configuration
 

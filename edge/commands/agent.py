@@ -13,7 +13,7 @@ import click
 
 from edge.commands.options import log_level as log_level_option
 from edge.commands.options import registry_ca as registry_ca_type
-from edge.configuration import FilePath
+from edge.settings import FilePath
 from tink.agent import AgentError, from_kernel_command_line, run
 from tink.printable import escaped
 

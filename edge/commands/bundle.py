@@ -14,7 +14,7 @@ import click
 
 from edge.commands.options import DataDirectory
 from edge.commands.progress import Progress
-from edge.configuration import CommandGroup, FilePath
+from edge.settings import CommandGroup, FilePath
 
 if TYPE_CHECKING:
     from edge.bundle import Manifest, Reader

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from edge.commands.serve import ROLES, Finding, disagreements, obstacles, services_of
-from edge.configuration import (
+from edge.settings import (
     DEFAULT_FILE,
     SERVICES,
     CommandGroup,
@@ -26,7 +26,7 @@ from edge.configuration import (
     schema_of,
     variable_problems,
 )
-from edge.configuration import check as check_file
+from edge.settings import check as check_file
 
 
 @click.group(cls=CommandGroup)

@@ -21,7 +21,7 @@ import click
 from edge.commands import options
 from edge.commands.metal3.options import host_options, osies_by_architecture
 from edge.commands.progress import Progress
-from edge.configuration import FilePath
+from edge.settings import FilePath
 from tink.convert.documents import (
     DEFAULT_NAMESPACE,
     Document,

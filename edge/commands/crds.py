@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from edge.configuration import FilePath
+from edge.settings import FilePath
 from tink.api import crds as tinkerbell
 from tink.api.crds import to_yaml
 from tink.api.metal3 import HOST_VERSIONS

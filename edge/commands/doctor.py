@@ -1,4 +1,4 @@
-"""`tinkedge doctor`: see `edge.composition.doctor`."""
+"""`tinkedge doctor`: see `edge.doctor.doctor`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ import click
 
 from edge.building.builder import default_cache, in_checkout
 from edge.commands.serve import command_up, disagreements, listeners, obstacles, services_of, settings
-from edge.composition import doctor as examine
-from edge.composition.checks import (
+from edge.doctor import doctor as examine
+from edge.doctor.checks import (
     Finding,
     Severity,
     agents_certificates,
@@ -33,9 +33,9 @@ from edge.composition.checks import (
     upstream_edge,
     warning,
 )
-from edge.composition.host import HostError
-from edge.composition.settings import Service, Syslog
-from edge.configuration import (
+from edge.neighbour.host import HostError
+from edge.run.settings import Service, Syslog
+from edge.settings import (
     VARIABLES_FILE,
     FilePath,
     GroupedCommand,

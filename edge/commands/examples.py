@@ -19,7 +19,7 @@ import yaml
 
 from edge.commands import one_machine
 from edge.commands.options import either, ipv4, parsed
-from edge.configuration import FilePath
+from edge.settings import FilePath
 from tink.mac import from_any
 from tink.net.host_port import join_host_port
 

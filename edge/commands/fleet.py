@@ -15,7 +15,6 @@ from typing import Any
 import click
 import uvloop
 
-from edge.configuration import FilePath
 from edge.fleet import (
     DEFAULT_BARS,
     DEFAULT_NETWORK,
@@ -35,6 +34,7 @@ from edge.fleet import (
     parse,
     with_faults,
 )
+from edge.settings import FilePath
 
 
 class _Parsed(click.ParamType[Any]):

@@ -92,7 +92,7 @@ def _place(address: str) -> tuple[str, int]:
 
 
 def _networks(interfaces: tuple[tuple[str, str], ...], public_ip: str | None, port: int) -> list[tuple[str, int]]:
-    from edge.composition.host import HostError, addresses_of
+    from edge.neighbour.host import HostError, addresses_of
 
     try:
         return [(address, port) for address in addresses_of(interfaces, public_ip)]

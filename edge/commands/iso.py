@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edge.commands import one_machine
-from edge.configuration import FilePath
+from edge.settings import FilePath
 from tink.mac import from_any
 from tink.net.host_port import join_host_port
 

@@ -13,9 +13,9 @@ import click
 
 from edge.building.builder import default_cache
 from edge.building.screen import Screen
-from edge.configuration import FilePath
 from edge.lab.machine import Drive, Firmware
 from edge.lab.run import Lab, LabError, LabSettings
+from edge.settings import FilePath
 
 
 @click.command()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edge.commands import options
-from edge.configuration import FilePath
+from edge.settings import FilePath
 from tink.mac import is_mac
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def keys(directory: Path, key: Path | None) -> KeyFile:
 
 def addresses(given: str | None, interfaces: tuple[tuple[str, str], ...]) -> list[str]:
     """Those of the edge, found as the edge finds them. Raises click.UsageError."""
-    from edge.composition.host import HostError, addresses_of
+    from edge.neighbour.host import HostError, addresses_of
 
     try:
         return [given] if given is not None else addresses_of(interfaces, None)
@@ -68,7 +68,7 @@ def known_address(public_ip: str | None, interfaces: tuple[tuple[str, str], ...]
     It is `public_ip`, else the address of one of `interfaces`, else that of the default route's interface. Of several
     interfaces it is the one in whose network the machine's address `ip` is, else the first.
     """
-    from edge.composition.host import HostError, Network, default_interface, state_of
+    from edge.neighbour.host import HostError, Network, default_interface, state_of
     from edge.neighbour.links import look
 
     if public_ip is not None:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from edge.configuration import FilePath
+from edge.settings import FilePath
 
 if TYPE_CHECKING:
-    from edge.composition.process import OperatorAddresses
+    from edge.run.process import OperatorAddresses
 
 Command = Callable[..., None]
 T = TypeVar("T")
@@ -159,7 +159,7 @@ def metrics_address(command: Command) -> Command:
 
 def operator_addresses(ctx: click.Context) -> OperatorAddresses:
     """What the options of a command say."""
-    from edge.composition.process import OperatorAddresses
+    from edge.run.process import OperatorAddresses
 
     metrics = ctx.params["metrics_address"]
     wanted = ctx.get_parameter_source("metrics_address") is not ParameterSource.DEFAULT

@@ -10,8 +10,8 @@ from pathlib import Path
 import aiohttp
 import click
 
+from edge.admin_token import AdminTokenError, read, token_file
 from edge.commands.options import admin_token_from
-from edge.composition.admin_token import AdminTokenError, read, token_file
 from tink.net.host_port import join_host_port
 from tink.net.outbound import no_answer
 

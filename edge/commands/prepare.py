@@ -28,7 +28,7 @@ from edge.building.prepare import (
 from edge.building.screen import Screen
 from edge.building.shell import CommandError
 from edge.commands.options import data_dir as data_dir_option
-from edge.configuration import FilePath
+from edge.settings import FilePath
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ import orjson
 import yaml
 
 from edge.commands.options import either
-from edge.configuration import FilePath
+from edge.settings import FilePath
 from tink.api import crds
 from tink.api.annotations import KERNEL_PARAMETERS_ANNOTATION
 from tink.api.v1alpha2 import API_VERSION, Hardware, Raw

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from edge.commands.options import data_dir, parsed
-from edge.configuration import CommandGroup, FilePath
+from edge.settings import CommandGroup, FilePath
 
 _DAYS = {"h": 1 / 24, "d": 1, "w": 7, "y": 365}
 _ROLES = ("cluster-admin", "admin", "edit", "view", "tinkedge-edge", "tinkedge-server")

@@ -22,20 +22,20 @@ import aiohttp
 import click
 from click.core import ParameterSource
 
+from edge.admin_token import AdminTokenError, read, token_file
 from edge.commands.options import admin_token_from
 from edge.commands.options import interface as interface_type
 from edge.commands.watching.machine import boots, summary
 from edge.commands.watching.table import Table
 from edge.commands.watching.words import precise, printable, span, wrapped
-from edge.composition.admin_token import AdminTokenError, read, token_file
-from edge.configuration import FilePath
 from edge.journey.events import COLOURS, JourneyEvent, Notice, Step
 from edge.journey.follow import Lost, Rows, events_of, follow, machine, machines, rows
+from edge.settings import FilePath
 from tink.mac import is_mac
 from tink.net.host_port import join_host_port
 
 if TYPE_CHECKING:
-    from edge.diagnose.listening import Heard, Listening, Timed
+    from edge.doctor.listening import Heard, Listening, Timed
 
 _REDRAWN_SECONDS = 1.0
 _ANY_WIDTH = 100_000
@@ -332,9 +332,9 @@ async def _watch(machine: str | None, edge: _Edge, history: bool, form: _Form) -
 
 
 async def _capture(mac: str, edge: _Edge, history: bool, form: _Form, interface: str | None, write: Path | None) -> int:
-    from edge.composition.host import HostError, default_interface
-    from edge.diagnose.extra import DiagnoseError
-    from edge.diagnose.listening import Listening, in_order
+    from edge.doctor.extra import DiagnoseError
+    from edge.doctor.listening import Listening, in_order
+    from edge.neighbour.host import HostError, default_interface
 
     listening: Listening | None = None
     printer = _Printer({mac}, form)
@@ -369,7 +369,7 @@ def _on_interrupt(end: Callable[[], None]) -> None:
 
 
 async def _packets(listening: Listening) -> AsyncGenerator[Timed[Heard | JourneyEvent | Notice | Lost], None]:
-    from edge.diagnose.listening import Timed
+    from edge.doctor.listening import Timed
 
     async for heard in listening.heard():
         yield Timed(heard.time, heard)
@@ -377,7 +377,7 @@ async def _packets(listening: Listening) -> AsyncGenerator[Timed[Heard | Journey
 
 async def _journey(edge: _Edge, history: bool) -> AsyncGenerator[Timed[Heard | JourneyEvent | Notice | Lost], None]:
     """The edge's events; where no edge runs, or no more, packets are worth showing all the same."""
-    from edge.diagnose.listening import Timed
+    from edge.doctor.listening import Timed
 
     try:
         async for event in edge.events(history=history):

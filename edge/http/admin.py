@@ -11,7 +11,7 @@
     /healthz, /livez, /readyz         as on the machines' port, which goes with its address
     /, /machine/..., /edge            pages for people: `edge.page`
 
-What names a machine is for those who have the token (`edge.composition.admin_token`, `Authorization: Bearer`): loopback
+What names a machine is for those who have the token (`edge.admin_token`, `Authorization: Bearer`): loopback
 is open to every user of the host, and to every program that fetches what it is told to. Metrics are numbers without
 names. A browser that was led here by a name of somebody else's (DNS rebinding) is sent away.
 """

@@ -27,7 +27,7 @@ class Lost:
 async def follow(admin_url: str, token: str, *, history: bool) -> AsyncGenerator[JourneyEvent | Notice | Lost, None]:
     """Events as they happen, after those that have happened already if `history`; ends when the edge ends the stream.
 
-    `admin_url` as `http://127.0.0.1:7081`; `token` is that of `edge.composition.admin_token`. Raises
+    `admin_url` as `http://127.0.0.1:7081`; `token` is that of `edge.admin_token`. Raises
     aiohttp.ClientError, TimeoutError. The stream is Server-Sent Events (HTML Living Standard, section 9.2).
     """
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=_SILENCE_SECONDS)

@@ -19,11 +19,11 @@ from textwrap import indent
 
 import aiohttp
 
+from edge.admin_token import read, token_file
 from edge.building.builder import Builder, locked, recipes
 from edge.building.screen import Screen
 from edge.building.shell import CommandError, Daemon, run
-from edge.composition import doctor
-from edge.composition.admin_token import read, token_file
+from edge.doctor import doctor
 from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.journey.follow import follow
 from edge.lab.machine import Drive, Firmware, Machine, MachineSettings

@@ -1,4 +1,4 @@
-"""The other edges in a process that does not speak with them, but is told which live: a worker (`edge.composition`)."""
+"""The other edges in a process that does not speak with them, but is told which live: a worker (`edge.run`)."""
 
 from __future__ import annotations
 

@@ -22,8 +22,6 @@ from aiohttp import web
 
 from edge.artifacts import ArtifactCache, Source
 from edge.callers import Callers, token_keys
-from edge.composition.logs import set_up
-from edge.composition.process import settle
 from edge.dhcp import DhcpServer, DhcpSettings, Responder
 from edge.dhcp6 import Dhcp6Server, Responder6, Settings6, server_duid
 from edge.http import MachineApp, MetadataSettings, machine_runner
@@ -32,6 +30,8 @@ from edge.journey.recorder import Journey
 from edge.journey.steps import Milestone
 from edge.machines import Inventory, MachineScripts, NetbootPolicy, OsieFiles
 from edge.neighbour.table import NeighbourTable, neighbour_changes
+from edge.run.logs import set_up
+from edge.run.process import settle
 from edge.tftp import BootFiles, TftpServer
 from ipxe.binaries import BootBinaries
 from ipxe.scripts import BootSettings, Scripts
@@ -170,7 +170,7 @@ async def tftp(exit_stack: AsyncExitStack, journey: Journey, *, directory: str, 
 async def dhcp(exit_stack: AsyncExitStack, journey: Journey, *, directory: str, first: int, count: int) -> None:
     """The DHCP server, with reservations for `count` machines from `first` on."""
     settings = DhcpSettings(SERVER_IP, SERVER_IP, _HTTP_URL)
-    # As in `edge.composition`: the responder is there first, and compiles each reservation when its Hardware comes.
+    # As in `edge.run`: the responder is there first, and compiles each reservation when its Hardware comes.
     known, binaries = Inventory(), _binaries(directory)
     responder = Responder(known, settings, journey.record, time.monotonic, binaries, NetbootPolicy(), take=journey.note)
     known.on_change(responder.machine_changed)

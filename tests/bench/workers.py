@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge.composition.workers import cpu_seconds
+from edge.run.workers import cpu_seconds
 from tests.bench.bed import BenchError, cores
 from tests.bench.results import Row, say
 from tests.interop.site.machine import Machine

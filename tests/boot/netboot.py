@@ -34,8 +34,8 @@ from typing import Any
 
 import aiohttp
 
+from edge.admin_token import read, token_file
 from edge.building.shell import Daemon, run
-from edge.composition.admin_token import read, token_file
 from edge.journey.events import JourneyEvent
 from edge.journey.follow import follow
 from edge.lab.machine import Drive, Firmware, Machine, MachineSettings

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.composition.doctor import _CAPABILITIES
+from edge.doctor.doctor import _CAPABILITIES
 from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Kubectl, Namespaces, Process
 from tests.waiting import wait_until
 

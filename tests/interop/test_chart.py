@@ -21,7 +21,7 @@ import yaml
 from deploy.package.chart import CHART, DEPLOY, Helm, rendered
 from deploy.package.target import PackageError
 from edge.cli import main
-from edge.configuration import check
+from edge.settings import check
 from tests.programs.build import built
 from tink.webhooks import WebhookSettings
 from tink.webhooks.registration import Address, configuration

@@ -53,7 +53,7 @@ class WorkersSite(Site):
         found = []
         for pid in self.inside("edge1"):
             with contextlib.suppress(OSError):
-                if b"edge.composition.workers" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                if b"edge.run.workers" in Path(f"/proc/{pid}/cmdline").read_bytes():
                     found.append(pid)
         return sorted(found)
 

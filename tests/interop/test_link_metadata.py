@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from edge.composition.host import NetworkState
-from edge.composition.networks import LinkMetadata
 from edge.journey.events import Notice
+from edge.neighbour.host import NetworkState
 from edge.neighbour.links import look
 from edge.neighbour.well_known import Held, look_at
+from edge.run.networks import LinkMetadata
 from tests.interop.cloud_init.computer import Computer, release, releases, version
 from tests.interop.cloud_init.rack import MetadataRack, Registered
 from tests.interop.conftest import in_namespace

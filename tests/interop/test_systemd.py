@@ -107,7 +107,7 @@ def test_reload_is_waited_for_and_changes_what_it_can(host: Host) -> None:
 
 def test_journal_is_asked_for_a_machine_and_prometheus_for_the_process(host: Host) -> None:
     lines = host.journal("-u", "tinkedge", "-o", "cat", "-p", "info").splitlines()
-    assert any(line.startswith("edge.composition.stack: ready") for line in lines), "priorities, and no second time"
+    assert any(line.startswith("edge.run.stack: ready") for line in lines), "priorities, and no second time"
     asked = (f"TINKEDGE_MAC={manifests.MAC}", "TINKEDGE_STEP=dhcp")
     said = host.journal("-u", "tinkedge", *asked, "-o", "cat").splitlines()
     assert said
@@ -162,7 +162,7 @@ def test_workers_serve_machines_as_confined_as_their_main_process(host: Host, tm
         settings.write("workers: 2\n")
     host.run("systemctl", "restart", "tinkedge")
     since = host.run("date", "+%s").strip()
-    workers = host.run("pgrep", "-f", "edge.composition.workers").split()
+    workers = host.run("pgrep", "-f", "edge.run.workers").split()
     assert len(workers) == 2
     for pid in workers:
         status = host.run("cat", f"/proc/{pid}/status")

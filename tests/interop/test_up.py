@@ -194,7 +194,7 @@ def events(rack: Rack, path: str, data_dir: str = "data") -> Any:
 
 def test_second_up_on_this_host_says_which_port_is_taken_and_what_to_do(serving: Serving) -> None:
     rack = serving.rack
-    words = ["--api-port=16410", "--grpc-port=42210", "--http-port=7110"]  # taken ones of TCP: tests/unit/composition
+    words = ["--api-port=16410", "--grpc-port=42210", "--http-port=7110"]  # taken ones of TCP: tests/unit/run
     for port, remedy in (("UDP port 69 on rack0", "--disable tftp"), ("UDP port 67 on rack0", "--disable dhcp")):
         second = rack.up(rack.directory / f"second-{len(words)}", *words)
         assert second.status() == 1, second.err

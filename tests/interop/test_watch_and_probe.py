@@ -23,8 +23,8 @@ from aiohttp import web
 from scapy.layers.dhcp import BOOTP
 from scapy.utils import rdpcap
 
-from edge.diagnose import fetch
-from edge.diagnose.extra import DiagnoseError
+from edge.doctor import fetch
+from edge.doctor.extra import DiagnoseError
 from edge.journey.events import Outcome, Step
 from edge.tftp import TftpServer
 from edge.tftp.packets import ErrorCode
@@ -185,7 +185,7 @@ PROXY = ("--dhcp-range=10.77.6.0,proxy", "--pxe-service=x86-64_EFI,boot,ipxe.efi
 def probe(namespace: str, interface: str, ipxe_dir: Path = Path("/nowhere")) -> str:
     """What the probe finds, in a process of its own, for scapy knows one set of interfaces; with less patience."""
     script = (
-        "import sys; from pathlib import Path; from edge.composition import doctor; from edge.diagnose import servers\n"
+        "import sys; from pathlib import Path; from edge.doctor import doctor; from edge.doctor import servers\n"
         "servers.LISTEN_SECONDS = 0.7\n"
         "for found in doctor.probe([sys.argv[1]], Path(sys.argv[2])):\n"
         "    print('ok' if found.ok else 'PROBLEM', f'{found.name}: {found.seen} -> {found.remedy}')\n"

@@ -1,7 +1,7 @@
 """Check the English of docstrings, comments and docs: `python -m tests.lint.plain_english [--list] [PATH ...]`.
 
 The words counted here are signs of sentences that a stranger has to read twice (CONTRIBUTING.md, "Plain English").
-Every kind has a maximum over the whole repository. Without PATH, the check fails if a maximum is exceeded. With PATH, it
+Every kind has a maximum over the whole repository. Without PATH, the check fails if one is exceeded. With PATH, it
 prints the counts of those files only. `--list` prints each place.
 """
 
@@ -117,7 +117,7 @@ def main(arguments: list[str]) -> int:
         if counts[kind] > maximum and not options.path:
             exceeded.append(kind)
     for kind in exceeded:
-        print(f"plain English: more than {MAXIMUM[kind]} of: {kind}; 'python -m tests.lint.plain_english --list' shows where")
+        print(f"plain English: too often: {kind}; 'python -m tests.lint.plain_english --list' prints the places")
     return 1 if exceeded else 0
 
 

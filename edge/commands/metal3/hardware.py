@@ -16,10 +16,10 @@ import click
 from edge.commands import options
 from edge.commands.metal3.options import host_options, osies_by_architecture
 from edge.commands.serve import begin, namespace_list
-from edge.composition.logs import set_up
-from edge.composition.process import HealthError, HealthServer, Notifier, OperatorAddresses, Reload, Step, Watchdog
-from edge.composition.readiness import Readiness
-from edge.configuration import FilePath, GroupedCommand
+from edge.run.logs import set_up
+from edge.run.process import HealthError, HealthServer, Notifier, OperatorAddresses, Reload, Step, Watchdog
+from edge.run.readiness import Readiness
+from edge.settings import FilePath, GroupedCommand
 
 if TYPE_CHECKING:
     from tink.metal3.following import Follower

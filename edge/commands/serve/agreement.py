@@ -2,7 +2,7 @@
 
 Asked by `tinkedge config check`, and by every service before it starts (`stack_settings`); what there must be on this
 host is `surroundings`'. A finding names the options, so that whoever shows it can say where each value is from
-(`edge.configuration.place`).
+(`edge.settings.place`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from edge.composition.settings import Service
+from edge.run.settings import Service
 from tink.net.urls import shown
 from tink.server import AgentAuth
 from tink.webhooks import SERVICE_PORT, WebhookSettings

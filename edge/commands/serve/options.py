@@ -21,9 +21,9 @@ from edge.commands.options import (
 from edge.commands.options import interface as interface_type
 from edge.commands.serve import parameter_types as types
 from edge.commands.serve.other_edges import PEERS, REPORTS, REPORTS_KEY, UPSTREAM_EDGE
-from edge.composition.settings import DEFAULT_HTTP_PORT, Service, Syslog
-from edge.configuration import FilePath
 from edge.machines import DhcpMode, NetbootWhen
+from edge.run.settings import DEFAULT_HTTP_PORT, Service, Syslog
+from edge.settings import FilePath
 from ipxe.binaries import BootPath
 from tink.server import DEFAULT_LIFETIME_SECONDS, AgentAuth, OlderAgentAuth
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from edge.commands.serve import parameter_types as types
-from edge.configuration import FilePath
+from edge.settings import FilePath
 
 PEERS = (
     click.option(

@@ -23,9 +23,12 @@ from edge.commands.serve.agreement import Place, disagreements
 from edge.commands.serve.settings_in_use import begin
 from edge.commands.serve.stack_settings import settings
 from edge.commands.serve.surroundings import obstacles
-from edge.composition.logs import set_up
-from edge.composition.networks import ServingError
-from edge.composition.process import (
+from edge.dhcp import DhcpServerError, SettingsError
+from edge.dhcp6 import Dhcp6ServerError
+from edge.neighbour.router_advertisement import RouterAdvertiserError
+from edge.run.logs import set_up
+from edge.run.networks import ServingError
+from edge.run.process import (
     HealthError,
     HealthServer,
     Notifier,
@@ -38,14 +41,11 @@ from edge.composition.process import (
     starting,
     status_line,
 )
-from edge.composition.settings import EDGE, Service, StackSettings
-from edge.composition.stack import Stack
-from edge.composition.tasks import StackError
-from edge.composition.workers import WorkersError
-from edge.configuration import place
-from edge.dhcp import DhcpServerError, SettingsError
-from edge.dhcp6 import Dhcp6ServerError
-from edge.neighbour.router_advertisement import RouterAdvertiserError
+from edge.run.settings import EDGE, Service, StackSettings
+from edge.run.stack import Stack
+from edge.run.tasks import StackError
+from edge.run.workers import WorkersError
+from edge.settings import place
 from edge.telemetry import TracesError
 from edge.tftp import TftpServerError
 from ipxe.binaries import BinariesError
@@ -87,7 +87,7 @@ _EXPECTED = (
 def run(services: frozenset[Service], options: dict[str, Any]) -> None:
     """Run these services until SIGTERM or SIGINT, and exit the process: 0 then, 1 if they can't start or end.
 
-    SIGHUP has files read again (`edge.composition.process.reload`).
+    SIGHUP has files read again (`edge.run.process.reload`).
     """
     import uvloop
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from edge.composition.settings import EDGE, ON_REQUEST, Service
+from edge.run.settings import EDGE, ON_REQUEST, Service
 
 ALWAYS: Final = frozenset(Service) - ON_REQUEST
 """What `tinkedge up` runs unless told otherwise."""

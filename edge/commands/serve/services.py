@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from edge.commands.serve import run, services_of, serving
-from edge.composition.settings import EDGE, Service
-from edge.configuration import GroupedCommand
+from edge.run.settings import EDGE, Service
+from edge.settings import GroupedCommand
 
 
 @click.command(cls=GroupedCommand)

@@ -11,8 +11,8 @@ import os
 import click
 from click.core import ParameterSource
 
-from edge.composition.process import Step
-from edge.configuration import (
+from edge.run.process import Step
+from edge.settings import (
     SERVICES,
     TOOLS,
     file_of,

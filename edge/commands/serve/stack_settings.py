@@ -1,4 +1,4 @@
-"""From the options of a command to the settings of the stack (`edge.composition.settings`)."""
+"""From the options of a command to the settings of the stack (`edge.run.settings`)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edge.commands.serve.agreement import Place, disagreements
-from edge.composition.host import HostError, Network, default_interface
-from edge.composition.processors import default_server_memory, default_workers
-from edge.composition.settings import (
+from edge.machines import DhcpMode, NetbootWhen
+from edge.neighbour.host import HostError, Network, default_interface
+from edge.run.processors import default_server_memory, default_workers
+from edge.run.settings import (
     DEFAULT_HTTP_PORT,
     EDGE,
     LOOPBACK,
@@ -21,7 +22,6 @@ from edge.composition.settings import (
     StackSettings,
     Syslog,
 )
-from edge.machines import DhcpMode, NetbootWhen
 from ipxe.binaries import BootPath
 from tink.controller import ControllerSettings
 from tink.net.host_port import join_host_port

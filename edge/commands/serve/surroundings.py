@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from edge.commands.serve.agreement import Finding, Options, Services
-from edge.composition.settings import EDGE, Service
+from edge.run.settings import EDGE, Service
 from ipxe.binaries import BinariesError, BootBinaries
 from tink.files import data_directory
 from tink.files.key_file import KeyFile, KeyFileError

@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from edge.commands.serve import ALWAYS, run, services_of, serving
-from edge.composition.settings import Service
-from edge.configuration import GroupedCommand
+from edge.run.settings import Service
+from edge.settings import GroupedCommand
 
 
 @click.command(cls=GroupedCommand)

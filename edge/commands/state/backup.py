@@ -16,7 +16,7 @@ from edge.commands.options import data_dir as data_dir_option
 from edge.commands.progress import Progress
 from edge.commands.state.passphrase import passphrase_option, read_passphrase
 from edge.commands.state.rotation import ALIKE, name_at, too_many
-from edge.configuration import FilePath
+from edge.settings import FilePath
 
 
 @click.command()

@@ -11,7 +11,7 @@ import click
 
 from edge.commands.options import data_dir as data_dir_option
 from edge.commands.progress import Progress
-from edge.configuration import FilePath
+from edge.settings import FilePath
 
 if TYPE_CHECKING:
     from tink.move import Report

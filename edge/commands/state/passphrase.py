@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from edge.configuration import FilePath
+from edge.settings import FilePath
 
 _MAX_BYTES = 1024
 _LEAST_CHARACTERS = 12

@@ -4,7 +4,7 @@ Each socket is bound to one interface, so that it hears the broadcasts of that n
 networks can be served side by side, each by a server of its own. Packets go through `edge.dhcp.responder`; whatever
 goes wrong with one of them, or with the network, is logged and the next one is served. A socket stays bound to an
 interface that was removed, and hears nothing more: who runs this follows the interface and its address, and has another
-server in its place when one of them is another one (`edge.composition.networks`).
+server in its place when one of them is another one (`edge.run.networks`).
 """
 
 from __future__ import annotations

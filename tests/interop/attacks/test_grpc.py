@@ -33,7 +33,7 @@ MB_GROWN = 100
 MB_KEPT = 50
 METRICS = "http://127.0.0.1:7081/metrics"
 PORT = 42113
-SERVER = "edge.composition.server_process"
+SERVER = "edge.run.server_process"
 
 
 def memory_of(pid: int) -> float:

@@ -12,10 +12,10 @@ from scapy.layers.dhcp import BOOTP
 from scapy.layers.inet import IP
 from scapy.layers.l2 import Ether
 
-from edge.composition import host as edge_host
-from edge.composition.networks.follow import HostNetworks
-from edge.composition.networks.services import NetworkServices
 from edge.dhcp import DhcpServer
+from edge.neighbour import host as edge_host
+from edge.run.networks.follow import HostNetworks
+from edge.run.networks.services import NetworkServices
 from tests.interop.conftest import Network, Server, Wire
 from tests.interop.dhcp.conftest import DhcpLab, message, speaking
 from tests.waiting import wait_until

@@ -13,7 +13,7 @@ import yaml
 from deploy.package.chart import CHART, DEPLOY, ROLES, values_schema, webhooks
 from deploy.supply.__main__ import project
 from edge.cli import main
-from edge.configuration import key, settable
+from edge.settings import key, settable
 
 VALUES: dict[str, Any] = yaml.load((CHART / "values.yaml").read_text(), Loader=yaml.CSafeLoader)
 SCHEMA: dict[str, Any] = json.loads(values_schema())

@@ -20,16 +20,16 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from edge.admin_token import AdminTokenError, read
 from edge.cli import COMMANDS, main
 from edge.commands.agent import AgentFormatter
 from edge.commands.serve import serving, settings
-from edge.composition.admin_token import AdminTokenError, read
-from edge.composition.host import Network
-from edge.composition.machine_services import Authorities, boot_settings, metadata_settings
-from edge.composition.processors import default_server_memory
-from edge.composition.settings import EDGE, ON_REQUEST, EdgeSettings, Service, StackSettings
 from edge.http import MetadataSettings
 from edge.machines import DhcpMode, NetbootWhen
+from edge.neighbour.host import Network
+from edge.run.machine_services import Authorities, boot_settings, metadata_settings
+from edge.run.processors import default_server_memory
+from edge.run.settings import EDGE, ON_REQUEST, EdgeSettings, Service, StackSettings
 from ipxe.scripts import BootSettings
 from tink.api.v1alpha2 import Raw
 from tink.files import private_files

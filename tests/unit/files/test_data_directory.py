@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from edge.commands.state.rotation import ALIKE, name_at
-from edge.composition import doctor
+from edge.doctor import doctor
 from tink.files import data_directory, private_files
 from tink.files.data_directory import (
     DataDirectoryError,

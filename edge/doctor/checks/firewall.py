@@ -1,0 +1,238 @@
+"""Whether this host's packet filter drops what machines send to our ports, as far as its rules can be read.
+
+`nft -j list ruleset` (nftables, libnftables-json(5)) shows the rules of nft and of today's iptables. They are followed
+for the first packet of a new conversation that comes in at an interface. What can't be told of it (a source address, a
+rate, an extension of iptables) makes a rule one that may match: where only such rules drop it, nothing is said.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from edge.doctor.checks.findings import Finding, note, warning
+
+_PATIENCE_SECONDS: Final = 10.0
+_HOOKS: Final = ("prerouting", "input")
+_FAMILIES: Final = {4: ("ip", "inet"), 6: ("ip6", "inet")}
+_OF_THE_OTHER: Final = {4: "ip6", 6: "ip"}
+_DEEPEST: Final = 16  # jumps; the kernel has the same bound
+_LEGACY: Final = Path("/proc/net/ip_tables_names")
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    """The first packet of a conversation: protocol ("udp", "tcp"), port of ours, and where it comes in; of IPv4, or of
+    the other `version`, 6."""
+
+    protocol: str
+    port: int
+    interface: str
+    version: int = 4
+
+
+@dataclass(slots=True)
+class Ruleset:
+    """What `nft -j list ruleset` shows, by table."""
+
+    chains: dict[tuple[str, str, str], Mapping[str, Any]] = field(default_factory=dict)
+    rules: dict[tuple[str, str, str], list[Sequence[Any]]] = field(default_factory=dict)
+    sets: dict[tuple[str, str, str], Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, text: str) -> Ruleset:
+        """Raises ValueError."""
+        made = cls()
+        for entry in json.loads(text).get("nftables", ()):
+            for kind, obj in entry.items():
+                if kind in ("chain", "set"):
+                    kept: dict[tuple[str, str, str], Any] = made.chains if kind == "chain" else made.sets
+                    kept[obj["family"], obj["table"], obj["name"]] = obj
+                elif kind == "rule":
+                    made.rules.setdefault((obj["family"], obj["table"], obj["chain"]), []).append(obj["expr"])
+        return made
+
+    def dropped(self, packet: Packet) -> tuple[str, bool] | None:
+        """Which chain drops the packet, and whether others of that kind may pass; None if none does for sure."""
+        for key, chain in self.chains.items():
+            if chain.get("hook") not in _HOOKS or key[0] not in _FAMILIES[packet.version]:
+                continue
+            walk = _Walk(self, packet)
+            verdict = walk.chain(key) or chain.get("policy", "accept")
+            if verdict == "drop":
+                return f"{key[0]} {key[1]} {walk.by or key[2]}", walk.some_pass
+        return None
+
+
+class _Walk:
+    """The way of one packet through a chain."""
+
+    def __init__(self, ruleset: Ruleset, packet: Packet) -> None:
+        self._ruleset = ruleset
+        self._packet = packet
+        self.some_pass = False
+        self.by = ""
+
+    def chain(self, key: tuple[str, str, str], depth: int = 0) -> str:
+        """ "accept", "drop", or "" where the packet comes out at the end."""
+        if depth > _DEEPEST:
+            return ""
+        for expressions in self._ruleset.rules.get(key, ()):
+            matches = self._matches(key, expressions)
+            if matches is False:
+                continue
+            kind, target = _verdict(expressions)
+            if kind in ("jump", "goto"):
+                verdict = self.chain((key[0], key[1], target), depth + 1)
+                if kind == "goto" and matches and not verdict:
+                    return ""
+            elif kind == "return":
+                if matches:
+                    return ""
+                continue
+            else:
+                verdict = kind
+            if matches is None:
+                self.some_pass |= verdict == "accept"
+            elif verdict:
+                if verdict == "drop" and not self.by:
+                    self.by = key[2]
+                return verdict
+        return ""
+
+    def _matches(self, key: tuple[str, str, str], expressions: Sequence[Any]) -> bool | None:
+        """None: that depends on what is not known of the packet."""
+        certain: bool | None = True
+        for expression in expressions:
+            for kind, value in expression.items():
+                known: bool | None = True
+                if kind == "match":
+                    known = self._match(key, value)
+                elif kind in ("limit", "vmap", "fib") or (kind == "xt" and value.get("type") == "match"):
+                    known = None
+                if known is False:
+                    return False
+                if known is None:
+                    certain = None
+        return certain
+
+    def _match(self, key: tuple[str, str, str], match: Mapping[str, Any]) -> bool | None:
+        left, packet = match.get("left"), self._packet
+        if not isinstance(left, dict):
+            return None
+        payload, meta = left.get("payload"), left.get("meta")
+        ours: Any = None
+        if isinstance(payload, dict) and payload.get("field") == "dport":
+            if payload.get("protocol") not in (packet.protocol, "th"):
+                return False
+            ours = packet.port
+        elif isinstance(payload, dict) and payload.get("protocol") == _OF_THE_OTHER[packet.version]:
+            return False  # such a match is for packets of that version alone
+        elif isinstance(payload, dict) and payload.get("field") in ("protocol", "nexthdr"):
+            ours = packet.protocol
+        elif isinstance(meta, dict) and meta.get("key") == "nfproto":
+            ours = f"ipv{packet.version}"
+        elif isinstance(meta, dict) and meta.get("key") in ("iifname", "iif"):
+            ours = packet.interface
+        elif isinstance(meta, dict) and meta.get("key") == "l4proto":
+            ours = packet.protocol
+        elif isinstance(left.get("ct"), dict) and left["ct"].get("key") == "state":
+            ours = "new"
+        found = self._holds(key, match.get("right"), ours) if ours is not None else None
+        if found is None or match.get("op") not in ("==", "in", "!="):
+            return None
+        return not found if match.get("op") == "!=" else found
+
+    def _holds(self, key: tuple[str, str, str], right: Any, ours: Any) -> bool | None:
+        if isinstance(right, str) and right.startswith("@"):
+            named = self._ruleset.sets.get((key[0], key[1], right[1:]))
+            return self._holds(key, {"set": named.get("elem", [])}, ours) if named is not None else None
+        if isinstance(right, dict) and "set" in right:
+            right = right["set"]
+        if isinstance(right, list):
+            each = [self._holds(key, one, ours) for one in right]
+            return True if True in each else None if None in each else False
+        if isinstance(right, dict) and isinstance(right.get("range"), list) and isinstance(ours, int):
+            first, last = right["range"]
+            return bool(first <= ours <= last) if isinstance(first, int) and isinstance(last, int) else None
+        if isinstance(right, str) and isinstance(ours, str):
+            return fnmatch.fnmatchcase(ours, right)
+        return ours == right if isinstance(right, int | str) else None
+
+
+def _verdict(expressions: Sequence[Any]) -> tuple[str, str]:
+    for expression in expressions:
+        for kind, value in expression.items():
+            if kind == "accept":
+                return "accept", ""
+            if kind in ("drop", "reject") or (kind == "xt" and value.get("name") in ("REJECT", "DROP")):
+                return "drop", ""
+            if kind in ("jump", "goto"):
+                return kind, str(value["target"])
+            if kind == "return":
+                return "return", ""
+    return "", ""
+
+
+def check_firewall(packets: Sequence[Packet]) -> Iterator[Finding]:
+    """What this host's filter does to such packets."""
+    name = "firewall"
+    legacy = _LEGACY.exists() and _readable(_LEGACY)
+    if legacy:
+        yield note(name, "there are rules of the older iptables, which are not read: see iptables-legacy -S")
+    program = shutil.which("nft") or shutil.which("nft", path="/usr/sbin:/sbin")
+    if program is None:
+        yield note(name, "not looked at: there is no nft here", "apt-get install nftables")
+        return
+    try:
+        done = subprocess.run(
+            [program, "-j", "list", "ruleset"],
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE_SECONDS,
+            check=True,
+        )
+        ruleset = Ruleset.read(done.stdout)
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.strip().splitlines()
+        yield note(name, f"not looked at: nft says: {said[-1] if said else error.returncode}", "run this as root")
+        return
+    except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError, AttributeError) as error:
+        yield note(name, f"not looked at: what nft says can't be read: {error}")
+        return
+    yield from judge(ruleset, packets)
+
+
+def judge(ruleset: Ruleset, packets: Sequence[Packet]) -> Iterator[Finding]:
+    """A finding for each of `packets` that is dropped, or one that none is."""
+    fine = True
+    for packet in packets:
+        found = ruleset.dropped(packet)
+        if found is None:
+            continue
+        fine = False
+        by, some_pass = found
+        of = "" if packet.version == 4 else " of IPv6"
+        where = f"{packet.port}/{packet.protocol}{of} on {packet.interface}"
+        remedy = (
+            f"accept it: nft insert rule {by} iifname {packet.interface} {packet.protocol} dport {packet.port} accept"
+        )
+        if some_pass:
+            yield warning("firewall", f"{where} is dropped by the chain {by}, unless another rule takes it", remedy)
+        else:
+            yield Finding("firewall", False, f"{where} is dropped by the chain {by}", remedy)
+    if fine:
+        yield Finding("firewall", True, f"no rule drops any of {len(packets)} kinds of packets for sure")
+
+
+def _readable(path: Path) -> bool:
+    try:
+        return bool(path.read_text().strip())
+    except OSError:
+        return False

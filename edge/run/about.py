@@ -1,0 +1,79 @@
+"""The description of this process and its host on the operators' page."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final
+
+from edge.doctor.checks import kernel_unsynchronised
+from edge.page import About, Api, Osie
+from tink.api.annotations import UKI_URL_ANNOTATION
+from tink.api.v1alpha2 import Raw, as_mapping
+
+UNKNOWN_VERSION: Final = "unknown"
+_FILES: Final = (("kernel", "kernelUrl"), ("initrd", "initrdUrl"))
+
+
+@dataclass(frozen=True, slots=True)
+class ThisEdge:
+    """Describes this process. `started` is in seconds since the epoch; `api()` describes the Kubernetes API."""
+
+    data_dir: Path
+    api: Callable[[], Api] = Api
+    started: float = field(default_factory=time.time)
+
+    def about(self) -> About:
+        """Return the process and its host as they are now."""
+        free, total = _space(self.data_dir)
+        return About(
+            version=_version(),
+            host=socket.gethostname(),
+            started=self.started,
+            data_dir=str(self.data_dir),
+            free_bytes=free,
+            total_bytes=total,
+            synchronised=_synchronised(),
+            api=self.api(),
+        )
+
+
+def osies_of(objects: Iterable[Raw]) -> Iterator[Osie]:
+    """Return the OSIE objects with the URLs of their files, whatever their authors wrote into them."""
+    for raw in objects:
+        metadata, spec = as_mapping(raw.get("metadata")), as_mapping(raw.get("spec"))
+        files = [(kind, str(spec[name])) for kind, name in _FILES if spec.get(name)]
+        if uki := str(as_mapping(metadata.get("annotations")).get(UKI_URL_ANNOTATION) or "").strip():
+            files.append(("UKI", uki))
+        yield Osie(f"{metadata.get('namespace', '')}/{metadata.get('name', '')}", tuple(files))
+
+
+@cache
+def _version() -> str:
+    try:
+        return version("tinkedge")
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return UNKNOWN_VERSION
+
+
+def _space(directory: Path) -> tuple[int | None, int | None]:
+    """Return the free and the total bytes of a directory's file system; None: the kernel does not tell."""
+    try:
+        found = os.statvfs(directory)
+    except OSError:
+        return None, None
+    return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+
+
+def _synchronised() -> bool | None:
+    """Return the kernel's word on whether the clock follows a time server; None: it gives none."""
+    try:
+        return not kernel_unsynchronised()
+    except OSError:
+        return None

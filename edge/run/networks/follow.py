@@ -1,0 +1,219 @@
+"""Follows the networks that face machines, while they change: addresses that come, go and are replaced, links likewise.
+
+    the kernel (edge.neighbour.links) -> `host.state_of` for each network -> those that serve there, one after the other
+
+Whoever serves is told the state that a network is in now and makes itself like it; the same state again changes
+nothing, so what failed (a port that somebody has) is simply tried again. A network with a problem is said once, in the
+log, to those who follow the journey, on /readyz, as a metric and on the operators' port, and once more when it is over.
+The other networks do not notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from ipaddress import IPv4Network
+
+from prometheus_client.core import Metric
+
+from edge.journey.events import Notice, Outcome
+from edge.machines import DhcpMode
+from edge.neighbour.host import Network, NetworkState, state_of
+from edge.neighbour.links import Link, LinkChanges, look
+from tink.api.mistakes import Site
+from tink.metrics.families import gauge
+
+log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 1.0
+
+
+Follower = Callable[[NetworkState], Awaitable[None]]
+"""Serves something on a network as it is now, or no more. Raises the part's own error, and is called again then."""
+
+
+class HostNetworks:
+    """Belongs to one event loop. `start` it once; then `run` follows."""
+
+    def __init__(
+        self,
+        networks: Sequence[Network],
+        announce: Callable[[Notice], None] = lambda _: None,
+        look: Callable[[str], Link | None] = look,
+    ) -> None:
+        """`announce` hears what begins and ends; `look` asks the kernel. Raises OSError."""
+        self._ask = look
+        self._networks = {network.interface: network for network in networks}
+        self._announce = announce
+        self._followers: list[Follower] = []
+        self._handlers: list[Callable[[], None]] = []
+        self._states: dict[str, NetworkState] = {}
+        self._states = {name: self._look(name) for name in self._networks}
+        self._reported: dict[str, NetworkState] = {}
+        """What the followers have made themselves like."""
+        self._said: dict[str, NetworkState] = {}
+        """What was said last of each network."""
+        self._changed = asyncio.Event()
+        self._changes = LinkChanges(self._changed.set)
+
+    def add_follower(self, follower: Follower) -> None:
+        """Tell `follower` of every change, and what there is at the start."""
+        self._followers.append(follower)
+
+    def on_change(self, handler: Callable[[], None]) -> None:
+        """Call `handler()` when some network may be another one than before."""
+        self._handlers.append(handler)
+
+    def close(self) -> None:
+        """Follow no more."""
+        self._changes.close()
+
+    async def start(self) -> None:
+        """Have the followers begin where they can. What keeps one from it is raised, unlike later on."""
+        for name in self._networks:
+            await self._tell(self._states[name])
+        self._say()
+
+    async def run(self) -> None:
+        """Follow for ever."""
+        while True:
+            retry = any(self._reported.get(name) != state for name, state in self._states.items())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_RETRY_SECONDS if retry else None):
+                    await self._changed.wait()
+            self._changed.clear()
+            await self.update()
+
+    async def update(self) -> None:
+        """Look, and have the followers follow."""
+        for name in self._networks:
+            try:
+                state = self._look(name)
+            except OSError as error:
+                log.warning("the kernel does not tell of %s: %s", name, error.strerror)
+                continue
+            if self._reported.get(name) == state:
+                continue
+            try:
+                await self._tell(state)
+            except Exception as error:
+                state = self._failed(state, error)
+            self._states[name] = state
+        self._say()
+
+    # --- what is so now -------------------------------------------------------------------------------------------
+
+    @property
+    def states(self) -> list[NetworkState]:
+        """Each network, as it is."""
+        return list(self._states.values())
+
+    def not_ready(self) -> str:
+        """Why machines on some network are not served, in one line; empty: they all are."""
+        return "; ".join(state.problem for state in self._states.values() if state.problem)
+
+    def notices(self) -> list[Notice]:
+        """What was announced and is still so."""
+        return [self._notice(state, Outcome.FAILED, _line(state)) for state in self.states if state.problem]
+
+    def site(self, relayed: Sequence[IPv4Network], mode: DhcpMode) -> Site:
+        """The same for what is said of Hardware."""
+        return Site(
+            tuple(dict.fromkeys(network for state in self.states for network in state.networks)),
+            relayed,
+            frozenset(address for state in self.states for address in state.addresses),
+            f"the edge {socket.gethostname()}",
+            gives_addresses=mode is DhcpMode.RESERVATION,
+        )
+
+    def shown(self) -> list[dict[str, object]]:
+        """The same for programs, as the operators' port shows it."""
+        return [
+            {
+                "interface": state.interface,
+                "address": state.address,
+                "ipv6": state.address6,
+                "fixed": bool(self._networks[state.interface].address),
+                "ready": not state.problem,
+                "carrier": state.carrier,
+                "problem": state.problem,
+            }
+            for state in self.states
+        ]
+
+    def metrics(self) -> Iterator[Metric]:
+        """A gauge for each interface."""
+        ready = {(state.interface,): not state.problem for state in self.states}
+        text = "Whether machines on this interface are served."
+        yield gauge("tinkedge_network_ready", text, ["interface"], ready)
+        carrier = {(state.interface,): state.carrier for state in self.states}
+        yield gauge("tinkedge_network_carrier", "Whether this interface has a link.", ["interface"], carrier)
+
+    # --- following ------------------------------------------------------------------------------------------------
+
+    def _look(self, name: str) -> NetworkState:
+        before = self._states.get(name)
+        address, address6 = (before.address, before.address6) if before is not None else ("", "")
+        return state_of(self._networks[name], self._ask(name), address, before6=address6)
+
+    async def _tell(self, state: NetworkState) -> None:
+        for follower in self._followers:
+            await follower(state)
+        self._reported[state.interface] = state
+
+    def _failed(self, state: NetworkState, error: Exception) -> NetworkState:
+        """The state with what went wrong; it is tried again."""
+        self._reported.pop(state.interface, None)
+        log.debug("%s: where", state.interface, exc_info=error)
+        return replace(state, problem=state.problem or str(error) or repr(error))
+
+    def _say(self) -> None:
+        for handler in self._handlers:
+            handler()
+        for name, state in self._states.items():
+            was = self._said.get(name)
+            self._said[name] = state
+            if state.problem:
+                if was is None or was.problem != state.problem:
+                    self._say_of(state, logging.ERROR, Outcome.FAILED, _line(state))
+            elif was is not None and was.problem:
+                line = f"{name} has {' and '.join(state.addresses)}: machines there are served again"
+                self._say_of(state, logging.INFO, Outcome.OK, line)
+            elif was is not None and was.address != state.address:
+                line = f"{name} has {state.address} now, and no longer {was.address}: machines there are served by it"
+                self._say_of(state, logging.WARNING, Outcome.INFO, line)
+            if self._networks[name].ipv6 and not state.problem:
+                self._say_of_ipv6(state, was)
+
+    def _say_of_ipv6(self, state: NetworkState, was: NetworkState | None) -> None:
+        before = was.address6 if was is not None and not was.problem else None
+        if before == state.address6:
+            return
+        if not state.address6:
+            fixed = self._networks[state.interface].address6
+            why = f"{fixed} is no address of this host" if fixed else f"{state.interface} has no IPv6 address"
+            line = f"{why}: machines on {state.interface} are served over IPv4 alone"
+            self._say_of(state, logging.WARNING, Outcome.INFO, line)
+        elif before is not None:
+            line = f"{state.interface} has {state.address6} now: machines there are served by it over IPv6"
+            self._say_of(state, logging.WARNING if before else logging.INFO, Outcome.INFO, line)
+
+    def _say_of(self, state: NetworkState, level: int, outcome: Outcome, line: str) -> None:
+        log.log(level, "%s", line, extra={"fields": _fields(state)})
+        self._announce(self._notice(state, outcome, line))
+
+    def _notice(self, state: NetworkState, outcome: Outcome, line: str) -> Notice:
+        return Notice(time.time(), outcome, line, _fields(state))
+
+
+def _line(state: NetworkState) -> str:
+    return f"{state.problem}: machines on {state.interface} are not served"
+
+
+def _fields(state: NetworkState) -> dict[str, str]:
+    return {"interface": state.interface, "address": state.address}

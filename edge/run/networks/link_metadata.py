@@ -1,0 +1,161 @@
+"""Metadata at the link-local address that machines know without being told: fe80::a9fe:a9fe, port 80.
+
+It is OpenStack's for its metadata service over IPv6, as 169.254.169.254 is over IPv4. An image that asks there needs to
+know neither the edge nor an address of its own: `http://[fe80::a9fe:a9fe%25eth0]`. Who asks is known as everywhere, by
+the MAC that has the caller's link-local address on this very link (`edge.callers`).
+
+    the network's link -> hold the address there, for LEASE_SECONDS at a time -> a site at it, while nobody else has it
+
+Of several edges on a link one has the address: duplicate address detection decides, and the others try again. If that
+one is gone, so is its hold, and the next one has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from edge.journey.events import Notice, Outcome
+from edge.neighbour.host import NetworkState
+from edge.neighbour.well_known import METADATA_ADDRESS as ADDRESS
+from edge.neighbour.well_known import METADATA_PORT as PORT
+from edge.neighbour.well_known import Held, give_up, hold, look_at
+from edge.run.networks.services import MakeSite, Site, tcp_advice
+
+log = logging.getLogger(__name__)
+
+LEASE_SECONDS: Final = 15
+"""How long the address outlives an edge that is killed."""
+TICK_SECONDS: Final = 1.0
+AGAIN_SECONDS: Final = 5.0
+"""Until the link is asked again whether it is free."""
+
+
+@dataclass(slots=True)
+class _Place:
+    """On one interface: the number of its link (0: nobody is on it), whether the address was asked for, the site that
+    is open there, when to ask again, what was said last."""
+
+    index: int = 0
+    asked: bool = False
+    site: Site | None = None
+    due: float = 0.0
+    said: str = ""
+
+
+class LinkMetadata:
+    """Serves there on each network, while `run` runs; `stop` gives the address back."""
+
+    def __init__(
+        self,
+        states: Callable[[], Sequence[NetworkState]],
+        make_site: MakeSite,
+        announce: Callable[[Notice], None],
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        port: int = PORT,
+    ) -> None:
+        """`states()` are the networks; `announce` hears where metadata is served so, and why not; `clock` gives
+        seconds."""
+        self._states = states
+        self._make_site = make_site
+        self._announce = announce
+        self._clock = clock
+        self._port = port
+        self._places: dict[str, _Place] = {}
+
+    async def run(self) -> None:
+        """Keep the address where it can be had, for ever."""
+        while True:
+            await self.update()
+            await asyncio.sleep(TICK_SECONDS)
+
+    async def update(self) -> None:
+        """Do what is next on each network."""
+        for state in self._states():
+            place = self._places.setdefault(state.interface, _Place())
+            index = state.index if state.carrier else 0
+            if place.index != index:
+                await self._close(place)
+                place.index, place.asked, place.due = index, False, 0.0
+            if not index:
+                continue
+            try:
+                held = self._keep(place)
+                await self._serve(state.interface, place, held)
+            except OSError as error:
+                await self._close(place)
+                self._say(state.interface, place, Outcome.FAILED, _why_not(error, state.interface, self._port))
+
+    async def stop(self) -> None:
+        """Serve no more; who comes next has the address at once."""
+        for place in self._places.values():
+            await self._close(place)
+            with suppress(OSError):
+                if place.index and look_at(place.index, ADDRESS) is Held.OURS:
+                    give_up(place.index, ADDRESS)
+
+    def _keep(self, place: _Place) -> Held:
+        """How it is with the address, which is held again if that is due. Raises OSError."""
+        held = look_at(place.index, ADDRESS)
+        if held is Held.REFUSED:
+            give_up(place.index, ADDRESS)  # the kernel would ask no more
+        elif held is Held.NOT and place.asked:
+            held = Held.REFUSED  # what is held for a time only, the kernel takes away at once
+        if held is Held.REFUSED:
+            place.asked, place.due = False, self._clock() + AGAIN_SECONDS
+        elif held is not Held.FIXED and self._clock() >= place.due:
+            hold(place.index, ADDRESS, LEASE_SECONDS)
+            place.asked, place.due = True, self._clock() + LEASE_SECONDS / 3
+        return held
+
+    async def _serve(self, interface: str, place: _Place, held: Held) -> None:
+        """Raises OSError."""
+        if held in (Held.OURS, Held.FIXED):
+            if place.site is None:
+                site = self._make_site(f"{ADDRESS}%{interface}", self._port)
+                try:
+                    await site.start()
+                except OSError:
+                    await site.stop()
+                    raise
+                place.site = site
+            self._say(interface, place, Outcome.OK, f"metadata is served at [{ADDRESS}%{interface}]:{self._port}")
+            return
+        await self._close(place)
+        if held is Held.REFUSED:
+            line = f"another host on {interface} has {ADDRESS}: metadata is not served there by this edge"
+            self._say(interface, place, Outcome.INFO, line)
+
+    @staticmethod
+    async def _close(place: _Place) -> None:
+        site, place.site = place.site, None
+        if site is not None:
+            await site.stop()
+
+    def _say(self, interface: str, place: _Place, outcome: Outcome, line: str) -> None:
+        if line == place.said:
+            return
+        place.said = line
+        level = {Outcome.OK: logging.INFO, Outcome.FAILED: logging.ERROR}.get(outcome, logging.WARNING)
+        fields = {"interface": interface, "address": str(ADDRESS)}
+        log.log(level, "%s", line, extra={"fields": fields})
+        self._announce(Notice(time.time(), outcome, line, fields))
+
+
+def _why_not(error: OSError, interface: str, port: int) -> str:
+    what = f"metadata at {ADDRESS} on {interface}"
+    if error.errno == errno.EPERM:
+        return f"{what}: not permitted; run as root, or with CAP_NET_ADMIN, or without --link-metadata"
+    if error.errno == errno.EACCES:
+        return f"{what}: IPv6 is off (sysctl net.ipv6.conf.{interface}.disable_ipv6), or port {port} not permitted"
+    if isinstance(error, socket.gaierror):
+        return f"{what}: the link has gone"
+    return f"{what}: {tcp_advice(error, port, '--link-metadata, which has no other port')}"

@@ -1,0 +1,381 @@
+"""Supervises the gRPC server's process from the parent: starts it, watches it, and restarts it when it ends.
+
+The supervisor waits before it restarts the child. The delay doubles with each child that ends within GOOD_SECONDS. The
+parent stores the addresses that the child has blocked, so an attacker that crashed the child can't connect to the next
+one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from edge.journey.events import Notice, Outcome
+from edge.run.server_process.core_log import CoreLog
+from edge.run.settings import Service, StackSettings
+from edge.run.tasks import StackError
+from edge.run.workers import (
+    Activity,
+    Channel,
+    Failed,
+    KeptAway,
+    LogLine,
+    Message,
+    Ping,
+    Pong,
+    Reread,
+    ServerState,
+    Up,
+    how_ended,
+    pair,
+    resident_bytes,
+    say,
+    start_process,
+)
+from tink.files.rereading import register
+from tink.limits.backoff import Backoff
+from tink.metrics.families import counter, gauge
+from tink.server import ActivityKind, AgentActivity, why_unusable
+
+log = logging.getLogger(__name__)
+
+MODULE: Final = "edge.run.server_process"
+START_SECONDS: Final = 120.0
+STOP_SECONDS: Final = 10.0
+LOOK_SECONDS: Final = 0.5
+PING_SECONDS: Final = 5.0
+PATIENCE_SECONDS: Final = 30.0
+"""A child that does not answer for this time is killed and replaced."""
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 10.0
+GOOD_SECONDS: Final = 60.0
+CERTIFICATE_SECONDS: Final = 5.0
+"""Interval at which a certificate that can't be used is read again. No child is started meanwhile."""
+KEEPS_ENDING: Final = 3
+"""Number of ends within GOOD_SECONDS that make a note on /readyz."""
+_LAST_WORDS_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerBegin:
+    """The initial settings of the child.
+
+    `kept_away` has the blocked networks (CIDR), each with the time until which it is blocked (CLOCK_MONOTONIC).
+    """
+
+    settings: StackSettings
+    log_level: int
+    kept_away: tuple[tuple[str, float], ...] = ()
+
+
+def child_settings(settings: StackSettings, kubeconfig: Path | None) -> StackSettings:
+    """Return the settings of the child: only the service `server`, at the parent's API, without outputs of its own."""
+    return replace(
+        settings,
+        services=frozenset({Service.SERVER}),
+        kubeconfig=kubeconfig,
+        manifests=None,
+        leader_elect=False,
+        server_apart=False,
+        edge=replace(settings.edge, reports_key=None),
+    )
+
+
+class ServerProcess:
+    """The gRPC server's process. Belongs to one event loop.
+
+    `start` starts the child, `listening` waits until it listens, and `stop` stops it.
+    """
+
+    def __init__(
+        self,
+        settings: StackSettings,
+        kubeconfig: Path | None,
+        observe: Callable[[AgentActivity], None],
+        announce: Callable[[Notice], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`observe` receives the agents' activity; `announce` is called when the child ends and after a restart."""
+        self._settings = child_settings(settings, kubeconfig)
+        self._limit = settings.server.memory
+        self._observe = observe
+        self._announce = announce
+        self._clock = clock
+        self._keeper: asyncio.Task[None] | None = None
+        self._channel: Channel | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._began = asyncio.Event()
+        """Set when the child listens or has failed."""
+        self._serves = False
+        self._failure = self._reason = ""
+        """The reason why the supervisor ends the child, and the child's own reason why it can't start."""
+        self._ends: deque[tuple[float, str]] = deque(maxlen=16)
+        self._restarts = 0
+        self._asked = self._answered = 0
+        self._state = ServerState("", "")
+        self._kept_away: dict[str, float] = {}
+        self._lacks = ""
+        """The reason why the certificate can't be used; empty if it can."""
+        self._has_lacked = False
+        self._asked_to_read = asyncio.Event()
+        register(self)
+
+    # --- lifecycle ----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the child."""
+        self._keeper = asyncio.create_task(self._keep(), name="gRPC server")
+
+    async def listening(self) -> None:
+        """Wait until the child listens for agents. Raises StackError if it can't.
+
+        A certificate that can't be used is waited for while the other services run: then this returns at once.
+        """
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                await self._began.wait()
+        except TimeoutError:
+            raise StackError(f"the gRPC server did not begin within {START_SECONDS:.0f} s") from None
+        if not self._serves and not self._has_lacked:
+            raise StackError(self._reason or self.problem)
+
+    async def stop(self) -> None:
+        """Stop the child in order: it closes its connections, so the agents learn that the server stops."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+
+    async def _keep(self) -> None:
+        backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        while True:
+            await self._usable_certificate()
+            since = self._clock()
+            try:
+                how = await self._live()
+            except OSError as error:
+                how = f"can't be started: {error.strerror or error}"
+            except Exception as error:  # Whatever the error is: agents need another child.
+                log.exception("the gRPC server's process")
+                how = f"can't be started: {error!r}"
+            self._ended(self._failure or how)
+            if self._clock() - since >= GOOD_SECONDS:
+                backoff.reset()
+            await asyncio.sleep(backoff.next())
+            self._restarts += 1
+
+    async def _usable_certificate(self) -> None:
+        """Wait until the certificate can be used: a child that begins with a bad one would end at once."""
+        while not self._has_usable_certificate():
+            self._began.set()
+            self._asked_to_read.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CERTIFICATE_SECONDS):
+                    await self._asked_to_read.wait()
+
+    def _has_usable_certificate(self) -> bool:
+        """Read the certificate, and report a reason why it can't be used, once."""
+        tls = self._settings.server.tls
+        why = why_unusable(tls, time.time()) if tls is not None else ""
+        if why and why != self._lacks:
+            self._has_lacked = True
+            log.error("agents are not served until then: %s", why)
+            self._announce(Notice(time.time(), Outcome.FAILED, f"agents are not served: {why}", {}))
+        elif self._lacks and not why:
+            log.info("the gRPC server's certificate can be used now: agents are served")
+        self._lacks = why
+        return not why
+
+    async def _live(self) -> str:
+        """Start one child, wait until it ends, and return how it ended. Raises OSError."""
+        lost = asyncio.Event()
+        self._failure, self._asked, self._answered = "", 0, 0
+        ours, theirs = pair()
+        channel = Channel(ours, self._take, lost.set)
+        try:
+            process, core_log = await self._started(theirs.fileno())
+        except BaseException:
+            channel.close()
+            raise
+        finally:
+            theirs.close()
+        self._process, self._channel = process, channel
+        channel.start()
+        watching = asyncio.create_task(self._watch(process))
+        try:
+            await process.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_WORDS_SECONDS):
+                    await lost.wait()
+        except asyncio.CancelledError:
+            await self._stop(process, channel, lost)
+            raise
+        finally:
+            watching.cancel()
+            self._serves, self._process, self._channel = False, None, None
+            channel.close()
+            core_log.close()
+        if core_log.lacks_memory and self._limit is not None:
+            return f"ended: it needed more memory than --grpc-memory allows ({self._limit / 1e6:.0f} MB)"
+        return f"ended {how_ended(process.returncode or 0)}"
+
+    async def _started(self, channel: int) -> tuple[asyncio.subprocess.Process, CoreLog]:
+        now = self._clock()
+        self._kept_away = {block: until for block, until in self._kept_away.items() if until > now}
+        begin = ServerBegin(self._settings, logging.getLogger().level, tuple(self._kept_away.items()))
+        read, write = os.pipe2(os.O_CLOEXEC)
+        try:
+            process = await start_process(MODULE, begin, channel, write)
+        except BaseException:
+            os.close(read)
+            raise
+        finally:
+            os.close(write)
+        return process, CoreLog(read)
+
+    @staticmethod
+    async def _stop(process: asyncio.subprocess.Process, channel: Channel, lost: asyncio.Event) -> None:
+        channel.finish()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STOP_SECONDS):
+                await process.wait()
+                await lost.wait()
+        if process.returncode is None:
+            _kill(process)
+            await process.wait()
+
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        """End a child that does not answer, or that uses too much memory and was not ended by its own limit."""
+        asked = self._clock()
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            resident = resident_bytes(process.pid) or 0
+            if self._limit is not None and resident > self._limit:
+                self._failure = f"had {resident / 1e6:.0f} MB of memory; --grpc-memory is {self._limit / 1e6:.0f} MB"
+                _kill(process)
+            elif self._asked > self._answered and self._clock() - asked > PATIENCE_SECONDS:
+                self._failure = f"answered nothing for {PATIENCE_SECONDS:.0f} s"
+                _kill(process)
+            elif self._asked == self._answered and self._clock() - asked >= PING_SECONDS:
+                asked = self._clock()
+                self._ask()
+
+    def _ask(self) -> None:
+        if self._serves and self._channel is not None:
+            self._asked += 1
+            self._channel.send(Ping(self._asked))
+
+    def _ended(self, how: str) -> None:
+        self._failure, self._state = how, ServerState("", "")
+        how = f"the gRPC server's process {how}"
+        if self._began.is_set():
+            log.error("%s: it is started again, and agents connect again", how)
+            self._announce(Notice(time.time(), Outcome.FAILED, how, {}))
+        self._ends.append((self._clock(), how))
+        self._began.set()
+
+    # --- messages from the child --------------------------------------------------------------------------------------
+
+    def _take(self, message: Message, files: list[int]) -> None:
+        for fd in files:
+            os.close(fd)
+        match message:
+            case Activity():
+                self._observe(activity_of(message))
+            case LogLine():
+                say(message)
+            case ServerState():
+                self._state = message
+            case KeptAway():
+                self._kept_away = dict(message.blocks)  # also those of earlier children
+            case Pong():
+                self._answered = message.number
+            case Failed():
+                self._reason, self._failure = message.reason, f"can't start: {message.reason}"
+            case Up():
+                self._up()
+
+    def _up(self) -> None:
+        self._serves = True
+        if self._ends:
+            line = "agents are served again"
+            log.info("%s", line)
+            self._announce(Notice(time.time(), Outcome.OK, line, {}))
+        self._began.set()
+
+    def reread(self) -> bool:
+        """Request that the child reads keys and certificates again (SIGHUP, `tink.files.rereading`).
+
+        The child logs the result. Without a child, return whether the certificate can be used now.
+        """
+        if self._channel is not None:
+            self._channel.send(Reread(logging.getLogger().level))
+        elif self._lacks:
+            self._lacks = ""  # who asks is told again
+            is_usable = self._has_usable_certificate()
+            self._asked_to_read.set()
+            return is_usable
+        return True
+
+    # --- status -------------------------------------------------------------------------------------------------------
+
+    @property
+    def problem(self) -> str:
+        """The reason why agents are not served; empty if they are, or if the child starts for the first time."""
+        if self._lacks and not self._serves:
+            return f"agents are not served: {self._lacks}"
+        if self._has_lacked and not self._serves and not self._ends:
+            return "agents are not served yet: the gRPC server starts"
+        return f"agents are not served: {self._ends[-1][1]}" if self._ends and not self._serves else ""
+
+    @property
+    def note(self) -> str:
+        """The child's own note and a note about repeated restarts; empty if there is none."""
+        since = self._clock() - GOOD_SECONDS
+        often = sum(when >= since for when, _ in self._ends)
+        keeps = f"{self._ends[-1][1]}, {often} times within {GOOD_SECONDS:.0f} s" if often >= KEEPS_ENDING else ""
+        return "; ".join(filter(None, (self._state.note, keeps)))
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yield the metrics of the process, and those that the child last reported."""
+        yield gauge("tinkedge_server_up", "Whether the gRPC server's process serves.", [], {(): float(self._serves)})
+        yield counter("tinkedge_server_restarts", "How often it was started again.", [], {(): self._restarts})
+        size = resident_bytes(self._process.pid) if self._process is not None else None
+        yield gauge("tinkedge_server_resident_memory_bytes", "Its memory.", [], {(): size or 0.0})
+        limit = {(): float(self._limit)} if self._limit is not None else {}
+        yield gauge("tinkedge_server_memory_limit_bytes", "Bytes at which it is ended (--grpc-memory).", [], limit)
+        if self._serves and self._state.metrics:
+            yield from text_string_to_metric_families(self._state.metrics)
+        else:
+            yield gauge("tinkedge_agents_served", "Whether agents are served.", [], {(): 0.0})
+
+
+def activity_of(message: Activity) -> AgentActivity:
+    """Return the activity that a message carries."""
+    return AgentActivity(
+        message.agent_id,
+        message.peer,
+        ActivityKind(message.kind),
+        message.message,
+        message.hardware,
+        message.workflow,
+        message.action,
+        tuple(message.lines),
+        message.dropped,
+        message.elsewhere,
+    )
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):
+        process.kill()

@@ -1,0 +1,325 @@
+"""What an edge knows of its machines, as far as one machine's journey says something about another."""
+
+from __future__ import annotations
+
+from ipaddress import IPv6Network
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from edge.journey.events import Outcome, Step
+from edge.journey.recorder import Journey
+from edge.machines import BootProblemWriter, Inventory, PendingWorkflows, Problem, StateWriter
+from edge.neighbour.host import NetworkState
+from edge.run.expecting import BootWatch, rest_after
+from edge.run.networks.follow import HostNetworks
+from tests.support import objects
+from tests.support.objects import MAC
+from tink.api.v1alpha2 import Raw
+
+STRANGER = "52:54:00:ff:ff:01"
+UUID = "4c4c4544-0042-3510-8052-b4c04f4a3232"
+
+
+def hardware(name: str = "a", mac: str = MAC, ip: str = "10.0.0.5", **dhcp: Any) -> Raw:
+    return objects.hardware(name, mac, ip, namespace="d", dhcp={"netmask": "255.255.255.0", **dhcp})
+
+
+class Site:
+    """An edge with one Hardware; `now` is its clock."""
+
+    def __init__(self, *states: NetworkState) -> None:
+        self.now = 1000.0
+        self.journey = Journey(lambda: self.now)
+        self.shown: dict[str, tuple[str, str]] = {}
+        """By Hardware: whose problem was said last, and which; without the problem where it is over."""
+        self.away = ""
+        self.workflows = PendingWorkflows()
+        self.inventory = inventory = Inventory()
+        inventory.apply(hardware())
+        writer = SimpleNamespace(found=self._found, found_of_another=self._found_of_another)
+        problems = cast(BootProblemWriter, writer)
+        networks = cast(HostNetworks, SimpleNamespace(states=states))
+        ports, clock, away = (7080, 42113), lambda: self.now, lambda: self.away
+        self.states: list[str] = []
+        """The states of the machine that were handed on."""
+        states = cast(StateWriter, SimpleNamespace(seen=lambda _, state: self.states.append(state.value)))
+        self.watch = BootWatch(
+            self.journey, inventory, self.workflows, networks, tuple, problems, ports, clock, away, states
+        )
+
+    def _found(self, machine: Any, problem: Problem | None) -> None:
+        self._found_of_another(f"{machine.namespace}/{machine.name}", machine.mac, problem)
+
+    def _found_of_another(self, hardware: object, mac: str, problem: Problem | None) -> None:
+        self.shown[str(hardware)] = (mac, problem.reason if problem is not None else "")
+
+    def sweep(self) -> None:
+        self.now += 1
+        list(self.watch.expectations.sweep())
+        list(self.watch.place())
+
+    def starts_kernel(self, mac: str) -> None:
+        self.journey.record(mac, Step.BOOT, Outcome.INFO, "iPXE starts the kernel", phase="starting", uuid=UUID)
+
+    def has_a_workflow(self, mac: str) -> None:
+        """That is an event of its journey, though nobody has heard of it yet."""
+        self.journey.record(mac, Step.WORKFLOW, Outcome.INFO, "workflow d/w: Pending", state="Pending")
+
+    def is_seen(self, mac: str) -> None:
+        self.journey.record(mac, Step.SEEN, Outcome.INFO, "seen, not registered", uuid=UUID)
+
+    def warnings(self, mac: str) -> list[str]:
+        return [event.message for event in self.journey.newest(mac, 50) if event.outcome is Outcome.WARNING]
+
+
+def test_second_card_is_named_whichever_card_was_heard_first() -> None:
+    for order in (Site.starts_kernel, Site.is_seen), (Site.is_seen, Site.starts_kernel):
+        site = Site()
+        for hear in order:
+            hear(site, MAC if hear is Site.starts_kernel else STRANGER)
+            site.sweep()
+        site.sweep()
+        (warning,) = site.warnings(STRANGER)
+        assert "has the UUID of Hardware d/a" in warning
+
+
+def test_wrong_mac_is_shown_on_the_hardware_that_have_it_until_it_is_mended() -> None:
+    site = Site()
+    near = MAC[:-1] + "f"
+    site.has_a_workflow(MAC)
+    site.is_seen(near)
+    site.sweep()
+    assert site.shown == {"d/a": (near, "AlmostRegistered")}
+    site.inventory.apply(hardware(mac=near))
+    site.sweep()
+    assert site.shown == {"d/a": (near, "")}
+    site, other = Site(), hardware("b", ip="10.0.0.6")
+    site.inventory.apply(other)
+    site.is_seen(MAC)
+    site.sweep()
+    assert site.shown == dict.fromkeys(("d/a", "d/b"), (MAC, "DuplicateMAC"))
+    site.inventory.remove(other)
+    site.sweep()
+    assert site.shown == dict.fromkeys(("d/a", "d/b"), (MAC, ""))
+    # A machine that nobody knows while the API is away may be registered by now.
+    site = Site()
+    site.away = "the Kubernetes API has not answered since 14:02:11 UTC"
+    site.is_seen(STRANGER)
+    site.sweep()
+    (warning,) = site.warnings(STRANGER)
+    assert warning.startswith(f"is not among the Hardware that are known here, which may be old: {site.away}, or it is")
+
+
+def test_machine_whose_hardware_is_deleted_is_in_no_trouble_any_more_and_its_mac_may_be_used_again() -> None:
+    site = Site()
+    site.journey.record(MAC, Step.KERNEL, Outcome.FAILED, "OSIE d/o: kernelUrl http://mirror/k: 404 Not Found")
+    site.sweep()
+    assert site.watch.shown(MAC)["finding"]["reason"] == "KernelFailed"
+    site.inventory.remove(hardware())
+    for _ in range(30):
+        site.sweep()
+    assert site.watch.shown(MAC)["finding"] is None
+    site.inventory.apply(hardware("b"))
+    for _ in range(30):
+        site.sweep()
+    assert site.watch.shown(MAC)["finding"] is None, "what was before is not the new Hardware's"
+
+
+def test_failure_is_shown_with_its_parts_and_since_when() -> None:
+    site = Site()
+    site.journey.record(MAC, Step.KERNEL, Outcome.FAILED, "OSIE d/o: kernelUrl http://mirror/k: 404 Not Found")
+    began = site.now
+    site.sweep()
+    finding = site.watch.shown(MAC)["finding"]
+    assert finding["facts"] == "OSIE d/o: kernelUrl http://mirror/k: 404 Not Found"
+    assert finding["causes"] == ["the URL has a slip", "the file was moved or was never uploaded"]
+    assert finding["checks"] == ["correct that field of the OSIE, or put the file there"]
+    assert finding["began"] == began
+
+
+def ipxe(site: Site, what: str, mac: str = MAC) -> None:
+    site.journey.record(mac, Step.DHCP, Outcome.OK, f"DHCP {what} to iPXE", stage="iPXE", dhcp=what)
+
+
+def test_ipxe_that_configures_itself_over_ipv4_is_the_only_one_whose_solicitations_are_answered() -> None:
+    site = Site()
+    assert not site.watch.is_ipxe_waiting(MAC), "it was never heard"
+    site.journey.record(MAC, Step.DHCP, Outcome.OK, "DHCPOFFER to PXE ROM", stage="PXE ROM", dhcp="offer")
+    assert not site.watch.is_ipxe_waiting(MAC), "it is firmware"
+    ipxe(site, "offer")
+    assert site.watch.is_ipxe_waiting(MAC)
+    site.journey.record(MAC, Step.TFTP, Outcome.OK, "TFTP sent snponly.efi")
+    ipxe(site, "ack")
+    site.journey.record(MAC, Step.TFTP, Outcome.OK, "TFTP sent snponly.efi, told late")
+    assert site.watch.is_ipxe_waiting(MAC)
+    site.now += 31
+    assert not site.watch.is_ipxe_waiting(MAC), "it has given up IPv6 long ago"
+    ipxe(site, "ack")
+    site.journey.record(MAC, Step.SCRIPT, Outcome.OK, "script sent")
+    assert not site.watch.is_ipxe_waiting(MAC), "it has gone on"
+    ipxe(site, "reply")
+    assert not site.watch.is_ipxe_waiting(MAC), "it boots over IPv6, and is to ask DHCPv6"
+    site.is_seen(STRANGER)
+    assert not site.watch.is_ipxe_waiting(STRANGER), "it was answered nothing"
+    site.journey.record(STRANGER, Step.DHCP, Outcome.OK, "ProxyDHCP offer to iPXE", stage="iPXE")
+    assert site.watch.is_ipxe_waiting(STRANGER), "beside another DHCP server it is waited for, too"
+    site.journey.record(MAC, Step.DHCP, Outcome.REFUSED, "DHCPOFFER to iPXE, local boot", stage="iPXE", dhcp="offer")
+    assert site.watch.is_ipxe_waiting(MAC), "it shows why it may not netboot, and boots its disk"
+    site.now += 31
+    assert not site.watch.is_ipxe_waiting(MAC)
+
+
+def test_agent_without_a_workflow_hears_of_the_one_that_waits_for_a_machine_that_was_never_heard() -> None:
+    site = Site()
+    site.inventory.apply(hardware("b", STRANGER, "10.0.0.6"))
+    site.workflows.apply(objects.workflow(namespace="d", hardware="b"))
+    site.has_a_workflow(STRANGER)
+    site.journey.record(MAC, Step.AGENT, Outcome.OK, "connected")
+    for _ in range(9):
+        site.sweep()
+    (said,) = [event.message for event in site.journey.newest(MAC, 9) if event.step is Step.WORKFLOW]
+    assert said.endswith(". Workflow d/w waits for Hardware d/b, which was never heard: is it meant for this one?")
+
+
+def is_refused(site: Site, reason: str) -> None:
+    line = f"DHCPOFFER to UEFI x86-64 PXE ROM, local boot, because it may not netboot: {reason}"
+    site.journey.record(MAC, Step.DHCP, Outcome.REFUSED, line, stage="PXE ROM", dhcp="offer")
+    site.sweep()
+
+
+def after_a_workflow(state: str, reason: str = "") -> Site:
+    """The machine is refused after its Workflow ended, because of that or for another reason."""
+    site = Site()
+    ended = objects.workflow("w", state, namespace="d", hardware="a", lastTransitioned="2026-11-21T12:00:00Z")
+    site.workflows.apply(ended)
+    is_refused(site, reason or site.workflows.why_none("d", "a"))
+    return site
+
+
+def test_refused_machine_has_a_problem_unless_it_is_to_boot_the_disk_that_its_workflow_has_written() -> None:
+    reason = "Hardware d/a: spec.networkInterfaces[x].disableNetboot is true"
+    for site in (after_a_workflow("Failed"), after_a_workflow("Canceled"), after_a_workflow("Succeeded", reason)):
+        assert site.shown == {"d/a": (MAC, "DhcpRefused")}
+    site = after_a_workflow("Succeeded")
+    assert site.shown.get("d/a", ("", ""))[1] == ""
+    assert not site.watch.shown(MAC)["finding"]
+
+
+def test_firmware_that_does_not_run_its_boot_program_is_told_to_those_who_can_offer_another() -> None:
+    site, told = Site(), []
+    site.watch.on_not_started(told.append)
+
+    def dhcp(what: str) -> None:
+        site.journey.record(MAC, Step.DHCP, Outcome.OK, f"DHCP{what}", stage="PXE ROM", dhcp=what, boot="x.efi")
+
+    for _ in range(2):
+        dhcp("offer")
+        site.sweep()
+        dhcp("ack")
+        site.sweep()
+        site.journey.record(MAC, Step.TFTP, Outcome.OK, "TFTP sent x.efi", name="x.efi")
+        site.sweep()
+    dhcp("offer")
+    for _ in range(10):
+        site.sweep()
+    assert told == [MAC, MAC], "once for each time"
+
+
+def test_sweep_takes_a_fiftieth_of_a_processor_and_is_not_put_off_for_long() -> None:
+    assert [rest_after(spent) for spent in (0.0, 0.02, 0.05, 1.0)] == pytest.approx([1.0, 1.0, 2.45, 4.0])
+
+
+@pytest.mark.parametrize(
+    ("dhcp", "networks6", "said"),
+    [
+        ("reply", ("fd00:77::/64",), "GRUB, which asks for no IPv6 router, has no way to this edge"),
+        ("reply", ("fd00:77::/64", "fd00:78::/64"), "Secure Boot refuses it"),
+        ("reply", (), "Secure Boot refuses it"),
+        ("ack", ("fd00:77::/64",), "Secure Boot refuses it"),
+    ],
+    ids=["behind-a-router", "on-a-link-of-the-edge", "nothing-known", "by-ipv4"],
+)
+def test_grub_that_is_silent_has_no_router_only_where_it_needs_one(
+    dhcp: str, networks6: tuple[str, ...], said: str
+) -> None:
+    state = NetworkState("eth1", networks6=tuple(map(IPv6Network, networks6)))
+    site = Site(state)
+    site.inventory.apply(hardware(ipv6={"address": "fd00:78::5"}))
+    site.journey.record(MAC, Step.DHCP, Outcome.OK, "leased", stage="PXE ROM", dhcp=dhcp)
+    site.journey.record(MAC, Step.TFTP, Outcome.OK, "TFTP sent", name="grubx64.efi")
+    site.now += 60
+    site.sweep()
+    (warning,) = site.warnings(MAC)
+    assert warning.partition("for 61 s: ")[2].startswith(said), warning
+
+
+def test_deadline_of_an_action_moves_with_each_line_that_it_prints() -> None:
+    site = Site()
+    site.journey.record(MAC, Step.ACTION, Outcome.INFO, "started", action="disk", number=1, of=2, state="Running")
+    site.sweep()
+    for _ in range(150):
+        site.journey.record(MAC, Step.ACTION, Outcome.INFO, "x", action="disk", output="x")
+        printed = site.now
+        site.sweep()
+        assert site.watch.shown(MAC)["deadline"] == printed + 60
+    for _ in range(90):
+        site.sweep()
+    assert site.watch.shown(MAC)["deadline"] == printed + 60, "it is overdue since then"
+    assert site.watch.shown(MAC)["waiting_for"]
+
+
+# --- where a machine is -----------------------------------------------------------------------------------------------
+
+
+def happens(site: Site, step: Step, outcome: Outcome = Outcome.OK, **detail: Any) -> str:
+    """Return the state of the machine after this event."""
+    site.journey.record(MAC, step, outcome, "it happens", **detail)
+    site.sweep()
+    return site.states[-1] if site.states else ""
+
+
+def test_state_follows_a_machine_from_its_first_packet_to_its_installed_system() -> None:
+    site, workflow = Site(), objects.workflow("w", "Running", namespace="d", hardware="a")
+    assert happens(site, Step.DHCP, stage="PXE ROM", dhcp="offer") == "Netbooting"
+    assert happens(site, Step.SCRIPT) == "Netbooting"
+    happens(site, Step.KERNEL)
+    happens(site, Step.INITRD)
+    assert happens(site, Step.DHCP, stage="operating system", dhcp="ack") == "InOSIE"
+    site.workflows.apply(objects.workflow("w", "Pending", namespace="d", hardware="a"))
+    assert happens(site, Step.AGENT) == "InOSIE", "it is about to get its Workflow"
+    site.workflows.apply(workflow)
+    assert happens(site, Step.WORKFLOW, Outcome.INFO, state="Running") == "Working"
+    assert happens(site, Step.METADATA) == "Working", "an action reads it"
+    assert happens(site, Step.ACTION, state="Succeeded") == "Working"
+    assert happens(site, Step.WORKFLOW, state="Succeeded") == "Installed"
+    assert happens(site, Step.DHCP, stage="operating system", dhcp="ack") == "Installed"
+    assert happens(site, Step.METADATA) == "Installed"
+
+
+@pytest.mark.parametrize(("state", "shown"), [("Failed", "Failed"), ("Canceled", "Waiting")])
+def test_state_says_how_the_last_workflow_ended(state: str, shown: str) -> None:
+    site = Site()
+    assert happens(site, Step.AGENT) == "Waiting"
+    happens(site, Step.WORKFLOW, Outcome.INFO, state="Running")
+    outcome = Outcome.FAILED if state == "Failed" else Outcome.INFO
+    assert happens(site, Step.WORKFLOW, outcome, state=state) == shown
+
+
+def test_machine_that_was_never_heard_has_no_state_whatever_becomes_of_its_workflow() -> None:
+    site = Site()
+    assert happens(site, Step.WORKFLOW, Outcome.FAILED, state="Failed") == ""
+
+
+# --- the Hardware is gone ---------------------------------------------------------------------------------------------
+
+
+def test_journey_says_that_the_hardware_was_deleted_while_a_workflow_needs_it() -> None:
+    site = Site()
+    site.watch.hardware_gone(hardware())
+    assert site.journey.events(MAC) == [], "no Workflow needs it"
+    site.workflows.apply(objects.workflow("w", "Running", namespace="d", hardware="a"))
+    site.watch.hardware_gone(hardware())
+    (event,) = site.journey.events(MAC)
+    assert event.message.startswith("workflow d/w: its Hardware d/a was deleted: nothing is served to this machine")

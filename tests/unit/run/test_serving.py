@@ -1,0 +1,205 @@
+"""What machines talk to, put together: all of it hears of a changed Hardware, and the fast path can be ruled out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from ipaddress import IPv4Interface
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from edge.callers import Callers
+from edge.journey.recorder import Journey
+from edge.machines import Inventory, PendingWorkflows, no_api
+from edge.neighbour.host import Network, NetworkState
+from edge.neighbour.links import Link
+from edge.peers.messages import Edge
+from edge.run.expecting import BootWatch
+from edge.run.machine_services import Authorities
+from edge.run.networks import NetworkServices
+from edge.run.networks.follow import HostNetworks
+from edge.run.readiness import Readiness
+from edge.run.serving import Serving
+from edge.run.settings import EDGE, EdgeSettings, StackSettings
+from ipxe.scripts import Origin
+from tests.interop.authority import Authority
+from tests.support import objects
+from tests.support.objects import MAC
+from tink.api.v1alpha2 import Raw
+from tink.files.rereading import reread_all
+from tink.server import ServerSettings
+
+IP = "127.0.0.5"
+LINK = Link("eth1", 7, up=True, carrier=True, mtu=1500, addresses=(IPv4Interface("10.0.0.1/24"),))
+
+Make = Callable[..., Serving]
+
+
+def hardware(word: str) -> Raw:
+    rest = {"osie": {"name": "lab"}, "kernelParams": [word], "instance": {"userdata": word}}
+    return objects.hardware("m1", MAC, IP, dhcp={"netmask": "255.0.0.0"}, **rest)
+
+
+@pytest.fixture
+def inventory() -> Inventory:
+    return Inventory()
+
+
+@pytest.fixture
+async def make(tmp_path: Path, inventory: Inventory) -> AsyncIterator[Make]:
+    """Everything at the edge, made and not started."""
+    (tmp_path / "ipxe").mkdir()
+    (tmp_path / "ipxe" / "snponly.efi").write_bytes(b"MZ")
+    async with AsyncExitStack() as exit_stack:
+
+        def serving(**edge: Any) -> Serving:
+            networks = HostNetworks([Network("eth1")], look=lambda _: LINK)
+            exit_stack.callback(networks.close)
+            journey, workflows = Journey(time.time), PendingWorkflows()
+            problems: Any = None  # nothing is swept here
+            boots = BootWatch(journey, inventory, workflows, networks, lambda: (), problems, (7080, 42113))
+            settings = EdgeSettings(ipxe_dir=tmp_path / "ipxe", **edge)
+            return Serving(
+                StackSettings(EDGE, data_dir=tmp_path, edge=settings),
+                exit_stack,
+                networks=networks,
+                inventory=inventory,
+                callers=Callers(inventory),
+                workflows=workflows,
+                journey=journey,
+                osie=lambda _namespace, _name: {},
+                declined=lambda _machine, _address, _until: None,
+                readiness=Readiness,
+                metrics=CollectorRegistry(),
+                read_secret=no_api,
+                boots=boots,
+                workflow=lambda _namespace, _name: None,
+            )
+
+        yield serving
+
+
+async def test_everything_hears_of_a_changed_hardware(make: Make, inventory: Inventory) -> None:
+    serving = make()
+    app = serving._machines.app
+    assert app
+    for word in ("before", "after"):
+        inventory.apply(hardware(word))
+        responses = app.responses(IP)
+        assert responses
+        assert responses.get(b"/latest/user-data").body == word.encode()  # type: ignore[union-attr]
+        assert word in serving._machines.scripts.script(MAC, Origin("127.0.0.1"), client="iPXE")
+    inventory.remove(hardware("after"))
+    assert app.responses(IP) is None
+
+
+async def test_machines_are_told_of_other_edges_as_these_come_and_go(make: Make, inventory: Inventory) -> None:
+    """And DHCP of whose offers are no stranger's."""
+    serving = make(peers=("127.0.0.99:7080",))
+    assert serving.peers is not None
+    inventory.apply(hardware("w"))
+    serving.peers.place([("127.0.0.1", "127.0.0.0/8")])
+    told: list[tuple[frozenset[str], frozenset[str]]] = []
+    (services,) = serving._services.values()
+    assert services.responder is not None
+    services.responder.peers_changed = lambda *peers: told.append(peers)  # type: ignore[method-assign]
+
+    def script() -> str:
+        return serving._machines.scripts.script(MAC, Origin("127.0.0.1"), client="iPXE")
+
+    assert "127.0.0.99" not in script()
+    other = {"id": "f" * 32, "places": [{"address": "127.0.0.99", "network": "127.0.0.0/8"}], "http_port": 7080}
+    serving.peers._membership.heard(Edge.read(json.dumps(other).encode()), "127.0.0.99:7080")
+    serving.peers._tell()
+    assert "http://127.0.0.99:7080/osie/" in script()
+    serving.peers._membership.lost("127.0.0.99:7080")
+    serving.peers._tell()
+    assert "127.0.0.99" not in script()
+    gone = frozenset({"127.0.0.99"})
+    assert told == [(gone, frozenset()), (frozenset(), gone)]
+
+
+@pytest.mark.parametrize(
+    ("given", "ipv6", "answers"),
+    [(None, False, "iPXE"), (None, True, ""), (True, False, "all"), (True, True, "all"), (False, False, "")],
+)
+def test_router_solicitations_of_ipxe_are_answered_by_default_where_no_dhcpv6_is_served(
+    monkeypatch: pytest.MonkeyPatch, given: bool | None, ipv6: bool, answers: str
+) -> None:
+    made: list[str] = []
+
+    class Advertiser:
+        def __init__(self, _interface: str, *_says: Any, only: Any = None, heard: Any = None) -> None:
+            assert heard is solicited, "what solicits is known in either case"
+            made.append("all" if only is None else "iPXE")
+
+        async def start(self) -> None: ...
+        async def stop(self) -> None: ...
+
+    def solicited(_mac: str) -> None: ...
+
+    def responder(_state: NetworkState) -> Any:
+        raise AssertionError("nothing is served before the network has an address")
+
+    monkeypatch.setattr("edge.run.networks.services.RouterAdvertiser", Advertiser)
+    state = NetworkState("eth1", index=7)
+    services = NetworkServices(
+        state, responder, None, responder if ipv6 else None, advertise=given, solicited=solicited
+    )
+    asyncio.run(services.follow(state))
+    assert made == ([answers] if answers else [])
+
+
+async def test_edge_alone_asks_nobody_and_prepares_no_response_without_the_fast_path(
+    make: Make, inventory: Inventory
+) -> None:
+    serving = make(fast_path=False)
+    assert serving.peers is None
+    assert serving._cache
+    assert serving._cache._peers is None
+    inventory.apply(hardware("w"))
+    assert serving._machines.app
+    assert serving._machines.app.responses(IP) is None
+
+
+async def test_authorities_that_are_bad_are_read_again_and_what_was_good_stays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    good, ca, other = Authority(tmp_path).file.read_bytes(), tmp_path / "ca.pem", tmp_path / "other.pem"
+    ca.write_bytes(good)
+    server = ServerSettings(tls_ca=tmp_path / "agents.pem")
+    edge = EdgeSettings(registry_cas=(("one:5000", ca), ("two:5000", other)))
+    changes: list[str] = []
+    made = Authorities(StackSettings(EDGE, server=server, edge=edge), lambda: changes.append("changed"))
+    try:
+        assert made.is_encrypted
+        assert (made.tls_ca, [*json.loads(made.registries)]) == (b"", ["one:5000"])
+        assert f"{tmp_path}/agents.pem: No such file or directory; machines boot without it" in caplog.text
+        assert not made.reread()
+        assert changes == []
+        (tmp_path / "agents.pem").write_bytes(good)
+        other.write_bytes(good)
+        ca.write_bytes(b"half")
+        assert not made.reread()
+        assert (made.tls_ca, [*json.loads(made.registries)]) == (good, ["one:5000", "two:5000"])
+        ca.write_bytes(good)
+        assert made.reread()
+        assert changes == ["changed"]
+    finally:
+        made.close()
+
+
+async def test_boot_programs_that_come_later_are_read_and_machines_get_them(make: Make, tmp_path: Path) -> None:
+    program = tmp_path / "ipxe" / "snponly.efi"
+    program.unlink()
+    serving = make()
+    assert "has no boot file" in serving.binaries_problem
+    program.write_bytes(b"MZ")
+    reread_all()
+    assert serving.binaries_problem == ""
