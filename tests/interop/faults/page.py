@@ -1,4 +1,4 @@
-"""docs/faults.md: what was said of each fault, after how long, and where; written by `TINKEDGE_RECORD=1 pytest ...`."""
+"""docs/engineering/faults.md: what was said of each fault, after how long, and where; written by `TINKEDGE_RECORD=1 pytest ...`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 from tests.interop.faults.machine import Fault
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "faults.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "engineering" / "faults.md"
 RECORDING = bool(os.environ.get("TINKEDGE_RECORD"))
 _HEAD = """# Faults, and the message for each
 
-Search this page for a message. A scripted machine ([tests/interop/faults](../tests/interop/faults)) played each fault on a real
-network against a real `tinkedge up`, with a real agent if one is needed; [journey.md](journey.md) explains the messages. The seconds
+Search this page for a message. A scripted machine ([tests/interop/faults](../../tests/interop/faults)) played each fault on a real
+network against a real `tinkedge up`, with a real agent if one is needed; [journey.md](../journey.md) explains the messages. The seconds
 are of one run of all faults at the same time on two processors. They count from the moment in the column beside them. The same
 words are on the journey (`tinkedge watch`, the web page, the log) and, by the last column, in the condition `BootProblem` and an
 Event of the Hardware (`kubectl describe hardware`), and in the column MESSAGE of `kubectl get workflows`. For a failed or refused
