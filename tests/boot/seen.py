@@ -1,4 +1,4 @@
-"""Which test holds each row of the tables in docs/netboot.md that say what real firmware was seen to do.
+"""Which test holds each row of the tables in docs/engineering/netboot.md that say what real firmware was seen to do.
 
 A row is known by how it begins, with ` | ` between its cells. It is held by tests (of tests/boot, or of tests/unit
 where it takes no firmware), or was seen BY_HAND, or NOT_TRIED: then the row itself says so. tests/unit/test_papers.py

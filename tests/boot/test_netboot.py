@@ -351,7 +351,7 @@ def test_machine_without_any_dhcp_boots_from_its_medium(boot: Boot) -> None:
 def test_medium_of_an_old_ipxe_boots_bios_without_dhcp_and_uefi_with_it(boot: Boot) -> None:
     assert boot("bios", "kernel ok", ipxe=OLD_IPXE, medium="usb", static=True).dhcp == 0
     report = boot("uefi", "kernel ok", ipxe=OLD_IPXE, medium="usb", static=True)
-    assert report.dhcp > 0, "or docs/netboot.md is wrong about iPXE of 2019"
+    assert report.dhcp > 0, "or docs/engineering/netboot.md is wrong about iPXE of 2019"
     assert report.steps() == ["medium ok", "dhcp ok", "script ok", "kernel ok"], report
 
 

@@ -27,6 +27,7 @@ WORDS: Final = {
     "mend, anew, for ever": re.compile(r"\b(?:mend(?:s|ed|ing)?|anew|for ever)\b"),
 }
 OPENING: Final = "docstring that begins with Of, What, Whether, Who, None: or Have the"
+_INLINE_CODE: Final = re.compile(r"`[^`]*`")
 _OPENING: Final = re.compile(r"(?:Of|What|Whether|Who)\b|None:|Have the\b")
 
 MAXIMUM: Final = {
@@ -70,13 +71,13 @@ def python_places(path: str, source: str) -> Iterator[Place]:
 
 
 def markdown_places(path: str, text: str) -> Iterator[Place]:
-    """Find the places in a page of Markdown, without its code blocks."""
+    """Find the places in a page of Markdown, without its code blocks and inline code."""
     fenced = False
     for number, line in enumerate(text.splitlines(), start=1):
         if line.lstrip().startswith("```"):
             fenced = not fenced
         elif not fenced and not line.startswith("    "):
-            yield from _words(path, number, line)
+            yield from _words(path, number, _INLINE_CODE.sub("", line))
 
 
 def _words(path: str, line: int, text: str) -> Iterator[Place]:

@@ -13,7 +13,7 @@ import pytest
 from tests.boot.seen import BY_HAND, NOT_TRIED, SEEN
 
 ROOT = Path(__file__).resolve().parents[2]
-PAPERS = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "deploy").rglob("README.md")]
+PAPERS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("README.md")]
 SOURCES = {".py", ".sh", ".yaml", ".service", ".tpl"}
 _LINK = re.compile(r"\]\(([^)#\s]+)(?:#([^)\s]+))?\)|\]\(#([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
@@ -67,13 +67,13 @@ def test_every_package_declares_that_it_is_typed():
     assert [each for each in build["packages"] if not (ROOT / each / "py.typed").exists()] == []
 
 
-# --- docs/netboot.md says what firmware was seen to do: a test does it, or the row says that it was done by hand ------
+# --- docs/engineering/netboot.md: a test does what firmware was seen to do, or the row says that it was done by hand --
 
 
 def rows():
     """Return the rows of all tables about that, with ` | ` between the cells."""
     found = []
-    for table in re.findall(r"(?:^\|.*\|\n)+", (ROOT / "docs/netboot.md").read_text(), re.MULTILINE):
+    for table in re.findall(r"(?:^\|.*\|\n)+", (ROOT / "docs/engineering/netboot.md").read_text(), re.MULTILINE):
         head, _, *lines = table.splitlines()
         if re.search(r"\bseen\b|\bhow far\b|^\| started from it ", head):
             found += [line.strip("| ") for line in lines]

@@ -1,4 +1,7 @@
-"""docs/faults.md: what was said of each fault, after how long, and where; written by `TINKEDGE_RECORD=1 pytest ...`."""
+"""The page docs/engineering/faults.md: the message for each fault, its delay, and the places that show it.
+
+`TINKEDGE_RECORD=1 pytest tests/interop/faults` writes it.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,20 @@ from pathlib import Path
 
 from tests.interop.faults.machine import Fault
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "faults.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "engineering" / "faults.md"
 RECORDING = bool(os.environ.get("TINKEDGE_RECORD"))
-_HEAD = """# Faults, and what is said of them
+_HEAD = """# Faults, and the message for each
 
-Each was played on a real network by a scripted machine ([tests/interop/faults](../tests/interop/faults)), with a real
-agent where one is needed, against a real `tinkedge up`; [journey.md](journey.md) explains how it works. The seconds
-are those of one run of all of them at the same time on two processors, counted from the moment from which on the
-fault can be known. A sentence is said in the same words on the journey (`tinkedge watch`, the web page, the log), and
-where the last column says so in the condition `BootProblem` and an Event of the Hardware (`kubectl describe
-hardware`), and in the column MESSAGE of `kubectl get workflows`. Of a step that failed or was refused, the log and the
-journey have what it said itself, up to ": likely" or the first sentence; the likely causes and what to do are in the
-condition and on the web page. `TINKEDGE_RECORD=1 python -m pytest tests/interop/faults` writes this page.
+Search this page for a message. A scripted machine ([tests/interop/faults](../../tests/interop/faults)) played each
+fault on a real network against a real `tinkedge up`, with a real agent if one is needed; [journey.md](../journey.md)
+explains the messages. The seconds are of one run of all faults at the same time on two processors. They count from
+the moment in the column beside them. The same words are on the journey (`tinkedge watch`, the web page, the log) and,
+by the last column, in the condition `BootProblem` and an Event of the Hardware (`kubectl describe hardware`), and in
+the column MESSAGE of `kubectl get workflows`. For a failed or refused step, the log and the journey have the text up
+to ": likely" or the first sentence. The condition and the web page add the likely causes and the remedy.
+`TINKEDGE_RECORD=1 python -m pytest tests/interop/faults` writes this page.
 
-| fault | what is said | s | counted from | where |
+| fault | message | s | counted from | where |
 |---|---|---|---|---|
 """
 _MOMENTS = {

@@ -18,7 +18,7 @@ from edge.http.files.ranges import Span, UnsatisfiableError, select, span
 from edge.http.routes import Place, Route, route
 from tests.support.objects import MAC
 
-GUIDE = Path(__file__).parents[3] / "docs" / "migrating.md"
+GUIDE = Path(__file__).parents[3] / "docs" / "engineering" / "migrating.md"
 TABLES = yaml.safe_load(Path(__file__).with_name("routes.yaml").read_text())
 
 

@@ -296,7 +296,7 @@ def test_agent_of_a_server_that_runs_apart_is_known_to_be_there():
     assert play.wait(40).warnings == []
 
 
-# --- docs/faults.md, where operators look for what they read ---
+# --- docs/engineering/faults.md, where operators look for what they read ---
 
 
 def test_page_has_what_is_said_of_each_fault_and_of_no_other():
