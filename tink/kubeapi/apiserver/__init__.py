@@ -1,10 +1,10 @@
 """The embedded Kubernetes API: one machine, SQLite, so that kubectl works with no cluster (see `server`)."""
 
-from tink.kubeapi.apiserver.access import FILE as USERS_FILE
+from tink.kubeapi.apiserver.access import USERS_FILE as USERS_FILE
 from tink.kubeapi.apiserver.access import UserError, UserFileError, change_role, read_users
-from tink.kubeapi.apiserver.access import issue as issue_token
-from tink.kubeapi.apiserver.access import revoke as revoke_token
-from tink.kubeapi.apiserver.admission.plugin import AdmissionPlugin
+from tink.kubeapi.apiserver.access import issue_token as issue_token
+from tink.kubeapi.apiserver.access import revoke_token as revoke_token
+from tink.kubeapi.apiserver.admission.review import AdmissionPlugin
 from tink.kubeapi.apiserver.credentials import user_kubeconfig
 from tink.kubeapi.apiserver.errors import ApiServerError, StatusError
 from tink.kubeapi.apiserver.local import LocalApi, LocalSnapshot

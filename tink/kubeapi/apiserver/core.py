@@ -14,7 +14,7 @@ import orjson
 
 from tink.kubeapi.apiserver import conversion, errors
 from tink.kubeapi.apiserver.admission import webhooks
-from tink.kubeapi.apiserver.admission.plugin import AdmissionPlugin
+from tink.kubeapi.apiserver.admission.review import AdmissionPlugin
 from tink.kubeapi.apiserver.controllers import GarbageCollector, Lifecycle
 from tink.kubeapi.apiserver.errors import ApiServerError
 from tink.kubeapi.apiserver.read import Broadcaster, Lists
@@ -98,7 +98,7 @@ class Core:
         namespaces = self.registry.find("", "v1", "namespaces")
         if namespaces is None:
             raise ApiServerError("namespaces are not built in")
-        for name in builtin.rules.SYSTEM_NAMESPACES:
+        for name in builtin.SYSTEM_NAMESPACES:
             if await self._store.get(Key(namespaces.key, "", name)) is None:
                 target = Target("", "v1", "namespaces")
                 body = Body({"metadata": {"name": name}})

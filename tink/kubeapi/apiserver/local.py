@@ -20,7 +20,7 @@ import orjson
 from multidict import MultiDict
 
 from tink.kubeapi.apiserver import conversion, errors
-from tink.kubeapi.apiserver.admission.plugin import AdmissionPlugin
+from tink.kubeapi.apiserver.admission.review import AdmissionPlugin
 from tink.kubeapi.apiserver.core import Core
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.read import Change

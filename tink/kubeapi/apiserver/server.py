@@ -28,12 +28,11 @@ from prometheus_client.registry import Collector
 from tink.files import data_directory, private_files
 from tink.files.key_file import KeyFile, KeyFileError
 from tink.kubeapi.apiserver import credentials
-from tink.kubeapi.apiserver.access import FILE, Authenticator, UserFileError
-from tink.kubeapi.apiserver.admission.plugin import AdmissionPlugin
+from tink.kubeapi.apiserver.access import USERS_FILE, Authenticator, UserFileError
+from tink.kubeapi.apiserver.admission.review import AdmissionPlugin
 from tink.kubeapi.apiserver.core import Core
 from tink.kubeapi.apiserver.errors import ApiServerError
-from tink.kubeapi.apiserver.http import Api, Sessions, http_logger
-from tink.kubeapi.apiserver.metrics import ApiServerMetrics
+from tink.kubeapi.apiserver.http import Api, ApiServerMetrics, Sessions, http_logger
 from tink.kubeapi.apiserver.store import Event, Key, StorageError, Store
 from tink.kubeapi.apiserver.write import AdmitCreate, add_nothing
 from tink.kubeapi.schema import Raw
@@ -135,7 +134,7 @@ class ApiServer:
             token = credentials.load_token(self._data_dir / "token")
             show = partial(self._keep_kubeconfig, authority)
             tokens = KeyFile(self._data_dir / "token", "the administrator's token", changed=show)
-            authenticator = Authenticator(tokens.holds, self._data_dir / FILE, self._now)
+            authenticator = Authenticator(tokens.holds, self._data_dir / USERS_FILE, self._now)
         except (UserFileError, KeyFileError) as error:
             raise ApiServerError(str(error)) from error
         except OSError as error:

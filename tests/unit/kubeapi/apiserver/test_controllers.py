@@ -13,9 +13,8 @@ import pytest
 from tests.support.virtual_time import turns
 from tests.unit.kubeapi.apiserver.conftest import CRDS, Client
 from tests.waiting import until
-from tink.kubeapi.apiserver.controllers import garbage_collector
-from tink.kubeapi.apiserver.controllers.garbage_collector import WORKERS, GarbageCollector
-from tink.kubeapi.apiserver.controllers.lifecycle import Lifecycle
+from tink.kubeapi.apiserver import controllers
+from tink.kubeapi.apiserver.controllers import WORKERS, GarbageCollector, Lifecycle
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.store import Event, Key, StorageError, Stored
 
@@ -109,8 +108,8 @@ async def test_what_nobody_has_foreseen_about_one_object_does_not_stop_the_other
         await real(self, key)
 
     monkeypatch.setattr(GarbageCollector, "_reconcile", reconcile)
-    monkeypatch.setattr(garbage_collector, "RETRY_LONGEST_SECONDS", 0.05)
-    monkeypatch.setattr(garbage_collector, "RETRY_FIRST_SECONDS", 0.01)
+    monkeypatch.setattr(controllers, "RETRY_LONGEST_SECONDS", 0.05)
+    monkeypatch.setattr(controllers, "RETRY_FIRST_SECONDS", 0.01)
     _, bare = await start()
     owner = await _make(bare, "owner")
     await _make(bare, "odd", owner)
@@ -133,7 +132,7 @@ async def test_what_a_start_could_not_look_at_is_looked_at_later(start, monkeypa
             raise error
         await real(self)
 
-    monkeypatch.setattr(garbage_collector, "RETRY_LONGEST_SECONDS", 0.01)
+    monkeypatch.setattr(controllers, "RETRY_LONGEST_SECONDS", 0.01)
     monkeypatch.setattr(GarbageCollector, "_queue_everything", queue_everything)
     _, client = await start()
     await until(lambda: asked == 3)
@@ -255,9 +254,7 @@ async def test_cluster_scoped_owner_takes_its_objects_along(bare: Client) -> Non
 
 
 async def test_collection_goes_on_after_a_restart(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "tink.kubeapi.apiserver.controllers.garbage_collector.GarbageCollector.on_event", lambda *_: None
-    )
+    monkeypatch.setattr("tink.kubeapi.apiserver.controllers.GarbageCollector.on_event", lambda *_: None)
     server, client = await start()
     owner = await _make(client, "owner")
     await _make(client, "child", owner)

@@ -8,18 +8,162 @@ which the webhook's failurePolicy may forgive; a refusal is final.
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 import orjson
 
-from tink.kubeapi.apiserver.admission.attributes import Attributes
-from tink.kubeapi.apiserver.admission.matching import is_namespaces
+from tink.kubeapi.apiserver.access import ADMIN, Caller
 from tink.kubeapi.apiserver.errors import StatusError
+from tink.kubeapi.apiserver.requests import Labels, Match, requirement
 from tink.kubeapi.apiserver.resources import Resource
 from tink.kubeapi.apiserver.webhooks import check_review, group_version_kind
 from tink.kubeapi.schema import Raw, field_errors, structs
 from tink.kubeapi.schema.shapes import BYTES, FLAG, INT32, TEXT, array, mapping, struct, texts
+
+
+@dataclass(slots=True)
+class Attributes:
+    """One write. `object` is the new state in the version of the request, None for DELETE; `old` the state before.
+
+    `options` is the CreateOptions, UpdateOptions, PatchOptions or DeleteOptions object of the request. `mutate` may
+    replace `object`; both may append to `warnings`, which the client receives. `labels` are those of the namespace,
+    read when they are first needed. `releases` are called when the write is settled (`AdmissionPlugin`).
+    """
+
+    operation: Literal["CREATE", "UPDATE", "DELETE"]
+    resource: Resource
+    namespace: str
+    name: str
+    subresource: str
+    object: Raw | None
+    old: Raw | None
+    options: Raw
+    dry_run: bool
+    warnings: list[str] = field(default_factory=list)
+    labels: Mapping[str, str] | None = None
+    caller: Caller = ADMIN
+    releases: list[Callable[[], None]] = field(default_factory=list)
+
+    def settled(self) -> None:
+        """Release the reservations of plugins for this write: it has been stored, or it has failed."""
+        while self.releases:
+            self.releases.pop()()
+
+
+Release = Callable[[], None]
+"""Called once, when the write has been stored or has failed."""
+
+
+class AdmissionPlugin(Protocol):
+    """A reviewer of writes. All methods are called on the event loop of the API server."""
+
+    @property
+    def webhooks(self) -> Sequence[Raw]:
+        """The rules, as entries of a ValidatingWebhookConfiguration without a clientConfig."""
+
+    @property
+    def followed(self) -> str:
+        """The resource whose objects `apply` and `remove` are called for, such as `tinkerbell.org/hardware`."""
+
+    def apply(self, obj: Raw) -> None:
+        """Add or update a stored object. Before the first call of `synced` these are the objects from before the
+        start."""
+
+    def remove(self, obj: Raw) -> None:
+        """Remove an object that is no longer stored."""
+
+    def synced(self) -> None:
+        """Start to review. Called once, after `apply` has received every object that was stored before the start."""
+
+    async def answer(self, request: Raw) -> tuple[Raw, Release | None]:
+        """Return an AdmissionResponse (admission.k8s.io/v1) without its uid, and a release function.
+
+        The release function ends the reservations of this review; None if there are none. It is called when the write
+        is settled. An exception rejects the write (500).
+        """
+
+
+_EXEMPT = frozenset(
+    f"{kind}{part}"
+    for kind in ("Validating", "Mutating")
+    for part in ("WebhookConfiguration", "AdmissionPolicy", "AdmissionPolicyBinding")
+)
+
+
+def exempt(resource: Resource) -> bool:
+    """Whether webhooks are never asked: they could lock out the very configuration that is wrong."""
+    return resource.group == "admissionregistration.k8s.io" and resource.kind in _EXEMPT
+
+
+def is_namespaces(resource: Resource) -> bool:
+    """Whether the resource is that of namespaces, which are in themselves and yet of cluster scope."""
+    return not resource.group and resource.plural == "namespaces"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule: each set holds what is matched, or `*`. `resources` are (resource, subresource)."""
+
+    operations: frozenset[str]
+    groups: frozenset[str]
+    versions: frozenset[str]
+    resources: frozenset[tuple[str, str]]
+    scope: str
+
+    @staticmethod
+    def of(rule: Mapping[str, Any]) -> Rule:
+        """Compile a RuleWithOperations."""
+        split = (item.partition("/") for item in rule.get("resources") or ())
+        return Rule(
+            frozenset(rule.get("operations") or ()),
+            frozenset(rule.get("apiGroups") or ()),
+            frozenset(rule.get("apiVersions") or ()),
+            frozenset((resource, subresource) for resource, _, subresource in split),
+            rule.get("scope") or "*",
+        )
+
+    def asks(self, operation: str, resource: Resource, subresource: str) -> bool:
+        """Whether the rule is about this operation on this resource, in this version."""
+        if resource.version not in self.versions and "*" not in self.versions:
+            return False
+        if operation not in self.operations and "*" not in self.operations:
+            return False
+        if resource.group not in self.groups and "*" not in self.groups:
+            return False
+        if self.scope != "*" and (self.scope == "Namespaced") != resource.namespaced:
+            return False
+        pairs = self.resources
+        return (
+            (resource.plural, subresource) in pairs
+            or ("*", subresource) in pairs
+            or (resource.plural, "*") in pairs
+            or ("*", "*") in pairs
+        )
+
+
+def compile_selector(selector: Mapping[str, Any] | None) -> Match | None:
+    """Compile a LabelSelector; None when it selects everything."""
+    selector = selector or {}
+    tests = [requirement(key, "In", [value]) for key, value in (selector.get("matchLabels") or {}).items()]
+    tests += [
+        requirement(item.get("key", ""), item.get("operator", ""), item.get("values") or ())
+        for item in selector.get("matchExpressions") or ()
+    ]
+    if not tests:
+        return None
+    return tests[0] if len(tests) == 1 else lambda labels: all(holds(labels) for holds in tests)
+
+
+def labels_of(obj: Mapping[str, Any] | None) -> Labels | None:
+    """Give the labels of an object, None when there is no object. Labels that are none are no labels."""
+    if obj is None:
+        return None
+    fields = obj.get("metadata")
+    found = fields.get("labels") if isinstance(fields, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
 
 GROUP = "admission.k8s.io"
 VERSIONS = ("v1", "v1beta1")

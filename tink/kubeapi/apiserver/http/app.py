@@ -19,21 +19,21 @@ from aiohttp import web
 
 from tink.kubeapi.apiserver import errors
 from tink.kubeapi.apiserver.access import ADMIN, Authenticator
-from tink.kubeapi.apiserver.admission.warnings import limited
 from tink.kubeapi.apiserver.discovery import DocumentRequest, Documents
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.http.audit import Audit, Origin
 from tink.kubeapi.apiserver.http.callers import CALLER, Sessions, authenticate, authorize, in_whose_name, wanted
-from tink.kubeapi.apiserver.http.forms import accepted_form, formed
 from tink.kubeapi.apiserver.http.lists import ListResponses, list_head
-from tink.kubeapi.apiserver.http.request_counts import RequestCounts, Routed, routed
-from tink.kubeapi.apiserver.http.request_log import RequestLog
+from tink.kubeapi.apiserver.http.monitoring import RequestCounts, RequestLog, Routed, routed
 from tink.kubeapi.apiserver.http.responses import (
     DEPRECATED,
+    accepted_form,
     body_response,
     error_response,
     finish_headers,
     for_log,
+    formed,
+    limited,
     stranger_response,
     warning,
 )

@@ -27,7 +27,7 @@ from tink.kubeapi.apiserver.access import (
     wants_impersonation,
 )
 from tink.kubeapi.apiserver.errors import StatusError
-from tink.kubeapi.apiserver.http.websockets import token_of
+from tink.kubeapi.apiserver.http.lists import token_of
 from tink.kubeapi.apiserver.requests import Target, parse_bool
 
 CALLER = web.RequestKey("caller", Caller)

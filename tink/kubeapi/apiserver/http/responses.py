@@ -2,14 +2,53 @@
 
 from __future__ import annotations
 
+import unicodedata
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
 import orjson
 from aiohttp import web
 
-from tink.kubeapi.apiserver.admission.warnings import limited
+from tink.kubeapi.apiserver import errors
 from tink.kubeapi.apiserver.errors import StatusError
-from tink.kubeapi.apiserver.requests import JSON, PROTOBUF, YAML, Accepted
-from tink.kubeapi.apiserver.serializer import dump_protobuf, dump_yaml
+from tink.kubeapi.apiserver.requests import JSON, PROTOBUF, YAML, Accepted, Form, negotiate
+from tink.kubeapi.apiserver.resources import Resource
+from tink.kubeapi.apiserver.serializer import dump_protobuf, dump_yaml, message_of
+from tink.kubeapi.apiserver.tables import partial, row, table
+from tink.kubeapi.schema import quote
 from tink.printable import printable
+
+MAX_TOTAL = 4 * 1024
+MAX_EACH = 256
+"""Once all warnings are longer than MAX_TOTAL characters, each is cut to MAX_EACH."""
+
+
+def limited(warnings: Iterable[str]) -> list[str]:
+    """Give the warnings that a client is told, in their order."""
+    told: dict[str, None] = {}
+    written, cutting = 0, False
+    for text in warnings:
+        if cutting and written >= MAX_TOTAL:
+            break
+        if not text or text in told:
+            continue
+        told[text] = None
+        if not _fits_header(text):
+            continue
+        size = min(len(text), MAX_EACH) if cutting else len(text)
+        if not cutting and written + size > MAX_TOTAL:
+            cutting = True
+            written = sum(min(len(other), MAX_EACH) for other in told if _fits_header(other))
+        else:
+            written += size
+    return [text[:MAX_EACH] if cutting else text for text in told if _fits_header(text)]
+
+
+def _fits_header(text: str) -> bool:
+    """Whether a header can hold the text: no control characters, nothing that is no character."""
+    return not any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text)
+
 
 DEPRECATED = web.RequestKey("deprecated", str)
 """The warning of the version that a request uses, when it is deprecated."""
@@ -78,3 +117,42 @@ def for_log(error: StatusError) -> str:
     causes = (error.details or {}).get("causes") or []
     fields = [cause["field"] for cause in causes if cause.get("field")]
     return f"{error.reason}: {', '.join(fields)[:500]}" if fields else error.message[:500]
+
+
+def accepted_form(request: web.Request, resource: Resource, *, many: bool = False, watch: bool = False) -> Accepted:
+    """Choose the media type and form of a response. Raises StatusError (406, 400)."""
+    header = ",".join(request.headers.getall("Accept", ()))
+    written = message_of(resource.api_version, resource.kind) is not None
+    accepted = negotiate(header, protobuf=written, many=many, watch=watch)
+    if accepted.form is Form.TABLE:
+        included(request)  # Checked before the write whose result the table would show.
+    return accepted
+
+
+def included(request: web.Request) -> str:
+    """Read what a row of a table is to hold of its object. Raises StatusError (400)."""
+    include = request.query.get("includeObject") or "Metadata"
+    if include not in ("None", "Metadata", "Object"):
+        why = "must be 'Metadata', 'Object', 'None', or empty"
+        raise errors.bad_request(
+            f"Unable to convert to Table as requested: includeObject: Invalid value: {quote(include)}: {why}"
+        )
+    return include
+
+
+def in_meta_version(made: dict[str, Any], accepted: Accepted) -> dict[str, Any]:
+    """Give a table or metadata in the version of meta.k8s.io that the client asked for."""
+    version = made["apiVersion"] = f"meta.k8s.io/{accepted.version}"
+    for one in made.get("rows", ()) if accepted.version != "v1" else ():
+        if (one["object"] or {}).get("kind") == "PartialObjectMetadata":
+            one["object"]["apiVersion"] = version
+    return made
+
+
+def formed(request: web.Request, resource: Resource, obj: Any, accepted: Accepted, now: datetime) -> dict[str, Any]:
+    """Give one object as a table or as partial metadata. Raises StatusError (400)."""
+    if accepted.form is Form.PARTIAL:
+        return in_meta_version(partial(obj), accepted)
+    rows = [row(obj, resource.columns, now, included(request))]
+    metadata = {"resourceVersion": obj["metadata"].get("resourceVersion", "")}
+    return in_meta_version(table(resource.columns, rows, metadata), accepted)

@@ -6,9 +6,7 @@ merge and take apart values of a type), `fields` (sets of fields), `entries` (th
 All pure: objects in, objects out.
 """
 
-from tink.kubeapi.apiserver.managed_fields.blank import blank_of
-from tink.kubeapi.apiserver.managed_fields.field_manager import FieldManager
-from tink.kubeapi.apiserver.managed_fields.times import keep_times, valid_or_before
+from tink.kubeapi.apiserver.managed_fields.field_manager import FieldManager, blank_of, keep_times, valid_or_before
 from tink.kubeapi.apiserver.managed_fields.types import same
 
 __all__ = ["FieldManager", "blank_of", "keep_times", "same", "valid_or_before"]

@@ -20,12 +20,128 @@ import orjson
 from tink.kubeapi.apiserver import errors
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.managed_fields import entries, fields
-from tink.kubeapi.apiserver.managed_fields.conflicts import Conflicts
 from tink.kubeapi.apiserver.managed_fields.entries import APPLY, UPDATE, Entries, Entry, Owner
 from tink.kubeapi.apiserver.managed_fields.fields import Fields, FieldsError
-from tink.kubeapi.apiserver.managed_fields.openapi import METADATA, compile_root
-from tink.kubeapi.apiserver.managed_fields.types import Difference, ItemError, Map, same
+from tink.kubeapi.apiserver.managed_fields.types import METADATA, Difference, ItemError, Map, compile_root, same
 from tink.kubeapi.schema import Raw, meta
+
+_BLANK: Mapping[tuple[str, str], Raw] = {
+    ("", "ConfigMap"): {},
+    ("", "Event"): {
+        "eventTime": None,
+        "firstTimestamp": None,
+        "involvedObject": {},
+        "lastTimestamp": None,
+        "reportingComponent": "",
+        "reportingInstance": "",
+        "source": {},
+    },
+    ("", "Namespace"): {"spec": {}, "status": {}},
+    ("", "Secret"): {},
+    ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"): {},
+    ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration"): {},
+    ("apiextensions.k8s.io", "CustomResourceDefinition"): {
+        "spec": {"names": {}},
+        "status": {"acceptedNames": {}, "conditions": None, "storedVersions": None},
+    },
+    ("coordination.k8s.io", "Lease"): {"spec": {}},
+    ("events.k8s.io", "Event"): {
+        "deprecatedFirstTimestamp": None,
+        "deprecatedLastTimestamp": None,
+        "deprecatedSource": {},
+        "eventTime": None,
+        "regarding": {},
+    },
+}
+
+
+def blank_of(group: str, kind: str) -> Raw | None:
+    """Give what is always there in objects of a built-in resource; None for custom resources."""
+    return _BLANK.get((group, kind))
+
+
+MAX_CAUSES = 1000
+"""Most conflicts that are listed, so that the answer is not larger than what caused it."""
+
+
+class Conflicts(Exception):  # noqa: N818 - the name that Kubernetes gives them
+    """Fields that would change, by their owners. False when there are none."""
+
+    def __init__(self, owned: Mapping[Owner, Fields]) -> None:
+        super().__init__("conflicts")
+        self.owned = owned
+
+    def __bool__(self) -> bool:
+        return bool(self.owned)
+
+    def without(self, allowed: Fields) -> Conflicts:
+        """Give the conflicts about fields that are not in a set."""
+        left: dict[Owner, Fields] = {}
+        for who, owned in self.owned.items():
+            rest = fields.from_paths([path for path in fields.paths(owned) if not fields.holds(allowed, path)])
+            if rest:
+                left[who] = rest
+        return Conflicts(left)
+
+    def error(self) -> StatusError:
+        """Give the refusal, with a cause for each field."""
+        causes = []
+        blocks = []
+        count = 0
+        for who in sorted(self.owned, key=entries.rank):
+            listed = [fields.render(path) for path in fields.paths(self.owned[who])]
+            count += len(listed)
+            message = f"conflict with {entries.shown(who)}"
+            causes += [{"reason": "FieldManagerConflict", "message": message, "field": path} for path in listed]
+            blocks.append("\n".join([f"conflicts with {entries.shown(who)}:", *(f"- {path}" for path in listed)]))
+        if count == 1:
+            text = f"Apply failed with 1 conflict: {causes[0]['message']}: {causes[0]['field']}"
+        else:
+            text = f"Apply failed with {count} conflicts: " + "\n".join(blocks)
+        return StatusError(409, "Conflict", text, {"causes": causes[:MAX_CAUSES]})
+
+
+_INVALID = (
+    ".metadata.managedFields was in an invalid state after admission; this could be caused by an outdated mutating "
+    "admission controller; please fix your requests: {}"
+)
+
+
+def keep_times(new: Raw, old: Raw) -> None:
+    """Put back the times of the old list when they are all that an update changes, so that it changes nothing.
+
+    To be called on every update, just before the objects are compared (k8s.io/apiserver, pkg/endpoints/handlers,
+    fieldmanager.IgnoreManagedFieldsTimestampsTransformer).
+    """
+    after, before = new["metadata"].get("managedFields"), old["metadata"].get("managedFields")
+    if not after or not before or len(after) != len(before) or after == before:
+        return
+    if any({**one, "time": ""} != {**other, "time": ""} for one, other in zip(after, before, strict=True)):
+        return
+    if {**new, "metadata": None} != {**old, "metadata": None}:
+        return
+    if {**new["metadata"], "managedFields": None} == {**old["metadata"], "managedFields": None}:
+        new["metadata"]["managedFields"] = before
+
+
+def valid_or_before(new: Raw, before: list[Raw] | None) -> list[str]:
+    """Check the list after a mutating admission, and bring it into its normal form.
+
+    `before` is the list as it was before. When the list is wrong now, it is put back, and the warning that says so is
+    returned (k8s.io/apiserver, fieldmanager.NewManagedFieldsValidatingAdmissionController).
+    """
+    metadata = new["metadata"]
+    listed = metadata.pop("managedFields", None)
+    found, warnings = before, list[str]()
+    if listed != before:
+        try:
+            found = entries.write(entries.parse(listed)) if listed else None
+        except FieldsError as error:
+            warnings.append(_INVALID.format(error))
+    if found:
+        metadata["managedFields"] = found
+    return warnings
+
 
 KUBECTL = "kubectl"
 BEFORE_APPLY = "before-first-apply"

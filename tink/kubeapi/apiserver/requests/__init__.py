@@ -4,52 +4,47 @@ Pure: from the parts of an HTTP request to values, or to a `StatusError`. Everyt
 controller that makes some of its own, speaks in these values.
 """
 
-from tink.kubeapi.apiserver.requests.body import (
-    MAX_BODY,
-    MAX_GROWN_VALUES,
-    MAX_VALUES,
-    Body,
-    decode,
-    decode_patch,
-    not_an_object,
-    values_in,
-)
-from tink.kubeapi.apiserver.requests.media_types import (
+from tink.kubeapi.apiserver.requests.content import (
     APPLY_PATCH,
     JSON,
     JSON_PATCH,
+    MAX_BODY,
+    MAX_GROWN_VALUES,
+    MAX_VALUES,
     MERGE_PATCH,
     PROTOBUF,
     STRATEGIC_PATCH,
-    YAML,
-)
-from tink.kubeapi.apiserver.requests.negotiation import (
     STREAMS,
+    YAML,
     Accepted,
+    Body,
     Form,
     clauses,
+    decode,
+    decode_patch,
     discovery_form,
     negotiate,
+    not_an_object,
+    values_in,
     wants_gzip,
 )
 from tink.kubeapi.apiserver.requests.options import (
     DeleteOptions,
-    ListOptions,
-    OptionsKind,
-    WriteOptions,
-    parse_bool,
-    parse_version,
-)
-from tink.kubeapi.apiserver.requests.selectors import (
     Labels,
+    ListOptions,
     Match,
+    OptionsKind,
+    Target,
+    WriteOptions,
     labels_of,
     match_fields,
+    parse_bool,
     parse_fields,
     parse_labels,
+    parse_path,
+    parse_version,
     requirement,
 )
-from tink.kubeapi.apiserver.requests.target import Target, parse_path
 
 __all__ = [
     "APPLY_PATCH",

@@ -3,8 +3,6 @@
 `builtin`, `definitions` and `webhook_configurations` are imported by name, all else comes through this door.
 """
 
-from tink.kubeapi.apiserver.resources.registry import VERBS, Registry, Resource, Rules
-from tink.kubeapi.apiserver.resources.retired import advice, retired
-from tink.kubeapi.apiserver.resources.scale_paths import ScalePaths
+from tink.kubeapi.apiserver.resources.registry import VERBS, Registry, Resource, Rules, ScalePaths, advice, retired
 
 __all__ = ["VERBS", "Registry", "Resource", "Rules", "ScalePaths", "advice", "retired"]

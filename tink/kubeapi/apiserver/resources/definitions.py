@@ -14,8 +14,16 @@ from datetime import datetime
 from typing import Any
 
 from tink.kubeapi.apiserver import errors
-from tink.kubeapi.apiserver.resources.registry import CUSTOM, NAME_FIELD, NAMESPACED_FIELDS, Resource, Rules, priority
-from tink.kubeapi.apiserver.resources.scale_paths import ScalePaths, scale_check
+from tink.kubeapi.apiserver.resources.registry import (
+    CUSTOM,
+    NAME_FIELD,
+    NAMESPACED_FIELDS,
+    Resource,
+    Rules,
+    ScalePaths,
+    priority,
+    scale_check,
+)
 from tink.kubeapi.apiserver.tables import AGE, CUSTOM_AGE, NAME, Column, printer_column
 from tink.kubeapi.schema import (
     FieldError,

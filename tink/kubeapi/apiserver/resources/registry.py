@@ -11,12 +11,75 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from tink.kubeapi.apiserver.managed_fields import FieldManager, blank_of
-from tink.kubeapi.apiserver.resources.scale_paths import ScalePaths
 from tink.kubeapi.apiserver.tables import AGE, NAME, Column
-from tink.kubeapi.schema import CompiledSchema, FieldError, Raw, Validations, meta, root_schema
+from tink.kubeapi.schema import (
+    CompiledSchema,
+    FieldError,
+    Raw,
+    Validations,
+    compile_schema,
+    invalid_whole,
+    meta,
+    root_schema,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ScalePaths:
+    """Where the replicas that are wanted and that exist stand in an object, and the selector of what is scaled."""
+
+    wanted: tuple[str, ...]
+    actual: tuple[str, ...]
+    selector: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(version: Mapping[str, Any]) -> ScalePaths | None:
+        """Read a version of a definition; None when it has no scale."""
+        scale = (version.get("subresources") or {}).get("scale")
+        if scale is None:
+            return None
+        names = ("specReplicasPath", "statusReplicasPath", "labelSelectorPath")
+        wanted, actual, selector = (tuple((scale.get(name) or "").removeprefix(".").split(".")) for name in names)
+        return ScalePaths(wanted, actual, () if selector == ("",) else selector)
+
+
+_INT32_MAX = (1 << 31) - 1
+
+
+def scale_check(scale: Raw) -> Callable[[Raw, Raw | None], list[FieldError]]:
+    """Check what the scale of an object is read from (pkg/registry/customresource/validator.go)."""
+    paths = [scale["specReplicasPath"], scale["statusReplicasPath"]]
+
+    def check(new: Raw, _old: Raw | None) -> list[FieldError]:
+        found = []
+        for path in paths:
+            value = _at(new, path, 0)
+            if not isinstance(value, int) or isinstance(value, bool):
+                found.append(invalid_whole(path, value, "must be an integer"))
+            elif value < 0:
+                found.append(invalid_whole(path, value, "should be a non-negative integer"))
+            elif value > _INT32_MAX:
+                found.append(invalid_whole(path, value, f"should be less than or equal to {_INT32_MAX}"))
+        if scale.get("labelSelectorPath") is not None:
+            selector = _at(new, scale["labelSelectorPath"], "")
+            if not isinstance(selector, str):
+                found.append(invalid_whole(scale["labelSelectorPath"], selector, "must be a string"))
+        return found
+
+    return check
+
+
+def _at(obj: Any, path: str, zero: Any) -> Any:
+    """Give the value at a simple path; a missing one is zero, and what stands in the way of others is what is there."""
+    for step in path.removeprefix(".").split("."):
+        if not isinstance(obj, dict):
+            return obj
+        obj = obj.get(step, zero)
+    return obj
+
 
 VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", "update", "watch")
 
@@ -238,3 +301,33 @@ def priority(version: str) -> tuple[int, int, int]:
         return (0, 0, 0)
     stability = {None: 3, "beta": 2, "alpha": 1}[found.group(2)]
     return (stability, int(found.group(1)), int(found.group(3) or 0))
+
+
+def _of(group: str, version: str, kinds: Mapping[str, str]) -> list[Resource]:
+    return [
+        Resource(group, version, plural, kind, {}, compile_schema({}), singular=kind.lower(), verbs=(), virtual=True)
+        for plural, kind in kinds.items()
+    ]
+
+
+_RETIRED: Final[Sequence[Resource]] = _of(
+    "tinkerbell.org", "v1alpha1", {"hardware": "Hardware", "templates": "Template", "workflows": "Workflow"}
+)
+
+
+def retired(registry: Registry) -> list[Resource]:
+    """What is known and not served, of groups that are served otherwise."""
+    served = {(one.group, one.version) for one in registry.all()}
+    groups = {group for group, _ in served}
+    return [one for one in _RETIRED if one.group in groups and (one.group, one.version) not in served]
+
+
+def advice(group: str, version: str, plural: str) -> str:
+    """What to do about objects of a version that is not served; empty: it is not known."""
+    known = any((one.group, one.version, one.plural) == (group, version, plural) for one in _RETIRED)
+    if not known:
+        return ""
+    return (
+        f"{plural} of {group}/{version} are not served here: make today's of them with `tinkedge convert -f FILE --out "
+        "FILE` (docs/migrating.md)"
+    )

@@ -13,15 +13,22 @@ nothing uses.
 from __future__ import annotations
 
 import logging
+import os
+import re
+import shutil
 import sqlite3
+import tempfile
+import zlib
 from collections.abc import Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from zlib import crc32
 
-from tink.kubeapi.apiserver.store import high_water_mark
+from tink.files import private_files
+from tink.files.data_directory import disk_refuses
 from tink.kubeapi.apiserver.store.database import (
     HEAD,
     SCHEMA_VERSION,
@@ -30,7 +37,134 @@ from tink.kubeapi.apiserver.store.database import (
     schema_version,
     wal_path,
 )
-from tink.kubeapi.apiserver.store.read_only import ReadOnlyDatabase
+
+_LINE = re.compile(rb"(tinkedge-state 1 ([0-9]{20})) ([0-9a-f]{8})\n")
+
+
+def high_water_mark_path(state: Path) -> Path:
+    """Give the path of the mark of a state."""
+    return state.with_suffix(".newest")
+
+
+def read_high_water_mark(path: Path) -> int | None:
+    """Give the version; None when there is no file. Raises OSError, and ValueError when it is garbled."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(200)
+    except FileNotFoundError:
+        return None
+    match = _LINE.fullmatch(content)
+    if match is None or int(match[3], 16) != zlib.crc32(match[1]):
+        raise ValueError("it is garbled")
+    return int(match[2])
+
+
+class HighWaterMark:
+    """The open file, for the one writer."""
+
+    def __init__(self, path: Path, version: int) -> None:
+        """Make the file, or open it, and have it say `version`. Raises OSError."""
+        try:
+            there = read_high_water_mark(path)
+        except ValueError:
+            there = None
+        if there is None:
+            private_files.write(path, _line(version))
+        self._handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        self.record(version)
+
+    def record(self, version: int) -> None:
+        """Take a version that is on the disk. Where that fails the file tells an older one, which is never wrong."""
+        with suppress(OSError):
+            os.pwrite(self._handle, _line(version), 0)  # as long as what it replaces: it needs no room
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._handle)
+
+
+def sync_high_water_mark(path: Path) -> None:
+    """Have what was recorded survive a power cut, if the disk lets it."""
+    with suppress(OSError):
+        handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _line(version: int) -> bytes:
+    text = b"tinkedge-state 1 %020d" % version
+    return b"%s %08x\n" % (text, zlib.crc32(text))
+
+
+_MEMORY_DIRECTORY = Path("/dev/shm")  # noqa: S108 - the copy gets a directory of its own there, 0700
+
+
+class ReadOnlyDatabase:
+    """Connections to a state that can't be written. None of them may go on when it is written again."""
+
+    def __init__(self, path: Path) -> None:
+        """`find_way` has to be called before `connect`."""
+        self._copy: Path | None = None
+        self._uri = ""
+        self._path = path
+
+    def find_way(self) -> None:
+        """Find the way, again if need be. Raises sqlite3.Error, OSError."""
+        plain = f"file:{quote(str(self._path))}?mode=ro"
+        if self._copy is not None:
+            return
+        if os.access(self._path, os.W_OK):  # no: it is read-only (access(2): EROFS)
+            self._uri = plain
+            with suppress(sqlite3.OperationalError):
+                self._try()
+                return
+        log = wal_path(self._path)
+        if not log.exists() or not log.stat().st_size:
+            self._uri = f"{plain}&immutable=1"
+            self._try()
+        else:
+            self._use_copy()
+
+    def connect(self) -> sqlite3.Connection:
+        """Open it for one thread. Raises sqlite3.Error."""
+        return sqlite3.connect(self._uri, uri=True, isolation_level=None, cached_statements=64)
+
+    def close(self) -> None:
+        """Give the copy up, if there is one. What has it open can go on."""
+        if self._copy is not None:
+            shutil.rmtree(self._copy, ignore_errors=True)
+            self._copy = None
+
+    def _try(self) -> None:
+        db = self.connect()
+        try:
+            db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        finally:
+            db.close()
+
+    def _use_copy(self) -> None:
+        path = self._path
+        self._copy = Path(
+            tempfile.mkdtemp(dir=_MEMORY_DIRECTORY if _MEMORY_DIRECTORY.is_dir() else None, prefix="tinkedge-")
+        )
+        try:
+            for file in (path, wal_path(path)):
+                shutil.copyfile(file, self._copy / file.name)
+            self._uri = f"file:{quote(str(self._copy / path.name))}"
+            self._try()
+        except BaseException:
+            self.close()
+            raise
+
+
+def describe(path: Path, error: Exception) -> str:
+    """Say why a file can't be read or written: SQLite has the same words for many reasons."""
+    said = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    seen = disk_refuses(path.parent)
+    return f"{said}: {seen}" if seen and seen not in said else said
+
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +205,7 @@ def state_exists(path: Path, beside: Sequence[Path]) -> bool:
 
 def _evidence(path: Path, beside: Iterable[Path]) -> list[str]:
     """Name the files that say that a state has been there. Raises OSError."""
-    candidates = (wal_path(path), high_water_mark.path_beside(path), *beside)
+    candidates = (wal_path(path), high_water_mark_path(path), *beside)
     return [file.name for file in candidates if file.exists() and file.stat().st_size]
 
 
@@ -157,9 +291,9 @@ def _check_objects(db: sqlite3.Connection) -> None:
 
 
 def _check_high_water_mark(path: Path, version: int) -> None:
-    file = high_water_mark.path_beside(path)
+    file = high_water_mark_path(path)
     try:
-        answered = high_water_mark.read(file)
+        answered = read_high_water_mark(file)
     except ValueError as error:
         log.error("%s: %s: whether the newest writes are in %s can't be told this time", file, error, path)
         return

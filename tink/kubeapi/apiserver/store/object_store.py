@@ -35,26 +35,84 @@ from typing import Any, TypeVar
 
 from tink.files.data_directory import disk_refuses
 from tink.kubeapi.apiserver.errors import ApiServerError
-from tink.kubeapi.apiserver.store import database, integrity, migrations
-from tink.kubeapi.apiserver.store.checkpointer import Checkpointer
-from tink.kubeapi.apiserver.store.high_water_mark import HighWaterMark, path_beside
-from tink.kubeapi.apiserver.store.object_cache import CACHE_BYTES, ObjectCache
+from tink.kubeapi.apiserver.store import database, integrity
+from tink.kubeapi.apiserver.store.history import PAGE_ROWS, Reader, Writer
+from tink.kubeapi.apiserver.store.integrity import HighWaterMark, ReadOnlyDatabase, describe, high_water_mark_path
 from tink.kubeapi.apiserver.store.objects import (
+    CACHE_BYTES,
     Event,
     ExpiredError,
     Key,
     MismatchError,
+    ObjectCache,
     Owned,
     Page,
     StorageError,
     Stored,
     Write,
 )
-from tink.kubeapi.apiserver.store.read_only import ReadOnlyDatabase, describe
-from tink.kubeapi.apiserver.store.reader import PAGE_ROWS, Reader
-from tink.kubeapi.apiserver.store.writer import Writer
 
 log = logging.getLogger(__name__)
+
+CHECKPOINT_BYTES = 2 << 20
+"""A checkpoint is begun after so much text was written."""
+CHECKPOINT_SECONDS = 5.0
+"""And so many seconds after a write at the latest."""
+
+
+class Checkpointer:
+    """Makes the checkpoints of one file, for as long as it has a writer."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._written = 0
+        self._failing = False
+        self._wanted = threading.Event()
+        """There is something to move."""
+        self._due = threading.Event()
+        """It is to be moved at once."""
+        self._ending = False
+
+    def wrote(self, size: int, db: sqlite3.Connection) -> None:
+        """Take note of a commit of so many bytes; called by the writer, whose connection is `db`."""
+        if not self._wanted.is_set():
+            self._wanted.set()
+        self._written += size
+        if self._written > CHECKPOINT_BYTES:
+            self._written = 0
+            self._due.set()
+            if database.wal_is_long(self._path):
+                self._make(db)
+
+    def run(self, db: sqlite3.Connection) -> None:
+        """Make checkpoints until the end, the first at once: a killed server leaves a long log."""
+        while not self._ending:
+            self._wanted.clear()
+            self._due.clear()
+            integrity.sync_high_water_mark(integrity.high_water_mark_path(self._path))
+            if not self._make(db):
+                self._wanted.set()
+            self._wanted.wait()
+            self._due.wait(CHECKPOINT_SECONDS)
+
+    def end(self) -> None:
+        """Have `run` return."""
+        self._ending = True
+        self._wanted.set()
+        self._due.set()
+
+    def _make(self, db: sqlite3.Connection) -> bool:
+        """Move what can be moved; False: a reader still needs some of it as it was, or the disk refuses."""
+        try:
+            whole = database.checkpoint(db)
+        except sqlite3.Error as error:  # what is in the log is safe there; a later checkpoint moves it
+            if not self._failing:
+                log.warning("state %s: no checkpoint could be made: %s", self._path, describe(self._path, error))
+            self._failing = True
+            return False
+        self._failing = False
+        return whole
+
 
 T = TypeVar("T")
 
@@ -424,9 +482,9 @@ class Store:
         changes = self._changes
 
         def use(db: sqlite3.Connection) -> tuple[sqlite3.Connection, Writer, HighWaterMark]:
-            migrations.prepare(db, self._path)
+            database.prepare(db, self._path)
             writer = Writer(db, self._history)
-            return db, writer, HighWaterMark(path_beside(self._path), writer.newest)
+            return db, writer, HighWaterMark(high_water_mark_path(self._path), writer.newest)
 
         if (found := self._open(opened, partial(database.connect, self._path), use)) is None:
             return
@@ -499,7 +557,7 @@ class MemoryStore(Store):
         if state:
             self._db.deserialize(state)
         else:
-            migrations.prepare(self._db, self._path)
+            database.prepare(self._db, self._path)
         self._reader = Reader(self._db)
         self._db.execute("PRAGMA query_only = OFF")  # reads and writes share the connection
         self._writer = Writer(self._db, history)

@@ -22,10 +22,10 @@ from typing import Any
 import orjson
 
 from tink.kubeapi.apiserver.errors import ApiServerError
-from tink.kubeapi.apiserver.store import database, high_water_mark, integrity, migrations
+from tink.kubeapi.apiserver.store import database, integrity
+from tink.kubeapi.apiserver.store.history import Writer
+from tink.kubeapi.apiserver.store.integrity import ReadOnlyDatabase
 from tink.kubeapi.apiserver.store.objects import Key, Write
-from tink.kubeapi.apiserver.store.read_only import ReadOnlyDatabase
-from tink.kubeapi.apiserver.store.writer import Writer
 
 Progress = Callable[[str, int, int], None]
 """Told what is done, how much of it, and how much there is."""
@@ -120,7 +120,7 @@ def lock_state(directory: Path) -> int:
 def newest_answered(directory: Path) -> int:
     """Give the newest version that was ever answered from a data directory, as far as its mark tells; 0: unknown."""
     with suppress(OSError, ValueError):
-        return high_water_mark.read(high_water_mark.path_beside(directory / "state.db")) or 0
+        return integrity.read_high_water_mark(integrity.high_water_mark_path(directory / "state.db")) or 0
     return 0
 
 
@@ -133,7 +133,7 @@ def advance_snapshot(path: Path, above: int, resources: Iterable[str], edit: Edi
     """
     try:
         with closing(database.connect(path)) as db:
-            migrations.prepare(db, path)
+            database.prepare(db, path)
             version = max(above, database.newest_version(db))
             writer = Writer(db, 1)
             touched = 0
@@ -289,7 +289,7 @@ def _whole(row: Any) -> bool:
 
 def _write_salvaged(destination: Path, kept: dict[Key, _Row]) -> None:
     with closing(database.connect(destination)) as db:
-        migrations.prepare(db, destination)
+        database.prepare(db, destination)
         db.execute("BEGIN IMMEDIATE")
         for key, (version, *_, body) in kept.items():
             row = (version, 0, "ADDED", *key)

@@ -5,13 +5,10 @@ make it. `pipeline` takes it to the store by the steps of `strategy` (creating o
 `admission` (webhooks) and `persistence`. `deletion` and `propagation` say what becomes of what is deleted.
 """
 
-from tink.kubeapi.apiserver.write.persistence import ORIGIN
-from tink.kubeapi.apiserver.write.pipeline import AdmitCreate, add_nothing
-from tink.kubeapi.apiserver.write.propagation import FOREGROUND, ORPHAN
+from tink.kubeapi.apiserver.write.pipeline import ORIGIN, AdmitCreate, Result, add_nothing
 from tink.kubeapi.apiserver.write.reviews import REVIEWS, Reviewer, find_review
 from tink.kubeapi.apiserver.write.scale import SCALE, Scales
-from tink.kubeapi.apiserver.write.strategy import Result
-from tink.kubeapi.apiserver.write.verbs import Verbs
+from tink.kubeapi.apiserver.write.verbs import FOREGROUND, ORPHAN, Verbs
 
 __all__ = [
     "FOREGROUND",

@@ -26,7 +26,7 @@ from tink.kubeapi.apiserver.access import (
     rules_in,
 )
 from tink.kubeapi.apiserver.resources import Resource, Rules
-from tink.kubeapi.apiserver.write import completion, submitted
+from tink.kubeapi.apiserver.write import submission
 from tink.kubeapi.schema import FieldError, Raw, compile_schema, field_errors, meta, root_schema
 from tink.kubeapi.schema.shapes import FLAG, TEXT, atomic, mapping, same, struct, texts
 
@@ -119,11 +119,11 @@ class Reviewer:
         caller: Caller = ADMIN,
     ) -> tuple[Raw, list[str]]:
         """Answer the review in a body (201), with warnings for `caller`, who asks. Raises StatusError (400, 422)."""
-        asked = submitted.object_of(review, namespace, value)
-        found = completion.complete(review, asked)
+        asked = submission.object_of(review, namespace, value)
+        found = submission.complete(review, asked)
         if found.errors:
-            raise completion.cannot_be_handled(review, str(found.errors[0]))
-        warnings = completion.unknown_fields(review, found, duplicates, validation)
+            raise submission.cannot_be_handled(review, str(found.errors[0]))
+        warnings = submission.unknown_fields(review, found, duplicates, validation)
         with errors.warned(warnings):
             return self._answer(review, namespace, asked, caller), warnings
 

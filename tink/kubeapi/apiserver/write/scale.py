@@ -14,9 +14,9 @@ from tink.kubeapi.apiserver import errors
 from tink.kubeapi.apiserver.requests import APPLY_PATCH, MERGE_PATCH, Body, Target, WriteOptions
 from tink.kubeapi.apiserver.resources import Resource, Rules, ScalePaths
 from tink.kubeapi.apiserver.tables import CUSTOM_AGE, NAME, Column
-from tink.kubeapi.apiserver.write import submitted
-from tink.kubeapi.apiserver.write.completion import complete, unknown_fields
-from tink.kubeapi.apiserver.write.strategy import Result
+from tink.kubeapi.apiserver.write import submission
+from tink.kubeapi.apiserver.write.pipeline import Result
+from tink.kubeapi.apiserver.write.submission import complete, unknown_fields
 from tink.kubeapi.apiserver.write.verbs import ATTEMPTS, Verbs
 from tink.kubeapi.schema import Raw, compile_schema, deep_copy, root_schema
 from tink.kubeapi.schema.shapes import INT32, TEXT, struct
@@ -63,13 +63,13 @@ class Scales:
 
     async def update(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
         """Replace a scale: what counts is spec.replicas. Raises StatusError."""
-        scale = submitted.object_of(SCALE, target.namespace, await offload(body.size, deep_copy, body.value))
-        submitted.check_name(scale["metadata"], target.name)
+        scale = submission.object_of(SCALE, target.namespace, await offload(body.size, deep_copy, body.value))
+        submission.check_name(scale["metadata"], target.name)
         warnings = await offload(body.size, _read, scale, body, options)
         uid = scale["metadata"].pop("uid", "")
         with errors.warned(warnings):
             obj: Raw = orjson.loads((await self._verbs.get(resource, target)).body)
-            submitted.check_uid(resource, target.name, uid, obj["metadata"])
+            submission.check_uid(resource, target.name, uid, obj["metadata"])
             return await self._write(resource, target, scale, options, warnings)
 
     async def patch(self, resource: Resource, target: Target, kind: str, body: Body, options: WriteOptions) -> Result:
@@ -82,8 +82,8 @@ class Scales:
             shown = _scale(obj, paths)
             if _at(obj, paths.wanted) is None:
                 shown["spec"]["replicas"] = _UNSET
-            scale = submitted.patched(SCALE, shown, kind, body.value)
-            submitted.check_patched(SCALE, shown, scale)
+            scale = submission.patched(SCALE, shown, kind, body.value)
+            submission.check_patched(SCALE, shown, scale)
             warnings = _read(scale, body, options, orjson.dumps(scale))
             if _replicas(scale) == _UNSET:
                 raise errors.bad_request(f'the spec replicas field "{_text(paths)}" cannot be empty')
@@ -99,7 +99,7 @@ class Scales:
     async def _apply(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
         """Apply the replicas: of the object, whose manager they get. Raises StatusError."""
         paths = _paths(resource)
-        scale = submitted.applied_of(SCALE, await offload(body.size, deep_copy, body.value))
+        scale = submission.applied_of(SCALE, await offload(body.size, deep_copy, body.value))
         await offload(body.size, _read, scale, body, options)
         config: Raw = {"apiVersion": resource.api_version, "kind": resource.kind}
         if "replicas" in (scale.get("spec") or {}):

@@ -8,13 +8,14 @@ in `tink.kubeapi.apiserver.read`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime
 from typing import Any
 
 import orjson
 
 from tink.kubeapi.apiserver import errors
+from tink.kubeapi.apiserver.admission.review import Attributes
 from tink.kubeapi.apiserver.admission.webhooks import Webhooks
 from tink.kubeapi.apiserver.requests import (
     APPLY_PATCH,
@@ -30,14 +31,118 @@ from tink.kubeapi.apiserver.requests import (
 )
 from tink.kubeapi.apiserver.resources import Resource, definitions
 from tink.kubeapi.apiserver.store import Key, MismatchError, Store, Stored
-from tink.kubeapi.apiserver.write import submitted
-from tink.kubeapi.apiserver.write.completion import unread_fields
-from tink.kubeapi.apiserver.write.deletion import Deletion
-from tink.kubeapi.apiserver.write.persistence import Persistence, key_of, served
-from tink.kubeapi.apiserver.write.pipeline import AdmitCreate, Pipeline, add_nothing
-from tink.kubeapi.apiserver.write.strategy import Create, Result, Update
+from tink.kubeapi.apiserver.write import submission
+from tink.kubeapi.apiserver.write.pipeline import (
+    AdmitCreate,
+    Create,
+    Persistence,
+    Pipeline,
+    Result,
+    Update,
+    add_nothing,
+    key_of,
+    served,
+)
+from tink.kubeapi.apiserver.write.submission import unread_fields
 from tink.kubeapi.schema import Raw, deep_copy, field_errors, meta
 from tink.offload import offload
+
+ORPHAN = "orphan"
+FOREGROUND = "foregroundDeletion"
+
+
+def finalizers_after(meta: Mapping[str, Any], policy: str) -> list[str]:
+    """Give the finalizers that an object has once it is deleted by `policy` ("": as its finalizers say already)."""
+    have: list[str] = meta.get("finalizers") or []
+    if not policy:
+        return have
+    added = {"Orphan": [ORPHAN], "Foreground": [FOREGROUND]}.get(policy, [])
+    return [item for item in have if item not in (ORPHAN, FOREGROUND)] + added
+
+
+class Deletion:
+    """Deletes objects. `now` gives the time in UTC."""
+
+    def __init__(self, persistence: Persistence, now: Callable[[], datetime], admission: Webhooks) -> None:
+        self._persistence = persistence
+        self._now = now
+        self._admission = admission
+
+    async def delete(
+        self, resource: Resource, target: Target, stored: Stored, options: DeleteOptions, *, of_many: bool = False
+    ) -> Result:
+        """Delete an object as it was read. Raises StatusError; MismatchError when it has changed since."""
+        body = await served(resource, stored)
+        old: Raw = orjson.loads(body)
+        fields = old["metadata"]
+        _check_preconditions(resource, target, fields, options)
+        if why := resource.rules.may_delete(stored.name):
+            raise errors.forbidden(resource.group, resource.plural, stored.name, why)
+        attributes = Attributes(
+            "DELETE",
+            resource,
+            stored.namespace,
+            "" if of_many else stored.name,  # what webhooks are told
+            "",
+            None,
+            old,
+            options.object(),
+            options.dry_run,
+            caller=options.caller,
+        )
+        with errors.warned(attributes.warnings):
+            await self._admission.mutate(attributes)
+            try:
+                await self._admission.validate(attributes)
+            finally:
+                attributes.settled()  # A deletion makes no claims.
+        finalizers = finalizers_after(fields, options.policy)
+        key = Key(resource.key, stored.namespace, stored.name)
+        if finalizers or resource.rules.holds(old):
+            if "deletionTimestamp" in fields and finalizers == (fields.get("finalizers") or []):
+                return Result(body, 200, attributes.warnings)
+            new = self._marked(deep_copy(old), finalizers)
+            resource.rules.prepare(new, old, self._now())
+            written = await self._persistence.put(resource, key, new, stored.version, dry_run=options.dry_run)
+            return Result(written, 200, attributes.warnings)
+        if not options.dry_run:
+            await self._persistence.remove(resource, key, old, stored.version)
+        details = {"name": stored.name, "group": resource.group, "kind": resource.plural, "uid": fields.get("uid")}
+        status = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Success",
+            "details": {name: value for name, value in details.items() if value},
+        }
+        return Result(orjson.dumps(status), 200, attributes.warnings)
+
+    def _marked(self, new: Raw, finalizers: list[str]) -> Raw:
+        """Mark an object that is to go once its finalizers are worked off, in place."""
+        fields = new["metadata"]
+        if "deletionTimestamp" not in fields:
+            now = meta.timestamp(self._now())
+            fields |= {"deletionTimestamp": now, "deletionGracePeriodSeconds": 0}
+            if "generation" in fields:
+                fields["generation"] += 1
+        if finalizers:
+            fields["finalizers"] = finalizers
+        return new
+
+
+def _check_preconditions(resource: Resource, target: Target, fields: Raw, options: DeleteOptions) -> None:
+    """Refuse to delete another object than the client means. The words: k8s.io/apiserver, rest.BeforeDelete."""
+    for what, wanted, actual, since in (
+        ("UID", options.uid, fields.get("uid"), "deleted and then recreated"),
+        ("ResourceVersion", options.version, fields.get("resourceVersion"), "modified"),
+    ):
+        if wanted and wanted != actual:
+            why = (
+                f"the {what} in the precondition ({wanted}) does not match the {what} in record ({actual}). "
+                f"The object might have been {since}"
+            )
+            raise errors.conflict(resource.group, resource.kind, target.name, why)
+
 
 ATTEMPTS = 5
 """How often a write is tried when the object keeps changing (Kubernetes: MaxRetryWhenPatchConflicts)."""
@@ -68,12 +173,12 @@ class Verbs:
         return await self._read_even_so(resource, body, options, self._create_named(resource, target, body, options))
 
     async def _create_named(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
-        new = submitted.object_of(resource, target.namespace, body.value)
+        new = submission.object_of(resource, target.namespace, body.value)
         fields = new["metadata"]
         if target.name:
             # kube-apiserver creates the object that the body names, whatever the path is. Rights and logs refer to the
             # path.
-            submitted.check_name(fields, target.name)
+            submission.check_name(fields, target.name)
         if (fields.pop("resourceVersion", None) or "").strip("0").isdigit():
             raise errors.bad_request("resourceVersion should not be set on objects to be created")
         if fields.get("name") or not fields.get("generateName"):
@@ -112,9 +217,9 @@ class Verbs:
             raise
 
     async def _update(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
-        new = submitted.object_of(resource, target.namespace, body.value)
-        submitted.check_name(new["metadata"], target.name)
-        version = submitted.wanted_version(new["metadata"])
+        new = submission.object_of(resource, target.namespace, body.value)
+        submission.check_name(new["metadata"], target.name)
+        version = submission.wanted_version(new["metadata"])
 
         async def attempt() -> Result:
             stored = await self._persistence.find(key_of(resource, target))
@@ -123,7 +228,7 @@ class Verbs:
             if stored is None:
                 raise errors.not_found(resource.group, resource.plural, target.name)
             old: Raw = orjson.loads(await served(resource, stored))
-            submitted.check_uid(resource, target.name, new["metadata"].get("uid") or "", old["metadata"])
+            submission.check_uid(resource, target.name, new["metadata"].get("uid") or "", old["metadata"])
             if not version and not resource.rules.unconditional:
                 wrong = field_errors.invalid("metadata.resourceVersion", 0, "must be specified for an update")
                 raise errors.invalid(resource.group, resource.plural, target.name, [wrong])
@@ -146,10 +251,10 @@ class Verbs:
                 return await self._apply(resource, target, body, options)
             stored = await self._persistence.get(resource, target)
             old: Raw = orjson.loads(await served(resource, stored))
-            new = await offload(body.size + len(stored.body), submitted.patched, resource, old, kind, body.value)
+            new = await offload(body.size + len(stored.body), submission.patched, resource, old, kind, body.value)
 
             async def put() -> Result:
-                submitted.check_patched(resource, old, new)
+                submission.check_patched(resource, old, new)
                 return await self._replace(resource, target, old, stored, new, body, options, patched=True)
 
             made = Body(new, body.duplicates, body.size + len(stored.body))
@@ -226,7 +331,7 @@ class Verbs:
         applied: bool = False,
     ) -> Result:
         """Put a new state in the place of a stored one. Raises StatusError; MismatchError when it has changed since."""
-        submitted.check_current(resource, stored, new["metadata"], old["metadata"])
+        submission.check_current(resource, stored, new["metadata"], old["metadata"])
         size, text = body.size + len(stored.body), orjson.dumps(new) if patched else b""
         if patched and resource.key != definitions.KEY:
             await offload(size, _check_growth, resource, target, stored.body, text)
@@ -247,7 +352,7 @@ class Verbs:
 
     async def _apply(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
         """Server-side apply. Raises StatusError; MismatchError when the object has changed since it was read."""
-        config = submitted.applied_of(resource, await _copy(body.value, body))
+        config = submission.applied_of(resource, await _copy(body.value, body))
         fields = config["metadata"]
         stored = await self._persistence.find(key_of(resource, target))
         manager, subresource, now = options.manager, target.subresource, self._pipeline.timestamp()
@@ -262,14 +367,14 @@ class Verbs:
             new = await offload(
                 body.size, resource.fields.apply, None, config, manager, subresource, now, force=options.force
             )
-            submitted.check_applied(resource, target, new["metadata"])
+            submission.check_applied(resource, target, new["metadata"])
             return await self._create(resource, target, new, body, options, applied=True)
         old: Raw = orjson.loads(await served(resource, stored))
         size = body.size + len(stored.body)
         new = await offload(size, resource.fields.apply, old, config, manager, subresource, now, force=options.force)
         if wrong := meta.check_immutable(fields, old["metadata"]):
             raise errors.invalid(resource.group, resource.kind, target.name, wrong)
-        submitted.check_applied(resource, target, new["metadata"])
+        submission.check_applied(resource, target, new["metadata"])
         return await self._replace(resource, target, old, stored, new, body, options, patched=True, applied=True)
 
     async def _check_namespace(self, resource: Resource, namespace: str, name: str) -> None:

@@ -18,8 +18,8 @@ from multidict import CIMultiDict
 from tink.api.crds import generate
 from tink.kubeapi.apiserver.access import (
     ADMIN,
-    FILE,
     ROLES,
+    USERS_FILE,
     Action,
     Authenticator,
     Caller,
@@ -35,9 +35,9 @@ from tink.kubeapi.apiserver.access import (
     change_role,
     forbidden_message,
     impersonated,
-    issue,
+    issue_token,
     read_users,
-    revoke,
+    revoke_token,
     wants_impersonation,
 )
 
@@ -57,28 +57,28 @@ def clock() -> Clock:
 
 @pytest.fixture
 def authenticator(tmp_path: Path, clock: Clock) -> Authenticator:
-    return Authenticator(ADMINS.__eq__, tmp_path / FILE, lambda: clock.at, lambda: clock.seconds)
+    return Authenticator(ADMINS.__eq__, tmp_path / USERS_FILE, lambda: clock.at, lambda: clock.seconds)
 
 
 def test_token_is_known_as_soon_as_it_is_handed_out_and_is_not_in_the_file(tmp_path, authenticator) -> None:
     if os.geteuid() == 0:  # root hands out tokens for a service that runs as another user
         os.chown(tmp_path, 65534, 65534)
-    credential, token = issue(tmp_path, "alice", "edit", ("lab",), NOW, NOW + DAY)
+    credential, token = issue_token(tmp_path, "alice", "edit", ("lab",), NOW, NOW + DAY)
     caller = authenticator.caller(token.encode())
     assert (caller.name, caller.role, caller.namespaces) == ("alice", "edit", ("lab",))
     assert caller.credential == credential.id
     assert authenticator.caller(ADMINS.encode()) == ADMIN
     assert authenticator.holds(caller)
-    file = tmp_path / FILE
+    file = tmp_path / USERS_FILE
     assert token.rpartition(".")[2] not in file.read_text()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert file.stat().st_uid == tmp_path.stat().st_uid
 
 
 def test_token_that_is_cut_changed_or_of_another_server_is_nobody(tmp_path: Path, authenticator: Authenticator) -> None:
-    _, token = issue(tmp_path, "alice", "view", (), NOW, None)
+    _, token = issue_token(tmp_path, "alice", "view", (), NOW, None)
     (tmp_path / "other").mkdir()
-    _, others = issue(tmp_path / "other", "alice", "cluster-admin", (), NOW, None)
+    _, others = issue_token(tmp_path / "other", "alice", "cluster-admin", (), NOW, None)
     changed = token[:-1] + ("A" if token[-1] != "A" else "B")
     altered = (*(token[:cut] for cut in range(len(token))), changed, f"{token} ", f"{token}\n", others, token.upper())
     odd = (b"alice", b"tinkedge", b"tinkedge..", "tinkedge.aaaaaaaa.é".encode(), b"\xff" * 60)
@@ -88,7 +88,7 @@ def test_token_that_is_cut_changed_or_of_another_server_is_nobody(tmp_path: Path
 
 
 def test_expired_token_is_refused_with_its_date_and_only_to_who_has_it(tmp_path, authenticator, clock) -> None:
-    _, token = issue(tmp_path, "alice", "view", (), NOW, NOW + DAY)
+    _, token = issue_token(tmp_path, "alice", "view", (), NOW, NOW + DAY)
     caller = authenticator.caller(token.encode())
     clock.at = NOW + DAY
     with pytest.raises(TokenExpiredError, match=r"token of alice has expired on 2026-01-02 00:00 UTC; ask for a new"):
@@ -102,32 +102,32 @@ def test_expired_token_is_refused_with_its_date_and_only_to_who_has_it(tmp_path,
 def test_revoked_token_is_worth_nothing_within_a_second_and_the_other_one_goes_on(
     tmp_path: Path, authenticator: Authenticator, clock: Clock
 ) -> None:
-    old, old_token = issue(tmp_path, "alice", "view", (), NOW, None)
-    _, new_token = issue(tmp_path, "alice", "", (), NOW, None)
+    old, old_token = issue_token(tmp_path, "alice", "view", (), NOW, None)
+    _, new_token = issue_token(tmp_path, "alice", "", (), NOW, None)
     before = authenticator.caller(old_token.encode())
-    revoke(tmp_path, "alice", old.id)
+    revoke_token(tmp_path, "alice", old.id)
     clock.seconds += 1
     with pytest.raises(WrongTokenError):
         authenticator.caller(old_token.encode())
     assert not authenticator.holds(before)
     after = authenticator.caller(new_token.encode())
-    revoke(tmp_path, "alice")
+    revoke_token(tmp_path, "alice")
     clock.seconds += 1
     authenticator.look()
     assert not authenticator.holds(after)
-    assert read_users(tmp_path / FILE) == Users()
+    assert read_users(tmp_path / USERS_FILE) == Users()
 
 
 def test_changed_role_and_removed_file_hold_for_tokens_that_are_out_and_end_what_was_open(
     tmp_path: Path, authenticator: Authenticator, clock: Clock
 ) -> None:
-    _, token = issue(tmp_path, "alice", "edit", (), NOW, None)
+    _, token = issue_token(tmp_path, "alice", "edit", (), NOW, None)
     before = authenticator.caller(token.encode())
     change_role(tmp_path, "alice", "view", ("lab",))
     clock.seconds += 1
     after = authenticator.caller(token.encode())
     assert (after.role, authenticator.holds(before)) == ("view", False)
-    (tmp_path / FILE).unlink()
+    (tmp_path / USERS_FILE).unlink()
     clock.seconds += 1
     authenticator.look()
     assert not authenticator.holds(after)
@@ -136,14 +136,14 @@ def test_changed_role_and_removed_file_hold_for_tokens_that_are_out_and_end_what
 def test_two_who_hand_out_tokens_at_once_do_not_lose_each_others(tmp_path: Path) -> None:
     def hand_out(number: int) -> None:
         for each in range(5):
-            issue(tmp_path, f"user-{number}", "view", (), NOW, NOW + DAY * (each + 1))
+            issue_token(tmp_path, f"user-{number}", "view", (), NOW, NOW + DAY * (each + 1))
 
     threads = [threading.Thread(target=hand_out, args=(number,)) for number in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    users = read_users(tmp_path / FILE).users
+    users = read_users(tmp_path / USERS_FILE).users
     assert [len(users[f"user-{number}"].credentials) for number in range(6)] == [5] * 6
 
 
@@ -151,9 +151,9 @@ def test_two_who_hand_out_tokens_at_once_do_not_lose_each_others(tmp_path: Path)
 def test_file_that_cannot_be_used_is_refused_at_the_start_and_changes_nothing_later(
     tmp_path: Path, authenticator: Authenticator, clock: Clock, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
-    _, token = issue(tmp_path, "alice", "view", (), NOW, None)
+    _, token = issue_token(tmp_path, "alice", "view", (), NOW, None)
     caller = authenticator.caller(token.encode())
-    path = tmp_path / FILE
+    path = tmp_path / USERS_FILE
     whole = path.read_bytes()
     value = json.loads(whole)
     value["users"]["alice"]["role"] = "root"
@@ -195,35 +195,35 @@ def test_file_that_cannot_be_used_is_refused_at_the_start_and_changes_nothing_la
 )
 def test_what_makes_no_sense_is_refused(tmp_path, name, role, namespaces, said) -> None:
     with pytest.raises(UserError) as caught:
-        issue(tmp_path, name, role, namespaces, NOW, None)
+        issue_token(tmp_path, name, role, namespaces, NOW, None)
     assert said in str(caught.value)
-    assert not (tmp_path / FILE).exists()
+    assert not (tmp_path / USERS_FILE).exists()
 
 
 def test_second_token_does_not_change_what_a_user_may_without_a_word(tmp_path: Path) -> None:
-    issue(tmp_path, "alice", "view", (), NOW, None)
+    issue_token(tmp_path, "alice", "view", (), NOW, None)
     with pytest.raises(UserError, match=r"alice is view already.*tinkedge users role alice edit -n lab"):
-        issue(tmp_path, "alice", "edit", ("lab",), NOW, None)
+        issue_token(tmp_path, "alice", "edit", ("lab",), NOW, None)
     with pytest.raises(UserError, match="alice has no token zzzzzzzz; there is"):
-        revoke(tmp_path, "alice", "zzzzzzzz")
+        revoke_token(tmp_path, "alice", "zzzzzzzz")
     with pytest.raises(UserError, match="there is no user bob; there is alice"):
-        revoke(tmp_path, "bob")
+        revoke_token(tmp_path, "bob")
 
 
 def test_tokens_that_have_expired_do_not_pile_up_and_living_ones_are_bounded(tmp_path: Path) -> None:
     for day in range(60):
-        issue(tmp_path, "alice", "view", (), NOW + day * DAY, NOW + (day + 1) * DAY)
-    assert len(read_users(tmp_path / FILE).users["alice"].credentials) == 1
+        issue_token(tmp_path, "alice", "view", (), NOW + day * DAY, NOW + (day + 1) * DAY)
+    assert len(read_users(tmp_path / USERS_FILE).users["alice"].credentials) == 1
     for _ in range(49):
-        issue(tmp_path, "alice", "", (), NOW, None)
+        issue_token(tmp_path, "alice", "", (), NOW, None)
     with pytest.raises(UserError, match="alice has 50 tokens: revoke those that are not used"):
-        issue(tmp_path, "alice", "", (), NOW, None)
+        issue_token(tmp_path, "alice", "", (), NOW, None)
 
 
 def test_token_that_ends_within_a_week_is_said_by_name(tmp_path, authenticator, clock, caplog) -> None:
-    soon, _ = issue(tmp_path, "alice", "view", (), NOW, NOW + 7 * DAY)
-    issue(tmp_path, "bob", "view", (), NOW, NOW + 8 * DAY)
-    issue(tmp_path, "eve", "view", (), NOW, None)
+    soon, _ = issue_token(tmp_path, "alice", "view", (), NOW, NOW + 7 * DAY)
+    issue_token(tmp_path, "bob", "view", (), NOW, NOW + 8 * DAY)
+    issue_token(tmp_path, "eve", "view", (), NOW, None)
     clock.seconds += 1
     authenticator.look()
     authenticator.say_what_expires()
@@ -385,8 +385,8 @@ def test_others_may_not_and_half_an_impersonation_is_refused(headers: dict[str, 
 def test_file_of_users_that_is_garbled_at_the_start_lets_the_administrator_in_alone_until_it_is_good(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = tmp_path / FILE
-    _, token = issue(tmp_path, "alice", "view", (), NOW, None)
+    path = tmp_path / USERS_FILE
+    _, token = issue_token(tmp_path, "alice", "view", (), NOW, None)
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
     authenticator = Authenticator(lambda shown: shown == "admin", path, lambda: NOW)

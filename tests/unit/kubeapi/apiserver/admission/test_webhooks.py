@@ -20,12 +20,12 @@ from aiohttp import web
 from tests.support.virtual_time import elapse, turns
 from tests.waiting import until
 from tink.kubeapi.apiserver import credentials
-from tink.kubeapi.apiserver.admission.attributes import Attributes
-from tink.kubeapi.apiserver.admission.warnings import limited
+from tink.kubeapi.apiserver.admission.review import Attributes
 from tink.kubeapi.apiserver.admission.webhooks import MUTATING, VALIDATING, Webhooks
 from tink.kubeapi.apiserver.errors import StatusError
+from tink.kubeapi.apiserver.http.responses import limited
 from tink.kubeapi.apiserver.resources.registry import Resource
-from tink.kubeapi.apiserver.webhooks.client import WebhookCallError, WebhookClient
+from tink.kubeapi.apiserver.webhooks import WebhookCallError, WebhookClient
 from tink.kubeapi.schema import match_conditions as conditions_of
 from tink.kubeapi.schema.client_config import ClientConfig, check_client
 from tink.kubeapi.schema.structural.compiler import compile_schema, root_schema

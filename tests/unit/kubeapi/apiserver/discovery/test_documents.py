@@ -18,9 +18,10 @@ from tests import recordings
 from tests.implementation_details import in_common
 from tests.unit.kubeapi.apiserver.conftest import Client
 from tink.kubeapi.apiserver.access import Authenticator
-from tink.kubeapi.apiserver.discovery import groups
+from tink.kubeapi.apiserver.discovery import gnostic, groups
+from tink.kubeapi.apiserver.discovery import openapi as openapi_module
 from tink.kubeapi.apiserver.discovery.documents import OPENAPI_2, Document, DocumentRequest, Documents
-from tink.kubeapi.apiserver.discovery.openapi import OpenAPI, gnostic
+from tink.kubeapi.apiserver.discovery.openapi import OpenAPI
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.http.responses import rendered
 from tink.kubeapi.apiserver.requests import Accepted, Form, clauses, negotiate, wants_gzip
@@ -93,10 +94,10 @@ def test_only_the_groups_that_changed_are_made_again(registry: Registry, monkeyp
     openapi = OpenAPI(registry)
     openapi.index(), openapi.two(), openapi.two_binary()
     made: list[str] = []
-    from tink.kubeapi.apiserver.discovery.openapi import service
-
-    real = service.publish.schemas
-    monkeypatch.setattr(service.publish, "schemas", lambda one, **how: made.append(one.group) or real(one, **how))
+    real = openapi_module.resource_schemas
+    monkeypatch.setattr(
+        openapi_module, "resource_schemas", lambda one, **how: made.append(one.group) or real(one, **how)
+    )
     registry.install("widgets.example.com", definitions.resources(definition("example.com")))
     openapi.index(), openapi.two(), openapi.two_binary()
     assert set(made) == {"example.com"}

@@ -11,7 +11,7 @@ from prometheus_client.exposition import generate_latest
 
 from tests.unit.kubeapi.apiserver.conftest import Client, Start
 from tests.waiting import until
-from tink.kubeapi.apiserver.http.request_log import (
+from tink.kubeapi.apiserver.http.monitoring import (
     CAPACITY,
     FAULTS,
     INTERVAL_SECONDS,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.unit.kubeapi.apiserver.conftest import CRDS, Answer, Client
-from tink.kubeapi.apiserver.access.user_file import issue
+from tink.kubeapi.apiserver.access import issue_token
 
 APPLY = "application/apply-patch+yaml"
 NAMESPACE = "/apis/tinkerbell.org/v1alpha2/namespaces/default"
@@ -30,7 +30,7 @@ Provider = Callable[..., Awaitable[Answer]]
 
 @pytest.fixture
 def provider(api: Client, tmp_path: Path) -> Provider:
-    _, token = issue(tmp_path / "state", "alice", "edit", ("default",), datetime.now(UTC), None)
+    _, token = issue_token(tmp_path / "state", "alice", "edit", ("default",), datetime.now(UTC), None)
 
     async def send(verb: str, path: str, body: Any = None, **query: str) -> Answer:
         content = APPLY if verb == "PATCH" else "application/json"

@@ -13,9 +13,9 @@ from tests.api import serving
 from tests.unit.kubeapi.apiserver.conftest import Client
 from tink.kube.client import ApiError, UnreachableError
 from tink.kube.resources import CRD
+from tink.kubeapi.apiserver import read
 from tink.kubeapi.apiserver.errors import StatusError
-from tink.kubeapi.apiserver.read import broadcaster
-from tink.kubeapi.apiserver.read.lists import Lists
+from tink.kubeapi.apiserver.read import Lists
 from tink.kubeapi.apiserver.store import Event, Key, Store
 
 HARDWARE = "/apis/tinkerbell.org/v1alpha2/namespaces/default/hardware"
@@ -94,8 +94,8 @@ async def test_watch_ends_after_its_time_with_a_bookmark(api: Client) -> None:
 
 
 async def test_slow_watch_is_ended_instead_of_filling_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broadcaster, "BACKLOG", 3)
-    made = broadcaster.Broadcaster()
+    monkeypatch.setattr(read, "BACKLOG", 3)
+    made = read.Broadcaster()
     subscription = made.subscribe("g/r", None)
     for number in range(1, 6):
         made.publish(Event(number, Key("g/r", "", "x"), "MODIFIED", b"{}", None))

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.kubeapi.apiserver.conftest import Client
+from tink.kubeapi.apiserver import serializer
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.requests import decode
 from tink.kubeapi.apiserver.requests.options import parse_bool
-from tink.kubeapi.apiserver.serializer import protobuf
-from tink.kubeapi.apiserver.serializer.protobuf_messages import KINDS, MESSAGES, SCALARS
+from tink.kubeapi.apiserver.serializer import KINDS, MESSAGES, SCALARS
 
 HARDWARE = "/apis/tinkerbell.org/v1alpha2/namespaces/default/hardware"
 
@@ -130,30 +130,30 @@ def told(value: Any) -> Any:
 def test_body_of_client_go_is_read_as_the_object_that_it_was_and_written_back(case: Any) -> None:
     """data/client_go.json: recorded with data/client_go/main.go."""
     assert case["contentType"] == PROTOBUF
-    made = protobuf.load_protobuf(base64.b64decode(case["body"]))
+    made = serializer.load_protobuf(base64.b64decode(case["body"]))
     assert told(made) == told(case["object"])
-    assert protobuf.load_protobuf(protobuf.dump_protobuf(made)) == made
+    assert serializer.load_protobuf(serializer.dump_protobuf(made)) == made
     if "managedFields" in case["object"].get("metadata", {}):  # with the empty sets that they consist of
         assert made["metadata"]["managedFields"] == case["object"]["metadata"]["managedFields"]
 
 
 def test_pointers_keep_empty_values_apart_from_none() -> None:
     lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {}, "spec": {"holderIdentity": ""}}
-    assert protobuf.load_protobuf(protobuf.dump_protobuf(lease))["spec"] == {"holderIdentity": ""}
+    assert serializer.load_protobuf(serializer.dump_protobuf(lease))["spec"] == {"holderIdentity": ""}
     options = {"apiVersion": "v1", "kind": "DeleteOptions", "orphanDependents": False}
     for seconds in (0, -1):
         given_options = options | {"gracePeriodSeconds": seconds}
-        assert protobuf.load_protobuf(protobuf.dump_protobuf(given_options)) == given_options
+        assert serializer.load_protobuf(serializer.dump_protobuf(given_options)) == given_options
 
 
 def test_lists_and_refusals_are_written_for_clients_that_read_nothing_else() -> None:
     item = {"metadata": {"name": "a"}, "data": {"k": "v"}}
     listed = {"apiVersion": "v1", "kind": "ConfigMapList", "metadata": {"resourceVersion": "7"}, "items": [item, item]}
-    raw = protobuf.dump_protobuf(listed)
+    raw = serializer.dump_protobuf(listed)
     assert raw.startswith(b"k8s\x00\x0a\x13\x0a\x02v1\x12\x0dConfigMapList")
     assert raw.count(b"\x0a\x01a") == 2
     refusal = {"apiVersion": "v1", "kind": "Status", "status": "Failure", "code": 404, "details": {"name": "x"}}
-    assert protobuf.load_protobuf(protobuf.dump_protobuf(refusal)) == refusal
+    assert serializer.load_protobuf(serializer.dump_protobuf(refusal)) == refusal
 
 
 @pytest.mark.parametrize(
@@ -177,10 +177,10 @@ def test_lists_and_refusals_are_written_for_clients_that_read_nothing_else() -> 
 )
 def test_broken_body_is_refused_with_a_reason(raw: bytes, why: str) -> None:
     if not why:
-        assert "1969-12-31T23:59:59Z" in json.dumps(protobuf.load_protobuf(raw))
+        assert "1969-12-31T23:59:59Z" in json.dumps(serializer.load_protobuf(raw))
         return
-    with pytest.raises(protobuf.ProtobufError, match=why):
-        protobuf.load_protobuf(raw)
+    with pytest.raises(serializer.ProtobufError, match=why):
+        serializer.load_protobuf(raw)
 
 
 def test_millions_of_tiny_fields_do_not_fill_the_memory() -> None:
@@ -190,17 +190,17 @@ def test_millions_of_tiny_fields_do_not_fill_the_memory() -> None:
     owners = b"\x6a\x00" * 1_400_000
     metadata = b"\x0a" + length(len(owners)) + owners
     raw = b"k8s\x00\x0a\x0f\x0a\x02v1\x12\x09Namespace\x12" + length(len(metadata)) + metadata
-    with pytest.raises(protobuf.ProtobufError, match="more than 500000 fields"):
-        protobuf.load_protobuf(raw)
+    with pytest.raises(serializer.ProtobufError, match="more than 500000 fields"):
+        serializer.load_protobuf(raw)
 
 
 @given(st.binary(max_size=200), st.sampled_from(CASES))
 @settings(max_examples=200, deadline=None)
 def test_no_bytes_break_the_reader(noise: bytes, case: Any) -> None:
     whole = base64.b64decode(case["body"])
-    for raw in (noise, protobuf.MAGIC + noise, whole[: len(noise)] + noise, whole + noise):
-        with suppress(protobuf.ProtobufError):
-            json.dumps(protobuf.load_protobuf(raw))
+    for raw in (noise, serializer.MAGIC + noise, whole[: len(noise)] + noise, whole + noise):
+        with suppress(serializer.ProtobufError):
+            json.dumps(serializer.load_protobuf(raw))
 
 
 @given(st.sampled_from(CASES), st.sampled_from([None, 5, "x", [], {}, [1], {"a": 1}, True, "ü"]))
@@ -209,8 +209,8 @@ def test_no_object_breaks_the_writer(case: Any, odd: Any) -> None:
     for key in case["object"]:
         if key in ("apiVersion", "kind"):
             continue
-        with suppress(protobuf.ProtobufError):
-            protobuf.dump_protobuf({**case["object"], key: odd})
+        with suppress(serializer.ProtobufError):
+            serializer.dump_protobuf({**case["object"], key: odd})
 
 
 def test_every_message_that_is_named_is_described() -> None:
@@ -222,13 +222,13 @@ def test_every_message_that_is_named_is_described() -> None:
 
 async def test_protobuf_goes_in_and_comes_out_over_the_wire(bare: Client) -> None:
     def packed(kind: str, version: str = "v1", **fields: Any) -> bytes:
-        return protobuf.dump_protobuf({"apiVersion": version, "kind": kind, **fields})
+        return serializer.dump_protobuf({"apiVersion": version, "kind": kind, **fields})
 
     maps = "/api/v1/namespaces/default/configmaps"
     body = packed("ConfigMap", metadata={"name": "a"}, data={"k": "v"})
     made = await bare("POST", maps, body, content=PROTOBUF, accept=PROTOBUF)
     assert (made.status, made.headers["Content-Type"]) == (201, [PROTOBUF])
-    assert protobuf.load_protobuf(made.text)["data"] == {"k": "v"}
+    assert serializer.load_protobuf(made.text)["data"] == {"k": "v"}
     listed = await bare("GET", maps, accept=PROTOBUF)
     assert (listed.status, listed.text.count(b"\x0a\x01k\x12\x01v")) == (200, 1)
     options = packed("DeleteOptions", preconditions={"uid": "other"})

@@ -12,9 +12,8 @@ import pytest
 
 from tests.unit.kubeapi.apiserver.conftest import CRDS, Client, Start
 from tests.waiting import until
-from tink.kubeapi.apiserver.access.authorizer import Action, allowed
-from tink.kubeapi.apiserver.access.callers import Caller
-from tink.kubeapi.apiserver.admission.configuration import compile_hooks
+from tink.kubeapi.apiserver.access import Action, Caller, allowed
+from tink.kubeapi.apiserver.admission.webhooks import compile_hooks
 from tink.kubeapi.apiserver.resources import Registry, builtin
 from tink.kubeapi.apiserver.serializer import dump_protobuf, load_protobuf
 

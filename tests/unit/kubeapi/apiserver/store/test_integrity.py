@@ -18,7 +18,7 @@ from tests.unit.kubeapi.apiserver.store.conftest import PODS, Desk, Open, key
 from tests.waiting import until
 from tink.backup import Restored, salvage
 from tink.kubeapi.apiserver import ApiServerError
-from tink.kubeapi.apiserver.store import checkpointer, database
+from tink.kubeapi.apiserver.store import database, object_store
 
 COUNT = 60
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
@@ -35,7 +35,7 @@ async def killed(tmp_path: Path, desk: Open, monkeypatch: pytest.MonkeyPatch) ->
         await d.put(key(f"n{number:02}"), f"{number} " * 1000)
     await d.store.close()
     with monkeypatch.context() as patch:
-        patch.setattr(checkpointer.Checkpointer, "run", lambda *_: None)  # nothing moves the log into the file
+        patch.setattr(object_store.Checkpointer, "run", lambda *_: None)  # nothing moves the log into the file
         d = await desk(directory)
         for number in range(20):
             await d.put(key(f"n{number:02}"), "changed " * 500)
@@ -114,7 +114,7 @@ async def test_first_start_that_was_killed_is_made_good_and_the_database_of_anot
 
 
 async def test_copy_of_the_file_alone_has_everything_some_seconds_after_a_write(desk, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(checkpointer, "CHECKPOINT_SECONDS", 0.05)
+    monkeypatch.setattr(object_store, "CHECKPOINT_SECONDS", 0.05)
     d = await desk(tmp_path)
     for number in range(30):
         await d.put(key(f"n{number}"), "x")

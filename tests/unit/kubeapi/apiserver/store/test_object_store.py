@@ -26,12 +26,11 @@ from tink.kubeapi.apiserver.store import (
     StorageError,
     Stored,
     Write,
-    checkpointer,
     database,
-    reader,
-    writer,
+    history,
+    object_store,
 )
-from tink.kubeapi.apiserver.store.object_cache import ObjectCache
+from tink.kubeapi.apiserver.store.objects import ObjectCache
 
 
 async def test_write_that_expects_another_version_is_refused_with_the_actual_one(desk: Open) -> None:
@@ -113,7 +112,7 @@ async def test_failed_commit_changes_nothing_and_is_logged_once(desk, monkeypatc
         raise sqlite3.OperationalError("database or disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(writer.Writer, "_trim", broken)
+        patch.setattr(history.Writer, "_trim", broken)
         for _ in range(2):
             outcomes = await asyncio.gather(*(d.put(key(name)) for name in "abc"), return_exceptions=True)
             assert [str(outcome) for outcome in outcomes] == [
@@ -130,16 +129,16 @@ async def test_failed_commit_changes_nothing_and_is_logged_once(desk, monkeypatc
 
 async def test_failed_commit_that_had_dropped_history_has_dropped_nothing(desk, monkeypatch, tmp_path) -> None:
     d = await desk(history=20)
-    drop = writer.Writer._trim
+    drop = history.Writer._trim
 
-    def broken(it: writer.Writer, events: list[Event]) -> None:
+    def broken(it: history.Writer, events: list[Event]) -> None:
         drop(it, events)
         raise sqlite3.OperationalError("disk I/O error")
 
     for number in range(40):
         await d.put(key("a"), number)
         with monkeypatch.context() as patch:
-            patch.setattr(writer.Writer, "_trim", broken)
+            patch.setattr(history.Writer, "_trim", broken)
             with pytest.raises(StorageError):
                 await d.put(key("a"), "lost")
     oldest = await d.store.since(PODS, None, d.events[-20].version)
@@ -153,15 +152,15 @@ async def test_read_that_is_faster_than_the_news_of_a_commit_waits_for_it(desk, 
     """Otherwise a client could list a change, and then get what was there before it, out of memory."""
     d = await desk(cache_bytes=0)
     await d.put(key("a"), 1)
-    commit, on_disk, tell = writer.Writer.commit, threading.Event(), threading.Event()
+    commit, on_disk, tell = history.Writer.commit, threading.Event(), threading.Event()
 
-    def slow(it: writer.Writer, changes: list[Write]) -> Any:
+    def slow(it: history.Writer, changes: list[Write]) -> Any:
         done = commit(it, changes)
         on_disk.set()
         tell.wait()
         return done
 
-    monkeypatch.setattr(writer.Writer, "commit", slow)
+    monkeypatch.setattr(history.Writer, "commit", slow)
     write = asyncio.create_task(d.put(key("a"), 2, expected=1))
     await asyncio.to_thread(on_disk.wait)
     store = d.store
@@ -344,7 +343,7 @@ async def test_list_shows_an_older_version_as_it_was(desk: Open) -> None:
 
 
 async def test_page_ends_when_it_has_enough_bytes(desk: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "PAGE_BYTES", 1000)
+    monkeypatch.setattr(history, "PAGE_BYTES", 1000)
     d = await desk()
     for name in "abcde":
         await d.put(key(name), "x" * 400)
@@ -397,7 +396,7 @@ async def test_history_stays_within_its_bounds_and_the_state_complete(desk: Open
 
 
 async def test_history_of_large_objects_is_bounded_in_bytes(desk: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "HISTORY_BYTES", 10_000)
+    monkeypatch.setattr(history, "HISTORY_BYTES", 10_000)
     d = await desk()
     for _ in range(20):
         newest = await d.put(key("a"), "x" * 1000)
@@ -543,7 +542,7 @@ async def test_end_of_the_log_that_was_lost_takes_nothing_else_with_it(desk: Ope
 async def test_log_stays_short_while_writes_never_cease_and_is_moved_into_the_file_beside_them(
     desk: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpointer, "CHECKPOINT_BYTES", 100_000)
+    monkeypatch.setattr(object_store, "CHECKPOINT_BYTES", 100_000)
     monkeypatch.setattr(database, "WAL_BYTES", 2_000_000)
     d = await desk()
     for number in range(60):

@@ -10,13 +10,173 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import orjson
+import yaml
 
-from tink.kubeapi.apiserver.serializer.protobuf_messages import BY_NUMBER, KINDS, MAX_ENVELOPE, MESSAGES, SCALARS, Field
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+class JsonError(ValueError):
+    """A text that is no JSON; the message says where."""
+
+
+def load_json(raw: bytes) -> Any:
+    """Read JSON. Raises JsonError."""
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        refused = error
+        if raw.isascii() and b"\\u" not in raw:
+            raise JsonError(str(error)) from error
+    try:
+        # What orjson does not read of that either is no JSON: infinite numbers, and what is nested too deep.
+        return orjson.loads(json.dumps(_replace_surrogates(json.loads(raw.decode("utf-8", "replace")))))
+    except (ValueError, RecursionError):
+        raise JsonError(str(refused)) from refused
+
+
+def _replace_surrogates(value: Any) -> Any:
+    """Put U+FFFD in the place of halves of surrogate pairs."""
+    if isinstance(value, str):
+        return _SURROGATES.sub("�", value)
+    if isinstance(value, dict):
+        return {_replace_surrogates(key): _replace_surrogates(item) for key, item in value.items()}
+    return [_replace_surrogates(item) for item in value] if isinstance(value, list) else value
+
+
+def duplicate_fields(raw: bytes, most: int = 100) -> list[str]:
+    """Give the paths of fields that stand in an object twice, in the order of the text: `spec.actions[0].name`.
+
+    `raw` is JSON. Fast when nothing stands twice.
+    """
+    seen_twice = False
+
+    def pairs(items: list[tuple[str, Any]]) -> list[tuple[str, Any]] | dict[str, Any]:
+        nonlocal seen_twice
+        made = dict(items)
+        if len(made) == len(items):
+            return made
+        seen_twice = True
+        return _Pairs(items)
+
+    value = json.loads(raw.decode("utf-8", "replace"), object_pairs_hook=pairs)
+    found: list[str] = []
+    if seen_twice:
+        for path in _twice(value, ""):
+            if len(found) == most:
+                break
+            found.append(path)
+    return found
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """An object in which something stands twice."""
+
+
+def _twice(value: Any, path: str) -> Iterator[str]:
+    if isinstance(value, dict | _Pairs):
+        seen: set[str] = set()
+        for key, item in value.items() if isinstance(value, dict) else value:
+            at = f"{path}.{key}" if path else key
+            if key in seen:
+                yield at
+            seen.add(key)
+            yield from _twice(item, at)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _twice(item, f"{path}[{index}]")
+
+
+class _Dumper(yaml.CSafeDumper):
+    """Writes every list and map where it stands, even when two are equal."""
+
+    def ignore_aliases(self, _data: object, /) -> bool:
+        """Say that nothing is shared."""
+        return True
+
+
+def dump_yaml(body: bytes) -> bytes:
+    """Write JSON as YAML, keys in order, as `kubectl get -o yaml` shows it."""
+    return yaml.dump(orjson.loads(body), Dumper=_Dumper, default_flow_style=False, allow_unicode=True, encoding="utf-8")
+
+
+def dump_yaml_list(head: bytes) -> tuple[bytes, bytes]:
+    """Give what stands before and after the items of a list in YAML; between them goes `dump_yaml_item` of each.
+
+    `head` is the list without items, as JSON. So a long list can be written as it is read, and not all at once.
+    """
+    made = orjson.loads(head)
+    made.pop("items", None)
+    before = {key: made.pop(key) for key in sorted(made) if key < "items"}
+    return dump_yaml(orjson.dumps(before)) + b"items:", dump_yaml(orjson.dumps(made))
+
+
+def dump_yaml_item(body: bytes, *, first: bool) -> bytes:
+    """Write one item of a list in YAML."""
+    return (b"\n" if first else b"") + dump_yaml(b"[" + body + b"]")
+
+
+MAX_ENVELOPE = 16
+"""Deepest nesting of messages."""
+
+_MESSAGES_TEXT = Path(__file__).with_name("messages.txt").read_text(encoding="ascii")
+_GROUPS = {
+    "v1": ("Namespace", "ConfigMap", "Secret", "Event", "Status"),
+    "coordination.k8s.io/v1": ("Lease",),
+    "admissionregistration.k8s.io/v1": ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"),
+    "authorization.k8s.io/v1": (
+        "SelfSubjectAccessReview",
+        "SubjectAccessReview",
+        "LocalSubjectAccessReview",
+        "SelfSubjectRulesReview",
+    ),
+    "authentication.k8s.io/v1": ("SelfSubjectReview", "TokenReview"),
+}
+SCALARS = frozenset(
+    ("string", "int", "bool", "bytes", "time", "micro", "map", "bytesmap", "listmap", "json", "raw"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a message: its name in JSON and its type (one of SCALARS, or a message)."""
+
+    number: int
+    name: str
+    type: str
+    repeated: bool = False
+    pointer: bool = False
+    inline: bool = False
+
+
+def _parse_field(text: str) -> Field:
+    number, name, kind = text.split()
+    return Field(int(number), name, kind.rstrip("*?+"), kind.endswith("*"), kind.endswith("?"), kind.endswith("+"))
+
+
+def _parse_messages(text: str) -> dict[str, tuple[Field, ...]]:
+    joined = text.replace("\n  ", " ")
+    lines = (line.partition(": ") for line in joined.splitlines() if line)
+    return {name: tuple(_parse_field(field) for field in fields.split(",")) for name, _, fields in lines}
+
+
+MESSAGES = _parse_messages(_MESSAGES_TEXT)
+"""Message -> its fields."""
+BY_NUMBER = {name: {field.number: field for field in fields} for name, fields in MESSAGES.items()}
+"""Message -> number -> field."""
+KINDS = {(version, kind): kind for version, kinds in _GROUPS.items() for kind in kinds} | {
+    ("events.k8s.io/v1", "Event"): "NewEvent"
+}
+"""apiVersion and kind -> message. DeleteOptions are of every group and version."""
+
 
 MAGIC = b"k8s\x00"
 MAX_FIELDS = 500_000
