@@ -1,4 +1,4 @@
-"""The embedded Kubernetes API: one machine, SQLite, so that kubectl works with no cluster (see `server`)."""
+"""The Kubernetes API server on one machine: SQLite instead of etcd, one process instead of a cluster."""
 
 from tink.kubeapi.apiserver.access import USERS_FILE as USERS_FILE
 from tink.kubeapi.apiserver.access import UserError, UserFileError, change_role, read_users

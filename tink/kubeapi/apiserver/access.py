@@ -1,7 +1,14 @@
-"""From what a request shows to who makes it: a token of the administrator's, or one of a user's.
+"""Users of the API, their tokens, and what they may do.
 
-The file of users is read again when it has changed, within a second; one that can't be used changes nothing, and the
-log says so.
+    DATA_DIR/users.json       the users: a role, namespaces, and the hash of each token
+    tinkedge.<id>.<secret>    a token: 256 random bits, and the id of its entry in users.json
+
+A user has one role, in all namespaces or in some, and any number of tokens, each with its own expiry. So a new token
+can be issued before the old one is revoked. The API uses tokens, not client certificates, because a revoked token stops
+to work at once. Roles are the default ClusterRoles of Kubernetes.
+
+Decisions and messages are those of Kubernetes' RBAC authorizer (k8s.io/kubernetes, plugin/pkg/auth/authorizer/rbac and
+pkg/apis/rbac/v1/evaluation_helpers.go; k8s.io/apiserver, pkg/endpoints/handlers/responsewriters/errors.go).
 """
 
 from __future__ import annotations
@@ -33,10 +40,10 @@ MASTERS = "system:masters"
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A user: `role` is what he may do ("" nothing but to ask who he is), in `namespaces` (none: everywhere).
+    """The authenticated user of a request.
 
-    `credential` names the token that was shown; "" where it is the administrator's. `by` is who really calls, where
-    somebody impersonates this one.
+    `role` is one of ROLES; "" allows only questions about oneself. `namespaces` limits the role; empty means all.
+    `credential` is the id of the token; "" for the administrator's. `by` is the real user if this one is impersonated.
     """
 
     name: str
@@ -47,12 +54,12 @@ class Caller:
     by: str = ""
 
     def user_info(self) -> Raw:
-        """As reviews and webhooks have it (authentication.k8s.io/v1, UserInfo)."""
+        """Return the UserInfo for reviews and webhooks (authentication.k8s.io/v1)."""
         return {"username": self.name, "groups": list(self.groups)}
 
 
 ADMIN = Caller("admin", (MASTERS, AUTHENTICATED), "cluster-admin")
-"""The holder of the administrator's token: who has set the server up, and its own components."""
+"""The holder of the administrator's token: the operator, and the server's own components."""
 
 
 ALL: Final = "*"
@@ -60,7 +67,7 @@ ALL: Final = "*"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Verbs on resources of groups (`hardware`, `hardware/status`), or on paths that are no resource's (`/api/*`)."""
+    """Verbs on resources of groups (`hardware`, `hardware/status`), or on paths outside resources (`/api/*`)."""
 
     verbs: tuple[str, ...]
     groups: tuple[str, ...] = ()
@@ -106,7 +113,7 @@ _EDGE: Final = (
     Rule(("create",), ("",), ("events",)),
     Rule(("get",), ("",), ("secrets",)),
 )
-"""What these components use, as deploy/rbac.yaml has it for clusters; user-data may stand in any Secret."""
+"""The calls of the edge component, as deploy/rbac.yaml allows them in clusters. User-data may be in any Secret."""
 
 ROLES: Final[Mapping[str, tuple[Rule, ...]]] = {
     "cluster-admin": (Rule((ALL,), (ALL,), (ALL,)), Rule((ALL,), paths=(ALL,))),
@@ -116,7 +123,15 @@ ROLES: Final[Mapping[str, tuple[Rule, ...]]] = {
     "tinkedge-edge": _EDGE,
     "tinkedge-server": _SERVER,
 }
-"""For people, from most to least; then for components on other hosts."""
+"""The roles: for people, from most rights to fewest, then for components on other hosts.
+
+They are Kubernetes' default ClusterRoles for users, for the resources of this server (k8s.io/kubernetes,
+plugin/pkg/auth/authorizer/rbac/bootstrappolicy; "User-facing roles" in the documentation of RBAC). Tinkerbell's and
+Metal3's resources are in them as `rbac.authorization.k8s.io/aggregate-to-*` would add them: `view` reads them, `edit`
+writes them, and controllers write the status. `edit` includes Secrets, `view` does not. Only `cluster-admin` changes
+definitions, namespaces and webhooks. A role that may patch or update a resource may also create it, because server-side
+apply creates missing objects.
+"""
 
 EVERYBODY: Final = (
     Rule(("create",), ("authorization.k8s.io",), ("selfsubjectaccessreviews", "selfsubjectrulesreviews")),
@@ -131,22 +146,22 @@ EVERYBODY: Final = (
         ),
     ),
 )
-"""What each user may do: find out what there is, and what he may do (system:discovery, system:basic-user)."""
+"""The rights of every user: discovery, and questions about oneself (system:discovery, system:basic-user)."""
 
 
 MAX_USERS: Final = 1000
 MAX_CREDENTIALS: Final = 50
-"""Of one user."""
+"""Maximum number of tokens of one user."""
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9._@]{0,61}[a-z0-9])?")
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _RESERVED: Final = frozenset({"admin"})
 _TOKEN: Final = re.compile(r"tinkedge\.([a-z0-9]{8})\.([A-Za-z0-9_-]{43})")
 _ID_LETTERS: Final = "abcdefghijkmnpqrstuvwxyz23456789"
-"""Without those that look alike: people type ids."""
+"""Letters of token ids, without those that look alike: people type ids."""
 
 
 class UserError(Exception):
-    """That can't be done with this user; the message says why and what to do."""
+    """The change of a user is not possible. The message says why and what to do."""
 
 
 class _Kept(BaseModel):
@@ -154,7 +169,7 @@ class _Kept(BaseModel):
 
 
 class Credential(_Kept):
-    """One token: its hash, and from when until when it is good (None: for ever)."""
+    """A token: its hash and its lifetime. `expires` None means never."""
 
     id: Annotated[str, Field(pattern="^[a-z0-9]{8}$")]
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -162,12 +177,12 @@ class Credential(_Kept):
     expires: AwareDatetime | None = None
 
     def expired(self, now: datetime) -> bool:
-        """Whether its time is over."""
+        """Return True if the token has expired."""
         return self.expires is not None and now >= self.expires
 
 
 class User(_Kept):
-    """What a user may do, and by which tokens he is known. `namespaces` empty: everywhere."""
+    """The role of a user and the user's tokens. `namespaces` empty means all."""
 
     role: str
     namespaces: tuple[str, ...] = ()
@@ -175,13 +190,13 @@ class User(_Kept):
 
 
 class Users(_Kept):
-    """All users, by name."""
+    """All users by name, as the file holds them. Pure; the time is an argument."""
 
     version: Annotated[int, Field(ge=1, le=1)] = 1
     users: dict[str, User] = {}
 
     def check(self) -> None:
-        """Check what types can't. Raises UserError."""
+        """Check what the types cannot express. Raises UserError."""
         ids: set[str] = set()
         for name, user in self.users.items():
             check_name(name)
@@ -192,14 +207,14 @@ class Users(_Kept):
                 ids.add(credential.id)
 
     def caller(self, name: str, credential: str = "") -> Caller:
-        """The user of a name; one that is not known may do nothing."""
+        """Return the caller of this name. An unknown user has no rights."""
         user = self.users.get(name)
         if user is None:
             return Caller(name)
         return Caller(name, (AUTHENTICATED,), user.role, user.namespaces, credential)
 
     def expiring(self, now: datetime, within: timedelta) -> list[tuple[str, Credential]]:
-        """The tokens that end soon, and whose they are."""
+        """Return the tokens that expire within this time, with the names of their users."""
         return [
             (name, credential)
             for name, user in sorted(self.users.items())
@@ -210,9 +225,9 @@ class Users(_Kept):
     def issue(
         self, name: str, role: str, namespaces: tuple[str, ...], now: datetime, expires: datetime | None
     ) -> tuple[Users, Credential, str]:
-        """Give a user a new token: all users then, its entry, and the token itself, which is kept nowhere.
+        """Add a token for a user, who is created if missing. Return the users, the new entry, and the token itself.
 
-        `role` "": the one that the user has. Raises UserError.
+        The token is stored nowhere. `role` "" keeps the user's role. Raises UserError.
         """
         check_name(name)
         user = self.users.get(name)
@@ -241,12 +256,12 @@ class Users(_Kept):
         return changed, made, token
 
     def with_role(self, name: str, role: str, namespaces: tuple[str, ...]) -> Users:
-        """Change what a user may do, with the tokens that he has. Raises UserError."""
+        """Change the role of a user; the tokens stay. Raises UserError."""
         check_grant(role, namespaces)
         return self._with(name, self._known(name).model_copy(update={"role": role, "namespaces": namespaces}))
 
     def revoke(self, name: str, token_id: str = "") -> Users:
-        """Take one of a user's tokens away, or all of them and the user too. Raises UserError."""
+        """Remove one token of a user, or the user with all tokens if `token_id` is "". Raises UserError."""
         user = self._known(name)
         if not token_id:
             return Users(users={other: each for other, each in self.users.items() if other != name})
@@ -268,7 +283,7 @@ class Users(_Kept):
 
 
 def check_name(name: str) -> None:
-    """Raises UserError."""
+    """Check the name of a user. Raises UserError."""
     if name in _RESERVED:
         raise UserError(f"{name} is who holds DATA_DIR/token; take another name")
     if not _NAME.fullmatch(name):
@@ -278,7 +293,7 @@ def check_name(name: str) -> None:
 
 
 def check_grant(role: str, namespaces: tuple[str, ...]) -> None:
-    """Raises UserError."""
+    """Check a role and its namespaces. Raises UserError."""
     if role not in ROLES:
         raise UserError(f"there is no role {role!r}: {', '.join(ROLES)}")
     for namespace in namespaces:
@@ -287,37 +302,37 @@ def check_grant(role: str, namespaces: tuple[str, ...]) -> None:
 
 
 def described(user: User) -> str:
-    """`edit`, `edit in lab, rack-2`."""
+    """Return the rights of a user as text: `edit`, `edit in lab, rack-2`."""
     return user.role + (f" in {', '.join(user.namespaces)}" if user.namespaces else "")
 
 
 def hashed(token: str) -> str:
-    """What is kept of a token. It is random, so a fast hash is enough: there is nothing to guess."""
+    """Return the stored hash of a token. A fast hash suffices, because a token is random."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 def token_id(token: str) -> str:
-    """By which entry a token is found; "" when it is none of ours."""
+    """Return the id in a token; "" if the text is not one of our tokens."""
     found = _TOKEN.fullmatch(token)
     return found[1] if found else ""
 
 
 def is_token_of(credential: Credential, token: str) -> bool:
-    """Whether this is the token, in constant time."""
+    """Return True if the token belongs to the credential. The comparison takes constant time."""
     return hmac.compare_digest(hashed(token), credential.sha256)
 
 
 USERS_FILE: Final = "users.json"
-"""Its name in the data directory."""
+"""Name of the file in the data directory."""
 MAX_FILE_BYTES: Final = 16 << 20
 
 
 class UserFileError(Exception):
-    """The file can't be used; the message names it and says what to do."""
+    """The file of users cannot be used. The message names the file and says what to do."""
 
 
 def read_users(path: Path) -> Users:
-    """Read the file. Raises UserFileError, OSError."""
+    """Read the file of users; without a file there are no users. Raises UserFileError, OSError."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
@@ -340,7 +355,7 @@ def read_users(path: Path) -> Users:
 def issue_token(
     data_dir: Path, name: str, role: str, namespaces: tuple[str, ...], now: datetime, expires: datetime | None
 ) -> tuple[Credential, str]:
-    """Give a user a new token: its entry, and the token. Raises UserError, UserFileError, OSError."""
+    """Issue a token for a user, and return its entry and the token. Raises UserError, UserFileError, OSError."""
     with _changing(data_dir) as users:
         changed, credential, token = users.issue(name, role, namespaces, now, expires)
         _write(data_dir, changed)
@@ -348,19 +363,20 @@ def issue_token(
 
 
 def change_role(data_dir: Path, name: str, role: str, namespaces: tuple[str, ...]) -> None:
-    """Change what a user may do. Raises UserError, UserFileError, OSError."""
+    """Change the role of a user. Raises UserError, UserFileError, OSError."""
     with _changing(data_dir) as users:
         _write(data_dir, users.with_role(name, role, namespaces))
 
 
 def revoke_token(data_dir: Path, name: str, token_id: str = "") -> None:
-    """Take a token away, or the user with all of his. Raises UserError, UserFileError, OSError."""
+    """Revoke a token, or remove the user with all tokens. Raises UserError, UserFileError, OSError."""
     with _changing(data_dir) as users:
         _write(data_dir, users.revoke(name, token_id))
 
 
 @contextmanager
 def _changing(data_dir: Path) -> Iterator[Users]:
+    """Lock the data directory and read the users, so that two commands do not overwrite each other's change."""
     handle = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -377,7 +393,7 @@ def _write(data_dir: Path, users: Users) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A verb on a resource: in a `namespace`, or of all ("" too where the resource is in none)."""
+    """A verb on a resource. `namespace` is "" for all namespaces, and for resources without namespaces."""
 
     verb: str
     group: str
@@ -388,26 +404,26 @@ class Action:
 
     @property
     def combined(self) -> str:
-        """`workflows`, `workflows/status`."""
+        """The resource with its subresource: `workflows`, `workflows/status`."""
         return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A verb (the method, in lower case) on a path that is no resource's."""
+    """A verb (the HTTP method in lower case) on a path outside resources."""
 
     verb: str
     path: str
 
 
 def allowed(caller: Caller, wanted: Action | Request) -> bool:
-    """Whether he may. What nothing allows is forbidden."""
+    """Return True if the caller may do this. Anything that no rule allows is forbidden."""
     namespace = wanted.namespace if isinstance(wanted, Action) else ""
     return any(_matches(rule, wanted) for rule in rules_in(caller, namespace))
 
 
 def rules_in(caller: Caller, namespace: str) -> Iterator[Rule]:
-    """The rules that hold for a caller in a namespace ("": outside of all, and in all at once)."""
+    """Yield the rules of a caller in a namespace; "" stands for cluster scope and for all namespaces at once."""
     if not caller.namespaces or namespace in caller.namespaces:
         yield from ROLES.get(caller.role, ())
         if caller.role == "cluster-admin":
@@ -430,7 +446,7 @@ def _is_path(pattern: str, path: str) -> bool:
 
 
 def forbidden_message(caller: Caller, wanted: Action | Request) -> str:
-    """Why not, in the words of Kubernetes: what stands after `... is forbidden: `."""
+    """Return Kubernetes' reason for a refusal: the text after `... is forbidden: `."""
     user = _quoted(caller.name)
     if isinstance(wanted, Request):
         return f"User {user} cannot {wanted.verb} path {_quoted(wanted.path)}"
@@ -440,7 +456,7 @@ def forbidden_message(caller: Caller, wanted: Action | Request) -> str:
 
 
 def _quoted(text: str) -> str:
-    """As Go's %q, with what HTML would take for its own made harmless, as Kubernetes does."""
+    """Quote a text like Go's %q, and escape HTML characters, as Kubernetes does."""
     return quote(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -448,11 +464,11 @@ _PREFIX: Final = "impersonate-"
 
 
 class ImpersonationError(Exception):
-    """The headers make no sense; the message says why."""
+    """The impersonation headers are invalid. The message says why."""
 
 
 class ImpersonationForbiddenError(Exception):
-    """The caller may not be somebody else."""
+    """The caller may not impersonate this user or group."""
 
     def __init__(self, wanted: Action) -> None:
         super().__init__(wanted.name)
@@ -460,14 +476,15 @@ class ImpersonationForbiddenError(Exception):
 
 
 def wants_impersonation(headers: Mapping[str, str]) -> bool:
-    """Whether a request asks for it."""
+    """Return True if a request has impersonation headers (`kubectl --as`)."""
     return any(name.lower().startswith(_PREFIX) for name in headers)
 
 
 def impersonated(caller: Caller, headers: MultiMapping[str], user: Callable[[str], Caller]) -> Caller:
-    """Who the caller wants to be; `user` gives a user by name.
+    """Return the impersonated caller; `user` finds a user by name.
 
-    Raises ImpersonationForbiddenError, ImpersonationError.
+    Unknown impersonation headers are an error: a caller must not act with the own rights by mistake (k8s.io/apiserver,
+    pkg/endpoints/filters/impersonation.go). Raises ImpersonationForbiddenError, ImpersonationError.
     """
     name, groups = headers.get("Impersonate-User", ""), headers.getall("Impersonate-Group", [])
     for wanted in (Action("impersonate", "", "users", name=name), *(_group(each) for each in groups)):
@@ -496,21 +513,24 @@ def _group(name: str) -> Action:
 log = logging.getLogger(__name__)
 
 RECHECK_SECONDS: Final = 1.0
-"""For which the file is taken to be as it was."""
+"""Minimum time between two checks of the file for changes."""
 SOON: Final = timedelta(days=7)
 
 
 class WrongTokenError(Exception):
-    """No token, or none that is known."""
+    """The request has no token, or an unknown one."""
 
 
 class TokenExpiredError(WrongTokenError):
-    """A token that was good, of whom and until when the message says."""
+    """The token has expired. The message names the user and the time."""
 
 
 class Authenticator:
-    """Knows the administrator by `is_admin(token)`, and the users of a file. `now` gives the time in UTC, `monotonic`
-    seconds."""
+    """Finds the caller of a token: the administrator by `is_admin(token)`, and the users of a file.
+
+    The file is read again within a second of a change. If it is invalid, the users stay as they were, and the log
+    reports it. `now` returns the time in UTC, `monotonic` seconds.
+    """
 
     def __init__(
         self,
@@ -519,7 +539,7 @@ class Authenticator:
         now: Callable[[], datetime],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """A file that can't be used is logged: nobody but the administrator is known until it is good."""
+        """Read the file. If it is invalid, only the administrator is known until it is repaired."""
         self._is_admin = is_admin
         self._path = users
         self._now = now
@@ -541,7 +561,7 @@ class Authenticator:
             self._reported = str(error)
 
     def caller(self, shown: bytes) -> Caller:
-        """Who shows this token. Raises WrongTokenError, TokenExpiredError."""
+        """Return the caller who has this token. Raises WrongTokenError, TokenExpiredError."""
         if self._is_admin(shown.decode("utf-8", "surrogateescape")):
             return ADMIN
         self.look()
@@ -560,11 +580,11 @@ class Authenticator:
         return self._users.caller(name, credential.id)
 
     def user(self, name: str) -> Caller:
-        """The user of a name, whether there is such a one or not; without a token."""
+        """Return the user of this name without a token. An unknown user has no rights."""
         return self._users.caller(name)
 
     def holds(self, caller: Caller) -> bool:
-        """Whether a caller who was known still is, and may do what he might."""
+        """Return True if a known caller still has the same rights."""
         if not caller.credential:
             return True
         name, credential = self._by_id.get(caller.credential, ("", None))
@@ -580,7 +600,7 @@ class Authenticator:
             self._compare()
 
     def say_what_expires(self) -> None:
-        """A line in the log for each token that ends within a week. To be called once a day."""
+        """Log each token that expires within a week. The server calls this once a day."""
         for name, credential in self._users.expiring(self._now(), SOON):
             log.warning(
                 "the token %s of %s expires on %s UTC: `tinkedge kubeconfig --user %s` makes another",
@@ -591,7 +611,7 @@ class Authenticator:
             )
 
     def reread(self) -> bool:
-        """Look at the file now. False: it can't be used, the users stay as they were, and the log says why."""
+        """Read the file now. Return False if it is invalid; the users then stay as they were, and the log says why."""
         self._reported = ""
         return self._compare()
 

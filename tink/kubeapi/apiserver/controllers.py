@@ -1,8 +1,8 @@
-"""What a cluster's controllers do by themselves, as far as one machine needs it (`garbage_collector`: owners).
+"""The controllers of one machine: garbage collection, and the end of namespaces, definitions and Events.
 
-Namespaces and CustomResourceDefinitions that were deleted go when everything in them is gone; what holds them up stands
-in their conditions. Events go after an hour. Level-triggered: each round looks at the state as it is and does what can
-be done; a change of anything that may matter wakes it, and so does the clock.
+Both are level-triggered: each look starts from the present state and does the one next thing, and the change that
+follows causes the next look. Failures are retried with growing delays. Neither keeps state that could be lost: after a
+restart they look at everything once.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from tink.limits.token_bucket import TokenBuckets
 log = logging.getLogger(__name__)
 
 WORKERS = 16
-"""Deletes under way at a time: as many share one commit."""
+"""Number of concurrent deletes. They share commits."""
 RETRY_FIRST_SECONDS, RETRY_LONGEST_SECONDS = 0.5, 60.0
 PATCH_OPTIONS = WriteOptions(kind="PatchOptions", manager="kube-controller-manager")
 CREATE_OPTIONS = WriteOptions(kind="CreateOptions", manager="kube-controller-manager")
 REMEMBERED = 500
-"""Owners that are known to be gone, and references that were reported. Kubernetes remembers as many absent owners."""
+"""Maximum number of remembered absent owners (the same as in Kubernetes), and of reported references."""
 REPORTS_AT_ONCE, REPORTS_PER_SECOND = 100, 1.0
-"""Events about wrong owner references, of all objects."""
+"""Limits of Events about wrong owner references, for all objects together."""
 
 _COMPONENT = "garbage-collector-controller"
 _OWNERS = b'"ownerReferences"'
@@ -46,7 +46,7 @@ _FINALIZERS = tuple(f'"{name}"'.encode() for name in (ORPHAN, FOREGROUND))
 
 @dataclass(frozen=True, slots=True)
 class _Owners:
-    """The owner references of an object, sorted by what is known of the owners."""
+    """The owner references of an object, by the state of the owners."""
 
     solid: list[Raw]
     gone: list[Raw]
@@ -54,12 +54,22 @@ class _Owners:
 
 
 class GarbageCollector:
-    """Told of every change by `on_event`; works in `run`."""
+    """Deletes objects without owners (Kubernetes documentation, "Garbage Collection").
+
+    An object names its owners in `metadata.ownerReferences`. It is deleted when no owner exists any more; while some
+    exist, references to the others are removed. An owner that is deleted in the foreground stays until the dependents
+    that block it are gone. An owner whose dependents are to be orphaned stays until their references are removed. The
+    store keeps the index from owner to dependents.
+
+    An owner is looked up in the object's own namespace. If it is in another namespace, a Warning Event reports it
+    (OwnerRefInvalidNamespace), and the object is treated as if the owner did not exist. An object without a namespace
+    that names such an owner is left alone.
+    """
 
     def __init__(self, store: Store, registry: Registry, verbs: Verbs, now: Callable[[], datetime]) -> None:
         self._now = now
         self._absent: Newest[tuple[str, str], None] = Newest(REMEMBERED)
-        """UIDs and names of owners that no namespace has."""
+        """UIDs and names of owners that do not exist in any namespace."""
         self._reported: Newest[tuple[str, str], None] = Newest(REMEMBERED)
         """UIDs of objects and of their owners in other namespaces."""
         self._reports = TokenBuckets(REPORTS_AT_ONCE, REPORTS_PER_SECOND)
@@ -71,7 +81,7 @@ class GarbageCollector:
         self._resources_by_kind: tuple[int, dict[tuple[str, str], Resource]] = (-1, {})
 
     def on_event(self, event: Event) -> None:
-        """Take note of a change: an object may have lost its owner, or what it waited for."""
+        """Process a change: an object may have lost its owner, or the dependents that it waited for."""
         if event.type == "DELETED":
             self._gone.add(event.object["metadata"]["uid"])
             self._absent[event.object["metadata"]["uid"], event.key.name] = None
@@ -116,7 +126,7 @@ class GarbageCollector:
                 return
 
     async def _queue_everything(self) -> None:
-        """After a start: queue what has owners, and what waits for its dependents."""
+        """Queue all objects with owners, and all that wait for their dependents. Runs once after a start."""
         after: Owned | None = None
         while owned := await self._store.owned(after):
             for item in owned:
@@ -185,7 +195,7 @@ class GarbageCollector:
             await self._collect(resource, key, stored, fields)
 
     async def _collect(self, resource: Resource, key: Key, stored: Stored, fields: Raw) -> None:
-        """Delete an object that has no owner left, or drop the references to owners that are gone."""
+        """Delete an object without owners, or remove the references to missing owners."""
         owners = await self._classify(resource, key, fields)
         if owners is None:
             return
@@ -211,9 +221,10 @@ class GarbageCollector:
         await self._verbs.delete_stored(resource, _target(resource, key), stored, options)
 
     async def _classify(self, resource: Resource, key: Key, fields: Raw) -> _Owners | None:
-        """Sort owner references. What cannot be known, because the kind is not served, counts as there.
+        """Sort the owner references of an object. An owner whose kind is not served counts as existing.
 
-        None: the object has no namespace, but an owner that has one. Kubernetes does nothing about such an object.
+        Return None if the object has no namespace, but an owner that has one. Kubernetes does nothing about such an
+        object.
         """
         found, invalid = _Owners([], [], []), False
         for owner in fields["ownerReferences"]:
@@ -238,7 +249,7 @@ class GarbageCollector:
         return None if invalid else found
 
     async def _report_elsewhere(self, resource: Resource, key: Key, fields: Raw, owner: Raw, kind: Resource) -> None:
-        """Record an Event if the owner that is not in the object's namespace is in another one.
+        """Record an Event if the owner exists in another namespace.
 
         Source: k8s.io/kubernetes, pkg/controller/garbagecollector/graph_builder.go, reportInvalidNamespaceOwnerRef.
         """
@@ -281,7 +292,7 @@ class GarbageCollector:
             log.info("%s: no Event about its owner in another namespace: %s", _collecting(key), error)
 
     async def _is_cycle(self, dependents: list[Key]) -> bool:
-        """Whether a dependent waits for its own dependents: it and its owner may then wait for each other."""
+        """Return True if a dependent waits for its own dependents. It and its owner may then wait for each other."""
         for key in dependents:
             stored = await self._store.get(key)
             if stored is not None and _has_work(stored.body):
@@ -291,7 +302,7 @@ class GarbageCollector:
         return False
 
     async def _wait_for_dependents(self, resource: Resource, key: Key, fields: Raw) -> None:
-        """Have the dependents collected; let an owner go that none of them blocks."""
+        """Queue the dependents of an owner, and release the owner if none of them blocks it."""
         blocked = False
         for dependent in await self._store.dependents(fields["uid"]):
             stored = await self._store.get(dependent)
@@ -306,7 +317,7 @@ class GarbageCollector:
             await self._release(resource, key, fields, FOREGROUND)
 
     async def _orphan(self, resource: Resource, key: Key, fields: Raw) -> None:
-        """Drop the references of the dependents, then let the owner go."""
+        """Remove the references of the dependents, then release the owner."""
         for dependent in await self._store.dependents(fields["uid"]):
             theirs, stored = self._registry.of_key(dependent.resource), await self._store.get(dependent)
             if theirs is None or stored is None:
@@ -321,13 +332,13 @@ class GarbageCollector:
         await self._change(resource, key, fields, {"finalizers": rest or None})
 
     async def _change(self, resource: Resource, key: Key, fields: Raw, change: Raw) -> None:
-        """Change metadata, if the object still is as it was read."""
+        """Patch metadata, if the object has not changed since it was read."""
         guard = {"uid": fields["uid"], "resourceVersion": fields["resourceVersion"]}
         body = Body({"metadata": guard | change})
         await self._verbs.patch(resource, _target(resource, key), MERGE_PATCH, body, PATCH_OPTIONS)
 
     def _resource_of(self, owner: Raw) -> Resource | None:
-        """Give the resource that an owner reference names, or None when it is not served."""
+        """Return the resource that an owner reference names; None if it is not served."""
         if self._resources_by_kind[0] != self._registry.revision:
             served = {(one.api_version, one.kind): one for one in self._registry.all() if not one.virtual}
             self._resources_by_kind = (self._registry.revision, served)
@@ -340,7 +351,7 @@ def _collecting(key: Key) -> str:
 
 
 def _complain(what: str, error: Exception, delay: float) -> None:
-    """Say what went wrong; of what nobody has foreseen, where."""
+    """Log a failure; with a stack trace if it is unexpected."""
     if isinstance(error, StatusError):
         log.warning("%s: %s; trying again in %.0f s", what, error, delay)
     elif isinstance(error, StorageError):
@@ -350,7 +361,7 @@ def _complain(what: str, error: Exception, delay: float) -> None:
 
 
 def _has_work(body: bytes) -> bool:
-    """Whether an object may wait for its dependents; too often rather than too seldom, `_reconcile` decides."""
+    """Return True if an object may wait for its dependents. The check is rough; `_reconcile` decides."""
     return any(name in body for name in _FINALIZERS) and b'"deletionTimestamp"' in body
 
 
@@ -361,19 +372,19 @@ def _target(resource: Resource, key: Key) -> Target:
 T = TypeVar("T")
 
 EVENT_LIFE = timedelta(hours=1)
-"""How long Events are kept (kube-apiserver: --event-ttl)."""
+"""How long Events are stored (kube-apiserver: --event-ttl)."""
 ROUND_SECONDS = 60.0
-"""Longest time between two rounds, in seconds."""
+"""Maximum time between two rounds, in seconds."""
 UPDATE_OPTIONS = WriteOptions(kind="UpdateOptions", manager="kube-controller-manager")
 
 _NAMESPACES = "/namespaces"
 _FINALIZER = "kubernetes"
-"""What a namespace has in spec.finalizers until its objects are gone (k8s.io/api/core/v1, FinalizerKubernetes)."""
+"""The entry in a namespace's spec.finalizers until its objects are gone (k8s.io/api/core/v1, FinalizerKubernetes)."""
 
 
 @dataclass
 class _Remaining:
-    """What is still in a namespace: objects by resource, finalizers by name, and deletes that failed."""
+    """The contents of a deleted namespace or definition: objects by resource, finalizers by name, failed deletes."""
 
     objects: Counter[str] = field(default_factory=Counter)
     finalizers: Counter[str] = field(default_factory=Counter)
@@ -381,7 +392,11 @@ class _Remaining:
 
 
 class Lifecycle:
-    """Removes what is to go. Told of every change by `on_event`; works in `run`."""
+    """Completes the deletion of namespaces and CustomResourceDefinitions, and deletes Events after an hour.
+
+    A deleted namespace or definition goes when everything in it is gone. The conditions of a namespace say what is
+    left.
+    """
 
     def __init__(self, store: Store, registry: Registry, verbs: Verbs, now: Callable[[], datetime]) -> None:
         self._store = store
@@ -392,7 +407,7 @@ class Lifecycle:
         self._waiting = True
 
     def on_event(self, event: Event) -> None:
-        """Take note of a change: something may be ready to go."""
+        """Process a change: it may allow the next step of a deletion."""
         if event.key.resource in (_NAMESPACES, definitions.KEY) or (self._waiting and event.type == "DELETED"):
             self._wake.set()
 
@@ -410,9 +425,9 @@ class Lifecycle:
                 continue  # the clock says that it is time for a round
 
     async def _round(self) -> bool:
-        """Do what can be done; True when something still waits for its objects to go.
+        """Do every possible step. Return True if a deletion still waits for its objects.
 
-        What goes wrong about one thing does not stop the others.
+        A failure about one object does not stop the others.
         """
         waiting = False
         for namespace in await self._terminating(_NAMESPACES):
@@ -447,7 +462,7 @@ class Lifecycle:
     # --- namespaces ---
 
     async def _delete_contents(self, stored: Stored) -> bool:
-        """Delete what a namespace holds, and let it go when nothing is left. True when it has nothing to wait for."""
+        """Delete the objects of a namespace, and release it when none is left. Return True if it waits for nothing."""
         namespace: Raw = orjson.loads(stored.body)
         finalizers = namespace["spec"].get("finalizers") or []
         if _FINALIZER not in finalizers:
@@ -477,7 +492,7 @@ class Lifecycle:
         return resource, Target("", "v1", "namespaces", "", name)
 
     async def _update(self, resource: Resource, target: Target, new: Raw, subresource: str) -> bool:
-        """Write a namespace; False when it has changed since it was read. The change wakes the next round."""
+        """Write a namespace. Return False if it has changed since it was read; the change causes the next round."""
         where = Target(target.group, target.version, target.plural, target.namespace, target.name, subresource)
         try:
             await self._verbs.update(resource, where, Body(new), UPDATE_OPTIONS)
@@ -490,7 +505,7 @@ class Lifecycle:
     # --- definitions ---
 
     async def _delete_instances(self, stored: Stored) -> bool:
-        """Delete the objects of a definition, and let it go when nothing is left. True when it waits for nothing."""
+        """Delete the objects of a definition, and release it when none is left. Return True if it waits for nothing."""
         definition: Raw = orjson.loads(stored.body)
         finalizers = definition["metadata"].get("finalizers") or []
         if definitions.FINALIZER not in finalizers:
@@ -520,7 +535,7 @@ class Lifecycle:
         return True
 
     async def _retry_names(self) -> None:
-        """Write definitions again whose names were taken: what had them may have gone."""
+        """Rewrite definitions whose names were taken: the other definition may be gone."""
         own = self._registry.find(definitions.GROUP, "v1", definitions.PLURAL)
         for stored in await self._all(definitions.KEY, None):
             if own is not None and definitions.lacks_names(orjson.loads(stored.body)):
@@ -533,7 +548,7 @@ class Lifecycle:
     # --- objects ---
 
     async def _delete(self, resource: Resource, item: Stored, left: _Remaining) -> None:
-        """Delete one object, and count it when it stays."""
+        """Delete one object, and count it if it stays."""
         fields: Raw = orjson.loads(item.body)["metadata"]
         target = Target(resource.group, resource.version, resource.plural, item.namespace, item.name)
         gone = False
@@ -564,7 +579,7 @@ class Lifecycle:
 
 
 async def _tried(work: Awaitable[T], what: str) -> T | None:
-    """What it gives; None where it failed, which is said: the next round tries again."""
+    """Return the result of the work. Return None if it failed; the failure is logged and the next round retries."""
     try:
         return await work
     except (StorageError, StatusError) as error:
@@ -575,7 +590,7 @@ async def _tried(work: Awaitable[T], what: str) -> T | None:
 
 
 def _conditions(left: _Remaining, before: list[Raw], now: str) -> list[Raw]:
-    """Say on a namespace what it waits for (k8s.io/kubernetes, pkg/controller/namespace/deletion)."""
+    """Return the conditions of a deleted namespace (k8s.io/kubernetes, pkg/controller/namespace/deletion)."""
 
     def counted(counts: Counter[str], words: str) -> str:
         return ", ".join(f"{name} {words.format(count)}" for name, count in sorted(counts.items()))

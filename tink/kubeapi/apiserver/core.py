@@ -1,7 +1,4 @@
-"""The API without its transport: verbs, lists, admission, what is served, and the controllers, over one store.
-
-`server` puts HTTP and a state on disk around it, `local` a state in memory.
-"""
+"""The API without its transport. `server` adds HTTP and a state on disk, `local` a state in memory."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from tink.kubeapi.schema import Raw
 
 
 class Core:
-    """Verbs, lists, admission and controllers over a store, which calls `committed` for each change.
+    """Verbs, lists, admission, registry and controllers over one store. The store calls `committed` for each change.
 
     `admit_create` receives new objects before the webhooks do. `plugin` reviews writes in this process.
     """
@@ -45,7 +42,7 @@ class Core:
         self._webhook_client = WebhookClient()
         self._plugin = plugin
         self.registry = Registry()
-        """What is served."""
+        """The served resources."""
         self._webhooks = webhooks.Webhooks(
             self._webhook_client.post, self._namespace_labels, self.registry.versions, plugin
         )
@@ -58,14 +55,14 @@ class Core:
         self._schemas: dict[str, tuple[bytes, int]] = {}
 
     def start_controllers(self) -> list[asyncio.Task[None]]:
-        """Begin to remove what is to go; the caller cancels these tasks."""
+        """Start the controllers. The caller cancels these tasks."""
         return [
             asyncio.create_task(self._lifecycle.run(), name="apiserver lifecycle"),
             asyncio.create_task(self._garbage_collector.run(), name="apiserver garbage collection"),
         ]
 
     def end_watches(self) -> None:
-        """End every watch, and every one that comes later."""
+        """End every watch, now and in the future."""
         self._broadcaster.close()
 
     async def close(self) -> None:
@@ -73,10 +70,10 @@ class Core:
         await self._webhook_client.close()
 
     async def load(self, compiled: Mapping[str, list[Resource]] = MappingProxyType({})) -> None:
-        """Serve what is built in and what is stored describes; make the namespaces that must exist.
+        """Register the built-in resources and the stored definitions, and create the system namespaces.
 
-        `compiled` are resources of stored definitions, by the name of the definition, that need no compilation.
-        Raises StorageError.
+        `compiled` maps the name of a definition to its compiled resources, to save the compilation. Raises
+        StorageError.
         """
         for resource in (
             *builtin.resources(),
@@ -116,7 +113,7 @@ class Core:
             more = page.more
 
     async def find(self, key: Key) -> Raw | None:
-        """Read an object as it is stored. Return None if there is none. Raises StorageError."""
+        """Read a stored object. Return None if there is none. Raises StorageError."""
         stored = await self._store.get(key)
         found: Raw | None = None if stored is None else orjson.loads(stored.body)
         return found
@@ -125,7 +122,7 @@ class Core:
         return definitions.taken_names(definition, self.registry.all())
 
     def _use(self, key: str, name: str, obj: Raw | None) -> None:
-        """Take a definition or a webhook configuration as it is now; None when it is gone."""
+        """Apply a stored definition or webhook configuration; None means that it was deleted."""
         if key in webhooks.KEYS:
             self._webhooks.configured(key, name, obj)
         elif obj is None or not definitions.established(obj):
@@ -137,7 +134,8 @@ class Core:
             self.registry.install(name, made)
 
     def _defined_at(self, definition: Raw) -> int:
-        """Give the resourceVersion since which a definition has its schemas: objects from before met others."""
+        """Return the resourceVersion since which a definition has its schemas. Older objects were checked by other
+        schemas."""
         fields = definition["metadata"]
         schemas = orjson.dumps([version.get("schema") for version in definition["spec"]["versions"]])
         known = self._schemas.get(fields["uid"])
@@ -153,7 +151,7 @@ class Core:
         return labels
 
     def committed(self, event: Event) -> None:
-        """Process a change that is stored: apply configuration, and notify watches and controllers."""
+        """Process a stored change: apply configuration, and notify watches and controllers."""
         key = event.key
         if key.resource == definitions.KEY or key.resource in webhooks.KEYS:
             self._use(key.resource, key.name, None if event.type == "DELETED" else event.object)

@@ -1,8 +1,8 @@
 """Lists and watches: the verbs on many objects.
 
-A list is read in pages as of one version, so that it is consistent however long the client takes, and is passed on as
-text without being parsed unless a selector has to look inside. A watch is the history since a version, then what the
-broadcaster hands over; a reader cannot tell where the one ends and the other begins.
+A list is read in pages as of one version, so it is consistent however long the client takes. Objects are passed on as
+text, and parsed only if a selector needs their fields. A watch is the history since a version, followed by the changes
+that the broadcaster delivers; a client cannot tell where the one ends and the other begins.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tink.kubeapi.schema import Raw
 
 BACKLOG = 5_000
 BACKLOG_BYTES = 32 << 20
-"""A watch that has more waiting than either of these is ended."""
+"""A watch with more waiting events, or bytes of events, is ended."""
 
 
 class Subscription:
-    """The changes of one resource (in one namespace, or in all: None) since the subscription was made."""
+    """The changes of one resource since the subscription, in one namespace or in all (None)."""
 
     def __init__(self, broadcaster: Broadcaster, resource: str, namespace: str | None) -> None:
         self._broadcaster = broadcaster
@@ -41,7 +41,7 @@ class Subscription:
         self.ended = False
 
     def offer(self, event: Event) -> None:
-        """Take a change, or end when the backlog is full."""
+        """Add a change. End the subscription if its backlog is full."""
         if self.ended or (self.namespace is not None and event.key.namespace != self.namespace):
             return
         self._events.append(event)
@@ -51,7 +51,7 @@ class Subscription:
         self._rouse()
 
     def end(self) -> None:
-        """Stop: no further changes are taken, and those that wait are dropped."""
+        """Stop, and drop the waiting changes."""
         self.ended = True
         self._events.clear()
         self._rouse()
@@ -61,7 +61,7 @@ class Subscription:
             self._wake.set_result(None)
 
     async def next(self, timeout_s: float) -> list[Event]:
-        """Wait at most `timeout_s` seconds for changes, and take all that are there. Empty: none, or ended."""
+        """Wait at most `timeout_s` seconds for changes, and return all that wait. Empty: none, or ended."""
         if not self._events and not self.ended:
             # Once for each change and watch: a future and a timer cost a third of asyncio.Event and asyncio.timeout.
             loop = asyncio.get_running_loop()
@@ -77,27 +77,31 @@ class Subscription:
         return events
 
     def close(self) -> None:
-        """Leave the broadcaster."""
+        """Remove the subscription from the broadcaster."""
         self._broadcaster.remove(self)
 
 
 class Broadcaster:
-    """All open watches."""
+    """Delivers each stored change to the open watches, on the event loop and in the order of versions.
+
+    A watch that reads too slowly is ended, so that its backlog does not grow. Its client resumes from its last
+    resourceVersion, out of the history.
+    """
 
     def __init__(self) -> None:
         self._subscriptions: defaultdict[str, set[Subscription]] = defaultdict(set)
         self._closed = False
         self.version = 0
-        """The newest version that was handed out."""
+        """The newest delivered version."""
 
     def publish(self, event: Event) -> None:
-        """Hand a change to the watches of its resource."""
+        """Deliver a change to the watches of its resource."""
         self.version = event.version
         for subscription in tuple(self._subscriptions.get(event.key.resource, ())):
             subscription.offer(event)
 
     def subscribe(self, resource: str, namespace: str | None) -> Subscription:
-        """Begin to collect changes. The caller closes the subscription."""
+        """Start to collect changes. The caller closes the subscription."""
         subscription = Subscription(self, resource, namespace)
         if self._closed:
             subscription.end()
@@ -106,7 +110,7 @@ class Broadcaster:
         return subscription
 
     def remove(self, subscription: Subscription) -> None:
-        """Forget a subscription."""
+        """Remove a subscription."""
         found = self._subscriptions.get(subscription.resource)
         if found is not None:
             found.discard(subscription)
@@ -119,23 +123,23 @@ class Broadcaster:
             subscription.end()
 
     def close(self) -> None:
-        """End every watch, and every one that comes later."""
+        """End every watch, now and in the future."""
         self._closed = True
         for resource in tuple(self._subscriptions):
             self.end(resource)
 
 
 WATCH_SECONDS = 3600
-"""How long a watch lasts when the client does not say, in seconds."""
+"""Duration of a watch, in seconds, if the client names none."""
 BOOKMARK_SECONDS = 60
-"""After so many seconds without a change, a watch that wants bookmarks gets one."""
+"""Interval of bookmarks, in seconds, in a watch without changes that wants bookmarks."""
 MAX_LIST = 64 << 20
-"""A list with `limit` gives a continue token when it gets larger than this, in bytes."""
+"""Size in bytes at which a list with `limit` ends early with a continue token."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which objects of a resource: those of a namespace (None: of all), of one name, that match."""
+    """Selected objects of a resource: in a namespace (None: in all), with a name, and matching the selectors."""
 
     resource: Resource
     namespace: str | None
@@ -143,7 +147,7 @@ class Selection:
     matches: Callable[[Raw], bool] | None
 
     def holds(self, obj: Raw) -> bool:
-        """Whether an object is selected. Its resource and namespace are right already."""
+        """Return True if an object of the resource and namespace is selected."""
         return (self.name is None or obj["metadata"]["name"] == self.name) and (
             self.matches is None or self.matches(obj)
         )
@@ -174,9 +178,9 @@ def select(resource: Resource, target: Target, options: ListOptions) -> Selectio
 
 @dataclass(frozen=True)
 class Listing:
-    """A list: its version, a token when it goes on after `limit`, and its objects as text, part by part.
+    """A list: its version, a continue token if `limit` cut it, and its objects as text, part by part.
 
-    `remaining` is how many objects follow; 0 when none do, or when that is not known because selectors choose.
+    `remaining` is the number of objects that follow; 0 if there are none, or if selectors make it unknown.
     """
 
     version: int
@@ -195,8 +199,8 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """Where a list goes on: after which object, as of which version (None: now), and how many objects follow that one
-    (None: not known)."""
+    """The start of a list: the object before it, its version (None: now), and the number of objects after that
+    object (None: unknown)."""
 
     after: tuple[str, str]
     version: int | None
@@ -239,7 +243,7 @@ class Lists:
             page = await self._page(chosen, (last.namespace, last.name), first.version, options.limit - len(items))
 
     async def _cut(self, chosen: Selection, start: _Start, version: int, items: list[Stored]) -> Listing:
-        """Give a list that ends after its last object because of its limit. Raises StatusError (410)."""
+        """Return a list that its limit has ended after the last object. Raises StatusError (410)."""
         after = (items[-1].namespace, items[-1].name) if items else start.after
         remaining = None
         if chosen.matches is None and chosen.name is None:
@@ -256,7 +260,7 @@ class Lists:
     async def watch(
         self, resource: Resource, target: Target, options: ListOptions
     ) -> AsyncGenerator[list[Change], None]:
-        """Watch objects until the time is over or the server stops. Raises StatusError (410) when it cannot resume."""
+        """Watch objects until the timeout or the stop of the server. Raises StatusError (410) if it cannot resume."""
         chosen = select(resource, target, options)
         clock = asyncio.get_running_loop().time
         end = clock() + (max(0, options.timeout_s) if options.timeout_s else WATCH_SECONDS)
@@ -299,7 +303,7 @@ class Lists:
     # --- parts ---
 
     async def _where(self, options: ListOptions) -> _Start:
-        """Say where, and as of which version, a list begins. Raises StatusError."""
+        """Return the start of a list. Raises StatusError."""
         if options.continues:
             if options.version not in ("", "0"):
                 raise errors.bad_request("specifying resource version is not allowed when using continue")
@@ -325,7 +329,7 @@ class Lists:
             raise _too_old(after) from error
 
     async def _list_one(self, chosen: Selection, name: str) -> Listing:
-        """List what has one name, without a scan when it can only be in one place."""
+        """List the object of one name, without a scan if its namespace is known."""
         resource = chosen.resource
         if resource.namespaced and chosen.namespace is None:
             page = await self._page(chosen, ("", ""), None, 0)
@@ -336,7 +340,7 @@ class Lists:
         return Listing(version, "", _once(resource, items))
 
     async def _parts(self, chosen: Selection, page: Page) -> AsyncIterator[list[bytes]]:
-        """Give the rest of a list from its first page on."""
+        """Yield a list from its first page on."""
         while True:
             selected = [item for item in page.items if self._selected(chosen, item)]
             yield await conversion.as_served(chosen.resource, selected)
@@ -359,7 +363,7 @@ class Lists:
 
     @staticmethod
     async def _changes(chosen: Selection, events: list[Event]) -> list[Change]:
-        """Turn events into what the watch sees: an object that begins or ceases to match appears or goes."""
+        """Convert events for the watch: an object that begins or ceases to match is added or deleted."""
         seen: list[tuple[str, Event | Stored]] = []
         for event in events:
             if chosen.matches is None:
@@ -401,7 +405,7 @@ def _token(version: int, after: tuple[str, str], remaining: int | None = None) -
 
 
 def _too_old(after: tuple[str, str]) -> StatusError:
-    """Refuse a token whose version is gone, and offer one that goes on with what is there now."""
+    """Return the refusal of a token whose version is gone, with a token that continues with the present objects."""
     error = errors.expired(
         "The provided continue parameter is too old to display a consistent list result. You can start a new list "
         "without the continue parameter, or use the continue token in this response to retrieve the remainder of the "
@@ -413,7 +417,7 @@ def _too_old(after: tuple[str, str]) -> StatusError:
 
 
 def _read_token(token: str) -> _Start:
-    """Read a token: where the list goes on."""
+    """Parse a continue token. Raises StatusError (400)."""
     try:
         read = orjson.loads(base64.urlsafe_b64decode(token.encode()))
         match read:

@@ -1,9 +1,20 @@
-"""Kubernetes' protobuf for the built-in resources: what `kubectl create namespace` and most controllers send.
+"""Objects as bytes: JSON, YAML, and Kubernetes' protobuf. Pure.
 
-Clients speak JSON about resources that they learn from discovery, but write those that they were compiled with in
-Kubernetes' own protobuf envelope (k8s.io/apimachinery, pkg/runtime/serializer/protobuf). They take JSON for an answer;
-for those that take nothing else, answers are written here too. Both ways go by the tables of `protobuf_messages`;
-unknown fields are passed over, as protobuf demands. Pure.
+    load_json                      JSON as Go's decoder reads it
+    dump_yaml                      as `kubectl get -o yaml` shows it
+    load_protobuf, dump_protobuf   the envelope in which clients write built-in types
+                                   (k8s.io/apimachinery, pkg/runtime/serializer/protobuf)
+
+`messages.txt` has one line for each protobuf message, in a notation close to the `generated.proto` files of k8s.io/api
+and k8s.io/apimachinery: `<number> <field> <type>`, where the type is a message or one of
+
+    string int bool bytes     as in protobuf; bytes are base64 in JSON
+    time micro                seconds and nanoseconds; RFC 3339 text with no or six decimals in JSON
+    map bytesmap listmap      string to string, to bytes, to a list of strings
+    json                      bytes that hold JSON
+
+followed by `*` if it is repeated, `?` if an empty value differs from none (a pointer in Go), and `+` if the fields of
+the message are inlined in JSON. Unknown fields are ignored, as protobuf demands.
 """
 
 from __future__ import annotations
@@ -25,11 +36,15 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class JsonError(ValueError):
-    """A text that is no JSON; the message says where."""
+    """A text is no JSON. The message says where."""
 
 
 def load_json(raw: bytes) -> Any:
-    """Read JSON. Raises JsonError."""
+    """Parse JSON. Raises JsonError.
+
+    If orjson refuses a text, the standard library parses it once more, because Go's decoder accepts some of it: bytes
+    that are no UTF-8 and halves of surrogate pairs become U+FFFD.
+    """
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError as error:
@@ -44,7 +59,7 @@ def load_json(raw: bytes) -> Any:
 
 
 def _replace_surrogates(value: Any) -> Any:
-    """Put U+FFFD in the place of halves of surrogate pairs."""
+    """Replace halves of surrogate pairs by U+FFFD."""
     if isinstance(value, str):
         return _SURROGATES.sub("�", value)
     if isinstance(value, dict):
@@ -53,10 +68,7 @@ def _replace_surrogates(value: Any) -> Any:
 
 
 def duplicate_fields(raw: bytes, most: int = 100) -> list[str]:
-    """Give the paths of fields that stand in an object twice, in the order of the text: `spec.actions[0].name`.
-
-    `raw` is JSON. Fast when nothing stands twice.
-    """
+    """Return the paths of duplicate fields in the order of the text: `spec.actions[0].name`. `raw` is JSON."""
     seen_twice = False
 
     def pairs(items: list[tuple[str, Any]]) -> list[tuple[str, Any]] | dict[str, Any]:
@@ -78,7 +90,7 @@ def duplicate_fields(raw: bytes, most: int = 100) -> list[str]:
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """An object in which something stands twice."""
+    """An object with duplicate fields."""
 
 
 def _twice(value: Any, path: str) -> Iterator[str]:
@@ -96,22 +108,22 @@ def _twice(value: Any, path: str) -> Iterator[str]:
 
 
 class _Dumper(yaml.CSafeDumper):
-    """Writes every list and map where it stands, even when two are equal."""
+    """Writes every list and map in full, without aliases for equal ones."""
 
     def ignore_aliases(self, _data: object, /) -> bool:
-        """Say that nothing is shared."""
+        """Return True: no value is shared."""
         return True
 
 
 def dump_yaml(body: bytes) -> bytes:
-    """Write JSON as YAML, keys in order, as `kubectl get -o yaml` shows it."""
+    """Return JSON as YAML with sorted keys, as `kubectl get -o yaml` shows it."""
     return yaml.dump(orjson.loads(body), Dumper=_Dumper, default_flow_style=False, allow_unicode=True, encoding="utf-8")
 
 
 def dump_yaml_list(head: bytes) -> tuple[bytes, bytes]:
-    """Give what stands before and after the items of a list in YAML; between them goes `dump_yaml_item` of each.
+    """Return the YAML before and after the items of a list, whose items `dump_yaml_item` writes.
 
-    `head` is the list without items, as JSON. So a long list can be written as it is read, and not all at once.
+    `head` is the list without items, as JSON. A long list can so be written while it is read.
     """
     made = orjson.loads(head)
     made.pop("items", None)
@@ -120,12 +132,12 @@ def dump_yaml_list(head: bytes) -> tuple[bytes, bytes]:
 
 
 def dump_yaml_item(body: bytes, *, first: bool) -> bytes:
-    """Write one item of a list in YAML."""
+    """Return one item of a list as YAML."""
     return (b"\n" if first else b"") + dump_yaml(b"[" + body + b"]")
 
 
 MAX_ENVELOPE = 16
-"""Deepest nesting of messages."""
+"""Maximum nesting of messages."""
 
 _MESSAGES_TEXT = Path(__file__).with_name("messages.txt").read_text(encoding="ascii")
 _GROUPS = {
@@ -175,23 +187,23 @@ BY_NUMBER = {name: {field.number: field for field in fields} for name, fields in
 KINDS = {(version, kind): kind for version, kinds in _GROUPS.items() for kind in kinds} | {
     ("events.k8s.io/v1", "Event"): "NewEvent"
 }
-"""apiVersion and kind -> message. DeleteOptions are of every group and version."""
+"""apiVersion and kind -> message. DeleteOptions exist in every group and version."""
 
 
 MAGIC = b"k8s\x00"
 MAX_FIELDS = 500_000
-"""Most fields in a body: what they become takes many times their room."""
+"""Maximum number of fields in a body: parsed fields need many times their size."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SIGN = 1 << 63
 _WORD = (1 << 64) - 1
 
 
 class ProtobufError(ValueError):
-    """The body is not what the envelope says, or of a kind that is not known here."""
+    """The body contradicts its envelope, or is of an unknown kind."""
 
 
 def message_of(api_version: str, kind: str) -> str | None:
-    """Name the message of a kind, or of a list of it (`<message>List`); None when it is not known."""
+    """Return the message of a kind, or of a list of it (`<message>List`); None if it is unknown."""
     if kind == "DeleteOptions":
         return kind
     found = KINDS.get((api_version, kind))
@@ -204,7 +216,7 @@ def message_of(api_version: str, kind: str) -> str | None:
 
 
 def load_protobuf(raw: bytes) -> dict[str, Any]:
-    """Read an enveloped object. Raises ProtobufError."""
+    """Parse an enveloped object. Raises ProtobufError."""
     if not raw.startswith(MAGIC):
         raise ProtobufError("it does not begin with the mark of Kubernetes' protobuf")
     left = [MAX_FIELDS]
@@ -267,7 +279,7 @@ def _value(field: Field, value: bytes | int, depth: int, left: list[int]) -> Any
 
 
 def _entry(kind: str, value: bytes, depth: int, left: list[int]) -> Any:
-    """Read the value of an entry of a map."""
+    """Parse the value of an entry of a map."""
     if kind == "listmap":
         return _message(value, "Texts", depth + 2, left).get("items", [])
     return base64.b64encode(value).decode() if kind == "bytesmap" else _text(value)
@@ -288,7 +300,7 @@ def _json(value: bytes) -> Any:
 
 
 def _time(value: bytes, kind: str, left: list[int]) -> str | None:
-    """Read a time. No fields: no time."""
+    """Parse a time; None if it has no fields."""
     parts = _message(value, "Time", MAX_ENVELOPE, left)
     if not parts:
         return None
@@ -300,7 +312,7 @@ def _time(value: bytes, kind: str, left: list[int]) -> str | None:
 
 
 def _read(raw: bytes) -> Iterator[tuple[int, bytes | int]]:
-    """Take a message apart into field numbers and values (protobuf.dev, "Encoding")."""
+    """Yield the field numbers and values of a message (protobuf.dev, "Encoding")."""
     at, end = 0, len(raw)
     while at < end:
         tag, at = (raw[at], at + 1) if raw[at] < 0x80 else _varint(raw, at)
@@ -338,7 +350,7 @@ def _varint(raw: bytes, at: int) -> tuple[int, int]:
 
 
 def dump_protobuf(obj: Mapping[str, Any]) -> bytes:
-    """Write an object, a list of a built-in kind or a Status in the envelope.
+    """Return an object, a list of a built-in kind or a Status in the envelope.
 
     Raises ProtobufError for other kinds, and for values that do not fit (which no stored object has).
     """
@@ -407,12 +419,12 @@ def _unbased(value: str) -> bytes:
 
 
 def delimited(number: int, value: bytes) -> bytes:
-    """Write a field of bytes: texts and messages, too."""
+    """Return a field of bytes, a text or a message."""
     return b"".join((varint(number << 3 | 2), varint(len(value)), value))
 
 
 def varint(value: int) -> bytes:
-    """Write a number of 64 bits."""
+    """Return a number of 64 bits."""
     value &= _WORD
     out = bytearray()
     while value > 0x7F:

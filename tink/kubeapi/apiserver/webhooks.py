@@ -1,10 +1,9 @@
-"""Calls to webhooks: POST a review over HTTPS and read the answer. Shared by `admission` and `conversion`.
+"""Calls of webhooks for admission and conversion: POST of a review over HTTPS.
 
-Where a webhook is comes from a `clientConfig` (an https URL, or a Service, and the certificates to trust). Connections
-are kept and used again; redirects are not followed; time and the size of answers are bounded. Webhooks on loopback are
-common here, tinkedge's own among them; other special addresses (`tink.net.outbound`) are not connected to.
-
-This API server has no Services, so a webhook behind one is not found, as on a cluster where the Service is missing.
+A `clientConfig` names a webhook (an https URL or a Service, and the trusted certificates). Connections are reused,
+redirects are not followed, time and size of answers are bounded. Webhooks on loopback are common here, including
+tinkedge's own; other special addresses (`tink.net.outbound`) are refused. This API server has no Services, so a webhook
+behind one is not found, as on a cluster without that Service.
 """
 
 from __future__ import annotations
@@ -27,48 +26,48 @@ from tink.kubeapi.schema import ClientConfig, field_errors
 from tink.net.outbound import Reach, session
 
 MAX_ANSWER = 3 << 20
-"""Largest answer, in bytes, unless the caller says otherwise."""
+"""Default maximum size of an answer, in bytes."""
 MAX_TRUST_BUNDLES = 200
-"""So many sets of trusted certificates are kept compiled (k8s.io/apiserver keeps as many clients)."""
+"""Maximum number of cached TLS contexts (k8s.io/apiserver caches as many clients)."""
 MAX_RETRIES = 10
-"""How often a webhook that answers with Retry-After is asked again (k8s.io/client-go, rest)."""
+"""Maximum number of retries after an answer with Retry-After (k8s.io/client-go, rest)."""
 MAX_REPEATED = 2048
-"""So much of a failed answer is repeated to the client, in bytes."""
+"""Maximum number of bytes of a failed answer that the client's error repeats."""
 
 
 _REACH = Reach(allowed=(ip_network("127.0.0.0/8"), ip_network("::1/128")))
 
 
 class WebhookCallError(Exception):
-    """A webhook could not be asked, or gave no answer that can be read; the message says why."""
+    """A webhook call failed, or its answer is unreadable. The message says why."""
 
 
 class TrustError(WebhookCallError):
-    """The certificates to trust cannot be read."""
+    """The trusted certificates cannot be read."""
 
 
 class CallWebhook(Protocol):
-    """Asks a webhook: `WebhookClient.post`."""
+    """Calls a webhook, as `WebhookClient.post` does."""
 
     async def __call__(self, config: ClientConfig, body: bytes, timeout_s: int, limit: int = MAX_ANSWER) -> Any:
-        """Give the answer as JSON; it may have `limit` bytes. Raises WebhookCallError."""
+        """Return the answer as JSON, of at most `limit` bytes. Raises WebhookCallError."""
 
 
 class WebhookClient:
-    """The client. Made in the running loop or before; close it when the server stops."""
+    """The HTTP client. Close it when the server stops."""
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
         self._trust_contexts: OrderedDict[bytes, ssl.SSLContext] = OrderedDict()
 
     async def close(self) -> None:
-        """Close all connections. Harmless when there are none."""
+        """Close all connections."""
         if self._session is not None:
             await self._session.close()
             self._session = None
 
     async def post(self, config: ClientConfig, body: bytes, timeout_s: int, limit: int = MAX_ANSWER) -> Any:
-        """Ask a webhook and give what it answers, as JSON. Raises WebhookCallError."""
+        """Call a webhook and return its answer as JSON. Raises WebhookCallError."""
         url = f"{config.url}?timeout={timeout_s}s"
         try:
             async with asyncio.timeout(timeout_s):
@@ -84,7 +83,7 @@ class WebhookClient:
     async def _once(
         self, config: ClientConfig, url: str, body: bytes, limit: int
     ) -> tuple[int, str, bytes, int | None]:
-        """Ask once: HTTP status, content type, text, and for how many seconds to wait before asking again."""
+        """Call once. Return HTTP status, content type, text, and the seconds before a retry (None: no retry)."""
         if config.missing:
             raise WebhookCallError(f'Post "{url}": service {field_errors.quote(config.missing)} not found')
         trust = self._trust(config.trust)
@@ -132,7 +131,7 @@ async def _read_all(response: aiohttp.ClientResponse, limit: int) -> bytes:
 
 
 def _read(status: int, content: str, text: bytes) -> Any:
-    """Read an answer: JSON, or YAML that is no JSON. Its content type does not matter. Raises WebhookCallError."""
+    """Parse an answer, as JSON or else YAML, whatever its content type. Raises WebhookCallError."""
     if not 200 <= status <= 206:
         raise WebhookCallError(_refusal(status, content.partition(";")[0].strip().lower(), text))
     if not text:
@@ -146,7 +145,7 @@ def _read(status: int, content: str, text: bytes) -> Any:
 
 
 def check_review(answer: Any, api_version: str, kind: str) -> dict[str, Any]:
-    """Check that an answer is an object of this kind, or does not say of which. Raises WebhookCallError."""
+    """Check that an answer is of this kind or names no kind. Raises WebhookCallError."""
     if answer is None:
         return {}
     if not isinstance(answer, dict):
@@ -158,13 +157,13 @@ def check_review(answer: Any, api_version: str, kind: str) -> dict[str, Any]:
 
 
 def group_version_kind(answer: dict[str, Any]) -> str:
-    """Name the kind that an answer gives itself: `group/version, Kind=kind`."""
+    """Return the kind of an answer: `group/version, Kind=kind`."""
     group, _, version = str(answer.get("apiVersion") or "").rpartition("/")
     return f"{group}/{version}, Kind={answer.get('kind') or ''}"
 
 
 def _refusal(status: int, media: str, text: bytes) -> str:
-    """Say what an answer means that is none: the message of a Status, or the beginning of its text."""
+    """Return the meaning of a failed answer: the message of a Status, or the beginning of its text."""
     with contextlib.suppress(orjson.JSONDecodeError):
         found = orjson.loads(text)
         if isinstance(found, dict) and found.get("kind") == "Status" and found.get("status") == "Failure":
@@ -174,7 +173,7 @@ def _refusal(status: int, media: str, text: bytes) -> str:
 
 
 def _why(error: Exception) -> str:
-    """Say what went wrong on the network: the cause, of which aiohttp speaks with the address of a TLS context."""
+    """Return the cause of a network error, without the address of a TLS context that aiohttp adds."""
     cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
     number = cause.errno if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) else None
     if number is not None and number > 0:

@@ -1,8 +1,8 @@
-"""AdmissionReview: what a webhook is sent, and what of its answer counts. Pure.
+"""The input of admission, and AdmissionReview: the request to a webhook and the check of its answer. Pure.
 
-The request has the fields and their order of k8s.io/api/admission/v1; the answer is checked as in k8s.io/apiserver,
-pkg/admission/plugin/webhook/request. Two errors differ in what follows: an answer that makes no sense is a failed call,
-which the webhook's failurePolicy may forgive; a refusal is final.
+The request has the fields and their order of k8s.io/api/admission/v1. The answer is checked as in k8s.io/apiserver,
+pkg/admission/plugin/webhook/request. An invalid answer is a failed call, which the webhook's failurePolicy may allow. A
+refusal is final.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ from tink.kubeapi.schema.shapes import BYTES, FLAG, INT32, TEXT, array, mapping,
 
 @dataclass(slots=True)
 class Attributes:
-    """One write. `object` is the new state in the version of the request, None for DELETE; `old` the state before.
+    """One attempt of a write. `object` is the new state in the version of the request (None for DELETE), `old` the
+    state before.
 
-    `options` is the CreateOptions, UpdateOptions, PatchOptions or DeleteOptions object of the request. `mutate` may
-    replace `object`; both may append to `warnings`, which the client receives. `labels` are those of the namespace,
-    read when they are first needed. `releases` are called when the write is settled (`AdmissionPlugin`).
+    `options` is the CreateOptions, UpdateOptions, PatchOptions or DeleteOptions object of the request. Mutation may
+    replace `object`. Admission may append to `warnings`, which the client receives. `labels` are those of the
+    namespace, read on first use. `releases` are called when the write has been stored or has failed
+    (`AdmissionPlugin`).
     """
 
     operation: Literal["CREATE", "UPDATE", "DELETE"]
@@ -47,17 +49,22 @@ class Attributes:
     releases: list[Callable[[], None]] = field(default_factory=list)
 
     def settled(self) -> None:
-        """Release the reservations of plugins for this write: it has been stored, or it has failed."""
+        """Release the plugins' reservations: the write has been stored or has failed."""
         while self.releases:
             self.releases.pop()()
 
 
 Release = Callable[[], None]
-"""Called once, when the write has been stored or has failed."""
+"""Function that is called once, when the write has been stored or has failed."""
 
 
 class AdmissionPlugin(Protocol):
-    """A reviewer of writes. All methods are called on the event loop of the API server."""
+    """A reviewer of writes in this process, instead of a validating webhook. All methods run on the event loop.
+
+    It receives the same AdmissionRequest as a webhook. A review that fails rejects the write. The plugin sees every
+    commit of the resource that it follows, in order, so an answer may reserve something, such as an address, until the
+    write ends.
+    """
 
     @property
     def webhooks(self) -> Sequence[Raw]:
@@ -65,11 +72,10 @@ class AdmissionPlugin(Protocol):
 
     @property
     def followed(self) -> str:
-        """The resource whose objects `apply` and `remove` are called for, such as `tinkerbell.org/hardware`."""
+        """The resource whose objects `apply` and `remove` receive, such as `tinkerbell.org/hardware`."""
 
     def apply(self, obj: Raw) -> None:
-        """Add or update a stored object. Before the first call of `synced` these are the objects from before the
-        start."""
+        """Add or update a stored object. Calls before `synced` bring the objects from before the start."""
 
     def remove(self, obj: Raw) -> None:
         """Remove an object that is no longer stored."""
@@ -93,18 +99,21 @@ _EXEMPT = frozenset(
 
 
 def exempt(resource: Resource) -> bool:
-    """Whether webhooks are never asked: they could lock out the very configuration that is wrong."""
+    """Return True if webhooks are never called: a wrong configuration must not block its own repair."""
     return resource.group == "admissionregistration.k8s.io" and resource.kind in _EXEMPT
 
 
 def is_namespaces(resource: Resource) -> bool:
-    """Whether the resource is that of namespaces, which are in themselves and yet of cluster scope."""
+    """Return True for the resource of namespaces. They have cluster scope, and count as inside themselves."""
     return not resource.group and resource.plural == "namespaces"
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule: each set holds what is matched, or `*`. `resources` are (resource, subresource)."""
+    """One rule of a webhook: each set holds the matched values, or `*`. `resources` holds (resource, subresource).
+
+    Source: k8s.io/apiserver, pkg/admission/plugin/webhook/predicates.
+    """
 
     operations: frozenset[str]
     groups: frozenset[str]
@@ -125,7 +134,7 @@ class Rule:
         )
 
     def asks(self, operation: str, resource: Resource, subresource: str) -> bool:
-        """Whether the rule is about this operation on this resource, in this version."""
+        """Return True if the rule matches this operation on this resource and version."""
         if resource.version not in self.versions and "*" not in self.versions:
             return False
         if operation not in self.operations and "*" not in self.operations:
@@ -144,7 +153,7 @@ class Rule:
 
 
 def compile_selector(selector: Mapping[str, Any] | None) -> Match | None:
-    """Compile a LabelSelector; None when it selects everything."""
+    """Compile a LabelSelector (k8s.io/apimachinery, pkg/apis/meta/v1). Return None if it selects everything."""
     selector = selector or {}
     tests = [requirement(key, "In", [value]) for key, value in (selector.get("matchLabels") or {}).items()]
     tests += [
@@ -157,7 +166,7 @@ def compile_selector(selector: Mapping[str, Any] | None) -> Match | None:
 
 
 def labels_of(obj: Mapping[str, Any] | None) -> Labels | None:
-    """Give the labels of an object, None when there is no object. Labels that are none are no labels."""
+    """Return the labels of an object, {} if they are invalid. Return None if there is no object."""
     if obj is None:
         return None
     fields = obj.get("metadata")
@@ -167,18 +176,19 @@ def labels_of(obj: Mapping[str, Any] | None) -> Labels | None:
 
 GROUP = "admission.k8s.io"
 VERSIONS = ("v1", "v1beta1")
-"""Versions of AdmissionReview that are spoken."""
+"""Versions of AdmissionReview that this server can send."""
 MAX_WARNINGS = 1000
-"""More warnings of one answer are dropped."""
+"""Maximum number of warnings from one answer; the rest is dropped."""
 
 
 class InvalidResponseError(Exception):
-    """The answer of a webhook makes no sense; the message says why."""
+    """The answer of a webhook is invalid. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionResponse:
-    """What a webhook said. `patch` is the text of a patch, empty when there is none; `refusal`: it denied."""
+    """The decision of a webhook. `patch` is the text of a patch or empty; `refusal` is set if the webhook denied the
+    write."""
 
     patch: bytes = b""
     patch_type: str = ""
@@ -187,7 +197,7 @@ class AdmissionResponse:
 
 
 def request(attributes: Attributes, asked: Resource) -> Raw:
-    """Give the AdmissionRequest without uid and objects: what match conditions see as `request`.
+    """Return the AdmissionRequest without uid and objects. Match conditions see it as `request`.
 
     `asked` is the resource in the version that the webhook wants.
     """
@@ -213,7 +223,7 @@ def request(attributes: Attributes, asked: Resource) -> Raw:
 
 
 def _options(attributes: Attributes) -> Raw:
-    """A patch creates or updates, and so do its options (k8s.io/apiserver, pkg/endpoints/handlers/patch.go)."""
+    """Return the options for a webhook. A patch creates or updates, and so do its options (handlers/patch.go)."""
     options = attributes.options
     if options.get("kind") != "PatchOptions":
         return options
@@ -222,7 +232,7 @@ def _options(attributes: Attributes) -> Raw:
 
 
 def review(version: str, uid: str, asked: Raw, obj: Raw | None, old: Raw | None) -> bytes:
-    """Write an AdmissionReview: what is `asked`, about which objects."""
+    """Return an AdmissionReview as JSON."""
     return orjson.dumps(
         {
             "kind": "AdmissionReview",
@@ -273,7 +283,7 @@ def decode(answer: Any, version: str) -> Raw:
 
 
 def verify(hook: str, answer: Raw, uid: str, version: str, *, mutating: bool) -> AdmissionResponse:
-    """Judge a decoded answer. Raises InvalidResponseError when it makes no sense."""
+    """Check a decoded answer and return its decision. Raises InvalidResponseError."""
     response = answer.get("response")
     if response is None:
         raise InvalidResponseError("webhook response was absent")
@@ -324,7 +334,7 @@ def _check_patch(patch: bytes, patch_type: str | None, *, mutating: bool) -> Non
 
 
 def _refusal(hook: str, status: Raw | None) -> StatusError:
-    """Make of the status in a refusal what the client is told."""
+    """Convert the status of a denial to the error that the client receives."""
     status = status or {}
     code = status.get("code") or 0
     if code < 400:

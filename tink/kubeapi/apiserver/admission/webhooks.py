@@ -1,11 +1,8 @@
-"""Asking the webhooks: mutating ones one after the other, validating ones all at once.
+"""Calls of admission webhooks: mutating ones one after the other, validating ones all at once.
 
-Told of each change of a configuration (`configured`), so that a write reads nothing but memory; without any webhook a
-write costs next to nothing. Order, reinvocation, failures and refusals are those of k8s.io/apiserver,
-pkg/admission/plugin/webhook.
-
-A webhook that wants another version of a resource gets the object converted (`conversion`), and its patch is converted
-back.
+`Webhooks.configured` receives each change of a configuration, so a write reads nothing but memory. Order, reinvocation,
+failures and refusals are those of k8s.io/apiserver, pkg/admission/plugin/webhook. If a webhook wants another version of
+a resource, the object is converted for it, and its patch is converted back.
 """
 
 from __future__ import annotations
@@ -42,33 +39,33 @@ from tink.kubeapi.schema import ClientConfig, ConditionError, Conditions, Outcom
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hook:
-    """One webhook. Selectors and conditions are None when they select everything."""
+    """One compiled webhook. Selectors and conditions are None if they select everything."""
 
     name: str
     mutating: bool
     rules: tuple[Rule, ...]
     equivalent: bool
-    """Whether it is also asked about other versions of the resources in its rules."""
+    """True if the webhook is also called for other versions of the resources in its rules."""
     namespaces: Match | None
     objects: Match | None
     conditions: Conditions | None
     fails: bool
-    """Whether a call that fails refuses the write."""
+    """True if a failed call rejects the write."""
     timeout_s: int
     dry_runs: bool
-    """Whether it may be asked about a dry run."""
+    """True if the webhook may be called for a dry run."""
     again: bool
-    """Whether it is asked again when a later webhook has changed the object."""
+    """True if the webhook is called again when a later one has changed the object."""
     client: ClientConfig
     version: str
-    """The version of AdmissionReview that it is sent, empty when it knows none of ours."""
+    """Version of the AdmissionReview to send; empty if the webhook accepts none of ours."""
 
     def target(
         self, operation: str, resource: Resource, subresource: str, versions: Callable[[Resource], Sequence[Resource]]
     ) -> Resource | None:
-        """The resource, in the version in which this webhook wants to see it; None when no rule is about it.
+        """Return the resource in the version that this webhook wants. Return None if no rule matches.
 
-        `versions` gives all versions of a resource that are served, under all its names.
+        `versions` returns all served versions of a resource, under all its names.
         """
         if any(rule.asks(operation, resource, subresource) for rule in self.rules):
             return resource
@@ -80,7 +77,7 @@ class Hook:
 
 
 def compile_hooks(configuration: Mapping[str, Any]) -> tuple[Hook, ...]:
-    """Compile a stored configuration: its webhooks in their order."""
+    """Compile the webhooks of a stored configuration, in their order."""
     mutating = configuration.get("kind") == "MutatingWebhookConfiguration"
     return tuple(_hook(item, mutating=mutating) for item in configuration.get("webhooks") or ())
 
@@ -110,14 +107,14 @@ GROUP = "admissionregistration.k8s.io"
 MUTATING = f"{GROUP}/mutatingwebhookconfigurations"
 VALIDATING = f"{GROUP}/validatingwebhookconfigurations"
 KEYS = (MUTATING, VALIDATING)
-"""Keys of the two resources in the store: changes of these are told to `Webhooks.configured`."""
+"""Keys of the two resources in the store. Each change of them is passed to `Webhooks.configured`."""
 
 MAX_MATCHED = 1000
-"""For so many kinds of write it is remembered which webhooks there are."""
+"""Maximum number of kinds of write whose matching webhooks are cached."""
 
 
 class CalledError(Exception):
-    """A webhook could not be asked, or its answer makes no sense: its failurePolicy decides what follows."""
+    """A webhook call failed, or its answer is invalid. The webhook's failurePolicy decides about the write."""
 
     def __init__(self, hook: str, why: str) -> None:
         super().__init__(f"failed calling webhook {quote(hook)}: {why}")
@@ -125,24 +122,24 @@ class CalledError(Exception):
 
 @dataclass(slots=True)
 class _Versioned:
-    """Objects in the version that a webhook is asked in."""
+    """The objects of a write in the version for a webhook."""
 
     resource: Resource
     object: Raw | None
     old: Raw | None
     asked: Raw | None = None
-    """The AdmissionRequest without uid and objects, once it was needed."""
+    """The AdmissionRequest without uid and objects; built on first use."""
 
 
 @dataclass(slots=True)
 class _Rounds:
-    """Which webhooks are to be asked a second time (k8s.io/apiserver, mutating/reinvocationcontext.go)."""
+    """The webhooks to call a second time (k8s.io/apiserver, mutating/reinvocationcontext.go)."""
 
     second: bool = False
     wanted: bool = False
-    """Something changed, so that there is a second round."""
+    """True if an object was changed, so that there is a second round."""
     before: set[Hook] = field(default_factory=set)
-    """DocumentRequest so far, and to be asked again if something changes."""
+    """Webhooks that were called so far, and that want to be called again after a change."""
     again: set[Hook] = field(default_factory=set)
 
     def changed(self) -> None:
@@ -151,10 +148,10 @@ class _Rounds:
 
 
 class Webhooks:
-    """All webhooks of this API server.
+    """All admission webhooks of this API server.
 
-    `namespace_labels` returns the labels of a namespace (StatusError 404 if there is none), `versions` all served
-    versions of the resource of a key. `plugin` reviews in this process, before the validating webhooks.
+    `namespace_labels` returns the labels of a namespace (StatusError 404 if there is none). `versions` returns all
+    served versions of a resource. `plugin` reviews in this process, before the validating webhooks.
     """
 
     def __init__(
@@ -175,7 +172,7 @@ class Webhooks:
         self._matched: dict[tuple[bool, Resource, str, str], tuple[tuple[Hook, Resource], ...]] = {}
 
     def configured(self, key: str, name: str, configuration: Raw | None) -> None:
-        """Take a configuration as it is now; None when it is gone. `key` is one of KEYS."""
+        """Replace a configuration; None removes it. `key` is one of KEYS."""
         if configuration is None:
             self._configurations.pop((key, name), None)
         else:
@@ -189,7 +186,7 @@ class Webhooks:
     # --- mutating ---
 
     async def mutate(self, attributes: Attributes) -> None:
-        """Let the mutating webhooks change `attributes.object`. Raises StatusError."""
+        """Call the mutating webhooks, which may replace `attributes.object`. Raises StatusError."""
         if not self._mutating or exempt(attributes.resource):
             return
         rounds = _Rounds()
@@ -220,7 +217,7 @@ class Webhooks:
             attributes.object = (await self._in_version(attributes, now, attributes.resource)).object
 
     def _patched(self, hook: Hook, now: _Versioned, answer: review.AdmissionResponse) -> bool:
-        """Apply the patch of an answer, and say whether it changes anything. Raises CalledError, StatusError."""
+        """Apply the patch of an answer. Return True if it changed the object. Raises CalledError, StatusError."""
         if not answer.patch:
             return False
         try:
@@ -261,7 +258,7 @@ class Webhooks:
     async def validate(self, attributes: Attributes) -> None:
         """Call the validating webhooks, all at once. Raises StatusError: the first rejection in their order.
 
-        In either case the caller calls `attributes.settled` when the write is settled.
+        The caller then calls `attributes.settled` once the write has been stored or has failed, also after a rejection.
         """
         if not self._validating or exempt(attributes.resource):
             return
@@ -300,9 +297,9 @@ class Webhooks:
     # --- what both share ---
 
     def _matching(self, attributes: Attributes, *, mutating: bool) -> tuple[tuple[Hook, Resource], ...]:
-        """The webhooks whose rules match, each with the resource in the version to ask in.
+        """Return the webhooks whose rules match, each with the resource in the version that it wants.
 
-        Kept until a configuration changes; a definition that changes makes other `Resource` objects.
+        The result is cached until a configuration changes. A changed definition creates new `Resource` objects.
         """
         resource, operation, subresource = attributes.resource, attributes.operation, attributes.subresource
         key = (mutating, resource, operation, subresource)
@@ -317,7 +314,8 @@ class Webhooks:
         return found
 
     async def _selects(self, hook: Hook, attributes: Attributes, obj: Raw | None) -> bool:
-        """Whether the selectors match. Objects of cluster scope are in every namespace. Raises StatusError."""
+        """Return True if the selectors match. Objects of cluster scope match every namespace selector. Raises
+        StatusError."""
         if hook.objects is not None and not any(
             labels is not None and hook.objects(labels) for labels in (labels_of(obj), labels_of(attributes.old))
         ):
@@ -335,7 +333,7 @@ class Webhooks:
         return hook.namespaces(attributes.labels)
 
     def _holds(self, hook: Hook, attributes: Attributes, now: _Versioned) -> bool:
-        """Whether the match conditions hold. Raises StatusError (403) when that cannot be decided."""
+        """Return True if the match conditions hold. Raises StatusError (403) if they cannot be evaluated."""
         if hook.conditions is None:
             return True
         if now.asked is None:
@@ -350,7 +348,7 @@ class Webhooks:
             raise errors.forbidden(made.group, made.plural, attributes.name, str(error)) from error
 
     async def _in_version(self, attributes: Attributes, now: _Versioned, resource: Resource) -> _Versioned:
-        """Convert both objects. Raises StatusError."""
+        """Convert both objects of a write. Raises StatusError."""
         if now.resource is resource:
             return now
         made = attributes.resource
@@ -367,7 +365,7 @@ class Webhooks:
             raise errors.internal(error.message) from error
 
     async def _call(self, hook: Hook, attributes: Attributes, now: _Versioned) -> review.AdmissionResponse:
-        """Ask one webhook. Raises CalledError; StatusError when it refuses."""
+        """Call one webhook. Raises CalledError, and StatusError if the webhook denies the write."""
         if attributes.dry_run and not hook.dry_runs:
             raise errors.bad_request(f"admission webhook {quote(hook.name)} does not support dry run")
         if not hook.version:
@@ -416,14 +414,14 @@ class Webhooks:
 
 
 def _forgive(hook: Hook, error: CalledError) -> None:
-    """Go on after a failed call if the webhook's failurePolicy says so. Raises StatusError (500) if not."""
+    """Log a failed call if the webhook's failurePolicy ignores it. Raises StatusError (500) if not."""
     if hook.fails:
         raise errors.internal(str(error)) from error
     log.warning("Failed calling webhook, failing open %s: %s", hook.name, error)
 
 
 def _check_patched(made: Any, text: bytes, before: Raw) -> None:
-    """Refuse a patch that leaves something else than an object of the same kind. Raises StatusError (500)."""
+    """Check that a patch left an object of the same kind. Raises StatusError (500)."""
     if not isinstance(made, dict):
         raise errors.internal(not_an_object(made))
     for name, title in (("kind", "Kind"), ("apiVersion", "apiVersion")):

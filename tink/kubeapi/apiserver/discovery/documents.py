@@ -1,7 +1,7 @@
-"""What this server says of itself: discovery, OpenAPI and version, with the headers that let clients keep them.
+"""Discovery, OpenAPI and version as HTTP documents, with the headers for client caches. Pure.
 
-Each path is answered with text that is made once and kept until the registry changes; a client that has it already
-(If-None-Match) gets 304 and no body. kubectl asks for these before nearly every command. Pure.
+Each document is built once and kept until the registry changes. A client that has it already (If-None-Match) gets 304
+without a body. kubectl requests these documents before nearly every command.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tink.shrink import shrink_to_fit
 OPENAPI_2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 _OPENAPI_2_OLD = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 MIN_GZIP = 1400
-"""Smaller documents are not compressed: they fit into one packet."""
+"""Minimum size of compressed documents: smaller ones fit into one packet."""
 MAX_KEPT = 4096
-"""Most texts that are kept; more groups and versions than that are made anew each time."""
+"""Maximum number of cached texts. Beyond it, documents are built for each request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class DocumentRequest:
-    """What a request for a document says: its path without a slash at the end, and the headers that count."""
+    """A request for a document: its path without a final slash, and the relevant headers."""
 
     path: str
     accept: str = ""
@@ -54,7 +54,7 @@ class DocumentRequest:
 
 
 class Documents:
-    """The documents of a registry. `now` dates those that may be kept for ever."""
+    """The documents of a registry. `now` returns the time, from which their expiry is computed."""
 
     def __init__(self, registry: Registry, now: Callable[[], datetime]) -> None:
         self._registry = registry
@@ -66,11 +66,11 @@ class Documents:
 
     @staticmethod
     def may_serve(path: str) -> bool:
-        """Tell, fast, whether a path may be a document's and not an object's."""
+        """Return True if a path may be that of a document. A fast check."""
         return path.startswith("/openapi/v3/") or (path.count("/") < 4 and not path.startswith("/api/v1/"))
 
     def answer(self, asked: DocumentRequest) -> Document | None:
-        """Answer a GET; None for paths that are no document. Raises StatusError (406)."""
+        """Answer a GET. Return None if the path is no document. Raises StatusError (406)."""
         if self._revision != self._registry.revision:
             self._kept.clear()
             self._compressed.clear()
@@ -155,7 +155,7 @@ class Documents:
         return Document(body, media, headers={"ETag": f'"{text.tag}"', "Vary": "Accept", "Cache-Control": "public"})
 
     def _listed(self, steps: list[str], version: str, host: str) -> Raw | None:
-        """Give the discovery document of a path, None when there is none."""
+        """Return the discovery document of a path; None if there is none."""
         if version:
             return groups.aggregated(self._registry, core=steps == ["api"], version=version)
         found = groups.listed(self._registry)
@@ -173,7 +173,7 @@ class Documents:
         return None
 
     def _encoded(self, made: Document, encoding: str) -> Document:
-        """Compress what is worth it, for clients that ask for it."""
+        """Compress a document that is large enough, if the client accepts that."""
         if len(made.body) < MIN_GZIP or not wants_gzip(encoding):
             return made
         compressed = self._compressed.get(made.body)

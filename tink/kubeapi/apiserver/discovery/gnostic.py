@@ -1,8 +1,8 @@
-"""OpenAPI 2 as protobuf: the only form of it that kubectl reads (google/gnostic, openapiv2/OpenAPIv2.proto).
+"""OpenAPI 2 as protobuf, which kubectl up to 1.26 requires (google/gnostic, openapiv2/OpenAPIv2.proto). Pure.
 
-Each message is a table from the keys of the JSON document to field numbers. What the messages hold as `Any` (vendor
-extensions, enums, defaults) goes as a piece of YAML, which JSON is. Parts of a document are encoded one by one and
-put together by `document`: protobuf fields of a message may follow each other in any order. Pure.
+Each message is a table from the keys of the JSON document to field numbers. Values of the type `Any` (vendor
+extensions, enums, defaults) are written as YAML, which includes JSON. Parts of a document are encoded one by one, and
+`document` joins them: the fields of a protobuf message may come in any order.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _double(number: int, value: Any) -> bytes:
 
 
 def _any(number: int, value: Any) -> bytes:
-    """Write a value as the message Any: its field `yaml`."""
+    """Encode a value as the message Any: its field `yaml`."""
     return delimited(number, delimited(2, orjson.dumps(value) + b"\n"))
 
 
@@ -131,7 +131,7 @@ _METHODS = {"get": 2, "put": 3, "post": 4, "delete": 5, "patch": 8}
 
 
 def named(number: int, name: str, value: bytes) -> bytes:
-    """Write an entry of a map, as all Named... messages are: name and value."""
+    """Encode an entry of a map, as all Named... messages are: name and value."""
     return delimited(number, _text(1, name) + delimited(2, value))
 
 
@@ -180,7 +180,7 @@ def _response(value: Raw) -> bytes:
 
 
 def path_item(value: Raw) -> bytes:
-    """Encode the message PathItem, of what `swagger` gives."""
+    """Encode the message PathItem."""
     operations = [
         delimited(number, _operation(value[method])) for method, number in _METHODS.items() if method in value
     ]
@@ -189,7 +189,7 @@ def path_item(value: Raw) -> bytes:
 
 
 def document(head: Raw, paths: Iterable[tuple[str, bytes]], definitions: Iterable[tuple[str, bytes]]) -> bytes:
-    """Put the message Document together: `head` holds title, version and the name of the bearer token's scheme."""
+    """Join the message Document. `head` holds title, version and the name of the bearer token's scheme."""
     info = _text(1, head["info"]["title"]) + _text(2, head["info"]["version"])
     security = b"".join(
         named(

@@ -1,8 +1,13 @@
-"""The OpenAPI documents of all that is served: made when somebody asks, kept until what they describe changes.
+"""OpenAPI documents: the source of `kubectl explain`, and of kubectl's checks before it sends.
 
-One document of version 3 for each group and version, and one of version 2 for everything, as JSON and as protobuf,
-put together from the pieces of the groups. When the registry changes, only the pieces of the groups that changed are
-made again. What is kept is text, not trees: about the size of the schemas, three times.
+    resource_schemas   schemas for clients, made from the registry's schemas and `types.yaml` (Kubernetes' own types)
+    paths              the operations of a resource, in OpenAPI 3
+    swagger_path_item  the same in OpenAPI 2
+    OpenAPI            the documents: version 3, version 2, and version 2 as protobuf (`gnostic`)
+
+kubectl looks for three things: types with `x-kubernetes-group-version-kind`, whether the PATCH of a path accepts
+`fieldValidation` (then the server validates), and whether it accepts strategic merge patches. The registry's schemas
+are never changed. Schemas in `types.yaml` refer to other types by `{"$ref": "<name>"}`.
 """
 
 from __future__ import annotations
@@ -45,7 +50,7 @@ PACKAGES: Mapping[str, str] = {
     "authentication.k8s.io": "io.k8s.api.authentication",
     "apiextensions.k8s.io": "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions",
 }
-"""Where Kubernetes' own groups have their types; other groups: their name backwards."""
+"""Packages of Kubernetes' own types by group. The package of any other group is its name backwards."""
 
 
 @cache
@@ -56,12 +61,12 @@ def _types() -> Raw:
 
 @cache
 def descriptions() -> Mapping[str, Mapping[str, Any]]:
-    """Give type -> field -> its text, or its type and its text; under "" the text of the type."""
+    """Return type -> field -> its text, or its type and its text. The key "" holds the text of the type."""
     return {f"{package}.{kind}": said for package, kinds in _types()["texts"].items() for kind, said in kinds.items()}
 
 
 def common_types() -> Mapping[str, Raw]:
-    """Give the schemas of metadata, options, Status and Scale (k8s.io/apimachinery, meta/v1)."""
+    """Return the schemas of metadata, options, Status and Scale (k8s.io/apimachinery, meta/v1)."""
     found: Mapping[str, Raw] = _types()["schemas"]["common"]
     return found
 
@@ -78,19 +83,22 @@ _INT_OR_STRING = "x-kubernetes-int-or-string"
 _INT_OR_STRING_TYPES = [{"type": "integer"}, {"type": "string"}]
 _LISTS = ("allOf", "anyOf", "oneOf")
 _NOT_IN_2 = frozenset((*_LISTS, "not", "nullable", "default"))
-"""Keywords that version 2 does not have; kubectl takes a default there for a value that it must send."""
+"""Keywords that OpenAPI 2 lacks. kubectl mistakes a default there for a value that it must send."""
 
 
 def schema_name(resource: Resource) -> str:
-    """Name a type as Kubernetes does: `org.tinkerbell.v1alpha2.Hardware`, `io.k8s.api.core.v1.Secret`."""
+    """Return Kubernetes' name of a type: `org.tinkerbell.v1alpha2.Hardware`, `io.k8s.api.core.v1.Secret`."""
     package = PACKAGES.get(resource.group) or ".".join(reversed(resource.group.split(".")))
     return f"{package}.{resource.version}.{resource.kind}"
 
 
 def resource_schemas(resource: Resource, *, version: int, custom: bool) -> dict[str, Raw]:
-    """Give the types of a resource by name, for OpenAPI 2 or 3: its objects, their parts, and its lists.
+    """Return the types of a resource by name, for OpenAPI 2 or 3: its objects, their parts, and its lists.
 
-    `custom`: a CustomResourceDefinition describes it.
+    Clients get more than the server needs: apiVersion, kind and metadata as types of their own. In version 2 they get
+    less: kubectl before 1.27 fails on keywords that Kubernetes' own conversion also omits
+    (k8s.io/apiextensions-apiserver, pkg/controller/openapi). `custom`: a CustomResourceDefinition describes the
+    resource.
     """
     name = schema_name(resource)
     kind = {"group": resource.group, "kind": resource.kind, "version": resource.version}
@@ -111,7 +119,7 @@ def resource_schemas(resource: Resource, *, version: int, custom: bool) -> dict[
 
 
 def shared_schemas(version: int, names: set[str] | None = None) -> dict[str, Raw]:
-    """Give the types that all documents share; with `names`, only those and what they refer to."""
+    """Return the types that all documents share; with `names`, only these types and those they refer to."""
     known = common_types()
     if names is None:
         return {name: _final(schema, version) for name, schema in known.items()}
@@ -126,7 +134,7 @@ def shared_schemas(version: int, names: set[str] | None = None) -> dict[str, Raw
 
 
 def _references(schema: Any) -> set[str]:
-    """Name the types that a schema of ours refers to."""
+    """Return the names of the types that a schema refers to."""
     if isinstance(schema, dict):
         own = {schema["$ref"]} if isinstance(schema.get("$ref"), str) else set()
         return own.union(*(_references(child) for child in schema.values()))
@@ -157,7 +165,7 @@ def _list(resource: Resource, name: str, version: int, extensions: Raw) -> Raw:
 
 
 def _parts(name: str, schema: Mapping[str, Any]) -> dict[str, Raw]:
-    """Take a built-in type apart into the types that clients know, with a text for each field."""
+    """Split a built-in type into the types that clients know, with a text for each field."""
     if name in (definitions := definition_types()):
         return dict(definitions)
     texts = descriptions().get(name, {})
@@ -184,7 +192,7 @@ def _parts(name: str, schema: Mapping[str, Any]) -> dict[str, Raw]:
 
 
 def _custom(openapi: Raw, version: int) -> Raw:
-    """Publish the schema of a CustomResourceDefinition."""
+    """Return the published schema of a CustomResourceDefinition."""
     if version == 2 and openapi.get(_PRESERVE):
         # Any properties at all would let old clients refuse those that are not listed.
         return {"type": "object"}
@@ -193,7 +201,7 @@ def _custom(openapi: Raw, version: int) -> Raw:
 
 
 def _final(schema: Mapping[str, Any], version: int, *, foreign: bool = False) -> Raw:
-    """Write a schema as OpenAPI 2 or 3 wants it. References in `foreign` schemas lead nowhere and are left out."""
+    """Return a schema in the form of OpenAPI 2 or 3. References in `foreign` schemas lead nowhere and are omitted."""
     out: Raw = {}
     for key, value in schema.items():
         if key == "properties" and isinstance(value, dict):
@@ -223,7 +231,7 @@ def _refer(described: Raw, name: str, version: int) -> Raw:
 
 
 def _narrow(out: Raw, schema: Mapping[str, Any]) -> None:
-    """Leave out, in place, what version 2 cannot say; a field of which too little is left may hold anything."""
+    """Remove keywords that OpenAPI 2 lacks, in place. A field with too little left may hold anything."""
     for key in _NOT_IN_2 & out.keys():
         del out[key]
     nullable, preserve = schema.get("nullable"), schema.get(_PRESERVE)
@@ -244,7 +252,7 @@ def _narrow(out: Raw, schema: Mapping[str, Any]) -> None:
 
 
 def _embed(out: Raw, version: int) -> None:
-    """Give a field that holds a whole object the head of one, in place."""
+    """Add apiVersion, kind and metadata to a field that holds a whole object, in place."""
     head = {
         "apiVersion": {"type": "string", "description": "Group and version of the embedded object."},
         "kind": {"type": "string", "description": "Kind of the embedded object."},
@@ -305,7 +313,7 @@ _SAID = {200: "OK", 201: "Created", 202: "Accepted", 401: "Unauthorized"}
 
 @dataclass(frozen=True, slots=True)
 class _Verb:
-    """One operation: HTTP method, what Kubernetes calls it, how its id begins, options, codes, body."""
+    """One operation: HTTP method, Kubernetes' name, beginning of the id, options, codes, body."""
 
     method: str
     action: str
@@ -316,18 +324,22 @@ class _Verb:
 
 
 def group_name(group: str) -> str:
-    """Write a group into an operation id: `coordination.k8s.io` is Coordination, `tinkerbell.org` TinkerbellOrg."""
+    """Return a group as part of an operation id: Coordination for `coordination.k8s.io`, TinkerbellOrg for
+    `tinkerbell.org`."""
     parts = (group.removesuffix(".k8s.io") or "core").split(".")
     return "".join(part[:1].upper() + part[1:] for part in parts)
 
 
 def root(resource: Resource) -> str:
-    """Give the path of a group and version."""
+    """Return the path of a group and version."""
     return f"/apis/{resource.group}/{resource.version}" if resource.group else f"/api/{resource.version}"
 
 
 def paths(resource: Resource) -> dict[str, Raw]:
-    """Give the path items of a resource."""
+    """Return the path items of a resource, with the operation ids of a real server.
+
+    Sources: k8s.io/apiserver, pkg/endpoints/installer.go; k8s.io/apiextensions-apiserver, pkg/controller/openapi.
+    """
     base = root(resource)
     collection = (
         f"{base}/namespaces/{{namespace}}/{resource.plural}" if resource.namespaced else f"{base}/{resource.plural}"
@@ -370,7 +382,7 @@ def _on_one(resource: Resource) -> Sequence[_Verb]:
 
 
 def _item(resource: Resource, path: str, listed: Sequence[_Verb], subresource: str = "") -> Raw:
-    """Give the operations under one path; options that all of them have stand once, beside them."""
+    """Return the operations of one path. Options that all of them have stand once, beside them."""
     shared = set.intersection(*(set(verb.query) for verb in listed))
     placed = [name for name in ("name", "namespace") if f"{{{name}}}" in path]
     item: Raw = {verb.method: _operation(resource, verb, path, subresource, shared) for verb in listed}
@@ -432,14 +444,14 @@ def _content(name: str, media: Iterable[str]) -> Raw:
 
 
 def _taken(resource: Resource, verb: _Verb) -> list[str]:
-    """Say in which media types a body is taken."""
+    """Return the media types of a request body."""
     if verb.method == "patch":
         return [APPLY_PATCH, JSON_PATCH, MERGE_PATCH, *([STRATEGIC_PATCH] if resource.rules.strategic else [])]
     return [JSON, YAML] if resource.custom else ["*/*"]
 
 
 def _given(resource: Resource, verb: _Verb) -> list[str]:
-    """Say in which media types an answer is given."""
+    """Return the media types of an answer."""
     if resource.custom:
         return [JSON, YAML]
     return sorted((JSON, YAML, PROTOBUF, *(STREAMS if verb.action == "list" else ())))
@@ -480,7 +492,7 @@ _SWAGGER_METHODS = ("get", "put", "post", "delete", "patch")
 
 
 def swagger_path_item(item: Raw) -> Raw:
-    """Write what `paths` gives for one path as OpenAPI 2."""
+    """Convert a path item to OpenAPI 2 (Swagger): bodies are parameters, and operations have media types."""
     made: Raw = {method: _swagger_operation(item[method]) for method in _SWAGGER_METHODS if method in item}
     made["parameters"] = [_swagger_parameter(parameter) for parameter in item["parameters"]]
     return made
@@ -544,7 +556,7 @@ _HEAD_2: Raw = {
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A document as text, and its tag (RFC 9110 section 8.8.3): the SHA-512 of its JSON, as Kubernetes does it."""
+    """A document as text, and its tag (RFC 9110 section 8.8.3): the SHA-512 of its JSON, as in Kubernetes."""
 
     body: bytes
     tag: str
@@ -555,17 +567,17 @@ _EncodedParts = tuple[dict[str, bytes], dict[str, bytes]]
 
 @dataclass(slots=True)
 class _Piece:
-    """What is kept of a group and version: its document of version 3, and by name the parts for version 2."""
+    """The cached parts of a group and version: its document of version 3, and its parts of version 2 by name."""
 
     resources: Sequence[Resource]
     document: Text | None = None
     parts: dict[bool, _EncodedParts] = field(default_factory=dict)
-    """Path items and definitions, as text and (True) as protobuf."""
+    """Path items and definitions, as JSON text (False) and as protobuf (True)."""
 
 
 @dataclass(slots=True)
 class _Whole:
-    """The document of version 2."""
+    """The cached documents about all groups."""
 
     json: Text | None = None
     binary: Text | None = None
@@ -573,7 +585,11 @@ class _Whole:
 
 
 class OpenAPI:
-    """The documents of a registry."""
+    """The documents of a registry, built on demand and cached as text.
+
+    There is one document of version 3 for each group and version, and one of version 2 for everything, joined from the
+    pieces of the groups. When the registry changes, only the pieces of changed groups are rebuilt.
+    """
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -582,7 +598,7 @@ class OpenAPI:
         self._whole = _Whole()
 
     def index(self) -> Text:
-        """`/openapi/v3`: where the documents are; the hash lets kubectl keep them on its disk."""
+        """Return `/openapi/v3`: the URLs of the documents. Their hashes let kubectl cache them on disk."""
         pieces = self._current()
         if self._whole.index is None:
             listed = {path: {"serverRelativeURL": url(path, self._three(piece).tag)} for path, piece in pieces.items()}
@@ -590,12 +606,12 @@ class OpenAPI:
         return self._whole.index
 
     def three(self, path: str) -> Text | None:
-        """`/openapi/v3/<path>`, e.g. `apis/tinkerbell.org/v1alpha2`; None when there is no such group and version."""
+        """Return `/openapi/v3/<path>`, e.g. `apis/tinkerbell.org/v1alpha2`; None for other groups and versions."""
         piece = self._current().get(path)
         return None if piece is None else self._three(piece)
 
     def two(self) -> Text:
-        """`/openapi/v2` as JSON."""
+        """Return `/openapi/v2` as JSON."""
         pieces = self._current()
         if self._whole.json is None:
             items, definitions = _joined(pieces.values(), binary=False)
@@ -605,7 +621,7 @@ class OpenAPI:
         return self._whole.json
 
     def two_binary(self) -> Text:
-        """`/openapi/v2` as protobuf (`gnostic`), with the tag of the JSON, as in Kubernetes: Vary tells them apart."""
+        """Return `/openapi/v2` as protobuf, with the tag of the JSON, as in Kubernetes: Vary distinguishes the two."""
         pieces = self._current()
         if self._whole.binary is None:
             items, definitions = _joined(pieces.values(), binary=True)
@@ -619,7 +635,7 @@ class OpenAPI:
         return piece.document
 
     def _current(self) -> dict[str, _Piece]:
-        """Give the pieces of what is served now; those of groups that did not change are the same as before."""
+        """Return the pieces of all served groups. The pieces of unchanged groups are reused."""
         if self._revision != self._registry.revision:
             pieces: dict[str, _Piece] = {}
             for group, versions in served(self._registry).items():
@@ -635,12 +651,12 @@ class OpenAPI:
 
 
 def url(path: str, tag: str) -> str:
-    """Give the URL of a document of version 3 that may be kept for ever."""
+    """Return the URL of a document of version 3 that clients may cache without limit."""
     return f"/openapi/v3/{path}?hash={tag}"
 
 
 def document(resources: Sequence[Resource]) -> Raw:
-    """Give the document of version 3 of one group and version."""
+    """Return the document of version 3 of one group and version."""
     custom = any(resource.custom for resource in resources)
     items: Raw = {}
     schemas: Raw = {}
@@ -661,7 +677,7 @@ def document(resources: Sequence[Resource]) -> Raw:
 
 
 def _named_in(items: Raw) -> set[str]:
-    """Name the types that operations take and give."""
+    """Return the names of the types in bodies and answers."""
     found: set[str] = set()
     for item in items.values():
         for operation in item.values():
@@ -673,7 +689,7 @@ def _named_in(items: Raw) -> set[str]:
 
 
 def _joined(pieces: Iterable[_Piece], *, binary: bool) -> _EncodedParts:
-    """Give the path items and definitions of all that is served, in version 2."""
+    """Return the path items and definitions of all groups, in version 2."""
     write = gnostic.schema if binary else orjson.dumps
     items, definitions = dict[str, bytes](), {name: write(one) for name, one in shared_schemas(2).items()}
     for piece in pieces:
@@ -685,7 +701,7 @@ def _joined(pieces: Iterable[_Piece], *, binary: bool) -> _EncodedParts:
 
 
 def _encoded_parts(resources: Sequence[Resource], *, binary: bool) -> _EncodedParts:
-    """Give the path items and definitions of version 2, each as text or as protobuf."""
+    """Return the path items and definitions of version 2, each as JSON or as protobuf."""
     items: dict[str, bytes] = {}
     definitions: dict[str, bytes] = {}
     for resource in resources:
@@ -698,7 +714,7 @@ def _encoded_parts(resources: Sequence[Resource], *, binary: bool) -> _EncodedPa
 
 
 def _object(members: dict[str, bytes]) -> bytes:
-    """Write a JSON object whose values are JSON already."""
+    """Return a JSON object whose values are JSON already."""
     return b"{" + b",".join(orjson.dumps(name) + b":" + value for name, value in sorted(members.items())) + b"}"
 
 

@@ -1,8 +1,7 @@
-"""The HTTP shell: from a request to a verb, from its result or refusal to an answer.
+"""The HTTP handlers: from a request to a verb, and from its result or refusal to an answer.
 
-Everything that Kubernetes decides by headers is here: who calls and whether he may (`callers`), the form of the answer
-(object, list, table, partial metadata), warnings, Status bodies. Handlers hold no state; a watch is a
-response that goes on.
+Everything that Kubernetes decides by headers is here: the caller and the caller's rights (`callers`), the form of the
+answer (object, list, table, partial metadata), warnings, Status bodies. Handlers hold no state.
 """
 
 from __future__ import annotations
@@ -64,18 +63,18 @@ from tink.offload import flow, offload, weight
 log = logging.getLogger(__name__)
 
 BODY_SECONDS = 60.0
-"""How long a body may take to arrive, in seconds (Kubernetes: --request-timeout)."""
+"""Time limit for a body to arrive, in seconds (Kubernetes: --request-timeout)."""
 _BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 _ROUTED = web.RequestKey("routed", tuple)
-"""What the request is about, once that is known."""
+"""The metric labels of the request, once its resource is known."""
 _ASKED = web.RequestKey("asked", Origin)
 """The caller and the action of the request, which are logged with each of its writes."""
 _QUIET = (404, 409, 410)
-"""Answers that belong to normal work: not worth a line in the log."""
+"""Status codes of normal work, which are not logged."""
 
 
 class Api:
-    """The handlers, over the parts that do the work."""
+    """The HTTP handlers over the parts of the API."""
 
     def __init__(
         self,
@@ -87,7 +86,7 @@ class Api:
         now: Callable[[], datetime],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock` gives monotonic seconds; by it is measured how long answers take."""
+        """Make the handlers. `clock` returns monotonic seconds, by which the duration of answers is measured."""
         self.counts = RequestCounts(clock)
         self._store = store
         self._registry = registry
@@ -104,7 +103,7 @@ class Api:
         self.sessions = Sessions(authenticator)
 
     def application(self) -> web.Application:
-        """Give the aiohttp application."""
+        """Return the aiohttp application."""
         app = web.Application(client_max_size=MAX_BODY)
         app.router.add_route("*", "/{path:.*}", self._handle)
         app.on_response_prepare.append(finish_headers)
@@ -212,7 +211,7 @@ class Api:
             self.counts.in_flight -= 1
 
     def _route(self, request: web.Request, target: Target | None) -> tuple[Resource, Target]:
-        """Find what a path means. Raises StatusError (404, 400)."""
+        """Find the resource and the object of a path. Raises StatusError (404, 400)."""
         if "%" in request.raw_path and _BAD_ESCAPE.search(request.raw_path):
             raise errors.bad_request("400 Bad Request")
         resource = None
@@ -238,7 +237,7 @@ class Api:
     # --- documents ---
 
     def _document(self, request: web.Request, path: str) -> web.Response | None:
-        """Answer discovery, OpenAPI and version; None for other paths."""
+        """Answer discovery, OpenAPI and version. Return None for other paths."""
         if not self._documents.may_serve(path):
             return None
         headers = request.headers
@@ -297,7 +296,7 @@ class Api:
         return self._result(request, shown, result, accepted)
 
     async def _check_version(self, version: str) -> None:
-        """Check that the state is as new as a reader wants it. Raises StatusError (400, 504)."""
+        """Check that the state is as new as the reader requires. Raises StatusError (400, 504)."""
         wanted = parse_version(version, watch=True)
         if wanted and wanted > (newest := await self._store.current()):
             raise errors.too_large_version(wanted, newest)
@@ -404,7 +403,7 @@ def _path(request: web.Request) -> str:
 
 
 async def _sent(request: web.Request) -> bytes:
-    """Read a body. Raises StatusError (408) when it does not come."""
+    """Read the body of a request. Raises StatusError (408) if it does not arrive in time."""
     try:
         async with asyncio.timeout(BODY_SECONDS):
             return await request.read()

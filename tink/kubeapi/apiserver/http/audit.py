@@ -45,7 +45,7 @@ SHARE: Final = 100
 """Maximum lines in a minute about requests that wrote nothing, and about rejections: in all, and of one user."""
 _READS: Final = frozenset({"get", "list", "watch", "head", ""})
 _OURS: Final = "tinkedge"
-"""The beginnings of our components' User-Agent and of their roles."""
+"""The beginning of our components' User-Agent and of their roles."""
 _CREATED: Final = 201
 _LONG: Final = 64 << 10
 _WORKFLOWS: Final = "tinkerbell.org/workflows"
@@ -80,7 +80,7 @@ class Origin:
 
 
 class Audit:
-    """Writes the lines. `clock` gives seconds."""
+    """Writes the audit lines. `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._idle = LimitedLog(log, clock, capacity=CAPACITY, share=SHARE)

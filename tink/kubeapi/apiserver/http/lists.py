@@ -1,4 +1,9 @@
-"""Lists and watches as responses, which go on for as long as it takes: part by part, change by change."""
+"""Lists and watches as streamed responses, over HTTP and over WebSocket.
+
+Watches over WebSocket (RFC 6455) serve browsers and Java clients: a frame for each event. Sources: k8s.io/apiserver,
+pkg/endpoints/handlers/watch.go (HandleWS), pkg/authentication/request/websocket; and golang.org/x/net/websocket, whose
+server decides about the handshake.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +36,11 @@ from tink.kubeapi.apiserver.serializer import dump_yaml_item, dump_yaml_list
 from tink.kubeapi.apiserver.tables import partial, row, table
 
 BEARER: Final = "base64url.bearer.authorization.k8s.io."
-"""A subprotocol that begins so carries a token: a browser can't send the header Authorization with a WebSocket."""
+"""Prefix of a subprotocol that carries a token: a browser can't send an Authorization header with a WebSocket."""
 MAX_MESSAGE_BYTES: Final = 64 * 1024
 """Maximum size in bytes of a message from the client, which is read and dropped."""
 CLOSE_SECONDS: Final = 10.0
-"""How long the client has to answer the end of the watch."""
+"""Time limit for the client's answer to the end of the watch."""
 
 _PROTOCOL = "Sec-WebSocket-Protocol"
 _UPGRADE = re.compile(r"(^|.*,\s*)upgrade($|\s*,)")
@@ -50,7 +55,7 @@ def is_websocket(request: web.Request) -> bool:
 
 
 def token_of(request: web.Request) -> bytes | None:
-    """Return the token that stands in a subprotocol; None if there is none. Raises StatusError (401)."""
+    """Return the token in a subprotocol; None if there is none. Raises StatusError (401)."""
     protocols = _protocols(request) if is_websocket(request) else []
     tokens = [each.removeprefix(BEARER) for each in protocols if each.startswith(BEARER)]
     if not any(tokens):
@@ -129,7 +134,7 @@ async def _send(socket: web.WebSocketResponse, lines: AsyncGenerator[list[bytes]
 
 
 async def _ignore_messages(socket: web.WebSocketResponse) -> None:
-    """Read what the client sends, until it closes the WebSocket."""
+    """Read and drop messages until the client closes the WebSocket."""
     ends = (WSMsgType.CLOSE, WSMsgType.CLOSING, WSMsgType.CLOSED, WSMsgType.ERROR)
     while True:
         if (await socket.receive()).type in ends:
@@ -138,7 +143,7 @@ async def _ignore_messages(socket: web.WebSocketResponse) -> None:
 
 
 class ListResponses:
-    """Writes lists and watches. It holds no state; a watch is a response that goes on."""
+    """Writes lists and watches as responses. It holds no state."""
 
     def __init__(self, lists: Lists, now: Callable[[], datetime]) -> None:
         self._lists = lists
@@ -195,7 +200,7 @@ class ListResponses:
     async def _yaml_list(
         self, request: web.Request, head: bytes, parts: AsyncIterator[list[bytes]]
     ) -> web.StreamResponse:
-        """Write a list as YAML item by item: that takes a hundred times as long as JSON, and others must get a turn."""
+        """Write a list as YAML, item by item, since YAML takes a hundred times as long as JSON."""
         response = web.StreamResponse(headers={"Content-Type": YAML})
         await response.prepare(request)
         before, after = dump_yaml_list(head)
@@ -236,7 +241,7 @@ class ListResponses:
         accepted: Accepted,
         watch: AsyncGenerator[list[Change], None],
     ) -> AsyncGenerator[list[bytes], None]:
-        """Yield the events of a watch as lines of JSON; events that come together are in one list."""
+        """Yield the events of a watch as lines of JSON. Events that arrive together are in one list."""
         try:
             async for changes in watch:
                 yield [self._line(request, resource, change, accepted) for change in changes]
@@ -264,9 +269,9 @@ class ListResponses:
 
 
 async def _begun(parts: AsyncIterator[list[bytes]]) -> AsyncIterator[list[bytes]]:
-    """Read the first part of a list: objects that can't be converted are refused before an answer begins.
+    """Read the first part of a list, so that a failed conversion is refused before the answer begins.
 
-    Afterwards there is no other way to tell than to break off.
+    A later failure can only break off the response.
     """
     first = await anext(parts, None)
 
@@ -298,7 +303,7 @@ def _list_metadata(listing: Listing) -> dict[str, Any]:
 
 
 def list_head(resource: Resource, metadata: dict[str, Any]) -> bytes:
-    """Give the beginning of a list as JSON, up to the first of its items."""
+    """Return the beginning of a list as JSON, up to its first item."""
     if resource.custom:
         metadata = {"continue": "", **metadata}
     head = {"apiVersion": resource.api_version, "kind": resource.list_kind, "metadata": metadata, "items": []}

@@ -1,8 +1,4 @@
-"""What is wrong with requests, in the log: each once a minute, however often it is repeated.
-
-A controller that repeats a bad request every second, or a scanner that sends what is no HTTP, should be heard of, and
-should not fill the disk.
-"""
+"""Counts and logs of requests: metrics with kube-apiserver's names, and a limited log of refused requests."""
 
 from __future__ import annotations
 
@@ -29,14 +25,14 @@ _BUCKETS = (
 """Bounds in seconds, those of kube-apiserver."""
 
 Routed = tuple[str, str, str, str, str, str]
-"""Verb, group, version, resource, subresource and scope. Only what is defined has a name."""
+"""Verb, group, version, resource, subresource and scope. Only defined resources have a name."""
 
 _NOWHERE = ("", "", "", "", "")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 
 
 def routed(method: str, resource: Resource, target: Target, *, watch: bool, apply: bool) -> Routed:
-    """What a request is about, in Kubernetes' words."""
+    """Return the metric labels of a request, in Kubernetes' terms."""
     verb = _known(method)
     if method in ("GET", "HEAD"):
         verb = "WATCH" if watch and not target.name else "GET" if target.name else "LIST"
@@ -49,23 +45,23 @@ def routed(method: str, resource: Resource, target: Target, *, watch: bool, appl
 
 
 class RequestCounts:
-    """`clock` gives monotonic seconds."""
+    """Counts of requests and the duration of their answers. `clock` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
         self.ended: Counter[tuple[str, ...]] = Counter()
-        """By what they were about, and code."""
+        """Answered requests by labels and status code."""
         self.aborted: Counter[Routed] = Counter()
-        """Of these, the client went before the answer came."""
+        """Requests whose client left before the answer."""
         self.seconds = Histograms(_BUCKETS)
-        """Of those that are not watches."""
+        """Duration of requests, without watches."""
         self.watches: Counter[Routed] = Counter()
-        """That are open now."""
+        """Open watches."""
         self.in_flight = 0
-        """All others that are being answered."""
+        """Requests that are being answered now, without watches."""
 
     def end(self, method: str, about: Routed | None, status: int, seconds: float) -> None:
-        """A request has ended. `status` 0: nobody waited for the answer."""
+        """Count the end of a request. `status` 0: the client did not wait for the answer."""
         if about is None:  # documents, probes, and what is nowhere: by nothing that the client could choose
             about = (_known(method), *_NOWHERE)
         if about[0] == "WATCH":
@@ -86,7 +82,10 @@ _ABOUT = ["verb", "group", "version", "resource", "subresource", "scope"]
 
 
 class ApiServerMetrics(Collector):
-    """`state` is the database; `refusal()` says why it can't be written, or is empty."""
+    """The metrics of the embedded API, with kube-apiserver's names, so that its dashboards fit.
+
+    `state` is the database. `refusal()` returns why it can't be written, or "".
+    """
 
     def __init__(self, requests: RequestCounts, state: Path, refusal: Callable[[], str]) -> None:
         self._requests = requests
@@ -94,7 +93,7 @@ class ApiServerMetrics(Collector):
         self._refusal = refusal
 
     def collect(self) -> Iterator[Metric]:
-        """Called for each scrape."""
+        """Yield the metrics; called for each scrape."""
         requests = self._requests
         yield counter("apiserver_request", "Requests, by status code.", [*_ABOUT, "code"], requests.ended)
         yield counter("apiserver_request_aborts", "Requests whose client did not wait.", _ABOUT, requests.aborted)
@@ -121,9 +120,9 @@ class ApiServerMetrics(Collector):
 
 
 INTERVAL_SECONDS = 60.0
-"""How long the same is not told again."""
+"""Interval in which the same line is logged once."""
 CAPACITY = 200
-"""Most different lines in that time; of more it only says how many there were."""
+"""Maximum number of different lines in an interval. Further lines are only counted."""
 SHARE = 50
 """Maximum number of these lines about requests of one user."""
 STRANGERS = 20
@@ -136,7 +135,10 @@ MAX_PATH = 500
 
 
 class RequestLog:
-    """Writes what is wrong with requests to a log. `clock` gives seconds."""
+    """Logs refused requests, each different one once a minute. `clock` returns seconds.
+
+    A controller that repeats a bad request every second, or a port scanner, is visible and does not fill the disk.
+    """
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = LimitedLog(log, clock, capacity=CAPACITY, interval=INTERVAL_SECONDS, share=SHARE)
@@ -154,7 +156,7 @@ class RequestLog:
         self._faults.log(logging.ERROR, "%s %s: a fault of this server", method, path[:MAX_PATH], exc_info=True)
 
     def unauthorized(self, address: str, message: str) -> None:
-        """Somebody has no token, or a wrong one: a line for each address now and then."""
+        """Log a request without a valid token, now and then for each address."""
         what = message.removeprefix("Unauthorized").removeprefix(": ") or "no token, or one that is not known"
         line = "%s: 401 Unauthorized: %s"
         self._strangers.log(logging.INFO, line, address, what, key=(address, what), owner=_network(address))
@@ -170,14 +172,14 @@ def _network(address: str) -> str:
 
 
 class NotHttp(logging.Filter):
-    """Turns the stack traces of aiohttp about what is no HTTP into one line now and then."""
+    """Replaces aiohttp's stack traces about clients that send no HTTP by a limited number of lines."""
 
     def __init__(self, requests: RequestLog) -> None:
         super().__init__()
         self._requests = requests
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let faults of the server pass, and nothing else."""
+        """Return True for faults of the server, which are logged unchanged."""
         error = record.exc_info[1] if record.exc_info else None
         if type(error).__module__ != "aiohttp.http_exceptions":
             return True
@@ -186,7 +188,7 @@ class NotHttp(logging.Filter):
 
 
 def http_logger(requests: RequestLog) -> logging.Logger:
-    """Give the logger that aiohttp's server is to write to."""
+    """Return the logger for aiohttp's server."""
     logger = logging.getLogger("tink.kubeapi.apiserver.http")
     for old in [one for one in logger.filters if isinstance(one, NotHttp)]:
         logger.removeFilter(old)

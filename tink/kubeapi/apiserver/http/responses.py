@@ -1,4 +1,4 @@
-"""What HTTP responses have in common: Status bodies, the media type of a body, warnings, headers for caches."""
+"""Forms and headers of responses: Status bodies, tables and partial metadata, media types, warnings, caching."""
 
 from __future__ import annotations
 
@@ -21,11 +21,15 @@ from tink.printable import printable
 
 MAX_TOTAL = 4 * 1024
 MAX_EACH = 256
-"""Once all warnings are longer than MAX_TOTAL characters, each is cut to MAX_EACH."""
+"""If all warnings together exceed MAX_TOTAL characters, each is cut to MAX_EACH."""
 
 
 def limited(warnings: Iterable[str]) -> list[str]:
-    """Give the warnings that a client is told, in their order."""
+    """Return the warnings for the client, in their order.
+
+    Each text occurs once, and texts that no header can hold are dropped (k8s.io/apiserver,
+    pkg/endpoints/filters/warning.go).
+    """
     told: dict[str, None] = {}
     written, cutting = 0, False
     for text in warnings:
@@ -46,12 +50,12 @@ def limited(warnings: Iterable[str]) -> list[str]:
 
 
 def _fits_header(text: str) -> bool:
-    """Whether a header can hold the text: no control characters, nothing that is no character."""
+    """Return True if a header can hold the text: no control characters and no surrogates."""
     return not any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text)
 
 
 DEPRECATED = web.RequestKey("deprecated", str)
-"""The warning of the version that a request uses, when it is deprecated."""
+"""The warning about the version that a request uses, if the version is deprecated."""
 
 _FOR_BROWSERS = (
     "<!doctype html><title>tinkedge</title><p>This is a Kubernetes API, for kubectl and other programs with a token."
@@ -62,7 +66,7 @@ _SANDBOX = {"Content-Security-Policy": "default-src 'none'", "X-Content-Type-Opt
 
 
 def error_response(error: StatusError) -> web.Response:
-    """Give the response to a request that is refused: a Status."""
+    """Return the response to a refused request: a Status."""
     headers = {"Retry-After": "1"} if error.code in (429, 504) else {}
     response = web.Response(status=error.code, body=orjson.dumps(error.body()), content_type=JSON, headers=headers)
     for text in limited(error.warnings or ()):
@@ -71,9 +75,9 @@ def error_response(error: StatusError) -> web.Response:
 
 
 def stranger_response(request: web.Request, error: StatusError) -> web.Response:
-    """Give the response to a caller that is not known: a page for a browser, a Status for all others.
+    """Return the response to an unauthenticated request: a page for a browser, a Status for any other client.
 
-    A browser is recognised by its Accept header; no client of Kubernetes asks for HTML.
+    A browser is recognised by its Accept header; Kubernetes clients do not ask for HTML.
     """
     if "text/html" not in request.headers.get("Accept", ""):
         return error_response(error)
@@ -81,7 +85,7 @@ def stranger_response(request: web.Request, error: StatusError) -> web.Response:
 
 
 def rendered(body: bytes, accepted: Accepted) -> bytes:
-    """Write an answer (JSON) in the form that its client accepts."""
+    """Return an answer (JSON) in the media type that the client accepts."""
     if accepted.media == YAML:
         return dump_yaml(body)
     if accepted.media == PROTOBUF:
@@ -90,19 +94,19 @@ def rendered(body: bytes, accepted: Accepted) -> bytes:
 
 
 def body_response(body: bytes, accepted: Accepted, status: int = 200) -> web.Response:
-    """Give the response with a body (JSON) in the form that its client accepts."""
+    """Return the response with a body (JSON) in the media type that the client accepts."""
     return web.Response(status=status, body=rendered(body, accepted), content_type=accepted.media)
 
 
 def warning(text: str) -> str:
-    """Write a warning header (RFC 7234 section 5.5, code 299), which kubectl prints."""
+    """Return the value of a Warning header (RFC 7234 section 5.5, code 299), which kubectl prints."""
     return '299 - "' + printable(text, " ").replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 async def finish_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """No answer may be kept by a cache, unless it says otherwise; every answer in an old version warns of that.
+    """Forbid caching unless the answer allows it, and warn about a deprecated version.
 
-    (k8s.io/apiserver, filters: WithCacheControl; apiextensions-apiserver, customresource_handler.)
+    Sources: k8s.io/apiserver, filters: WithCacheControl; apiextensions-apiserver, customresource_handler.
     """
     headers = response.headers
     headers.setdefault("Cache-Control", "no-cache, private")
@@ -113,7 +117,7 @@ async def finish_headers(request: web.Request, response: web.StreamResponse) -> 
 
 
 def for_log(error: StatusError) -> str:
-    """Say what was wrong without the values that were refused: they may be secret, and may be long."""
+    """Return what was wrong, without the refused values: they may be secret or long."""
     causes = (error.details or {}).get("causes") or []
     fields = [cause["field"] for cause in causes if cause.get("field")]
     return f"{error.reason}: {', '.join(fields)[:500]}" if fields else error.message[:500]
@@ -130,7 +134,7 @@ def accepted_form(request: web.Request, resource: Resource, *, many: bool = Fals
 
 
 def included(request: web.Request) -> str:
-    """Read what a row of a table is to hold of its object. Raises StatusError (400)."""
+    """Return which part of its object a table row includes: the query's `includeObject`. Raises StatusError (400)."""
     include = request.query.get("includeObject") or "Metadata"
     if include not in ("None", "Metadata", "Object"):
         why = "must be 'Metadata', 'Object', 'None', or empty"
@@ -141,7 +145,7 @@ def included(request: web.Request) -> str:
 
 
 def in_meta_version(made: dict[str, Any], accepted: Accepted) -> dict[str, Any]:
-    """Give a table or metadata in the version of meta.k8s.io that the client asked for."""
+    """Return a table or partial metadata in the version of meta.k8s.io that the client asked for."""
     version = made["apiVersion"] = f"meta.k8s.io/{accepted.version}"
     for one in made.get("rows", ()) if accepted.version != "v1" else ():
         if (one["object"] or {}).get("kind") == "PartialObjectMetadata":
@@ -150,7 +154,7 @@ def in_meta_version(made: dict[str, Any], accepted: Accepted) -> dict[str, Any]:
 
 
 def formed(request: web.Request, resource: Resource, obj: Any, accepted: Accepted, now: datetime) -> dict[str, Any]:
-    """Give one object as a table or as partial metadata. Raises StatusError (400)."""
+    """Return one object as a table or as partial metadata. Raises StatusError (400)."""
     if accepted.form is Form.PARTIAL:
         return in_meta_version(partial(obj), accepted)
     rows = [row(obj, resource.columns, now, included(request))]

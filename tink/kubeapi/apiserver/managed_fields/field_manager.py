@@ -1,11 +1,10 @@
-"""The field manager: keeps the list of owners right on every write, and does server-side apply.
+"""The field manager: updates the list of owners on every write, and implements server-side apply.
 
-`FieldManager.update` runs on creates, updates and patches: what differs from the live object belongs to the writer.
-`FieldManager.apply` merges a configuration into the live object: what the writer applied before and does not apply any
-more goes, unless somebody else owns it; what others own and the configuration would change is a conflict.
+`FieldManager.update` runs on creates, updates and patches: each changed field belongs to the writer.
+`FieldManager.apply` merges a configuration into the live object. A field that the writer applied before and no longer
+applies is removed unless another manager owns it. A changed field of another manager is a conflict.
 
-The live object comes from the store, with the list that this package wrote; all else comes from a client. Both methods
-give the object on to the schema walk, the admission and the store. The order of the steps is that of Kubernetes
+The live object comes from the store, everything else from a client. The order of the steps is that of Kubernetes
 (k8s.io/apimachinery, pkg/util/managedfields; sigs.k8s.io/structured-merge-diff, merge.Updater).
 """
 
@@ -56,16 +55,20 @@ _BLANK: Mapping[tuple[str, str], Raw] = {
 
 
 def blank_of(group: str, kind: str) -> Raw | None:
-    """Give what is always there in objects of a built-in resource; None for custom resources."""
+    """Return the parts that always exist in objects of a built-in resource; None for custom resources.
+
+    Kubernetes keeps built-in objects in Go structs, in which a struct that is not behind a pointer always exists.
+    Setting a field in it does not create the struct, so the struct itself has no owner (k8s.io/api).
+    """
     return _BLANK.get((group, kind))
 
 
 MAX_CAUSES = 1000
-"""Most conflicts that are listed, so that the answer is not larger than what caused it."""
+"""Maximum number of listed conflicts, so that the answer is not larger than the request."""
 
 
 class Conflicts(Exception):  # noqa: N818 - the name that Kubernetes gives them
-    """Fields that would change, by their owners. False when there are none."""
+    """The fields that an apply would change although other managers own them, by owner. False if there are none."""
 
     def __init__(self, owned: Mapping[Owner, Fields]) -> None:
         super().__init__("conflicts")
@@ -75,7 +78,7 @@ class Conflicts(Exception):  # noqa: N818 - the name that Kubernetes gives them
         return bool(self.owned)
 
     def without(self, allowed: Fields) -> Conflicts:
-        """Give the conflicts about fields that are not in a set."""
+        """Return the conflicts about fields outside a set."""
         left: dict[Owner, Fields] = {}
         for who, owned in self.owned.items():
             rest = fields.from_paths([path for path in fields.paths(owned) if not fields.holds(allowed, path)])
@@ -84,7 +87,7 @@ class Conflicts(Exception):  # noqa: N818 - the name that Kubernetes gives them
         return Conflicts(left)
 
     def error(self) -> StatusError:
-        """Give the refusal, with a cause for each field."""
+        """Return the refusal (409), with a cause for each field."""
         causes = []
         blocks = []
         count = 0
@@ -108,9 +111,9 @@ _INVALID = (
 
 
 def keep_times(new: Raw, old: Raw) -> None:
-    """Put back the times of the old list when they are all that an update changes, so that it changes nothing.
+    """Restore the old times in the list of owners if an update changes nothing else, so that it is no change.
 
-    To be called on every update, just before the objects are compared (k8s.io/apiserver, pkg/endpoints/handlers,
+    Called on every update just before the objects are compared (k8s.io/apiserver, pkg/endpoints/handlers,
     fieldmanager.IgnoreManagedFieldsTimestampsTransformer).
     """
     after, before = new["metadata"].get("managedFields"), old["metadata"].get("managedFields")
@@ -125,10 +128,10 @@ def keep_times(new: Raw, old: Raw) -> None:
 
 
 def valid_or_before(new: Raw, before: list[Raw] | None) -> list[str]:
-    """Check the list after a mutating admission, and bring it into its normal form.
+    """Check and normalise the list of owners after mutating admission.
 
-    `before` is the list as it was before. When the list is wrong now, it is put back, and the warning that says so is
-    returned (k8s.io/apiserver, fieldmanager.NewManagedFieldsValidatingAdmissionController).
+    `before` is the list before admission. An invalid list is replaced by it, and the warning about that is returned
+    (k8s.io/apiserver, fieldmanager.NewManagedFieldsValidatingAdmissionController).
     """
     metadata = new["metadata"]
     listed = metadata.pop("managedFields", None)
@@ -145,7 +148,7 @@ def valid_or_before(new: Raw, before: list[Raw] | None) -> list[str]:
 
 KUBECTL = "kubectl"
 BEFORE_APPLY = "before-first-apply"
-"""Owns everything in an object that nobody owned when it was first applied to."""
+"""The owner of all fields of an object that had no owners when it was first applied to."""
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 _UNOWNED = (
@@ -159,18 +162,17 @@ _UNOWNED = (
     "managedFields",
     "resourceVersion",
 )
-"""Metadata that nobody owns (k8s.io/apimachinery, stripMetaManager)."""
+"""Metadata without owners (k8s.io/apimachinery, stripMetaManager)."""
 
 
 class FieldManager:
     """Manages the fields of one resource in one version.
 
-    `schema` is that of whole objects (`root_schema`), `status` whether there is a status subresource.
-    `kind` is what configurations must be, when it is given.
-    `blank` is for built-in resources: the parts of an object that are always there, as in Kubernetes' Go types; for
-    custom resources it is None. `others` are the other served versions, each with its schema, or with None when objects
-    get there by a webhook. Entries in versions that are not served go, as in Kubernetes; when `others` is None, and for
-    versions behind a webhook, they stay as they are.
+    `schema` is that of whole objects (`root_schema`). `status` is True if there is a status subresource. `kind` is the
+    required kind of configurations, if given. `blank` holds the parts of a built-in object that always exist, as in
+    Kubernetes' Go types; it is None for custom resources. `others` are the other served versions with their schemas, or
+    None for a version behind a webhook. Entries in versions that are not served are removed, as in Kubernetes. If
+    `others` is None, and for versions behind a webhook, entries stay as they are.
     """
 
     def __init__(
@@ -200,9 +202,9 @@ class FieldManager:
     def update(self, live: Raw | None, new: Raw, manager: str, subresource: str, now: str) -> None:
         """Set `new["metadata"]["managedFields"]` for a create, update or patch by `manager`.
 
-        `live` is None for a create, or has no uid. `new` is the object as it is to be stored, with its defaults;
-        `subresource` is "" for the resource itself; `now` is RFC 3339 in UTC with whole seconds. Never raises for what
-        a client sent: an object that cannot be tracked loses its list, as in Kubernetes.
+        `live` is None for a create, or has no uid. `new` is the object to be stored, with its defaults. `subresource`
+        is "" for the resource itself. `now` is RFC 3339 in UTC with whole seconds. Never raises for a client's input:
+        an object that cannot be tracked loses its list, as in Kubernetes.
         """
         metadata = new["metadata"]
         sent = metadata.pop("managedFields", None)
@@ -217,7 +219,7 @@ class FieldManager:
             metadata["managedFields"] = entries.write(managed)
 
     def _decoded(self, live: Raw | None, sent: Any, subresource: str) -> Entries:
-        """Read the list that counts: what the client sent, unless it is empty or wrong; `[{}]` resets it.
+        """Return the valid list: the client's, unless it is empty or wrong. `[{}]` resets it.
 
         `[]` resets it too, but not for custom resources: there it is lost when the body is read.
         """
@@ -251,7 +253,7 @@ class FieldManager:
         difference: Difference,
         spared: Owner | None,
     ) -> Entries:
-        """Take from all owners but one what has changed and what is gone. Owners that own nothing any more go."""
+        """Remove changed and deleted fields from all owners but one. Owners without fields are removed."""
         left: Entries = {}
         found = {self._version: difference}
         for who, entry in managed.items():
@@ -272,7 +274,7 @@ class FieldManager:
         return left
 
     def _compare(self, live: Raw | None, new: Raw, version: str, subresource: str) -> Difference:
-        """Give what a write changes, in some version. Raises ItemError."""
+        """Return the changes of a write, in some version. Raises ItemError."""
         blank = self._blank
         old = blank or {} if live is None else {**blank, **live} if blank else live
         return self._tracked_in(version, subresource).compare(old, {**blank, **new} if blank else new)
@@ -288,7 +290,7 @@ class FieldManager:
         return version == self._version or version in self._schemas
 
     def _settled(self, managed: Entries) -> Entries:
-        """Drop entries of versions that are not served, and bring the others in step with the schema of today."""
+        """Drop entries of versions that are not served, and adapt the others to today's schema."""
         left: Entries = {}
         for who, entry in managed.items():
             if entry.version == self._version:
@@ -307,11 +309,11 @@ class FieldManager:
     # --- apply ---
 
     def apply(self, live: Raw | None, config: Raw, manager: str, subresource: str, now: str, *, force: bool) -> Raw:
-        """Merge what `manager` applies into the live object (None: there is none yet). Gives a new object.
+        """Merge the configuration of `manager` into the live object (None if there is none). Returns a new object.
 
-        `config` is what the client sent, as it is: neither pruned nor completed. With `force`, fields that others own
-        are taken over. Raises StatusError: 400 for another version or a config with managedFields, 409 with a cause for
-        each conflict, 500 in Kubernetes' words for a config that does not fit the schema.
+        `config` is the client's, neither pruned nor completed. With `force`, fields of other owners are taken over.
+        Raises StatusError: 400 for another version or a config with managedFields, 409 with a cause for each conflict,
+        500 in Kubernetes' words for a config that does not fit the schema.
         """
         try:
             return self._apply(live, config, manager, subresource, now, force=force)
@@ -371,7 +373,7 @@ class FieldManager:
     def _merged(
         self, live: Raw, config: Raw, managed: Entries, who: Owner, *, force: bool
     ) -> tuple[Raw | None, Entries]:
-        """Give the merged object, or None when it is the live one, and the owners. Raises Conflicts, ItemError."""
+        """Return the merged object, or None if nothing changed, and the owners. Raises Conflicts, ItemError."""
         managed = self._settled(managed)
         new = self._type.merge(live, config)
         last = managed.get(who)
@@ -409,7 +411,7 @@ class FieldManager:
         return Conflicts(conflicts)
 
     def _pruned(self, merged: Raw, managed: Entries, last: Entry) -> Raw:
-        """Take away what the applier applied last time, unless it or somebody else owns it now."""
+        """Remove the fields that the applier applied last time, unless an owner has them now."""
         kind = self._type if last.version == self._version else None
         if kind is None:
             if last.version not in self._schemas:
@@ -433,7 +435,7 @@ class FieldManager:
         return result
 
     def _allowed(self, live: Raw) -> Fields:
-        """Give the fields that kubectl may take over: what it last applied from the client's side and is so still."""
+        """Return the fields that kubectl may take over: those that it last applied client-side, if unchanged since."""
         text = (live["metadata"].get("annotations") or {}).get(LAST_APPLIED)
         if not text:
             return {}
@@ -454,7 +456,7 @@ class FieldManager:
 
 
 class _Tracked:
-    """The type of whole objects, without what nobody owns and without what a write cannot change."""
+    """The type of whole objects, without fields that have no owner or that the write cannot change."""
 
     def __init__(self, kind: Map, left_out: tuple[str, ...]) -> None:
         self._root = kind.only(("apiVersion", "kind", "metadata", *left_out))
@@ -462,7 +464,7 @@ class _Tracked:
         self._rest = {"apiVersion", "kind", "metadata", *left_out}
 
     def compare(self, old: Raw, new: Raw) -> Difference:
-        """Give the differences of two objects. Raises ItemError."""
+        """Return the differences of two objects. Raises ItemError."""
         rest = self._rest
         changed, removed = self._root.compare(
             {name: value for name, value in old.items() if name not in rest},
@@ -477,7 +479,7 @@ class _Tracked:
         return _top(changed), _top(removed)
 
     def applied(self, config: Raw) -> Fields:
-        """Give what somebody who applies a configuration owns. Raises ItemError."""
+        """Return the fields that the applier of a configuration owns. Raises ItemError."""
         rest = self._rest
         found = self._root.applied({name: value for name, value in config.items() if name not in rest}) or {}
         below = self._metadata.applied(config.get("metadata")) if self._metadata is not None else None
@@ -498,12 +500,12 @@ def _kind_text(api_version: str, kind: str) -> str:
 
 
 def _unknown(message: str) -> StatusError:
-    """Refuse as Kubernetes does when it has no status for an error."""
+    """Return the error for a failure for which Kubernetes has no status."""
     return StatusError(500, "", message)
 
 
 def _set_last_applied(annotations: dict[str, Any], config: Raw) -> None:
-    """Keep kubectl's annotation in step with what is applied."""
+    """Update kubectl's last-applied annotation."""
     config = orjson.loads(orjson.dumps(config))
     (config["metadata"].get("annotations") or {}).pop(LAST_APPLIED, None)
     text = orjson.dumps(config, option=orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE).decode()

@@ -1,15 +1,15 @@
-"""What a schema says about merging: which values are replaced as a whole, and how the items of a list are told apart.
+"""Types of values for merging: which values are replaced as a whole, and what identifies list items.
 
-`openapi` makes a tree of types out of the schema of whole objects. Each type can do with its values what managing
-fields needs: say which fields a value has, how two values differ, merge one into the other, take fields away, find what
-is wrong. The rules are those of sigs.k8s.io/structured-merge-diff (packages typed and schema):
+`compile_root` makes a tree of types from a schema. A type lists the fields of a value, compares two values, merges one
+into the other, removes fields, and finds errors. The rules are those of sigs.k8s.io/structured-merge-diff (packages
+typed and schema) and k8s.io/kube-openapi, pkg/schemaconv:
 
-- scalars, lists that are not said to be sets or maps, and maps of type `atomic` are leaves, replaced as a whole;
-- structs, other maps, sets and lists of type `map` (`lists`) are merged field by field and item by item;
-- where the schema says nothing (fields that are preserved, int-or-string) the value decides: maps are merged, lists and
-  scalars are leaves.
+- scalars, lists that are neither sets nor maps, and maps of type `atomic` are leaves, replaced as a whole;
+- structs, other maps, sets and lists of type `map` are merged field by field and item by item;
+- where the schema says nothing (preserved fields, int-or-string) the value decides: maps are merged, lists and scalars
+  are leaves.
 
-Values that do not fit their type (a status from the time of an older schema) count as leaves; `check` finds them.
+Values that do not fit their type (a status from the time of an older schema) count as leaves; `check` reports them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tink.kubeapi.apiserver.managed_fields.fields import Fields, is_member, key_
 from tink.kubeapi.schema import meta
 
 Difference = tuple[Fields | None, Fields | None]
-"""What was added or has another value, and what is gone; None when nothing is."""
+"""The added or changed fields, and the removed fields; None if there are none."""
 
 MAX_ERRORS = 100
-"""After so many errors the rest is not looked for."""
+"""Maximum number of reported errors."""
 
 
 class ItemError(ValueError):
-    """An item of a list cannot be told apart from others. The message is Kubernetes'."""
+    """A list item cannot be identified. The message is Kubernetes'."""
 
 
 _FITTING: Mapping[str, frozenset[type]] = {
@@ -41,46 +41,47 @@ _FITTING: Mapping[str, frozenset[type]] = {
 
 
 class Type:
-    """What can be done with the values of a type; here, of one that is replaced as a whole.
+    """A type, and the operations on its values; here for values that are replaced as a whole.
 
-    Sets of fields are what is below the element that leads to the value.
+    Sets of fields are those below the element that leads to the value.
     """
 
     settles = False
-    """Whether `settle` can change anything."""
+    """True if `settle` can change anything."""
     loose = False
-    """Whether a value may hold 1 where it held true, which Python takes for the same."""
+    """True if a value may contain 1 where it contained true, which are equal in Python."""
 
     def everything(self, _value: Any) -> Fields:
-        """Give all that appears when the value appears."""
+        """Return all fields that appear with the value."""
         return {}
 
     def applied(self, _value: Any) -> Fields | None:
-        """Give what somebody who applies the value owns: the leaves, items and keys of maps. None for nothing."""
+        """Return the fields that the applier of the value owns: leaves, items and keys of maps. None if there are
+        none."""
         return {}
 
     def compare(self, _old: Any, _new: Any) -> Difference:
-        """Give what is different, when something is. Raises ItemError."""
+        """Return the differences of two unequal values. Raises ItemError."""
         return {}, None
 
     def merge(self, _old: Any, new: Any) -> Any:
-        """Give the old value with what the new one says. Raises ItemError."""
+        """Return the old value with the changes of the new one. Raises ItemError."""
         return new
 
     def without(self, value: Any, _fields: Fields) -> Any:
-        """Give the value without these fields; None when nothing is left."""
+        """Return the value without these fields; None if nothing is left."""
         return value
 
     def named(self, fields: Fields) -> Fields:
-        """Add the fields of structs that lead to what is in the set."""
+        """Add the fields of structs that lead to the elements of the set."""
         return fields
 
     def settle(self, fields: Fields) -> Fields:
-        """Bring a set of the time before the value became atomic up to date: the value as a whole is owned."""
+        """Update a set from before the value became atomic: the value is owned as a whole."""
         return fields
 
     def check(self, value: Any, path: str, found: list[str]) -> None:
-        """Find where the value does not fit the type."""
+        """Report where the value does not fit the type."""
 
 
 class Scalar(Type):
@@ -91,13 +92,13 @@ class Scalar(Type):
         self.fitting = _FITTING[kind]
 
     def check(self, value: Any, path: str, found: list[str]) -> None:
-        """Find a value of another kind; null is none."""
+        """Report a value of another kind; null is allowed."""
         if value is not None and type(value) not in self.fitting:
             report(found, path, f"expected {self.kind}, got {golang.json_kind(value)}")
 
 
 class Atomic(Type):
-    """A list or a map that is replaced as a whole; `inner` checks what is in it."""
+    """A list or map that is replaced as a whole; `inner` checks its contents."""
 
     settles = True
 
@@ -106,27 +107,27 @@ class Atomic(Type):
         self.loose = inner.loose
 
     def without(self, _value: Any, _fields: Fields) -> Any:
-        """Give nothing: what is owned is all of it."""
+        """Return None: the whole value is owned."""
         return None
 
     def settle(self, _fields: Fields) -> Fields:
-        """Give the value as a whole."""
+        """Return the value as a whole."""
         return {}
 
     def check(self, value: Any, path: str, found: list[str]) -> None:
-        """Find what is wrong inside."""
+        """Report errors in the contents."""
         self.inner.check(value, path, found)
 
 
 class Items(Type):
-    """A list that is replaced as a whole, inside an `Atomic`: only checks."""
+    """The items of a list inside an `Atomic`; only checks."""
 
     def __init__(self, element: Type) -> None:
         self.element = element
         self.loose = element.loose
 
     def check(self, value: Any, path: str, found: list[str]) -> None:
-        """Find what is wrong with items, by their places."""
+        """Report errors of the items, by their positions."""
         if value is None:
             return
         if not isinstance(value, list):
@@ -137,9 +138,9 @@ class Items(Type):
 
 
 class Map(Type):
-    """A struct, with its `fields`, or a map whose values are of type `element`, or both.
+    """A struct with its `fields`, a map whose values are of type `element`, or both.
 
-    `element` is None when other keys are not allowed; values under such keys are passed over, but `check` finds them.
+    `element` is None if other keys are not allowed. Values under such keys are ignored, but `check` reports them.
     """
 
     def __init__(self, fields: Mapping[str, Type], element: Type | None) -> None:
@@ -150,11 +151,11 @@ class Map(Type):
         self.loose = any(kind.loose for kind in inner)
 
     def only(self, left_out: Sequence[str]) -> Map:
-        """Give the type without some fields: values under these keys are passed over."""
+        """Return the type without some fields: values under these keys are ignored."""
         return Map({name: kind for name, kind in self.fields.items() if name not in left_out}, self.element)
 
     def at(self, element: str) -> Type | None:
-        """Give the type of what a path element leads to."""
+        """Return the type behind a path element."""
         return self.fields.get(element[2:], self.element) if element.startswith("f:") else self.element
 
     def _inside(self, value: Mapping[str, Any]) -> Fields:
@@ -162,14 +163,14 @@ class Map(Type):
         return {"f:" + name: kind.everything(value[name]) for name, kind in kinds if kind is not None}
 
     def everything(self, value: Any) -> Fields:
-        """Give what is in the map, and the map itself unless it is empty."""
+        """Return all fields of the map, and the map itself unless it is empty."""
         if not value or not isinstance(value, dict):
             return {}
         found = self._inside(value)
         return {".": {}, **found} if found else {}
 
     def applied(self, value: Any) -> Fields | None:
-        """Give what is in the map; keys of maps are owned themselves, fields of structs are not."""
+        """Return the fields of the map. Keys of maps are owned themselves, fields of structs are not."""
         if not value or not isinstance(value, dict):
             return None
         found: Fields = {}
@@ -225,7 +226,7 @@ class Map(Type):
         return out
 
     def without(self, value: Any, fields: Fields) -> Any:
-        """Leave out members, and what is below the others."""
+        """Remove members, and the fields below the others."""
         if not value or not isinstance(value, dict):
             return None
         out: dict[str, Any] = {}
@@ -239,7 +240,7 @@ class Map(Type):
         return out or None
 
     def named(self, fields: Fields) -> Fields:
-        """Add the fields of structs that are on the way."""
+        """Add the fields of structs on the way."""
         out: Fields = {}
         for element, below in fields.items():
             kind = self.at(element)
@@ -251,7 +252,7 @@ class Map(Type):
         return out
 
     def settle(self, fields: Fields) -> Fields:
-        """Settle what is below."""
+        """Settle the values."""
         if not self.settles:
             return fields
         out = None
@@ -268,7 +269,7 @@ class Map(Type):
         return out or fields
 
     def check(self, value: Any, path: str, found: list[str]) -> None:
-        """Find fields that are not declared, up to the first, and what is wrong with the others."""
+        """Report the first undeclared field, and errors of the others."""
         if value is None:
             return
         if not isinstance(value, dict):
@@ -283,18 +284,18 @@ class Map(Type):
 
 
 class Untyped(Map):
-    """A value that says itself what it is: a map is merged (as `open_map` says), lists and scalars are leaves."""
+    """A value whose type is its own: a map is merged (by `open_map`), lists and scalars are leaves."""
 
     def __init__(self, open_map: Map | None = None) -> None:
         super().__init__(open_map.fields if open_map else {}, open_map.element if open_map else self)
         self.settles, self.loose = False, True
 
     def applied(self, value: Any) -> Fields | None:
-        """Give what is in a map; of other values that there is one."""
+        """Return the fields of a map; a leaf for any other value."""
         return super().applied(value) if isinstance(value, dict) else {} if value is not None else None
 
     def compare(self, old: Any, new: Any) -> Difference:
-        """Compare maps; of a map that becomes something else, or the other way round, all changes."""
+        """Compare maps. If one value is no map, everything has changed."""
         was, now = isinstance(old, dict), isinstance(new, dict)
         if (was and (now or new is None)) or (now and old is None):
             return super().compare(old, new)
@@ -302,31 +303,31 @@ class Untyped(Map):
         return self.everything(new), removed or None
 
     def merge(self, old: Any, new: Any) -> Any:
-        """Merge maps; others are replaced."""
+        """Merge maps; replace other values."""
         if isinstance(old, dict) and (isinstance(new, dict) or new is None):
             return super().merge(old, new)
         return new
 
     def without(self, value: Any, fields: Fields) -> Any:
-        """Give a map without the fields, and no list at all."""
+        """Return a map without the fields; None for a list."""
         if isinstance(value, dict):
             return super().without(value, fields)
         return None if isinstance(value, list) else value
 
     def settle(self, fields: Fields) -> Fields:
-        """Leave the set as it is: what it says of its fields is the value's own business."""
+        """Return the set unchanged."""
         return fields
 
     def check(self, value: Any, path: str, found: list[str]) -> None:
-        """Find nothing: everything is allowed."""
+        """Report nothing: everything is allowed."""
 
 
 ABSENT = object()
-"""Stands for a field that is not there."""
+"""Stands for a missing field."""
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are the same in JSON: true is not 1, but 1 is 1.0."""
+    """Return True if two values are equal in JSON: true is not 1, but 1 is 1.0."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):
@@ -337,20 +338,25 @@ def same(one: Any, other: Any) -> bool:
 
 
 def in_order(fields: Fields) -> Fields | None:
-    """Put the elements of a set in order; None when there are none."""
+    """Return a sorted set; None if it is empty."""
     if not fields:
         return None
     return {element: fields[element] for element in sorted(fields)} if len(fields) > 1 else fields
 
 
 def report(found: list[str], path: str, wrong: str) -> None:
-    """Note what is wrong with the value under a path."""
+    """Add an error about the value at a path."""
     if len(found) < MAX_ERRORS:
         found.append(f"{path}: {wrong}" if path else wrong)
 
 
 class List(Type):
-    """A set of scalars, or a list of maps that are told apart by `keys`, with their defaults."""
+    """A set of scalars, or a list of maps that `keys` identify, with the defaults of the keys
+    (`x-kubernetes-list-type`).
+
+    Lists are compared and merged item by item, regardless of positions (sigs.k8s.io/structured-merge-diff, package
+    typed). A duplicate item, which only writers without apply can create, is owned and replaced as a whole.
+    """
 
     def __init__(self, keys: Sequence[str], element: Type, defaults: Mapping[str, Any]) -> None:
         self.keys = tuple(keys)
@@ -360,7 +366,7 @@ class List(Type):
         self.loose = element.loose
 
     def item(self, item: Any) -> str:
-        """Give the path element of an item. Raises ItemError."""
+        """Return the path element of an item. Raises ItemError."""
         if not self.keys:
             if isinstance(item, dict):
                 raise ItemError("associative list without keys has an element that's a map type")
@@ -401,7 +407,7 @@ class List(Type):
         return groups
 
     def everything(self, value: Any) -> Fields:
-        """Give all items, each by what tells it apart."""
+        """Return all items by their identity."""
         if not value or not isinstance(value, list):
             return {}
         groups = self._grouped(value)
@@ -413,7 +419,7 @@ class List(Type):
         return found
 
     def applied(self, value: Any) -> Fields | None:
-        """Give the items, each of which is owned itself."""
+        """Return the items, each of which is owned itself."""
         if not value or not isinstance(value, list):
             return None
         groups = self._grouped(value)
@@ -425,7 +431,7 @@ class List(Type):
         return found
 
     def compare(self, old: Any, new: Any) -> Difference:
-        """Compare item by item, wherever the items stand."""
+        """Compare item by item, regardless of positions."""
         if not old and not new:
             return {}, None
         old, new = old or [], new or []
@@ -452,7 +458,7 @@ class List(Type):
         return in_order(changed), in_order(removed)
 
     def _compare_twice(self, element: str, was: list[Any], items: list[Any], changed: Fields, removed: Fields) -> None:
-        """Compare what stands more than once, before or after."""
+        """Compare items that are duplicates before or after."""
         if len(was) > 1 and len(items) > 1:
             if not same(was, items):
                 changed[element] = {}
@@ -474,7 +480,7 @@ class List(Type):
         return self._merge(old, new)
 
     def _merge(self, old: list[Any], new: list[Any]) -> list[Any]:
-        """Merge item by item: in the order of the new list, with what only the old one has where it was."""
+        """Merge in the order of the new list; items of the old list alone stay at their places."""
         theirs = [self.item(item) for item in new]
         ours = [self.item(item) for item in old]
         after = dict(zip(theirs, new, strict=True))
@@ -517,7 +523,7 @@ class List(Type):
         return out
 
     def without(self, value: Any, fields: Fields) -> Any:
-        """Leave out items that are in the set, and what is below the others."""
+        """Remove items in the set, and the fields below the others."""
         if not value or not isinstance(value, list):
             return None
         out = []
@@ -530,7 +536,7 @@ class List(Type):
         return out or None
 
     def named(self, fields: Fields) -> Fields:
-        """Add the fields of structs that are on the way."""
+        """Add the fields of structs on the way."""
         return {
             element: self.element.named(below) if below and element.startswith("k:") else below
             for element, below in fields.items()
@@ -549,7 +555,7 @@ class List(Type):
         return out or fields
 
     def check(self, value: Any, path: str, found: list[str]) -> None:
-        """Find items that cannot be told apart, and what is wrong with the others."""
+        """Report items without identity, and errors of the others."""
         if value is None:
             return
         if not isinstance(value, list):
@@ -573,7 +579,11 @@ _DEDUCED = Untyped()
 
 
 def compile_root(schema: Mapping[str, Any]) -> Map:
-    """Make the type of whole objects from `tink.kubeapi.schema.structural.root_schema`."""
+    """Return the type of whole objects for a schema from `tink.kubeapi.schema.structural.root_schema`.
+
+    Below `x-kubernetes-preserve-unknown-fields` unknown fields are allowed in every struct. A value without a type in
+    the schema has its own. Metadata are the same for all resources.
+    """
     properties = dict(schema.get("properties") or {}) | {"metadata": {}}
     kind = _map({**schema, "properties": properties}, preserve=bool(schema.get(_PRESERVE)))
     return Map({**kind.fields, "apiVersion": _TEXT, "kind": _TEXT, "metadata": METADATA}, kind.element)

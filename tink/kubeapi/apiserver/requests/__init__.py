@@ -1,7 +1,6 @@
-"""A request, read: what its path names (`target`), its options and selectors, its body, and what its client accepts.
+"""The parts of a request as values: path, options, selectors, body, and accepted media types.
 
-Pure: from the parts of an HTTP request to values, or to a `StatusError`. Everything that serves requests, and every
-controller that makes some of its own, speaks in these values.
+Pure: from the parts of an HTTP request to values, or to a `StatusError`.
 """
 
 from tink.kubeapi.apiserver.requests.content import (

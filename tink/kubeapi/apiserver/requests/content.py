@@ -1,10 +1,4 @@
-"""What a client wants to get: its Accept header, read (RFC 9110 section 12.5.1, with Kubernetes' own parameters).
-
-kubectl asks for `application/json;as=Table;v=v1;g=meta.k8s.io` before plain JSON, and most clients of the built-in
-types for protobuf before JSON. Clauses are taken in the order of k8s.io/apiserver (pkg/endpoints/handlers/negotiation,
-which sorts by quality, named types before `*`); JSON goes before protobuf wherever both will do, because it is what
-the store holds. Pure.
-"""
+"""Content of requests and answers: bodies as JSON, YAML or protobuf of bounded size, and the Accept header. Pure."""
 
 from __future__ import annotations
 
@@ -33,9 +27,9 @@ APPLY_PATCH = "application/apply-patch+yaml"
 
 
 MAX_DEPTH = 100
-"""Deepest nesting of a body."""
+"""Maximum nesting of a body."""
 MAX_BODY = 3 << 20
-"""Largest body, in bytes (Kubernetes: 3 MiB)."""
+"""Maximum size of a body, in bytes (Kubernetes: 3 MiB)."""
 MAX_VALUES = 20_000
 """Maximum number of values in a body, except for definitions.
 
@@ -45,19 +39,19 @@ Parsing is one call that holds the interpreter's lock: 5 ms for 20,000 keys and 
 MAX_GROWN_VALUES = 3 * MAX_VALUES
 """Maximum number of values of an object after patches, including managedFields: each write parses the stored object."""
 MAX_SHOWN = 1024
-"""How much of a body without a kind is repeated in the answer, in characters."""
+"""Maximum number of characters that the refusal of a body without a kind repeats."""
 
 
 def media_type(header: str) -> str:
-    """Give the media type of a Content-Type, without its parameters."""
+    """Return the media type of a Content-Type, without its parameters."""
     return header.partition(";")[0].strip().lower()
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """An object or patch out of a body, and what a strict reader says of fields that stand in it twice.
+    """A parsed object or patch, and errors about duplicate fields.
 
-    `size` is in bytes, and of YAML that of the JSON that it means.
+    `size` is in bytes; for YAML it is the size of the equivalent JSON.
     """
 
     value: Any
@@ -70,7 +64,7 @@ _INSIDE = re.compile(rb'["\\]')
 
 
 class UnreadableError(ValueError):
-    """A body that cannot be read; the message says why."""
+    """A body cannot be parsed. The message says why."""
 
 
 def decode(
@@ -79,8 +73,8 @@ def decode(
     """Parse JSON, YAML or, for built-in resources, protobuf.
 
     `kind` is the expected kind, for messages; objects of `custom` resources must contain their kind. With `strict`,
-    duplicate keys are found. `values` is the maximum number of values. Raises StatusError: 415 for other types, 413 for
-    too many values, 400 for an unreadable body.
+    duplicate keys are reported. `values` is the maximum number of values. Raises StatusError: 415 for other types, 413
+    for too many values, 400 for an unreadable body.
     """
     media = media_type(content_type)
     if any(not all(pair.partition("=")[::2]) for pair in content_type.split(";")[1:] if pair.strip()):
@@ -101,7 +95,7 @@ def decode(
 
 
 def _check_head(value: Any, raw: bytes, custom: bool) -> None:
-    """Check what Kubernetes reads first: apiVersion and kind. Raises UnreadableError."""
+    """Check apiVersion and kind, which Kubernetes reads first. Raises UnreadableError."""
     if value is not None and not isinstance(value, dict):
         raise UnreadableError(not_an_object(value))
     head = value or {}
@@ -116,7 +110,7 @@ def _check_head(value: Any, raw: bytes, custom: bool) -> None:
 
 
 def not_an_object(value: Any) -> str:
-    """Say that JSON which should be an object is not."""
+    """Return the error for JSON that should be an object and is not."""
     return f"it must be an object, not {json_kind(value)}"
 
 
@@ -174,7 +168,7 @@ def _decode_json(raw: bytes, values: int, *, strict: bool) -> Body:
 
 
 def _repeated(raw: bytes, value: Any) -> tuple[str, ...]:
-    """Say which fields stand twice in a text; `value` is what it was read as."""
+    """Return errors about duplicate fields in a text; `value` is the parsed text."""
     try:
         if orjson.dumps(value) == raw:
             return ()  # as programs write it: what stood twice would not be there twice
@@ -209,12 +203,12 @@ def _depth(value: Any) -> int:
 SERVED = (JSON, YAML, PROTOBUF)
 STREAMS = (f"{JSON};stream=watch", f"{PROTOBUF};stream=watch")
 MAX_CLAUSES = 32
-"""Clauses of a header after these are not read."""
+"""Maximum number of clauses that are read in a header."""
 META_GROUP = "meta.k8s.io"
 
 
 class Form(Enum):
-    """Form of an answer."""
+    """The form of an answer."""
 
     OBJECT = "object"
     TABLE = "Table"
@@ -223,20 +217,21 @@ class Form(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """One alternative of a header: `media` in lower case, e.g. `application/json` or `*/*`, and its parameters."""
+    """One alternative of an Accept header: `media` in lower case, e.g. `application/json` or `*/*`, and its
+    parameters."""
 
     media: str
     quality: float
     parameters: Mapping[str, str]
 
     def matches(self, media: str) -> bool:
-        """Whether the clause means this media type."""
+        """Return True if the clause includes this media type."""
         return self.media in (media, "*/*") or (self.media.endswith("/*") and media.startswith(self.media[:-1]))
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What an answer is to be: its media type, its form, and for tables and metadata the version of meta.k8s.io."""
+    """The negotiated answer: media type, form, and for tables and metadata the version of meta.k8s.io."""
 
     media: str = JSON
     form: Form = Form.OBJECT
@@ -245,7 +240,8 @@ class Accepted:
 
 
 def clauses(header: str) -> list[Clause]:
-    """Read a header; the best clause first. Clauses that make no sense are left out, as k8s.io/apiserver does."""
+    """Parse an Accept header (RFC 9110 section 12.5.1), best clause first. Like k8s.io/apiserver, skip invalid
+    clauses."""
     found: list[Clause] = []
     for part in header.split(",", MAX_CLAUSES)[:MAX_CLAUSES]:
         media, *parameters = part.split(";")
@@ -268,7 +264,7 @@ def _quality(text: str) -> float:
 
 
 def _rank(clause: Clause) -> tuple[bool, bool, float]:
-    """Order clauses as Kubernetes does: named types before `*`, whatever their quality."""
+    """Return the sort key of a clause. As in Kubernetes, named types go before `*`, whatever their quality."""
     return (clause.media.startswith("*/"), clause.media.endswith("/*"), -clause.quality)
 
 
@@ -276,8 +272,11 @@ def _rank(clause: Clause) -> tuple[bool, bool, float]:
 def negotiate(header: str, *, protobuf: bool = False, many: bool = False, watch: bool = False) -> Accepted:
     """Choose the media type and form of an answer with objects.
 
-    `protobuf`: they can be written as protobuf here; `many`: a list; `watch`: a watch.
-    Raises StatusError (406) when nothing that the client accepts is served.
+    kubectl asks for `application/json;as=Table;v=v1;g=meta.k8s.io` before plain JSON, and most clients of built-in
+    types for protobuf before JSON. Clauses are taken in the order of k8s.io/apiserver
+    (pkg/endpoints/handlers/negotiation); JSON goes before protobuf where both are accepted, because the store holds
+    JSON. `protobuf`: the objects can be written as protobuf; `many`: a list; `watch`: a watch. Raises StatusError (406)
+    if the client accepts none of our forms.
     """
     if not header:
         return Accepted()
@@ -292,7 +291,7 @@ def negotiate(header: str, *, protobuf: bool = False, many: bool = False, watch:
 
 
 def _accepted(clause: Clause, media: str, many: bool) -> Accepted | None:
-    """Say what a clause asks for, or None when that is not served."""
+    """Return the answer that a clause asks for; None if it is not available."""
     asked = clause.parameters
     pretty = asked.get("pretty") == "1"
     if asked.get("stream", "watch") != "watch" or asked.get("sv", "v1") != "v1":
@@ -311,7 +310,7 @@ def _accepted(clause: Clause, media: str, many: bool) -> Accepted | None:
 
 
 def _check_partial(kind: str, many: bool) -> None:
-    """Refuse a list of metadata where there is one object, and the other way round."""
+    """Refuse a list of metadata for one object, and the reverse."""
     if kind.endswith("List") == many:
         return
     is_not = "is a list" if many else "is not a list"
@@ -320,7 +319,7 @@ def _check_partial(kind: str, many: bool) -> None:
 
 @lru_cache(64)
 def discovery_form(header: str) -> tuple[str, str]:
-    """Choose how discovery is answered: the media type, and the version of apidiscovery.k8s.io ("": the classic form).
+    """Return the media type of discovery, and the version of apidiscovery.k8s.io ("": the classic form).
 
     Raises StatusError (406).
     """
@@ -340,5 +339,5 @@ _AGGREGATED = [("apidiscovery.k8s.io", version, "APIGroupDiscoveryList") for ver
 
 
 def wants_gzip(header: str) -> bool:
-    """Whether an answer may be compressed: `gzip` stands in Accept-Encoding (k8s.io/apiserver reads no more of it)."""
+    """Return True if the client accepts compressed answers: `gzip` is in Accept-Encoding (as in k8s.io/apiserver)."""
     return any(part.strip() == "gzip" for part in header.split(",", MAX_CLAUSES))

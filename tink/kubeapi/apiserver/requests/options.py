@@ -1,4 +1,4 @@
-"""The options of a request, read from its query and, for a delete, from its body (k8s.io/apimachinery, meta/v1).
+"""Path, options and selectors of a request (k8s.io/apimachinery, meta/v1).
 
 Pure: from strings to values, or to a `StatusError` that names the option.
 """
@@ -23,9 +23,9 @@ from tink.printable import printable
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a path names. `namespace` is "" when the path has none; `name` and `subresource` may be "" too.
+    """The object or collection that a path names (Kubernetes: RequestInfo). Missing parts are "".
 
-    `more`: the path goes on after what may be a subresource.
+    `more`: the path continues after the subresource.
     """
 
     group: str
@@ -38,7 +38,7 @@ class Target:
 
 
 def parse_path(raw_path: str) -> Target | None:
-    """Read the path of a resource; None when it is not one."""
+    """Parse the path of a resource: `/api/v1/...`, `/apis/<group>/<version>/...`. Return None for other paths."""
     steps = [unquote(step) for step in raw_path.strip("/").split("/")]
     if any(not step or "/" in step or "\0" in step for step in steps):
         return None
@@ -62,7 +62,7 @@ def parse_path(raw_path: str) -> Target | None:
 OptionsKind = Literal["CreateOptions", "UpdateOptions", "PatchOptions", "DeleteOptions"]
 
 MAX_MANAGER = 128
-"""Longest name of a field manager, in characters."""
+"""Maximum length of a field manager's name, in characters."""
 POLICIES = ("Background", "Foreground", "Orphan")
 
 
@@ -70,7 +70,7 @@ MAX_VERSION = (1 << 64) - 1
 
 
 def parse_bool(value: str) -> bool:
-    """Read a boolean of a query: "0" and "false" in any case are false, like absent; anything else is true.
+    """Parse a boolean of a query: "", "0" and "false" in any case are false; anything else is true.
 
     (k8s.io/apimachinery, pkg/runtime: Convert_Slice_string_To_bool. Go's own ParseBool forms are all among these.)
     """
@@ -78,7 +78,7 @@ def parse_bool(value: str) -> bool:
 
 
 def parse_number(value: str) -> int:
-    """Read a number; absent is 0. Raises StatusError (400)."""
+    """Parse a number; "" is 0. Raises StatusError (400)."""
     if not value:
         return 0
     if not re.fullmatch(r"[+-]?[0-9]{1,19}", value):
@@ -87,7 +87,7 @@ def parse_number(value: str) -> int:
 
 
 def parse_version(value: str, *, watch: bool = False) -> int:
-    """Read a resourceVersion; absent is 0. Raises StatusError (400)."""
+    """Parse a resourceVersion; "" is 0. Raises StatusError (400)."""
     if not value:
         return 0
     if not re.fullmatch(r"[0-9]{1,20}", value) or int(value) > MAX_VERSION:
@@ -99,10 +99,10 @@ def parse_version(value: str, *, watch: bool = False) -> int:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """How a create, update or patch is to be done.
+    """The options of a create, update or patch.
 
-    `dry_run`: only tried. `validation`: what to do about fields that the schema does not know. `manager`: who writes,
-    for the managed fields. `force`: an apply takes over fields that others manage. `caller`: who, as webhooks are told.
+    `validation` is the treatment of fields that the schema lacks. `manager` is the writer's name in the managed fields.
+    `force`: an apply takes over fields of other managers. `caller` is the user for webhooks.
     """
 
     kind: OptionsKind = "UpdateOptions"
@@ -122,7 +122,7 @@ class WriteOptions:
         apply: bool = False,
         caller: Caller = ADMIN,
     ) -> WriteOptions:
-        """Read a query. Raises StatusError (400, 422)."""
+        """Parse a query. Raises StatusError (400, 422)."""
         manager = query.get("fieldManager", "")
         wrong: list[FieldError] = []
         if apply and not manager:
@@ -146,7 +146,7 @@ class WriteOptions:
         )
 
     def object(self) -> dict[str, Any]:
-        """Give the options as the object that webhooks see."""
+        """Return the options as the object for webhooks."""
         made: dict[str, Any] = {"kind": self.kind, "apiVersion": "meta.k8s.io/v1", **dict(self.given)}
         return made | ({"dryRun": ["All"]} if self.dry_run else {}) | ({"force": True} if self.force else {})
 
@@ -161,7 +161,7 @@ def _check_manager(name: str) -> list[FieldError]:
 
 
 def _agent_name(user_agent: str) -> str:
-    """Name the manager of a client that gives no name: its User-Agent up to the first slash."""
+    """Return the manager of a client that names none: its User-Agent up to the first slash."""
     return printable(user_agent.partition("/")[0], "")[:MAX_MANAGER] or "unknown"
 
 
@@ -173,7 +173,7 @@ def _check_dry_run(values: list[str]) -> list[FieldError]:
 
 @dataclass(frozen=True, slots=True)
 class ListOptions:
-    """What to list or watch. Versions are as the client gave them: "" any, "0" any that is at hand."""
+    """The options of a list or watch. Versions are the client's: "" means any, "0" any that is available."""
 
     labels: str = ""
     fields: str = ""
@@ -188,7 +188,7 @@ class ListOptions:
 
     @staticmethod
     def of(query: Mapping[str, str]) -> ListOptions:
-        """Read the query of a list or watch. Raises StatusError (400, 422)."""
+        """Parse the query of a list or watch. Raises StatusError (400, 422)."""
         initial = query.get("sendInitialEvents")
         options = ListOptions(
             query.get("labelSelector", ""),
@@ -208,7 +208,7 @@ class ListOptions:
         return options
 
     def _check_list(self) -> list[FieldError]:
-        """k8s.io/apimachinery, pkg/apis/meta/internalversion/validation."""
+        """Return errors (k8s.io/apimachinery, pkg/apis/meta/internalversion/validation)."""
         at, match = "resourceVersionMatch", self.version_match
         wrong: list[FieldError] = []
         if match:
@@ -242,9 +242,9 @@ class ListOptions:
 
 @dataclass(frozen=True, slots=True)
 class DeleteOptions:
-    """How a delete is to be done: only if the object still is the one that the client means; or only tried.
+    """The options of a delete: preconditions, and a dry run.
 
-    `policy` says what becomes of the dependents: Background, Foreground, Orphan, or "" when the client leaves it open.
+    `policy` is the treatment of dependents: Background, Foreground, Orphan, or "" if the client names none.
     """
 
     dry_run: bool = False
@@ -287,7 +287,7 @@ class DeleteOptions:
         return DeleteOptions(bool(dry_run), uid, version, policy or "", caller)
 
     def object(self) -> dict[str, Any]:
-        """Give the options as the object that webhooks see."""
+        """Return the options as the object for webhooks."""
         made: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1"}
         if self.uid or self.version:
             named = {"uid": self.uid, "resourceVersion": self.version}
@@ -323,7 +323,7 @@ _DELETE_TYPES: dict[str, tuple[type, str]] = {
 
 
 def _check_types(body: Any) -> None:
-    """Check that a body is DeleteOptions (any kind of that name: clients differ in its group). Raises StatusError."""
+    """Check that a body is DeleteOptions, of any group (clients differ in it). Raises StatusError."""
     if not isinstance(body, dict):
         raise errors.bad_request("the body must be an object")
     if body.get("kind", "DeleteOptions") != "DeleteOptions":
@@ -339,7 +339,7 @@ def _check_types(body: Any) -> None:
 Labels = Mapping[str, str]
 Match = Callable[[Labels], bool]
 Term = tuple[str, str, bool]
-"""A term of a field selector: field, value, whether they must be equal."""
+"""A term of a field selector: field, value, True if they must be equal."""
 
 _KEY = r"[^ \t\r\n=!(),<>]+"
 _REQUIREMENT = re.compile(
@@ -356,7 +356,11 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 def parse_labels(text: str) -> Match | None:
-    """Compile a label selector; None when it selects everything. Raises StatusError (400) when it cannot be parsed."""
+    """Compile a label selector; None if it selects everything. Raises StatusError (400).
+
+    Terms are equality based (`a=b`, `a==b`, `a!=b`) or set based (`a in (b,c)`, `a notin (b)`, `a`, `!a`, `a>1`,
+    `a<1`). All must hold (Kubernetes documentation, "Labels and Selectors"; k8s.io/apimachinery, pkg/labels).
+    """
     if not text.strip():
         return None
     requirements = list(_requirements(text))
@@ -422,7 +426,7 @@ def _ordered(key: str, operator: str, bound: int) -> Match:
 
 
 def labels_of(obj: Mapping[str, Any]) -> Labels:
-    """Give the labels of an object."""
+    """Return the labels of an object."""
     labels: Labels = obj["metadata"].get("labels") or {}
     return labels
 
@@ -432,7 +436,8 @@ _SPECIAL = re.compile(r"\\(.?)|([,=])", re.DOTALL)
 
 
 def parse_fields(text: str, known: Mapping[str, tuple[str, ...]], *, builtin: bool = False) -> list[Term]:
-    """Read a field selector. Raises StatusError (400): it makes no sense, or names a field that cannot be selected."""
+    """Parse a field selector (k8s.io/apimachinery, pkg/fields). `known` are the selectable fields. Raises
+    StatusError (400)."""
     terms = []
     for part in sorted(_split(text)):
         if not part:
@@ -448,7 +453,7 @@ def parse_fields(text: str, known: Mapping[str, tuple[str, ...]], *, builtin: bo
 
 
 def _unknown_field(name: str, known: Mapping[str, tuple[str, ...]], builtin: bool) -> str:
-    """Say that a field cannot be selected: built-in types without fields of their own have words of their own."""
+    """Return the error about an unknown field. Built-in types without selectable fields have their own wording."""
     if builtin and set(known) <= {"metadata.name", "metadata.namespace"}:
         return f'{quote(name)} is not a known field selector: only "metadata.name", "metadata.namespace"'
     return f"field label not supported: {name}"
@@ -480,7 +485,7 @@ def _unescape(value: str) -> str:
 
 
 def _written(value: Any) -> str:
-    """Write a value as field selectors do; one that is missing is empty."""
+    """Return a value as field selectors write it; a missing one is ""."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return "" if value is None else str(value)

@@ -1,8 +1,8 @@
-"""The resources that every Kubernetes cluster has and that kubectl, controllers and leader election rely on.
+"""The built-in resources of every Kubernetes cluster: schemas, rules and columns.
 
-Namespaces, ConfigMaps, Secrets and Events of the core group, Leases of coordination.k8s.io, and Events under their
-newer name: their schemas are in `schemas`, their rules in `rules` and `events`, the columns here are those that kubectl
-users know. CustomResourceDefinitions are in `definitions`.
+Namespaces, ConfigMaps, Secrets and Events of the core group, Leases of coordination.k8s.io, and Events of
+events.k8s.io. Their descriptions are in `discovery/types.yaml`. Words and order of errors are those of
+k8s.io/kubernetes, pkg/apis/{core,coordination}/validation, because kubectl prints them. Pure.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _DATA_KEY_WORDS = (
     "'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
 )
 MAX_DATA = 1 << 20
-"""Most data in a ConfigMap or Secret, in bytes."""
+"""Maximum size of the data in a ConfigMap or Secret, in bytes."""
 REDACTED = "<secret contents redacted>"
 
 # --- ConfigMaps and Secrets ---------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def _immutable_errors(new: Raw, old: Raw | None, fields: tuple[str, ...]) -> lis
 
 
 def check_config_map(new: Raw, old: Raw | None) -> list[FieldError]:
-    """Keys, size, and that immutable data stay."""
+    """Check keys, size, and that immutable data is unchanged."""
     found = _immutable_errors(new, old, ("data", "binaryData"))
     data, binary = new.get("data") or {}, new.get("binaryData") or {}
     for key in sorted(data):
@@ -117,7 +117,7 @@ def check_config_map(new: Raw, old: Raw | None) -> list[FieldError]:
 
 
 def complete_secret(new: Raw) -> None:
-    """Put stringData into data, and give a type to a secret that has none."""
+    """Move stringData into data, and set the default type."""
     texts = new.pop("stringData", None)
     if texts:
         new["data"] = (new.get("data") or {}) | {
@@ -131,7 +131,7 @@ _ACCOUNT = "kubernetes.io/service-account.name"
 
 
 def check_secret(new: Raw, old: Raw | None) -> list[FieldError]:
-    """Keys, size, what the type requires, and that immutable data stay."""
+    """Check keys, size, the requirements of the type, and that immutable data is unchanged."""
     found: list[FieldError] = []
     if old is not None and new["type"] != old.get("type"):
         found.append(field_errors.invalid("type", new["type"], "field is immutable"))
@@ -173,17 +173,17 @@ def _check_docker(key: str, data: Mapping[str, str]) -> list[FieldError]:
 SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 """Namespaces that always exist."""
 _IMMORTAL = frozenset(SYSTEM_NAMESPACES[:3])
-"""Those that cannot be deleted (k8s.io/apiserver, pkg/admission/plugin/namespace/lifecycle)."""
+"""Namespaces that cannot be deleted (k8s.io/apiserver, pkg/admission/plugin/namespace/lifecycle)."""
 
 
 def complete_namespace(new: Raw) -> None:
-    """A namespace carries its name as a label."""
+    """Add the label with the namespace's name."""
     if name := new["metadata"].get("name"):
         new["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = name
 
 
 def prepare_namespace(new: Raw, old: Raw | None, _now: datetime) -> None:
-    """A namespace has Kubernetes' finalizer until its objects are gone (`lifecycle`)."""
+    """Set the finalizer, which stays until the namespace is empty, and the phase."""
     if old is None:
         finalizers = (new.get("spec") or {}).get("finalizers") or []
         new["spec"] = {"finalizers": [*finalizers, *(["kubernetes"] if "kubernetes" not in finalizers else [])]}
@@ -192,7 +192,7 @@ def prepare_namespace(new: Raw, old: Raw | None, _now: datetime) -> None:
 
 
 def limit_namespace(new: Raw, old: Raw, subresource: str, _has_status: bool) -> Raw:
-    """What the namespace waits for changes through /finalize alone."""
+    """Return the allowed change: only /finalize changes the finalizers, only /status the status."""
     if subresource == "finalize":
         return only(("spec",), new, old)
     if subresource == "status":
@@ -202,12 +202,12 @@ def limit_namespace(new: Raw, old: Raw, subresource: str, _has_status: bool) -> 
 
 
 def may_delete_namespace(name: str) -> str | None:
-    """Say why a namespace must stay."""
+    """Return why a namespace must stay; None if it may be deleted."""
     return "this namespace may not be deleted" if name in _IMMORTAL else None
 
 
 def waits(namespace: Raw) -> bool:
-    """Whether a namespace waits for something before it may go."""
+    """Return True if a namespace has finalizers."""
     return bool((namespace.get("spec") or {}).get("finalizers"))
 
 
@@ -215,18 +215,18 @@ def waits(namespace: Raw) -> bool:
 
 
 def complete_lease(new: Raw) -> None:
-    """A Lease always has a spec."""
+    """Add the spec that a Lease always has."""
     new.setdefault("spec", {})
 
 
 def prepare_lease(new: Raw, _old: Raw | None, _now: datetime) -> None:
-    """Coordinated leader election is an option of Kubernetes that is off, here as there: its fields are dropped."""
+    """Drop the fields of coordinated leader election, which is off by default in Kubernetes, too."""
     for name in ("strategy", "preferredHolder"):
         new["spec"].pop(name, None)
 
 
 def check_lease(new: Raw, _old: Raw | None) -> list[FieldError]:
-    """Durations and counts make sense."""
+    """Check durations and counts."""
     spec = new["spec"]
     found = []
     if spec.get("leaseDurationSeconds", 1) <= 0:
@@ -240,7 +240,13 @@ def check_lease(new: Raw, _old: Raw | None) -> list[FieldError]:
 
 EVENTS_GROUP: Final = "events.k8s.io"
 OLD, NEW = "v1", f"{EVENTS_GROUP}/v1"
-"""The two versions, as apiVersion."""
+"""The two versions of Events, as apiVersion.
+
+An Event is one object under two names: `v1` of the core group, and `events.k8s.io/v1`, in which client-go records
+today. It is stored as that of the core group. The newer version requires more: when it happened, the reporter and the
+action; and of an existing Event only the series changes. Words and order are those of k8s.io/kubernetes,
+pkg/apis/core/validation/events.go, which names fields as the core group does in both versions.
+"""
 _TO_NEW: Final[Mapping[str, str]] = {
     "count": "deprecatedCount",
     "firstTimestamp": "deprecatedFirstTimestamp",
@@ -261,7 +267,7 @@ NEW_EVENT: Final[Raw] = {
 
 
 def to_new(event: Mapping[str, Any]) -> Raw:
-    """Give an Event of the core group in the newer version."""
+    """Return an Event of the core group in the newer version."""
     made = {_TO_NEW.get(name, name): value for name, value in event.items()} | {"apiVersion": NEW}
     for name in ("reportingController", "reportingInstance", "note", "deprecatedCount"):
         if not made.get(name, True):
@@ -273,7 +279,7 @@ def to_new(event: Mapping[str, Any]) -> Raw:
 
 
 def to_old(event: Mapping[str, Any]) -> Raw:
-    """Give an Event of the newer version in that of the core group."""
+    """Return an Event of the newer version in that of the core group."""
     made = {_TO_OLD.get(name, name): value for name, value in event.items()} | {"apiVersion": OLD}
     if made.get("series") is not None:
         made["series"] = {name: value for name, value in made["series"].items() if value}
@@ -282,31 +288,31 @@ def to_old(event: Mapping[str, Any]) -> Raw:
 
 
 class EventConversion:
-    """From one name to the other, as `tink.kubeapi.apiserver.conversion` asks for it."""
+    """Converts Events between their two versions (a `conversion.Converter`)."""
 
     by_webhook = False
     versions = (OLD, NEW)
 
     def completed(self, body: bytes) -> bytes:
-        """Give a stored Event as it is: its type does not change."""
+        """Return the text unchanged: the type of Events does not change."""
         return body
 
     def complete(self, event: Raw) -> None:
-        """Fill in what always shows, in place."""
+        """Add the fields that always show, in place."""
         (complete_new_event if event["apiVersion"] == NEW else complete_event)(event)
 
     def translate(self, event: Raw, api_version: str) -> Raw:
-        """Give an Event in a version; the same object when it is in that one."""
+        """Return an Event in a version; the same object if it is in that one."""
         if event.get("apiVersion") == api_version:
             return event
         return (to_new if api_version == NEW else to_old)(event)
 
     async def convert(self, events: list[Raw], api_version: str) -> list[Raw]:
-        """Give Events in a version."""
+        """Return Events in a version."""
         return [self.translate(event, api_version) for event in events]
 
     async def moved(self, api_version: str, bodies: Sequence[bytes]) -> list[bytes]:
-        """Give stored Events as text in a version."""
+        """Return stored Events as text in a version."""
         return [orjson.dumps(self.translate(orjson.loads(body), api_version)) for body in bodies]
 
 
@@ -316,7 +322,7 @@ EVENT_CONVERSION: Final = EventConversion()
 
 
 def complete_event(new: Raw) -> None:
-    """Fields that an Event always shows, be they empty."""
+    """Add the fields that an Event always shows, even if empty."""
     for name in ("involvedObject", "source"):
         new.setdefault(name, {})
     for name in ("reportingComponent", "reportingInstance"):
@@ -326,7 +332,7 @@ def complete_event(new: Raw) -> None:
 
 
 def complete_new_event(new: Raw) -> None:
-    """The same, of the newer version."""
+    """Add the fields that an Event of the newer version always shows, even if empty."""
     for name in ("regarding", "deprecatedSource"):
         new.setdefault(name, {})
     for name in ("eventTime", "deprecatedFirstTimestamp", "deprecatedLastTimestamp"):
@@ -345,7 +351,7 @@ _OTHERWISE: Final = {"reportingComponent": "reportingController"}
 
 
 def check_event(new: Raw, _old: Raw | None) -> list[FieldError]:
-    """Events live beside what they are about; those that have an eventTime say more."""
+    """Check that an Event is in the namespace of its object, and the further fields of one with an eventTime."""
     return _check_event(new, "reportingComponent")
 
 
@@ -368,7 +374,7 @@ def _check_event(new: Raw, controller: str) -> list[FieldError]:
 
 
 def check_new_event(new: Raw, old: Raw | None) -> list[FieldError]:
-    """By the newer name they say it all, and only their series goes on."""
+    """Check the fields that the newer version requires, and that only the series of an existing Event changes."""
     new = to_old(new)
     found = _check_event(new, "reportingController")
     if old is None:
@@ -425,13 +431,13 @@ NEW_EVENT_SELECTABLE: Final = {
     for name, path in EVENT_SELECTABLE.items()
     if name != "source"
 }
-"""Field -> where it stands in what is stored."""
+"""Selectable fields of the newer version, with their paths in the stored object."""
 
 # --- what kubectl shows ---
 
 
 def last_seen(event: Mapping[str, Any]) -> str:
-    """When it happened last, as far as it says so; else when it was first seen, or ""."""
+    """Return the time of the last occurrence, or of the first if there is only that; "" if there is none."""
     series = event.get("series") or {}
     times = (series.get("lastObservedTime"), *(event.get(name) for name in ("lastTimestamp", "eventTime")))
     return next(filter(None, times), "")
@@ -520,7 +526,7 @@ def _resource(
 
 @cache
 def resources() -> tuple[Resource, ...]:
-    """Give the built-in resources, the core group first, compiled once in a process."""
+    """Return the built-in resources, the core group first. They are compiled once in a process."""
     return (
         _resource(
             "namespaces",

@@ -1,7 +1,7 @@
-"""What this API server serves: one `Resource` for each group, version and plural, and the rules of each.
+"""The registry: one `Resource` for each group, version and plural, with its rules.
 
-Filled with the built-in resources (`builtin`) when the server starts, and with what CustomResourceDefinitions describe
-(`definitions`) whenever one is stored. Discovery, OpenAPI and the verbs all read it; nobody else knows what exists.
+It contains the built-in resources from the start, and the resources of CustomResourceDefinitions as soon as they are
+stored. Discovery, OpenAPI and the verbs read it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tink.kubeapi.schema import (
 
 @dataclass(frozen=True, slots=True)
 class ScalePaths:
-    """Where the replicas that are wanted and that exist stand in an object, and the selector of what is scaled."""
+    """Paths of the wanted and actual replicas in an object, and of the selector of the scaled objects."""
 
     wanted: tuple[str, ...]
     actual: tuple[str, ...]
@@ -37,7 +37,7 @@ class ScalePaths:
 
     @staticmethod
     def of(version: Mapping[str, Any]) -> ScalePaths | None:
-        """Read a version of a definition; None when it has no scale."""
+        """Return the paths of a version of a definition; None if it has no scale."""
         scale = (version.get("subresources") or {}).get("scale")
         if scale is None:
             return None
@@ -50,7 +50,7 @@ _INT32_MAX = (1 << 31) - 1
 
 
 def scale_check(scale: Raw) -> Callable[[Raw, Raw | None], list[FieldError]]:
-    """Check what the scale of an object is read from (pkg/registry/customresource/validator.go)."""
+    """Return a check of the fields that scale reads (pkg/registry/customresource/validator.go)."""
     paths = [scale["specReplicasPath"], scale["statusReplicasPath"]]
 
     def check(new: Raw, _old: Raw | None) -> list[FieldError]:
@@ -73,7 +73,7 @@ def scale_check(scale: Raw) -> Callable[[Raw, Raw | None], list[FieldError]]:
 
 
 def _at(obj: Any, path: str, zero: Any) -> Any:
-    """Give the value at a simple path; a missing one is zero, and what stands in the way of others is what is there."""
+    """Return the value at a simple path: `zero` if it is missing, or the value that is no object on the way."""
     for step in path.removeprefix(".").split("."):
         if not isinstance(obj, dict):
             return obj
@@ -88,7 +88,7 @@ NAMESPACED_FIELDS: Mapping[str, tuple[str, ...]] = {**NAME_FIELD, "metadata.name
 
 
 def keep_status_apart(new: Raw, old: Raw, subresource: str, has_status: bool) -> Raw:
-    """Give what a write may change: only status through /status, everything but status otherwise."""
+    """Return the allowed change of an object: only the status through /status, everything else otherwise."""
     if subresource == "status":
         return only(("status",), new, old)
     if has_status:
@@ -99,7 +99,7 @@ def keep_status_apart(new: Raw, old: Raw, subresource: str, has_status: bool) ->
 
 
 def only(parts: Iterable[str], new: Raw, old: Raw) -> Raw:
-    """Give `old` with some of its top-level fields as they are in `new`."""
+    """Return `old` with some of its top-level fields as they are in `new`."""
     merged = {key: value for key, value in old.items() if key not in parts and key != "metadata"}
     merged["metadata"] = dict(old["metadata"])
     # Who manages what changes with every part, and a client may reset it through any of them.
@@ -188,7 +188,7 @@ class Resource:
 
     @cached_property
     def fields(self) -> FieldManager:
-        """Tracks who manages which fields; made when it is first needed."""
+        """The manager of field owners, made on first use."""
         by_webhook = self.conversion is not None and self.conversion.by_webhook
         return FieldManager(
             root_schema(self.openapi),
@@ -206,17 +206,18 @@ class Resource:
 
     @property
     def key(self) -> str:
-        """The name of the resource in the store: the same for all its versions, and for all its names."""
+        """The name of the resource in the store: the same for all its versions and names."""
         return f"{self.kind_group}/{self.plural}"
 
     @property
     def kind_group(self) -> str:
-        """The group of the kind that is stored, which refusals of objects name."""
+        """The group of the stored kind, which refusals of objects name."""
         return self.group if self.stored_group is None else self.stored_group
 
     @property
     def custom(self) -> bool:
-        """Whether a definition describes it: Kubernetes treats such resources a little differently from its own."""
+        """True if a definition describes the resource. Kubernetes treats such resources slightly differently from
+        its own."""
         return bool(self.stored_version)
 
     @property
@@ -232,44 +233,44 @@ class Resource:
 
     @property
     def crd_name(self) -> str:
-        """`plural.group`: the name of the definition, and how messages name the resource."""
+        """`plural.group`: the name of the definition, and the resource's name in messages."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
 class Registry:
-    """All resources that are served now."""
+    """The resources that are served now."""
 
     def __init__(self, builtin: Iterable[Resource] = ()) -> None:
         self._resources: dict[tuple[str, str, str], Resource] = {}
         self._custom: dict[str, list[tuple[str, str, str]]] = {}
         self.revision = 0
-        """Grows with every change: caches of documents made from the registry compare it."""
+        """Number that grows with every change; caches of documents compare it."""
         for resource in builtin:
             self.add(resource)
 
     def add(self, resource: Resource) -> None:
-        """Serve a built-in resource."""
+        """Add a built-in resource."""
         self._resources[resource.group, resource.version, resource.plural] = resource
         self.revision += 1
 
     def find(self, group: str, version: str, plural: str) -> Resource | None:
-        """Give a resource, or None when it is not served."""
+        """Return a resource; None if it is not served."""
         return self._resources.get((group, version, plural))
 
     def all(self) -> list[Resource]:
-        """Give all resources; those of a group and version stand together, groups in the order in which they came."""
+        """Return all resources, grouped by group and version, in the order of addition."""
         return list(self._resources.values())
 
     def of_key(self, key: str) -> Resource | None:
-        """Give any version of a resource, by its name in the store."""
+        """Return any version of a resource, by its name in the store."""
         return next((resource for resource in self._resources.values() if resource.key == key), None)
 
     def versions(self, resource: Resource) -> list[Resource]:
-        """Give all served versions of a resource."""
+        """Return all served versions of a resource."""
         return [other for other in self._resources.values() if other.key == resource.key]
 
     def groups(self) -> dict[str, dict[str, list[Resource]]]:
-        """Give group -> version -> resources; versions in the order of preference (newest and most stable first)."""
+        """Return group -> version -> resources; versions in the order of preference (newest and most stable first)."""
         found: dict[str, dict[str, list[Resource]]] = {}
         for resource in self._resources.values():
             found.setdefault(resource.group, {}).setdefault(resource.version, []).append(resource)
@@ -279,7 +280,7 @@ class Registry:
         }
 
     def install(self, name: str, resources: Iterable[Resource]) -> None:
-        """Serve what a definition describes, instead of what it described before."""
+        """Replace the resources of a definition."""
         self.remove(name)
         for resource in resources:
             where = (resource.group, resource.version, resource.plural)
@@ -288,14 +289,14 @@ class Registry:
         self.revision += 1
 
     def remove(self, name: str) -> None:
-        """Stop serving what a definition described."""
+        """Remove the resources of a definition."""
         for where in self._custom.pop(name, ()):
             del self._resources[where]
         self.revision += 1
 
 
 def priority(version: str) -> tuple[int, int, int]:
-    """Order versions as Kubernetes does: v2 > v1 > v1beta2 > v1beta1 > v1alpha1 > anything else."""
+    """Return the sort key of a version, as in Kubernetes: v2 > v1 > v1beta2 > v1beta1 > v1alpha1 > anything else."""
     found = re.fullmatch(r"v([0-9]+)(?:(alpha|beta)([0-9]+))?", version)
     if found is None:
         return (0, 0, 0)
@@ -316,14 +317,19 @@ _RETIRED: Final[Sequence[Resource]] = _of(
 
 
 def retired(registry: Registry) -> list[Resource]:
-    """What is known and not served, of groups that are served otherwise."""
+    """Return known versions that are not served, of groups that are served in another version.
+
+    Discovery lists them without verbs, after the served versions. Controllers and tools ignore them, but kubectl knows
+    the kind, asks for it, and shows `advice` instead of "no matches for kind". A definition may serve such a version
+    again.
+    """
     served = {(one.group, one.version) for one in registry.all()}
     groups = {group for group, _ in served}
     return [one for one in _RETIRED if one.group in groups and (one.group, one.version) not in served]
 
 
 def advice(group: str, version: str, plural: str) -> str:
-    """What to do about objects of a version that is not served; empty: it is not known."""
+    """Return what to do about objects of a retired version; "" for other resources."""
     known = any((one.group, one.version, one.plural) == (group, version, plural) for one in _RETIRED)
     if not known:
         return ""

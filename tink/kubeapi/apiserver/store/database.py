@@ -1,8 +1,6 @@
-"""The file of the state: one SQLite database with a write-ahead log. How it is opened, and what its rows are made of.
+"""The file of the state: one SQLite database with a write-ahead log, its tables, and their migrations.
 
-The tables stand in `migrations`, which creates them and brings older ones to today's schema; `writer` explains them.
-Each row of `states` has a checksum: what a disk has garbled is found when the file is opened (`integrity`), and served
-to nobody.
+`history` explains the tables. Each row of `states` has a checksum, so that `integrity` finds damaged rows.
 """
 
 from __future__ import annotations
@@ -18,22 +16,22 @@ from pathlib import Path
 import orjson
 
 WAL_BYTES = 64 << 20
-"""When the write-ahead log is longer, writes wait for a checkpoint."""
+"""Size of the write-ahead log above which writes wait for a checkpoint."""
 SCHEMA_VERSION = 3
-"""`PRAGMA user_version` of this schema. 1: objects with their text, and a history with two texts for each change. 2: no
-checksums."""
+"""`PRAGMA user_version` of this schema. 1: objects with their text, and a history with two texts for each change. 2:
+no checksums."""
 OWNERS_MARK = b'"ownerReferences":['
-"""Stands in the text of every object that has owners, and in few others."""
+"""Text in every object with owners, and in few others."""
 
 GET = (
     "SELECT o.version, s.body FROM objects AS o JOIN states AS s ON s.version = o.version "
     "WHERE o.resource = ? AND o.namespace = ? AND o.name = ?"
 )
-"""One object, by its key."""
+"""Query for one object by its key."""
 
 
 class ForeignDatabaseError(sqlite3.DatabaseError):
-    """A newer release made the file, or another program."""
+    """A newer release or another program made the file."""
 
 
 class NewerDatabaseError(ForeignDatabaseError):
@@ -41,16 +39,16 @@ class NewerDatabaseError(ForeignDatabaseError):
 
 
 def row_checksum(version: int, prior: int, kind: str, resource: str, namespace: str, name: str, body: bytes) -> int:
-    """Give the checksum of a row of `states`: CRC-32 of its other columns, blanks in between, and of its body."""
+    """Return the checksum of a row of `states`: CRC-32 of its other columns, separated by blanks, and of its body."""
     return zlib.crc32(body, zlib.crc32(f"{version} {prior} {kind} {resource} {namespace} {name}".encode()))
 
 
 HEAD = "CAST(version || ' ' || prior || ' ' || type || ' ' || resource || ' ' || namespace || ' ' || name AS BLOB)"
-"""What `row_checksum` takes before the body, in SQL: for a hundred thousand rows that is quicker."""
+"""The input of `row_checksum` before the body, in SQL, which is faster for many rows."""
 
 
 def owner_uids(body: bytes) -> set[str]:
-    """Give the uids of an object's owners."""
+    """Return the uids of an object's owners."""
     if OWNERS_MARK not in body:
         return set()
     owners = orjson.loads(body)["metadata"].get("ownerReferences") or ()
@@ -58,12 +56,12 @@ def owner_uids(body: bytes) -> set[str]:
 
 
 def wal_path(path: Path) -> Path:
-    """Give the place of the write-ahead log of a state."""
+    """Return the path of the write-ahead log of a state."""
     return path.with_name(f"{path.name}-wal")
 
 
 def create_file(path: Path) -> None:
-    """Make an empty file for the owner alone, unless there is one: SQLite gives its log and its index the same mode.
+    """Create an empty file for the owner alone, unless it exists. SQLite gives its log and index the same mode.
 
     Raises OSError.
     """
@@ -71,9 +69,9 @@ def create_file(path: Path) -> None:
 
 
 def lock(path: Path) -> int:
-    """Take the lock of a state, for as long as the descriptor that this gives is open.
+    """Lock a state for as long as the returned descriptor is open.
 
-    Raises BlockingIOError when another process has it, OSError.
+    Raises BlockingIOError if another process has the lock, OSError.
     """
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -90,7 +88,7 @@ def lock(path: Path) -> int:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Open the file for what one thread does with it. Raises sqlite3.Error."""
+    """Open the file for one thread. Raises sqlite3.Error."""
     db = sqlite3.connect(path, isolation_level=None, cached_statements=64)
     try:
         _set_up(db)
@@ -109,7 +107,7 @@ def _set_up(db: sqlite3.Connection) -> None:
 
 
 def schema_version(db: sqlite3.Connection) -> int:
-    """Give the version of a file's schema; 0: it is empty. Raises sqlite3.Error, also when it is none of ours."""
+    """Return the version of a file's schema; 0 if it is empty. Raises sqlite3.Error, also if the file is not ours."""
     layout: int = db.execute("PRAGMA user_version").fetchone()[0]
     if layout > SCHEMA_VERSION:
         raise NewerDatabaseError(
@@ -125,28 +123,28 @@ def schema_version(db: sqlite3.Connection) -> int:
 
 
 def newest_version(db: sqlite3.Connection) -> int:
-    """Give the newest resourceVersion in a file of this schema. Raises sqlite3.Error."""
+    """Return the newest resourceVersion in a file of this schema. Raises sqlite3.Error."""
     version: int = db.execute("SELECT coalesce(max(version), 0) FROM states").fetchone()[0]
     return version
 
 
 def checkpoint(db: sqlite3.Connection) -> bool:
-    """Move what the write-ahead log holds into the file, as far as no reader needs it. Holds no reader or writer up.
+    """Move the write-ahead log into the file, as far as no reader needs it. Blocks no reader or writer.
 
-    True: all of it could be moved, and the next write begins the log anew. Raises sqlite3.Error.
+    Return True if all of it was moved; the next write then restarts the log. Raises sqlite3.Error.
     """
     busy, frames, moved = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     return not busy and moved == frames
 
 
 def wal_is_long(path: Path) -> bool:
-    """Say whether the log grows because no checkpoint has got to its end for a long time."""
+    """Return True if the log has grown because no checkpoint has reached its end for a long time."""
     return wal_path(path).stat().st_size > WAL_BYTES
 
 
 log = logging.getLogger(__name__)
 _PAGE_BYTES = 8192
-"""Bytes of a page of the file: two or three Hardware objects. With 4096 a second one rarely fits."""
+"""Size of a page of the file: two or three Hardware objects. With 4096 bytes a second one rarely fits."""
 _STATES = """CREATE TABLE states (
   version INTEGER PRIMARY KEY, prior INTEGER NOT NULL, type TEXT NOT NULL,
   resource TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL, sum INTEGER NOT NULL, body BLOB NOT NULL
@@ -196,9 +194,8 @@ _FROM_1 = (
 
 
 def prepare(db: sqlite3.Connection, path: Path) -> None:
-    """Create the tables, or bring those of an older layout to this one. Raises sqlite3.Error, also when no write can be
-    made.
-    """
+    """Create the tables, or migrate those of an older schema. Raises sqlite3.Error, also if the file can't be
+    written."""
     layout = schema_version(db)
     if layout == 0:
         db.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
@@ -233,7 +230,7 @@ def _index_owners(db: sqlite3.Connection) -> None:
 
 
 def _vacuum(db: sqlite3.Connection, path: Path) -> None:
-    """Give the room of the older layout back, with pages of this layout's size. The file works without it, too."""
+    """Free the space of the older schema, with today's page size. The file works without it, too."""
     try:
         db.execute("PRAGMA journal_mode = DELETE")
         db.execute(f"PRAGMA page_size = {_PAGE_BYTES}")

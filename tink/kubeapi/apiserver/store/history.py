@@ -1,7 +1,13 @@
-"""Reads, each as of one moment: single objects, pages of lists, the changes since a version (tables: `writer`).
+"""Reads and writes of objects and their history, each on one connection. Nothing here knows of threads.
 
-Watches resume from the history, also across a restart, and a list is shown as of an older version with it. Nothing
-here knows of threads.
+    states    a log: each write appends one row with the whole object as JSON text, under its resourceVersion
+    objects   the newest row of each existing object
+    history   the border: changes above it can be watched and listed back to
+    owners    the dependents of each object, for garbage collection
+
+A change is one row at the end of one tree and a few bytes in another. The history needs no second copy: it is the rows
+above the border, and each names the row that it replaced (`prior`). Replaced rows below the border are deleted; a
+client that asks for them gets 410 Gone and lists again. Versions are one counter for all objects (Kubernetes: opaque).
 """
 
 from __future__ import annotations
@@ -14,9 +20,9 @@ from tink.kubeapi.apiserver.store.database import GET, OWNERS_MARK, newest_versi
 from tink.kubeapi.apiserver.store.objects import Event, ExpiredError, Key, MismatchError, Owned, Page, Stored, Write
 
 HISTORY_BYTES = 256 << 20
-"""Most text that the history holds, whatever the number of changes."""
+"""Maximum size of the history's texts, for any number of changes."""
 SLACK = 32
-"""At most so many changes more than it should hold the history may hold, so that not every write has to drop one."""
+"""Maximum number of changes beyond the limit of the history, so that not every write has to delete one."""
 
 _MOVE = "UPDATE objects SET version = ? WHERE resource = ? AND namespace = ? AND name = ?"
 _REMOVE = "DELETE FROM objects WHERE resource = ? AND namespace = ? AND name = ?"
@@ -25,7 +31,7 @@ _SIZE = "SELECT count(*), coalesce(sum(length(body)), 0) FROM states WHERE versi
 
 
 class Writer:
-    """Changes, and the history that they leave: at most `keep` changes."""
+    """Writes changes and their history of at most `keep` changes."""
 
     def __init__(self, db: sqlite3.Connection, keep: int) -> None:
         self._db = db
@@ -35,13 +41,13 @@ class Writer:
         self._kept = 0
         self._bytes = 0
         self.newest = 0
-        """The newest version that is in the file."""
+        """The newest version in the file."""
         self._measure()
 
     def commit(self, changes: Sequence[Write]) -> list[Event | MismatchError]:
-        """Make changes in one transaction: all that were as expected are on the disk afterwards, or none.
+        """Write changes in one transaction. Changes with another expected version are returned as MismatchError.
 
-        Raises sqlite3.Error when it is none.
+        Raises sqlite3.Error if nothing was written.
         """
         db = self._db
         done: list[Event | MismatchError] = []
@@ -93,7 +99,8 @@ class Writer:
         self._db.executemany("INSERT OR REPLACE INTO owners VALUES (?, ?, ?, ?)", come)
 
     def _trim(self, events: Sequence[Event]) -> None:
-        """Drop the oldest changes when they are too many or too big, and the states that nobody needs then."""
+        """Delete the oldest changes if there are too many or they are too large, and the states that only they
+        needed."""
         self._kept += len(events)
         self._bytes += sum(len(event.body) for event in events)
         if self._kept <= self._most and self._bytes <= HISTORY_BYTES:
@@ -126,8 +133,8 @@ class Writer:
 
 PAGE_ROWS = 500
 PAGE_BYTES = 1 << 20
-"""A page of a list is at most so many objects and, one object more or less, so many bytes: what is sent at once, and
-what small requests may have to wait for."""
+"""Maximum number of objects and, plus or minus one object, of bytes in a page of a list. Small requests may have to
+wait for one page."""
 
 # Where a list goes on, in all namespaces or in one.
 _RANGES = (
@@ -162,7 +169,7 @@ WHERE s.version > ? AND s.resource = ? AND (? IS NULL OR s.namespace = ?) ORDER 
 
 
 class Reader:
-    """Questions, each answered as of one moment. Raises sqlite3.Error."""
+    """Reads, each as of one moment. Raises sqlite3.Error."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
@@ -170,7 +177,7 @@ class Reader:
         newest_version(db)  # opens all its files
 
     def switch_to(self, db: sqlite3.Connection) -> None:
-        """Read by way of this connection from now on, if that works."""
+        """Use another connection from now on, if it works."""
         before = self._db
         try:
             db.execute("PRAGMA query_only = ON")
@@ -182,7 +189,7 @@ class Reader:
         before.close()
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the connection."""
         self._db.close()
 
     def get(self, key: Key) -> Stored | None:
@@ -191,7 +198,7 @@ class Reader:
         return Stored(key.namespace, key.name, *row) if row else None
 
     def newest(self) -> int:
-        """Give the newest version."""
+        """Return the newest version."""
         return newest_version(self._db)
 
     def page(
@@ -226,7 +233,7 @@ class Reader:
         return Page(items, version, more)
 
     def count(self, resource: str, namespace: str | None, after: tuple[str, str], version: int) -> int:
-        """Count the objects that a list as of `version` has after one of them. Raises ExpiredError."""
+        """Count the objects after one of them in a list as of `version`. Raises ExpiredError."""
         with self._snapshot():
             self._check_history(version)
             where = {
@@ -254,14 +261,14 @@ class Reader:
         return events
 
     def dependents(self, uid: str) -> list[Key]:
-        """Give the objects that name an owner."""
+        """Return the objects with this owner."""
         cursor = self._db.execute(
             "SELECT resource, namespace, name FROM owners WHERE uid = ? ORDER BY resource, namespace, name", (uid,)
         )
         return [Key._make(row) for row in cursor]
 
     def namesakes(self, resource: str, name: str, uid: str, limit: int) -> list[Stored]:
-        """Return the objects of this name, in all namespaces that exist, whose text contains `uid`."""
+        """Return the objects of this name, in all existing namespaces, whose text contains `uid`."""
         cursor = self._db.execute(
             "SELECT o.namespace, o.name, o.version, s.body FROM objects AS n "
             "CROSS JOIN objects AS o ON o.resource = ? AND o.namespace = n.name AND o.name = ? "
@@ -272,7 +279,7 @@ class Reader:
         return [Stored._make(row) for row in cursor]
 
     def owned(self, after: Owned | None, limit: int) -> list[Owned]:
-        """Give what has owners."""
+        """Return objects with owners."""
         cursor = self._db.execute(
             "SELECT uid, resource, namespace, name FROM owners WHERE (uid, resource, namespace, name) > (?, ?, ?, ?) "
             "ORDER BY uid, resource, namespace, name LIMIT ?",
@@ -282,7 +289,7 @@ class Reader:
 
     @contextmanager
     def _snapshot(self) -> Iterator[None]:
-        """Let all that is read see the file as of one moment."""
+        """Let all reads inside see the file as of one moment."""
         self._db.execute("BEGIN")
         try:
             yield

@@ -1,13 +1,16 @@
-"""The integrity check of the state, before it is served: SQLite itself begins anew without a word where files are
-missing, ends its log at the first bad frame, and gives out garbled text as it is.
+"""Protection against damaged and read-only disks: integrity check, high-water mark, read-only access.
 
-    state_exists   the file is missing or empty, and what lies beside it says that there was one
-    check          its structure (PRAGMA quick_check); the checksum of each stored state; each object has its state, and
-                   that is no other's; nothing is missing of what was answered (`high_water_mark`)
+SQLite reports little: it starts empty if files are missing, ends its log at the first bad frame, and returns damaged
+text. So a state is checked before it is served: the structure (PRAGMA quick_check), the checksum of each stored state,
+the state of each object, and the high-water mark. A damaged state is not opened for writing, and not changed.
+Undetected are the last answered writes before a power cut if the log is damaged as well, and damage in unused bytes.
 
-A state that is not whole is not opened for writing, and nothing about it is changed: what can be saved is in it. Not
-seen: what was answered in the last moments before a power cut, when the log is damaged as well; garbled bytes that
-nothing uses.
+The high-water mark is the version of the newest write, in a file beside the state. It shows if answered writes are
+missing, because the log is lost or ends early. The writer updates it after each commit and before the answers. It is
+flushed with checkpoints only, since a flush with each write would double its cost. So after a power cut it may contain
+an older version, never one that was not on the disk.
+
+    tinkedge-state 1 00000000000000004711 1c291ca3
 """
 
 from __future__ import annotations
@@ -42,12 +45,12 @@ _LINE = re.compile(rb"(tinkedge-state 1 ([0-9]{20})) ([0-9a-f]{8})\n")
 
 
 def high_water_mark_path(state: Path) -> Path:
-    """Give the path of the mark of a state."""
+    """Return the path of the high-water mark of a state."""
     return state.with_suffix(".newest")
 
 
 def read_high_water_mark(path: Path) -> int | None:
-    """Give the version; None when there is no file. Raises OSError, and ValueError when it is garbled."""
+    """Return the recorded version; None if there is no file. Raises OSError, and ValueError if it is damaged."""
     try:
         with path.open("rb") as file:
             content = file.read(200)
@@ -60,10 +63,10 @@ def read_high_water_mark(path: Path) -> int | None:
 
 
 class HighWaterMark:
-    """The open file, for the one writer."""
+    """The open file of the high-water mark, for the one writer."""
 
     def __init__(self, path: Path, version: int) -> None:
-        """Make the file, or open it, and have it say `version`. Raises OSError."""
+        """Create or open the file, and record `version`. Raises OSError."""
         try:
             there = read_high_water_mark(path)
         except ValueError:
@@ -74,17 +77,17 @@ class HighWaterMark:
         self.record(version)
 
     def record(self, version: int) -> None:
-        """Take a version that is on the disk. Where that fails the file tells an older one, which is never wrong."""
+        """Record a version that is on the disk. If that fails, the file keeps an older one, which is never wrong."""
         with suppress(OSError):
             os.pwrite(self._handle, _line(version), 0)  # as long as what it replaces: it needs no room
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._handle)
 
 
 def sync_high_water_mark(path: Path) -> None:
-    """Have what was recorded survive a power cut, if the disk lets it."""
+    """Flush the recorded version, if the disk allows it."""
     with suppress(OSError):
         handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -102,16 +105,27 @@ _MEMORY_DIRECTORY = Path("/dev/shm")  # noqa: S108 - the copy gets a directory o
 
 
 class ReadOnlyDatabase:
-    """Connections to a state that can't be written. None of them may go on when it is written again."""
+    """Connections to a state that can't be written. They must not be used once it is written again.
+
+    SQLite creates two files, the log and its index, before it reads. Where it can't, there are ways without them, tried
+    in this order:
+
+        as it is          the index of a killed server exists, or can be created
+        immutable         the log is empty, so the file alone is complete (sqlite.org/uri.html#uriimmutable)
+        a copy in memory  the log has content that is not in the file, and its index can't be created
+
+    An index on a read-only disk is not used: all connections of a process would share it, and none could write with it
+    when the disk is writable again.
+    """
 
     def __init__(self, path: Path) -> None:
-        """`find_way` has to be called before `connect`."""
+        """Call `find_way` before `connect`."""
         self._copy: Path | None = None
         self._uri = ""
         self._path = path
 
     def find_way(self) -> None:
-        """Find the way, again if need be. Raises sqlite3.Error, OSError."""
+        """Find the way, again if necessary. Raises sqlite3.Error, OSError."""
         plain = f"file:{quote(str(self._path))}?mode=ro"
         if self._copy is not None:
             return
@@ -128,11 +142,11 @@ class ReadOnlyDatabase:
             self._use_copy()
 
     def connect(self) -> sqlite3.Connection:
-        """Open it for one thread. Raises sqlite3.Error."""
+        """Open the state for one thread. Raises sqlite3.Error."""
         return sqlite3.connect(self._uri, uri=True, isolation_level=None, cached_statements=64)
 
     def close(self) -> None:
-        """Give the copy up, if there is one. What has it open can go on."""
+        """Delete the copy, if there is one. Open connections to it continue."""
         if self._copy is not None:
             shutil.rmtree(self._copy, ignore_errors=True)
             self._copy = None
@@ -160,7 +174,7 @@ class ReadOnlyDatabase:
 
 
 def describe(path: Path, error: Exception) -> str:
-    """Say why a file can't be read or written: SQLite has the same words for many reasons."""
+    """Return why a file can't be read or written: SQLite has the same words for many reasons."""
     said = (error.strerror if isinstance(error, OSError) else None) or str(error)
     seen = disk_refuses(path.parent)
     return f"{said}: {seen}" if seen and seen not in said else said
@@ -169,7 +183,7 @@ def describe(path: Path, error: Exception) -> str:
 log = logging.getLogger(__name__)
 
 _NAMED = 5
-"""So much of what is wrong is named."""
+"""Maximum number of errors in a message."""
 _CHECKSUMS = f"SELECT version, sum, {HEAD}, body FROM states"  # noqa: S608 - a constant
 _WITHOUT_STATE = """
 SELECT o.resource, o.namespace, o.name, o.version FROM objects AS o LEFT JOIN states AS s
@@ -186,13 +200,13 @@ LEFT JOIN states AS s ON s.version = o.version WHERE NOT coalesce(instr(s.body, 
 
 
 class DamagedError(Exception):
-    """The state is not whole; the message says what is wrong."""
+    """The state is damaged. The message says how."""
 
 
 def state_exists(path: Path, beside: Sequence[Path]) -> bool:
-    """Say whether there is a state; no: it is to be made. Raises DamagedError when there must have been one, OSError.
+    """Return True if there is a state. Raises DamagedError if it is missing but existed, OSError.
 
-    `beside` are files that are only ever made after the state.
+    `beside` are files that are created after the state only.
     """
     if path.exists() and path.stat().st_size:
         return True
@@ -204,13 +218,13 @@ def state_exists(path: Path, beside: Sequence[Path]) -> bool:
 
 
 def _evidence(path: Path, beside: Iterable[Path]) -> list[str]:
-    """Name the files that say that a state has been there. Raises OSError."""
+    """Return the names of files that only exist with a state. Raises OSError."""
     candidates = (wal_path(path), high_water_mark_path(path), *beside)
     return [file.name for file in candidates if file.exists() and file.stat().st_size]
 
 
 def check(source: ReadOnlyDatabase, path: Path, beside: Sequence[Path]) -> None:
-    """Check a state that is there. Raises DamagedError, sqlite3.Error, OSError."""
+    """Check an existing state. Raises DamagedError, sqlite3.Error, OSError."""
     try:
         source.find_way()
         with closing(source.connect()) as db:
@@ -243,7 +257,7 @@ def _text(raw: bytes) -> str:
 
 
 def check_rows(db: sqlite3.Connection, found: int) -> None:
-    """Check what an open file of the schema `found` holds. Raises DamagedError, sqlite3.Error."""
+    """Check the rows of an open file of the schema `found`. Raises DamagedError, sqlite3.Error."""
     wrong = [text for (text,) in db.execute(f"PRAGMA quick_check({_NAMED})") if text != "ok"]
     if wrong:
         raise DamagedError("; ".join(" ".join(text.split()) for text in wrong))
@@ -272,7 +286,7 @@ def _check_states(db: sqlite3.Connection, found: int) -> None:
 
 
 def _has_checksum(_version: Any, found: Any, head: Any, body: Any) -> bool:
-    """Say whether a row has its checksum. Its values may be of any type: that is garbled as well."""
+    """Return True if a row has its checksum. In a damaged row, values may be of any type."""
     return type(body) is bytes and type(head) is bytes and found == crc32(body, crc32(head))
 
 

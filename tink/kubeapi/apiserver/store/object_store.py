@@ -1,19 +1,18 @@
-"""The state of the API server for the event loop: objects and their history, in one SQLite file (`reader`, `writer`).
+"""The state of the API server for the event loop: objects and their history, in one SQLite file.
 
-    write  -> queue -> one thread, one connection: what waits together shares one transaction (group commit), so that
-                       one disk flush serves many writers
-    read   -> recently written and read objects are answered at once, out of memory (`object_cache`)
-           -> queues -> two threads with connections of their own, one for single objects and one for lists: a long
-                       list stands before nobody, and no read waits for the disk that a write waits for
+    write  -> queue -> one thread, one connection: waiting changes share one transaction (group commit), so that one
+                       disk flush serves many writers
+    read   -> recently written and read objects are answered at once, from memory (`ObjectCache`)
+           -> queues -> two threads with their own connections, one for single objects and one for lists: a long list
+                       blocks no other read, and no read waits for a write's flush
 
-What readers may rely on: a read sees every write that was answered before the read was asked for, and nothing that is
-not on the disk or that memory and watches have not been told. A read that was faster than the news of a commit waits
-for it. Resource versions are given out on the event loop, in the order of the queue, so that the text can be made
-before the write.
+Guarantees for readers: a read sees every write that was answered before the read began, and nothing that is not on the
+disk, or not yet known to memory and watches. A read that is faster than the notice of a commit waits for it.
+resourceVersions are assigned on the event loop, in the order of the queue, so that the text can be made before the
+write.
 
-A state that is not whole is refused before anything is served (`integrity`). One that can't be written is read
-(`read_only`): writes are refused, and tried again until they work. Each commit leaves its version beside it
-(`high_water_mark`).
+A damaged state is refused before it is served. A state that can't be written is read, and writes are retried until they
+work (`integrity`).
 """
 
 from __future__ import annotations
@@ -55,26 +54,29 @@ from tink.kubeapi.apiserver.store.objects import (
 log = logging.getLogger(__name__)
 
 CHECKPOINT_BYTES = 2 << 20
-"""A checkpoint is begun after so much text was written."""
+"""Amount of written text after which a checkpoint begins."""
 CHECKPOINT_SECONDS = 5.0
-"""And so many seconds after a write at the latest."""
+"""Maximum time between a write and a checkpoint."""
 
 
 class Checkpointer:
-    """Makes the checkpoints of one file, for as long as it has a writer."""
+    """Moves the write-ahead log into the file, in its own thread beside the writes: a checkpoint takes two flushes.
+
+    After it the file alone is a complete copy. The writer itself only moves what remains when writes never pause.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._written = 0
         self._failing = False
         self._wanted = threading.Event()
-        """There is something to move."""
+        """Set when there is something to move."""
         self._due = threading.Event()
-        """It is to be moved at once."""
+        """Set when it must be moved at once."""
         self._ending = False
 
     def wrote(self, size: int, db: sqlite3.Connection) -> None:
-        """Take note of a commit of so many bytes; called by the writer, whose connection is `db`."""
+        """Record a commit of so many bytes. Called by the writer with its connection."""
         if not self._wanted.is_set():
             self._wanted.set()
         self._written += size
@@ -96,13 +98,13 @@ class Checkpointer:
             self._due.wait(CHECKPOINT_SECONDS)
 
     def end(self) -> None:
-        """Have `run` return."""
+        """Make `run` return."""
         self._ending = True
         self._wanted.set()
         self._due.set()
 
     def _make(self, db: sqlite3.Connection) -> bool:
-        """Move what can be moved; False: a reader still needs some of it as it was, or the disk refuses."""
+        """Make a checkpoint. Return False if a reader still needs part of the log, or if the disk fails."""
         try:
             whole = database.checkpoint(db)
         except sqlite3.Error as error:  # what is in the log is safe there; a later checkpoint moves it
@@ -117,9 +119,9 @@ class Checkpointer:
 T = TypeVar("T")
 
 BATCH = 256
-"""A transaction takes no more writes when it has so many."""
+"""Maximum number of writes in a transaction."""
 RETRY_SECONDS = 5.0
-"""After so many seconds it is tried again to write a state that could not be written."""
+"""Interval between attempts to write a state that could not be written."""
 
 
 @dataclass(slots=True)
@@ -139,11 +141,11 @@ _Outcome = tuple[asyncio.Future[Event], Event | Exception]
 
 
 class Store:
-    """Objects and their history. All methods are to be called on the event loop that opened it.
+    """Objects and their history. All methods are called on the event loop that opened it.
 
-    `on_commit` is called on the event loop for every change that is on the disk, in the order of versions, before the
-    writer gets its answer. `history` is the number of changes that can be watched from and listed back to. `beside` are
-    files that are made after the state only: where they are and it is not, it has been lost.
+    `on_commit` is called on the event loop for each stored change, in the order of versions, before the writer gets its
+    answer. `history` is the number of changes that can be watched and listed back to. `beside` are files that are
+    created after the state only: if they exist without it, it has been lost.
     """
 
     def __init__(
@@ -166,24 +168,24 @@ class Store:
         self._list_reads: _ReadQueue = queue.SimpleQueue()
         self._checkpoints = Checkpointer(path)
         self._failure = ""
-        """Why the last commit failed; empty when it did not."""
+        """Why the last commit failed; "" if it did not."""
         self._writing: list[threading.Thread] = []
         self._reading: list[threading.Thread] = []
         self._source: ReadOnlyDatabase | None = None
         self._retrying: asyncio.Task[None] | None = None
         self._refusal = ""
-        """Why the state was opened for reading only; empty when it was not."""
+        """Why the state was opened for reading only; "" if it was not."""
         self._closing = False
         self._next = 0
         self._delivered = 0
-        """The newest version that memory and `on_commit` know."""
+        """The newest version that memory and `on_commit` have received."""
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._lock: int | None = None
 
     async def open(self) -> None:
         """Open or create the file. One that can't be written is opened for reading, see `refusal`.
 
-        Raises ApiServerError when it is damaged or none of ours, or another process uses it.
+        Raises ApiServerError if it is damaged or not ours, or if another process uses it.
         """
         self._lock_file()
         self._loop = asyncio.get_running_loop()
@@ -213,11 +215,11 @@ class Store:
 
     @property
     def refusal(self) -> str:
-        """Why writes are refused at the moment; empty when they are not."""
+        """Why writes are refused at present; "" if they are not."""
         return self._refusal or self._failure
 
     async def close(self) -> None:
-        """Finish what was asked for, then close the file. Nothing may be asked afterwards."""
+        """Finish the queued reads and writes, then close the file."""
         if self._closing or self._lock is None:
             return
         self._closing = True
@@ -235,7 +237,7 @@ class Store:
         self._unlock_file()
 
     def next_version(self) -> int:
-        """Give the resourceVersion for a write. The write must be handed over without awaiting in between."""
+        """Return the resourceVersion for a write. Pass the write on without awaiting in between."""
         self._next += 1
         return self._next
 
@@ -255,7 +257,7 @@ class Store:
         return found
 
     async def write(self, change: Write) -> Event:
-        """Make a change and wait until it is on the disk. Raises MismatchError, StorageError."""
+        """Write a change and wait until it is on the disk. Raises MismatchError, StorageError."""
         if self._closing:
             raise StorageError("the API server is stopping")
         if self._refusal:
@@ -284,13 +286,13 @@ class Store:
         return page
 
     async def count(self, resource: str, namespace: str | None, after: tuple[str, str], version: int) -> int:
-        """Count the objects that a list as of `version` has after one of them. Raises ExpiredError."""
+        """Count the objects after one of them in a list as of `version`. Raises ExpiredError."""
         return await self._run_read(self._list_reads, lambda reader: reader.count(resource, namespace, after, version))
 
     async def since(self, resource: str, namespace: str | None, version: int, limit: int = PAGE_ROWS) -> list[Event]:
-        """Read the changes after `version`, the oldest first, at most `limit`; none when there are no more.
+        """Read the changes after `version`, the oldest first, at most `limit`.
 
-        Raises ExpiredError when the history does not reach back so far.
+        Raises ExpiredError if the history does not reach back so far.
         """
         events = await self._run_read(
             self._list_reads, lambda reader: reader.since(resource, namespace, version, limit)
@@ -299,7 +301,7 @@ class Store:
         return events
 
     async def dependents(self, uid: str) -> list[Key]:
-        """Give the objects whose ownerReferences name `uid`, in the order of resource, namespace and name."""
+        """Return the objects whose ownerReferences name `uid`, in the order of resource, namespace and name."""
         return await self._run_read(self._object_reads, lambda reader: reader.dependents(uid))
 
     async def namesakes(self, resource: str, name: str, uid: str, limit: int = 100) -> list[Stored]:
@@ -307,14 +309,14 @@ class Store:
         return await self._run_read(self._object_reads, lambda reader: reader.namesakes(resource, name, uid, limit))
 
     async def owned(self, after: Owned | None = None, limit: int = PAGE_ROWS) -> list[Owned]:
-        """Give what has owners, in the order of the owners' uids; at most `limit` that follow `after`.
+        """Return objects with owners, in the order of the owners' uids; at most `limit` that follow `after`.
 
-        An object with two owners comes twice. An empty list: there are no more.
+        An object with two owners occurs twice.
         """
         return await self._run_read(self._object_reads, lambda reader: reader.owned(after, limit))
 
     async def current(self) -> int:
-        """Give the newest version that is on the disk."""
+        """Return the newest version on the disk."""
         newest = await self._run_read(self._object_reads, lambda reader: reader.newest())
         await self._wait_for_commit(newest)
         return newest
@@ -331,7 +333,7 @@ class Store:
         return await opened
 
     async def _start_writing(self) -> None:
-        """Raises sqlite3.Error, OSError."""
+        """Start the threads that write. Raises sqlite3.Error, OSError."""
         self._changes = queue.SimpleQueue()
         self._checkpoints = Checkpointer(self._path)
         try:
@@ -368,7 +370,7 @@ class Store:
         self._retrying = asyncio.create_task(self._retry_writes(), name="apiserver state")
 
     async def _retry_writes(self) -> None:
-        """Try to write again until it works."""
+        """Retry to write until it works."""
         while self._refusal:
             await asyncio.sleep(RETRY_SECONDS)
             try:
@@ -400,7 +402,7 @@ class Store:
         return await future
 
     async def _wait_for_commit(self, version: int) -> None:
-        """Wait until the commit of a version that a read has seen is known here. It is on its way."""
+        """Wait until the commit of a version that a read has seen is known here."""
         if version > self._delivered:
             delivered: asyncio.Future[None] = self._loop.create_future()
             self._waiting.append((version, delivered))
@@ -446,7 +448,7 @@ class Store:
     # --- the threads ---
 
     def _check_integrity(self) -> ReadOnlyDatabase | None:
-        """See that the state is whole, and give a way to read it; None: there is none yet.
+        """Check the state, and return a way to read it; None if there is no state yet.
 
         Raises DamagedError, sqlite3.Error, OSError.
         """
@@ -467,7 +469,7 @@ class Store:
         connect: Callable[[], sqlite3.Connection],
         use: Callable[[sqlite3.Connection], T],
     ) -> T | None:
-        """Open the file for a thread; None when it cannot be, which is then said to who waits for `opened`."""
+        """Open the file for a thread. Return None if that fails; the error is then set on `opened`."""
         db = None
         try:
             db = connect()
@@ -546,9 +548,9 @@ class Store:
 
 
 class MemoryStore(Store):
-    """The same in memory and without threads: nothing waits, and nothing survives. It may be used without a loop.
+    """A store in memory and without threads. It does not wait, keeps nothing, and may be used without an event loop.
 
-    `state` is what `dump` of another one gave.
+    `state` is the `dump` of another one.
     """
 
     def __init__(self, on_commit: Callable[[Event], None], *, history: int = 10_000, state: bytes = b"") -> None:
@@ -565,7 +567,7 @@ class MemoryStore(Store):
         weakref.finalize(self, self._db.close)
 
     async def open(self) -> None:
-        """Do nothing: it is open from the beginning."""
+        """Do nothing: it is always open."""
 
     async def close(self) -> None:
         """Drop all objects."""
@@ -573,7 +575,7 @@ class MemoryStore(Store):
         self._db.close()
 
     def dump(self) -> bytes:
-        """Give all objects and their history, for the `state` of others."""
+        """Return all objects and their history, as the `state` of another store."""
         return self._db.serialize()
 
     def read(self, key: Key) -> Stored | None:
@@ -591,7 +593,7 @@ class MemoryStore(Store):
             after = (found[-1].namespace, found[-1].name)
 
     def commit(self, change: Write) -> Event:
-        """Make a change. Raises MismatchError."""
+        """Write a change. Raises MismatchError."""
         [outcome] = self._writer.commit([change])
         if isinstance(outcome, MismatchError):
             raise outcome
@@ -599,7 +601,7 @@ class MemoryStore(Store):
         return outcome
 
     async def write(self, change: Write) -> Event:
-        """Make a change. Raises MismatchError."""
+        """Write a change. Raises MismatchError."""
         return self.commit(change)
 
     async def _run_read(self, _: _ReadQueue, run: Callable[[Reader], T], /) -> T:
@@ -607,7 +609,7 @@ class MemoryStore(Store):
 
 
 def _batch(changes: queue.SimpleQueue[list[_QueuedWrite] | None]) -> tuple[list[_QueuedWrite], bool]:
-    """Take the changes that wait, at least one; and whether they were the last."""
+    """Take the waiting changes, at least one. Return them, and True if they were the last."""
     batch: list[_QueuedWrite] = []
     found = changes.get()
     while found is not None:
@@ -628,7 +630,7 @@ def _resolve(future: asyncio.Future[Any], outcome: Any) -> None:
 
 
 def _remedy(path: Path) -> str:
-    """Return what to do about a state that is damaged, or none at all."""
+    """Return what to do about a damaged or unusable state."""
     directory = shlex.quote(str(path.parent))
     salvage = f"tinkedge restore --salvage {directory} --data-dir {directory} --force"
     return (

@@ -1,18 +1,18 @@
-"""The one way of a write, whether it creates or updates: what Kubernetes' generic registry does with a strategy.
+"""The way of a write to the store, for creates and updates (Kubernetes: generic registry and strategies).
 
-    prepare     only what the client may say             strategy
-    default     schema: prune, fill in, find errors      completion
-    manage      who owns which field                     managed_fields
-    mutate      what this program adds to new objects,   admission
-                webhooks; what they made of it is
-                prepared and defaulted again
-    validate    schema, metadata, rules, CEL             here
-    complete    identity, generation                     strategy
-    admit       plugin and webhooks, the last word       admission
-    store       version of storage, optimistic lock      strategy, persistence
+    prepare     keep only what the client may set        Draft
+    default     schema: prune, complete, find errors     submission
+    manage      owners of fields                         managed_fields
+    mutate      additions of this program, webhooks;     admission
+                the result is prepared and completed
+                again
+    validate    schema, metadata, rules, CEL             Pipeline
+    complete    identity, generation                     Draft
+    admit       plugin and validating webhooks           admission
+    store       storage version, optimistic lock         Draft, Persistence
 
-`verbs` finds out what the new state is to be and hands it over as a `Draft`. The order is that of k8s.io/apiserver
-(pkg/endpoints/handlers, pkg/registry/generic/registry/store.go).
+`verbs` hands a write over as a `Draft`. The order is that of k8s.io/apiserver (pkg/endpoints/handlers,
+pkg/registry/generic/registry/store.go; pkg/registry/rest: BeforeCreate, BeforeUpdate).
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from tink.kubeapi.schema import FieldError, Outcome, Raw, meta, ratcheted
 from tink.offload import offload
 
 MAX_STORED_BYTES = 6 << 20
-"""Bytes of an object as it is stored: twice what can be sent. (etcd, where Kubernetes stores them, takes 1.5 MiB.)"""
+"""Maximum size of a stored object in bytes: twice that of a body. (etcd, where Kubernetes stores them, takes 1.5
+MiB.)"""
 
 ORIGIN: Final[ContextVar[object]] = ContextVar("origin", default=None)
 """The origin of the request that the running task handles; None for writes of the server itself.
@@ -51,26 +52,26 @@ of a write can omit it.
 
 
 class Persistence:
-    """The store, for one object at a time."""
+    """The store, for one object at a time, in its storage version and of limited size."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def find(self, key: Key) -> Stored | None:
-        """Give an object as it is stored, or None."""
+        """Return a stored object, or None."""
         return await self._store.get(key)
 
     async def get(self, resource: Resource, target: Target) -> Stored:
-        """Give an object as it is stored. Raises StatusError (404)."""
+        """Return a stored object. Raises StatusError (404)."""
         stored = await self._store.get(key_of(resource, target))
         if stored is None:
             raise errors.not_found(resource.group, resource.plural, target.name)
         return stored
 
     async def put(self, resource: Resource, key: Key, new: Raw, expected: int, *, dry_run: bool) -> bytes:
-        """Store an object that has the version `expected` now, 0 when it must not exist.
+        """Store an object whose present version is `expected`, 0 if it must not exist.
 
-        Gives it as text in the version of the request. Raises MismatchError, StatusError.
+        Return it as text in the version of the request. Raises MismatchError, StatusError.
         """
         converted = await conversion.as_stored(resource, new)
         if dry_run:
@@ -90,11 +91,11 @@ class Persistence:
 
     @staticmethod
     async def _answer(resource: Resource, stored: Stored, new: Raw, converted: Raw) -> bytes:
-        """What was converted is answered as it will be read: with the defaults of the version in which it is stored."""
+        """Return the text for the client. A converted object is answered as it will be read, with its defaults."""
         return stored.body if converted is new else await served(resource, stored)
 
     async def remove(self, resource: Resource, key: Key, last: Raw, expected: int) -> None:
-        """Remove an object; `last` is what watches see of it. Raises MismatchError, StatusError."""
+        """Delete an object; watches receive `last`. Raises MismatchError, StatusError."""
         converted = await conversion.as_stored(resource, last)
         version = self._store.next_version()
         body = conversion.with_version(converted, version)
@@ -102,12 +103,12 @@ class Persistence:
 
 
 def key_of(resource: Resource, target: Target) -> Key:
-    """Give the key under which the object that a path names is stored."""
+    """Return the key of the object that a path names."""
     return Key(resource.key, target.namespace, target.name)
 
 
 async def served(resource: Resource, stored: Stored) -> bytes:
-    """Give a stored object in the version of the request. Raises StatusError."""
+    """Return a stored object as text in the version of the request. Raises StatusError."""
     return (await conversion.as_served(resource, [stored]))[0]
 
 
@@ -117,7 +118,7 @@ _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """An object as it is after a verb, as JSON text in the version of the request; `code` is the HTTP status."""
+    """The object after a verb, as JSON text in the version of the request; `code` is the HTTP status."""
 
     body: bytes
     code: int = 200
@@ -126,10 +127,10 @@ class Result:
 
 @dataclass(slots=True, kw_only=True)
 class Draft(ABC):
-    """One try of a write: `new` is what is to be stored, `old` what is, both in the version of the request.
+    """One attempt of a write: `new` is the state to store, `old` the stored one, both in the version of the request.
 
-    `duplicates` are the fields that stand twice in the body. `submitted` is the object that a patch led to, as text.
-    `applied`: the managed fields are right already. `size` is in bytes of JSON: how long the steps will take.
+    `duplicates` are duplicate fields of the body. `submitted` is the result of a patch, as text. `applied`: the managed
+    fields are complete already. `size` is in bytes of JSON and estimates the duration of the steps.
     """
 
     operation: ClassVar[Literal["CREATE", "UPDATE"]]
@@ -148,23 +149,23 @@ class Draft(ABC):
     @property
     @abstractmethod
     def key(self) -> Key:
-        """Where the object is stored; its name is "" as long as it has none."""
+        """The place of the object; its name is "" until it has one."""
 
     @abstractmethod
     def prepare(self, new: Raw) -> Raw:
-        """Give what of the object is the client's to say; the rest is as it was, or gone."""
+        """Return the object with the client's changes only."""
 
     @abstractmethod
     def check_metadata(self) -> list[FieldError]:
-        """Find what is wrong with the metadata."""
+        """Return errors of the metadata."""
 
     @abstractmethod
     def complete(self, now: str) -> None:
-        """Give the object what the server gives it, once it is right; `now` is a timestamp."""
+        """Add the values that the server sets on a valid object; `now` is a timestamp."""
 
     @abstractmethod
     async def store(self, persistence: Persistence) -> Result:
-        """Store the object. Raises StatusError; MismatchError when it is not as it was when it was read."""
+        """Store the object. Raises StatusError; MismatchError if it has changed since it was read."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -175,13 +176,13 @@ class Create(Draft):
 
     @property
     def key(self) -> Key:
-        """The name is in the object."""
+        """The place of the object; its name is in its metadata."""
         resource = self.resource
         namespace = self.target.namespace if resource.namespaced else ""
         return Key(resource.key, namespace, self.new["metadata"].get("name") or "")
 
     def prepare(self, new: Raw) -> Raw:
-        """Drop what only the server sets, and put the object into the namespace of the request."""
+        """Drop fields that only the server sets, and set the namespace of the request."""
         fields = new["metadata"]
         for name in (*meta.OWNED, "selfLink"):
             fields.pop(name, None)
@@ -190,18 +191,18 @@ class Create(Draft):
         return new
 
     def check_metadata(self) -> list[FieldError]:
-        """Find what is wrong with the name and the rest."""
+        """Return errors of the metadata."""
         return meta.check(self.new["metadata"], self.resource.rules.name)
 
     def complete(self, now: str) -> None:
-        """Give the object its identity."""
+        """Set uid, creation time and generation."""
         fields = self.new["metadata"]
         fields |= {"uid": str(uuid.uuid4()), "creationTimestamp": now}
         if self.resource.rules.generation:
             fields["generation"] = 1
 
     async def store(self, persistence: Persistence) -> Result:
-        """Store the object where there is none."""
+        """Store the object if its name is free."""
         resource, key = self.resource, self.key
         try:
             made = await persistence.put(resource, key, self.new, 0, dry_run=self.options.dry_run)
@@ -218,7 +219,7 @@ class Create(Draft):
 
 @dataclass(slots=True, kw_only=True)
 class Update(Draft):
-    """Another state of an object that there is."""
+    """Another state of an existing object."""
 
     operation: ClassVar[Literal["CREATE", "UPDATE"]] = "UPDATE"
 
@@ -227,11 +228,11 @@ class Update(Draft):
 
     @property
     def key(self) -> Key:
-        """The object stays where it is."""
+        """The place of the object, which does not change."""
         return Key(self.resource.key, self.stored.namespace, self.stored.name)
 
     def prepare(self, new: Raw) -> Raw:
-        """Keep what the subresource does not change, and what only the server sets."""
+        """Restore the fields that the subresource does not change, and those that only the server sets."""
         new = self.resource.rules.limit(new, self.old, self.target.subresource, self.resource.status)
         fields, before = new["metadata"], self.old["metadata"]
         meta.keep_owned(fields, before)
@@ -239,7 +240,7 @@ class Update(Draft):
         return new
 
     def check_metadata(self) -> list[FieldError]:
-        """Find what is wrong with the metadata; the name of an object that exists is what it is."""
+        """Return errors of the metadata. The name of an existing object is not checked."""
         fields = self.new["metadata"]
         return meta.check(fields, _any_name) + meta.check_update(fields, self.old["metadata"])
 
@@ -252,7 +253,7 @@ class Update(Draft):
             self.new["metadata"]["generation"] = self.old["metadata"].get("generation", 0) + 1
 
     async def store(self, persistence: Persistence) -> Result:
-        """Store the change, if it is one; remove the object when this was the last that it waited for."""
+        """Store the change, if there is one. Delete the object if its last finalizer is gone."""
         resource, new, stored, dry_run = self.resource, self.new, self.stored, self.options.dry_run
         managed_fields.keep_times(new, self.old)
         held = new["metadata"].get("finalizers") or resource.rules.holds(new)
@@ -269,15 +270,15 @@ class Update(Draft):
 
 
 def generate_name(new: Raw) -> None:
-    """Give an object that has only a generateName a name, in place."""
+    """Give an object with only a generateName a name, in place."""
     fields = new["metadata"]
     if not fields.get("name") and (prefix := fields.get("generateName")):
         fields["name"] = prefix[:58] + "".join(secrets.choice(_LETTERS) for _ in range(5))
 
 
 def _desired(obj: Raw, *, status_apart: bool) -> Raw:
-    """Return the fields of which `metadata.generation` counts the changes: all but metadata, and but for a status that
-    has a subresource of its own.
+    """Return the fields whose changes `metadata.generation` counts: all but metadata, and but a status with a
+    subresource.
 
     Source: k8s.io/apiextensions-apiserver, pkg/registry/customresource/strategy.go, PrepareForUpdate.
     """
@@ -286,20 +287,21 @@ def _desired(obj: Raw, *, status_apart: bool) -> Raw:
 
 
 def _any_name(_: str) -> None:
-    """Take every name."""
+    """Accept every name."""
 
 
 AdmitCreate = Callable[[Raw], None]
-"""Adds to an object that is created, in place, what it is to have from its first moment, such as a finalizer: an
-admission plugin, in Kubernetes' word (StorageObjectInUseProtection is one). What it adds is managed by nobody."""
+"""Function that adds to each new object, in place, such as a finalizer (Kubernetes: an admission plugin such as
+StorageObjectInUseProtection). The added fields have no owner."""
 
 
 def add_nothing(_: Raw) -> None:
-    """Leave new objects as they are."""
+    """Leave new objects unchanged."""
 
 
 class Pipeline:
-    """Takes drafts to the store. `now` gives the time in UTC; `admit_create` sees new objects before the webhooks."""
+    """Brings drafts to the store. `now` returns the time in UTC; `admit_create` sees new objects before the
+    webhooks."""
 
     def __init__(
         self,
@@ -315,11 +317,12 @@ class Pipeline:
         self._storing: set[asyncio.Task[Result]] = set()
 
     def timestamp(self) -> str:
-        """Give the time as metadata have it."""
+        """Return the present time in the form of metadata."""
         return meta.timestamp(self._now())
 
     async def write(self, draft: Draft) -> Result:
-        """Store a new object, or a new state of one. Raises StatusError; MismatchError when it has changed since."""
+        """Store a new object, or a new state of one. Raises StatusError; MismatchError if it has changed since it
+        was read."""
         with errors.warned(draft.warnings):
             return await self._write(draft)
 
@@ -389,7 +392,7 @@ class Pipeline:
         )
 
     async def _mutated(self, attributes: Attributes, given: Raw) -> Raw | None:
-        """Ask mutating admission; give the object that it made of ours, if it made one. Raises StatusError."""
+        """Call mutating admission. Return its object; None if it changed nothing. Raises StatusError."""
         before = given["metadata"].get("managedFields")
         await self._admission.mutate(attributes)
         if attributes.object is None or attributes.object is given:
@@ -399,7 +402,7 @@ class Pipeline:
         return attributes.object
 
     def _validate(self, draft: Draft, found: Outcome) -> None:
-        """Refuse an object that schema, metadata, rules or CEL find wrong. Raises StatusError (422)."""
+        """Refuse an object with errors in schema, metadata, rules or CEL. Raises StatusError (422)."""
         resource, new, old = draft.resource, draft.new, draft.old
         wrong = list(found.errors)
         if wrong and old is not None and resource.custom:
@@ -417,7 +420,7 @@ class Pipeline:
 
 
 def _status_has_default(resource: Resource) -> bool:
-    """Whether an object that is stored in this version has a status that nobody has written."""
+    """Return True if an object stored in this version has a status by default."""
     here = resource.custom and resource.status and resource.version == resource.stored_version
     properties = resource.openapi.get("properties") if here else None
     return bool(properties and "default" in (properties.get("status") or {}))

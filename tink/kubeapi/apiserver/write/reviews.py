@@ -1,9 +1,8 @@
-"""Reviews: questions to the API server about who somebody is and what they may do (authorization and authentication).
+"""Reviews: questions about users and their rights (authorization.k8s.io and authentication.k8s.io).
 
-`kubectl auth can-i` and `kubectl auth whoami` ask them, and controllers that protect their own endpoints
-(kube-rbac-proxy and the like). A review is created and answered in one request, and never stored. What is decided is
-what `access` decides for requests; what is refused is what Kubernetes refuses (k8s.io/kubernetes,
-pkg/apis/authorization/validation). Pure but for the clock.
+`kubectl auth can-i` and `kubectl auth whoami` send them, and controllers that protect their own endpoints
+(kube-rbac-proxy). A review is created and answered in one request, and never stored. `access` decides; refusals are
+those of Kubernetes (k8s.io/kubernetes, pkg/apis/authorization/validation). Pure except for the clock.
 """
 
 from __future__ import annotations
@@ -93,17 +92,17 @@ REVIEWS: Sequence[Resource] = (
         struct({"authenticated": FLAG, "user": _USER, "audiences": _TEXTS, "error": TEXT}),
     ),
 )
-"""What can be asked. Not in the registry: nothing of it is stored, and `create` is the only verb."""
+"""The available reviews. They are not in the registry, since none is stored and `create` is their only verb."""
 _BY_PLURAL = {(review.group, review.version, review.plural): review for review in REVIEWS}
 
 
 def find_review(group: str, version: str, plural: str) -> Resource | None:
-    """Give a review by what a path names, or None."""
+    """Return the review of a path, or None."""
     return _BY_PLURAL.get((group, version, plural))
 
 
 class Reviewer:
-    """Answers reviews about the users that an authenticator knows."""
+    """Answers reviews about the users of an authenticator."""
 
     def __init__(self, users: Authenticator, now: Callable[[], datetime]) -> None:
         self._users = users
@@ -118,7 +117,7 @@ class Reviewer:
         validation: str = "Warn",
         caller: Caller = ADMIN,
     ) -> tuple[Raw, list[str]]:
-        """Answer the review in a body (201), with warnings for `caller`, who asks. Raises StatusError (400, 422)."""
+        """Answer the review in a body (201), and return the warnings for `caller`. Raises StatusError (400, 422)."""
         asked = submission.object_of(review, namespace, value)
         found = submission.complete(review, asked)
         if found.errors:
@@ -149,7 +148,7 @@ class Reviewer:
         return made | {"spec": spec, "status": {"allowed": allowed(who, _asked(spec))}}
 
     def _named(self, spec: Mapping[str, Any]) -> Caller:
-        """Whom a review by somebody else is about."""
+        """Return the user whom a review names."""
         if MASTERS in (spec.get("groups") or ()):
             return ADMIN
         return self._users.user(spec.get("user") or "")
@@ -167,7 +166,7 @@ class Reviewer:
 
 
 def _rules(caller: Caller, namespace: str) -> Raw:
-    """What somebody may do in a namespace, as `kubectl auth can-i --list` shows it."""
+    """Return the rights of a caller in a namespace, as `kubectl auth can-i --list` shows them."""
     rules = list(rules_in(caller, namespace))
     return {
         "resourceRules": [
@@ -183,7 +182,7 @@ def _rules(caller: Caller, namespace: str) -> Raw:
 
 
 def _asked(spec: Mapping[str, Any]) -> Action | Request:
-    """What a question about access is about."""
+    """Return the action that a review asks about."""
     if (other := spec.get("nonResourceAttributes")) is not None:
         return Request(other.get("verb") or "", other.get("path") or "")
     about = spec["resourceAttributes"]
@@ -193,7 +192,7 @@ def _asked(spec: Mapping[str, Any]) -> Action | Request:
 
 
 def _check(kind: str, metadata: Mapping[str, Any], namespace: str, spec: Mapping[str, Any]) -> list[FieldError]:
-    """Find what is wrong with a question about access."""
+    """Return the errors of a review about access."""
     found: list[FieldError] = []
     resource, other = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
     if resource is not None and other is not None:

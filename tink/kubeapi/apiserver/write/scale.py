@@ -1,7 +1,7 @@
-"""The scale subresource: the number of replicas of a custom resource, as `kubectl scale` and autoscalers see it.
+"""The scale subresource: the replicas of a custom resource, for `kubectl scale` and autoscalers.
 
-A definition says where the numbers stand in its objects; here they are shown as `autoscaling/v1` Scale, and a written
-Scale becomes a change of the object (k8s.io/apiextensions-apiserver, pkg/registry/customresource).
+A definition names the paths of the numbers in its objects. They are shown as `autoscaling/v1` Scale, and a written
+Scale becomes a patch of the object (k8s.io/apiextensions-apiserver, pkg/registry/customresource).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tink.offload import offload
 
 _SHOWN: Final = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
 _UNSET: Final = -(1 << 31)
-"""Replicas of a Scale to be patched, of an object that says nothing of them."""
+"""Replicas of a Scale to be patched, if the object has none."""
 _SCALE: Final = struct(
     {"spec": struct({"replicas": INT32}), "status": struct({"replicas": INT32, "selector": TEXT})},
 )
@@ -44,7 +44,7 @@ SCALE: Final = Resource(
     virtual=True,
     rules=Rules(typed=True),
 )
-"""What is read and written here, whatever resource it is the scale of. Not in the registry: it has no path."""
+"""The resource of every Scale. It is not in the registry, since it has no path of its own."""
 
 
 class Scales:
@@ -62,7 +62,7 @@ class Scales:
         return Result(orjson.dumps(_scale(obj, paths)))
 
     async def update(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
-        """Replace a scale: what counts is spec.replicas. Raises StatusError."""
+        """Replace a scale; only spec.replicas counts. Raises StatusError."""
         scale = submission.object_of(SCALE, target.namespace, await offload(body.size, deep_copy, body.value))
         submission.check_name(scale["metadata"], target.name)
         warnings = await offload(body.size, _read, scale, body, options)
@@ -97,7 +97,7 @@ class Scales:
         raise AssertionError("the loop returns or raises")
 
     async def _apply(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
-        """Apply the replicas: of the object, whose manager they get. Raises StatusError."""
+        """Apply the replicas to the object. The applier becomes their manager. Raises StatusError."""
         paths = _paths(resource)
         scale = submission.applied_of(SCALE, await offload(body.size, deep_copy, body.value))
         await offload(body.size, _read, scale, body, options)
@@ -144,7 +144,7 @@ def _set(obj: Raw, steps: tuple[str, ...], value: Any) -> None:
 
 
 def _shown(result: Result, paths: ScalePaths) -> Result:
-    """Give the scale of an object that was written."""
+    """Return the scale of a written object."""
     return Result(orjson.dumps(_scale(orjson.loads(result.body), paths)), result.code, result.warnings)
 
 
@@ -164,7 +164,7 @@ def _scale(obj: Raw, paths: ScalePaths) -> Raw:
 
 
 def _read(scale: Raw, body: Body, options: WriteOptions, patched: bytes = b"") -> list[str]:
-    """Read a Scale as the type that it is, in place; give the warnings. Raises StatusError."""
+    """Read a Scale as its type, in place. Return warnings. Raises StatusError."""
     found = complete(SCALE, scale)
     return unknown_fields(SCALE, found, body.duplicates, options.validation, patched)
 
@@ -174,6 +174,6 @@ def _replicas(scale: Raw) -> int:
 
 
 def _which(scale: Raw) -> Raw:
-    """Give what of its metadata says which state of which object is meant."""
+    """Return the uid and resourceVersion in a Scale's metadata."""
     fields = scale["metadata"]
     return {name: fields[name] for name in ("uid", "resourceVersion") if fields.get(name)}

@@ -1,7 +1,8 @@
-"""What a client hands in, on its way to a draft: is it an object of the resource, and the one that is meant?
+"""Checks and completion of a client's input, on the way to an object that may be stored. Pure.
 
-Bodies, apply configurations and what patches lead to. Pure; what is wrong raises the StatusError that Kubernetes
-answers with.
+The first part completes an object: Kubernetes' Go types read it (`schema.structs`), the compiled schema prunes and
+completes it, and the resource's rules add the rest. The second part checks that a body, an apply configuration or the
+result of a patch is an object of the resource and the meant one. Errors are the StatusErrors of Kubernetes.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ from tink.kubeapi.schema import (
 
 @cache
 def struct_of(resource: Resource) -> structs.Struct:
-    """Give the type of a built-in resource."""
+    """Return the Go type of a built-in resource."""
     return structs.struct(resource.openapi)
 
 
 def read_types(resource: Resource, new: Raw) -> list[str]:
-    """Read what Kubernetes reads into Go types, in place; give the paths of unknown fields. Raises StatusError."""
+    """Read the parts that Kubernetes reads into Go types, in place. Return the paths of unknown fields. Raises
+    StatusError."""
     try:
         if resource.rules.typed:
             made, unknown = struct_of(resource).read(new)
@@ -54,8 +56,8 @@ def read_types(resource: Resource, new: Raw) -> list[str]:
 def complete(resource: Resource, new: Raw, *, applied: bool = False) -> Outcome:
     """Prune, complete and check an object.
 
-    Nulls that may not be are dropped; in what was `applied` they are wrong, as it is a merged object and no body.
-    Raises StatusError (400) when what Kubernetes reads into Go types has other types.
+    Nulls that are not allowed are dropped. In an `applied` object they are errors, as it is a merged object and no
+    body. Raises StatusError (400) if a part that Kubernetes reads into Go types has wrong types.
     """
     try:
         reading, keeps_nulls = partial(read_types, resource), applied and resource.custom
@@ -70,12 +72,12 @@ def complete(resource: Resource, new: Raw, *, applied: bool = False) -> Outcome:
 
 
 def is_in(error: FieldError, part: str) -> bool:
-    """Whether an error is about a top-level field, or about something in it."""
+    """Return True if an error is about a top-level field, or about a value in it."""
     return error.field == part or error.field.startswith((f"{part}.", f"{part}["))
 
 
 def finalizer_warnings(resource: Resource, new: Raw, old: Raw | None) -> list[str]:
-    """Warn of finalizers that a custom resource gets, and that are taken, but better were called otherwise."""
+    """Return warnings about new finalizers of a custom resource that are allowed but badly named."""
     if not resource.custom:
         return []
     had = set() if old is None else set(old["metadata"].get("finalizers") or ())
@@ -84,7 +86,7 @@ def finalizer_warnings(resource: Resource, new: Raw, old: Raw | None) -> list[st
 
 
 def dedup_owners(fields: Raw) -> list[str]:
-    """Drop owner references that stand twice, in place; give the warning that says so."""
+    """Drop duplicate owner references, in place. Return the warning about it."""
     owners = fields.get("ownerReferences")
     if not owners or len(owners) < 2:
         return []
@@ -102,16 +104,16 @@ def dedup_owners(fields: Raw) -> list[str]:
 
 
 def cannot_be_handled(resource: Resource, why: str) -> StatusError:
-    """Refuse a body that is no object of this kind."""
+    """Return the refusal of a body that is no object of this kind."""
     return errors.bad_request(
         f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: {why}'
     )
 
 
 def unread_fields(resource: Resource, body: Body, validation: str, *, patched: bool = False) -> list[str]:
-    """As `unknown_fields`, of a body that is refused before anybody has looked at its fields. Raises StatusError.
+    """Return the same as `unknown_fields` for a body that was refused before its fields were read. Raises StatusError.
 
-    Kubernetes reads a body first; here that is the dear part, and comes late.
+    Kubernetes reads a body first; here reading is the expensive part, and comes late.
     """
     obj = deep_copy(body.value)
     if not isinstance(obj, dict) or (obj.get("apiVersion"), obj.get("kind")) != (resource.api_version, resource.kind):
@@ -128,9 +130,9 @@ def unread_fields(resource: Resource, body: Body, validation: str, *, patched: b
 def unknown_fields(
     resource: Resource, found: Outcome, duplicates: tuple[str, ...], validation: str, submitted: bytes = b""
 ) -> list[str]:
-    """Treat unknown and duplicate fields as `fieldValidation` says: refuse (StatusError), warn, or nothing.
+    """Treat unknown and duplicate fields as `fieldValidation` says: refuse (StatusError), return warnings, or ignore.
 
-    `submitted` is the object that a patch led to, as text; empty when the client sent the object itself.
+    `submitted` is the result of a patch, as text; empty if the client sent the object itself.
     """
     wrong = [*duplicates, *(f'unknown field "{at}"' for at in found.unknown)]
     if not wrong or validation == "Ignore":
@@ -154,9 +156,9 @@ def _is_text(value: Any) -> bool:
 
 
 def applied_of(resource: Resource, value: Any) -> Raw:
-    """Check that an apply configuration is one for the resource that the path names. Raises StatusError (400).
+    """Check that an apply configuration is for the resource of the path. Raises StatusError (400).
 
-    Whether it is for the object that the path names is checked when it has been merged (`check_applied`).
+    `check_applied` checks the object's name once the configuration has been merged.
     """
     head = value if isinstance(value, dict) else {}
     kind, version = head.get("kind") or "", head.get("apiVersion") or ""
@@ -167,20 +169,20 @@ def applied_of(resource: Resource, value: Any) -> Raw:
 
 
 def check_applied(resource: Resource, target: Target, fields: Raw) -> None:
-    """Check that what was applied has the name and the namespace on the URL. Raises StatusError (400)."""
+    """Check that an applied object has the name and the namespace of the URL. Raises StatusError (400)."""
     check_namespace(resource, target.namespace, fields)
     check_name(fields, target.name)
 
 
 def object_of(resource: Resource, namespace: str, value: Any) -> Raw:
-    """Check that a body is an object of the resource that the path names. Raises StatusError (400, 422)."""
+    """Check that a body is an object of the resource of the path. Raises StatusError (400, 422)."""
     made = _object(resource, value)
     check_namespace(resource, namespace, made["metadata"])
     return made
 
 
 def check_namespace(resource: Resource, namespace: str, fields: Raw) -> None:
-    """Check that an object is for the namespace on the URL. Raises StatusError (400)."""
+    """Check that an object is in the namespace of the URL. Raises StatusError (400)."""
     if (fields.get("namespace") or namespace) != namespace and resource.namespaced:
         raise errors.bad_request(
             "the namespace of the provided object does not match the namespace sent on the request"
@@ -209,7 +211,7 @@ def _object(resource: Resource, value: Any) -> Raw:
 
 
 def _other_kind(resource: Resource, kind: Any, api_version: Any, value: Raw) -> StatusError:
-    """Refuse an object of another kind or version than the path names."""
+    """Return the refusal of an object of another kind or version than the path's."""
     version = str(api_version)
     if not resource.custom and kind == resource.kind and version in getattr(resource.conversion, "versions", ()):
         return _other_version(resource, version)
@@ -251,7 +253,7 @@ def check_name(fields: Raw, name: str) -> None:
 
 
 def wanted_version(fields: Raw) -> int:
-    """Give the resourceVersion that an update is meant for; 0 when it does not say. Raises StatusError (400)."""
+    """Return the resourceVersion that an update expects; 0 if it names none. Raises StatusError (400)."""
     version = fields.get("resourceVersion") or ""
     if version and not (version.isascii() and version.isdigit() and len(version) <= 20):
         # Kubernetes answers 500 here; it is the client's mistake all the same.
@@ -263,7 +265,7 @@ def wanted_version(fields: Raw) -> int:
 
 
 def check_uid(resource: Resource, name: str, uid: str, before: Raw) -> None:
-    """Check that an object is the one with this uid, if there is one. Raises StatusError (409)."""
+    """Check that an object has this uid, if one is given. Raises StatusError (409)."""
     if uid not in (before["uid"], ""):
         why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {before['uid']}"
         raise errors.conflict(resource.group, resource.plural, name, why)
@@ -317,7 +319,7 @@ def patched(resource: Resource, old: Raw, kind: str, change: Any) -> Raw:
 
 
 def check_patched(resource: Resource, old: Raw, new: Raw) -> None:
-    """Check that what a patch of `old` led to still is the same object. Raises StatusError (400, 422)."""
+    """Check that the result of a patch of `old` is still the same object. Raises StatusError (400, 422)."""
     fields, before = new["metadata"], old["metadata"]
     check_name(fields, before["name"])
     if not wanted_version(fields) and not resource.rules.unconditional:
@@ -333,5 +335,5 @@ def _text(obj: Any) -> str:
 
 
 def _invalid_patch(obj: Any, why: str) -> StatusError:
-    """Refuse what a patch leads to."""
+    """Return the refusal of the result of a patch."""
     return errors.invalid("", "", "", [field_errors.invalid("patch", _text(obj), why)])

@@ -1,9 +1,11 @@
-"""What can be done with objects: create, update, patch, apply, get, delete. The rules of Kubernetes, apart from HTTP.
+"""The verbs on single objects: create, update, patch, apply, get, delete, with the rules of Kubernetes.
 
-A verb finds out what the new state of an object is to be, and hands it to the `pipeline` as a draft. The store refuses
-when the object has changed in between (optimistic concurrency); a patch that does not name a resourceVersion is then
-tried again on the new state, anything else is a conflict for the client. Deletes are in `deletion`, lists and watches
-in `tink.kubeapi.apiserver.read`.
+A verb determines the new state of an object, and hands it to the `pipeline` as a draft. The store refuses it if the
+object has changed in between (optimistic concurrency). A patch without a resourceVersion is then retried on the new
+state; anything else is a conflict for the client.
+
+A delete removes an object, or marks it until its finalizers are gone (k8s.io/apiserver, pkg/registry/rest:
+BeforeDelete; pkg/registry/generic/registry/store.go).
 """
 
 from __future__ import annotations
@@ -52,7 +54,12 @@ FOREGROUND = "foregroundDeletion"
 
 
 def finalizers_after(meta: Mapping[str, Any], policy: str) -> list[str]:
-    """Give the finalizers that an object has once it is deleted by `policy` ("": as its finalizers say already)."""
+    """Return the finalizers of an object after its deletion by `policy` ("": as they are).
+
+    Background deletes the dependents after their owner, Foreground deletes the owner after the dependents that block
+    it, Orphan keeps the dependents without the reference. The last two are finalizers, which the garbage collector
+    processes (Kubernetes documentation, "Garbage Collection"; k8s.io/apiserver, pkg/registry/generic/registry).
+    """
     have: list[str] = meta.get("finalizers") or []
     if not policy:
         return have
@@ -61,7 +68,7 @@ def finalizers_after(meta: Mapping[str, Any], policy: str) -> list[str]:
 
 
 class Deletion:
-    """Deletes objects. `now` gives the time in UTC."""
+    """Deletes objects. `now` returns the time in UTC."""
 
     def __init__(self, persistence: Persistence, now: Callable[[], datetime], admission: Webhooks) -> None:
         self._persistence = persistence
@@ -71,7 +78,7 @@ class Deletion:
     async def delete(
         self, resource: Resource, target: Target, stored: Stored, options: DeleteOptions, *, of_many: bool = False
     ) -> Result:
-        """Delete an object as it was read. Raises StatusError; MismatchError when it has changed since."""
+        """Delete an object as it was read. Raises StatusError; MismatchError if it has changed since."""
         body = await served(resource, stored)
         old: Raw = orjson.loads(body)
         fields = old["metadata"]
@@ -118,7 +125,7 @@ class Deletion:
         return Result(orjson.dumps(status), 200, attributes.warnings)
 
     def _marked(self, new: Raw, finalizers: list[str]) -> Raw:
-        """Mark an object that is to go once its finalizers are worked off, in place."""
+        """Mark an object that goes once its finalizers are gone, in place."""
         fields = new["metadata"]
         if "deletionTimestamp" not in fields:
             now = meta.timestamp(self._now())
@@ -131,7 +138,7 @@ class Deletion:
 
 
 def _check_preconditions(resource: Resource, target: Target, fields: Raw, options: DeleteOptions) -> None:
-    """Refuse to delete another object than the client means. The words: k8s.io/apiserver, rest.BeforeDelete."""
+    """Refuse to delete another object than the client means (k8s.io/apiserver, rest.BeforeDelete)."""
     for what, wanted, actual, since in (
         ("UID", options.uid, fields.get("uid"), "deleted and then recreated"),
         ("ResourceVersion", options.version, fields.get("resourceVersion"), "modified"),
@@ -145,13 +152,13 @@ def _check_preconditions(resource: Resource, target: Target, fields: Raw, option
 
 
 ATTEMPTS = 5
-"""How often a write is tried when the object keeps changing (Kubernetes: MaxRetryWhenPatchConflicts)."""
+"""Maximum number of attempts while the object keeps changing (Kubernetes: MaxRetryWhenPatchConflicts)."""
 NAME_ATTEMPTS = 8
-"""How often a name is made from generateName (k8s.io/apiserver: maxNameGenerationCreateAttempts)."""
+"""Maximum number of names made from generateName (k8s.io/apiserver: maxNameGenerationCreateAttempts)."""
 
 
 class Verbs:
-    """Verbs on single objects. `now` gives the time in UTC."""
+    """Verbs on single objects. `now` returns the time in UTC."""
 
     def __init__(
         self,
@@ -204,9 +211,9 @@ class Verbs:
         *,
         patched: bool = False,
     ) -> Result:
-        """Say what is wrong with a body's fields, also where it is refused for something else. Raises StatusError.
+        """Run a write. If it is refused, add the errors about the body's fields as warnings. Raises StatusError.
 
-        `patched`: it is what a patch led to.
+        `patched`: the body is the result of a patch.
         """
         try:
             return await write
@@ -238,7 +245,7 @@ class Verbs:
 
     @staticmethod
     def check_patch_type(resource: Resource, kind: str) -> None:
-        """Check that patches of a media type can be applied to a resource. Raises StatusError (415)."""
+        """Check that a resource accepts patches of a media type. Raises StatusError (415)."""
         accepted = (JSON_PATCH, MERGE_PATCH, *((STRATEGIC_PATCH,) if resource.rules.strategic else ()), APPLY_PATCH)
         if kind not in accepted:
             raise errors.unsupported_media_type(accepted)
@@ -265,7 +272,7 @@ class Verbs:
     async def delete(
         self, resource: Resource, target: Target, options: DeleteOptions, *, of_many: bool = False
     ) -> Result:
-        """Delete an object, one alone or one of many, or mark it when it has finalizers. Raises StatusError."""
+        """Delete an object, alone or as one of many, or mark it if it has finalizers. Raises StatusError."""
 
         async def attempt() -> Result:
             stored = await self._persistence.get(resource, target)
@@ -274,14 +281,14 @@ class Verbs:
         return await self._until_current(resource, target, attempt)
 
     async def delete_stored(self, resource: Resource, target: Target, stored: Stored, options: DeleteOptions) -> Result:
-        """Delete an object as it was read. Raises StatusError; MismatchError when it has changed since."""
+        """Delete an object as it was read. Raises StatusError; MismatchError if it has changed since."""
         return await self._deletion.delete(resource, target, stored, options)
 
     @staticmethod
     async def _until_current(
         resource: Resource, target: Target, attempt: Callable[[], Coroutine[Any, Any, Result]]
     ) -> Result:
-        """Try on the newest state, until nobody else changes the object meanwhile. Raises StatusError (409)."""
+        """Retry on the newest state until no other writer interferes. Raises StatusError (409)."""
         for _ in range(ATTEMPTS):
             try:
                 return await attempt()
@@ -299,7 +306,7 @@ class Verbs:
         *,
         applied: bool = False,
     ) -> Result:
-        """Store a new object; one with generateName alone is given a name. Raises StatusError."""
+        """Store a new object; one with only a generateName gets a name. Raises StatusError."""
         if resource.terminating:
             why = "create not allowed while custom resource definition is terminating"
             raise errors.forbidden(resource.group, resource.plural, new["metadata"].get("name", ""), why)
@@ -330,7 +337,7 @@ class Verbs:
         patched: bool = False,
         applied: bool = False,
     ) -> Result:
-        """Put a new state in the place of a stored one. Raises StatusError; MismatchError when it has changed since."""
+        """Replace the state of a stored object. Raises StatusError; MismatchError if it has changed since."""
         submission.check_current(resource, stored, new["metadata"], old["metadata"])
         size, text = body.size + len(stored.body), orjson.dumps(new) if patched else b""
         if patched and resource.key != definitions.KEY:
@@ -351,7 +358,7 @@ class Verbs:
         )
 
     async def _apply(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
-        """Server-side apply. Raises StatusError; MismatchError when the object has changed since it was read."""
+        """Server-side apply. Raises StatusError; MismatchError if the object has changed since it was read."""
         config = submission.applied_of(resource, await _copy(body.value, body))
         fields = config["metadata"]
         stored = await self._persistence.find(key_of(resource, target))
@@ -378,7 +385,7 @@ class Verbs:
         return await self._replace(resource, target, old, stored, new, body, options, patched=True, applied=True)
 
     async def _check_namespace(self, resource: Resource, namespace: str, name: str) -> None:
-        """Refuse to create in a namespace that does not exist, or that is being deleted."""
+        """Refuse to create in a namespace that does not exist, or that is being deleted. Raises StatusError."""
         stored = await self._persistence.find(Key("/namespaces", "", namespace))
         if stored is None:
             raise errors.not_found("", "namespaces", namespace)
