@@ -24,7 +24,7 @@ from tink.kube.cache import Informer
 from tink.kube.client import KubeClient
 from tink.kube.resources import EVENT, HARDWARE, LEASE, TEMPLATE, WORKFLOW
 from tink.kube.runtime import LeaderElectionConfig, LeaderElector
-from tink.kubeapi.apiserver import ApiServer
+from tink.kubeapi import ApiServer
 
 ELECTION = LeaderElectionConfig(
     "tinkedge-controller", "default", lease_duration=3, renew_deadline=1.5, retry_period=0.3

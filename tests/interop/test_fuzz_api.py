@@ -26,8 +26,8 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from tests.waiting import PATIENCE_SECONDS
-from tink.kubeapi.apiserver import ApiServer
-from tink.kubeapi.apiserver.requests import MAX_BODY
+from tink.kubeapi import ApiServer
+from tink.kubeapi.apiserver.media import MAX_BODY
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 WIDGETS = "/apis/conf.test/v1/namespaces/default/widgets"

@@ -34,7 +34,8 @@ from ipxe.scripts import BootSettings
 from tink.api.v1alpha2 import Raw
 from tink.files import private_files
 from tink.files.key_file import KeyFileError
-from tink.kubeapi.apiserver import USERS_FILE, ApiServer, credentials, read_users
+from tink.kubeapi import USERS_FILE, ApiServer, read_users
+from tink.kubeapi.apiserver import credentials
 from tink.server import AgentAuth, ServerSettings
 
 Served = dict[str, StackSettings]

@@ -19,7 +19,8 @@ import orjson
 
 from tink.kube.runtime import WorkQueue
 from tink.kubeapi.apiserver.errors import StatusError
-from tink.kubeapi.apiserver.requests import MERGE_PATCH, Body, DeleteOptions, Target, WriteOptions
+from tink.kubeapi.apiserver.media import MERGE_PATCH, Body
+from tink.kubeapi.apiserver.options import DeleteOptions, Target, WriteOptions
 from tink.kubeapi.apiserver.resources import Registry, Resource, builtin, definitions
 from tink.kubeapi.apiserver.store import Event, Key, MismatchError, Owned, StorageError, Store, Stored
 from tink.kubeapi.apiserver.write import FOREGROUND, ORPHAN, Verbs

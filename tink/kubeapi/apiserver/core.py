@@ -14,8 +14,9 @@ from tink.kubeapi.apiserver.admission import webhooks
 from tink.kubeapi.apiserver.admission.review import AdmissionPlugin
 from tink.kubeapi.apiserver.controllers import GarbageCollector, Lifecycle
 from tink.kubeapi.apiserver.errors import ApiServerError
+from tink.kubeapi.apiserver.media import Body
+from tink.kubeapi.apiserver.options import Target, WriteOptions
 from tink.kubeapi.apiserver.read import Broadcaster, Lists
-from tink.kubeapi.apiserver.requests import Body, Target, WriteOptions
 from tink.kubeapi.apiserver.resources import Registry, Resource, builtin, definitions, webhook_configurations
 from tink.kubeapi.apiserver.store import Event, Key, Store, Stored
 from tink.kubeapi.apiserver.webhooks import WebhookClient

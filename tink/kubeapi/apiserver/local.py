@@ -23,19 +23,9 @@ from tink.kubeapi.apiserver import conversion, errors
 from tink.kubeapi.apiserver.admission.review import AdmissionPlugin
 from tink.kubeapi.apiserver.core import Core
 from tink.kubeapi.apiserver.errors import StatusError
+from tink.kubeapi.apiserver.media import APPLY_PATCH, JSON, decode, decode_patch
+from tink.kubeapi.apiserver.options import DeleteOptions, ListOptions, OptionsKind, Target, WriteOptions, parse_path
 from tink.kubeapi.apiserver.read import Change
-from tink.kubeapi.apiserver.requests import (
-    APPLY_PATCH,
-    JSON,
-    DeleteOptions,
-    ListOptions,
-    OptionsKind,
-    Target,
-    WriteOptions,
-    decode,
-    decode_patch,
-    parse_path,
-)
 from tink.kubeapi.apiserver.resources import Resource
 from tink.kubeapi.apiserver.store import Event, Key, MemoryStore, Write
 from tink.kubeapi.apiserver.write import AdmitCreate, add_nothing
@@ -123,13 +113,7 @@ class LocalApi:
         return answer
 
     async def _single(
-        self,
-        method: str,
-        resource: Resource,
-        target: Target,
-        query: MultiDict[str],
-        raw: bytes,
-        content_type: str,
+        self, method: str, resource: Resource, target: Target, query: MultiDict[str], raw: bytes, content_type: str
     ) -> bytes:
         verbs = self._core.verbs
         if method == "GET":

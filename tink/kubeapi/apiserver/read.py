@@ -18,7 +18,7 @@ import orjson
 
 from tink.kubeapi.apiserver import conversion, errors
 from tink.kubeapi.apiserver.errors import StatusError
-from tink.kubeapi.apiserver.requests import ListOptions, Target, labels_of, match_fields, parse_fields, parse_labels
+from tink.kubeapi.apiserver.options import ListOptions, Target, labels_of, match_fields, parse_fields, parse_labels
 from tink.kubeapi.apiserver.resources import Resource
 from tink.kubeapi.apiserver.store import Event, ExpiredError, Key, Page, Store, Stored
 from tink.kubeapi.schema import Raw

@@ -152,9 +152,7 @@ _GROUPS = {
     ),
     "authentication.k8s.io/v1": ("SelfSubjectReview", "TokenReview"),
 }
-SCALARS = frozenset(
-    ("string", "int", "bool", "bytes", "time", "micro", "map", "bytesmap", "listmap", "json", "raw"),
-)
+SCALARS = frozenset(("string", "int", "bool", "bytes", "time", "micro", "map", "bytesmap", "listmap", "json", "raw"))
 
 
 @dataclass(frozen=True, slots=True)

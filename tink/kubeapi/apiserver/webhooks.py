@@ -20,7 +20,7 @@ import aiohttp
 import orjson
 
 from tink.api.yaml import YamlError, documents
-from tink.kubeapi.apiserver.requests import not_an_object
+from tink.kubeapi.apiserver.media import not_an_object
 from tink.kubeapi.apiserver.serializer import JsonError, load_json
 from tink.kubeapi.schema import ClientConfig, field_errors
 from tink.net.outbound import Reach, session

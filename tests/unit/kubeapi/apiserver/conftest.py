@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from tink.api.crds import generate
-from tink.kubeapi.apiserver import ApiServer
+from tink.kubeapi import ApiServer
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 GROUP = "/apis/tinkerbell.org/v1alpha2"

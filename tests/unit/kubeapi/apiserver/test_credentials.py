@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from tests.unit.kubeapi.apiserver.conftest import Start
-from tink.kubeapi.apiserver import ApiServer, ApiServerError, credentials
+from tink.kubeapi import ApiServer, ApiServerError
+from tink.kubeapi.apiserver import credentials
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

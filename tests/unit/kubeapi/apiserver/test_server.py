@@ -19,7 +19,7 @@ from tests.unit.kubeapi.apiserver.conftest import Client
 from tests.waiting import until
 from tink.kube.client import KubeClient
 from tink.kube.resources import HARDWARE
-from tink.kubeapi.apiserver import ApiServer, ApiServerError
+from tink.kubeapi import ApiServer, ApiServerError
 
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
 

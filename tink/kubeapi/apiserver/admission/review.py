@@ -16,7 +16,7 @@ import orjson
 
 from tink.kubeapi.apiserver.access import ADMIN, Caller
 from tink.kubeapi.apiserver.errors import StatusError
-from tink.kubeapi.apiserver.requests import Labels, Match, requirement
+from tink.kubeapi.apiserver.options import Labels, Match, requirement
 from tink.kubeapi.apiserver.resources import Resource
 from tink.kubeapi.apiserver.webhooks import check_review, group_version_kind
 from tink.kubeapi.schema import Raw, field_errors, structs

@@ -30,7 +30,8 @@ from tink.kubeapi.apiserver.admission.review import (
     labels_of,
 )
 from tink.kubeapi.apiserver.errors import StatusError
-from tink.kubeapi.apiserver.requests import Match, not_an_object
+from tink.kubeapi.apiserver.media import not_an_object
+from tink.kubeapi.apiserver.options import Match
 from tink.kubeapi.apiserver.resources import Resource
 from tink.kubeapi.apiserver.serializer import JsonError, load_json
 from tink.kubeapi.apiserver.webhooks import CallWebhook, TrustError, WebhookCallError

@@ -24,7 +24,7 @@ import yaml
 
 from tink.kubeapi.apiserver.discovery import gnostic
 from tink.kubeapi.apiserver.discovery.groups import served, subresources, verbs
-from tink.kubeapi.apiserver.requests import JSON, JSON_PATCH, MERGE_PATCH, PROTOBUF, STRATEGIC_PATCH, STREAMS, YAML
+from tink.kubeapi.apiserver.media import JSON, JSON_PATCH, MERGE_PATCH, PROTOBUF, STRATEGIC_PATCH, STREAMS, YAML
 from tink.kubeapi.apiserver.resources import Registry, Resource
 from tink.kubeapi.schema import Raw
 from tink.shrink import shrink_to_fit

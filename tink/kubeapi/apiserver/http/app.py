@@ -36,25 +36,27 @@ from tink.kubeapi.apiserver.http.responses import (
     stranger_response,
     warning,
 )
-from tink.kubeapi.apiserver.read import Lists
-from tink.kubeapi.apiserver.requests import (
+from tink.kubeapi.apiserver.media import (
     APPLY_PATCH,
     JSON,
     MAX_BODY,
     MAX_VALUES,
     Accepted,
     Body,
-    DeleteOptions,
     Form,
+    decode,
+    decode_patch,
+)
+from tink.kubeapi.apiserver.options import (
+    DeleteOptions,
     ListOptions,
     OptionsKind,
     Target,
     WriteOptions,
-    decode,
-    decode_patch,
     parse_path,
     parse_version,
 )
+from tink.kubeapi.apiserver.read import Lists
 from tink.kubeapi.apiserver.resources import Registry, Resource, advice, definitions
 from tink.kubeapi.apiserver.store import Event, StorageError, Store
 from tink.kubeapi.apiserver.write import ORIGIN, SCALE, Result, Reviewer, Scales, Verbs, find_review

@@ -24,7 +24,7 @@ from tink.kubeapi.apiserver.access import (
 )
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.http.lists import token_of
-from tink.kubeapi.apiserver.requests import Target, parse_bool
+from tink.kubeapi.apiserver.options import Target, parse_bool
 
 CALLER = web.RequestKey("caller", Caller)
 """The caller of a request, once it is authenticated."""

@@ -29,8 +29,9 @@ from tink.kubeapi.apiserver.http.responses import (
     included,
     rendered,
 )
+from tink.kubeapi.apiserver.media import JSON, YAML, Accepted, Form
+from tink.kubeapi.apiserver.options import ListOptions, Target
 from tink.kubeapi.apiserver.read import Change, Listing, Lists, select
-from tink.kubeapi.apiserver.requests import JSON, YAML, Accepted, Form, ListOptions, Target
 from tink.kubeapi.apiserver.resources import Resource
 from tink.kubeapi.apiserver.serializer import dump_yaml_item, dump_yaml_list
 from tink.kubeapi.apiserver.tables import partial, row, table
@@ -235,11 +236,7 @@ class ListResponses:
         return response
 
     async def _watch_lines(
-        self,
-        request: web.Request,
-        resource: Resource,
-        accepted: Accepted,
-        watch: AsyncGenerator[list[Change], None],
+        self, request: web.Request, resource: Resource, accepted: Accepted, watch: AsyncGenerator[list[Change], None]
     ) -> AsyncGenerator[list[bytes], None]:
         """Yield the events of a watch as lines of JSON. Events that arrive together are in one list."""
         try:

@@ -12,7 +12,7 @@ from pathlib import Path
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from tink.kubeapi.apiserver.requests import Target
+from tink.kubeapi.apiserver.options import Target
 from tink.kubeapi.apiserver.resources import Resource
 from tink.limits.log import LimitedLog
 from tink.metrics import Histograms

@@ -26,7 +26,7 @@ Fields = dict[str, Any]
 """A set of fields; values are again `Fields`."""
 
 MAX_DEPTH = 110
-"""Maximum depth of a set: a little more than that of a body (`requests.MAX_DEPTH`)."""
+"""Maximum depth of a set: a little more than that of a body (`media.MAX_DEPTH`)."""
 
 MAX_FIELDS = 100_000
 """Maximum number of elements in the sets that a client sends with one object."""

@@ -29,12 +29,7 @@ _REFERENCE = struct(
 NAMESPACE = struct(
     {
         "spec": struct({"finalizers": array(TEXT)}),
-        "status": struct(
-            {
-                "phase": {"type": "string", "enum": ["Active", "Terminating"]},
-                "conditions": array(ANY),
-            }
-        ),
+        "status": struct({"phase": {"type": "string", "enum": ["Active", "Terminating"]}, "conditions": array(ANY)}),
     }
 )
 CONFIG_MAP = struct({"data": mapping(TEXT), "binaryData": mapping(BYTES), "immutable": FLAG})

@@ -34,17 +34,11 @@ MAX_CONDITIONS = 64
 
 _TEXTS = atomic(TEXT)
 _SELECTOR = struct(
-    {
-        "matchLabels": mapping(TEXT),
-        "matchExpressions": atomic(struct({**texts("key", "operator"), "values": _TEXTS})),
-    }
+    {"matchLabels": mapping(TEXT), "matchExpressions": atomic(struct({**texts("key", "operator"), "values": _TEXTS}))}
 )
 _SERVICE = struct({**texts("name", "namespace", "path"), "port": {**INT32, "default": 443}})
 _RULE = struct(
-    {
-        **same(_TEXTS, "apiGroups", "apiVersions", "operations", "resources"),
-        "scope": {**TEXT, "default": "*"},
-    }
+    {**same(_TEXTS, "apiGroups", "apiVersions", "operations", "resources"), "scope": {**TEXT, "default": "*"}}
 )
 _WEBHOOK: Raw = {
     "admissionReviewVersions": _TEXTS,
@@ -136,10 +130,7 @@ _NO_SIDE_EFFECTS = ("None", "NoneOnDryRun")
 _SIDE_EFFECTS = ("None", "NoneOnDryRun", "Some", "Unknown")
 _OPERATIONS = ("*", "CONNECT", "CREATE", "DELETE", "UPDATE")
 _SCOPES = ("*", "Cluster", "Namespaced")
-_CHOICES = {
-    "failurePolicy": ("Fail", "Ignore"),
-    "matchPolicy": ("Equivalent", "Exact"),
-}
+_CHOICES = {"failurePolicy": ("Fail", "Ignore"), "matchPolicy": ("Equivalent", "Exact")}
 
 
 def _check(new: Raw, old: Raw | None) -> list[FieldError]:

@@ -32,7 +32,7 @@ import orjson
 from tink.kubeapi.apiserver import conversion, errors, managed_fields
 from tink.kubeapi.apiserver.admission.review import Attributes
 from tink.kubeapi.apiserver.admission.webhooks import Webhooks
-from tink.kubeapi.apiserver.requests import Target, WriteOptions
+from tink.kubeapi.apiserver.options import Target, WriteOptions
 from tink.kubeapi.apiserver.resources import Resource
 from tink.kubeapi.apiserver.store import Key, MismatchError, Store, Stored, Write
 from tink.kubeapi.apiserver.write.submission import complete, dedup_owners, finalizer_warnings, is_in, unknown_fields

@@ -51,9 +51,7 @@ _SUBJECT = struct({**_ACTION, **texts("user", "uid"), "groups": _TEXTS, "extra":
 _USER = struct({**texts("username", "uid"), "groups": _TEXTS, "extra": _EXTRA})
 _RULES = struct(
     {
-        "resourceRules": atomic(
-            struct(same(_TEXTS, "verbs", "apiGroups", "resources", "resourceNames")),
-        ),
+        "resourceRules": atomic(struct(same(_TEXTS, "verbs", "apiGroups", "resources", "resourceNames"))),
         "nonResourceRules": atomic(struct(same(_TEXTS, "verbs", "nonResourceURLs"))),
         "incomplete": FLAG,
         "evaluationError": TEXT,
@@ -132,10 +130,7 @@ class Reviewer:
         match review.kind:
             case "SelfSubjectReview":
                 created = meta.timestamp(self._now())
-                return made | {
-                    "metadata": {"creationTimestamp": created},
-                    "status": {"userInfo": caller.user_info()},
-                }
+                return made | {"metadata": {"creationTimestamp": created}, "status": {"userInfo": caller.user_info()}}
             case "SelfSubjectRulesReview":
                 if not spec.get("namespace"):
                     raise errors.bad_request("no namespace on request")

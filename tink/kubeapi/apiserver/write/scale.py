@@ -11,7 +11,8 @@ from typing import Any, Final
 import orjson
 
 from tink.kubeapi.apiserver import errors
-from tink.kubeapi.apiserver.requests import APPLY_PATCH, MERGE_PATCH, Body, Target, WriteOptions
+from tink.kubeapi.apiserver.media import APPLY_PATCH, MERGE_PATCH, Body
+from tink.kubeapi.apiserver.options import Target, WriteOptions
 from tink.kubeapi.apiserver.resources import Resource, Rules, ScalePaths
 from tink.kubeapi.apiserver.tables import CUSTOM_AGE, NAME, Column
 from tink.kubeapi.apiserver.write import submission
@@ -25,9 +26,7 @@ from tink.offload import offload
 _SHOWN: Final = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
 _UNSET: Final = -(1 << 31)
 """Replicas of a Scale to be patched, if the object has none."""
-_SCALE: Final = struct(
-    {"spec": struct({"replicas": INT32}), "status": struct({"replicas": INT32, "selector": TEXT})},
-)
+_SCALE: Final = struct({"spec": struct({"replicas": INT32}), "status": struct({"replicas": INT32, "selector": TEXT})})
 SCALE: Final = Resource(
     "autoscaling",
     "v1",

@@ -15,7 +15,8 @@ import orjson
 
 from tink.kubeapi.apiserver import errors, patch
 from tink.kubeapi.apiserver.errors import StatusError
-from tink.kubeapi.apiserver.requests import JSON_PATCH, MERGE_PATCH, Body, Target
+from tink.kubeapi.apiserver.media import JSON_PATCH, MERGE_PATCH, Body
+from tink.kubeapi.apiserver.options import Target
 from tink.kubeapi.apiserver.resources import Resource
 from tink.kubeapi.apiserver.store import Stored
 from tink.kubeapi.schema import (

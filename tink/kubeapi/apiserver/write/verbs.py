@@ -19,18 +19,16 @@ import orjson
 from tink.kubeapi.apiserver import errors
 from tink.kubeapi.apiserver.admission.review import Attributes
 from tink.kubeapi.apiserver.admission.webhooks import Webhooks
-from tink.kubeapi.apiserver.requests import (
+from tink.kubeapi.apiserver.media import (
     APPLY_PATCH,
     JSON_PATCH,
     MAX_GROWN_VALUES,
     MERGE_PATCH,
     STRATEGIC_PATCH,
     Body,
-    DeleteOptions,
-    Target,
-    WriteOptions,
     values_in,
 )
+from tink.kubeapi.apiserver.options import DeleteOptions, Target, WriteOptions
 from tink.kubeapi.apiserver.resources import Resource, definitions
 from tink.kubeapi.apiserver.store import Key, MismatchError, Store, Stored
 from tink.kubeapi.apiserver.write import submission
@@ -161,11 +159,7 @@ class Verbs:
     """Verbs on single objects. `now` returns the time in UTC."""
 
     def __init__(
-        self,
-        store: Store,
-        now: Callable[[], datetime],
-        admission: Webhooks,
-        admit_create: AdmitCreate = add_nothing,
+        self, store: Store, now: Callable[[], datetime], admission: Webhooks, admit_create: AdmitCreate = add_nothing
     ) -> None:
         self._persistence = Persistence(store)
         self._pipeline = Pipeline(self._persistence, now, admission, admit_create)
@@ -297,14 +291,7 @@ class Verbs:
         raise errors.conflict(resource.group, resource.plural, target.name)
 
     async def _create(
-        self,
-        resource: Resource,
-        target: Target,
-        new: Raw,
-        body: Body,
-        options: WriteOptions,
-        *,
-        applied: bool = False,
+        self, resource: Resource, target: Target, new: Raw, body: Body, options: WriteOptions, *, applied: bool = False
     ) -> Result:
         """Store a new object; one with only a generateName gets a name. Raises StatusError."""
         if resource.terminating:

@@ -42,7 +42,7 @@ from yarl import URL
 from tests import recordings
 from tests.implementation_details import in_common, without_details
 from tests.waiting import PATIENCE_SECONDS, until
-from tink.kubeapi.apiserver import ApiServer
+from tink.kubeapi import ApiServer
 
 pytestmark = pytest.mark.long
 

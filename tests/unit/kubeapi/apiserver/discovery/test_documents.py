@@ -24,7 +24,7 @@ from tink.kubeapi.apiserver.discovery.documents import OPENAPI_2, Document, Docu
 from tink.kubeapi.apiserver.discovery.openapi import OpenAPI
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.http.responses import rendered
-from tink.kubeapi.apiserver.requests import Accepted, Form, clauses, negotiate, wants_gzip
+from tink.kubeapi.apiserver.media import Accepted, Form, clauses, negotiate, wants_gzip
 from tink.kubeapi.apiserver.resources import builtin, definitions
 from tink.kubeapi.apiserver.resources.registry import Registry
 from tink.kubeapi.apiserver.write.reviews import Reviewer, find_review

@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.kubeapi.apiserver.conftest import CRDS, Client
 from tink.kubeapi.apiserver import patch
-from tink.kubeapi.apiserver.requests import MAX_GROWN_VALUES, MAX_VALUES, decode, decode_patch
+from tink.kubeapi.apiserver.media import MAX_GROWN_VALUES, MAX_VALUES, decode, decode_patch
 from tink.kubeapi.apiserver.serializer import load_json
 from tink.kubeapi.apiserver.write import submission
 from tink.kubeapi.schema.outcome import MAX_ADDED, Outcome, TooMuchAddedError
@@ -187,7 +187,7 @@ async def test_large_body_is_read_beside_the_loop(api: Client, threads: Threads,
 
 async def test_body_of_too_many_values_is_refused_before_it_is_read(api: Client, threads: Threads) -> None:
     """A million lists held the interpreter's lock for 110 ms, in any thread."""
-    read = threads("tink.kubeapi.apiserver.requests.content.load_json", load_json)
+    read = threads("tink.kubeapi.apiserver.media.load_json", load_json)
     answer = await api("POST", MAPS, b"[" + b"[1]," * 500_000 + b"!")
     assert (answer.status, f"{MAX_VALUES}" in answer.json["message"]) == (413, True)
     assert not read

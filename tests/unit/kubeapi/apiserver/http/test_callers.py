@@ -11,10 +11,10 @@ import pytest
 
 from tests.unit.kubeapi.apiserver.conftest import GROUP, MERGE, Client
 from tests.unit.kubeapi.apiserver.http.conftest import SECRETS, WORKFLOW, WORKFLOWS, User
-from tink.kubeapi.apiserver import USERS_FILE, change_role, revoke_token
+from tink.kubeapi import USERS_FILE, change_role, revoke_token
 from tink.kubeapi.apiserver.access import Action, Request
 from tink.kubeapi.apiserver.http.callers import wanted
-from tink.kubeapi.apiserver.requests import parse_path
+from tink.kubeapi.apiserver.options import parse_path
 
 APPLY = "application/apply-patch+yaml"
 SELF = "/apis/authorization.k8s.io/v1"

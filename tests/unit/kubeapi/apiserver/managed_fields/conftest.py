@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.unit.kubeapi.apiserver.conftest import CRDS
 from tests.unit.kubeapi.apiserver.managed_fields.record import MEDIA, PATHS, VOLATILE
-from tink.kubeapi.apiserver import LocalApi, LocalSnapshot
+from tink.kubeapi import LocalApi, LocalSnapshot
 
 Raw = dict[str, Any]
 DEFINITION = json.loads((Path(__file__).parent / "schemas.json").read_text())["definition"]

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tests.unit.kubeapi.apiserver.conftest import Client
 from tink.kubeapi.apiserver import serializer
 from tink.kubeapi.apiserver.errors import StatusError
-from tink.kubeapi.apiserver.requests import decode
-from tink.kubeapi.apiserver.requests.options import parse_bool
+from tink.kubeapi.apiserver.media import decode
+from tink.kubeapi.apiserver.options import parse_bool
 from tink.kubeapi.apiserver.serializer import KINDS, MESSAGES, SCALARS
 
 HARDWARE = "/apis/tinkerbell.org/v1alpha2/namespaces/default/hardware"

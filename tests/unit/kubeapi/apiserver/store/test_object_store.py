@@ -18,7 +18,7 @@ import pytest
 from tests.support.virtual_time import turns
 from tests.unit.kubeapi.apiserver.store.conftest import PODS, Desk, Open, key, text
 from tests.waiting import until
-from tink.kubeapi.apiserver import ApiServerError
+from tink.kubeapi import ApiServerError
 from tink.kubeapi.apiserver.store import (
     Event,
     ExpiredError,
