@@ -164,11 +164,11 @@ class UserError(Exception):
     """The change of a user is not possible. The message says why and what to do."""
 
 
-class _Kept(BaseModel):
+class _FrozenModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Credential(_Kept):
+class Credential(_FrozenModel):
     """A token: its hash and its lifetime. `expires` None means never."""
 
     id: Annotated[str, Field(pattern="^[a-z0-9]{8}$")]
@@ -181,7 +181,7 @@ class Credential(_Kept):
         return self.expires is not None and now >= self.expires
 
 
-class User(_Kept):
+class User(_FrozenModel):
     """The role of a user and the user's tokens. `namespaces` empty means all."""
 
     role: str
@@ -189,7 +189,7 @@ class User(_Kept):
     credentials: tuple[Credential, ...] = ()
 
 
-class Users(_Kept):
+class Users(_FrozenModel):
     """All users by name, as the file holds them. Pure; the time is an argument."""
 
     version: Annotated[int, Field(ge=1, le=1)] = 1
@@ -238,17 +238,19 @@ class Users(_Kept):
             user = User(role=role, namespaces=namespaces)
         elif role and (role, namespaces) != (user.role, user.namespaces):
             raise UserError(
-                f"{name} is {described(user)} already; what {name} may do is changed by: tinkedge users role {name} "
-                f"{role}" + "".join(f" -n {each}" for each in namespaces)
+                f"{name} is {describe_grant(user)} already; change the role with: tinkedge users role {name} {role}"
+                + "".join(f" -n {each}" for each in namespaces)
             )
         elif namespaces and namespaces != user.namespaces:
-            raise UserError(f"{name} is {described(user)} already: leave --namespace out, or change it with users role")
+            raise UserError(
+                f"{name} is {describe_grant(user)} already: leave --namespace out, or change it with users role"
+            )
         left = tuple(each for each in user.credentials if not each.expired(now))
         if len(left) >= MAX_CREDENTIALS:
             raise UserError(f"{name} has {len(left)} tokens: revoke those that are not used (tinkedge users list)")
         token_id, secret = "".join(secrets.choice(_ID_LETTERS) for _ in range(8)), secrets.token_urlsafe(32)
         token = f"tinkedge.{token_id}.{secret}"
-        made = Credential(id=token_id, sha256=hashed(token), created=now, expires=expires)
+        made = Credential(id=token_id, sha256=hash_token(token), created=now, expires=expires)
         changed = self._with(name, user.model_copy(update={"credentials": (*left, made)}))
         if len(changed.users) > MAX_USERS:
             raise UserError(f"there are {MAX_USERS} users already")
@@ -301,12 +303,12 @@ def check_grant(role: str, namespaces: tuple[str, ...]) -> None:
             raise UserError(f"{namespace!r} is no name of a namespace")
 
 
-def described(user: User) -> str:
+def describe_grant(user: User) -> str:
     """Return the rights of a user as text: `edit`, `edit in lab, rack-2`."""
     return user.role + (f" in {', '.join(user.namespaces)}" if user.namespaces else "")
 
 
-def hashed(token: str) -> str:
+def hash_token(token: str) -> str:
     """Return the stored hash of a token. A fast hash suffices, because a token is random."""
     return hashlib.sha256(token.encode()).hexdigest()
 
@@ -319,7 +321,7 @@ def token_id(token: str) -> str:
 
 def is_token_of(credential: Credential, token: str) -> bool:
     """Return True if the token belongs to the credential. The comparison takes constant time."""
-    return hmac.compare_digest(hashed(token), credential.sha256)
+    return hmac.compare_digest(hash_token(token), credential.sha256)
 
 
 USERS_FILE: Final = "users.json"
@@ -480,7 +482,7 @@ def wants_impersonation(headers: Mapping[str, str]) -> bool:
     return any(name.lower().startswith(_PREFIX) for name in headers)
 
 
-def impersonated(caller: Caller, headers: MultiMapping[str], user: Callable[[str], Caller]) -> Caller:
+def impersonate(caller: Caller, headers: MultiMapping[str], user: Callable[[str], Caller]) -> Caller:
     """Return the impersonated caller; `user` finds a user by name.
 
     Unknown impersonation headers are an error: a caller must not act with the own rights by mistake (k8s.io/apiserver,
@@ -514,7 +516,7 @@ log = logging.getLogger(__name__)
 
 RECHECK_SECONDS: Final = 1.0
 """Minimum time between two checks of the file for changes."""
-SOON: Final = timedelta(days=7)
+WARN_BEFORE: Final = timedelta(days=7)
 
 
 class WrongTokenError(Exception):
@@ -564,7 +566,7 @@ class Authenticator:
         """Return the caller who has this token. Raises WrongTokenError, TokenExpiredError."""
         if self._is_admin(shown.decode("utf-8", "surrogateescape")):
             return ADMIN
-        self.look()
+        self.recheck()
         token = shown.decode("ascii", "replace")
         found = token_id(token)
         if found and found not in self._by_id:
@@ -592,16 +594,16 @@ class Authenticator:
             return False
         return self._users.caller(name, credential.id) == caller
 
-    def look(self) -> None:
+    def recheck(self) -> None:
         """Read the file again if it has changed."""
         now = self._monotonic()
         if not 0 <= now - self._looked < RECHECK_SECONDS:
             self._looked = now
             self._compare()
 
-    def say_what_expires(self) -> None:
+    def warn_of_expiry(self) -> None:
         """Log each token that expires within a week. The server calls this once a day."""
-        for name, credential in self._users.expiring(self._now(), SOON):
+        for name, credential in self._users.expiring(self._now(), WARN_BEFORE):
             log.warning(
                 "the token %s of %s expires on %s UTC: `tinkedge kubeconfig --user %s` makes another",
                 credential.id,

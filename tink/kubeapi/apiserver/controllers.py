@@ -22,7 +22,7 @@ from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.media import MERGE_PATCH, Body
 from tink.kubeapi.apiserver.options import DeleteOptions, Target, WriteOptions
 from tink.kubeapi.apiserver.resources import Registry, Resource, builtin, definitions
-from tink.kubeapi.apiserver.store import Event, Key, MismatchError, Owned, StorageError, Store, Stored
+from tink.kubeapi.apiserver.store import Event, Key, MismatchError, OwnedObject, StorageError, Store, Stored
 from tink.kubeapi.apiserver.write import FOREGROUND, ORPHAN, Verbs
 from tink.kubeapi.schema import Raw, meta, quote
 from tink.limits.newest import Newest
@@ -35,7 +35,7 @@ WORKERS = 16
 RETRY_FIRST_SECONDS, RETRY_LONGEST_SECONDS = 0.5, 60.0
 PATCH_OPTIONS = WriteOptions(kind="PatchOptions", manager="kube-controller-manager")
 CREATE_OPTIONS = WriteOptions(kind="CreateOptions", manager="kube-controller-manager")
-REMEMBERED = 500
+MAX_REMEMBERED = 500
 """Maximum number of remembered absent owners (the same as in Kubernetes), and of reported references."""
 REPORTS_AT_ONCE, REPORTS_PER_SECOND = 100, 1.0
 """Limits of Events about wrong owner references, for all objects together."""
@@ -69,9 +69,9 @@ class GarbageCollector:
 
     def __init__(self, store: Store, registry: Registry, verbs: Verbs, now: Callable[[], datetime]) -> None:
         self._now = now
-        self._absent: Newest[tuple[str, str], None] = Newest(REMEMBERED)
+        self._absent: Newest[tuple[str, str], None] = Newest(MAX_REMEMBERED)
         """UIDs and names of owners that do not exist in any namespace."""
-        self._reported: Newest[tuple[str, str], None] = Newest(REMEMBERED)
+        self._reported: Newest[tuple[str, str], None] = Newest(MAX_REMEMBERED)
         """UIDs of objects and of their owners in other namespaces."""
         self._reports = TokenBuckets(REPORTS_AT_ONCE, REPORTS_PER_SECOND)
         self._store = store
@@ -121,14 +121,14 @@ class GarbageCollector:
                 await self._queue_everything()
             except Exception as error:
                 what = "garbage collection: not everything was looked at after the start"
-                _complain(what, error, RETRY_LONGEST_SECONDS)
+                _log_failure(what, error, RETRY_LONGEST_SECONDS)
                 await asyncio.sleep(RETRY_LONGEST_SECONDS)
             else:
                 return
 
     async def _queue_everything(self) -> None:
         """Queue all objects with owners, and all that wait for their dependents. Runs once after a start."""
-        after: Owned | None = None
+        after: OwnedObject | None = None
         while owned := await self._store.owned(after):
             for item in owned:
                 self._queue.add(item.key)
@@ -152,7 +152,7 @@ class GarbageCollector:
                     self._queue.add(key)
                 self._gone.forget(uid)
             except Exception as error:
-                _complain(f"garbage collection of what {uid} owned", error, self._gone.add_rate_limited(uid))
+                _log_failure(f"garbage collection of what {uid} owned", error, self._gone.add_rate_limited(uid))
             finally:
                 self._gone.done(uid)
 
@@ -170,10 +170,10 @@ class GarbageCollector:
                 elif error.code == 409:
                     self._queue.add_rate_limited(key)
                 else:
-                    _complain(_collecting(key), error, self._queue.add_rate_limited(key))
+                    _log_failure(_describe(key), error, self._queue.add_rate_limited(key))
             except Exception as error:
                 # Whatever goes wrong about one object must not stop the work on all others.
-                _complain(_collecting(key), error, self._queue.add_rate_limited(key))
+                _log_failure(_describe(key), error, self._queue.add_rate_limited(key))
             finally:
                 self._queue.done(key)
 
@@ -263,7 +263,7 @@ class GarbageCollector:
             return
         self._reported[pair] = None
         if not self._reports.allows("", asyncio.get_running_loop().time()):
-            log.warning("%s: an owner is in another namespace; too many Events say so already", _collecting(key))
+            log.warning("%s: an owner is in another namespace; too many Events say so already", _describe(key))
             return
         now = self._now()
         coordinates = f"{owner['apiVersion']}/{owner['kind']}, namespace: {key.namespace}, name: {owner['name']}"
@@ -290,7 +290,7 @@ class GarbageCollector:
         try:
             await self._verbs.create(events, target, Body(event), CREATE_OPTIONS)
         except StatusError as error:  # its namespace is about to go
-            log.info("%s: no Event about its owner in another namespace: %s", _collecting(key), error)
+            log.info("%s: no Event about its owner in another namespace: %s", _describe(key), error)
 
     async def _is_cycle(self, dependents: list[Key]) -> bool:
         """Return True if a dependent waits for its own dependents. It and its owner may then wait for each other."""
@@ -346,12 +346,12 @@ class GarbageCollector:
         return self._resources_by_kind[1].get((owner.get("apiVersion", ""), owner.get("kind", "")))
 
 
-def _collecting(key: Key) -> str:
+def _describe(key: Key) -> str:
     where = f"{key.namespace}/{key.name}" if key.namespace else key.name
     return f"garbage collection of {key.resource} {where}"
 
 
-def _complain(what: str, error: Exception, delay: float) -> None:
+def _log_failure(what: str, error: Exception, delay: float) -> None:
     """Log a failure; with a stack trace if it is unexpected."""
     if isinstance(error, StatusError):
         log.warning("%s: %s; trying again in %.0f s", what, error, delay)
@@ -418,7 +418,7 @@ class Lifecycle:
             self._wake.clear()
             # Until this round has looked at everything, any object that goes may be the one that something waits for.
             self._waiting = True
-            self._waiting = await _tried(self._round(), "cleaning up") is not False
+            self._waiting = await _try(self._round(), "cleaning up") is not False
             try:
                 async with asyncio.timeout(ROUND_SECONDS):
                     await self._wake.wait()
@@ -432,11 +432,11 @@ class Lifecycle:
         """
         waiting = False
         for namespace in await self._terminating(_NAMESPACES):
-            waiting |= not await _tried(self._delete_contents(namespace), f"namespace {namespace.name}")
+            waiting |= not await _try(self._delete_contents(namespace), f"namespace {namespace.name}")
         for definition in await self._terminating(definitions.KEY):
-            waiting |= not await _tried(self._delete_instances(definition), f"definition {definition.name}")
-        await _tried(self._retry_names(), "names of definitions")
-        await _tried(self._expire_events(), "old Events")
+            waiting |= not await _try(self._delete_instances(definition), f"definition {definition.name}")
+        await _try(self._retry_names(), "names of definitions")
+        await _try(self._expire_events(), "old Events")
         return waiting
 
     def _stored_resources(self) -> Iterable[Resource]:
@@ -579,7 +579,7 @@ class Lifecycle:
         return meta.timestamp(self._now())
 
 
-async def _tried(work: Awaitable[T], what: str) -> T | None:
+async def _try(work: Awaitable[T], what: str) -> T | None:
     """Return the result of the work. Return None if it failed; the failure is logged and the next round retries."""
     try:
         return await work

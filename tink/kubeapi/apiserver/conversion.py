@@ -50,7 +50,7 @@ class Converter(Protocol):
     by_webhook: bool
     """True if a webhook converts, so that this server does not know how fields correspond."""
 
-    def completed(self, body: bytes) -> bytes:
+    def complete_text(self, body: bytes) -> bytes:
         """Prune and complete the text of an object that is older than the schema. Raises StatusError."""
 
     def complete(self, obj: Raw) -> None:
@@ -59,7 +59,7 @@ class Converter(Protocol):
     async def convert(self, objects: list[Raw], target: str) -> list[Raw]:
         """Return the objects in a version (an apiVersion), neither pruned nor completed. Raises StatusError."""
 
-    async def moved(self, target: str, bodies: Sequence[bytes]) -> list[bytes]:
+    async def convert_texts(self, target: str, bodies: Sequence[bytes]) -> list[bytes]:
         """Return stored texts in a version (an apiVersion). Raises StatusError."""
 
 
@@ -74,10 +74,10 @@ async def as_served(resource: Resource, items: Sequence[Stored | Event]) -> list
     rule: Converter | None = resource.conversion
     if rule is None:
         for index in other:
-            bodies[index] = _renamed(head, bodies[index])
+            bodies[index] = _with_head(head, bodies[index])
         return bodies
-    old = [rule.completed(bodies[index]) if items[index].version < since else bodies[index] for index in other]
-    for index, body in zip(other, await rule.moved(resource.api_version, old), strict=True):
+    old = [rule.complete_text(bodies[index]) if items[index].version < since else bodies[index] for index in other]
+    for index, body in zip(other, await rule.convert_texts(resource.api_version, old), strict=True):
         bodies[index] = body
     return bodies
 
@@ -126,7 +126,7 @@ def text(obj: Raw, api_version: str) -> bytes:
     return orjson.dumps(head | {key: value for key, value in obj.items() if key not in head})
 
 
-def _renamed(head: bytes, body: bytes) -> bytes:
+def _with_head(head: bytes, body: bytes) -> bytes:
     return body if body.startswith(head) else head + body[body.index(b',"kind"') :]
 
 
@@ -157,7 +157,7 @@ class Conversion:
 
     # --- the schemas ---
 
-    def completed(self, body: bytes) -> bytes:
+    def complete_text(self, body: bytes) -> bytes:
         """Prune and complete an older object by today's schema of its own version. Raises StatusError."""
         obj: Raw = orjson.loads(body)
         self.complete(obj)
@@ -184,11 +184,11 @@ class Conversion:
 
     # --- from version to version ---
 
-    async def moved(self, target: str, bodies: Sequence[bytes]) -> list[bytes]:
+    async def convert_texts(self, target: str, bodies: Sequence[bytes]) -> list[bytes]:
         """Return stored texts in the version `target`. Raises StatusError."""
         head = b'{"apiVersion":"%b"' % target.encode()
         if self._client is None:
-            return [body if body.startswith(head) else self._moved_by_name(body, target) for body in bodies]
+            return [body if body.startswith(head) else self._convert_by_name(body, target) for body in bodies]
         made: list[bytes] = []
         for batch in _batches([body for body in bodies if not body.startswith(head)]):
             objects = await self.convert([orjson.loads(body) for body in batch], target)
@@ -201,7 +201,7 @@ class Conversion:
         rest = iter(made)
         return [body if body.startswith(head) else next(rest) for body in bodies]
 
-    def _moved_by_name(self, body: bytes, target: str) -> bytes:
+    def _convert_by_name(self, body: bytes, target: str) -> bytes:
         obj: Raw = orjson.loads(body)
         if obj["apiVersion"] not in self._schemas:
             raise _failed(f"request to convert CR from an invalid group/version: {obj['apiVersion']}")
@@ -234,7 +234,7 @@ class Conversion:
         ]
 
 
-def of(definition: Mapping[str, Any], post: CallWebhook | None = None) -> Conversion:
+def compile_conversion(definition: Mapping[str, Any], post: CallWebhook | None = None) -> Conversion:
     """Return the converter for the objects of a stored definition; `post` calls its webhook."""
     spec = definition["spec"]
     schemas = {

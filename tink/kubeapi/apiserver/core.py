@@ -79,7 +79,7 @@ class Core:
         for resource in (
             *builtin.resources(),
             *webhook_configurations.resources(),
-            definitions.definition_resource(self._taken),
+            definitions.definition_resource(self._names_in_use),
         ):
             self.registry.add(resource)
         for key in (definitions.KEY, *webhooks.KEYS):
@@ -119,18 +119,20 @@ class Core:
         found: Raw | None = None if stored is None else orjson.loads(stored.body)
         return found
 
-    def _taken(self, definition: Raw) -> definitions.Claimed:
-        return definitions.taken_names(definition, self.registry.all())
+    def _names_in_use(self, definition: Raw) -> definitions.NamesInUse:
+        return definitions.names_in_use(definition, self.registry.all())
 
     def _use(self, key: str, name: str, obj: Raw | None) -> None:
         """Apply a stored definition or webhook configuration; None means that it was deleted."""
         if key in webhooks.KEYS:
-            self._webhooks.configured(key, name, obj)
-        elif obj is None or not definitions.established(obj):
+            self._webhooks.set_configuration(key, name, obj)
+        elif obj is None or not definitions.is_established(obj):
             self.registry.remove(name)
         else:
             made = definitions.resources(
-                obj, conversion=conversion.of(obj, self._webhook_client.post), defined_at=self._defined_at(obj)
+                obj,
+                conversion=conversion.compile_conversion(obj, self._webhook_client.post),
+                defined_at=self._defined_at(obj),
             )
             self.registry.install(name, made)
 

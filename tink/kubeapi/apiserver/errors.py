@@ -44,7 +44,7 @@ class StatusError(Exception):
 
 
 @contextlib.contextmanager
-def warned(warnings: Sequence[str]) -> Iterator[None]:
+def attach_warnings(warnings: Sequence[str]) -> Iterator[None]:
     """Attach warnings to a refusal that is raised inside."""
     try:
         yield

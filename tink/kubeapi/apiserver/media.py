@@ -164,10 +164,10 @@ def _decode_json(raw: bytes, values: int, *, strict: bool) -> Body:
     value = load_json(raw)
     if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
         raise UnreadableError(f"json: exceeded max depth of {MAX_DEPTH}")
-    return Body(value, _repeated(raw, value) if strict else (), len(raw))
+    return Body(value, _duplicate_errors(raw, value) if strict else (), len(raw))
 
 
-def _repeated(raw: bytes, value: Any) -> tuple[str, ...]:
+def _duplicate_errors(raw: bytes, value: Any) -> tuple[str, ...]:
     """Return errors about duplicate fields in a text; `value` is the parsed text."""
     try:
         if orjson.dumps(value) == raw:

@@ -484,7 +484,7 @@ def _unescape(value: str) -> str:
     return _SPECIAL.sub(one, value)
 
 
-def _written(value: Any) -> str:
+def _field_text(value: Any) -> str:
     """Return a value as field selectors write it; a missing one is ""."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -499,7 +499,7 @@ def match_fields(terms: list[Term], known: Mapping[str, tuple[str, ...]]) -> Cal
             at = obj
             for step in known[name]:
                 at = at.get(step) if isinstance(at, dict) else None
-            if (_written(at) == value) != equal:
+            if (_field_text(at) == value) != equal:
                 return False
         return True
 

@@ -23,8 +23,8 @@ from tink.kubeapi.apiserver.resources import Resource
 from tink.kubeapi.apiserver.store import Event, ExpiredError, Key, Page, Store, Stored
 from tink.kubeapi.schema import Raw
 
-BACKLOG = 5_000
-BACKLOG_BYTES = 32 << 20
+MAX_BACKLOG = 5_000
+MAX_BACKLOG_BYTES = 32 << 20
 """A watch with more waiting events, or bytes of events, is ended."""
 
 
@@ -46,7 +46,7 @@ class Subscription:
             return
         self._events.append(event)
         self._bytes += len(event.body)
-        if len(self._events) > BACKLOG or self._bytes > BACKLOG_BYTES:
+        if len(self._events) > MAX_BACKLOG or self._bytes > MAX_BACKLOG_BYTES:
             self.end()
         self._rouse()
 
@@ -133,7 +133,7 @@ WATCH_SECONDS = 3600
 """Duration of a watch, in seconds, if the client names none."""
 BOOKMARK_SECONDS = 60
 """Interval of bookmarks, in seconds, in a watch without changes that wants bookmarks."""
-MAX_LIST = 64 << 20
+MAX_LIST_BYTES = 64 << 20
 """Size in bytes at which a list with `limit` ends early with a continue token."""
 
 
@@ -231,7 +231,7 @@ class Lists:
             for stored in page.items:
                 if not self._selected(chosen, stored):
                     continue
-                if len(items) == options.limit or size > MAX_LIST:
+                if len(items) == options.limit or size > MAX_LIST_BYTES:
                     return await self._cut(chosen, start, first.version, items)
                 items.append(stored)
                 size += len(stored.body)

@@ -164,8 +164,8 @@ class ApiServer:
             raise ApiServerError(f"{self.kubeconfig}: cannot be written: {error.strerror}") from error
         self._tasks = [
             *core.start_controllers(),
-            asyncio.create_task(_look_at(api.sessions), name="apiserver sessions"),
-            asyncio.create_task(_say_daily(authenticator), name="apiserver tokens"),
+            asyncio.create_task(_check_sessions(api.sessions), name="apiserver sessions"),
+            asyncio.create_task(_warn_daily(authenticator), name="apiserver tokens"),
         ]
         for task in self._tasks:
             failure_is_said(task, log, f"{task.get_name()} has ended: it begins again when this process does")
@@ -246,15 +246,15 @@ class ApiServer:
         self._core.committed(event)
 
 
-async def _look_at(sessions: Sessions) -> None:
+async def _check_sessions(sessions: Sessions) -> None:
     while True:
         await asyncio.sleep(SESSION_SECONDS)
-        sessions.look()
+        sessions.recheck()
 
 
-async def _say_daily(authenticator: Authenticator) -> None:
+async def _warn_daily(authenticator: Authenticator) -> None:
     while True:
-        authenticator.say_what_expires()
+        authenticator.warn_of_expiry()
         await asyncio.sleep(_DAY_SECONDS)
 
 

@@ -141,7 +141,7 @@ async def test_taken_port_is_named_with_what_to_do(tmp_path: Path) -> None:
 _SERVER = """
 import asyncio, sys
 from pathlib import Path
-from tink.kubeapi.apiserver import ApiServer
+from tink.kubeapi import ApiServer
 
 async def main():
     await ApiServer(Path(sys.argv[1]), port=0).start()

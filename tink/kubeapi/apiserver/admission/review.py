@@ -48,7 +48,7 @@ class Attributes:
     caller: Caller = ADMIN
     releases: list[Callable[[], None]] = field(default_factory=list)
 
-    def settled(self) -> None:
+    def release(self) -> None:
         """Release the plugins' reservations: the write has been stored or has failed."""
         while self.releases:
             self.releases.pop()()

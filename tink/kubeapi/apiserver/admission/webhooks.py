@@ -1,8 +1,8 @@
 """Calls of admission webhooks: mutating ones one after the other, validating ones all at once.
 
-`Webhooks.configured` receives each change of a configuration, so a write reads nothing but memory. Order, reinvocation,
-failures and refusals are those of k8s.io/apiserver, pkg/admission/plugin/webhook. If a webhook wants another version of
-a resource, the object is converted for it, and its patch is converted back.
+`Webhooks.set_configuration` receives each change of a configuration, so a write reads nothing but memory. Order,
+reinvocation, failures and refusals are those of k8s.io/apiserver, pkg/admission/plugin/webhook. If a webhook wants
+another version of a resource, the object is converted for it, and its patch is converted back.
 """
 
 from __future__ import annotations
@@ -108,13 +108,13 @@ GROUP = "admissionregistration.k8s.io"
 MUTATING = f"{GROUP}/mutatingwebhookconfigurations"
 VALIDATING = f"{GROUP}/validatingwebhookconfigurations"
 KEYS = (MUTATING, VALIDATING)
-"""Keys of the two resources in the store. Each change of them is passed to `Webhooks.configured`."""
+"""Keys of the two resources in the store. Each change of them is passed to `Webhooks.set_configuration`."""
 
 MAX_MATCHED = 1000
 """Maximum number of kinds of write whose matching webhooks are cached."""
 
 
-class CalledError(Exception):
+class FailedCallError(Exception):
     """A webhook call failed, or its answer is invalid. The webhook's failurePolicy decides about the write."""
 
     def __init__(self, hook: str, why: str) -> None:
@@ -122,7 +122,7 @@ class CalledError(Exception):
 
 
 @dataclass(slots=True)
-class _Versioned:
+class _ConvertedWrite:
     """The objects of a write in the version for a webhook."""
 
     resource: Resource
@@ -172,7 +172,7 @@ class Webhooks:
         self._validating = self._in_process
         self._matched: dict[tuple[bool, Resource, str, str], tuple[tuple[Hook, Resource], ...]] = {}
 
-    def configured(self, key: str, name: str, configuration: Raw | None) -> None:
+    def set_configuration(self, key: str, name: str, configuration: Raw | None) -> None:
         """Replace a configuration; None removes it. `key` is one of KEYS."""
         if configuration is None:
             self._configurations.pop((key, name), None)
@@ -197,7 +197,7 @@ class Webhooks:
             await self._round(attributes, rounds)
 
     async def _round(self, attributes: Attributes, rounds: _Rounds) -> None:
-        now = _Versioned(attributes.resource, attributes.object, attributes.old)
+        now = _ConvertedWrite(attributes.resource, attributes.object, attributes.old)
         for hook, resource in self._matching(attributes, mutating=True):
             if rounds.second and hook not in rounds.again:  # never asked for the first time in the second round
                 continue
@@ -208,17 +208,17 @@ class Webhooks:
                 continue
             try:
                 answer = await self._call(hook, attributes, now)
-                if self._patched(hook, now, answer):
+                if self._apply_patch(hook, now, answer):
                     rounds.changed()
-            except CalledError as error:
-                _forgive(hook, error)
+            except FailedCallError as error:
+                _log_or_raise(hook, error)
             if hook.again:
                 rounds.before.add(hook)
         if now.object is not attributes.object:
             attributes.object = (await self._in_version(attributes, now, attributes.resource)).object
 
-    def _patched(self, hook: Hook, now: _Versioned, answer: review.AdmissionResponse) -> bool:
-        """Apply the patch of an answer. Return True if it changed the object. Raises CalledError, StatusError."""
+    def _apply_patch(self, hook: Hook, now: _ConvertedWrite, answer: review.AdmissionResponse) -> bool:
+        """Apply the patch of an answer. Return True if it changed the object. Raises FailedCallError, StatusError."""
         if not answer.patch:
             return False
         try:
@@ -226,7 +226,7 @@ class Webhooks:
             if not isinstance(operations, list):
                 raise JsonError(f"it must be a list, not {json_kind(operations)}")
         except JsonError as error:
-            raise CalledError(hook.name, f"received undecodable patch in webhook response: {error}") from error
+            raise FailedCallError(hook.name, f"received undecodable patch in webhook response: {error}") from error
         if not operations:
             return False
         if now.object is None:
@@ -236,7 +236,7 @@ class Webhooks:
             )
             raise errors.internal(why)
         if answer.patch_type != "JSONPatch":
-            raise CalledError(hook.name, f"unsupported patch type {quote(answer.patch_type)}")
+            raise FailedCallError(hook.name, f"unsupported patch type {quote(answer.patch_type)}")
         try:
             made = patch.apply_operations(now.object, operations)
             text = orjson.dumps(made, option=orjson.OPT_SORT_KEYS)
@@ -259,13 +259,13 @@ class Webhooks:
     async def validate(self, attributes: Attributes) -> None:
         """Call the validating webhooks, all at once. Raises StatusError: the first rejection in their order.
 
-        The caller then calls `attributes.settled` once the write has been stored or has failed, also after a rejection.
+        The caller then calls `attributes.release` once the write has been stored or has failed, also after a rejection.
         """
         if not self._validating or exempt(attributes.resource):
             return
-        versioned: dict[Resource, _Versioned] = {}
-        asked: list[tuple[Hook, _Versioned]] = []
-        start = _Versioned(attributes.resource, attributes.object, attributes.old)
+        versioned: dict[Resource, _ConvertedWrite] = {}
+        asked: list[tuple[Hook, _ConvertedWrite]] = []
+        start = _ConvertedWrite(attributes.resource, attributes.object, attributes.old)
         for hook, resource in self._matching(attributes, mutating=False):
             if not await self._selects(hook, attributes, attributes.object):
                 continue
@@ -278,13 +278,13 @@ class Webhooks:
         elif asked:
             await self._ask_all(asked, attributes)
 
-    async def _ask(self, hook: Hook, now: _Versioned, attributes: Attributes) -> None:
+    async def _ask(self, hook: Hook, now: _ConvertedWrite, attributes: Attributes) -> None:
         try:
             await self._call(hook, attributes, now)
-        except CalledError as error:
-            _forgive(hook, error)
+        except FailedCallError as error:
+            _log_or_raise(hook, error)
 
-    async def _ask_all(self, asked: list[tuple[Hook, _Versioned]], attributes: Attributes) -> None:
+    async def _ask_all(self, asked: list[tuple[Hook, _ConvertedWrite]], attributes: Attributes) -> None:
         calls = [asyncio.create_task(self._ask(hook, now, attributes)) for hook, now in asked]
         try:
             await asyncio.wait(calls)
@@ -333,7 +333,7 @@ class Webhooks:
             attributes.labels = await self._namespace_labels(name)
         return hook.namespaces(attributes.labels)
 
-    def _holds(self, hook: Hook, attributes: Attributes, now: _Versioned) -> bool:
+    def _holds(self, hook: Hook, attributes: Attributes, now: _ConvertedWrite) -> bool:
         """Return True if the match conditions hold. Raises StatusError (403) if they cannot be evaluated."""
         if hook.conditions is None:
             return True
@@ -348,7 +348,7 @@ class Webhooks:
             made = attributes.resource
             raise errors.forbidden(made.group, made.plural, attributes.name, str(error)) from error
 
-    async def _in_version(self, attributes: Attributes, now: _Versioned, resource: Resource) -> _Versioned:
+    async def _in_version(self, attributes: Attributes, now: _ConvertedWrite, resource: Resource) -> _ConvertedWrite:
         """Convert both objects of a write. Raises StatusError."""
         if now.resource is resource:
             return now
@@ -357,7 +357,7 @@ class Webhooks:
             obj = now.object
             if obj is not None and now.resource is not made and resource is not made:
                 obj = await conversion.convert(made, obj)
-            return _Versioned(
+            return _ConvertedWrite(
                 resource,
                 None if obj is None else await conversion.convert(resource, obj),
                 None if attributes.old is None else await conversion.convert(resource, attributes.old),
@@ -365,13 +365,13 @@ class Webhooks:
         except StatusError as error:
             raise errors.internal(error.message) from error
 
-    async def _call(self, hook: Hook, attributes: Attributes, now: _Versioned) -> review.AdmissionResponse:
-        """Call one webhook. Raises CalledError, and StatusError if the webhook denies the write."""
+    async def _call(self, hook: Hook, attributes: Attributes, now: _ConvertedWrite) -> review.AdmissionResponse:
+        """Call one webhook. Raises FailedCallError, and StatusError if the webhook denies the write."""
         if attributes.dry_run and not hook.dry_runs:
             raise errors.bad_request(f"admission webhook {quote(hook.name)} does not support dry run")
         if not hook.version:
             unknown = "webhook does not accept known AdmissionReview versions (v1, v1beta1)"
-            raise CalledError(hook.name, f"could not create admission objects: {unknown}")
+            raise FailedCallError(hook.name, f"could not create admission objects: {unknown}")
         uid = str(uuid.uuid4())
         if now.asked is None:
             now.asked = review.request(attributes, now.resource)
@@ -381,13 +381,13 @@ class Webhooks:
         try:
             answer = review.decode(await self._post(hook.client, text, hook.timeout_s), hook.version)
         except TrustError as error:
-            raise CalledError(hook.name, f"could not get REST client: {error}") from error
+            raise FailedCallError(hook.name, f"could not get REST client: {error}") from error
         except (WebhookCallError, review.InvalidResponseError) as error:
-            raise CalledError(hook.name, f"failed to call webhook: {error}") from error
+            raise FailedCallError(hook.name, f"failed to call webhook: {error}") from error
         try:
             found = review.verify(hook.name, answer, uid, hook.version, mutating=hook.mutating)
         except review.InvalidResponseError as error:
-            raise CalledError(hook.name, f"received invalid webhook response: {error}") from error
+            raise FailedCallError(hook.name, f"received invalid webhook response: {error}") from error
         attributes.warnings.extend(found.warnings)
         if found.refusal is not None:
             raise found.refusal
@@ -395,7 +395,7 @@ class Webhooks:
 
     @staticmethod
     async def _ask_plugin(
-        plugin: AdmissionPlugin, hook: Hook, attributes: Attributes, now: _Versioned
+        plugin: AdmissionPlugin, hook: Hook, attributes: Attributes, now: _ConvertedWrite
     ) -> review.AdmissionResponse:
         """Review a write in this process. Raises StatusError if it is rejected, or if the review fails (500)."""
         try:
@@ -414,7 +414,7 @@ class Webhooks:
         return found
 
 
-def _forgive(hook: Hook, error: CalledError) -> None:
+def _log_or_raise(hook: Hook, error: FailedCallError) -> None:
     """Log a failed call if the webhook's failurePolicy ignores it. Raises StatusError (500) if not."""
     if hook.fails:
         raise errors.internal(str(error)) from error

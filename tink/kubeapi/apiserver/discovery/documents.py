@@ -103,7 +103,7 @@ class Documents:
 
     def _paths(self) -> list[str]:
         paths = ["/api", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/openapi/v3/", "/readyz"]
-        for group, versions in groups.served(self._registry).items():
+        for group, versions in groups.served_groups(self._registry).items():
             base = f"/apis/{group}" if group else "/api"
             paths += [base, *(f"{base}/{version}" for version in versions)]
         return sorted({*paths, "/version"})
@@ -158,7 +158,7 @@ class Documents:
         """Return the discovery document of a path; None if there is none."""
         if version:
             return groups.aggregated(self._registry, core=steps == ["api"], version=version)
-        found = groups.listed(self._registry)
+        found = groups.listed_groups(self._registry)
         match steps:
             case ["api"]:
                 return groups.core_versions(host)

@@ -11,7 +11,7 @@ import base64
 import hashlib
 from collections.abc import Iterable, Sequence
 
-from tink.kubeapi.apiserver.resources import VERBS, Registry, Resource, retired
+from tink.kubeapi.apiserver.resources import VERBS, Registry, Resource, retired_resources
 from tink.kubeapi.apiserver.write import REVIEWS
 from tink.kubeapi.schema import Raw
 
@@ -47,7 +47,7 @@ _ON_STATUS = ["get", "patch", "update"]
 _SCALE = {"group": "autoscaling", "version": "v1", "kind": "Scale"}
 
 
-def served(registry: Registry) -> dict[str, dict[str, list[Resource]]]:
+def served_groups(registry: Registry) -> dict[str, dict[str, list[Resource]]]:
     """Return group -> version -> resources and reviews, in the order of discovery."""
     found = registry.groups()
     for review in REVIEWS:
@@ -59,10 +59,10 @@ def served(registry: Registry) -> dict[str, dict[str, list[Resource]]]:
     return {group: found[group] for group in sorted(found, key=_rank)}
 
 
-def listed(registry: Registry) -> dict[str, dict[str, list[Resource]]]:
-    """Return the same as `served`, followed by the retired versions, which have no verbs."""
-    found = served(registry)
-    for resource in retired(registry):
+def listed_groups(registry: Registry) -> dict[str, dict[str, list[Resource]]]:
+    """Return the same as `served_groups`, followed by the retired versions, which have no verbs."""
+    found = served_groups(registry)
+    for resource in retired_resources(registry):
         found[resource.group].setdefault(resource.version, []).append(resource)
     return found
 
@@ -89,7 +89,7 @@ def _group(name: str, versions: Sequence[str]) -> Raw:
 
 def groups(registry: Registry) -> Raw:
     """Return the document `/apis`."""
-    found = [_group(name, list(versions)) for name, versions in listed(registry).items() if name]
+    found = [_group(name, list(versions)) for name, versions in listed_groups(registry).items() if name]
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": found}
 
 
@@ -135,7 +135,7 @@ def aggregated(registry: Registry, *, core: bool, version: str = "v2") -> Raw:
                 for version, resources in versions.items()
             ],
         }
-        for name, versions in listed(registry).items()
+        for name, versions in listed_groups(registry).items()
         if (not name) == core
     ]
     kind = {"kind": "APIGroupDiscoveryList", "apiVersion": f"apidiscovery.k8s.io/{version}"}

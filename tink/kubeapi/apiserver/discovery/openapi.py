@@ -23,7 +23,7 @@ import orjson
 import yaml
 
 from tink.kubeapi.apiserver.discovery import gnostic
-from tink.kubeapi.apiserver.discovery.groups import served, subresources, verbs
+from tink.kubeapi.apiserver.discovery.groups import served_groups, subresources, verbs
 from tink.kubeapi.apiserver.media import JSON, JSON_PATCH, MERGE_PATCH, PROTOBUF, STRATEGIC_PATCH, STREAMS, YAML
 from tink.kubeapi.apiserver.resources import Registry, Resource
 from tink.kubeapi.schema import Raw
@@ -308,7 +308,7 @@ _DELETE = (
     "orphanDependents",
     "propagationPolicy",
 )
-_SAID = {200: "OK", 201: "Created", 202: "Accepted", 401: "Unauthorized"}
+_RESPONSE_TEXTS = {200: "OK", 201: "Created", 202: "Accepted", 401: "Unauthorized"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,13 +423,13 @@ def _operation(resource: Resource, verb: _Verb, path: str, subresource: str, sha
     if own := _parameters(set(verb.query) - shared):
         made["parameters"] = own
     if body:
-        made["requestBody"] = {"content": _content(body, _taken(resource, verb))}
+        made["requestBody"] = {"content": _content(body, _request_types(resource, verb))}
         if body != DELETE_OPTIONS:
             made["requestBody"]["required"] = True
     made["responses"] = {
         str(code): {
-            "description": _SAID[code],
-            **({"content": _content(answer, _given(resource, verb))} if code != 401 else {}),
+            "description": _RESPONSE_TEXTS[code],
+            **({"content": _content(answer, _answer_types(resource, verb))} if code != 401 else {}),
         }
         for code in (*verb.codes, 401)
     }
@@ -443,14 +443,14 @@ def _content(name: str, media: Iterable[str]) -> Raw:
     return {kind: {"schema": schema} for kind in media}
 
 
-def _taken(resource: Resource, verb: _Verb) -> list[str]:
+def _request_types(resource: Resource, verb: _Verb) -> list[str]:
     """Return the media types of a request body."""
     if verb.method == "patch":
         return [APPLY_PATCH, JSON_PATCH, MERGE_PATCH, *([STRATEGIC_PATCH] if resource.rules.strategic else [])]
     return [JSON, YAML] if resource.custom else ["*/*"]
 
 
-def _given(resource: Resource, verb: _Verb) -> list[str]:
+def _answer_types(resource: Resource, verb: _Verb) -> list[str]:
     """Return the media types of an answer."""
     if resource.custom:
         return [JSON, YAML]
@@ -566,7 +566,7 @@ _EncodedParts = tuple[dict[str, bytes], dict[str, bytes]]
 
 
 @dataclass(slots=True)
-class _Piece:
+class _GroupDocuments:
     """The cached parts of a group and version: its document of version 3, and its parts of version 2 by name."""
 
     resources: Sequence[Resource]
@@ -576,7 +576,7 @@ class _Piece:
 
 
 @dataclass(slots=True)
-class _Whole:
+class _Documents:
     """The cached documents about all groups."""
 
     json: Text | None = None
@@ -594,8 +594,8 @@ class OpenAPI:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._revision = -1
-        self._pieces: dict[str, _Piece] = {}
-        self._whole = _Whole()
+        self._pieces: dict[str, _GroupDocuments] = {}
+        self._whole = _Documents()
 
     def index(self) -> Text:
         """Return `/openapi/v3`: the URLs of the documents. Their hashes let kubectl cache them on disk."""
@@ -629,23 +629,23 @@ class OpenAPI:
             self._whole.binary = Text(body, self.two().tag)
         return self._whole.binary
 
-    def _three(self, piece: _Piece) -> Text:
+    def _three(self, piece: _GroupDocuments) -> Text:
         if piece.document is None:
             piece.document = _tagged(shrink_to_fit(orjson.dumps(document(piece.resources))))
         return piece.document
 
-    def _current(self) -> dict[str, _Piece]:
+    def _current(self) -> dict[str, _GroupDocuments]:
         """Return the pieces of all served groups. The pieces of unchanged groups are reused."""
         if self._revision != self._registry.revision:
-            pieces: dict[str, _Piece] = {}
-            for group, versions in served(self._registry).items():
+            pieces: dict[str, _GroupDocuments] = {}
+            for group, versions in served_groups(self._registry).items():
                 for version, resources in versions.items():
                     path = f"apis/{group}/{version}" if group else f"api/{version}"
                     old = self._pieces.get(path)
                     # Resources are equal only when they are the same.
-                    pieces[path] = old if old is not None and old.resources == resources else _Piece(resources)
+                    pieces[path] = old if old is not None and old.resources == resources else _GroupDocuments(resources)
             self._pieces = dict(sorted(pieces.items()))
-            self._whole = _Whole()
+            self._whole = _Documents()
             self._revision = self._registry.revision
         return self._pieces
 
@@ -688,7 +688,7 @@ def _named_in(items: Raw) -> set[str]:
     return found
 
 
-def _joined(pieces: Iterable[_Piece], *, binary: bool) -> _EncodedParts:
+def _joined(pieces: Iterable[_GroupDocuments], *, binary: bool) -> _EncodedParts:
     """Return the path items and definitions of all groups, in version 2."""
     write = gnostic.schema if binary else orjson.dumps
     items, definitions = dict[str, bytes](), {name: write(one) for name, one in shared_schemas(2).items()}

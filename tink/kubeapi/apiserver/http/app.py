@@ -21,19 +21,26 @@ from tink.kubeapi.apiserver.access import ADMIN, Authenticator
 from tink.kubeapi.apiserver.discovery import DocumentRequest, Documents
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.http.audit import Audit, Origin
-from tink.kubeapi.apiserver.http.callers import CALLER, Sessions, authenticate, authorize, in_whose_name, wanted
+from tink.kubeapi.apiserver.http.callers import (
+    CALLER,
+    Sessions,
+    authenticate,
+    authorize,
+    effective_caller,
+    requested_action,
+)
 from tink.kubeapi.apiserver.http.lists import ListResponses, list_head
-from tink.kubeapi.apiserver.http.monitoring import RequestCounts, RequestLog, Routed, routed
+from tink.kubeapi.apiserver.http.monitoring import MetricLabels, RequestCounts, RequestLog, metric_labels
 from tink.kubeapi.apiserver.http.responses import (
     DEPRECATED,
     accepted_form,
+    as_form,
     body_response,
     error_response,
     finish_headers,
     for_log,
-    formed,
-    limited,
-    stranger_response,
+    limited_warnings,
+    unauthorized_response,
     warning,
 )
 from tink.kubeapi.apiserver.media import (
@@ -57,7 +64,7 @@ from tink.kubeapi.apiserver.options import (
     parse_version,
 )
 from tink.kubeapi.apiserver.read import Lists
-from tink.kubeapi.apiserver.resources import Registry, Resource, advice, definitions
+from tink.kubeapi.apiserver.resources import Registry, Resource, definitions, retirement_advice
 from tink.kubeapi.apiserver.store import Event, StorageError, Store
 from tink.kubeapi.apiserver.write import ORIGIN, SCALE, Result, Reviewer, Scales, Verbs, find_review
 from tink.offload import flow, offload, weight
@@ -67,7 +74,7 @@ log = logging.getLogger(__name__)
 BODY_SECONDS = 60.0
 """Time limit for a body to arrive, in seconds (Kubernetes: --request-timeout)."""
 _BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
-_ROUTED = web.RequestKey("routed", tuple)
+_LABELS = web.RequestKey("labels", tuple)
 """The metric labels of the request, once its resource is known."""
 _ASKED = web.RequestKey("asked", Origin)
 """The caller and the action of the request, which are logged with each of its writes."""
@@ -120,7 +127,7 @@ class Api:
             status = response.status
             return response
         finally:
-            about: Routed | None = request.get(_ROUTED)
+            about: MetricLabels | None = request.get(_LABELS)
             if about is not None and about[0] == "WATCH":
                 counts.watches[about] -= 1
             else:
@@ -132,7 +139,7 @@ class Api:
             return await self._answer(request)
         except StatusError as error:
             self._refused(request, error)
-            return stranger_response(request, error) if error.code == 401 else error_response(error)
+            return unauthorized_response(request, error) if error.code == 401 else error_response(error)
         except web.HTTPRequestEntityTooLarge:
             self._log_refusal(request, f"the body is larger than {MAX_BODY} bytes")
             return error_response(errors.too_large_body(MAX_BODY))
@@ -152,7 +159,7 @@ class Api:
             self.request_log.unauthorized(request.remote or "?", error.message)
         elif error.code == 403 and caller is not None and caller != ADMIN:
             path = _path(request)
-            action = wanted(request.method, path, parse_path(path), request.query)
+            action = requested_action(request.method, path, parse_path(path), request.query)
             self._audit.refused(caller, request.remote or "?", action, for_log(error))
         elif error.code not in _QUIET:
             self._log_refusal(request, f"{error.code} {for_log(error)}")
@@ -170,9 +177,9 @@ class Api:
         caller = authenticate(request, self._authenticator)
         self.sessions.begin(caller)
         request[CALLER] = caller
-        caller = request[CALLER] = in_whose_name(request, caller, self._authenticator)
+        caller = request[CALLER] = effective_caller(request, caller, self._authenticator)
         target = parse_path(path)
-        action = wanted(request.method, path, target, request.query)
+        action = requested_action(request.method, path, target, request.query)
         authorize(caller, action)
         origin = request[_ASKED] = Origin.of(request, caller, action)
         token = ORIGIN.set(origin)
@@ -207,7 +214,7 @@ class Api:
     def _about(self, request: web.Request, resource: Resource, target: Target) -> None:
         watch = request.query.get("watch", "") in ("1", "true")
         apply = request.headers.get("Content-Type", "").startswith(APPLY_PATCH) and request.method == "PATCH"
-        about = request[_ROUTED] = routed(request.method, resource, target, watch=watch, apply=apply)
+        about = request[_LABELS] = metric_labels(request.method, resource, target, watch=watch, apply=apply)
         if about[0] == "WATCH":
             self.counts.watches[about] += 1
             self.counts.in_flight -= 1
@@ -227,7 +234,7 @@ class Api:
             or (target.namespace and not resource.namespaced)
             or (target.name and resource.namespaced and not target.namespace)
         ):
-            raise errors.no_such_path(advice(target.group, target.version, target.plural) if target else "")
+            raise errors.no_such_path(retirement_advice(target.group, target.version, target.plural) if target else "")
         if target.name in (".", ".."):
             raise errors.bad_request(f"Name parameter invalid: \"{target.name}\": may not be '{target.name}'")
         if (target.subresource and target.subresource not in resource.parts) or target.more:
@@ -388,9 +395,9 @@ class Api:
         body = result.body
         if accepted.form is not Form.OBJECT and b'"kind":"Status"' not in body[:64]:
             obj = orjson.loads(body)
-            body = orjson.dumps(formed(request, resource, obj, accepted, self._now()))
+            body = orjson.dumps(as_form(request, resource, obj, accepted, self._now()))
         response = body_response(body, accepted, result.code)
-        for text in limited(result.warnings):
+        for text in limited_warnings(result.warnings):
             response.headers.add("Warning", warning(text))
         return response
 

@@ -19,7 +19,7 @@ from tink.kubeapi.apiserver.access import (
     WrongTokenError,
     allowed,
     forbidden_message,
-    impersonated,
+    impersonate,
     wants_impersonation,
 )
 from tink.kubeapi.apiserver.errors import StatusError
@@ -46,19 +46,19 @@ def authenticate(request: web.Request, authenticator: Authenticator) -> Caller:
         raise errors.unauthorized() from error
 
 
-def in_whose_name(request: web.Request, caller: Caller, authenticator: Authenticator) -> Caller:
+def effective_caller(request: web.Request, caller: Caller, authenticator: Authenticator) -> Caller:
     """Return the caller, or the user whom the caller impersonates. Raises StatusError (403, 400)."""
     if not wants_impersonation(request.headers):
         return caller
     try:
-        return impersonated(caller, request.headers, authenticator.user)
+        return impersonate(caller, request.headers, authenticator.user)
     except ImpersonationForbiddenError as error:
         raise _refused(caller, error.wanted) from error
     except ImpersonationError as error:
         raise errors.bad_request(str(error)) from error
 
 
-def wanted(method: str, path: str, target: Target | None, query: Mapping[str, str]) -> Action | Request:
+def requested_action(method: str, path: str, target: Target | None, query: Mapping[str, str]) -> Action | Request:
     """Return the action of a request in Kubernetes' terms (k8s.io/apiserver, pkg/endpoints/request/requestinfo.go)."""
     if target is None:
         return Request(method.lower(), path or "/")
@@ -105,9 +105,9 @@ class Sessions:
         if task is not None:
             self._open.pop(task, None)
 
-    def look(self) -> None:
+    def recheck(self) -> None:
         """Cancel the requests of users who have lost their rights. The server calls this once a second."""
-        self._authenticator.look()
+        self._authenticator.recheck()
         for task, caller in list(self._open.items()):
             if not self._authenticator.holds(caller):
                 task.cancel()

@@ -23,11 +23,11 @@ from tink.kubeapi.apiserver import errors
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.http.responses import (
     accepted_form,
+    as_form,
     body_response,
-    formed,
     in_meta_version,
-    included,
-    rendered,
+    include_object,
+    render,
 )
 from tink.kubeapi.apiserver.media import JSON, YAML, Accepted, Form
 from tink.kubeapi.apiserver.options import ListOptions, Target
@@ -167,25 +167,25 @@ class ListResponses:
         listing = await self._lists.read(resource, target, options)
         metadata = _list_metadata(listing)
         if accepted.form is Form.TABLE:
-            include = included(request)
+            include = include_object(request)
             now = self._now()
-            rows = [row(orjson.loads(body), resource.columns, now, include) async for body in _each(listing.parts)]
+            rows = [row(orjson.loads(body), resource.columns, now, include) async for body in _items(listing.parts)]
             made = in_meta_version(table(resource.columns, rows, metadata), accepted)
             return body_response(orjson.dumps(made), accepted)
         if accepted.form is Form.PARTIAL:
-            items = [partial(orjson.loads(body)) async for body in _each(listing.parts)]
+            items = [partial(orjson.loads(body)) async for body in _items(listing.parts)]
             kind = {"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1"}
             made = in_meta_version({**kind, "metadata": metadata, "items": items or None}, accepted)
             return body_response(orjson.dumps(made), accepted)
         head = list_head(resource, metadata)
         if accepted.media == YAML:
-            return await self._yaml_list(request, head + b"]}", await _begun(listing.parts))
+            return await self._yaml_list(request, head + b"]}", await _with_first_part(listing.parts))
         if accepted != Accepted():
-            whole = b",".join([body async for body in _each(listing.parts)])
-            made_body = await asyncio.to_thread(rendered, head + whole + b"]}", accepted)
+            whole = b",".join([body async for body in _items(listing.parts)])
+            made_body = await asyncio.to_thread(render, head + whole + b"]}", accepted)
             return web.Response(body=made_body, content_type=accepted.media)
         # A list may be larger than memory should hold twice: it goes out part by part, as it is read.
-        parts = await _begun(listing.parts)
+        parts = await _with_first_part(listing.parts)
         response = web.StreamResponse(headers={"Content-Type": JSON})
         await response.prepare(request)
         await response.write(head)
@@ -207,7 +207,7 @@ class ListResponses:
         before, after = dump_yaml_list(head)
         await response.write(before)
         first = True
-        async for body in _each(parts):
+        async for body in _items(parts):
             await response.write(dump_yaml_item(body, first=first))
             await asyncio.sleep(0)
             first = False
@@ -260,12 +260,12 @@ class ListResponses:
                     table((), rows, {"resourceVersion": obj["metadata"]["resourceVersion"]}), accepted
                 )
             else:
-                made = formed(request, resource, obj, accepted, self._now())
+                made = as_form(request, resource, obj, accepted, self._now())
             body = orjson.dumps(made)
         return b'{"type":"' + change.type.encode() + b'","object":' + body + b"}\n"
 
 
-async def _begun(parts: AsyncIterator[list[bytes]]) -> AsyncIterator[list[bytes]]:
+async def _with_first_part(parts: AsyncIterator[list[bytes]]) -> AsyncIterator[list[bytes]]:
     """Read the first part of a list, so that a failed conversion is refused before the answer begins.
 
     A later failure can only break off the response.
@@ -284,7 +284,7 @@ async def _begun(parts: AsyncIterator[list[bytes]]) -> AsyncIterator[list[bytes]
     return rest()
 
 
-async def _each(parts: AsyncIterator[list[bytes]]) -> AsyncIterator[bytes]:
+async def _items(parts: AsyncIterator[list[bytes]]) -> AsyncIterator[bytes]:
     async for part in parts:
         for body in part:
             yield body

@@ -24,14 +24,14 @@ _BUCKETS = (
 )
 """Bounds in seconds, those of kube-apiserver."""
 
-Routed = tuple[str, str, str, str, str, str]
+MetricLabels = tuple[str, str, str, str, str, str]
 """Verb, group, version, resource, subresource and scope. Only defined resources have a name."""
 
 _NOWHERE = ("", "", "", "", "")
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 
 
-def routed(method: str, resource: Resource, target: Target, *, watch: bool, apply: bool) -> Routed:
+def metric_labels(method: str, resource: Resource, target: Target, *, watch: bool, apply: bool) -> MetricLabels:
     """Return the metric labels of a request, in Kubernetes' terms."""
     verb = _known(method)
     if method in ("GET", "HEAD"):
@@ -51,16 +51,16 @@ class RequestCounts:
         self.clock = clock
         self.ended: Counter[tuple[str, ...]] = Counter()
         """Answered requests by labels and status code."""
-        self.aborted: Counter[Routed] = Counter()
+        self.aborted: Counter[MetricLabels] = Counter()
         """Requests whose client left before the answer."""
         self.seconds = Histograms(_BUCKETS)
         """Duration of requests, without watches."""
-        self.watches: Counter[Routed] = Counter()
+        self.watches: Counter[MetricLabels] = Counter()
         """Open watches."""
         self.in_flight = 0
         """Requests that are being answered now, without watches."""
 
-    def end(self, method: str, about: Routed | None, status: int, seconds: float) -> None:
+    def end(self, method: str, about: MetricLabels | None, status: int, seconds: float) -> None:
         """Count the end of a request. `status` 0: the client did not wait for the answer."""
         if about is None:  # documents, probes, and what is nowhere: by nothing that the client could choose
             about = (_known(method), *_NOWHERE)
@@ -121,14 +121,14 @@ class ApiServerMetrics(Collector):
 
 INTERVAL_SECONDS = 60.0
 """Interval in which the same line is logged once."""
-CAPACITY = 200
+MAX_LINES = 200
 """Maximum number of different lines in an interval. Further lines are only counted."""
-SHARE = 50
+MAX_USER_LINES = 50
 """Maximum number of these lines about requests of one user."""
-STRANGERS = 20
-STRANGERS_SHARE = 5
+MAX_UNAUTHENTICATED_LINES = 20
+MAX_ADDRESS_LINES = 5
 """Maximum number of lines about requests without a valid token: in all, and from one address (IPv6: a /64 network)."""
-FAULTS = 10
+MAX_FAULT_LINES = 10
 """Maximum number of stack traces of this server's own faults, which a client could cause again and again."""
 MAX_PATH = 500
 """Maximum number of logged characters of a path."""
@@ -141,10 +141,12 @@ class RequestLog:
     """
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
-        self._log = LimitedLog(log, clock, capacity=CAPACITY, interval=INTERVAL_SECONDS, share=SHARE)
+        self._log = LimitedLog(log, clock, capacity=MAX_LINES, interval=INTERVAL_SECONDS, share=MAX_USER_LINES)
         # A separate budget: unauthenticated clients must not suppress the lines about users.
-        self._strangers = LimitedLog(log, clock, capacity=STRANGERS, interval=INTERVAL_SECONDS, share=STRANGERS_SHARE)
-        self._faults = LimitedLog(log, clock, capacity=FAULTS, interval=INTERVAL_SECONDS)
+        self._unauthenticated = LimitedLog(
+            log, clock, capacity=MAX_UNAUTHENTICATED_LINES, interval=INTERVAL_SECONDS, share=MAX_ADDRESS_LINES
+        )
+        self._faults = LimitedLog(log, clock, capacity=MAX_FAULT_LINES, interval=INTERVAL_SECONDS)
 
     def refused(self, method: str, path: str, what: str, user: str = "") -> None:
         """Log a request of `user`, unless the same line was logged within the last minute."""
@@ -159,7 +161,7 @@ class RequestLog:
         """Log a request without a valid token, now and then for each address."""
         what = message.removeprefix("Unauthorized").removeprefix(": ") or "no token, or one that is not known"
         line = "%s: 401 Unauthorized: %s"
-        self._strangers.log(logging.INFO, line, address, what, key=(address, what), owner=_network(address))
+        self._unauthenticated.log(logging.INFO, line, address, what, key=(address, what), owner=_network(address))
 
 
 def _network(address: str) -> str:

@@ -24,7 +24,7 @@ MAX_EACH = 256
 """If all warnings together exceed MAX_TOTAL characters, each is cut to MAX_EACH."""
 
 
-def limited(warnings: Iterable[str]) -> list[str]:
+def limited_warnings(warnings: Iterable[str]) -> list[str]:
     """Return the warnings for the client, in their order.
 
     Each text occurs once, and texts that no header can hold are dropped (k8s.io/apiserver,
@@ -69,12 +69,12 @@ def error_response(error: StatusError) -> web.Response:
     """Return the response to a refused request: a Status."""
     headers = {"Retry-After": "1"} if error.code in (429, 504) else {}
     response = web.Response(status=error.code, body=orjson.dumps(error.body()), content_type=JSON, headers=headers)
-    for text in limited(error.warnings or ()):
+    for text in limited_warnings(error.warnings or ()):
         response.headers.add("Warning", warning(text))
     return response
 
 
-def stranger_response(request: web.Request, error: StatusError) -> web.Response:
+def unauthorized_response(request: web.Request, error: StatusError) -> web.Response:
     """Return the response to an unauthenticated request: a page for a browser, a Status for any other client.
 
     A browser is recognised by its Accept header; Kubernetes clients do not ask for HTML.
@@ -84,7 +84,7 @@ def stranger_response(request: web.Request, error: StatusError) -> web.Response:
     return web.Response(status=error.code, text=_FOR_BROWSERS, content_type="text/html", headers=_SANDBOX)
 
 
-def rendered(body: bytes, accepted: Accepted) -> bytes:
+def render(body: bytes, accepted: Accepted) -> bytes:
     """Return an answer (JSON) in the media type that the client accepts."""
     if accepted.media == YAML:
         return dump_yaml(body)
@@ -95,7 +95,7 @@ def rendered(body: bytes, accepted: Accepted) -> bytes:
 
 def body_response(body: bytes, accepted: Accepted, status: int = 200) -> web.Response:
     """Return the response with a body (JSON) in the media type that the client accepts."""
-    return web.Response(status=status, body=rendered(body, accepted), content_type=accepted.media)
+    return web.Response(status=status, body=render(body, accepted), content_type=accepted.media)
 
 
 def warning(text: str) -> str:
@@ -129,11 +129,11 @@ def accepted_form(request: web.Request, resource: Resource, *, many: bool = Fals
     written = message_of(resource.api_version, resource.kind) is not None
     accepted = negotiate(header, protobuf=written, many=many, watch=watch)
     if accepted.form is Form.TABLE:
-        included(request)  # Checked before the write whose result the table would show.
+        include_object(request)  # Checked before the write whose result the table would show.
     return accepted
 
 
-def included(request: web.Request) -> str:
+def include_object(request: web.Request) -> str:
     """Return which part of its object a table row includes: the query's `includeObject`. Raises StatusError (400)."""
     include = request.query.get("includeObject") or "Metadata"
     if include not in ("None", "Metadata", "Object"):
@@ -153,10 +153,10 @@ def in_meta_version(made: dict[str, Any], accepted: Accepted) -> dict[str, Any]:
     return made
 
 
-def formed(request: web.Request, resource: Resource, obj: Any, accepted: Accepted, now: datetime) -> dict[str, Any]:
+def as_form(request: web.Request, resource: Resource, obj: Any, accepted: Accepted, now: datetime) -> dict[str, Any]:
     """Return one object as a table or as partial metadata. Raises StatusError (400)."""
     if accepted.form is Form.PARTIAL:
         return in_meta_version(partial(obj), accepted)
-    rows = [row(obj, resource.columns, now, included(request))]
+    rows = [row(obj, resource.columns, now, include_object(request))]
     metadata = {"resourceVersion": obj["metadata"].get("resourceVersion", "")}
     return in_meta_version(table(resource.columns, rows, metadata), accepted)

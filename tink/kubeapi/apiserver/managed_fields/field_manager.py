@@ -194,7 +194,7 @@ class FieldManager:
         self._left_out: dict[str, tuple[str, ...]] = {"": ("status",) if status else ()}
         # Through its subresource only the status can be written; of built-in objects also the metadata.
         self._left_out["status"] = ("spec",) if blank is not None else ("metadata", "spec")
-        self._tracked_in = cache(self._make_tracked)
+        self._tracked_in = cache(self._make_tracked_type)
         self._typed_in = cache(lambda version: compile_root(self._schemas[version]))
 
     # --- update ---
@@ -208,17 +208,19 @@ class FieldManager:
         """
         metadata = new["metadata"]
         sent = metadata.pop("managedFields", None)
-        managed = self._decoded(live, sent, subresource)
+        managed = self._decode(live, sent, subresource)
         if not managed and live is not None and live["metadata"].get("uid"):
             return  # written before fields were tracked, or reset: tracked from the first apply on
         try:
-            managed = self._updated(live, new, managed, entries.owner(manager, UPDATE, self._version, subresource), now)
+            managed = self._update_entries(
+                live, new, managed, entries.owner(manager, UPDATE, self._version, subresource), now
+            )
         except (ItemError, RecursionError):
             return
         if managed:
             metadata["managedFields"] = entries.write(managed)
 
-    def _decoded(self, live: Raw | None, sent: Any, subresource: str) -> Entries:
+    def _decode(self, live: Raw | None, sent: Any, subresource: str) -> Entries:
         """Return the valid list: the client's, unless it is empty or wrong. `[{}]` resets it.
 
         `[]` resets it too, but not for custom resources: there it is lost when the body is read.
@@ -233,8 +235,8 @@ class FieldManager:
         except FieldsError:
             return entries.read(stored)
 
-    def _updated(self, live: Raw | None, new: Raw, managed: Entries, who: Owner, now: str) -> Entries:
-        managed = self._settled(managed)
+    def _update_entries(self, live: Raw | None, new: Raw, managed: Entries, who: Owner, now: str) -> Entries:
+        managed = self._settle(managed)
         subresource = who[3]
         changed, removed = self._compare(live, new, self._version, subresource)
         managed = self._take(live, new, managed, subresource, (changed, removed), None)
@@ -279,17 +281,17 @@ class FieldManager:
         old = blank or {} if live is None else {**blank, **live} if blank else live
         return self._tracked_in(version, subresource).compare(old, {**blank, **new} if blank else new)
 
-    def _make_tracked(self, version: str, subresource: str) -> _Tracked:
+    def _make_tracked_type(self, version: str, subresource: str) -> _TrackedType:
         kind = self._type if version == self._version else self._typed_in(version)
         left_out = self._left_out.get(subresource, ())
         if subresource and version != self._version and self._blank is None:
             left_out = self._left_out["status"]
-        return _Tracked(kind, left_out)
+        return _TrackedType(kind, left_out)
 
     def _is_comparable(self, version: str) -> bool:
         return version == self._version or version in self._schemas
 
-    def _settled(self, managed: Entries) -> Entries:
+    def _settle(self, managed: Entries) -> Entries:
         """Drop entries of versions that are not served, and adapt the others to today's schema."""
         left: Entries = {}
         for who, entry in managed.items():
@@ -334,21 +336,21 @@ class FieldManager:
         managed = entries.read(live["metadata"].get("managedFields") or [])
         if not managed and stored is not None:
             before = entries.owner(BEFORE_APPLY, UPDATE, self._version, subresource)
-            managed = self._updated(None, live, managed, before, now)
+            managed = self._update_entries(None, live, managed, before, now)
         config_metadata = config.get("metadata")
         if isinstance(config_metadata, dict) and config_metadata.get("managedFields") is not None:
             raise errors.bad_request("metadata.managedFields must be nil")
         self._check(config, kind)
         who = entries.owner(manager, APPLY, self._version, subresource)
         try:
-            new, owners = self._merged(live, config, managed, who, force=force)
+            new, owners = self._merge(live, config, managed, who, force=force)
         except Conflicts as conflicts:
             rest = conflicts
             if manager == KUBECTL:
-                rest = conflicts.without(self._allowed(live))
+                rest = conflicts.without(self._allowed_takeovers(live))
             if rest:
                 raise rest.error() from conflicts
-            new, owners = self._merged(live, config, managed, who, force=True)
+            new, owners = self._merge(live, config, managed, who, force=True)
         if new is not None and who in owners:
             owners[who] = Entry(self._version, now, owners[who].fields)
         out: Raw = orjson.loads(orjson.dumps(live if new is None else new))
@@ -370,11 +372,11 @@ class FieldManager:
             listed = found[0] if len(found) == 1 else "\n  ".join(["errors:", *found])
             raise _unknown(f"failed to create typed patch object ({at}): {listed}")
 
-    def _merged(
+    def _merge(
         self, live: Raw, config: Raw, managed: Entries, who: Owner, *, force: bool
     ) -> tuple[Raw | None, Entries]:
         """Return the merged object, or None if nothing changed, and the owners. Raises Conflicts, ItemError."""
-        managed = self._settled(managed)
+        managed = self._settle(managed)
         new = self._type.merge(live, config)
         last = managed.get(who)
         tracked = self._tracked_in(self._version, who[3])
@@ -385,7 +387,7 @@ class FieldManager:
             left_out = tuple("f:" + name for name in self._left_out.get(who[3], ()))
             wanted = self._type.applied(config) or {}
             wanted = {element: below for element, below in wanted.items() if element not in left_out}
-            new = self._pruned(new, managed | {who: Entry(self._version, "", wanted)}, last)
+            new = self._prune(new, managed | {who: Entry(self._version, "", wanted)}, last)
         managed[who] = Entry(self._version, last.time if last else "", mine)
         difference = self._compare(live, new, self._version, who[3])
         if not force:
@@ -410,7 +412,7 @@ class FieldManager:
                 conflicts[other] = both
         return Conflicts(conflicts)
 
-    def _pruned(self, merged: Raw, managed: Entries, last: Entry) -> Raw:
+    def _prune(self, merged: Raw, managed: Entries, last: Entry) -> Raw:
         """Remove the fields that the applier applied last time, unless an owner has them now."""
         kind = self._type if last.version == self._version else None
         if kind is None:
@@ -434,7 +436,7 @@ class FieldManager:
         result: Raw = kind.without(merged, fields.intersection(gone, dropped)) or {}
         return result
 
-    def _allowed(self, live: Raw) -> Fields:
+    def _allowed_takeovers(self, live: Raw) -> Fields:
         """Return the fields that kubectl may take over: those that it last applied client-side, if unchanged since."""
         text = (live["metadata"].get("annotations") or {}).get(LAST_APPLIED)
         if not text:
@@ -455,7 +457,7 @@ class FieldManager:
         return allowed
 
 
-class _Tracked:
+class _TrackedType:
     """The type of whole objects, without fields that have no owner or that the write cannot change."""
 
     def __init__(self, kind: Map, left_out: tuple[str, ...]) -> None:

@@ -3,6 +3,14 @@
 `builtin`, `definitions` and `webhook_configurations` are imported by name, the registry through this package.
 """
 
-from tink.kubeapi.apiserver.resources.registry import VERBS, Registry, Resource, Rules, ScalePaths, advice, retired
+from tink.kubeapi.apiserver.resources.registry import (
+    VERBS,
+    Registry,
+    Resource,
+    Rules,
+    ScalePaths,
+    retired_resources,
+    retirement_advice,
+)
 
-__all__ = ["VERBS", "Registry", "Resource", "Rules", "ScalePaths", "advice", "retired"]
+__all__ = ["VERBS", "Registry", "Resource", "Rules", "ScalePaths", "retired_resources", "retirement_advice"]

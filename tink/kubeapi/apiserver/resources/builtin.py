@@ -288,7 +288,7 @@ class EventConversion:
     by_webhook = False
     versions = (OLD, NEW)
 
-    def completed(self, body: bytes) -> bytes:
+    def complete_text(self, body: bytes) -> bytes:
         """Return the text unchanged: the type of Events does not change."""
         return body
 
@@ -306,7 +306,7 @@ class EventConversion:
         """Return Events in a version."""
         return [self.translate(event, api_version) for event in events]
 
-    async def moved(self, api_version: str, bodies: Sequence[bytes]) -> list[bytes]:
+    async def convert_texts(self, api_version: str, bodies: Sequence[bytes]) -> list[bytes]:
         """Return stored Events as text in a version."""
         return [orjson.dumps(self.translate(orjson.loads(body), api_version)) for body in bodies]
 

@@ -58,18 +58,18 @@ FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class NamesInUse:
     """Names of a group that other resources have: those in paths (plural, singular, short), and the kinds."""
 
     resources: frozenset[str] = frozenset()
     kinds: frozenset[str] = frozenset()
 
 
-Taken = Callable[[Raw], Claimed]
+FindNamesInUse = Callable[[Raw], NamesInUse]
 """Function that returns the names that a definition cannot have."""
 
 
-def definition_resource(taken: Taken) -> Resource:
+def definition_resource(taken: FindNamesInUse) -> Resource:
     """Return the resource of CustomResourceDefinitions."""
 
     def prepare(new: Raw, old: Raw | None, now: datetime) -> None:
@@ -134,7 +134,7 @@ def _holds(definition: Raw) -> bool:
     return "deletionTimestamp" not in definition["metadata"]
 
 
-def _prepare(new: Raw, old: Raw | None, now: datetime, taken: Taken) -> None:
+def _prepare(new: Raw, old: Raw | None, now: datetime, taken: FindNamesInUse) -> None:
     """Set the status of a definition, and its finalizer if it is deleted."""
     deleted = "deletionTimestamp" in new["metadata"]
     if deleted and old is not None and "deletionTimestamp" not in old["metadata"]:
@@ -147,7 +147,7 @@ def _prepare(new: Raw, old: Raw | None, now: datetime, taken: Taken) -> None:
     storing = next((version.get("name", "") for version in versions if version.get("storage")), None)
     if storing is not None and storing not in stored:
         stored.append(storing)
-    names, conditions = _accepted(new, status, taken(new))
+    names, conditions = _accept_names(new, status, taken(new))
     if deleted:
         why = "CustomResource deletion is in progress"
         conditions.append(_condition("Terminating", "True", "InstanceDeletionInProgress", why))
@@ -162,7 +162,7 @@ def _prepare(new: Raw, old: Raw | None, now: datetime, taken: Taken) -> None:
         new["status"].pop("storedVersions", None)
 
 
-def _accepted(new: Raw, status: Raw, claimed: Claimed) -> tuple[Raw, list[Raw]]:
+def _accept_names(new: Raw, status: Raw, in_use: NamesInUse) -> tuple[Raw, list[Raw]]:
     """Return the accepted names of a definition, and the conditions about them.
 
     Source: k8s.io/apiextensions-apiserver, pkg/controller/status, establish and apiapproval.
@@ -172,11 +172,11 @@ def _accepted(new: Raw, status: Raw, claimed: Claimed) -> tuple[Raw, list[Raw]]:
     names = dict(before)
     reason, message = "", ""
     for key, used in (
-        ("plural", claimed.resources),
-        ("singular", claimed.resources),
-        ("shortNames", claimed.resources),
-        ("kind", claimed.kinds),
-        ("listKind", claimed.kinds),
+        ("plural", in_use.resources),
+        ("singular", in_use.resources),
+        ("shortNames", in_use.resources),
+        ("kind", in_use.kinds),
+        ("listKind", in_use.kinds),
     ):
         asked = wanted.get(key) or []
         listed = asked if isinstance(asked, list) else [asked]
@@ -234,7 +234,7 @@ def _with_times(conditions: list[Raw], before: list[Raw], now: datetime) -> list
     return made + list(known.values())
 
 
-def established(definition: Mapping[str, Any]) -> bool:
+def is_established(definition: Mapping[str, Any]) -> bool:
     """Return True if the resources of a definition are served."""
     return is_true(definition, "Established")
 
@@ -343,12 +343,12 @@ def _rules(version: Raw, openapi: Raw, *, namespaced: bool) -> Rules:
     return rules if scale is None else replace(rules, check=scale_check(scale))
 
 
-def taken_names(definition: Raw, others: list[Resource]) -> Claimed:
+def names_in_use(definition: Raw, others: list[Resource]) -> NamesInUse:
     """Return the names of its group that a definition cannot have, because another resource has them."""
     described = definition.get("spec") or {}
     plural = (described.get("names") or {}).get("plural")
-    return Claimed(
-        frozenset(_claimed(described.get("group"), plural, others)),
+    return NamesInUse(
+        frozenset(_resource_names(described.get("group"), plural, others)),
         frozenset(
             kind
             for other in others
@@ -358,7 +358,7 @@ def taken_names(definition: Raw, others: list[Resource]) -> Claimed:
     )
 
 
-def _claimed(group: str | None, plural: str | None, others: list[Resource]) -> Iterator[str]:
+def _resource_names(group: str | None, plural: str | None, others: list[Resource]) -> Iterator[str]:
     for other in others:
         if other.group == group and other.plural != plural:
             yield from (other.plural, other.singular, *other.short_names)

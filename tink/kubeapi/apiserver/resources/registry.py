@@ -316,7 +316,7 @@ _RETIRED: Final[Sequence[Resource]] = _of(
 )
 
 
-def retired(registry: Registry) -> list[Resource]:
+def retired_resources(registry: Registry) -> list[Resource]:
     """Return known versions that are not served, of groups that are served in another version.
 
     Discovery lists them without verbs, after the served versions. Controllers and tools ignore them, but kubectl knows
@@ -328,7 +328,7 @@ def retired(registry: Registry) -> list[Resource]:
     return [one for one in _RETIRED if one.group in groups and (one.group, one.version) not in served]
 
 
-def advice(group: str, version: str, plural: str) -> str:
+def retirement_advice(group: str, version: str, plural: str) -> str:
     """Return what to do about objects of a retired version; "" for other resources."""
     known = any((one.group, one.version, one.plural) == (group, version, plural) for one in _RETIRED)
     if not known:

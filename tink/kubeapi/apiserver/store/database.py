@@ -15,7 +15,7 @@ from pathlib import Path
 
 import orjson
 
-WAL_BYTES = 64 << 20
+MAX_WAL_BYTES = 64 << 20
 """Size of the write-ahead log above which writes wait for a checkpoint."""
 SCHEMA_VERSION = 3
 """`PRAGMA user_version` of this schema. 1: objects with their text, and a history with two texts for each change. 2:
@@ -103,7 +103,7 @@ def _set_up(db: sqlite3.Connection) -> None:
     # (sqlite.org/pragma.html#pragma_synchronous).
     db.execute("PRAGMA synchronous = FULL")
     db.execute("PRAGMA wal_autocheckpoint = 0")  # see `checkpoint`
-    db.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")  # a log that begins anew is cut to this
+    db.execute(f"PRAGMA journal_size_limit = {MAX_WAL_BYTES}")  # a log that begins anew is cut to this
 
 
 def schema_version(db: sqlite3.Connection) -> int:
@@ -139,7 +139,7 @@ def checkpoint(db: sqlite3.Connection) -> bool:
 
 def wal_is_long(path: Path) -> bool:
     """Return True if the log has grown because no checkpoint has reached its end for a long time."""
-    return wal_path(path).stat().st_size > WAL_BYTES
+    return wal_path(path).stat().st_size > MAX_WAL_BYTES
 
 
 log = logging.getLogger(__name__)

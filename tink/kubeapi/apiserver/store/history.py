@@ -17,9 +17,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from tink.kubeapi.apiserver.store.database import GET, OWNERS_MARK, newest_version, owner_uids, row_checksum
-from tink.kubeapi.apiserver.store.objects import Event, ExpiredError, Key, MismatchError, Owned, Page, Stored, Write
+from tink.kubeapi.apiserver.store.objects import (
+    Event,
+    ExpiredError,
+    Key,
+    MismatchError,
+    OwnedObject,
+    Page,
+    Stored,
+    Write,
+)
 
-HISTORY_BYTES = 256 << 20
+MAX_HISTORY_BYTES = 256 << 20
 """Maximum size of the history's texts, for any number of changes."""
 SLACK = 32
 """Maximum number of changes beyond the limit of the history, so that not every write has to delete one."""
@@ -103,14 +112,14 @@ class Writer:
         needed."""
         self._kept += len(events)
         self._bytes += sum(len(event.body) for event in events)
-        if self._kept <= self._most and self._bytes <= HISTORY_BYTES:
+        if self._kept <= self._most and self._bytes <= MAX_HISTORY_BYTES:
             return
         needless = []
         oldest = self._db.execute(
             "SELECT version, prior, type, length(body) FROM states WHERE version > ? ORDER BY version", (self._border,)
         )
         for version, prior, kind, size in oldest:
-            enough = self._kept <= self._keep and self._bytes <= HISTORY_BYTES
+            enough = self._kept <= self._keep and self._bytes <= MAX_HISTORY_BYTES
             if enough or self._kept == 1:  # the newest stays: after a restart versions are counted on from it
                 break
             if prior:
@@ -131,8 +140,8 @@ class Writer:
         self.newest = newest_version(db)
 
 
-PAGE_ROWS = 500
-PAGE_BYTES = 1 << 20
+MAX_PAGE_ROWS = 500
+MAX_PAGE_BYTES = 1 << 20
 """Maximum number of objects and, plus or minus one object, of bytes in a page of a list. Small requests may have to
 wait for one page."""
 
@@ -224,7 +233,7 @@ class Reader:
             size = 0
             more = False
             for row in map(Stored._make, cursor):
-                if len(items) == limit or size >= PAGE_BYTES:
+                if len(items) == limit or size >= MAX_PAGE_BYTES:
                     more = True
                     break
                 items.append(row)
@@ -255,7 +264,7 @@ class Reader:
             for number, space, name, kind, body, prior in cursor:
                 events.append(Event(number, Key(resource, space, name), kind, body, prior))
                 size += len(body) + len(prior or b"")
-                if size >= PAGE_BYTES:
+                if size >= MAX_PAGE_BYTES:
                     break
             cursor.close()
         return events
@@ -278,14 +287,14 @@ class Reader:
         )
         return [Stored._make(row) for row in cursor]
 
-    def owned(self, after: Owned | None, limit: int) -> list[Owned]:
+    def owned(self, after: OwnedObject | None, limit: int) -> list[OwnedObject]:
         """Return objects with owners."""
         cursor = self._db.execute(
             "SELECT uid, resource, namespace, name FROM owners WHERE (uid, resource, namespace, name) > (?, ?, ?, ?) "
             "ORDER BY uid, resource, namespace, name LIMIT ?",
             (*(after or ("", "", "", "")), limit),
         )
-        return [Owned._make(row) for row in cursor]
+        return [OwnedObject._make(row) for row in cursor]
 
     @contextmanager
     def _snapshot(self) -> Iterator[None]:

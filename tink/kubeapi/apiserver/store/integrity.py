@@ -182,7 +182,7 @@ def describe(path: Path, error: Exception) -> str:
 
 log = logging.getLogger(__name__)
 
-_NAMED = 5
+_MAX_NAMED = 5
 """Maximum number of errors in a message."""
 _CHECKSUMS = f"SELECT version, sum, {HEAD}, body FROM states"  # noqa: S608 - a constant
 _WITHOUT_STATE = """
@@ -213,7 +213,7 @@ def state_exists(path: Path, beside: Sequence[Path]) -> bool:
     left = _evidence(path, beside)
     if left:
         is_what = "is empty" if path.exists() else "is missing"
-        raise DamagedError(f"it {is_what}, but {_and(left)} beside it: there was a state. {_advice(left)}")
+        raise DamagedError(f"it {is_what}, but {_join_names(left)} beside it: there was a state. {_advice(left)}")
     return False
 
 
@@ -245,7 +245,9 @@ def _check_database(db: sqlite3.Connection, path: Path, beside: Sequence[Path]) 
     found = schema_version(db)
     if not found:
         if left := _evidence(path, beside):
-            raise DamagedError(f"it holds nothing, but {_and(left)} beside it: there was a state. {_advice(left)}")
+            raise DamagedError(
+                f"it holds nothing, but {_join_names(left)} beside it: there was a state. {_advice(left)}"
+            )
         return
     check_rows(db, found)
     if found == SCHEMA_VERSION:  # older ones had no such file
@@ -258,7 +260,7 @@ def _text(raw: bytes) -> str:
 
 def check_rows(db: sqlite3.Connection, found: int) -> None:
     """Check the rows of an open file of the schema `found`. Raises DamagedError, sqlite3.Error."""
-    wrong = [text for (text,) in db.execute(f"PRAGMA quick_check({_NAMED})") if text != "ok"]
+    wrong = [text for (text,) in db.execute(f"PRAGMA quick_check({_MAX_NAMED})") if text != "ok"]
     if wrong:
         raise DamagedError("; ".join(" ".join(text.split()) for text in wrong))
     if found > 1:
@@ -277,7 +279,7 @@ def _check_states(db: sqlite3.Connection, found: int) -> None:
     if not versions:
         return
     named = []
-    for version in versions[:_NAMED]:
+    for version in versions[:_MAX_NAMED]:
         row = db.execute("SELECT resource, namespace, name FROM states WHERE version = ?", (version,)).fetchone()
         resource, namespace, name = row or ("?", "?", "?")
         named.append(f"the stored text of {resource} {namespace}/{name}, version {version}, {why}")
@@ -291,11 +293,11 @@ def _has_checksum(_version: Any, found: Any, head: Any, body: Any) -> bool:
 
 
 def _check_objects(db: sqlite3.Connection) -> None:
-    lost = db.execute(_WITHOUT_STATE).fetchmany(_NAMED)
+    lost = db.execute(_WITHOUT_STATE).fetchmany(_MAX_NAMED)
     if lost:
         named = ", ".join(f"{resource} {namespace}/{name}" for resource, namespace, name, _ in lost)
         raise DamagedError(f"what was stored of {named} is not there")
-    strange = db.execute(_WRONG_OWNERS).fetchmany(_NAMED)
+    strange = db.execute(_WRONG_OWNERS).fetchmany(_MAX_NAMED)
     if strange:
         named = ", ".join(f"{resource} {namespace}/{name}" for resource, namespace, name in strange)
         raise DamagedError(f"the index of owners says something else of {named} than that itself")
@@ -319,7 +321,7 @@ def _check_high_water_mark(path: Path, version: int) -> None:
         )
 
 
-def _and(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     *first, last = names
     return f"{', '.join(first)} and {last} are" if first else f"{last} is"
 

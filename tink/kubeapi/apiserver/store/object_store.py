@@ -35,16 +35,16 @@ from typing import Any, TypeVar
 from tink.files.data_directory import disk_refuses
 from tink.kubeapi.apiserver.errors import ApiServerError
 from tink.kubeapi.apiserver.store import database, integrity
-from tink.kubeapi.apiserver.store.history import PAGE_ROWS, Reader, Writer
+from tink.kubeapi.apiserver.store.history import MAX_PAGE_ROWS, Reader, Writer
 from tink.kubeapi.apiserver.store.integrity import HighWaterMark, ReadOnlyDatabase, describe, high_water_mark_path
 from tink.kubeapi.apiserver.store.objects import (
-    CACHE_BYTES,
+    MAX_CACHE_BYTES,
     Event,
     ExpiredError,
     Key,
     MismatchError,
     ObjectCache,
-    Owned,
+    OwnedObject,
     Page,
     StorageError,
     Stored,
@@ -118,7 +118,7 @@ class Checkpointer:
 
 T = TypeVar("T")
 
-BATCH = 256
+MAX_BATCH_WRITES = 256
 """Maximum number of writes in a transaction."""
 RETRY_SECONDS = 5.0
 """Interval between attempts to write a state that could not be written."""
@@ -154,7 +154,7 @@ class Store:
         on_commit: Callable[[Event], None],
         *,
         history: int = 10_000,
-        cache_bytes: int = CACHE_BYTES,
+        cache_bytes: int = MAX_CACHE_BYTES,
         beside: Sequence[Path] = (),
     ) -> None:
         self._path = path
@@ -197,8 +197,8 @@ class Store:
                 if self._source is None:
                     raise
                 await self._fall_back_to_read_only(self._source, error)
-            await self._start(self._reading, "reads", partial(self._read, self._object_reads))
-            await self._start(self._reading, "lists", partial(self._read, self._list_reads))
+            await self._start(self._reading, "reads", partial(self._run_reader, self._object_reads))
+            await self._start(self._reading, "lists", partial(self._run_reader, self._list_reads))
             self._close_source()  # a copy need not be seen any more; they have it open
         except integrity.DamagedError as error:
             await self.close()
@@ -275,7 +275,7 @@ class Store:
         namespace: str | None,
         *,
         after: tuple[str, str] = ("", ""),
-        limit: int = PAGE_ROWS,
+        limit: int = MAX_PAGE_ROWS,
         version: int | None = None,
     ) -> Page:
         """Read objects in the order of namespace and name, as of `version` (None: now). Raises ExpiredError."""
@@ -289,7 +289,9 @@ class Store:
         """Count the objects after one of them in a list as of `version`. Raises ExpiredError."""
         return await self._run_read(self._list_reads, lambda reader: reader.count(resource, namespace, after, version))
 
-    async def since(self, resource: str, namespace: str | None, version: int, limit: int = PAGE_ROWS) -> list[Event]:
+    async def since(
+        self, resource: str, namespace: str | None, version: int, limit: int = MAX_PAGE_ROWS
+    ) -> list[Event]:
         """Read the changes after `version`, the oldest first, at most `limit`.
 
         Raises ExpiredError if the history does not reach back so far.
@@ -308,7 +310,7 @@ class Store:
         """Return the objects of this name, in all namespaces, whose text contains `uid`."""
         return await self._run_read(self._object_reads, lambda reader: reader.namesakes(resource, name, uid, limit))
 
-    async def owned(self, after: Owned | None = None, limit: int = PAGE_ROWS) -> list[Owned]:
+    async def owned(self, after: OwnedObject | None = None, limit: int = MAX_PAGE_ROWS) -> list[OwnedObject]:
         """Return objects with owners, in the order of the owners' uids; at most `limit` that follow `after`.
 
         An object with two owners occurs twice.
@@ -337,8 +339,8 @@ class Store:
         self._changes = queue.SimpleQueue()
         self._checkpoints = Checkpointer(self._path)
         try:
-            self._next = self._delivered = await self._start(self._writing, "writes", self._write)
-            await self._start(self._writing, "checkpoints", self._move)
+            self._next = self._delivered = await self._start(self._writing, "writes", self._run_writer)
+            await self._start(self._writing, "checkpoints", self._run_checkpoints)
         except BaseException:
             await self._stop_writing()
             raise
@@ -415,7 +417,7 @@ class Store:
     def _deliver(self, outcomes: list[_Outcome]) -> None:
         for future, outcome in outcomes:
             if isinstance(outcome, Event):
-                self._hand_on(outcome)
+                self._publish(outcome)
             _resolve(future, outcome)
         if self._waiting:
             for version, delivered in self._waiting:
@@ -423,7 +425,7 @@ class Store:
                     _resolve(delivered, None)
             self._waiting = [wait for wait in self._waiting if not wait[1].done()]
 
-    def _hand_on(self, event: Event) -> None:
+    def _publish(self, event: Event) -> None:
         self._cache.apply(event)
         try:
             self._on_commit(event)
@@ -480,7 +482,7 @@ class Store:
             self._loop.call_soon_threadsafe(_resolve, opened, error)
         return None
 
-    def _write(self, opened: asyncio.Future[int]) -> None:
+    def _run_writer(self, opened: asyncio.Future[int]) -> None:
         changes = self._changes
 
         def use(db: sqlite3.Connection) -> tuple[sqlite3.Connection, Writer, HighWaterMark]:
@@ -519,7 +521,7 @@ class Store:
             self._failure = ""
         return [(change.future, outcome) for change, outcome in zip(batch, done, strict=True)]
 
-    def _read(self, reads: _ReadQueue, opened: asyncio.Future[int]) -> None:
+    def _run_reader(self, reads: _ReadQueue, opened: asyncio.Future[int]) -> None:
         source = self._source if self._refusal else None
         connect = partial(database.connect, self._path) if source is None else source.connect
         if (reader := self._open(opened, connect, Reader)) is None:
@@ -539,7 +541,7 @@ class Store:
             self._loop.call_soon_threadsafe(_resolve, read.future, outcome)
         reader.close()
 
-    def _move(self, opened: asyncio.Future[int]) -> None:
+    def _run_checkpoints(self, opened: asyncio.Future[int]) -> None:
         if (db := self._open(opened, partial(database.connect, self._path), lambda db: db)) is None:
             return
         self._loop.call_soon_threadsafe(_resolve, opened, 0)
@@ -586,7 +588,7 @@ class MemoryStore(Store):
         """Read all objects of a resource, in the order of namespace and name."""
         after, found = ("", ""), list[Stored]()
         while True:
-            page = self._reader.page(resource, None, after, PAGE_ROWS, None)
+            page = self._reader.page(resource, None, after, MAX_PAGE_ROWS, None)
             found += page.items
             if not page.more:
                 return found
@@ -597,7 +599,7 @@ class MemoryStore(Store):
         [outcome] = self._writer.commit([change])
         if isinstance(outcome, MismatchError):
             raise outcome
-        self._hand_on(outcome)
+        self._publish(outcome)
         return outcome
 
     async def write(self, change: Write) -> Event:
@@ -614,7 +616,7 @@ def _batch(changes: queue.SimpleQueue[list[_QueuedWrite] | None]) -> tuple[list[
     found = changes.get()
     while found is not None:
         batch += found
-        if len(batch) >= BATCH or changes.empty():
+        if len(batch) >= MAX_BATCH_WRITES or changes.empty():
             return batch, False
         found = changes.get()
     return batch, True

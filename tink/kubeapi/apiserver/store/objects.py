@@ -89,7 +89,7 @@ class Write:
     origin: object = None
 
 
-class Owned(NamedTuple):
+class OwnedObject(NamedTuple):
     """An object with an owner, whose `uid` is the first field."""
 
     uid: str
@@ -112,7 +112,7 @@ class Page:
     more: bool
 
 
-CACHE_BYTES = 16 << 20
+MAX_CACHE_BYTES = 16 << 20
 """Maximum size of the cached objects' texts."""
 _ENTRY_BYTES = 500
 """Approximate memory of an entry besides its text."""

@@ -35,7 +35,7 @@ Edit = Callable[[str, dict[str, Any]], bool]
 _STEP_PAGES = 1024
 _CHUNK = 256
 """Number of objects in one transaction."""
-_PROBES = 100_000
+_MAX_PROBES = 100_000
 """Maximum number of versions that are read one by one in the damaged part of a file."""
 
 _ALL_OBJECTS = (
@@ -210,7 +210,7 @@ def salvage_state(path: Path, destination: Path, work: Path) -> Salvage:
             layout = database.schema_version(db)
             if layout != database.SCHEMA_VERSION:
                 raise SnapshotError(f"{path}: of layout {layout} nothing can be salvaged, only of today's")
-            listed, complete = _listed(db)
+            listed, complete = _read_listed(db)
             newest = _newest_states(db, listed.values())
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise SnapshotError(f"{path}: {error}; SQLite's own `.recover` may still find something in it") from error
@@ -230,7 +230,7 @@ def salvage_state(path: Path, destination: Path, work: Path) -> Salvage:
 _Row = tuple[int, int, str, str, str, str, int, bytes]
 
 
-def _listed(db: sqlite3.Connection) -> tuple[dict[Key, int], bool]:
+def _read_listed(db: sqlite3.Connection) -> tuple[dict[Key, int], bool]:
     """Return the listed objects with their versions, and True if the list is complete."""
     listed: dict[Key, int] = {}
     for order in ("", " DESC"):
@@ -250,7 +250,7 @@ def _newest_states(db: sqlite3.Connection, versions: Iterable[int]) -> dict[Key,
     newest: dict[Key, _Row] = {}
 
     def take(row: Any) -> None:
-        if not _whole(row):
+        if not _is_valid(row):
             return
         key = Key(*row[3:6])
         if key not in newest or newest[key][0] < row[0]:
@@ -260,7 +260,7 @@ def _newest_states(db: sqlite3.Connection, versions: Iterable[int]) -> dict[Key,
     if low is None:
         return newest
     high = _read_in_order(db, take, " DESC")
-    between = set(versions) | set(range(low + 1, min(high or low, low + _PROBES)))
+    between = set(versions) | set(range(low + 1, min(high or low, low + _MAX_PROBES)))
     for version in sorted(between):
         with suppress(sqlite3.DatabaseError):
             row = db.execute(f"SELECT {_STATE_COLUMNS} FROM states WHERE version = ?", (version,)).fetchone()  # noqa: S608
@@ -281,7 +281,7 @@ def _read_in_order(db: sqlite3.Connection, take: Callable[[Any], None], order: s
     return None
 
 
-def _whole(row: Any) -> bool:
+def _is_valid(row: Any) -> bool:
     version, prior, kind, resource, namespace, name, checksum, body = row
     if type(body) is not bytes:
         return False

@@ -92,7 +92,7 @@ class Persistence:
     @staticmethod
     async def _answer(resource: Resource, stored: Stored, new: Raw, converted: Raw) -> bytes:
         """Return the text for the client. A converted object is answered as it will be read, with its defaults."""
-        return stored.body if converted is new else await served(resource, stored)
+        return stored.body if converted is new else await served_text(resource, stored)
 
     async def remove(self, resource: Resource, key: Key, last: Raw, expected: int) -> None:
         """Delete an object; watches receive `last`. Raises MismatchError, StatusError."""
@@ -107,7 +107,7 @@ def key_of(resource: Resource, target: Target) -> Key:
     return Key(resource.key, target.namespace, target.name)
 
 
-async def served(resource: Resource, stored: Stored) -> bytes:
+async def served_text(resource: Resource, stored: Stored) -> bytes:
     """Return a stored object as text in the version of the request. Raises StatusError."""
     return (await conversion.as_served(resource, [stored]))[0]
 
@@ -323,7 +323,7 @@ class Pipeline:
     async def write(self, draft: Draft) -> Result:
         """Store a new object, or a new state of one. Raises StatusError; MismatchError if it has changed since it
         was read."""
-        with errors.warned(draft.warnings):
+        with errors.attach_warnings(draft.warnings):
             return await self._write(draft)
 
     async def _write(self, draft: Draft) -> Result:
@@ -339,7 +339,7 @@ class Pipeline:
         if draft.old is None:
             self._admit_create(draft.new)
         attributes = self._attributes(draft)
-        if (changed := await self._mutated(attributes, draft.new)) is not None:
+        if (changed := await self._mutate(attributes, draft.new)) is not None:
             draft.new = draft.prepare(changed)
             found = await offload(size, complete, resource, draft.new)
         generate_name(draft.new)  # mutating webhooks see none
@@ -355,7 +355,7 @@ class Pipeline:
         try:
             await self._admission.validate(attributes)
         except BaseException:
-            attributes.settled()
+            attributes.release()
             raise
         if not attributes.releases:
             return await self._store(draft, size)
@@ -363,7 +363,7 @@ class Pipeline:
         # commit.
         storing = asyncio.create_task(self._store(draft, size))
         self._storing.add(storing)
-        storing.add_done_callback(lambda _: attributes.settled())
+        storing.add_done_callback(lambda _: attributes.release())
         storing.add_done_callback(self._storing.discard)
         return await asyncio.shield(storing)
 
@@ -391,7 +391,7 @@ class Pipeline:
             caller=options.caller,
         )
 
-    async def _mutated(self, attributes: Attributes, given: Raw) -> Raw | None:
+    async def _mutate(self, attributes: Attributes, given: Raw) -> Raw | None:
         """Call mutating admission. Return its object; None if it changed nothing. Raises StatusError."""
         before = given["metadata"].get("managedFields")
         await self._admission.mutate(attributes)

@@ -116,12 +116,12 @@ class Reviewer:
         caller: Caller = ADMIN,
     ) -> tuple[Raw, list[str]]:
         """Answer the review in a body (201), and return the warnings for `caller`. Raises StatusError (400, 422)."""
-        asked = submission.object_of(review, namespace, value)
+        asked = submission.read_object(review, namespace, value)
         found = submission.complete(review, asked)
         if found.errors:
             raise submission.cannot_be_handled(review, str(found.errors[0]))
         warnings = submission.unknown_fields(review, found, duplicates, validation)
-        with errors.warned(warnings):
+        with errors.attach_warnings(warnings):
             return self._answer(review, namespace, asked, caller), warnings
 
     def _answer(self, review: Resource, namespace: str, asked: Raw, caller: Caller) -> Raw:

@@ -18,7 +18,7 @@ from tink.kubeapi.apiserver.tables import CUSTOM_AGE, NAME, Column
 from tink.kubeapi.apiserver.write import submission
 from tink.kubeapi.apiserver.write.pipeline import Result
 from tink.kubeapi.apiserver.write.submission import complete, unknown_fields
-from tink.kubeapi.apiserver.write.verbs import ATTEMPTS, Verbs
+from tink.kubeapi.apiserver.write.verbs import MAX_ATTEMPTS, Verbs
 from tink.kubeapi.schema import Raw, compile_schema, deep_copy, root_schema
 from tink.kubeapi.schema.shapes import INT32, TEXT, struct
 from tink.offload import offload
@@ -62,11 +62,11 @@ class Scales:
 
     async def update(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
         """Replace a scale; only spec.replicas counts. Raises StatusError."""
-        scale = submission.object_of(SCALE, target.namespace, await offload(body.size, deep_copy, body.value))
+        scale = submission.read_object(SCALE, target.namespace, await offload(body.size, deep_copy, body.value))
         submission.check_name(scale["metadata"], target.name)
         warnings = await offload(body.size, _read, scale, body, options)
         uid = scale["metadata"].pop("uid", "")
-        with errors.warned(warnings):
+        with errors.attach_warnings(warnings):
             obj: Raw = orjson.loads((await self._verbs.get(resource, target)).body)
             submission.check_uid(resource, target.name, uid, obj["metadata"])
             return await self._write(resource, target, scale, options, warnings)
@@ -76,29 +76,29 @@ class Scales:
         if kind == APPLY_PATCH:
             return await self._apply(resource, target, body, options)
         paths = _paths(resource)
-        for attempt in range(ATTEMPTS):
+        for attempt in range(MAX_ATTEMPTS):
             obj: Raw = orjson.loads((await self._verbs.get(resource, target)).body)
             shown = _scale(obj, paths)
             if _at(obj, paths.wanted) is None:
                 shown["spec"]["replicas"] = _UNSET
-            scale = submission.patched(SCALE, shown, kind, body.value)
+            scale = submission.apply_patch(SCALE, shown, kind, body.value)
             submission.check_patched(SCALE, shown, scale)
             warnings = _read(scale, body, options, orjson.dumps(scale))
             if _replicas(scale) == _UNSET:
                 raise errors.bad_request(f'the spec replicas field "{_text(paths)}" cannot be empty')
             try:
-                with errors.warned(warnings):
+                with errors.attach_warnings(warnings):
                     return await self._write(resource, target, scale, options, warnings)
             except errors.StatusError as error:
                 named = isinstance(body.value, dict) and (body.value.get("metadata") or {}).get("resourceVersion")
-                if error.reason != "Conflict" or named or attempt == ATTEMPTS - 1:
+                if error.reason != "Conflict" or named or attempt == MAX_ATTEMPTS - 1:
                     raise
         raise AssertionError("the loop returns or raises")
 
     async def _apply(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
         """Apply the replicas to the object. The applier becomes their manager. Raises StatusError."""
         paths = _paths(resource)
-        scale = submission.applied_of(SCALE, await offload(body.size, deep_copy, body.value))
+        scale = submission.read_applied(SCALE, await offload(body.size, deep_copy, body.value))
         await offload(body.size, _read, scale, body, options)
         config: Raw = {"apiVersion": resource.api_version, "kind": resource.kind}
         if "replicas" in (scale.get("spec") or {}):

@@ -156,7 +156,7 @@ def _is_text(value: Any) -> bool:
     return value is None or isinstance(value, str | dict)
 
 
-def applied_of(resource: Resource, value: Any) -> Raw:
+def read_applied(resource: Resource, value: Any) -> Raw:
     """Check that an apply configuration is for the resource of the path. Raises StatusError (400).
 
     `check_applied` checks the object's name once the configuration has been merged.
@@ -175,7 +175,7 @@ def check_applied(resource: Resource, target: Target, fields: Raw) -> None:
     check_name(fields, target.name)
 
 
-def object_of(resource: Resource, namespace: str, value: Any) -> Raw:
+def read_object(resource: Resource, namespace: str, value: Any) -> Raw:
     """Check that a body is an object of the resource of the path. Raises StatusError (400, 422)."""
     made = _object(resource, value)
     check_namespace(resource, namespace, made["metadata"])
@@ -253,7 +253,7 @@ def check_name(fields: Raw, name: str) -> None:
         raise errors.bad_request(f"the name of the object ({given}) does not match the name on the URL ({name})")
 
 
-def wanted_version(fields: Raw) -> int:
+def expected_version(fields: Raw) -> int:
     """Return the resourceVersion that an update expects; 0 if it names none. Raises StatusError (400)."""
     version = fields.get("resourceVersion") or ""
     if version and not (version.isascii() and version.isdigit() and len(version) <= 20):
@@ -281,7 +281,7 @@ def check_current(resource: Resource, stored: Stored, fields: Raw, before: Raw) 
         raise errors.invalid(resource.group, resource.kind, stored.name, wrong)
 
 
-def patched(resource: Resource, old: Raw, kind: str, change: Any) -> Raw:
+def apply_patch(resource: Resource, old: Raw, kind: str, change: Any) -> Raw:
     """Apply a patch of media type `kind` to a copy of `old`. Raises StatusError (400, 422)."""
     try:
         if kind == JSON_PATCH:
@@ -323,7 +323,7 @@ def check_patched(resource: Resource, old: Raw, new: Raw) -> None:
     """Check that the result of a patch of `old` is still the same object. Raises StatusError (400, 422)."""
     fields, before = new["metadata"], old["metadata"]
     check_name(fields, before["name"])
-    if not wanted_version(fields) and not resource.rules.unconditional:
+    if not expected_version(fields) and not resource.rules.unconditional:
         wrong = [field_errors.invalid("metadata.resourceVersion", 0, "must be specified for an update")]
         raise errors.invalid(resource.group, resource.plural, before["name"], wrong)
     if wrong := meta.check_immutable(fields, before):

@@ -11,6 +11,7 @@ BeforeDelete; pkg/registry/generic/registry/store.go).
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -41,7 +42,7 @@ from tink.kubeapi.apiserver.write.pipeline import (
     Update,
     add_nothing,
     key_of,
-    served,
+    served_text,
 )
 from tink.kubeapi.apiserver.write.submission import unread_fields
 from tink.kubeapi.schema import Raw, deep_copy, field_errors, meta
@@ -49,6 +50,293 @@ from tink.offload import offload
 
 ORPHAN = "orphan"
 FOREGROUND = "foregroundDeletion"
+
+MAX_ATTEMPTS = 5
+"""Maximum number of attempts while the object keeps changing (Kubernetes: MaxRetryWhenPatchConflicts)."""
+MAX_NAME_ATTEMPTS = 8
+"""Maximum number of names made from generateName (k8s.io/apiserver: maxNameGenerationCreateAttempts)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A create, update or patch: the resource, the object that the path names, the body and the options."""
+
+    resource: Resource
+    target: Target
+    body: Body
+    options: WriteOptions
+
+    def not_found(self) -> errors.StatusError:
+        """Return the refusal: the object does not exist."""
+        return errors.not_found(self.resource.group, self.resource.plural, self.target.name)
+
+
+class Verbs:
+    """Verbs on single objects. `now` returns the time in UTC."""
+
+    def __init__(
+        self, store: Store, now: Callable[[], datetime], admission: Webhooks, admit_create: AdmitCreate = add_nothing
+    ) -> None:
+        self._persistence = Persistence(store)
+        self._now = now
+        self._admission = admission
+        self._pipeline = Pipeline(self._persistence, now, admission, admit_create)
+
+    async def get(self, resource: Resource, target: Target) -> Result:
+        """Read an object. Raises StatusError (404)."""
+        return Result(await served_text(resource, await self._persistence.get(resource, target)))
+
+    # --- create and update ---
+
+    async def create(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
+        """Create an object. Raises StatusError."""
+        request = _Request(resource, target, body, options)
+        return await self._with_field_warnings(request, body, self._create_named(request))
+
+    async def _create_named(self, request: _Request) -> Result:
+        new = submission.read_object(request.resource, request.target.namespace, request.body.value)
+        fields = new["metadata"]
+        if request.target.name:
+            # kube-apiserver creates the object that the body names, whatever the path is. Rights and logs refer to the
+            # path.
+            submission.check_name(fields, request.target.name)
+        if (fields.pop("resourceVersion", None) or "").strip("0").isdigit():
+            raise errors.bad_request("resourceVersion should not be set on objects to be created")
+        if fields.get("name") or not fields.get("generateName"):
+            return await self._create(request, new)
+        for attempt in range(MAX_NAME_ATTEMPTS):
+            try:
+                return await self._create(request, await _copy(new, request.body))
+            except errors.StatusError as error:
+                if error.reason != "AlreadyExists" or attempt == MAX_NAME_ATTEMPTS - 1:
+                    raise
+        raise AssertionError("the loop returns or raises")
+
+    async def update(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
+        """Replace an object, or its status. Raises StatusError."""
+        request = _Request(resource, target, body, options)
+        return await self._with_field_warnings(request, body, self._update(request))
+
+    async def _update(self, request: _Request) -> Result:
+        resource, target, body = request.resource, request.target, request.body
+        new = submission.read_object(resource, target.namespace, body.value)
+        submission.check_name(new["metadata"], target.name)
+        version = submission.expected_version(new["metadata"])
+
+        async def attempt() -> Result:
+            stored = await self._persistence.find(key_of(resource, target))
+            if stored is None and resource.rules.creates and not target.subresource:
+                return await self._create(request, await _copy(new, body))
+            if stored is None:
+                raise request.not_found()
+            old: Raw = orjson.loads(await served_text(resource, stored))
+            submission.check_uid(resource, target.name, new["metadata"].get("uid") or "", old["metadata"])
+            if not version and not resource.rules.unconditional:
+                wrong = field_errors.invalid("metadata.resourceVersion", 0, "must be specified for an update")
+                raise errors.invalid(resource.group, resource.plural, target.name, [wrong])
+            return await self._replace(request, old, stored, await _copy(new, body))
+
+        return await self._until_current(resource, target, attempt)
+
+    @staticmethod
+    async def _with_field_warnings(
+        request: _Request, body: Body, write: Coroutine[Any, Any, Result], *, patched: bool = False
+    ) -> Result:
+        """Run a write. If it is refused, add the errors about the body's fields as warnings. Raises StatusError.
+
+        `patched`: the body is the result of a patch.
+        """
+        try:
+            return await write
+        except errors.StatusError as error:
+            resource, validation = request.resource, request.options.validation
+            if error.warnings is None and validation != "Ignore":
+                size = body.size * resource.rules.dear
+                error.warnings = await offload(size, unread_fields, resource, body, validation, patched=patched)
+            raise
+
+    async def _create(self, request: _Request, new: Raw, *, applied: bool = False) -> Result:
+        """Store a new object; one with only a generateName gets a name. Raises StatusError."""
+        resource, target, body = request.resource, request.target, request.body
+        if resource.terminating:
+            why = "create not allowed while custom resource definition is terminating"
+            raise errors.forbidden(resource.group, resource.plural, new["metadata"].get("name", ""), why)
+        if resource.namespaced:
+            await self._check_namespace(resource, target.namespace, new["metadata"].get("name", ""))
+        draft = Create(
+            resource=resource,
+            target=target,
+            options=request.options,
+            new=new,
+            size=body.size,
+            duplicates=body.duplicates,
+            applied=applied,
+        )
+        return await self._pipeline.write(draft)
+
+    async def _replace(
+        self, request: _Request, old: Raw, stored: Stored, new: Raw, *, patched: bool = False, applied: bool = False
+    ) -> Result:
+        """Replace the state of a stored object. Raises StatusError; MismatchError if it has changed since."""
+        resource, body = request.resource, request.body
+        submission.check_current(resource, stored, new["metadata"], old["metadata"])
+        size, text = body.size + len(stored.body), orjson.dumps(new) if patched else b""
+        if patched and resource.key != definitions.KEY:
+            await offload(size, _check_growth, request, stored.body, text)
+        draft = Update(
+            resource=resource,
+            target=request.target,
+            options=request.options,
+            new=new,
+            old=old,
+            stored=stored,
+            size=size,
+            duplicates=body.duplicates,
+            submitted=text,
+            applied=applied,
+        )
+        return await self._pipeline.write(draft)
+
+    async def _check_namespace(self, resource: Resource, namespace: str, name: str) -> None:
+        """Refuse to create in a namespace that does not exist, or that is being deleted. Raises StatusError."""
+        stored = await self._persistence.find(Key("/namespaces", "", namespace))
+        if stored is None:
+            raise errors.not_found("", "namespaces", namespace)
+        if b'"deletionTimestamp"' in stored.body and "deletionTimestamp" in orjson.loads(stored.body)["metadata"]:
+            why = f"unable to create new content in namespace {namespace} because it is being terminated"
+            raise errors.forbidden(resource.group, resource.plural, name, why)
+
+    # --- patch and apply ---
+
+    @staticmethod
+    def check_patch_type(resource: Resource, kind: str) -> None:
+        """Check that a resource accepts patches of a media type. Raises StatusError (415)."""
+        accepted = (JSON_PATCH, MERGE_PATCH, *((STRATEGIC_PATCH,) if resource.rules.strategic else ()), APPLY_PATCH)
+        if kind not in accepted:
+            raise errors.unsupported_media_type(accepted)
+
+    async def patch(self, resource: Resource, target: Target, kind: str, body: Body, options: WriteOptions) -> Result:
+        """Change an object, or its status, by a patch of media type `kind`. Raises StatusError."""
+        request = _Request(resource, target, body, options)
+
+        async def attempt() -> Result:
+            if kind == APPLY_PATCH:
+                return await self._apply(request)
+            stored = await self._persistence.get(resource, target)
+            old: Raw = orjson.loads(await served_text(resource, stored))
+            size = body.size + len(stored.body)
+            new = await offload(size, submission.apply_patch, resource, old, kind, body.value)
+
+            async def put() -> Result:
+                submission.check_patched(resource, old, new)
+                return await self._replace(request, old, stored, new, patched=True)
+
+            made = Body(new, body.duplicates, size)
+            return await self._with_field_warnings(request, made, put(), patched=True)
+
+        return await self._until_current(resource, target, attempt)
+
+    async def _apply(self, request: _Request) -> Result:
+        """Server-side apply. Raises StatusError; MismatchError if the object has changed since it was read."""
+        resource, target, body, options = request.resource, request.target, request.body, request.options
+        config = submission.read_applied(resource, await _copy(body.value, body))
+        fields = config["metadata"]
+        stored = await self._persistence.find(key_of(resource, target))
+        how = (config, options.manager, target.subresource, self._pipeline.timestamp())
+        if stored is None:
+            if target.subresource:
+                raise request.not_found()
+            if fields.get("uid"):
+                why = f"the provided object specified uid {fields['uid']}, and no existing object was found"
+                raise errors.conflict(resource.group, resource.plural, target.name, f"uid mismatch: {why}")
+            new = await offload(body.size, resource.fields.apply, None, *how, force=options.force)
+            submission.check_applied(resource, target, new["metadata"])
+            return await self._create(request, new, applied=True)
+        old: Raw = orjson.loads(await served_text(resource, stored))
+        size = body.size + len(stored.body)
+        new = await offload(size, resource.fields.apply, old, *how, force=options.force)
+        if wrong := meta.check_immutable(fields, old["metadata"]):
+            raise errors.invalid(resource.group, resource.kind, target.name, wrong)
+        submission.check_applied(resource, target, new["metadata"])
+        return await self._replace(request, old, stored, new, patched=True, applied=True)
+
+    # --- delete ---
+
+    async def delete(
+        self, resource: Resource, target: Target, options: DeleteOptions, *, of_many: bool = False
+    ) -> Result:
+        """Delete an object, alone or as one of many, or mark it if it has finalizers. Raises StatusError."""
+
+        async def attempt() -> Result:
+            stored = await self._persistence.get(resource, target)
+            return await self.delete_stored(resource, target, stored, options, of_many=of_many)
+
+        return await self._until_current(resource, target, attempt)
+
+    async def delete_stored(
+        self, resource: Resource, target: Target, stored: Stored, options: DeleteOptions, *, of_many: bool = False
+    ) -> Result:
+        """Delete an object as it was read. Raises StatusError; MismatchError if it has changed since."""
+        body = await served_text(resource, stored)
+        old: Raw = orjson.loads(body)
+        fields = old["metadata"]
+        _check_preconditions(resource, target, fields, options)
+        if why := resource.rules.may_delete(stored.name):
+            raise errors.forbidden(resource.group, resource.plural, stored.name, why)
+        name = "" if of_many else stored.name  # Kubernetes gives webhooks no name for an object of many.
+        attributes = Attributes(
+            *("DELETE", resource, stored.namespace, name, "", None, old, options.object(), options.dry_run),
+            caller=options.caller,
+        )
+        with errors.attach_warnings(attributes.warnings):
+            await self._admission.mutate(attributes)
+            try:
+                await self._admission.validate(attributes)
+            finally:
+                attributes.release()  # A deletion makes no claims.
+        finalizers = finalizers_after(fields, options.policy)
+        key = Key(resource.key, stored.namespace, stored.name)
+        if finalizers or resource.rules.holds(old):
+            if "deletionTimestamp" in fields and finalizers == (fields.get("finalizers") or []):
+                return Result(body, 200, attributes.warnings)
+            new = self._mark(deep_copy(old), finalizers)
+            resource.rules.prepare(new, old, self._now())
+            written = await self._persistence.put(resource, key, new, stored.version, dry_run=options.dry_run)
+            return Result(written, 200, attributes.warnings)
+        if not options.dry_run:
+            await self._persistence.remove(resource, key, old, stored.version)
+        details = {"name": stored.name, "group": resource.group, "kind": resource.plural, "uid": fields.get("uid")}
+        status = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Success",
+            "details": {name: value for name, value in details.items() if value},
+        }
+        return Result(orjson.dumps(status), 200, attributes.warnings)
+
+    def _mark(self, new: Raw, finalizers: list[str]) -> Raw:
+        """Mark an object that goes once its finalizers are gone, in place."""
+        fields = new["metadata"]
+        if "deletionTimestamp" not in fields:
+            fields |= {"deletionTimestamp": self._pipeline.timestamp(), "deletionGracePeriodSeconds": 0}
+            if "generation" in fields:
+                fields["generation"] += 1
+        if finalizers:
+            fields["finalizers"] = finalizers
+        return new
+
+    @staticmethod
+    async def _until_current(
+        resource: Resource, target: Target, attempt: Callable[[], Coroutine[Any, Any, Result]]
+    ) -> Result:
+        """Retry on the newest state until no other writer interferes. Raises StatusError (409)."""
+        for _ in range(MAX_ATTEMPTS):
+            try:
+                return await attempt()
+            except MismatchError:
+                continue  # the new state decides whether this is a conflict
+        raise errors.conflict(resource.group, resource.plural, target.name)
 
 
 def finalizers_after(meta: Mapping[str, Any], policy: str) -> list[str]:
@@ -65,76 +353,6 @@ def finalizers_after(meta: Mapping[str, Any], policy: str) -> list[str]:
     return [item for item in have if item not in (ORPHAN, FOREGROUND)] + added
 
 
-class Deletion:
-    """Deletes objects. `now` returns the time in UTC."""
-
-    def __init__(self, persistence: Persistence, now: Callable[[], datetime], admission: Webhooks) -> None:
-        self._persistence = persistence
-        self._now = now
-        self._admission = admission
-
-    async def delete(
-        self, resource: Resource, target: Target, stored: Stored, options: DeleteOptions, *, of_many: bool = False
-    ) -> Result:
-        """Delete an object as it was read. Raises StatusError; MismatchError if it has changed since."""
-        body = await served(resource, stored)
-        old: Raw = orjson.loads(body)
-        fields = old["metadata"]
-        _check_preconditions(resource, target, fields, options)
-        if why := resource.rules.may_delete(stored.name):
-            raise errors.forbidden(resource.group, resource.plural, stored.name, why)
-        attributes = Attributes(
-            "DELETE",
-            resource,
-            stored.namespace,
-            "" if of_many else stored.name,  # what webhooks are told
-            "",
-            None,
-            old,
-            options.object(),
-            options.dry_run,
-            caller=options.caller,
-        )
-        with errors.warned(attributes.warnings):
-            await self._admission.mutate(attributes)
-            try:
-                await self._admission.validate(attributes)
-            finally:
-                attributes.settled()  # A deletion makes no claims.
-        finalizers = finalizers_after(fields, options.policy)
-        key = Key(resource.key, stored.namespace, stored.name)
-        if finalizers or resource.rules.holds(old):
-            if "deletionTimestamp" in fields and finalizers == (fields.get("finalizers") or []):
-                return Result(body, 200, attributes.warnings)
-            new = self._marked(deep_copy(old), finalizers)
-            resource.rules.prepare(new, old, self._now())
-            written = await self._persistence.put(resource, key, new, stored.version, dry_run=options.dry_run)
-            return Result(written, 200, attributes.warnings)
-        if not options.dry_run:
-            await self._persistence.remove(resource, key, old, stored.version)
-        details = {"name": stored.name, "group": resource.group, "kind": resource.plural, "uid": fields.get("uid")}
-        status = {
-            "kind": "Status",
-            "apiVersion": "v1",
-            "metadata": {},
-            "status": "Success",
-            "details": {name: value for name, value in details.items() if value},
-        }
-        return Result(orjson.dumps(status), 200, attributes.warnings)
-
-    def _marked(self, new: Raw, finalizers: list[str]) -> Raw:
-        """Mark an object that goes once its finalizers are gone, in place."""
-        fields = new["metadata"]
-        if "deletionTimestamp" not in fields:
-            now = meta.timestamp(self._now())
-            fields |= {"deletionTimestamp": now, "deletionGracePeriodSeconds": 0}
-            if "generation" in fields:
-                fields["generation"] += 1
-        if finalizers:
-            fields["finalizers"] = finalizers
-        return new
-
-
 def _check_preconditions(resource: Resource, target: Target, fields: Raw, options: DeleteOptions) -> None:
     """Refuse to delete another object than the client means (k8s.io/apiserver, rest.BeforeDelete)."""
     for what, wanted, actual, since in (
@@ -149,246 +367,14 @@ def _check_preconditions(resource: Resource, target: Target, fields: Raw, option
             raise errors.conflict(resource.group, resource.kind, target.name, why)
 
 
-ATTEMPTS = 5
-"""Maximum number of attempts while the object keeps changing (Kubernetes: MaxRetryWhenPatchConflicts)."""
-NAME_ATTEMPTS = 8
-"""Maximum number of names made from generateName (k8s.io/apiserver: maxNameGenerationCreateAttempts)."""
-
-
-class Verbs:
-    """Verbs on single objects. `now` returns the time in UTC."""
-
-    def __init__(
-        self, store: Store, now: Callable[[], datetime], admission: Webhooks, admit_create: AdmitCreate = add_nothing
-    ) -> None:
-        self._persistence = Persistence(store)
-        self._pipeline = Pipeline(self._persistence, now, admission, admit_create)
-        self._deletion = Deletion(self._persistence, now, admission)
-
-    async def get(self, resource: Resource, target: Target) -> Result:
-        """Read an object. Raises StatusError (404)."""
-        return Result(await served(resource, await self._persistence.get(resource, target)))
-
-    async def create(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
-        """Create an object. Raises StatusError."""
-        return await self._read_even_so(resource, body, options, self._create_named(resource, target, body, options))
-
-    async def _create_named(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
-        new = submission.object_of(resource, target.namespace, body.value)
-        fields = new["metadata"]
-        if target.name:
-            # kube-apiserver creates the object that the body names, whatever the path is. Rights and logs refer to the
-            # path.
-            submission.check_name(fields, target.name)
-        if (fields.pop("resourceVersion", None) or "").strip("0").isdigit():
-            raise errors.bad_request("resourceVersion should not be set on objects to be created")
-        if fields.get("name") or not fields.get("generateName"):
-            return await self._create(resource, target, new, body, options)
-        for attempt in range(NAME_ATTEMPTS):
-            try:
-                return await self._create(resource, target, await _copy(new, body), body, options)
-            except errors.StatusError as error:
-                if error.reason != "AlreadyExists" or attempt == NAME_ATTEMPTS - 1:
-                    raise
-        raise AssertionError("the loop returns or raises")
-
-    async def update(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
-        """Replace an object, or its status. Raises StatusError."""
-        return await self._read_even_so(resource, body, options, self._update(resource, target, body, options))
-
-    @staticmethod
-    async def _read_even_so(
-        resource: Resource,
-        body: Body,
-        options: WriteOptions,
-        write: Coroutine[Any, Any, Result],
-        *,
-        patched: bool = False,
-    ) -> Result:
-        """Run a write. If it is refused, add the errors about the body's fields as warnings. Raises StatusError.
-
-        `patched`: the body is the result of a patch.
-        """
-        try:
-            return await write
-        except errors.StatusError as error:
-            if error.warnings is None and options.validation != "Ignore":
-                size = body.size * resource.rules.dear
-                error.warnings = await offload(size, unread_fields, resource, body, options.validation, patched=patched)
-            raise
-
-    async def _update(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
-        new = submission.object_of(resource, target.namespace, body.value)
-        submission.check_name(new["metadata"], target.name)
-        version = submission.wanted_version(new["metadata"])
-
-        async def attempt() -> Result:
-            stored = await self._persistence.find(key_of(resource, target))
-            if stored is None and resource.rules.creates and not target.subresource:
-                return await self._create(resource, target, await _copy(new, body), body, options)
-            if stored is None:
-                raise errors.not_found(resource.group, resource.plural, target.name)
-            old: Raw = orjson.loads(await served(resource, stored))
-            submission.check_uid(resource, target.name, new["metadata"].get("uid") or "", old["metadata"])
-            if not version and not resource.rules.unconditional:
-                wrong = field_errors.invalid("metadata.resourceVersion", 0, "must be specified for an update")
-                raise errors.invalid(resource.group, resource.plural, target.name, [wrong])
-            return await self._replace(resource, target, old, stored, await _copy(new, body), body, options)
-
-        return await self._until_current(resource, target, attempt)
-
-    @staticmethod
-    def check_patch_type(resource: Resource, kind: str) -> None:
-        """Check that a resource accepts patches of a media type. Raises StatusError (415)."""
-        accepted = (JSON_PATCH, MERGE_PATCH, *((STRATEGIC_PATCH,) if resource.rules.strategic else ()), APPLY_PATCH)
-        if kind not in accepted:
-            raise errors.unsupported_media_type(accepted)
-
-    async def patch(self, resource: Resource, target: Target, kind: str, body: Body, options: WriteOptions) -> Result:
-        """Change an object, or its status, by a patch of media type `kind`. Raises StatusError."""
-
-        async def attempt() -> Result:
-            if kind == APPLY_PATCH:
-                return await self._apply(resource, target, body, options)
-            stored = await self._persistence.get(resource, target)
-            old: Raw = orjson.loads(await served(resource, stored))
-            new = await offload(body.size + len(stored.body), submission.patched, resource, old, kind, body.value)
-
-            async def put() -> Result:
-                submission.check_patched(resource, old, new)
-                return await self._replace(resource, target, old, stored, new, body, options, patched=True)
-
-            made = Body(new, body.duplicates, body.size + len(stored.body))
-            return await self._read_even_so(resource, made, options, put(), patched=True)
-
-        return await self._until_current(resource, target, attempt)
-
-    async def delete(
-        self, resource: Resource, target: Target, options: DeleteOptions, *, of_many: bool = False
-    ) -> Result:
-        """Delete an object, alone or as one of many, or mark it if it has finalizers. Raises StatusError."""
-
-        async def attempt() -> Result:
-            stored = await self._persistence.get(resource, target)
-            return await self._deletion.delete(resource, target, stored, options, of_many=of_many)
-
-        return await self._until_current(resource, target, attempt)
-
-    async def delete_stored(self, resource: Resource, target: Target, stored: Stored, options: DeleteOptions) -> Result:
-        """Delete an object as it was read. Raises StatusError; MismatchError if it has changed since."""
-        return await self._deletion.delete(resource, target, stored, options)
-
-    @staticmethod
-    async def _until_current(
-        resource: Resource, target: Target, attempt: Callable[[], Coroutine[Any, Any, Result]]
-    ) -> Result:
-        """Retry on the newest state until no other writer interferes. Raises StatusError (409)."""
-        for _ in range(ATTEMPTS):
-            try:
-                return await attempt()
-            except MismatchError:
-                continue  # the new state decides whether this is a conflict
-        raise errors.conflict(resource.group, resource.plural, target.name)
-
-    async def _create(
-        self, resource: Resource, target: Target, new: Raw, body: Body, options: WriteOptions, *, applied: bool = False
-    ) -> Result:
-        """Store a new object; one with only a generateName gets a name. Raises StatusError."""
-        if resource.terminating:
-            why = "create not allowed while custom resource definition is terminating"
-            raise errors.forbidden(resource.group, resource.plural, new["metadata"].get("name", ""), why)
-        if resource.namespaced:
-            await self._check_namespace(resource, target.namespace, new["metadata"].get("name", ""))
-        return await self._pipeline.write(
-            Create(
-                resource=resource,
-                target=target,
-                options=options,
-                new=new,
-                size=body.size,
-                duplicates=body.duplicates,
-                applied=applied,
-            )
-        )
-
-    async def _replace(
-        self,
-        resource: Resource,
-        target: Target,
-        old: Raw,
-        stored: Stored,
-        new: Raw,
-        body: Body,
-        options: WriteOptions,
-        *,
-        patched: bool = False,
-        applied: bool = False,
-    ) -> Result:
-        """Replace the state of a stored object. Raises StatusError; MismatchError if it has changed since."""
-        submission.check_current(resource, stored, new["metadata"], old["metadata"])
-        size, text = body.size + len(stored.body), orjson.dumps(new) if patched else b""
-        if patched and resource.key != definitions.KEY:
-            await offload(size, _check_growth, resource, target, stored.body, text)
-        return await self._pipeline.write(
-            Update(
-                resource=resource,
-                target=target,
-                options=options,
-                new=new,
-                old=old,
-                stored=stored,
-                size=size,
-                duplicates=body.duplicates,
-                submitted=text,
-                applied=applied,
-            )
-        )
-
-    async def _apply(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
-        """Server-side apply. Raises StatusError; MismatchError if the object has changed since it was read."""
-        config = submission.applied_of(resource, await _copy(body.value, body))
-        fields = config["metadata"]
-        stored = await self._persistence.find(key_of(resource, target))
-        manager, subresource, now = options.manager, target.subresource, self._pipeline.timestamp()
-        if stored is None:
-            if subresource:
-                raise errors.not_found(resource.group, resource.plural, target.name)
-            if fields.get("uid"):
-                why = (
-                    f"uid mismatch: the provided object specified uid {fields['uid']}, and no existing object was found"
-                )
-                raise errors.conflict(resource.group, resource.plural, target.name, why)
-            new = await offload(
-                body.size, resource.fields.apply, None, config, manager, subresource, now, force=options.force
-            )
-            submission.check_applied(resource, target, new["metadata"])
-            return await self._create(resource, target, new, body, options, applied=True)
-        old: Raw = orjson.loads(await served(resource, stored))
-        size = body.size + len(stored.body)
-        new = await offload(size, resource.fields.apply, old, config, manager, subresource, now, force=options.force)
-        if wrong := meta.check_immutable(fields, old["metadata"]):
-            raise errors.invalid(resource.group, resource.kind, target.name, wrong)
-        submission.check_applied(resource, target, new["metadata"])
-        return await self._replace(resource, target, old, stored, new, body, options, patched=True, applied=True)
-
-    async def _check_namespace(self, resource: Resource, namespace: str, name: str) -> None:
-        """Refuse to create in a namespace that does not exist, or that is being deleted. Raises StatusError."""
-        stored = await self._persistence.find(Key("/namespaces", "", namespace))
-        if stored is None:
-            raise errors.not_found("", "namespaces", namespace)
-        if b'"deletionTimestamp"' in stored.body and "deletionTimestamp" in orjson.loads(stored.body)["metadata"]:
-            why = f"unable to create new content in namespace {namespace} because it is being terminated"
-            raise errors.forbidden(resource.group, resource.plural, name, why)
-
-
-def _check_growth(resource: Resource, target: Target, old: bytes, new: bytes) -> None:
+def _check_growth(request: _Request, old: bytes, new: bytes) -> None:
     """Reject a patch that makes an object exceed the limit of values. An object from before the limit can be reduced.
 
     Raises StatusError (413).
     """
     if values_in(new, MAX_GROWN_VALUES) > MAX_GROWN_VALUES and values_in(new, len(new)) > values_in(old, len(old)):
         why = f"it would have more than {MAX_GROWN_VALUES} values, managedFields included"
-        raise errors.too_large_object(resource.group, resource.plural, target.name, why)
+        raise errors.too_large_object(request.resource.group, request.resource.plural, request.target.name, why)
 
 
 async def _copy(value: Any, body: Body) -> Any:

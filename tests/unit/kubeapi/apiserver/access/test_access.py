@@ -34,7 +34,7 @@ from tink.kubeapi.apiserver.access import (
     allowed,
     change_role,
     forbidden_message,
-    impersonated,
+    impersonate,
     issue_token,
     read_users,
     revoke_token,
@@ -113,7 +113,7 @@ def test_revoked_token_is_worth_nothing_within_a_second_and_the_other_one_goes_o
     after = authenticator.caller(new_token.encode())
     revoke_token(tmp_path, "alice")
     clock.seconds += 1
-    authenticator.look()
+    authenticator.recheck()
     assert not authenticator.holds(after)
     assert read_users(tmp_path / USERS_FILE) == Users()
 
@@ -129,7 +129,7 @@ def test_changed_role_and_removed_file_hold_for_tokens_that_are_out_and_end_what
     assert (after.role, authenticator.holds(before)) == ("view", False)
     (tmp_path / USERS_FILE).unlink()
     clock.seconds += 1
-    authenticator.look()
+    authenticator.recheck()
     assert not authenticator.holds(after)
 
 
@@ -225,14 +225,14 @@ def test_token_that_ends_within_a_week_is_said_by_name(tmp_path, authenticator, 
     issue_token(tmp_path, "bob", "view", (), NOW, NOW + 8 * DAY)
     issue_token(tmp_path, "eve", "view", (), NOW, None)
     clock.seconds += 1
-    authenticator.look()
-    authenticator.say_what_expires()
+    authenticator.recheck()
+    authenticator.warn_of_expiry()
     said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     advice = "`tinkedge kubeconfig --user alice` makes another"
     assert said == [f"the token {soon.id} of alice expires on 2026-01-08 00:00 UTC: {advice}"]
     caplog.clear()
     clock.at = NOW + 7 * DAY
-    authenticator.say_what_expires()
+    authenticator.warn_of_expiry()
     assert [record.getMessage().split()[4] for record in caplog.records] == ["bob"]
 
 
@@ -353,12 +353,10 @@ def known(name: str) -> Caller:
 def test_administrator_may_be_somebody_else_and_then_may_no_more_than_that_one() -> None:
     headers = CIMultiDict({"Impersonate-User": "bob"})
     assert wants_impersonation(headers)
-    bob = impersonated(ADMIN, headers, known)
+    bob = impersonate(ADMIN, headers, known)
     assert (bob.name, bob.by, bob.role, bob.groups) == ("bob", "admin", "view", ("system:authenticated",))
     assert not allowed(bob, Action("delete", "tinkerbell.org", "workflows", "", "default", "x"))
-    assert not allowed(
-        impersonated(ADMIN, CIMultiDict({"impersonate-user": "nobody"}), known), Action("list", "", "cm")
-    )
+    assert not allowed(impersonate(ADMIN, CIMultiDict({"impersonate-user": "nobody"}), known), Action("list", "", "cm"))
 
 
 @pytest.mark.parametrize(
@@ -376,10 +374,10 @@ def test_others_may_not_and_half_an_impersonation_is_refused(headers: dict[str, 
     assert wants_impersonation(CIMultiDict(headers))
     for role in ("view", "edit", "admin", ""):
         with pytest.raises(ImpersonationForbiddenError):
-            impersonated(user(role), CIMultiDict(headers), known)
+            impersonate(user(role), CIMultiDict(headers), known)
     if half:
         with pytest.raises(ImpersonationError):
-            impersonated(ADMIN, CIMultiDict(headers), known)
+            impersonate(ADMIN, CIMultiDict(headers), known)
 
 
 def test_file_of_users_that_is_garbled_at_the_start_lets_the_administrator_in_alone_until_it_is_good(

@@ -23,7 +23,7 @@ from tink.kubeapi.apiserver import credentials
 from tink.kubeapi.apiserver.admission.review import Attributes
 from tink.kubeapi.apiserver.admission.webhooks import MUTATING, VALIDATING, Webhooks
 from tink.kubeapi.apiserver.errors import StatusError
-from tink.kubeapi.apiserver.http.responses import limited
+from tink.kubeapi.apiserver.http.responses import limited_warnings
 from tink.kubeapi.apiserver.resources.registry import Resource
 from tink.kubeapi.apiserver.webhooks import WebhookCallError, WebhookClient
 from tink.kubeapi.schema import match_conditions as conditions_of
@@ -102,14 +102,14 @@ def write(**more: Any) -> Attributes:
 
 
 async def test_configurations_are_asked_until_they_are_gone_and_by_kind(webhooks: Webhooks, server: Server) -> None:
-    webhooks.configured(VALIDATING, "ours", configuration("Validating", "a"))
+    webhooks.set_configuration(VALIDATING, "ours", configuration("Validating", "a"))
     await webhooks.validate(write())
-    webhooks.configured(VALIDATING, "ours", configuration("Validating", "b"))
-    webhooks.configured(MUTATING, "ours", configuration("Mutating", "m"))
+    webhooks.set_configuration(VALIDATING, "ours", configuration("Validating", "b"))
+    webhooks.set_configuration(MUTATING, "ours", configuration("Mutating", "m"))
     await webhooks.mutate(write())
     await webhooks.validate(write())
-    webhooks.configured(VALIDATING, "ours", None)
-    webhooks.configured(VALIDATING, "never there", None)
+    webhooks.set_configuration(VALIDATING, "ours", None)
+    webhooks.set_configuration(VALIDATING, "never there", None)
     await webhooks.validate(write())
     assert server.asked == ["a", "m", "b"]
 
@@ -118,7 +118,7 @@ async def test_configurations_are_asked_until_they_are_gone_and_by_kind(webhooks
 async def test_validating_webhooks_are_asked_at_once_and_the_first_in_order_that_refuses_is_told(
     webhooks: Webhooks, server: Server
 ) -> None:
-    webhooks.configured(VALIDATING, "ours", configuration("Validating", "a", "b", "c"))
+    webhooks.set_configuration(VALIDATING, "ours", configuration("Validating", "a", "b", "c"))
     server.delays = {"a": 0.1, "b": 0.1}
     server.answers = {"b": {"allowed": False}, "c": {"allowed": False}}
     attributes = write()
@@ -130,7 +130,7 @@ async def test_validating_webhooks_are_asked_at_once_and_the_first_in_order_that
 
 @pytest.mark.looptime
 async def test_client_that_goes_away_ends_the_calls(webhooks: Webhooks, server: Server) -> None:
-    webhooks.configured(VALIDATING, "ours", configuration("Validating", "a", "b"))
+    webhooks.set_configuration(VALIDATING, "ours", configuration("Validating", "a", "b"))
     server.delays = {"a": 60, "b": 60}
     task = asyncio.create_task(webhooks.validate(write()))
     await elapse(0.01)
@@ -143,7 +143,7 @@ async def test_client_that_goes_away_ends_the_calls(webhooks: Webhooks, server: 
 
 @pytest.mark.parametrize(("code", "told"), [(0, 400), (-5, 400), (399, 400), (418, 418), (599, 599), (99999, 500)])
 async def test_code_that_http_does_not_have_breaks_nothing(webhooks, server, code, told) -> None:
-    webhooks.configured(VALIDATING, "ours", configuration("Validating", "a"))
+    webhooks.set_configuration(VALIDATING, "ours", configuration("Validating", "a"))
     server.answers = {"a": {"allowed": False, "status": {"code": code}}}
     with pytest.raises(StatusError) as caught:
         await webhooks.validate(write())
@@ -153,7 +153,7 @@ async def test_code_that_http_does_not_have_breaks_nothing(webhooks, server, cod
 @pytest.mark.parametrize(("effects", "asked"), [("None", True), ("NoneOnDryRun", True), ("Some", False), ("", False)])
 async def test_dry_run_asks_only_webhooks_without_side_effects(webhooks, server, effects, asked) -> None:
     chosen = configuration("Validating", "a", sideEffects=effects, failurePolicy="Ignore")
-    webhooks.configured(VALIDATING, "ours", chosen)
+    webhooks.set_configuration(VALIDATING, "ours", chosen)
     if asked:
         await webhooks.validate(write(dry_run=True))
     else:
@@ -165,7 +165,7 @@ async def test_dry_run_asks_only_webhooks_without_side_effects(webhooks, server,
 
 @pytest.mark.parametrize("name", ["kind", "apiVersion", "metadata"])
 async def test_patch_that_makes_another_kind_of_object_is_refused(webhooks, server, name) -> None:
-    webhooks.configured(MUTATING, "ours", configuration("Mutating", "a", failurePolicy="Ignore"))
+    webhooks.set_configuration(MUTATING, "ours", configuration("Mutating", "a", failurePolicy="Ignore"))
     server.answers = {"a": _patch("replace", f"/{name}", "Other")}
     with pytest.raises(StatusError) as caught:
         await webhooks.mutate(write())
@@ -173,7 +173,7 @@ async def test_patch_that_makes_another_kind_of_object_is_refused(webhooks, serv
 
 
 async def test_true_and_one_are_a_change_that_asks_again(webhooks: Webhooks, server: Server) -> None:
-    webhooks.configured(MUTATING, "ours", configuration("Mutating", "a", "b", reinvocationPolicy="IfNeeded"))
+    webhooks.set_configuration(MUTATING, "ours", configuration("Mutating", "a", "b", reinvocationPolicy="IfNeeded"))
     attributes = write()
     attributes.object["spec"]["x"] = 1
     server.answers = {"b": _patch("replace", "/spec/x", True)}
@@ -189,10 +189,10 @@ def _patch(*operation: Any) -> Raw:
 
 
 def test_warnings_are_told_once_never_break_a_header_and_are_cut_when_together_they_are_too_long() -> None:
-    assert limited(["a", "", "b", "a", "c\r\nX-Evil: 1", "\ud800"]) == ["a", "b"]
-    assert limited(["a" * 4096]) == ["a" * 4096]
-    assert limited(["a" * 4096, "b"]) == ["a" * 256, "b"]
-    assert sum(map(len, limited(f"{i:05d}" + "x" * 300 for i in range(1000)))) <= 4096 + 256
+    assert limited_warnings(["a", "", "b", "a", "c\r\nX-Evil: 1", "\ud800"]) == ["a", "b"]
+    assert limited_warnings(["a" * 4096]) == ["a" * 4096]
+    assert limited_warnings(["a" * 4096, "b"]) == ["a" * 256, "b"]
+    assert sum(map(len, limited_warnings(f"{i:05d}" + "x" * 300 for i in range(1000)))) <= 4096 + 256
 
 
 async def test_namespace_is_read_once_for_all_webhooks_of_a_write(server: Server) -> None:
@@ -204,8 +204,8 @@ async def test_namespace_is_read_once_for_all_webhooks_of_a_write(server: Server
 
     webhooks = Webhooks(server.post, labels, lambda resource: [resource])
     selector = {"matchLabels": {"team": "a"}}
-    webhooks.configured(MUTATING, "ours", configuration("Mutating", "a", "b", namespaceSelector=selector))
-    webhooks.configured(VALIDATING, "ours", configuration("Validating", "c", "d", namespaceSelector=selector))
+    webhooks.set_configuration(MUTATING, "ours", configuration("Mutating", "a", "b", namespaceSelector=selector))
+    webhooks.set_configuration(VALIDATING, "ours", configuration("Validating", "c", "d", namespaceSelector=selector))
     attributes = write()
     await webhooks.mutate(attributes)
     await webhooks.validate(attributes)
@@ -215,7 +215,7 @@ async def test_namespace_is_read_once_for_all_webhooks_of_a_write(server: Server
 async def test_new_definition_of_a_resource_is_matched_anew(webhooks: Webhooks, server: Server) -> None:
     selected = configuration("Validating", "a")
     selected["webhooks"][0]["rules"][0]["scope"] = "Cluster"
-    webhooks.configured(VALIDATING, "ours", selected)
+    webhooks.set_configuration(VALIDATING, "ours", selected)
     await webhooks.validate(write())
     assert server.asked == []
     cluster = Resource("example.org", "v1", "widgets", "Widget", OPENAPI, WIDGETS.compiled, namespaced=False)
@@ -231,12 +231,12 @@ async def test_condition_that_costs_too_much_ends_and_is_treated_as_failed(webho
     conditions = [{"name": "slow", "expression": every}]
     attributes = write()
     attributes.object["items"] = list(range(200))
-    webhooks.configured(VALIDATING, "ours", configuration("Validating", "a", matchConditions=conditions))
+    webhooks.set_configuration(VALIDATING, "ours", configuration("Validating", "a", matchConditions=conditions))
     with pytest.raises(StatusError, match="actual cost limit exceeded") as caught:
         await webhooks.validate(attributes)
     assert caught.value.code == 403
     ignoring = configuration("Validating", "a", matchConditions=conditions, failurePolicy="Ignore")
-    webhooks.configured(VALIDATING, "ours", ignoring)
+    webhooks.set_configuration(VALIDATING, "ours", ignoring)
     await webhooks.validate(attributes)
     assert server.asked == []
 
@@ -245,7 +245,7 @@ async def test_condition_that_no_longer_compiles_refuses_writes_instead_of_stopp
     webhooks: Webhooks, server: Server
 ) -> None:
     conditions = [{"name": "old", "expression": "nothing =="}]
-    webhooks.configured(VALIDATING, "ours", configuration("Validating", "a", matchConditions=conditions))
+    webhooks.set_configuration(VALIDATING, "ours", configuration("Validating", "a", matchConditions=conditions))
     with pytest.raises(StatusError, match="is forbidden: compilation error: compilation failed: ERROR"):
         await webhooks.validate(write())
 

@@ -23,7 +23,7 @@ from tink.kubeapi.apiserver.discovery import openapi as openapi_module
 from tink.kubeapi.apiserver.discovery.documents import OPENAPI_2, Document, DocumentRequest, Documents
 from tink.kubeapi.apiserver.discovery.openapi import OpenAPI
 from tink.kubeapi.apiserver.errors import StatusError
-from tink.kubeapi.apiserver.http.responses import rendered
+from tink.kubeapi.apiserver.http.responses import render
 from tink.kubeapi.apiserver.media import Accepted, Form, clauses, negotiate, wants_gzip
 from tink.kubeapi.apiserver.resources import builtin, definitions
 from tink.kubeapi.apiserver.resources.registry import Registry
@@ -190,10 +190,10 @@ def test_clauses_that_make_no_sense_are_passed_over_and_protobuf_comes_last() ->
 
 def test_answers_are_written_for_people_and_in_yaml() -> None:
     body = b'{"b":{"mac":"52:54:00:12:34:56","on":"yes","n":null,"t":"2026-01-01T00:00:00Z"},"a":[{},{}]}'
-    assert yaml.safe_load(rendered(body, Accepted("application/yaml"))) == json.loads(body)
-    assert rendered(body, Accepted("application/yaml")).startswith(b"a:\n- {}\n- {}\nb:\n")
-    assert rendered(body, Accepted(pretty=True)).startswith(b'{\n  "b": {\n')
-    assert rendered(body, Accepted()) is body
+    assert yaml.safe_load(render(body, Accepted("application/yaml"))) == json.loads(body)
+    assert render(body, Accepted("application/yaml")).startswith(b"a:\n- {}\n- {}\nb:\n")
+    assert render(body, Accepted(pretty=True)).startswith(b'{\n  "b": {\n')
+    assert render(body, Accepted()) is body
 
 
 # --- OpenAPI as protobuf ---

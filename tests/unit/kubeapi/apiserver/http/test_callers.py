@@ -13,7 +13,7 @@ from tests.unit.kubeapi.apiserver.conftest import GROUP, MERGE, Client
 from tests.unit.kubeapi.apiserver.http.conftest import SECRETS, WORKFLOW, WORKFLOWS, User
 from tink.kubeapi import USERS_FILE, change_role, revoke_token
 from tink.kubeapi.apiserver.access import Action, Request
-from tink.kubeapi.apiserver.http.callers import wanted
+from tink.kubeapi.apiserver.http.callers import requested_action
 from tink.kubeapi.apiserver.options import parse_path
 
 APPLY = "application/apply-patch+yaml"
@@ -68,7 +68,7 @@ WRITES: list[tuple[str, str, Any, dict[str, Any]]] = [
 )
 def test_request_is_about_what_kubernetes_takes_it_for(method: str, path: str, about: Action | Request) -> None:
     path, _, query = path.partition("?")
-    assert wanted(method, path, parse_path(path), dict([query.split("=")] if query else [])) == about
+    assert requested_action(method, path, parse_path(path), dict([query.split("=")] if query else [])) == about
 
 
 # --- tokens

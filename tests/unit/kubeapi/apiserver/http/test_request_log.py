@@ -12,11 +12,11 @@ from prometheus_client.exposition import generate_latest
 from tests.unit.kubeapi.apiserver.conftest import Client, Start
 from tests.waiting import until
 from tink.kubeapi.apiserver.http.monitoring import (
-    CAPACITY,
-    FAULTS,
     INTERVAL_SECONDS,
-    SHARE,
-    STRANGERS_SHARE,
+    MAX_ADDRESS_LINES,
+    MAX_FAULT_LINES,
+    MAX_LINES,
+    MAX_USER_LINES,
     NotHttp,
     RequestLog,
 )
@@ -46,19 +46,19 @@ def test_same_refusal_is_told_once_a_minute_and_a_flood_of_different_ones_is_cut
         requests.refused("GET", "/x", "400 no")
     assert lines() == ["GET /x: 400 no"] * 2
     requests = RequestLog(LOG, lambda: now[0])
-    for number in range(CAPACITY * 3):
+    for number in range(MAX_LINES * 3):
         requests.refused("GET", f"/{number}", "400 no")
-    assert len(lines()) == CAPACITY + 2
+    assert len(lines()) == MAX_LINES + 2
     now[0] += INTERVAL_SECONDS
     requests.refused("GET", "/later", "400 no")
-    assert lines()[-2:] == [f"{CAPACITY * 2} more lines like the last ones were left out", "GET /later: 400 no"]
+    assert lines()[-2:] == [f"{MAX_LINES * 2} more lines like the last ones were left out", "GET /later: 400 no"]
     faults, before = RequestLog(LOG, lambda: 0.0), len(lines())
     for number in range(100):
         try:
             raise ValueError(number)
         except ValueError:
             faults.failed("GET", f"/{number}")
-    assert len(lines()) - before == FAULTS, "few stack traces"
+    assert len(lines()) - before == MAX_FAULT_LINES, "few stack traces"
 
 
 def test_what_is_no_http_leaves_no_stack_trace(lines: Any) -> None:
@@ -73,12 +73,12 @@ def test_what_is_no_http_leaves_no_stack_trace(lines: Any) -> None:
 
 def test_paths_that_one_user_makes_up_leave_room_for_the_lines_about_others(lines: Any) -> None:
     requests = RequestLog(LOG, lambda: 0.0)
-    for number in range(CAPACITY * 3):
+    for number in range(MAX_LINES * 3):
         requests.refused("GET", f"/{number}", "400 no", "mallory")
         requests.unauthorized(f"2001:db8::{number:x}", "Unauthorized")
     requests.refused("GET", "/" + "x" * 9000, "400 no", "alice")
     requests.unauthorized("::1", "Unauthorized")
-    assert len(lines()) == SHARE + STRANGERS_SHARE + 2
+    assert len(lines()) == MAX_USER_LINES + MAX_ADDRESS_LINES + 2
     assert [line[:30] for line in lines()[-2:]] == ["GET /" + "x" * 25, "::1: 401 Unauthorized: no toke"]
     assert max(map(len, lines())) < 600
 

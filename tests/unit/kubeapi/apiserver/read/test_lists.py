@@ -94,7 +94,7 @@ async def test_watch_ends_after_its_time_with_a_bookmark(api: Client) -> None:
 
 
 async def test_slow_watch_is_ended_instead_of_filling_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read, "BACKLOG", 3)
+    monkeypatch.setattr(read, "MAX_BACKLOG", 3)
     made = read.Broadcaster()
     subscription = made.subscribe("g/r", None)
     for number in range(1, 6):

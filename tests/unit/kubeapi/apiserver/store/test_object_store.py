@@ -343,7 +343,7 @@ async def test_list_shows_an_older_version_as_it_was(desk: Open) -> None:
 
 
 async def test_page_ends_when_it_has_enough_bytes(desk: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "PAGE_BYTES", 1000)
+    monkeypatch.setattr(history, "MAX_PAGE_BYTES", 1000)
     d = await desk()
     for name in "abcde":
         await d.put(key(name), "x" * 400)
@@ -396,7 +396,7 @@ async def test_history_stays_within_its_bounds_and_the_state_complete(desk: Open
 
 
 async def test_history_of_large_objects_is_bounded_in_bytes(desk: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "HISTORY_BYTES", 10_000)
+    monkeypatch.setattr(history, "MAX_HISTORY_BYTES", 10_000)
     d = await desk()
     for _ in range(20):
         newest = await d.put(key("a"), "x" * 1000)
@@ -543,7 +543,7 @@ async def test_log_stays_short_while_writes_never_cease_and_is_moved_into_the_fi
     desk: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(object_store, "CHECKPOINT_BYTES", 100_000)
-    monkeypatch.setattr(database, "WAL_BYTES", 2_000_000)
+    monkeypatch.setattr(database, "MAX_WAL_BYTES", 2_000_000)
     d = await desk()
     for number in range(60):
         await asyncio.gather(*(d.put(key(f"n{n}"), "x" * 10_000) for n in range(number, number + 30)))
