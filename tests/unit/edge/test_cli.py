@@ -679,7 +679,7 @@ def test_server_is_where_the_settings_have_it(
     ("words", "said"),
     [
         (("--role", "root"), "'root' is not one of"),
-        ((), "there is no user alice yet: say what alice may do"),
+        ((), "there is no user alice yet: choose a role"),
         (("--role", "view", "--expires", "1m"), "'1m' is no time such as 12h"),
         (("--role", "view", "--expires", "0d"), "is no time such as"),
         (("--role", "view", "--server", "http://10.0.0.5:6443"), "is no URL such as https://10.0.0.5:6443"),

@@ -136,7 +136,7 @@ apply creates missing objects.
 EVERYBODY: Final = (
     Rule(("create",), ("authorization.k8s.io",), ("selfsubjectaccessreviews", "selfsubjectrulesreviews")),
     Rule(("create",), ("authentication.k8s.io",), ("selfsubjectreviews",)),
-    # Not in Kubernetes' roles. Terraform's provider plans by definitions, which have what /openapi shows every user.
+    # Not in Kubernetes' roles. Terraform's provider reads definitions, whose content /openapi shows to every user.
     Rule(_READ, ("apiextensions.k8s.io",), ("customresourcedefinitions",)),
     Rule(
         ("get",),
@@ -203,7 +203,7 @@ class Users(_FrozenModel):
             check_grant(user.role, user.namespaces)
             for credential in user.credentials:
                 if credential.id in ids:
-                    raise UserError(f"{credential.id} stands there twice")
+                    raise UserError(f"{credential.id} occurs twice")
                 ids.add(credential.id)
 
     def caller(self, name: str, credential: str = "") -> Caller:
@@ -233,7 +233,7 @@ class Users(_FrozenModel):
         user = self.users.get(name)
         if user is None:
             if not role:
-                raise UserError(f"there is no user {name} yet: say what {name} may do, --role {'|'.join(ROLES)}")
+                raise UserError(f"there is no user {name} yet: choose a role with --role {'|'.join(ROLES)}")
             check_grant(role, namespaces)
             user = User(role=role, namespaces=namespaces)
         elif role and (role, namespaces) != (user.role, user.namespaces):
@@ -287,10 +287,10 @@ class Users(_FrozenModel):
 def check_name(name: str) -> None:
     """Check the name of a user. Raises UserError."""
     if name in _RESERVED:
-        raise UserError(f"{name} is who holds DATA_DIR/token; take another name")
+        raise UserError(f"{name} is the holder of DATA_DIR/token; choose another name")
     if not _NAME.fullmatch(name):
         raise UserError(
-            f"{name!r} is no name of a user: up to 63 of a-z, 0-9 and -._@, such as alice or alice@example.org"
+            f"{name!r} is not a valid user name: use up to 63 of a-z, 0-9 and -._@, such as alice or alice@example.org"
         )
 
 
@@ -300,7 +300,7 @@ def check_grant(role: str, namespaces: tuple[str, ...]) -> None:
         raise UserError(f"there is no role {role!r}: {', '.join(ROLES)}")
     for namespace in namespaces:
         if not _NAMESPACE.fullmatch(namespace):
-            raise UserError(f"{namespace!r} is no name of a namespace")
+            raise UserError(f"{namespace!r} is not a valid namespace")
 
 
 def describe_grant(user: User) -> str:
@@ -340,14 +340,14 @@ def read_users(path: Path) -> Users:
             content = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         return Users()
-    advice = "put the right one back, or remove it: then nobody but the administrator is known"
+    advice = "restore it, or remove it to have no users"
     if len(content) > MAX_FILE_BYTES or not content.endswith(b"\n"):
-        raise UserFileError(f"{path}: does not end with its line: it has been cut off; {advice}")
+        raise UserFileError(f"{path}: the file is cut off; {advice}")
     try:
         users = Users.model_validate_json(content)
         users.check()
     except (ValidationError, UserError) as error:
-        # Not what stands there: of who edits it by hand, it may be a token.
+        # Without the input: after an edit by hand, it may be a token.
         why = error.errors(include_input=False, include_url=False)[0] if isinstance(error, ValidationError) else None
         said = f"{'.'.join(map(str, why['loc']))}: {why['msg']}" if why else str(error)
         raise UserFileError(f"{path}: {said}; {advice}") from None
@@ -559,7 +559,7 @@ class Authenticator:
             self._use(read_users(self._path))
             self._state = state
         except (UserFileError, OSError) as error:
-            log.error("%s. Until it is good, nobody but the administrator is known: it is read again by itself", error)
+            log.error("%s. Until then only the administrator is known; the file is read again automatically", error)
             self._reported = str(error)
 
     def caller(self, shown: bytes) -> Caller:
@@ -570,7 +570,7 @@ class Authenticator:
         token = shown.decode("ascii", "replace")
         found = token_id(token)
         if found and found not in self._by_id:
-            self._compare()  # it may have been handed out a moment ago
+            self._compare()  # the token may have been issued a moment ago
         name, credential = self._by_id.get(found, ("", None))
         if credential is None or not is_token_of(credential, token):
             raise WrongTokenError("Unauthorized")

@@ -92,7 +92,7 @@ class GarbageCollector:
         owned = _OWNERS in event.body
         if owned or _has_work(event.body):
             self._queue.add(event.key)
-        # An owner in the foreground waits only for dependents that block it: that may have changed.
+        # An owner deleted in the foreground waits only for dependents that block it, which this change may have ended.
         if event.prior is not None and _OWNERS in event.prior and event.before is not None:
             self._queue_owners(event.before)
 
@@ -120,7 +120,7 @@ class GarbageCollector:
             try:
                 await self._queue_everything()
             except Exception as error:
-                what = "garbage collection: not everything was looked at after the start"
+                what = "garbage collection: the scan after the start is incomplete"
                 _log_failure(what, error, RETRY_LONGEST_SECONDS)
                 await asyncio.sleep(RETRY_LONGEST_SECONDS)
             else:
@@ -134,15 +134,9 @@ class GarbageCollector:
                 self._queue.add(item.key)
             after = owned[-1]
         for key in {resource.key for resource in self._registry.all() if not resource.virtual}:
-            start = ("", "")
-            while True:
-                page = await self._store.page(key, None, after=start)
-                for stored in page.items:
-                    if _has_work(stored.body):
-                        self._queue.add(Key(key, stored.namespace, stored.name))
-                if not page.more:
-                    break
-                start = (page.items[-1].namespace, page.items[-1].name)
+            async for stored in self._store.scan(key):
+                if _has_work(stored.body):
+                    self._queue.add(Key(key, stored.namespace, stored.name))
 
     async def _queue_dependents(self) -> None:
         while True:
@@ -172,7 +166,7 @@ class GarbageCollector:
                 else:
                     _log_failure(_describe(key), error, self._queue.add_rate_limited(key))
             except Exception as error:
-                # Whatever goes wrong about one object must not stop the work on all others.
+                # A failure about one object must not stop the work on others.
                 _log_failure(_describe(key), error, self._queue.add_rate_limited(key))
             finally:
                 self._queue.done(key)
@@ -215,7 +209,7 @@ class GarbageCollector:
             if blocks and await self._is_cycle(dependents):
                 free = [{**owner, "blockOwnerDeletion": False} for owner in fields["ownerReferences"]]
                 await self._change(resource, key, fields, {"ownerReferences": free})
-                return  # the change brings it back here, then with nothing that blocks
+                return  # the change causes the next look, without blocking references
             policy = "Foreground"
         log.debug("collecting %s %s/%s, %s", key.resource, key.namespace, key.name, policy)
         options = DeleteOptions(uid=fields["uid"], version=fields["resourceVersion"], policy=policy)
@@ -263,14 +257,14 @@ class GarbageCollector:
             return
         self._reported[pair] = None
         if not self._reports.allows("", asyncio.get_running_loop().time()):
-            log.warning("%s: an owner is in another namespace; too many Events say so already", _describe(key))
+            log.warning("%s: an owner is in another namespace; no Event, because there are too many", _describe(key))
             return
         now = self._now()
         coordinates = f"{owner['apiVersion']}/{owner['kind']}, namespace: {key.namespace}, name: {owner['name']}"
         about = {"kind": resource.kind, "apiVersion": resource.api_version, "name": key.name, "uid": fields["uid"]}
         stamp = meta.timestamp(now)
         event = {
-            # client-go's names: that of the object, and a time in nanoseconds.
+            # client-go's names: the object's name, and the time in nanoseconds.
             "metadata": {"name": f"{key.name[:220]}.{int(now.timestamp() * 1e6) * 1000:x}"},
             "involvedObject": about | ({"namespace": key.namespace} if key.namespace else {}),
             "type": "Warning",
@@ -289,7 +283,7 @@ class GarbageCollector:
             return
         try:
             await self._verbs.create(events, target, Body(event), CREATE_OPTIONS)
-        except StatusError as error:  # its namespace is about to go
+        except StatusError as error:  # its namespace is being deleted
             log.info("%s: no Event about its owner in another namespace: %s", _describe(key), error)
 
     async def _is_cycle(self, dependents: list[Key]) -> bool:
@@ -416,14 +410,14 @@ class Lifecycle:
         """Do rounds until cancelled."""
         while True:
             self._wake.clear()
-            # Until this round has looked at everything, any object that goes may be the one that something waits for.
+            # Until this round is complete, any deleted object may be one that a namespace waits for.
             self._waiting = True
             self._waiting = await _try(self._round(), "cleaning up") is not False
             try:
                 async with asyncio.timeout(ROUND_SECONDS):
                     await self._wake.wait()
             except TimeoutError:
-                continue  # the clock says that it is time for a round
+                continue  # time for a round
 
     async def _round(self) -> bool:
         """Do every possible step. Return True if a deletion still waits for its objects.
@@ -448,17 +442,8 @@ class Lifecycle:
 
     async def _terminating(self, key: str) -> list[Stored]:
         return [
-            item for item in await self._all(key, None) if "deletionTimestamp" in orjson.loads(item.body)["metadata"]
+            item async for item in self._store.scan(key) if "deletionTimestamp" in orjson.loads(item.body)["metadata"]
         ]
-
-    async def _all(self, key: str, namespace: str | None) -> list[Stored]:
-        page = await self._store.page(key, namespace)
-        items = page.items
-        while page.more:
-            last = page.items[-1]
-            page = await self._store.page(key, namespace, after=(last.namespace, last.name))
-            items += page.items
-        return items
 
     # --- namespaces ---
 
@@ -467,11 +452,11 @@ class Lifecycle:
         namespace: Raw = orjson.loads(stored.body)
         finalizers = namespace["spec"].get("finalizers") or []
         if _FINALIZER not in finalizers:
-            return True  # what else holds it up is somebody else's
+            return True  # other finalizers belong to other controllers
         left = _Remaining()
         for resource in self._stored_resources():
             if resource.namespaced:
-                for item in await self._all(resource.key, stored.name):
+                async for item in self._store.scan(resource.key, stored.name):
                     await self._delete(resource, item, left)
         resource, target = self._namespaces(stored.name)
         if left.objects:
@@ -515,7 +500,7 @@ class Lifecycle:
         left = _Remaining()
         for resource in self._stored_resources():
             if (resource.group, resource.plural) == (spec["group"], spec["names"]["plural"]):
-                for item in await self._all(resource.key, None):
+                async for item in self._store.scan(resource.key):
                     await self._delete(resource, item, left)
         if left.objects:
             return False
@@ -538,7 +523,7 @@ class Lifecycle:
     async def _retry_names(self) -> None:
         """Rewrite definitions whose names were taken: the other definition may be gone."""
         own = self._registry.find(definitions.GROUP, "v1", definitions.PLURAL)
-        for stored in await self._all(definitions.KEY, None):
+        async for stored in self._store.scan(definitions.KEY):
             if own is not None and definitions.lacks_names(orjson.loads(stored.body)):
                 target = Target(definitions.GROUP, "v1", definitions.PLURAL, "", stored.name)
                 try:
@@ -570,7 +555,7 @@ class Lifecycle:
         if resource is None:
             return
         before = meta.timestamp(self._now() - EVENT_LIFE)
-        for item in await self._all(resource.key, None):
+        async for item in self._store.scan(resource.key):
             event: Raw = orjson.loads(item.body)
             if max(builtin.last_seen(event), event["metadata"]["creationTimestamp"]) < before:
                 await self._delete(resource, item, _Remaining())

@@ -94,7 +94,7 @@ async def as_stored(resource: Resource, obj: Raw) -> Raw:
         return {**obj, "apiVersion": api_version}
     rule: Converter = resource.conversion
     made: Raw = deep_copy((await rule.convert([obj], api_version))[0])
-    # Defaults of the storage version as well: Kubernetes fills them in whenever the object is read.
+    # Also add the defaults of the storage version: Kubernetes adds them whenever the object is read.
     rule.complete(made)
     return made
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from types import MappingProxyType
 
@@ -18,7 +18,7 @@ from tink.kubeapi.apiserver.media import Body
 from tink.kubeapi.apiserver.options import Target, WriteOptions
 from tink.kubeapi.apiserver.read import Broadcaster, Lists
 from tink.kubeapi.apiserver.resources import Registry, Resource, builtin, definitions, webhook_configurations
-from tink.kubeapi.apiserver.store import Event, Key, Store, Stored
+from tink.kubeapi.apiserver.store import Event, Key, Store
 from tink.kubeapi.apiserver.webhooks import WebhookClient
 from tink.kubeapi.apiserver.write import AdmitCreate, Verbs, add_nothing
 from tink.kubeapi.schema import Raw
@@ -83,14 +83,14 @@ class Core:
         ):
             self.registry.add(resource)
         for key in (definitions.KEY, *webhooks.KEYS):
-            async for stored in self._stored(key):
+            async for stored in self._store.scan(key):
                 if key == definitions.KEY and stored.name in compiled:
                     self.registry.install(stored.name, compiled[stored.name])
                 else:
                     self._use(key, stored.name, orjson.loads(stored.body))
         if self._plugin is not None:
             # Before the first request: a plugin must know the whole state before it reviews a write.
-            async for stored in self._stored(self._plugin.followed):
+            async for stored in self._store.scan(self._plugin.followed):
                 self._plugin.apply(orjson.loads(stored.body))
             self._plugin.synced()
         namespaces = self.registry.find("", "v1", "namespaces")
@@ -101,17 +101,6 @@ class Core:
                 target = Target("", "v1", "namespaces")
                 body = Body({"metadata": {"name": name}})
                 await self.verbs.create(namespaces, target, body, WriteOptions())
-
-    async def _stored(self, key: str) -> AsyncIterator[Stored]:
-        """Read all objects of a resource. Raises StorageError."""
-        after = ("", "")
-        more = True
-        while more:
-            page = await self._store.page(key, None, after=after)
-            for stored in page.items:
-                yield stored
-                after = (stored.namespace, stored.name)
-            more = page.more
 
     async def find(self, key: Key) -> Raw | None:
         """Read a stored object. Return None if there is none. Raises StorageError."""

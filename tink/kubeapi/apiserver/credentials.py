@@ -72,8 +72,8 @@ def load_authority(directory: Path, now: datetime) -> Authority:
         _keep_authority(directory, made)
         return made
     anew = (
-        f"put it back from a backup (tinkedge restore), or move {directory} away: the next start makes another one, "
-        "and kubeconfigs that were copied are worth nothing then"
+        f"restore it from a backup (tinkedge restore), or move {directory} away: the next start creates another one, "
+        "and copied kubeconfigs become invalid"
     )
     if len(there) == 1:
         missing = "ca.crt" if there == ["ca.key"] else "ca.key"
@@ -97,7 +97,7 @@ def _keep_authority(directory: Path, made: Authority) -> None:
     try:
         private_files.write(beside / "ca.key", private_pem(made.key))
         private_files.write(beside / "ca.crt", made.pem(), 0o644)
-        beside.rename(directory)  # which may be there if it is empty
+        beside.rename(directory)  # the target may exist if it is empty
         private_files.sync_directory(directory.parent)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
@@ -116,8 +116,8 @@ def load_token(path: Path) -> str:
     for token in tokens:
         if wrong := _why_no_token(content, token):
             raise ApiServerError(
-                f"{path}: {wrong}; put the right one back, or remove the file to get a new one: kubeconfigs that were "
-                "copied are worth nothing then"
+                f"{path}: {wrong}; restore it, or remove the file to get a new one: copied kubeconfigs become "
+                "invalid then"
             )
     return tokens[0].decode("ascii")
 
@@ -128,9 +128,9 @@ def _why_no_token(content: bytes, token: bytes) -> str:
     if not _TOKEN.fullmatch(token):
         return "is no token: one line of letters, digits and punctuation"
     if len(token) < _LEAST_TOKEN:
-        return f"has a token of {len(token)} characters, less than {_LEAST_TOKEN}: it has been cut off"
+        return f"has a token of {len(token)} characters, fewer than {_LEAST_TOKEN}: it is cut off"
     if not content.endswith(b"\n") and len(token) != _OUR_TOKEN:
-        return "does not end with its line: it has been cut off"
+        return "has no end of line: it is cut off"
     return ""
 
 
@@ -168,12 +168,12 @@ def keep_kubeconfig(path: Path, url: str, authority: Authority, token: str) -> N
     except FileNotFoundError:
         there = None
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
-        log.warning("%s: cannot be read, and is written anew: %s", path, " ".join(str(error).split()))
+        log.warning("%s: cannot be read, and is replaced: %s", path, " ".join(str(error).split()))
         there = None
     else:
         if all(_named(there, kind) == _named(wanted, kind) for kind in ("clusters", "users")):
-            return  # with what its owner has changed in it, as the namespace
-        log.warning("%s: does not lead to this server, or not any more; it is written anew", path)
+            return  # keep the owner's changes, such as the namespace
+        log.warning("%s: is not for this server; it is replaced", path)
     private_files.write(path, yaml.safe_dump(wanted, sort_keys=False).encode())
 
 
@@ -187,7 +187,7 @@ def _named(kubeconfig: Any, kind: str) -> Any:
 def user_kubeconfig(data_dir: Path, url: str, user: str, token: str, namespace: str = "default") -> bytes:
     """Return the kubeconfig of a user who reaches this server at `url`. Raises OSError."""
     authority = (data_dir / "pki" / "ca.crt").read_bytes()
-    # Of its own name, so that it can be merged with others (KUBECONFIG=a:b).
+    # With its own name, so that it can be merged with others (KUBECONFIG=a:b).
     host = url.partition("://")[2].rpartition(":")[0].strip("[]") or url
     made = _kubeconfig(
         url, authority, token, cluster=f"{NAME}-{host}", user=f"{user}@{NAME}-{host}", namespace=namespace

@@ -78,7 +78,7 @@ def decode(
     """
     media = media_type(content_type)
     if any(not all(pair.partition("=")[::2]) for pair in content_type.split(";")[1:] if pair.strip()):
-        media = "?"  # parameters that make no sense
+        media = "?"  # invalid parameters
     if media not in ("", JSON, YAML, PROTOBUF) or (custom and media == PROTOBUF):
         raise errors.unsupported_media_type((JSON, YAML, PROTOBUF))
     try:
@@ -117,7 +117,7 @@ def not_an_object(value: Any) -> str:
 def _decode_yaml(raw: bytes, values: int) -> Body:
     try:
         value, repeated = document_and_repeated(raw)
-        # Through JSON: what aliases share becomes separate, and what JSON cannot hold is refused.
+        # Through JSON: shared aliases become separate values, and values outside JSON are refused.
         text = orjson.dumps(value)
         _check_values(text, values)
         body = orjson.loads(text)
@@ -171,7 +171,7 @@ def _duplicate_errors(raw: bytes, value: Any) -> tuple[str, ...]:
     """Return errors about duplicate fields in a text; `value` is the parsed text."""
     try:
         if orjson.dumps(value) == raw:
-            return ()  # as programs write it: what stood twice would not be there twice
+            return ()  # the usual output of programs, which has no duplicates
     except orjson.JSONEncodeError:
         pass
     return tuple(f'duplicate field "{path}"' for path in duplicate_fields(raw))

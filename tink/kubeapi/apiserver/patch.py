@@ -58,9 +58,8 @@ def merge_object(target: Any, patch: Any) -> Any:
 
 # --- JSON patch -------------------------------------------------------------------------------------------------
 
-# What github.com/evanphx/json-patch makes of RFC 6902, where that is more than the RFC says: indices may be negative,
-# `replace` sets what was not there, `copy` copies what is not there as null, and a path without a slash names a field
-# of the whole.
+# Where github.com/evanphx/json-patch goes beyond RFC 6902, this follows it: indices may be negative, `replace` sets a
+# missing value, `copy` copies a missing value as null, and a path without a slash names a field of the whole.
 
 
 def apply_operations(target: Any, operations: Any) -> Any:
@@ -75,7 +74,7 @@ def apply_operations(target: Any, operations: Any) -> Any:
         _check_operation(operation)
     out = deep_copy(target)
     copied = 0
-    for operation in (each or {} for each in operations):  # null is an operation of no kind, which is refused as such
+    for operation in (each or {} for each in operations):  # null counts as an operation of an unknown kind
         if operation.get("op") == "copy" and isinstance(operation.get("from"), str):
             copied += len(orjson.dumps(_get(*_find(out, operation["from"]))))
             if copied > MAX_COPIED:
@@ -269,7 +268,7 @@ def _merge_list(old: list[Any], patch: list[Any], key: str) -> list[Any]:
     places = {mark(have.get(key)): at for at, have in reversed([*enumerate(out)]) if isinstance(have, dict)}
     for item in patch:
         if not isinstance(item, dict) or key not in item:
-            out.append(item)  # what has no key is refused later, when the object is checked
+            out.append(item)  # an item without the key is refused later, when the object is checked
             continue
         at = places.get(mark(item[key]))
         if item.get("$patch") == "delete":

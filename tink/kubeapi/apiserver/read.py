@@ -63,7 +63,7 @@ class Subscription:
     async def next(self, timeout_s: float) -> list[Event]:
         """Wait at most `timeout_s` seconds for changes, and return all that wait. Empty: none, or ended."""
         if not self._events and not self.ended:
-            # Once for each change and watch: a future and a timer cost a third of asyncio.Event and asyncio.timeout.
+            # Hot path, once for each change and watch: this costs a third of asyncio.Event and asyncio.timeout.
             loop = asyncio.get_running_loop()
             self._wake = loop.create_future()
             timer = loop.call_later(timeout_s, self._rouse)
@@ -248,7 +248,7 @@ class Lists:
         remaining = None
         if chosen.matches is None and chosen.name is None:
             if start.remaining is not None and start.remaining > len(items):
-                # As of one version there are as many as the page before said; to count is to look at every one.
+                # As of one version, the previous page's number is still right. Counting would read every object.
                 remaining = start.remaining - len(items)
             else:
                 try:
@@ -275,7 +275,7 @@ class Lists:
                 if options.initial_events and options.bookmarks:
                     yield [_bookmark(resource, position, initial=True)]
             elif position > (newest := await self._store.current()):
-                # Only after the state was lost: the client must not wait for versions to come round again.
+                # Possible only after a loss of state: the client must not wait until versions reach this number again.
                 raise errors.expired(f"resource version {position} is not known here: the newest is {newest}")
             while events := await self._since(chosen, position):
                 yield await self._changes(chosen, events)
@@ -284,12 +284,12 @@ class Lists:
             while not subscription.ended:
                 events = await subscription.next(max(0.0, min(end - clock(), BOOKMARK_SECONDS)))
                 changes = await self._changes(chosen, [event for event in events if event.version > position])
-                # Everything up to here was offered to this subscription, whether or not it was for us.
+                # Everything up to this version was offered to the subscription, for this resource or another.
                 position = max(position, events[-1].version if events else self._broadcaster.version)
                 over = clock() >= end
                 if changes:
                     told = events[-1].version
-                # The last word of a watch is how far it has come, unless the client knows that already.
+                # A watch ends with a bookmark of its position, unless the client knows that already.
                 if options.bookmarks and not subscription.ended and (position != told if over else not events):
                     changes.append(_bookmark(resource, position))
                     told = position
@@ -311,8 +311,8 @@ class Lists:
         wanted = int(options.version or 0)
         if wanted and wanted > (newest := await self._store.current()):
             raise errors.too_large_version(wanted, newest)
-        # With a limit and no word on how the version is meant, it is meant exactly ("Resource versions" in the
-        # Kubernetes API concepts); without one, what is there now is never older than what was asked for.
+        # With a limit and without a resourceVersionMatch, the match is Exact ("Resource versions" in the Kubernetes API
+        # concepts). Otherwise the present objects are never older than the requested version.
         exact = options.version_match == "Exact" or (options.limit > 0 and not options.version_match)
         return _Start(("", ""), wanted if exact and wanted else None)
 

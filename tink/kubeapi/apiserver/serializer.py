@@ -52,7 +52,7 @@ def load_json(raw: bytes) -> Any:
         if raw.isascii() and b"\\u" not in raw:
             raise JsonError(str(error)) from error
     try:
-        # What orjson does not read of that either is no JSON: infinite numbers, and what is nested too deep.
+        # orjson then still refuses infinite numbers and too deep nesting.
         return orjson.loads(json.dumps(_replace_surrogates(json.loads(raw.decode("utf-8", "replace")))))
     except (ValueError, RecursionError):
         raise JsonError(str(refused)) from refused
@@ -247,7 +247,7 @@ def _message(raw: bytes, name: str, depth: int, left: list[int]) -> dict[str, An
         elif field.repeated:
             out.setdefault(field.name, []).append(made)
         elif field.pointer or (made is not None and made not in ("", 0, False)):
-            # Go writes the empty values of fields that are no pointers; in JSON they are absent.
+            # Go writes empty values of fields without a pointer; JSON omits them.
             out[field.name] = made
     return out
 

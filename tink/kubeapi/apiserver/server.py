@@ -126,7 +126,7 @@ class ApiServer:
             data_directory.claim(self._data_dir)
         except data_directory.DataDirectoryError as error:
             raise ApiServerError(str(error)) from error
-        await self._store.open()  # first: token and authority then say that there has been a state
+        await self._store.open()  # first: token and authority then show that a state existed
         try:
             if not self._store.refusal:
                 private_files.sweep(self._data_dir, "token", "kubeconfig", "state.newest", "pki", "serving")
@@ -147,14 +147,14 @@ class ApiServer:
             raise ApiServerError(f"{self._data_dir / 'state.db'}: {error}") from error
         core = self._core
         api = self._api = Api(self._store, core.registry, core.verbs, core.lists, authenticator, self._now)
-        # A watch whose client has gone must end: nothing else would see it until the next change.
+        # Cancelled when the client disconnects: a watch would notice it only at the next change.
         self._runner = web.AppRunner(
             api.application(),
             handler_cancellation=True,
             shutdown_timeout=STOP_SECONDS,
             access_log=None,
             logger=http_logger(api.request_log),
-            auto_decompress=False,  # Kubernetes does not either: a small body must not become a large one
+            auto_decompress=False,  # as in Kubernetes: a small body must not become a large one
         )
         await self._runner.setup()
         await self._listen(self._runner, context)
@@ -176,7 +176,7 @@ class ApiServer:
         try:
             credentials.keep_kubeconfig(self.kubeconfig, self.url, authority, token)
         except OSError as error:
-            log.error("%s has the token from before, it cannot be written: %s", self.kubeconfig, error.strerror)
+            log.error("%s has the previous token, because it cannot be written: %s", self.kubeconfig, error.strerror)
 
     async def _listen(self, runner: web.AppRunner, context: ssl.SSLContext) -> None:
         """Listen at `host` and at the addresses. Raises ApiServerError.
@@ -195,10 +195,13 @@ class ApiServer:
             what = f"API at {', '.join(self._addresses)}"
             site = LimitedSite(runner, self._addresses, self._port, context, what, Limits(), free=True)
             await self._listen_at(self._addresses, site)
-            log.info("the API is there for other hosts, too: %s, port %d", ", ".join(self._addresses), self._port)
+            log.info("the API also listens for other hosts: %s, port %d", ", ".join(self._addresses), self._port)
         for address in self._addresses:
             if not _is_ours(address):
-                log.warning("--api-address %s: this host does not have it; the API is there as soon as it has", address)
+                log.warning(
+                    "--api-address %s: this host does not have the address; the API listens there as soon as it does",
+                    address,
+                )
 
     async def _listen_at(self, hosts: Sequence[str], site: LimitedSite) -> None:
         try:

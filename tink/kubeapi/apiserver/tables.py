@@ -102,7 +102,7 @@ def printer_column(definition: Mapping[str, Any]) -> Column:
     def cell(obj: Mapping[str, Any], now: datetime) -> Any:
         try:
             values = find(obj)
-        except JSONPathError:  # the object has another shape than the path asks for
+        except JSONPathError:  # the path does not match the object's shape
             return None
         return _show(values[0], kind, now) if values else None
 
@@ -125,7 +125,7 @@ def _show(value: Any, kind: str, now: datetime) -> Any:
         case "date" if isinstance(value, str):
             return _date(value, now)
         case "integer" if is_number:
-            # Go gives this number for a float that is no int64 (amd64).
+            # Go's result for a float outside int64 (amd64).
             return int(value) if -(1 << 63) <= value < 1 << 63 else -(1 << 63)
         case "number" if is_number:
             # As encoding/json writes a float64: 5, not 5.0.

@@ -88,7 +88,7 @@ class WebhookClient:
             raise WebhookCallError(f'Post "{url}": service {field_errors.quote(config.missing)} not found')
         trust = self._trust(config.trust)
         if self._session is None:
-            # Writes wait for one another nowhere else either: how many calls are under way is not bounded here.
+            # The number of concurrent calls is not limited, as writes do not wait for each other elsewhere.
             self._session = session(
                 _REACH,
                 timeout=aiohttp.ClientTimeout(total=None),

@@ -203,7 +203,7 @@ def request(attributes: Attributes, asked: Resource) -> Raw:
     """
     made = attributes.resource
     name = attributes.name
-    if not name and attributes.object is not None:  # made from generateName, known once the object is complete
+    if not name and attributes.object is not None:  # from generateName, known once the object is complete
         name = attributes.object["metadata"].get("name", "") if "uid" in attributes.object["metadata"] else ""
     namespace = name if is_namespaces(made) else attributes.namespace
     return {
@@ -295,7 +295,7 @@ def verify(hook: str, answer: Raw, uid: str, version: str, *, mutating: bool) ->
             raise InvalidResponseError(f'expected response.uid="{uid}", got {got}')
         _check_kind(answer)
         _check_patch(patch, patch_type, mutating=mutating)
-    elif patch:  # the type of a patch was not checked in v1beta1: there is only one
+    elif patch:  # v1beta1 does not check the type of a patch: there is only one
         patch_type = "JSONPatch"
     if not mutating:
         patch = b""
@@ -339,7 +339,7 @@ def _refusal(hook: str, status: Raw | None) -> StatusError:
     code = status.get("code") or 0
     if code < 400:
         code = 400
-    elif code > 599:  # no HTTP answer could carry it
+    elif code > 599:  # not a valid HTTP status
         code = 500
     denied = f"admission webhook {field_errors.quote(hook)} denied the request"
     why = status.get("message") or status.get("reason")

@@ -199,7 +199,7 @@ class Webhooks:
     async def _round(self, attributes: Attributes, rounds: _Rounds) -> None:
         now = _ConvertedWrite(attributes.resource, attributes.object, attributes.old)
         for hook, resource in self._matching(attributes, mutating=True):
-            if rounds.second and hook not in rounds.again:  # never asked for the first time in the second round
+            if rounds.second and hook not in rounds.again:  # the second round calls no webhook for the first time
                 continue
             if not await self._selects(hook, attributes, now.object):
                 continue
@@ -246,7 +246,7 @@ class Webhooks:
             raise errors.internal(f"the patch of a webhook leaves no object that can be written: {error}") from error
         _check_patched(made, text, now.object)
         same = text == orjson.dumps(now.object, option=orjson.OPT_SORT_KEYS)
-        # Defaults again, for the next webhook; what is wrong with the object is found when all have been asked.
+        # Add defaults again for the next webhook. Errors of the object are found after all webhooks.
         try:
             now.resource.compiled(made, None, Outcome())
         except TooMuchAddedError as error:

@@ -80,7 +80,7 @@ class Documents:
             return made
         tag = made.headers.get("ETag")
         if tag and (asked.known_tag == "*" or tag in [one.strip() for one in asked.known_tag.split(",")[:32]]):
-            # With the media type: kubectl puts the headers of a 304 over those that it kept.
+            # With the media type: kubectl overwrites its cached headers with those of a 304.
             return Document(b"", made.media, 304, made.headers)
         return self._encoded(made, asked.encoding)
 

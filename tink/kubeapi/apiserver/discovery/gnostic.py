@@ -66,7 +66,7 @@ def _types(number: int, value: Any) -> bytes:
 
 
 def _additional(number: int, value: Any) -> bytes:
-    # The one message here where false differs from nothing: it is one of two alternatives.
+    # The only message in which false differs from a missing value: it is one of two alternatives.
     return delimited(number, varint(2 << 3) + bytes([value]) if isinstance(value, bool) else _schema(1, value))
 
 

@@ -171,7 +171,7 @@ def verbs(resource: Resource) -> list[str]:
         return ["create"] if resource.verbs else []
     if resource.custom:
         return list(VERBS)
-    # Namespaces go one by one: each deletion takes the content along.
+    # Namespaces are deleted one by one, because each deletion includes the content.
     return sorted(verb for verb in VERBS if resource.key != "/namespaces" or verb != "deletecollection")
 
 
@@ -182,7 +182,7 @@ def subresources(resource: Resource) -> list[tuple[str, Raw, list[str]]]:
         (name, _SCALE, _ON_STATUS) if name == "scale" else (name, own, ["update"]) for name in resource.subresources
     ]
     status: list[tuple[str, Raw, list[str]]] = [("status", own, _ON_STATUS)] if resource.status else []
-    # A definition's come in the order of its schema, the built-in ones by name.
+    # Those of a definition are in the order of its schema, those of built-in resources by name.
     return status + beside if resource.custom else sorted(beside + status, key=lambda item: item[0])
 
 

@@ -194,7 +194,7 @@ def _parts(name: str, schema: Mapping[str, Any]) -> dict[str, Raw]:
 def _custom(openapi: Raw, version: int) -> Raw:
     """Return the published schema of a CustomResourceDefinition."""
     if version == 2 and openapi.get(_PRESERVE):
-        # Any properties at all would let old clients refuse those that are not listed.
+        # With a list of properties, old clients would refuse all others.
         return {"type": "object"}
     made = _final(openapi, version, foreign=True)
     return {**made, "type": "object", "properties": {**(made.get("properties") or {}), **_head(version)}}
@@ -350,7 +350,7 @@ def paths(resource: Resource) -> dict[str, Raw]:
         single = f"{collection}/{{name}}"
         made[single] = _item(resource, single, _on_one(resource))
         for name, _, allowed in subresources(resource):
-            # A replacement is an update, whatever the verb is called.
+            # A PUT has the verb update.
             actions = [{"update": "put"}.get(verb, verb) for verb in allowed]
             listed = [verb for verb in _on_one(resource) if verb.action in actions]
             made[f"{single}/{name}"] = _item(resource, f"{single}/{name}", listed, name)
@@ -642,7 +642,7 @@ class OpenAPI:
                 for version, resources in versions.items():
                     path = f"apis/{group}/{version}" if group else f"api/{version}"
                     old = self._pieces.get(path)
-                    # Resources are equal only when they are the same.
+                    # Resources are compared by identity.
                     pieces[path] = old if old is not None and old.resources == resources else _GroupDocuments(resources)
             self._pieces = dict(sorted(pieces.items()))
             self._whole = _Documents()

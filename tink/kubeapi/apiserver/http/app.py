@@ -172,7 +172,7 @@ class Api:
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         path = _path(request)
         if path in ("/healthz", "/livez", "/readyz"):
-            await self._store.current()  # says whether the thread of the store still answers
+            await self._store.current()  # fails if the thread of the store does not answer
             return web.Response(text="ok")
         caller = authenticate(request, self._authenticator)
         self.sessions.begin(caller)
@@ -298,7 +298,7 @@ class Api:
             case "DELETE" if not target.subresource:
                 result = await self._verbs.delete(resource, target, await self._delete_options(request))
             case "POST" if resource.custom and not target.subresource:
-                # Kubernetes asks the object for its name, not the path.
+                # Kubernetes takes the name from the object, not from the path.
                 return await self._create(request, resource, target)
             case _:
                 raise errors.method_not_allowed()
@@ -320,8 +320,8 @@ class Api:
                 weight(raw), decode_patch, kind, raw, strict=options.validation != "Ignore", values=_values(resource)
             )
         except StatusError:
-            if kind != APPLY_PATCH:  # which creates
-                await self._verbs.get(resource, target)  # what does not exist is the more important news
+            if kind != APPLY_PATCH:  # an apply creates the object
+                await self._verbs.get(resource, target)  # a missing object is the more important error
             raise
         return await self._on(target).patch(resource, target, kind, patch, options)
 

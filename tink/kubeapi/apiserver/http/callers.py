@@ -69,7 +69,7 @@ def requested_action(method: str, path: str, target: Target | None, query: Mappi
         verb = "deletecollection"
     namespace = target.namespace
     if not target.group and target.plural == "namespaces":
-        namespace = target.name  # a namespace is in itself: who has a role in it may read it
+        namespace = target.name  # a role in a namespace includes reading the namespace itself
     return Action(verb, target.group, target.plural, target.subresource, namespace, target.name)
 
 

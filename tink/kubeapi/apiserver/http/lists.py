@@ -62,7 +62,7 @@ def token_of(request: web.Request) -> bytes | None:
     if not any(tokens):
         return None
     if len(tokens) > 1 or len(protocols) == 1:
-        raise errors.unauthorized()  # beside the token there must be a subprotocol that the server can choose
+        raise errors.unauthorized()  # besides the token, a subprotocol is needed that the server can choose
     try:
         token = base64.urlsafe_b64decode(tokens[0] + "=" * (-len(tokens[0]) % 4))
         token.decode()
@@ -82,7 +82,7 @@ def check_handshake(request: web.Request) -> str:
         raise errors.bad_request("missing or bad WebSocket Version: send Sec-WebSocket-Version: 13")
     if not _KEY.fullmatch(request.headers.get("Sec-WebSocket-Key", "")):
         raise errors.bad_request("missing or bad Sec-WebSocket-Key: send 16 random bytes in base64")
-    # Kubernetes also refuses a client without an Origin. Programs that are no browsers have none.
+    # Kubernetes also refuses a client without an Origin, but only browsers send one.
     origin = request.headers.get("Origin")
     if origin is not None and not _ORIGIN.fullmatch(origin):
         raise StatusError(403, "Forbidden", "bad Origin: a page without an origin can't watch")
@@ -140,7 +140,7 @@ async def _ignore_messages(socket: web.WebSocketResponse) -> None:
     while True:
         if (await socket.receive()).type in ends:
             return
-        await asyncio.sleep(0)  # many messages that have come already must not keep others waiting
+        await asyncio.sleep(0)  # many received messages must not block other tasks
 
 
 class ListResponses:
@@ -153,7 +153,7 @@ class ListResponses:
     async def respond(self, request: web.Request, resource: Resource, target: Target) -> web.StreamResponse:
         """List or watch, as the query says. Raises StatusError."""
         options = ListOptions.of(request.query)
-        select(resource, target, options)  # what is wrong with a watch's selectors is said before it begins
+        select(resource, target, options)  # errors in the selectors of a watch are reported before it begins
         if request.method == "HEAD":
             return web.Response(content_type=JSON)
         if options.watch:
@@ -184,7 +184,7 @@ class ListResponses:
             whole = b",".join([body async for body in _items(listing.parts)])
             made_body = await asyncio.to_thread(render, head + whole + b"]}", accepted)
             return web.Response(body=made_body, content_type=accepted.media)
-        # A list may be larger than memory should hold twice: it goes out part by part, as it is read.
+        # A large list must not be in memory twice, so it is sent part by part as it is read.
         parts = await _with_first_part(listing.parts)
         response = web.StreamResponse(headers={"Content-Type": JSON})
         await response.prepare(request)
@@ -225,7 +225,7 @@ class ListResponses:
         if over_websocket:
             return await serve_websocket(request, protocol, lines)
         response = web.StreamResponse(headers={"Content-Type": JSON, "Cache-Control": "no-cache, private"})
-        with contextlib.suppress(ConnectionError):  # whoever watched has gone: that is how most watches end
+        with contextlib.suppress(ConnectionError):  # most watches end because the client disconnects
             try:
                 await response.prepare(request)
                 async for part in lines:
@@ -243,7 +243,7 @@ class ListResponses:
             async for changes in watch:
                 yield [self._line(request, resource, change, accepted) for change in changes]
         except StatusError as error:
-            # Kubernetes reports what is wrong with a watch inside of it, once the request itself was right.
+            # After a valid request, Kubernetes reports errors inside the watch.
             yield [orjson.dumps({"type": "ERROR", "object": error.body()}) + b"\n"]
         finally:
             await watch.aclose()
@@ -253,7 +253,7 @@ class ListResponses:
         if accepted.form is not Form.OBJECT:
             obj = orjson.loads(body)
             if change.type == "BOOKMARK" and accepted.form is Form.TABLE:
-                # The row has no name to show; its metadata may say that the initial events are over.
+                # The row has no name; its metadata may mark the end of the initial events.
                 cells = ["", *[None] * (len(resource.columns) - 1)]
                 rows = [{"cells": cells, "object": partial(obj)}]
                 made = in_meta_version(

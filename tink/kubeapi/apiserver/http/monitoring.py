@@ -62,7 +62,7 @@ class RequestCounts:
 
     def end(self, method: str, about: MetricLabels | None, status: int, seconds: float) -> None:
         """Count the end of a request. `status` 0: the client did not wait for the answer."""
-        if about is None:  # documents, probes, and what is nowhere: by nothing that the client could choose
+        if about is None:  # documents, probes and unknown paths: no label may contain a client's text
             about = (_known(method), *_NOWHERE)
         if about[0] == "WATCH":
             status = status or 200
@@ -115,7 +115,7 @@ class ApiServerMetrics(Collector):
             try:
                 found += self._state.with_name(name).stat().st_size
             except FileNotFoundError:
-                continue  # the log is there only while it is written
+                continue  # the log exists only while it is written
         return found
 
 
@@ -185,7 +185,7 @@ class NotHttp(logging.Filter):
         error = record.exc_info[1] if record.exc_info else None
         if type(error).__module__ != "aiohttp.http_exceptions":
             return True
-        self._requests.refused("?", "?", f"a client sends what is no HTTP: {type(error).__name__}")
+        self._requests.refused("?", "?", f"a client does not speak HTTP: {type(error).__name__}")
         return False
 
 

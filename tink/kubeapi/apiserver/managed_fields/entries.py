@@ -63,21 +63,20 @@ def rank(who: Owner) -> str:
     return ",".join(f"{golang.quote(name)}:{golang.quote(value)}" for name, value in parts if value)
 
 
+def _owner_in(raw: Raw) -> Owner:
+    operation = raw["operation"]
+    version = raw["apiVersion"] if operation == UPDATE else ""
+    return (operation, raw.get("manager") or "", version, raw.get("subresource") or "")
+
+
 def read(listed: Iterable[Raw]) -> Entries:
     """Read the list of a stored object."""
     found: Entries = {}
     try:
         for raw in listed:
-            version, operation = raw["apiVersion"], raw["operation"]
-            who = (
-                operation,
-                raw.get("manager", ""),
-                version if operation == UPDATE else "",
-                raw.get("subresource", ""),
-            )
-            found[who] = Entry(version, raw.get("time", ""), raw["fieldsV1"])
+            found[_owner_in(raw)] = Entry(raw["apiVersion"], raw.get("time", ""), raw["fieldsV1"])
     except (KeyError, TypeError, AttributeError):
-        return {}  # nothing that was written here: nobody owns anything
+        return {}  # not written by this program: no field has an owner
     return found
 
 
@@ -99,13 +98,7 @@ def parse(listed: Any) -> Entries:
             raise FieldsError(f"missing fieldsType in managed fields entry {index}")
         if kind != "FieldsV1":
             raise FieldsError(f"invalid fieldsType {golang.quote(kind)} in managed fields entry {index}")
-        who = (
-            operation,
-            raw.get("manager") or "",
-            version if operation == UPDATE else "",
-            raw.get("subresource") or "",
-        )
-        found[who] = Entry(version, _time(raw.get("time")), fields.parse(raw.get("fieldsV1")))
+        found[_owner_in(raw)] = Entry(version, _time(raw.get("time")), fields.parse(raw.get("fieldsV1")))
     return found
 
 

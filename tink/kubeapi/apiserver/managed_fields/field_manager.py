@@ -192,7 +192,7 @@ class FieldManager:
         self._others = others
         self._schemas = {api_version: schema} | {v: s for v, s in (others or {}).items() if s is not None}
         self._left_out: dict[str, tuple[str, ...]] = {"": ("status",) if status else ()}
-        # Through its subresource only the status can be written; of built-in objects also the metadata.
+        # /status writes only the status; of built-in objects also the metadata.
         self._left_out["status"] = ("spec",) if blank is not None else ("metadata", "spec")
         self._tracked_in = cache(self._make_tracked_type)
         self._typed_in = cache(lambda version: compile_root(self._schemas[version]))
@@ -210,7 +210,7 @@ class FieldManager:
         sent = metadata.pop("managedFields", None)
         managed = self._decode(live, sent, subresource)
         if not managed and live is not None and live["metadata"].get("uid"):
-            return  # written before fields were tracked, or reset: tracked from the first apply on
+            return  # written before fields were tracked, or reset: tracked after the first apply
         try:
             managed = self._update_entries(
                 live, new, managed, entries.owner(manager, UPDATE, self._version, subresource), now

@@ -196,20 +196,6 @@ def difference(one: Fields, other: Fields) -> Fields:
     return out
 
 
-def recursive_difference(one: Fields, other: Fields) -> Fields:
-    """Return the elements of the first set that are neither in the second nor below its elements."""
-    out: Fields = {}
-    for element, ours in one.items():
-        theirs = other.get(element)
-        if theirs is None:
-            out[element] = ours
-        elif element != "." and not is_member(theirs):
-            rest = recursive_difference(ours or _SELF, theirs)
-            if rest:
-                out[element] = {} if len(rest) == 1 and "." in rest else rest
-    return out
-
-
 def holds(fields: Fields, path: tuple[str, ...]) -> bool:
     """Return True if a path is in the set."""
     below = fields

@@ -414,7 +414,7 @@ class List(Type):
         found: Fields = {".": {}}
         for element in sorted(groups):
             items = groups[element]
-            # What stands twice is owned as a whole.
+            # A duplicate item is owned as a whole.
             found[element] = self.element.everything(items[0]) if len(items) == 1 else {}
         return found
 
@@ -486,7 +486,7 @@ class List(Type):
         after = dict(zip(theirs, new, strict=True))
         before: dict[str, Any] = {}
         for element, item in zip(ours, old, strict=True):
-            before[element] = None if element in before else item  # what stands twice is not merged
+            before[element] = None if element in before else item  # a duplicate item is not merged
         shared = [element for element in theirs if element in before]
         shared.reverse()
         awaited = shared.pop() if shared else None
@@ -503,7 +503,7 @@ class List(Type):
                     awaited = shared.pop() if shared else None
                     continue
                 if element in after and awaited is not None and awaited != element:
-                    left += 1  # it will come in another round
+                    left += 1  # a later iteration adds it
                     continue
             if left < len(ours):
                 element = ours[left]

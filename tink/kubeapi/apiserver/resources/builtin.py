@@ -266,7 +266,7 @@ def to_new(event: Mapping[str, Any]) -> Raw:
     made = {_TO_NEW.get(name, name): value for name, value in event.items()} | {"apiVersion": NEW}
     for name in ("reportingController", "reportingInstance", "note", "deprecatedCount"):
         if not made.get(name, True):
-            del made[name]  # what the one version shows be it empty, the other does not
+            del made[name]  # this version does not show empty values
     if made.get("series") is not None:
         made["series"] = {"count": 0, "lastObservedTime": None, **made["series"]}
     complete_new_event(made)

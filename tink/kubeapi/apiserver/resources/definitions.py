@@ -98,7 +98,7 @@ def definition_resource(taken: FindNamesInUse) -> Resource:
             holds=_holds,
             complete=fill_in,
             prepare=prepare,
-            dear=16,
+            cost=16,
             check=_check,
             warn=_warnings,
             selectable=NAME_FIELD,

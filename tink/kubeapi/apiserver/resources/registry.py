@@ -102,7 +102,7 @@ def only(parts: Iterable[str], new: Raw, old: Raw) -> Raw:
     """Return `old` with some of its top-level fields as they are in `new`."""
     merged = {key: value for key, value in old.items() if key not in parts and key != "metadata"}
     merged["metadata"] = dict(old["metadata"])
-    # Who manages what changes with every part, and a client may reset it through any of them.
+    # The owners change with every part, and a client may reset them through any part.
     if "managedFields" in new["metadata"]:
         merged["metadata"]["managedFields"] = new["metadata"]["managedFields"]
     return merged | {key: new[key] for key in parts if key in new}
@@ -110,19 +110,24 @@ def only(parts: Iterable[str], new: Raw, old: Raw) -> Raw:
 
 @dataclass(frozen=True)
 class Rules:
-    """How objects of a resource are written, beyond their schema.
+    """The rules of a resource's objects, beyond their schema.
 
-    `complete` fills in what a client may leave out and a schema cannot say, `prepare` sets what is the server's to set
-    (`old` is None when the object is created), `check` finds errors that a schema cannot see, `warn` says what the
-    writer should know. `generation` counts changes of everything but metadata, and but for a status with a subresource
-    of its own; `unconditional` allows an update without resourceVersion; `strategic` takes strategic merge patches;
-    with `creates` an update may create; with `qualifies` finalizers of a built-in type have a domain. An object that
-    `holds` something is only marked when it is deleted; `lifecycle` has it let go. `may_delete` says why an object of
-    some name must stay. `limit` gives what a write through a subresource ("" is none) may change of an object.
-    `selectable` are the fields that a field selector may name. An object takes `dear` times as long to check as others
-    of its size.
-
-    Kubernetes reads `typed` objects into Go types, so that one with a value of a wrong type is no object at all (400).
+    - `name`: check of names;
+    - `typed`: Kubernetes reads objects into Go types, so a value of a wrong type is refused (400);
+    - `creates`: an update may create;
+    - `generation`: counts changes of everything but metadata, and but a status with its own subresource;
+    - `unconditional`: an update needs no resourceVersion;
+    - `cost`: duration of a check, relative to other objects of the same size;
+    - `strategic`: strategic merge patches are accepted;
+    - `qualifies`: finalizers of a built-in type need a domain;
+    - `holds`: a deleted object is only marked while this is True; `controllers.Lifecycle` releases it;
+    - `may_delete`: why the object of a name must stay, or None;
+    - `limit`: the allowed change through a subresource ("" is none);
+    - `complete`: adds values that a client may omit and a schema cannot express;
+    - `prepare`: sets the values of the server (`old` is None for a create);
+    - `check`: finds errors that a schema cannot express;
+    - `warn`: warnings for the writer;
+    - `selectable`: fields that a field selector may name.
     """
 
     name: meta.NameRule = meta.subdomain
@@ -130,7 +135,7 @@ class Rules:
     creates: bool = False
     generation: bool = False
     unconditional: bool = True
-    dear: int = 1
+    cost: int = 1
     strategic: bool = True
     qualifies: bool = True
     holds: Callable[[Raw], bool] = lambda _obj: False
@@ -149,14 +154,17 @@ CUSTOM = Rules(generation=True, unconditional=False, strategic=False)
 
 @dataclass(frozen=True, eq=False)
 class Resource:
-    """One resource in one version. `openapi` is the schema of its objects, `compiled` the same as a function.
+    """One resource in one version.
 
-    `validations` are its CEL rules. `conversion` says how objects get from one version to another (None: only their
-    apiVersion changes). Objects stored before the resourceVersion `defined_at` met another schema. `others` are the
-    schemas of the other versions that are served, by apiVersion. `subresources` are those beside `status`; `scale`
-    says where the numbers of the one of that name stand. A `virtual` resource is answered at once and never stored.
-    Of one that is `terminating` there will be no new objects: its definition waits for the last ones to go.
-    The objects of one with a `stored_group` are those of the resource of the same name in that group, in its version.
+    - `openapi`: the schema of its objects; `compiled`: the same as a function; `validations`: its CEL rules;
+    - `subresources`: those besides `status`; `scale`: the paths of the scale subresource;
+    - `virtual`: requests are answered without storing an object;
+    - `stored_version`: the storage version of a custom resource; "" for built-in resources;
+    - `stored_group`: the group whose resource of the same name holds the objects, if it is another one;
+    - `conversion`: the `Converter` between versions; None if only the apiVersion changes;
+    - `defined_at`: older objects (by resourceVersion) were checked by another schema;
+    - `terminating`: no object may be created, because the definition is being deleted;
+    - `others`: the schemas of the other served versions, by apiVersion.
     """
 
     group: str

@@ -93,7 +93,7 @@ def connect(path: Path) -> sqlite3.Connection:
     try:
         _set_up(db)
     except BaseException:
-        db.close()  # the first pragma reads the file, and its disk may refuse that
+        db.close()  # the first pragma reads the file, which may fail
         raise
     return db
 
@@ -103,7 +103,7 @@ def _set_up(db: sqlite3.Connection) -> None:
     # (sqlite.org/pragma.html#pragma_synchronous).
     db.execute("PRAGMA synchronous = FULL")
     db.execute("PRAGMA wal_autocheckpoint = 0")  # see `checkpoint`
-    db.execute(f"PRAGMA journal_size_limit = {MAX_WAL_BYTES}")  # a log that begins anew is cut to this
+    db.execute(f"PRAGMA journal_size_limit = {MAX_WAL_BYTES}")  # a restarted log is cut to this size
 
 
 def schema_version(db: sqlite3.Connection) -> int:
@@ -175,7 +175,7 @@ _FROM_1 = (
     *(statement.replace(" sum INTEGER NOT NULL,", "") for statement in _TABLES),
     "UPDATE history SET border = (SELECT coalesce(min(version), 1) - 1 FROM history_1)",
     "INSERT INTO objects SELECT resource, namespace, name, version FROM objects_1",
-    # The version of what the first kept change of an object replaced stands in its text only.
+    # The version that the first recorded change of an object replaced is only in the object's text.
     """INSERT INTO states
       SELECT h.version, CASE WHEN h.prior IS NULL THEN 0 ELSE coalesce(
         (SELECT max(e.version) FROM history_1 AS e WHERE e.resource = h.resource AND e.namespace = h.namespace
@@ -215,7 +215,7 @@ def prepare(db: sqlite3.Connection, path: Path) -> None:
             db.execute("ROLLBACK")
         raise
     if 0 < layout < SCHEMA_VERSION:
-        log.info("state %s: brought from layout %d to %d", path, layout, SCHEMA_VERSION)
+        log.info("state %s: migrated from layout %d to %d", path, layout, SCHEMA_VERSION)
         _vacuum(db, path)
 
 
@@ -236,5 +236,5 @@ def _vacuum(db: sqlite3.Connection, path: Path) -> None:
         db.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
         db.execute("VACUUM")
     except sqlite3.Error as error:
-        log.warning("state %s: it stays larger than it need be: %s", path, error)
+        log.warning("state %s: the file could not be compacted: %s", path, error)
     db.execute("PRAGMA journal_mode = WAL")

@@ -120,7 +120,7 @@ class Writer:
         )
         for version, prior, kind, size in oldest:
             enough = self._kept <= self._keep and self._bytes <= MAX_HISTORY_BYTES
-            if enough or self._kept == 1:  # the newest stays: after a restart versions are counted on from it
+            if enough or self._kept == 1:  # the newest stays: after a restart versions continue from it
                 break
             if prior:
                 needless.append((prior,))
@@ -145,7 +145,7 @@ MAX_PAGE_BYTES = 1 << 20
 """Maximum number of objects and, plus or minus one object, of bytes in a page of a list. Small requests may have to
 wait for one page."""
 
-# Where a list goes on, in all namespaces or in one.
+# The continuation of a list, in all namespaces or in one.
 _RANGES = (
     "{0}resource = :resource AND ({0}namespace, {0}name) > (:namespace, :name)",
     "{0}resource = :resource AND {0}namespace = :namespace AND {0}name > :name",
@@ -154,7 +154,7 @@ _PAGE_NOW = (
     "SELECT o.namespace, o.name, o.version, s.body FROM objects AS o JOIN states AS s ON s.version = o.version "
     "WHERE {} ORDER BY o.namespace, o.name LIMIT :limit"
 )
-# As of an older version V: what has not changed since, and for what has, the state before its first change after V.
+# As of an older version V: objects unchanged since, and of changed ones the state before the first change after V.
 _PAGE_THEN = """
 SELECT k.namespace, k.name, k.version, s.body FROM (
   SELECT namespace, name, version FROM objects WHERE {} AND version <= :version
@@ -183,7 +183,7 @@ class Reader:
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
         db.execute("PRAGMA query_only = ON")
-        newest_version(db)  # opens all its files
+        newest_version(db)  # opens all files
 
     def switch_to(self, db: sqlite3.Connection) -> None:
         """Use another connection from now on, if it works."""
@@ -303,7 +303,7 @@ class Reader:
         try:
             yield
         except BaseException:
-            if self._db.in_transaction:  # of some errors SQLite has ended it by itself
+            if self._db.in_transaction:  # SQLite ends the transaction itself after some errors
                 self._db.execute("ROLLBACK")
             raise
         self._db.execute("COMMIT")

@@ -58,7 +58,7 @@ def read_high_water_mark(path: Path) -> int | None:
         return None
     match = _LINE.fullmatch(content)
     if match is None or int(match[3], 16) != zlib.crc32(match[1]):
-        raise ValueError("it is garbled")
+        raise ValueError("it is damaged")
     return int(match[2])
 
 
@@ -79,7 +79,7 @@ class HighWaterMark:
     def record(self, version: int) -> None:
         """Record a version that is on the disk. If that fails, the file keeps an older one, which is never wrong."""
         with suppress(OSError):
-            os.pwrite(self._handle, _line(version), 0)  # as long as what it replaces: it needs no room
+            os.pwrite(self._handle, _line(version), 0)  # the same length as before, so it needs no free space
 
     def close(self) -> None:
         """Close the file."""
@@ -129,7 +129,7 @@ class ReadOnlyDatabase:
         plain = f"file:{quote(str(self._path))}?mode=ro"
         if self._copy is not None:
             return
-        if os.access(self._path, os.W_OK):  # no: it is read-only (access(2): EROFS)
+        if os.access(self._path, os.W_OK):  # fails on a read-only file system (access(2): EROFS)
             self._uri = plain
             with suppress(sqlite3.OperationalError):
                 self._try()
@@ -231,9 +231,9 @@ def check(source: ReadOnlyDatabase, path: Path, beside: Sequence[Path]) -> None:
             _check_database(db, path, beside)
     except (sqlite3.OperationalError, ForeignDatabaseError):
         raise
-    except UnicodeDecodeError as error:  # the module's own, of SQLite's words about a garbled schema
+    except UnicodeDecodeError as error:  # raised by the sqlite3 module for SQLite's message about a damaged schema
         raise DamagedError("malformed database schema") from error
-    except sqlite3.DatabaseError as error:  # SQLite has come upon it by itself
+    except sqlite3.DatabaseError as error:  # SQLite itself detected damage
         if not _evidence(path, beside):
             raise
         raise DamagedError(str(error)) from error
@@ -250,7 +250,7 @@ def _check_database(db: sqlite3.Connection, path: Path, beside: Sequence[Path]) 
             )
         return
     check_rows(db, found)
-    if found == SCHEMA_VERSION:  # older ones had no such file
+    if found == SCHEMA_VERSION:  # older schemas have no such file
         _check_high_water_mark(path, newest_version(db))
 
 
@@ -296,14 +296,14 @@ def _check_objects(db: sqlite3.Connection) -> None:
     lost = db.execute(_WITHOUT_STATE).fetchmany(_MAX_NAMED)
     if lost:
         named = ", ".join(f"{resource} {namespace}/{name}" for resource, namespace, name, _ in lost)
-        raise DamagedError(f"what was stored of {named} is not there")
+        raise DamagedError(f"the stored text of {named} is missing")
     strange = db.execute(_WRONG_OWNERS).fetchmany(_MAX_NAMED)
     if strange:
         named = ", ".join(f"{resource} {namespace}/{name}" for resource, namespace, name in strange)
-        raise DamagedError(f"the index of owners says something else of {named} than that itself")
+        raise DamagedError(f"the index of owners contradicts {named}")
     borders = db.execute("SELECT border FROM history").fetchall()
     if len(borders) != 1 or type(borders[0][0]) is not int or not 0 <= borders[0][0] <= newest_version(db):
-        raise DamagedError("where its history begins is not there")
+        raise DamagedError("the beginning of its history is missing")
 
 
 def _check_high_water_mark(path: Path, version: int) -> None:
@@ -311,7 +311,7 @@ def _check_high_water_mark(path: Path, version: int) -> None:
     try:
         answered = read_high_water_mark(file)
     except ValueError as error:
-        log.error("%s: %s: whether the newest writes are in %s can't be told this time", file, error, path)
+        log.error("%s: %s: it cannot be checked whether the newest writes are in %s", file, error, path)
         return
     if answered is not None and answered > version:
         raise DamagedError(

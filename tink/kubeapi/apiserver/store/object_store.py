@@ -25,7 +25,7 @@ import shlex
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -107,7 +107,7 @@ class Checkpointer:
         """Make a checkpoint. Return False if a reader still needs part of the log, or if the disk fails."""
         try:
             whole = database.checkpoint(db)
-        except sqlite3.Error as error:  # what is in the log is safe there; a later checkpoint moves it
+        except sqlite3.Error as error:  # the log is safe; a later checkpoint moves it
             if not self._failing:
                 log.warning("state %s: no checkpoint could be made: %s", self._path, describe(self._path, error))
             self._failing = True
@@ -199,7 +199,7 @@ class Store:
                 await self._fall_back_to_read_only(self._source, error)
             await self._start(self._reading, "reads", partial(self._run_reader, self._object_reads))
             await self._start(self._reading, "lists", partial(self._run_reader, self._list_reads))
-            self._close_source()  # a copy need not be seen any more; they have it open
+            self._close_source()  # the threads have the files open, so a copy may be deleted
         except integrity.DamagedError as error:
             await self.close()
             raise ApiServerError(f"{self._path}: {error}. {_remedy(self._path)}") from error
@@ -264,7 +264,7 @@ class Store:
             raise StorageError(f"the state can only be read now: {self._refusal}")
         future: asyncio.Future[Event] = self._loop.create_future()
         if not self._pending:
-            # What other requests of this turn of the loop write goes with it: fewer flushes, fewer changes of threads.
+            # Writes of other requests in this turn of the loop join it: fewer flushes and thread switches.
             self._loop.call_soon(self._flush)
         self._pending.append(_QueuedWrite(future, change))
         return await future
@@ -284,6 +284,17 @@ class Store:
         )
         await self._wait_for_commit(page.version)
         return page
+
+    async def scan(self, resource: str, namespace: str | None = None) -> AsyncIterator[Stored]:
+        """Read all objects of a resource, page by page, in the order of namespace and name."""
+        after = ("", "")
+        more = True
+        while more:
+            page = await self.page(resource, namespace, after=after)
+            for stored in page.items:
+                yield stored
+                after = (stored.namespace, stored.name)
+            more = page.more
 
     async def count(self, resource: str, namespace: str | None, after: tuple[str, str], version: int) -> int:
         """Count the objects after one of them in a list as of `version`. Raises ExpiredError."""
@@ -347,7 +358,7 @@ class Store:
 
     async def _stop_writing(self) -> None:
         # The writer closes after all others: only the last connection to close moves the write-ahead log into the file,
-        # and of two that close at once neither is the last.
+        # and of two that close at the same time neither is the last.
         self._checkpoints.end()
         for thread in self._writing[1:]:
             await asyncio.to_thread(thread.join)
@@ -358,10 +369,10 @@ class Store:
 
     async def _fall_back_to_read_only(self, source: ReadOnlyDatabase, error: Exception) -> None:
         """Read a state that can't be written because of `error`. Raises sqlite3.Error, OSError."""
-        await asyncio.to_thread(source.find_way)  # the way may have been lost with the attempt to write
+        await asyncio.to_thread(source.find_way)  # the attempt to write may have changed the way to read
         with closing(source.connect()) as db:
             if database.schema_version(db) != database.SCHEMA_VERSION:
-                raise error  # it must be brought to today's schema, and can't be
+                raise error  # it must be migrated, and can't be written
             self._next = self._delivered = database.newest_version(db)
         self._refusal = describe(self._path, error)
         log.error(
@@ -381,7 +392,7 @@ class Store:
                 self._refusal = describe(self._path, error)
                 continue
             try:
-                # What they have open does not see what is written from now on.
+                # The present read connections do not see new writes.
                 for reads in (self._object_reads, self._list_reads):
                     await self._run_read(reads, lambda reader: reader.switch_to(database.connect(self._path)))
             except StorageError as error:
@@ -429,8 +440,8 @@ class Store:
         self._cache.apply(event)
         try:
             self._on_commit(event)
-        except Exception:  # the write is done, and those that wait for others must get their answers
-            log.exception("state %s: change %d could not be handed on", self._path, event.version)
+        except Exception:  # the write is done, and other writers must get their answers
+            log.exception("state %s: change %d could not be delivered", self._path, event.version)
         self._delivered = event.version
 
     def _lock_file(self) -> None:
@@ -506,10 +517,10 @@ class Store:
     def _commit(self, writer: Writer, mark: HighWaterMark, batch: list[_QueuedWrite]) -> list[_Outcome]:
         try:
             done = writer.commit([change.write for change in batch])
-        except Exception as error:  # whatever it is: the next write may be a better one
+        except Exception as error:  # after any failure, the next write may work
             reason = describe(self._path, error)
             if not self._failure:
-                # A stack only for what is a fault of this program; and once, not for each write while a disk is full.
+                # With a stack trace only for a fault of this program, and once, not for each write to a full disk.
                 fault = not isinstance(error, sqlite3.Error)
                 log.error("state %s: writes fail: %s", self._path, reason, exc_info=fault)
             self._failure = reason
@@ -623,7 +634,7 @@ def _batch(changes: queue.SimpleQueue[list[_QueuedWrite] | None]) -> tuple[list[
 
 
 def _resolve(future: asyncio.Future[Any], outcome: Any) -> None:
-    if future.done():  # the client has gone away; what it asked for is done all the same
+    if future.done():  # the client has disconnected; its request is done regardless
         return
     if isinstance(outcome, Exception):
         future.set_exception(outcome)

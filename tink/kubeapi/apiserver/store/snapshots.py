@@ -84,7 +84,7 @@ def take_snapshot(path: Path, destination: Path, progress: Progress) -> None:
         source.find_way()
         with closing(source.connect()) as db, closing(sqlite3.connect(destination, isolation_level=None)) as copy:
             db.execute("BEGIN")
-            database.newest_version(db)  # from here on it is read as of this moment, in however many steps
+            database.newest_version(db)  # fixes the moment as of which all steps read
             db.backup(copy, pages=_STEP_PAGES, progress=lambda _, left, total: progress("state", total - left, total))
             copy.execute("PRAGMA journal_mode = DELETE")
     except sqlite3.Error as error:
@@ -209,7 +209,7 @@ def salvage_state(path: Path, destination: Path, work: Path) -> Salvage:
             db.text_factory = lambda raw: raw.decode("utf-8", "replace")
             layout = database.schema_version(db)
             if layout != database.SCHEMA_VERSION:
-                raise SnapshotError(f"{path}: of layout {layout} nothing can be salvaged, only of today's")
+                raise SnapshotError(f"{path}: layout {layout} cannot be salvaged, only today's layout")
             listed, complete = _read_listed(db)
             newest = _newest_states(db, listed.values())
     except (sqlite3.Error, UnicodeDecodeError) as error:
@@ -222,7 +222,7 @@ def salvage_state(path: Path, destination: Path, work: Path) -> Salvage:
         elif kept[key][0] != version:
             found.older.append(f"{key.resource} {key.namespace}/{key.name}")
     if not kept:
-        raise SnapshotError(f"{path}: not one object in it can be read")
+        raise SnapshotError(f"{path}: no object in it can be read")
     _write_salvaged(destination, kept)
     return found
 

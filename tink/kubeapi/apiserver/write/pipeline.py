@@ -80,10 +80,10 @@ class Persistence:
                 raise MismatchError(current.version if current else 0)
             body = conversion.text(converted, converted["apiVersion"])
             return await self._answer(resource, Stored(key.namespace, key.name, expected, body), new, converted)
-        # From here to the store without awaiting: versions go to the store in the order in which they are given out.
+        # No await from here to the store: versions must reach the store in the order of their assignment.
         version = self._store.next_version()
         body = conversion.with_version(converted, version)
-        if len(body) > MAX_STORED_BYTES:  # step by step, perhaps
+        if len(body) > MAX_STORED_BYTES:  # several patches can add up to this
             why = f"it would be stored with {len(body)} bytes, managedFields included; the limit is {MAX_STORED_BYTES}"
             raise errors.too_large_object(resource.group, resource.plural, key.name, why)
         await self._store.write(Write(key, version, body, expected, origin=ORIGIN.get()))
@@ -207,7 +207,7 @@ class Create(Draft):
         try:
             made = await persistence.put(resource, key, self.new, 0, dry_run=self.options.dry_run)
         except MismatchError as error:
-            if self.applied:  # it exists by now: apply to what there is
+            if self.applied:  # it was created meanwhile: apply to the present object
                 raise
             there = errors.already_exists(resource.group, resource.plural, key.name)
             stored = await persistence.find(key)
@@ -262,7 +262,7 @@ class Update(Draft):
             if not dry_run:
                 await persistence.remove(resource, self.key, new, stored.version)
             return Result(last, 200, self.warnings)
-        # When nothing changes there is no write and no event.
+        # Without a change there is no write and no event.
         if new == self.old and managed_fields.same(new, self.old) and conversion.is_current(resource, stored):
             return Result(conversion.text(self.old, resource.api_version), 200, self.warnings)
         made = await persistence.put(resource, self.key, new, stored.version, dry_run=dry_run)
@@ -328,7 +328,7 @@ class Pipeline:
 
     async def _write(self, draft: Draft) -> Result:
         resource, options, subresource = draft.resource, draft.options, draft.target.subresource
-        size = draft.size * resource.rules.dear
+        size = draft.size * resource.rules.cost
         draft.new = draft.prepare(draft.new)
         found = await offload(size, complete, resource, draft.new, applied=draft.applied)
         draft.warnings += unknown_fields(resource, found, draft.duplicates, options.validation, draft.submitted)
@@ -342,9 +342,9 @@ class Pipeline:
         if (changed := await self._mutate(attributes, draft.new)) is not None:
             draft.new = draft.prepare(changed)
             found = await offload(size, complete, resource, draft.new)
-        generate_name(draft.new)  # mutating webhooks see none
+        generate_name(draft.new)  # after the mutating webhooks, which see no generated name
         if resource.status and subresource != "status":
-            # Not this writer's. An older schema may have let in what today's refuses; he cannot mend it.
+            # This writer does not write the status, which an older schema may have accepted.
             found.errors = [error for error in found.errors if not is_in(error, "status")]
             if draft.old is None:
                 draft.new.pop("status", None)
@@ -359,7 +359,7 @@ class Pipeline:
             raise
         if not attributes.releases:
             return await self._store(draft, size)
-        # If the client disconnects now, the request ends and the commit does not. The reservations last until the
+        # If the client disconnects now, the request ends, but the commit does not. The reservations last until the
         # commit.
         storing = asyncio.create_task(self._store(draft, size))
         self._storing.add(storing)
@@ -369,8 +369,8 @@ class Pipeline:
 
     async def _store(self, draft: Draft, size: int) -> Result:
         if draft.old is None and _status_has_default(draft.resource):
-            # Kubernetes has it when the object is read; here an object is stored as it is read. (In another version
-            # than this it gets that one's: `conversion.as_stored`.)
+            # Kubernetes adds the default when the object is read; here an object is stored as it is read. (In another
+            # version it gets that version's default: `conversion.as_stored`.)
             await offload(size, complete, draft.resource, draft.new)
         return await draft.store(self._persistence)
 
@@ -397,7 +397,7 @@ class Pipeline:
         await self._admission.mutate(attributes)
         if attributes.object is None or attributes.object is given:
             return None
-        # What webhooks change is managed by nobody, and they must not break the records of the others.
+        # A webhook's changes have no owner, and a webhook must not damage the list of owners.
         attributes.warnings += managed_fields.valid_or_before(attributes.object, before)
         return attributes.object
 

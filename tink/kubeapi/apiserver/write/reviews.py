@@ -152,7 +152,7 @@ class Reviewer:
         token = spec.get("token")
         if not token:
             raise errors.bad_request("token is required for TokenReview in authentication")
-        # The tokens of this server are made for no audience.
+        # The tokens of this server have no audience.
         if not spec.get("audiences"):
             with suppress(WrongTokenError):
                 caller = self._users.caller(token.encode("utf-8", "surrogateescape"))

@@ -65,7 +65,7 @@ def complete(resource: Resource, new: Raw, *, applied: bool = False) -> Outcome:
         found = complete_by_schema(resource.compiled, new, reading, keeps_nulls=keeps_nulls)
     except TooMuchAddedError as error:
         raise errors.too_much_added(resource.group, resource.plural, new, error) from error
-    if resource.rules.typed and found.errors:  # types and formats are Go's business there
+    if resource.rules.typed and found.errors:  # Go's types have checked types and formats
         found.errors = [error for error in found.errors if error.reason != "FieldValueTypeInvalid"]
     if not found.errors:
         resource.rules.complete(new)
@@ -140,7 +140,7 @@ def unknown_fields(
         return []
     if validation == "Warn":
         return wrong
-    if duplicates and duplicates[0].startswith("line "):  # YAML: its decoder gives them in one message
+    if duplicates and duplicates[0].startswith("line "):  # the YAML decoder reports them in one message
         listed = "\n  ".join(duplicates)
         wrong = [f"yaml: unmarshal errors:\n  {listed}", *wrong[len(duplicates) :]]
     why = f"strict decoding error: {', '.join(wrong)}"
@@ -207,7 +207,7 @@ def _object(resource: Resource, value: Any) -> Raw:
     if fields is None:
         fields = value["metadata"] = {}
     if not isinstance(fields, dict) or not fields.keys() <= _HARMLESS or not all(map(_is_text, fields.values())):
-        read_types(resource, {**value})  # for what it refuses: some of these fields are not looked at again
+        read_types(resource, {**value})  # only to refuse wrong types: some of these fields are not read again
     return value
 
 
@@ -257,7 +257,7 @@ def expected_version(fields: Raw) -> int:
     """Return the resourceVersion that an update expects; 0 if it names none. Raises StatusError (400)."""
     version = fields.get("resourceVersion") or ""
     if version and not (version.isascii() and version.isdigit() and len(version) <= 20):
-        # Kubernetes answers 500 here; it is the client's mistake all the same.
+        # Kubernetes answers 500 here, although it is the client's mistake.
         raise errors.bad_request(f"strconv.ParseUint: parsing {field_errors.quote(version)}: invalid syntax")
     if version.strip("0") == "":
         fields.pop("resourceVersion", None)

@@ -151,7 +151,7 @@ class Verbs:
         except errors.StatusError as error:
             resource, validation = request.resource, request.options.validation
             if error.warnings is None and validation != "Ignore":
-                size = body.size * resource.rules.dear
+                size = body.size * resource.rules.cost
                 error.warnings = await offload(size, unread_fields, resource, body, validation, patched=patched)
             raise
 

@@ -1,4 +1,4 @@
-"""Users of the API: their tokens, the file that holds these, what roles allow, and impersonation."""
+"""Users of the API: tokens, the file of users, the rights of roles, and impersonation."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def authenticator(tmp_path: Path, clock: Clock) -> Authenticator:
     return Authenticator(ADMINS.__eq__, tmp_path / USERS_FILE, lambda: clock.at, lambda: clock.seconds)
 
 
-def test_token_is_known_as_soon_as_it_is_handed_out_and_is_not_in_the_file(tmp_path, authenticator) -> None:
+def test_token_is_valid_as_soon_as_it_is_issued_and_is_not_in_the_file(tmp_path, authenticator) -> None:
     if os.geteuid() == 0:  # root hands out tokens for a service that runs as another user
         os.chown(tmp_path, 65534, 65534)
     credential, token = issue_token(tmp_path, "alice", "edit", ("lab",), NOW, NOW + DAY)
@@ -75,7 +75,7 @@ def test_token_is_known_as_soon_as_it_is_handed_out_and_is_not_in_the_file(tmp_p
     assert file.stat().st_uid == tmp_path.stat().st_uid
 
 
-def test_token_that_is_cut_changed_or_of_another_server_is_nobody(tmp_path: Path, authenticator: Authenticator) -> None:
+def test_truncated_changed_or_foreign_token_is_refused(tmp_path: Path, authenticator: Authenticator) -> None:
     _, token = issue_token(tmp_path, "alice", "view", (), NOW, None)
     (tmp_path / "other").mkdir()
     _, others = issue_token(tmp_path / "other", "alice", "cluster-admin", (), NOW, None)
@@ -87,7 +87,7 @@ def test_token_that_is_cut_changed_or_of_another_server_is_nobody(tmp_path: Path
             authenticator.caller(wrong)
 
 
-def test_expired_token_is_refused_with_its_date_and_only_to_who_has_it(tmp_path, authenticator, clock) -> None:
+def test_expired_token_is_refused_with_its_date_to_its_holder_only(tmp_path, authenticator, clock) -> None:
     _, token = issue_token(tmp_path, "alice", "view", (), NOW, NOW + DAY)
     caller = authenticator.caller(token.encode())
     clock.at = NOW + DAY
@@ -99,7 +99,7 @@ def test_expired_token_is_refused_with_its_date_and_only_to_who_has_it(tmp_path,
     assert "alice" not in str(caught.value)
 
 
-def test_revoked_token_is_worth_nothing_within_a_second_and_the_other_one_goes_on(
+def test_revoked_token_is_refused_within_a_second_and_the_other_token_stays_valid(
     tmp_path: Path, authenticator: Authenticator, clock: Clock
 ) -> None:
     old, old_token = issue_token(tmp_path, "alice", "view", (), NOW, None)
@@ -118,7 +118,7 @@ def test_revoked_token_is_worth_nothing_within_a_second_and_the_other_one_goes_o
     assert read_users(tmp_path / USERS_FILE) == Users()
 
 
-def test_changed_role_and_removed_file_hold_for_tokens_that_are_out_and_end_what_was_open(
+def test_changed_role_and_removed_file_apply_to_issued_tokens_and_end_open_requests(
     tmp_path: Path, authenticator: Authenticator, clock: Clock
 ) -> None:
     _, token = issue_token(tmp_path, "alice", "edit", (), NOW, None)
@@ -133,7 +133,7 @@ def test_changed_role_and_removed_file_hold_for_tokens_that_are_out_and_end_what
     assert not authenticator.holds(after)
 
 
-def test_two_who_hand_out_tokens_at_once_do_not_lose_each_others(tmp_path: Path) -> None:
+def test_two_commands_that_issue_tokens_at_once_keep_both(tmp_path: Path) -> None:
     def hand_out(number: int) -> None:
         for each in range(5):
             issue_token(tmp_path, f"user-{number}", "view", (), NOW, NOW + DAY * (each + 1))
@@ -148,7 +148,7 @@ def test_two_who_hand_out_tokens_at_once_do_not_lose_each_others(tmp_path: Path)
 
 
 @pytest.mark.parametrize("damage", ["halved", "empty", "garbled", "version", "role", "extra", "twice"])
-def test_file_that_cannot_be_used_is_refused_at_the_start_and_changes_nothing_later(
+def test_invalid_file_is_reported_at_the_start_and_changes_nothing_later(
     tmp_path: Path, authenticator: Authenticator, clock: Clock, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
     _, token = issue_token(tmp_path, "alice", "view", (), NOW, None)
@@ -169,7 +169,7 @@ def test_file_that_cannot_be_used_is_refused_at_the_start_and_changes_nothing_la
             "twice": json.dumps({"users": {"alice": alice, "bob": alice}}).encode() + b"\n",
         }[damage]
     )
-    with pytest.raises(UserFileError, match=r"users\.json: .*; put the right one back, or remove it"):
+    with pytest.raises(UserFileError, match=r"users\.json: .*; restore it, or remove it"):
         read_users(path)
     clock.seconds += 1
     with caplog.at_level(logging.ERROR):
@@ -184,23 +184,23 @@ def test_file_that_cannot_be_used_is_refused_at_the_start_and_changes_nothing_la
 @pytest.mark.parametrize(
     ("name", "role", "namespaces", "said"),
     [
-        ("alice", "", (), "there is no user alice yet: say what alice may do, --role cluster-admin|admin|edit|view"),
+        ("alice", "", (), "there is no user alice yet: choose a role with --role cluster-admin|admin|edit|view"),
         ("alice", "root", (), "there is no role 'root'"),
-        ("admin", "view", (), "is who holds DATA_DIR/token"),
-        ("system:masters", "view", (), "is no name of a user"),
-        ("Alice", "view", (), "is no name of a user"),
-        ("a\nb", "view", (), "is no name of a user"),
-        ("alice", "view", ("kube system",), "is no name of a namespace"),
+        ("admin", "view", (), "is the holder of DATA_DIR/token"),
+        ("system:masters", "view", (), "is not a valid user name"),
+        ("Alice", "view", (), "is not a valid user name"),
+        ("a\nb", "view", (), "is not a valid user name"),
+        ("alice", "view", ("kube system",), "is not a valid namespace"),
     ],
 )
-def test_what_makes_no_sense_is_refused(tmp_path, name, role, namespaces, said) -> None:
+def test_invalid_user_role_or_namespace_is_refused(tmp_path, name, role, namespaces, said) -> None:
     with pytest.raises(UserError) as caught:
         issue_token(tmp_path, name, role, namespaces, NOW, None)
     assert said in str(caught.value)
     assert not (tmp_path / USERS_FILE).exists()
 
 
-def test_second_token_does_not_change_what_a_user_may_without_a_word(tmp_path: Path) -> None:
+def test_second_token_does_not_change_the_role_of_a_user(tmp_path: Path) -> None:
     issue_token(tmp_path, "alice", "view", (), NOW, None)
     with pytest.raises(UserError, match=r"alice is view already.*tinkedge users role alice edit -n lab"):
         issue_token(tmp_path, "alice", "edit", ("lab",), NOW, None)
@@ -210,7 +210,7 @@ def test_second_token_does_not_change_what_a_user_may_without_a_word(tmp_path: P
         revoke_token(tmp_path, "bob")
 
 
-def test_tokens_that_have_expired_do_not_pile_up_and_living_ones_are_bounded(tmp_path: Path) -> None:
+def test_expired_tokens_are_removed_and_valid_ones_are_bounded(tmp_path: Path) -> None:
     for day in range(60):
         issue_token(tmp_path, "alice", "view", (), NOW + day * DAY, NOW + (day + 1) * DAY)
     assert len(read_users(tmp_path / USERS_FILE).users["alice"].credentials) == 1
@@ -220,7 +220,7 @@ def test_tokens_that_have_expired_do_not_pile_up_and_living_ones_are_bounded(tmp
         issue_token(tmp_path, "alice", "", (), NOW, None)
 
 
-def test_token_that_ends_within_a_week_is_said_by_name(tmp_path, authenticator, clock, caplog) -> None:
+def test_token_that_expires_within_a_week_is_logged_with_its_user(tmp_path, authenticator, clock, caplog) -> None:
     soon, _ = issue_token(tmp_path, "alice", "view", (), NOW, NOW + 7 * DAY)
     issue_token(tmp_path, "bob", "view", (), NOW, NOW + 8 * DAY)
     issue_token(tmp_path, "eve", "view", (), NOW, None)
@@ -284,8 +284,8 @@ def test_roles_allow_these_verbs_and_no_others(group, resource, subresource, vie
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_who_may_change_something_may_create_it(role: str) -> None:
-    """Server-side apply and updates create what is not there: nobody asks again."""
+def test_role_that_may_change_a_resource_may_create_it(role: str) -> None:
+    """Server-side apply and updates create missing objects without a further check."""
     for rule in ROLES[role]:
         changes = {"patch", "update"} & {*rule.verbs}
         for group in rule.groups if changes else ():
@@ -295,13 +295,13 @@ def test_who_may_change_something_may_create_it(role: str) -> None:
                 assert "create" in verbs(role, resource, group), (group, resource)
 
 
-def test_each_role_may_what_the_lesser_one_may() -> None:
+def test_each_role_includes_the_smaller_one() -> None:
     order = ["view", "edit", "admin"]
     for less, more in pairwise(order):
         assert {*ROLES[less]} <= {*ROLES[more]}
 
 
-def test_role_in_namespaces_holds_there_and_nowhere_else() -> None:
+def test_role_in_namespaces_applies_there_only() -> None:
     alice = user("edit", "lab", "rack-2")
     assert allowed(alice, Action("delete", "tinkerbell.org", "workflows", "", "lab", "x"))
     assert not allowed(alice, Action("delete", "tinkerbell.org", "workflows", "", "default", "x"))
@@ -311,7 +311,7 @@ def test_role_in_namespaces_holds_there_and_nowhere_else() -> None:
 
 
 @pytest.mark.parametrize("role", ["", "view", "no-such-role"])
-def test_everybody_may_find_out_what_there_is_and_what_he_may(role: str) -> None:
+def test_every_user_may_use_discovery_and_ask_about_own_rights(role: str) -> None:
     for path in ("/api", "/apis", "/apis/tinkerbell.org/v1alpha2", "/openapi/v3", "/version", "/healthz"):
         assert allowed(user(role), Request("get", path))
     assert allowed(user(role, "lab"), Action("create", "authorization.k8s.io", "selfsubjectaccessreviews"))
@@ -322,8 +322,8 @@ def test_everybody_may_find_out_what_there_is_and_what_he_may(role: str) -> None
 
 
 @pytest.mark.parametrize("component", ["server", "edge"])
-def test_component_on_another_host_may_what_it_may_on_a_cluster(component: str) -> None:
-    """tests/interop/test_privileges.py runs them with exactly that."""
+def test_role_of_a_component_allows_what_its_role_in_a_cluster_allows(component: str) -> None:
+    """tests/interop/test_privileges.py runs the components with exactly these rights."""
     rules = [
         (rule["apiGroups"], rule["resources"], rule["verbs"])
         for document in yaml.load_all((DEPLOY / "rbac.yaml").read_text(), Loader=yaml.CSafeLoader)
@@ -335,7 +335,7 @@ def test_component_on_another_host_may_what_it_may_on_a_cluster(component: str) 
     assert [([*rule.groups], [*rule.resources], [*rule.verbs]) for rule in ours] == rules
 
 
-def test_refusal_is_in_the_words_of_kubernetes() -> None:
+def test_refusal_has_the_wording_of_kubernetes() -> None:
     wanted = Action("patch", "tinkerbell.org", "workflows", "status", "default", "x")
     about = 'resource "workflows/status" in API group "tinkerbell.org" in the namespace "default"'
     assert forbidden_message(user("view"), wanted) == f'User "alice" cannot patch {about}'
@@ -350,7 +350,7 @@ def known(name: str) -> Caller:
     return Caller(name, ("system:authenticated",), "view" if name == "bob" else "", ())
 
 
-def test_administrator_may_be_somebody_else_and_then_may_no_more_than_that_one() -> None:
+def test_administrator_who_impersonates_a_user_has_the_rights_of_that_user_only() -> None:
     headers = CIMultiDict({"Impersonate-User": "bob"})
     assert wants_impersonation(headers)
     bob = impersonate(ADMIN, headers, known)
@@ -370,7 +370,9 @@ def test_administrator_may_be_somebody_else_and_then_may_no_more_than_that_one()
         ({"Impersonate-User": "a", "Impersonate-Uid": "1"}, True),
     ],
 )
-def test_others_may_not_and_half_an_impersonation_is_refused(headers: dict[str, str], half: bool) -> None:
+def test_other_users_may_not_impersonate_and_incomplete_headers_are_refused(
+    headers: dict[str, str], half: bool
+) -> None:
     assert wants_impersonation(CIMultiDict(headers))
     for role in ("view", "edit", "admin", ""):
         with pytest.raises(ImpersonationForbiddenError):
@@ -380,7 +382,7 @@ def test_others_may_not_and_half_an_impersonation_is_refused(headers: dict[str, 
             impersonate(ADMIN, CIMultiDict(headers), known)
 
 
-def test_file_of_users_that_is_garbled_at_the_start_lets_the_administrator_in_alone_until_it_is_good(
+def test_damaged_file_of_users_at_the_start_leaves_the_administrator_alone_until_it_is_repaired(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / USERS_FILE
@@ -388,7 +390,7 @@ def test_file_of_users_that_is_garbled_at_the_start_lets_the_administrator_in_al
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
     authenticator = Authenticator(lambda shown: shown == "admin", path, lambda: NOW)
-    assert "nobody but the administrator is known" in caplog.text
+    assert "only the administrator is known" in caplog.text
     assert authenticator.caller(b"admin") == ADMIN
     with pytest.raises(WrongTokenError):
         authenticator.caller(token.encode())

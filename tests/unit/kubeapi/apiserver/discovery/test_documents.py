@@ -1,4 +1,4 @@
-"""Discovery and OpenAPI: what a real server says of itself, what clients keep, and when they must ask again."""
+"""Discovery and OpenAPI: equal to those of a real server, cacheable, and current."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def answer(documents: Documents, path: str, accept: str = "", **more: str) -> Do
     ("path", "accept"),
     [("/apis", AGGREGATED), ("/api", AGGREGATED), ("/openapi/v2", ""), ("/openapi/v3", ""), (WIDGETS, "")],
 )
-def test_client_that_has_a_document_already_gets_none(documents: Documents, path: str, accept: str) -> None:
+def test_client_with_a_current_document_gets_304(documents: Documents, path: str, accept: str) -> None:
     first = answer(documents, path, accept)
     again = answer(documents, path, accept, known_tag=first.headers["ETag"])
     assert (again.status, again.body, again.headers["ETag"]) == (304, b"", first.headers["ETag"])
@@ -76,7 +76,7 @@ def test_client_that_has_a_document_already_gets_none(documents: Documents, path
     assert answer(documents, path, accept, known_tag='"other"').status == 200
 
 
-def test_documents_change_when_a_definition_comes_or_goes(registry: Registry, documents: Documents) -> None:
+def test_documents_change_with_definitions(registry: Registry, documents: Documents) -> None:
     before = {path: answer(documents, path).headers["ETag"] for path in ("/openapi/v2", "/openapi/v3", WIDGETS)}
     groups = answer(documents, "/apis", AGGREGATED).headers["ETag"]
     registry.install("widgets.example.com", definitions.resources(definition("example.com")))
@@ -90,7 +90,7 @@ def test_documents_change_when_a_definition_comes_or_goes(registry: Registry, do
     assert documents.answer(DocumentRequest("/apis/example.com/v1")) is None
 
 
-def test_only_the_groups_that_changed_are_made_again(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_changed_groups_are_rebuilt(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     openapi = OpenAPI(registry)
     openapi.index(), openapi.two(), openapi.two_binary()
     made: list[str] = []
@@ -106,7 +106,7 @@ def test_only_the_groups_that_changed_are_made_again(registry: Registry, monkeyp
     assert made == []
 
 
-def test_openapi_3_may_be_kept_for_ever_only_under_its_hash(documents: Documents) -> None:
+def test_openapi_3_is_cacheable_without_limit_only_under_its_hash(documents: Documents) -> None:
     index = orjson.loads(answer(documents, "/openapi/v3").body)["paths"]
     relative = index["apis/example.org/v1"]["serverRelativeURL"]
     path, _, tag = relative.partition("?hash=")
@@ -120,7 +120,7 @@ def test_openapi_3_may_be_kept_for_ever_only_under_its_hash(documents: Documents
     assert "Cache-Control" not in answer(documents, path).headers
 
 
-def test_documents_are_compressed_for_those_who_ask(documents: Documents) -> None:
+def test_documents_are_compressed_for_clients_that_accept_it(documents: Documents) -> None:
     whole = answer(documents, "/openapi/v2")
     packed = answer(documents, "/openapi/v2", encoding="gzip, deflate")
     assert (packed.headers["Content-Encoding"], packed.headers["Vary"]) == ("gzip", "Accept, Accept-Encoding")
@@ -144,7 +144,7 @@ def test_openapi_2_is_protobuf_for_kubectl_and_json_for_others(documents: Docume
     assert answer(documents, WIDGETS, "text/html").status == 406
 
 
-def test_discovery_is_given_in_the_version_that_kubectl_understands(documents: Documents) -> None:
+def test_discovery_has_the_version_that_kubectl_accepts(documents: Documents) -> None:
     beta = AGGREGATED.replace("v2", "v2beta1")
     for wanted, version in ((f"{AGGREGATED},{beta},application/json", "v2"), (f"{beta},application/json", "v2beta1")):
         made = answer(documents, "/apis", wanted)
@@ -160,7 +160,7 @@ def test_discovery_is_given_in_the_version_that_kubectl_understands(documents: D
         answer(documents, "/apis", "text/html")
 
 
-def test_root_lists_every_path_and_what_is_not_there_is_no_document(documents: Documents) -> None:
+def test_root_lists_every_path_and_unknown_paths_are_no_document(documents: Documents) -> None:
     paths = orjson.loads(answer(documents, "").body)["paths"]
     assert {"/api/v1", "/apis/example.org/v1beta1", "/openapi/v2", "/version"} <= {*paths}
     for path in paths:
@@ -174,7 +174,7 @@ def test_root_lists_every_path_and_what_is_not_there_is_no_document(documents: D
         assert not Documents.may_serve(path)
 
 
-def test_clauses_that_make_no_sense_are_passed_over_and_protobuf_comes_last() -> None:
+def test_invalid_clauses_are_ignored_and_protobuf_comes_last() -> None:
     odd = "a/b/c, /, x, application/json;q=0.3x;;=, *"
     assert [clause.media for clause in clauses(odd)] == ["application/json", "*/*"]
     assert len(clauses("application/json," * 10_000)) <= 32
@@ -188,7 +188,7 @@ def test_clauses_that_make_no_sense_are_passed_over_and_protobuf_comes_last() ->
         negotiate("application/yaml", watch=True)
 
 
-def test_answers_are_written_for_people_and_in_yaml() -> None:
+def test_answers_are_indented_or_yaml_on_request() -> None:
     body = b'{"b":{"mac":"52:54:00:12:34:56","on":"yes","n":null,"t":"2026-01-01T00:00:00Z"},"a":[{},{}]}'
     assert yaml.safe_load(render(body, Accepted("application/yaml"))) == json.loads(body)
     assert render(body, Accepted("application/yaml")).startswith(b"a:\n- {}\n- {}\nb:\n")
@@ -200,7 +200,7 @@ def test_answers_are_written_for_people_and_in_yaml() -> None:
 
 
 def tree(raw: bytes) -> list[tuple[int, Any]]:
-    """Take protobuf apart without knowing its messages: what looks like a message is one, YAML is read."""
+    """Parse protobuf without its messages: fields that look like messages are parsed, YAML is read."""
     found: list[tuple[int, Any]] = []
     at = 0
 
@@ -242,8 +242,8 @@ def parsed(raw: bytes) -> Any:
         return raw
 
 
-def test_openapi_in_protobuf_is_what_the_real_encoder_writes() -> None:
-    """data/gnostic.json holds a document and what google/gnostic makes of it; every keyword is in it once."""
+def test_openapi_in_protobuf_equals_the_output_of_the_real_encoder() -> None:
+    """data/gnostic.json holds a document, with every keyword once, and google/gnostic's encoding of it."""
     recorded = json.loads((DATA / "gnostic.json").read_text())
     document = recorded["document"]
     ours = gnostic.document(
@@ -288,14 +288,14 @@ async def test_server_answers_documents_with_their_headers_and_lists_in_yaml(bar
 
 
 REAL = recordings.read(DATA / "documents")
-"""What a real kube-apiserver says of itself; recorded with data/record_documents.py."""
+"""Documents of a real kube-apiserver, recorded with data/record_documents.py."""
 
 
 @pytest.fixture(scope="module")
 def real_registry() -> Registry:
     made = Registry(builtin.resources())
     made.add(definitions.definition_resource(lambda _: []))
-    # The scale subresource, whoever serves it: here it matters how it is published.
+    # The scale subresource; this test is about its publication only.
     found = definitions.resources(definition())
     widgets = [replace(one, subresources=("scale",) if one.version == "v1" else ()) for one in found]
     made.install("widgets.example.org", widgets)
@@ -312,7 +312,7 @@ def get(documents: Documents, path: str, accept: str = "") -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Leave out texts and the order of lists that have none."""
+    """Remove descriptions and the order of unordered lists."""
     if isinstance(value, dict):
         return {
             key: sorted(part) if key in ("required", "consumes", "produces") and _names(part) else plain(part)
@@ -328,7 +328,7 @@ def _names(value: Any) -> bool:
 
 @pytest.mark.parametrize("version", [3, 2])
 @pytest.mark.parametrize("name", ["org.example.v1.Widget", "org.example.v1.WidgetList", "org.example.v1beta1.Widget"])
-def test_schema_that_clients_read_is_that_of_a_real_server(real_documents: Documents, name: str, version: int) -> None:
+def test_published_schema_is_that_of_a_real_server(real_documents: Documents, name: str, version: int) -> None:
     if version == 2:
         ours = get(real_documents, "/openapi/v2")["definitions"][name]
     else:
@@ -415,7 +415,7 @@ def test_review_is_answered_as_a_real_server_that_allows_everything_answers_it(c
     found, warnings = reviewer.answer(review, namespace, body)
     found["metadata"].pop("creationTimestamp", None)
     if "spec" in found and {"user", "groups"} & set(found["spec"]):
-        # About others than the one who asks: there they may do everything, here nobody knows them.
+        # Reviews about other users: on the real server they may do everything, here they are unknown.
         assert found["status"] == {"allowed": False}
         found["status"] = {"allowed": True}
     for made in (found, case["answer"]):

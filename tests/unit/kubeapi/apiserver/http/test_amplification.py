@@ -1,4 +1,4 @@
-"""A few bytes in must not be much work, or much memory: defaults, lists that are merged, rules, definitions."""
+"""A few bytes of input must not cause much work or memory: defaults, merged lists, rules, definitions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Threads = Callable[[str, Any], set[str]]
 
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> Threads:
-    """Return a function that notes in which threads a function runs: how long it holds the loop, the machine says."""
+    """Return a function that records the threads in which a function runs."""
 
     def watch(where: str, function: Any) -> set[str]:
         names: set[str] = set()
@@ -107,7 +107,7 @@ async def test_object_cannot_be_made_larger_without_end_by_patches(api: Client) 
 # --- lists that are compared
 
 
-def test_owners_that_stand_twice_are_found_in_one_pass() -> None:
+def test_duplicate_owners_are_found_in_one_pass() -> None:
     """30,000 of them kept the loop busy for a minute."""
     owners = [{"apiVersion": "v1", "kind": "K", "name": f"a{i // 2}", "uid": f"u{i // 2}"} for i in range(MANY)]
     fields = {"ownerReferences": owners}
@@ -145,8 +145,8 @@ def test_values_of_an_enumeration_take_no_more_memory_than_they_are_long() -> No
 
 
 @pytest.mark.parametrize("start", ["self.l", "dyn(self.l)", "dyn(self.s)"])
-def test_sums_in_rules_cannot_double_without_end(start: str) -> None:
-    """Twenty doublings of a list, 270 bytes of a definition, took 1.7 GB; thirty would have taken all there is."""
+def test_concatenations_in_rules_cannot_double_without_end(start: str) -> None:
+    """Twenty doublings of a list, 270 bytes of a definition, took 1.7 GB; thirty would have exhausted the memory."""
     words = {"type": "array", "maxItems": 100, "items": {"type": "string", "maxLength": 10}}
     properties = {"l": words, "s": {"type": "string", "maxLength": 1000}}
     rule = f"[{start}]" + ".map(a, a + a)" * 30 + "[0].size() > 0"

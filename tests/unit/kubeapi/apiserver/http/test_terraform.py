@@ -39,7 +39,7 @@ def provider(api: Client, tmp_path: Path) -> Provider:
     return send
 
 
-async def test_definitions_and_openapi_have_the_types_that_a_plan_is_made_of(provider: Provider) -> None:
+async def test_definitions_and_openapi_have_the_types_that_a_plan_needs(provider: Provider) -> None:
     """A type is that of the definition, with the metadata of OpenAPI v2."""
     assert (await provider("GET", "/apis")).status == 200
     listed = await provider("GET", CRDS)
@@ -83,7 +83,7 @@ async def test_object_is_applied_read_without_a_difference_changed_and_deleted(p
     assert (await provider("GET", path)).status == 404
 
 
-async def test_field_that_kubectl_has_changed_is_a_conflict_that_names_it(api: Client, provider: Provider) -> None:
+async def test_field_changed_by_kubectl_is_a_conflict_that_names_it(api: Client, provider: Provider) -> None:
     path = f"{NAMESPACE}/osies/m"
     manager = {"fieldManager": "Terraform", "force": "false"}
     body = {

@@ -1,4 +1,4 @@
-"""Watches over WebSocket: what browsers, and clients that follow Kubernetes, send and get."""
+"""Watches over WebSocket, as browsers and other Kubernetes clients use them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists and watches over HTTP: what informers live on. More is in conformance/cases/lists.yaml."""
+"""Lists and watches over HTTP, which informers rely on. More is in conformance/cases/lists.yaml."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def names(answer: Any) -> list[str]:
     return [item["metadata"]["name"] for item in answer.json["items"]]
 
 
-async def test_old_continue_token_is_gone_and_a_false_one_is_bad(start: Any, crds: Any) -> None:
+async def test_old_continue_token_is_gone_and_a_forged_one_is_bad(start: Any, crds: Any) -> None:
     _, api = await start(history=20)
     await crds(api)
     await make(api, *"abc")
@@ -52,7 +52,7 @@ async def test_old_continue_token_is_gone_and_a_false_one_is_bad(start: Any, crd
         assert await watch.next() is None
 
 
-async def test_open_watches_get_every_change_of_what_they_are_about(api: Client) -> None:
+async def test_open_watches_get_every_change_of_their_resource(api: Client) -> None:
     await make(api, "a", rack="1")
     other, since = HARDWARE.replace("default", "kube-system"), await version(api)
     async with (

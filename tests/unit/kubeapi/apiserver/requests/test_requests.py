@@ -1,4 +1,4 @@
-"""Wrong requests get the answer that Kubernetes gives, and none breaks the server; the protobuf of real clients."""
+"""Wrong requests get Kubernetes' answers, and none breaks the server; the protobuf of real clients."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_no_yaml_breaks_the_reader(text: str) -> None:
         (b"a: '" + b"," * 500_000 + b"'", "application/yaml", False),
     ],
 )
-def test_body_of_more_values_than_can_be_read_at_once_is_refused(raw: bytes, content: str, *, refused: bool) -> None:
+def test_body_with_too_many_values_is_refused(raw: bytes, content: str, *, refused: bool) -> None:
     if refused:
         with pytest.raises(StatusError) as error:
             decode(content, raw, strict=True)
@@ -119,7 +119,7 @@ PROTOBUF = "application/vnd.kubernetes.protobuf"
 
 
 def told(value: Any) -> Any:
-    """Leave out what says nothing: Go's JSON has empty values that its protobuf has not, and the other way round."""
+    """Remove empty values, which Go's JSON and its protobuf write differently."""
     if isinstance(value, dict):
         kept = {key: told(part) for key, part in value.items()}
         return {key: part for key, part in kept.items() if part not in (None, "", False, 0, {}, [])}
@@ -127,7 +127,7 @@ def told(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
-def test_body_of_client_go_is_read_as_the_object_that_it_was_and_written_back(case: Any) -> None:
+def test_body_of_client_go_is_read_and_written_unchanged(case: Any) -> None:
     """data/client_go.json: recorded with data/client_go/main.go."""
     assert case["contentType"] == PROTOBUF
     made = serializer.load_protobuf(base64.b64decode(case["body"]))
@@ -213,14 +213,14 @@ def test_no_object_breaks_the_writer(case: Any, odd: Any) -> None:
             serializer.dump_protobuf({**case["object"], key: odd})
 
 
-def test_every_message_that_is_named_is_described() -> None:
+def test_every_referenced_message_is_defined() -> None:
     for fields in MESSAGES.values():
         assert len({field.number for field in fields}) == len({field.name for field in fields}) == len(fields)
         assert {field.type for field in fields} <= SCALARS | MESSAGES.keys()
     assert set(KINDS.values()) <= MESSAGES.keys()
 
 
-async def test_protobuf_goes_in_and_comes_out_over_the_wire(bare: Client) -> None:
+async def test_protobuf_is_accepted_and_sent_over_http(bare: Client) -> None:
     def packed(kind: str, version: str = "v1", **fields: Any) -> bytes:
         return serializer.dump_protobuf({"apiVersion": version, "kind": kind, **fields})
 

@@ -1,4 +1,4 @@
-"""CustomResourceDefinitions of anybody, and Events under both of their names."""
+"""CustomResourceDefinitions of users, and Events under both of their names."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WIDGET: dict[str, Any] = {
 
 
 def made(name: str = "w", version: str = "v1", **more: Any) -> dict[str, Any]:
-    """Give an object of the definition."""
+    """Return an object of the definition."""
     metadata = {"name": name, **more.pop("metadata", {})}
     return {"apiVersion": f"example.org/{version}", "kind": "Widget", "metadata": metadata, **more}
 
@@ -74,7 +74,7 @@ async def test_definition_is_completed_and_served_at_once(bare: Client) -> None:
     assert "org.example.v1.Widget" in document["components"]["schemas"]
 
 
-async def test_changed_schema_and_its_rules_hold_for_the_next_write(bare: Client) -> None:
+async def test_changed_schema_and_its_rules_apply_to_the_next_write(bare: Client) -> None:
     await bare("POST", CRDS, WIDGET)
     before = (await bare("GET", "/openapi/v3")).json["paths"]["apis/example.org/v1"]
     spec = "/spec/versions/0/schema/openAPIV3Schema/properties/spec"
@@ -98,7 +98,7 @@ async def test_changed_schema_and_its_rules_hold_for_the_next_write(bare: Client
 
 
 @pytest.mark.parametrize("is_served", [False, True])
-async def test_names_that_another_resource_has_are_not_accepted(bare: Client, is_served: bool) -> None:
+async def test_names_of_another_resource_are_not_accepted(bare: Client, is_served: bool) -> None:
     await bare("POST", CRDS, WIDGET)
     other = widget(names={"plural": "wodgets", "kind": "Wodget", "shortNames": ["wo", "wd"]})
     other["metadata"]["name"] = "wodgets.example.org"
@@ -122,7 +122,7 @@ async def test_names_that_another_resource_has_are_not_accepted(bare: Client, is
 
 
 def put_version(**changes: Any) -> dict[str, Any]:
-    """Give the definition with changes of its version."""
+    """Write the definition with changes of its version."""
     changed = copy.deepcopy(WIDGET)
     changed["spec"]["versions"][0] |= changes
     return changed
@@ -138,7 +138,7 @@ async def test_replicas_that_cannot_be_scaled_are_refused(bare: Client) -> None:
     assert (await bare("POST", WIDGETS, made(spec={}))).status == 201
 
 
-async def test_column_that_cannot_be_read_is_left_out_alone_and_its_writer_is_warned(bare: Client) -> None:
+async def test_only_an_unreadable_column_is_omitted_and_its_writer_is_warned(bare: Client) -> None:
     columns = [
         {"name": name, "type": "string", "jsonPath": path} for name, path in (("A", ".a"), ("X", ".b[?("), ("C", ".c"))
     ]
@@ -151,7 +151,7 @@ async def test_column_that_cannot_be_read_is_left_out_alone_and_its_writer_is_wa
     assert [item["name"] for item in table["columnDefinitions"]] == ["Name", "A", "C"]
 
 
-async def test_stored_version_goes_only_after_status_was_told_that_nothing_is_stored_in_it(bare: Client) -> None:
+async def test_stored_version_is_removable_only_after_it_has_left_the_status(bare: Client) -> None:
     newer = {**WIDGET["spec"]["versions"][0], "name": "v2"}
     older = {**WIDGET["spec"]["versions"][0], "storage": False}
     await bare("POST", CRDS, WIDGET)
@@ -213,7 +213,7 @@ async def test_deleted_definition_takes_its_objects_and_ends_their_watches(bare:
     assert "example.org" not in str((await bare("GET", "/apis")).json)
 
 
-async def test_nothing_new_in_a_namespace_that_is_going(bare: Client) -> None:
+async def test_terminating_namespace_accepts_no_new_objects(bare: Client) -> None:
     await bare("POST", "/api/v1/namespaces", {"metadata": {"name": "x"}})
     maps = "/api/v1/namespaces/x/configmaps"
     await bare("POST", maps, {"metadata": {"name": "held", "finalizers": ["example.org/hold"]}})
@@ -268,7 +268,7 @@ def event(name: str = "e", **more: Any) -> dict[str, Any]:
 
 
 async def test_recorder_of_client_go_is_not_refused_and_kubectl_shows_what_it_recorded(bare: Client) -> None:
-    """data/client_go_recorder.json: what client-go sends, recorded with data/client_go_recorder/main.go."""
+    """data/client_go_recorder.json: requests of client-go, recorded with data/client_go_recorder/main.go."""
     created, repeated = CASES
     assert (await bare(created["method"], created["path"], created["body"])).status == 201
     answer = await bare(repeated["method"], repeated["path"], repeated["body"], content=repeated["contentType"])
@@ -287,7 +287,7 @@ async def test_watches_of_both_names_see_what_either_writes(bare: Client) -> Non
         assert [(one["type"], one["object"]["note"]) for one in seen] == [("ADDED", "made it"), ("MODIFIED", "changed")]
 
 
-async def test_event_that_goes_on_by_its_series_stays_for_an_hour_after_it_was_seen_last(start: Start) -> None:
+async def test_event_stays_for_an_hour_after_the_last_occurrence_of_its_series(start: Start) -> None:
     now = [datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)]
     _, client = await start(now=lambda: now[0])
     for name in ("gone", "goes-on"):
@@ -329,7 +329,7 @@ async def test_new_events_are_read_and_written_as_protobuf_too(bare: Client) -> 
 
 
 @pytest.mark.parametrize(("policy", "asked"), [("Equivalent", True), ("Exact", False)])
-def test_webhook_for_the_one_name_hears_of_the_other_unless_it_wants_its_rules_taken_exactly(policy, asked) -> None:
+def test_webhook_for_one_name_of_events_is_called_for_the_other_unless_it_matches_exactly(policy, asked) -> None:
     registry = Registry(builtin.resources())
     rule = {"operations": ["*"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["events"]}
     webhook = {"name": "a.b.c", "rules": [rule], "matchPolicy": policy, "clientConfig": {"url": "https://x/"}}
@@ -339,7 +339,7 @@ def test_webhook_for_the_one_name_hears_of_the_other_unless_it_wants_its_rules_t
     assert hook.target("CREATE", new, "", registry.versions) is (old if asked else None)
 
 
-def test_roles_are_about_events_of_both_names() -> None:
+def test_roles_apply_to_events_of_both_names() -> None:
     for group in ("", "events.k8s.io"):
         for role, verb, may in (("view", "list", True), ("view", "create", False), ("edit", "create", True)):
             action = Action(verb, group, "events", namespace="default")

@@ -1,4 +1,4 @@
-"""One store: its writes, reads, cache, index of owners and history; its file, its lock and its log."""
+"""The store: writes, reads, cache, index of owners and history; its file, lock and log."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_write_that_expects_another_version_is_refused_with_the_actual_one
     assert [(event.type, event.version) for event in d.events] == [("ADDED", first), ("MODIFIED", second)]
 
 
-async def test_writes_that_wait_together_are_judged_one_after_the_other(desk: Open) -> None:
+async def test_queued_writes_are_checked_one_after_the_other(desk: Open) -> None:
     d = await desk()
     outcomes = await asyncio.gather(*(d.put(key("a"), n, expected=0) for n in range(8)), return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [int] + [MismatchError] * 7
@@ -56,7 +56,7 @@ async def test_writes_that_wait_together_are_judged_one_after_the_other(desk: Op
 
 
 async def test_read_sees_every_write_that_was_answered(desk: Open) -> None:
-    """Out of memory, of the file or of a list: never anything older than the last answer."""
+    """From memory, the file or a list: never anything older than the last answer."""
     d = await desk(cache_bytes=3000)
     answered: dict[str, int] = {}
     done = False
@@ -92,14 +92,14 @@ async def test_read_sees_every_write_that_was_answered(desk: Open) -> None:
     await asyncio.gather(*readers)
 
 
-async def test_change_that_nobody_can_take_in_does_not_stop_the_answers(desk, caplog) -> None:
+async def test_failing_commit_callback_does_not_stop_the_answers(desk, caplog) -> None:
     def refuse(_: Event) -> None:
         raise RuntimeError("no")
 
     d = await desk(on_commit=refuse)
     assert await d.put(key("a")) == 1
     assert await d.names() == ["a"]
-    assert "change 1 could not be handed on" in caplog.text
+    assert "change 1 could not be delivered" in caplog.text
 
 
 async def test_failed_commit_changes_nothing_and_is_logged_once(desk, monkeypatch, caplog) -> None:
@@ -127,7 +127,7 @@ async def test_failed_commit_changes_nothing_and_is_logged_once(desk, monkeypatc
     assert told == ["writes fail: database or disk is full", "writes are possible again"]
 
 
-async def test_failed_commit_that_had_dropped_history_has_dropped_nothing(desk, monkeypatch, tmp_path) -> None:
+async def test_failed_commit_keeps_the_history_that_it_trimmed(desk, monkeypatch, tmp_path) -> None:
     d = await desk(history=20)
     drop = history.Writer._trim
 
@@ -148,8 +148,8 @@ async def test_failed_commit_that_had_dropped_history_has_dropped_nothing(desk, 
         assert db.execute("SELECT count(*) FROM states").fetchone()[0] <= 24
 
 
-async def test_read_that_is_faster_than_the_news_of_a_commit_waits_for_it(desk, monkeypatch) -> None:
-    """Otherwise a client could list a change, and then get what was there before it, out of memory."""
+async def test_read_that_is_faster_than_the_notice_of_a_commit_waits_for_it(desk, monkeypatch) -> None:
+    """Otherwise a client could list a change, and then read the older state from memory."""
     d = await desk(cache_bytes=0)
     await d.put(key("a"), 1)
     commit, on_disk, tell = history.Writer.commit, threading.Event(), threading.Event()
@@ -202,7 +202,7 @@ async def test_page_that_is_damaged_meanwhile_is_an_error_for_its_readers_only(d
         await desk()
 
 
-async def test_read_error_is_told_as_what_it_is_and_ends_with_its_cause(desk, tmp_path, caplog) -> None:
+async def test_read_error_is_reported_with_its_reason_and_ends_with_its_cause(desk, tmp_path, caplog) -> None:
     d = await _many(desk)
     path = tmp_path / "state.db"
     taken = {entry: int(entry.name) for entry in Path("/proc/self/fd").iterdir() if entry.resolve() == path}
@@ -229,7 +229,7 @@ async def test_read_error_is_told_as_what_it_is_and_ends_with_its_cause(desk, tm
         await ask()
 
 
-async def test_close_finishes_what_was_asked_for(desk: Open) -> None:
+async def test_close_finishes_queued_requests(desk: Open) -> None:
     d = await desk()
     writes = [asyncio.create_task(d.put(key(f"n{number}"), expected=0)) for number in range(20)]
     await turns()
@@ -243,7 +243,7 @@ async def test_close_finishes_what_was_asked_for(desk: Open) -> None:
     assert len(await d.names()) == 20
 
 
-def test_read_that_a_write_overtook_is_not_kept() -> None:
+def test_read_overtaken_by_a_write_is_not_cached() -> None:
     cache = ObjectCache(10_000)
     old, new = Stored("default", "a", 1, b"old"), Event(2, key("a"), "MODIFIED", b"new", b"old")
     token = cache.begin_read(key("a"))
@@ -258,7 +258,7 @@ def test_read_that_a_write_overtook_is_not_kept() -> None:
     assert cache.get(key("b")) is None
 
 
-def test_memory_is_bounded_and_keeps_what_is_asked_for() -> None:
+def test_cache_is_bounded_and_keeps_recently_used_objects() -> None:
     cache = ObjectCache(10_000)
     for number in range(100):
         cache.apply(Event(number, key(f"n{number}"), "ADDED", b"x" * 500, None))
@@ -288,7 +288,7 @@ async def test_dependents_are_found_by_the_uid_of_their_owner(desk: Open) -> Non
     assert await d.store.owned() == []
 
 
-async def test_everything_that_has_owners_is_given_piece_by_piece(desk: Open) -> None:
+async def test_all_objects_with_owners_are_returned_in_pages(desk: Open) -> None:
     d = await desk()
     with pytest.raises(MismatchError):
         await d.put(key("a"), owners=("u1",), expected=5)
@@ -353,7 +353,7 @@ async def test_page_ends_when_it_has_enough_bytes(desk: Open, monkeypatch: pytes
     assert [event.key.name for event in await d.store.since(PODS, None, 0)] == ["a", "b", "c"]
 
 
-async def test_history_is_told_in_order_with_the_state_before(desk: Open) -> None:
+async def test_history_is_in_order_with_the_state_before(desk: Open) -> None:
     d = await desk()
     await d.put(key("a"), 1)
     middle = await d.put(key("a"), 2)
@@ -386,7 +386,7 @@ async def test_history_stays_within_its_bounds_and_the_state_complete(desk: Open
     assert (await d.names(caught.value.oldest))[:2] == ["a", "c"]
     assert len(await d.store.since(PODS, None, caught.value.oldest)) == newest - caught.value.oldest
     await d.store.close()
-    with closing(sqlite3.connect(tmp_path / "state.db")) as db:  # what nobody can ask for is not kept
+    with closing(sqlite3.connect(tmp_path / "state.db")) as db:  # a state that no client can ask for is not kept
         assert db.execute("SELECT count(*) FROM states").fetchone()[0] <= 25
     again = await desk(history=20)
     assert await again.names() == ["a", "c"]
@@ -409,7 +409,7 @@ async def test_history_of_large_objects_is_bounded_in_bytes(desk: Open, monkeypa
     assert await d.put(key("b")) == newest + 2
 
 
-async def test_versions_are_never_given_twice_after_a_restart(desk: Open) -> None:
+async def test_versions_are_never_assigned_twice_after_a_restart(desk: Open) -> None:
     d = await desk(history=1)
     await d.put(key("a"))
     last = await d.drop(key("a"))
@@ -435,7 +435,7 @@ PRAGMA user_version = 1;
 """
 
 
-async def test_file_of_the_first_layout_is_taken_over_with_its_history(desk, tmp_path, caplog) -> None:
+async def test_file_of_the_first_layout_is_migrated_with_its_history(desk, tmp_path, caplog) -> None:
     caplog.set_level(logging.INFO)
     with closing(sqlite3.connect(tmp_path / "state.db", isolation_level=None)) as db:
         db.execute("PRAGMA journal_mode = WAL")
@@ -468,13 +468,13 @@ async def test_file_of_the_first_layout_is_taken_over_with_its_history(desk, tmp
     await d.store.close()
     d = await desk()
     assert await d.names(12) == ["a", "b", "gone"]
-    assert [record.message.partition(": ")[2] for record in caplog.records] == ["brought from layout 1 to 3"]
+    assert [record.message.partition(": ")[2] for record in caplog.records] == ["migrated from layout 1 to 3"]
     with closing(sqlite3.connect(tmp_path / "state.db")) as db:
         assert db.execute("PRAGMA page_size").fetchone() == (8192,)
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-async def test_refused_file_is_kept_closed_and_can_be_tried_again(desk: Open, tmp_path: Path) -> None:
+async def test_refused_file_is_closed_and_can_be_opened_again(desk: Open, tmp_path: Path) -> None:
     """The lock and the threads of a failed start are gone."""
     path = tmp_path / "state.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
@@ -506,7 +506,7 @@ async def test_a_file_that_was_closed_is_whole_without_its_log(tmp_path: Path) -
 
 
 async def test_every_connection_flushes_what_it_commits(tmp_path: Path) -> None:
-    """SQLite's own default may be less; a write that was answered survives a power cut only with FULL."""
+    """SQLite's default may be weaker; an answered write survives a power cut only with FULL."""
     with closing(database.connect(tmp_path / "state.db")) as db:
         assert db.execute("PRAGMA synchronous").fetchone() == (2,)
 
@@ -519,8 +519,8 @@ async def test_file_is_used_by_one_server_only(desk: Open) -> None:
     await desk()
 
 
-async def test_end_of_the_log_that_was_lost_takes_nothing_else_with_it(desk: Open, tmp_path: Path) -> None:
-    """A power cut leaves an incomplete last frame: SQLite ignores it, what was before is whole."""
+async def test_lost_end_of_the_log_affects_nothing_else(desk: Open, tmp_path: Path) -> None:
+    """A power cut leaves an incomplete last frame: SQLite ignores it, and everything before it is intact."""
     d = await desk(tmp_path / "state.db")
     for number in range(20):
         await d.put(key("a"), f"{number}")

@@ -1,4 +1,4 @@
-"""Writes and the three kinds of patch beyond what the recorded requests of conformance/cases show."""
+"""Writes and the three kinds of patch beyond the recorded requests of conformance/cases."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ WORKFLOWS = "/apis/tinkerbell.org/v1alpha2/namespaces/default/workflows"
 
 @pytest.fixture
 async def protecting(start: Start, installed: Path, tmp_path: Path) -> Client:
-    """A client of a server that gives Workflows their finalizer, as that of the stack does."""
+    """A client of a server that gives Workflows their finalizer, as the stack does."""
     shutil.copytree(installed, tmp_path / "state")
     _, client = await start(admit_create=protect)
     return client
 
 
-async def test_a_new_workflow_has_its_finalizer_in_its_first_version_and_only_there(protecting: Client) -> None:
+async def test_new_workflow_has_its_finalizer_from_its_first_version_only(protecting: Client) -> None:
     tried = (await protecting("POST", WORKFLOWS, workflow(), dryRun="All")).json
     assert tried["metadata"]["finalizers"] == [FINALIZER]
     assert (await protecting("GET", f"{WORKFLOWS}/w")).status == 404
@@ -59,7 +59,7 @@ async def test_a_new_workflow_has_its_finalizer_in_its_first_version_and_only_th
     assert (await protecting("GET", where)).json["metadata"]["deletionTimestamp"], "it waits for a controller"
 
 
-async def test_finalizer_of_a_new_workflow_has_no_manager_so_that_no_apply_takes_it_away(protecting: Client) -> None:
+async def test_finalizer_of_a_new_workflow_has_no_manager_so_no_apply_removes_it(protecting: Client) -> None:
     applied = {"fieldManager": "me", "force": "true"}
     kind, config = "application/apply-patch+yaml", workflow() | {"metadata": {"name": "w"}}
     made = (await protecting("PATCH", f"{WORKFLOWS}/w", config, content=kind, **applied)).json
@@ -134,7 +134,9 @@ def test_merge_patch_twice_is_merge_patch_once_and_changes_no_argument(target: A
         ),
     ],
 )
-def test_json_patch_does_what_the_rfc_shows_and_changes_no_argument(target: Any, operations: Any, result: Any) -> None:
+def test_json_patch_does_the_examples_of_the_rfc_and_changes_no_argument(
+    target: Any, operations: Any, result: Any
+) -> None:
     kept = copy.deepcopy(target)
     assert apply_operations(target, operations) == result
     assert target == kept
@@ -159,7 +161,7 @@ def test_json_patch_cannot_double_an_object_without_end() -> None:
         max_size=4,
     ),
 )
-def test_json_patch_gives_json_or_an_error(target: Any, operations: Any) -> None:
+def test_json_patch_returns_json_or_an_error(target: Any, operations: Any) -> None:
     try:
         json.dumps(apply_operations(target, operations))
     except PatchError:
@@ -184,7 +186,7 @@ def test_strategic_merge_patch_merges_lists_by_key() -> None:
 
 
 @given(_OBJECT, _OBJECT)
-def test_strategic_merge_patch_gives_json_or_an_error(target: Any, patch: Any) -> None:
+def test_strategic_merge_patch_returns_json_or_an_error(target: Any, patch: Any) -> None:
     names = ["$patch", "$retainKeys", "$deleteFromPrimitiveList/a", "$setElementOrder/a", "finalizers", "webhooks"]
     renamed = dict(zip(names, patch.values(), strict=False))
     try:
