@@ -718,7 +718,7 @@ def test_users_are_listed_changed_and_revoked(data: Path) -> None:
 def test_garbled_file_of_users_is_named(data: Path) -> None:
     (data / USERS_FILE).write_text("{")
     ran = run_on(data, "users", "list")
-    assert (ran.exit_code, f"{data / USERS_FILE}: does not end with its line" in ran.output) == (1, True)
+    assert (ran.exit_code, f"{data / USERS_FILE}: the file is cut off" in ran.output) == (1, True)
 
 
 async def test_it_is_said_if_the_certificate_is_not_for_that_url(api: ApiServer, tmp_path: Path) -> None:
