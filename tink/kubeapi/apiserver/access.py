@@ -349,8 +349,8 @@ def read_users(path: Path) -> Users:
     except (ValidationError, UserError) as error:
         # Without the input: after an edit by hand, it may be a token.
         why = error.errors(include_input=False, include_url=False)[0] if isinstance(error, ValidationError) else None
-        said = f"{'.'.join(map(str, why['loc']))}: {why['msg']}" if why else str(error)
-        raise UserFileError(f"{path}: {said}; {advice}") from None
+        reason = f"{'.'.join(map(str, why['loc']))}: {why['msg']}" if why else str(error)
+        raise UserFileError(f"{path}: {reason}; {advice}") from None
     return users
 
 

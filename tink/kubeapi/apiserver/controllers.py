@@ -584,7 +584,7 @@ def _conditions(left: _Remaining, before: list[Raw], now: str) -> list[Raw]:
     objects = counted(left.objects, "has {} resource instances")
     finalizers = counted(left.finalizers, "in {} resource instances")
     failed = f"Failed to delete all resource types, {len(left.failures)} remaining: {', '.join(sorted(left.failures))}"
-    told = (
+    states = (
         ("DeletionContentFailure", "ContentDeletionFailed", failed if left.failures else "", "ContentDeleted"),
         (
             "ContentRemaining",
@@ -601,7 +601,7 @@ def _conditions(left: _Remaining, before: list[Raw], now: str) -> list[Raw]:
     )
     known = {item["type"]: item for item in before}
     made = []
-    for what, reason, message, fine in told:
+    for what, reason, message, fine in states:
         kind, status = f"Namespace{what}", "True" if message else "False"
         old = known.get(kind, {})
         made.append(

@@ -218,11 +218,11 @@ class Conversion:
             return [obj | {"apiVersion": target} for obj in objects]
         whom = f"conversion webhook for {objects[0]['apiVersion']}, Kind={objects[0]['kind']}"
         uid = str(uuid.uuid4())
-        asked = _review(self._review, uid, target, objects)
+        review = _review(self._review, uid, target, objects)
         try:
             if self._post is None:
                 raise WebhookCallError("no client for webhooks")
-            answer = await self._post(self._client, asked, TIMEOUT_SECONDS, MAX_ANSWER + 4 * len(asked))
+            answer = await self._post(self._client, review, TIMEOUT_SECONDS, MAX_ANSWER + 4 * len(review))
             converted = _converted(answer, uid, self._review)
         except (WebhookCallError, ValueError) as error:
             raise _failed(f"{whom} failed: {error}") from error

@@ -292,11 +292,11 @@ def negotiate(header: str, *, protobuf: bool = False, many: bool = False, watch:
 
 def _accepted(clause: Clause, media: str, many: bool) -> Accepted | None:
     """Return the answer that a clause asks for; None if it is not available."""
-    asked = clause.parameters
-    pretty = asked.get("pretty") == "1"
-    if asked.get("stream", "watch") != "watch" or asked.get("sv", "v1") != "v1":
+    parameters = clause.parameters
+    pretty = parameters.get("pretty") == "1"
+    if parameters.get("stream", "watch") != "watch" or parameters.get("sv", "v1") != "v1":
         return None
-    kind, group, version = asked.get("as", ""), asked.get("g", ""), asked.get("v", "")
+    kind, group, version = parameters.get("as", ""), parameters.get("g", ""), parameters.get("v", "")
     if not (kind or group or version):
         return Accepted(media, pretty=pretty)
     if group != META_GROUP or version not in ("v1", "v1beta1") or media == PROTOBUF:
@@ -327,11 +327,11 @@ def discovery_form(header: str) -> tuple[str, str]:
         for media in (JSON, YAML):
             if not clause.matches(media):
                 continue
-            asked = (clause.parameters.get("g", ""), clause.parameters.get("v", ""), clause.parameters.get("as", ""))
-            if asked == ("", "", ""):
+            wanted = (clause.parameters.get("g", ""), clause.parameters.get("v", ""), clause.parameters.get("as", ""))
+            if wanted == ("", "", ""):
                 return media, ""
-            if asked in _AGGREGATED:
-                return media, asked[1]
+            if wanted in _AGGREGATED:
+                return media, wanted[1]
     raise errors.not_acceptable(SERVED)
 
 

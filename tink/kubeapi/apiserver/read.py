@@ -280,7 +280,7 @@ class Lists:
             while events := await self._since(chosen, position):
                 yield await self._changes(chosen, events)
                 position = events[-1].version
-            told = position
+            reported = position
             while not subscription.ended:
                 events = await subscription.next(max(0.0, min(end - clock(), BOOKMARK_SECONDS)))
                 changes = await self._changes(chosen, [event for event in events if event.version > position])
@@ -288,11 +288,11 @@ class Lists:
                 position = max(position, events[-1].version if events else self._broadcaster.version)
                 over = clock() >= end
                 if changes:
-                    told = events[-1].version
+                    reported = events[-1].version
                 # A watch ends with a bookmark of its position, unless the client knows that already.
-                if options.bookmarks and not subscription.ended and (position != told if over else not events):
+                if options.bookmarks and not subscription.ended and (position != reported if over else not events):
                     changes.append(_bookmark(resource, position))
-                    told = position
+                    reported = position
                 if changes:
                     yield changes
                 if over:

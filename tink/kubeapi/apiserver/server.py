@@ -263,9 +263,9 @@ async def _warn_daily(authenticator: Authenticator) -> None:
 
 def _is_ours(address: str) -> bool:
     """Return True if this host has the address."""
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as asked:
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            asked.bind((address, 0))
+            probe.bind((address, 0))
         except OSError:
             return False
     return True

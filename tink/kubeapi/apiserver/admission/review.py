@@ -196,10 +196,10 @@ class AdmissionResponse:
     refusal: StatusError | None = None
 
 
-def request(attributes: Attributes, asked: Resource) -> Raw:
+def request(attributes: Attributes, wanted: Resource) -> Raw:
     """Return the AdmissionRequest without uid and objects. Match conditions see it as `request`.
 
-    `asked` is the resource in the version that the webhook wants.
+    `wanted` is the resource in the version that the webhook wants.
     """
     made = attributes.resource
     name = attributes.name
@@ -207,8 +207,8 @@ def request(attributes: Attributes, asked: Resource) -> Raw:
         name = attributes.object["metadata"].get("name", "") if "uid" in attributes.object["metadata"] else ""
     namespace = name if is_namespaces(made) else attributes.namespace
     return {
-        "kind": {"group": asked.group, "version": asked.version, "kind": asked.kind},
-        "resource": {"group": asked.group, "version": asked.version, "resource": asked.plural},
+        "kind": {"group": wanted.group, "version": wanted.version, "kind": wanted.kind},
+        "resource": {"group": wanted.group, "version": wanted.version, "resource": wanted.plural},
         **({"subResource": attributes.subresource} if attributes.subresource else {}),
         "requestKind": {"group": made.group, "version": made.version, "kind": made.kind},
         "requestResource": {"group": made.group, "version": made.version, "resource": made.plural},
@@ -231,13 +231,13 @@ def _options(attributes: Attributes) -> Raw:
     return {key: value for key, value in options.items() if key != "force"} | {"kind": kind}
 
 
-def review(version: str, uid: str, asked: Raw, obj: Raw | None, old: Raw | None) -> bytes:
+def review(version: str, uid: str, request: Raw, obj: Raw | None, old: Raw | None) -> bytes:
     """Return an AdmissionReview as JSON."""
     return orjson.dumps(
         {
             "kind": "AdmissionReview",
             "apiVersion": f"{GROUP}/{version}",
-            "request": {"uid": uid, **asked, "object": obj, "oldObject": old},
+            "request": {"uid": uid, **request, "object": obj, "oldObject": old},
         }
     )
 

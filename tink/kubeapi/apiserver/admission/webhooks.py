@@ -128,7 +128,7 @@ class _ConvertedWrite:
     resource: Resource
     object: Raw | None
     old: Raw | None
-    asked: Raw | None = None
+    request: Raw | None = None
     """The AdmissionRequest without uid and objects; built on first use."""
 
 
@@ -264,7 +264,7 @@ class Webhooks:
         if not self._validating or exempt(attributes.resource):
             return
         versioned: dict[Resource, _ConvertedWrite] = {}
-        asked: list[tuple[Hook, _ConvertedWrite]] = []
+        targets: list[tuple[Hook, _ConvertedWrite]] = []
         start = _ConvertedWrite(attributes.resource, attributes.object, attributes.old)
         for hook, resource in self._matching(attributes, mutating=False):
             if not await self._selects(hook, attributes, attributes.object):
@@ -272,20 +272,20 @@ class Webhooks:
             if resource not in versioned:
                 versioned[resource] = await self._in_version(attributes, start, resource)
             if self._holds(hook, attributes, versioned[resource]):
-                asked.append((hook, versioned[resource]))
-        if len(asked) == 1:
-            await self._ask(*asked[0], attributes)
-        elif asked:
-            await self._ask_all(asked, attributes)
+                targets.append((hook, versioned[resource]))
+        if len(targets) == 1:
+            await self._call_or_log(*targets[0], attributes)
+        elif targets:
+            await self._call_all(targets, attributes)
 
-    async def _ask(self, hook: Hook, now: _ConvertedWrite, attributes: Attributes) -> None:
+    async def _call_or_log(self, hook: Hook, now: _ConvertedWrite, attributes: Attributes) -> None:
         try:
             await self._call(hook, attributes, now)
         except FailedCallError as error:
             _log_or_raise(hook, error)
 
-    async def _ask_all(self, asked: list[tuple[Hook, _ConvertedWrite]], attributes: Attributes) -> None:
-        calls = [asyncio.create_task(self._ask(hook, now, attributes)) for hook, now in asked]
+    async def _call_all(self, targets: list[tuple[Hook, _ConvertedWrite]], attributes: Attributes) -> None:
+        calls = [asyncio.create_task(self._call_or_log(hook, now, attributes)) for hook, now in targets]
         try:
             await asyncio.wait(calls)
         finally:
@@ -337,9 +337,9 @@ class Webhooks:
         """Return True if the match conditions hold. Raises StatusError (403) if they cannot be evaluated."""
         if hook.conditions is None:
             return True
-        if now.asked is None:
-            now.asked = review.request(attributes, now.resource)
-        bindings = {"object": now.object, "oldObject": now.old, "namespaceObject": None, "request": now.asked}
+        if now.request is None:
+            now.request = review.request(attributes, now.resource)
+        bindings = {"object": now.object, "oldObject": now.old, "namespaceObject": None, "request": now.request}
         try:
             return hook.conditions.hold(bindings)
         except ConditionError as error:
@@ -373,11 +373,11 @@ class Webhooks:
             unknown = "webhook does not accept known AdmissionReview versions (v1, v1beta1)"
             raise FailedCallError(hook.name, f"could not create admission objects: {unknown}")
         uid = str(uuid.uuid4())
-        if now.asked is None:
-            now.asked = review.request(attributes, now.resource)
+        if now.request is None:
+            now.request = review.request(attributes, now.resource)
         if self._plugin is not None and hook in self._in_process:
-            return await self._ask_plugin(self._plugin, hook, attributes, now)
-        text = review.review(hook.version, uid, now.asked, now.object, now.old)
+            return await self._call_plugin(self._plugin, hook, attributes, now)
+        text = review.review(hook.version, uid, now.request, now.object, now.old)
         try:
             answer = review.decode(await self._post(hook.client, text, hook.timeout_s), hook.version)
         except TrustError as error:
@@ -394,12 +394,12 @@ class Webhooks:
         return found
 
     @staticmethod
-    async def _ask_plugin(
+    async def _call_plugin(
         plugin: AdmissionPlugin, hook: Hook, attributes: Attributes, now: _ConvertedWrite
     ) -> review.AdmissionResponse:
         """Review a write in this process. Raises StatusError if it is rejected, or if the review fails (500)."""
         try:
-            response, release = await plugin.answer({**(now.asked or {}), "object": now.object, "oldObject": now.old})
+            response, release = await plugin.answer({**(now.request or {}), "object": now.object, "oldObject": now.old})
         except Exception as error:
             log.exception("The review %s has failed; the write is refused", hook.name)
             why = f"the review {quote(hook.name)} has failed, and nothing was stored: {error or type(error).__name__}"

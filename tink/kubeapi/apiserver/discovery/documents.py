@@ -69,34 +69,34 @@ class Documents:
         """Return True if a path may be that of a document. A fast check."""
         return path.startswith("/openapi/v3/") or (path.count("/") < 4 and not path.startswith("/api/v1/"))
 
-    def answer(self, asked: DocumentRequest) -> Document | None:
+    def answer(self, request: DocumentRequest) -> Document | None:
         """Answer a GET. Return None if the path is no document. Raises StatusError (406)."""
         if self._revision != self._registry.revision:
             self._kept.clear()
             self._compressed.clear()
             self._revision = self._registry.revision
-        made = self._made(asked)
+        made = self._build(request)
         if made is None or made.status != 200:
             return made
         tag = made.headers.get("ETag")
-        if tag and (asked.known_tag == "*" or tag in [one.strip() for one in asked.known_tag.split(",")[:32]]):
+        if tag and (request.known_tag == "*" or tag in [one.strip() for one in request.known_tag.split(",")[:32]]):
             # With the media type: kubectl overwrites its cached headers with those of a 304.
             return Document(b"", made.media, 304, made.headers)
-        return self._encoded(made, asked.encoding)
+        return self._encoded(made, request.encoding)
 
-    def _made(self, asked: DocumentRequest) -> Document | None:
-        match asked.path.strip("/").split("/"):
+    def _build(self, request: DocumentRequest) -> Document | None:
+        match request.path.strip("/").split("/"):
             case ["version"]:
                 return Document(orjson.dumps(groups.VERSION, option=orjson.OPT_INDENT_2))
             case ["openapi", "v2"]:
-                return self._openapi_2(asked)
+                return self._openapi_2(request)
             case ["openapi", "v3"]:
                 index = self._openapi.index()
                 return Document(index.body, headers={"ETag": f'"{index.tag}"'})
             case ["openapi", "v3", *rest]:
-                return self._openapi_3("/".join(rest), asked)
+                return self._openapi_3("/".join(rest), request)
             case ["api"] | ["apis"] | ["api", _] | ["apis", _] | ["apis", _, _]:
-                return self._discovery(asked)
+                return self._discovery(request)
             case [""]:
                 return Document(orjson.dumps({"paths": self._paths()}, option=orjson.OPT_INDENT_2))
         return None
@@ -110,44 +110,44 @@ class Documents:
 
     # --- OpenAPI ---
 
-    def _openapi_2(self, asked: DocumentRequest) -> Document:
-        for clause in clauses(asked.accept or "*/*"):
+    def _openapi_2(self, request: DocumentRequest) -> Document:
+        for clause in clauses(request.accept or "*/*"):
             if clause.matches(JSON):
                 return _tagged(self._openapi.two(), JSON)
             if clause.matches(OPENAPI_2) or clause.matches(_OPENAPI_2_OLD):
                 return _tagged(self._openapi.two_binary(), OPENAPI_2)
         return Document(status=406, headers={"Vary": "Accept"})
 
-    def _openapi_3(self, path: str, asked: DocumentRequest) -> Document | None:
+    def _openapi_3(self, path: str, request: DocumentRequest) -> Document | None:
         text = self._openapi.three(path)
         if text is None:
             return None
-        if not any(clause.matches(JSON) for clause in clauses(asked.accept or "*/*")):
+        if not any(clause.matches(JSON) for clause in clauses(request.accept or "*/*")):
             return Document(status=406, headers={"Vary": "Accept"})
         made = _tagged(text, JSON)
-        if not asked.hash:
+        if not request.hash:
             return made
-        if asked.hash != text.tag:
+        if request.hash != text.tag:
             return Document(status=301, headers={**made.headers, "Location": url(path, text.tag)})
         expires = format_datetime(self._now() + timedelta(days=365), usegmt=True)
         return replace(made, headers={**made.headers, "Cache-Control": "public, immutable", "Expires": expires})
 
     # --- discovery ---
 
-    def _discovery(self, asked: DocumentRequest) -> Document | None:
-        steps = asked.path.strip("/").split("/")
-        media, version = discovery_form(asked.accept)
+    def _discovery(self, request: DocumentRequest) -> Document | None:
+        steps = request.path.strip("/").split("/")
+        media, version = discovery_form(request.accept)
         aggregated = bool(version) and len(steps) == 1
-        core = asked.path == "/api" and not aggregated
-        text = self._kept.get((asked.path, version if aggregated else "")) if not core else None
+        core = request.path == "/api" and not aggregated
+        text = self._kept.get((request.path, version if aggregated else "")) if not core else None
         if text is None:
-            made = self._listed(steps, version if aggregated else "", asked.host)
+            made = self._listed(steps, version if aggregated else "", request.host)
             if made is None:
                 return None
             body = shrink_to_fit(orjson.dumps(made))
             text = Text(body, sha512(body).hexdigest().upper())
             if not core and len(self._kept) < MAX_KEPT:
-                self._kept[asked.path, version if aggregated else ""] = text
+                self._kept[request.path, version if aggregated else ""] = text
         body = dump_yaml(text.body) if media == YAML else text.body
         if not aggregated:
             return Document(body, media, headers={"Cache-Control": "no-cache, private"})

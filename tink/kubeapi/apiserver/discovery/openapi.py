@@ -62,7 +62,7 @@ def _types() -> Raw:
 @cache
 def descriptions() -> Mapping[str, Mapping[str, Any]]:
     """Return type -> field -> its text, or its type and its text. The key "" holds the text of the type."""
-    return {f"{package}.{kind}": said for package, kinds in _types()["texts"].items() for kind, said in kinds.items()}
+    return {f"{package}.{kind}": text for package, kinds in _types()["texts"].items() for kind, text in kinds.items()}
 
 
 def common_types() -> Mapping[str, Raw]:
@@ -174,16 +174,16 @@ def _parts(name: str, schema: Mapping[str, Any]) -> dict[str, Raw]:
         own["description"] = description
     found: dict[str, Raw] = {name: own}
     for key, part in (schema.get("properties") or {}).items():
-        said = texts.get(key, "")
-        if isinstance(said, str):
-            own["properties"][key] = {**part, "description": said} if said else part
+        text = texts.get(key, "")
+        if isinstance(text, str):
+            own["properties"][key] = {**part, "description": text} if text else part
             continue
-        inner = said[0] if "." in said[0] else f"{name.rpartition('.')[0]}.{said[0]}"
+        inner = text[0] if "." in text[0] else f"{name.rpartition('.')[0]}.{text[0]}"
         if part.get("type") == "array":
-            own["properties"][key] = {**part, "description": said[1], "items": {"$ref": inner}}
+            own["properties"][key] = {**part, "description": text[1], "items": {"$ref": inner}}
             part = part["items"]
         else:
-            own["properties"][key] = {"$ref": inner, "description": said[1]}
+            own["properties"][key] = {"$ref": inner, "description": text[1]}
         found |= _parts(inner, part)
     return found
 

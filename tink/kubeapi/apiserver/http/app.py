@@ -76,7 +76,7 @@ BODY_SECONDS = 60.0
 _BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 _LABELS = web.RequestKey("labels", tuple)
 """The metric labels of the request, once its resource is known."""
-_ASKED = web.RequestKey("asked", Origin)
+_ORIGIN = web.RequestKey("origin", Origin)
 """The caller and the action of the request, which are logged with each of its writes."""
 _QUIET = (404, 409, 410)
 """Status codes of normal work, which are not logged."""
@@ -181,7 +181,7 @@ class Api:
         target = parse_path(path)
         action = requested_action(request.method, path, target, request.query)
         authorize(caller, action)
-        origin = request[_ASKED] = Origin.of(request, caller, action)
+        origin = request[_ORIGIN] = Origin.of(request, caller, action)
         token = ORIGIN.set(origin)
         try:
             response = await self._authorized(request, path, target)
@@ -250,7 +250,7 @@ class Api:
         if not self._documents.may_serve(path):
             return None
         headers = request.headers
-        asked = DocumentRequest(
+        wanted = DocumentRequest(
             path,
             ",".join(headers.getall("Accept", [])),
             headers.get("If-None-Match", ""),
@@ -258,7 +258,7 @@ class Api:
             request.host,
             request.query.get("hash", ""),
         )
-        made = self._documents.answer(asked)
+        made = self._documents.answer(wanted)
         if made is None:
             return None
         return web.Response(status=made.status, body=made.body, headers={"Content-Type": made.media, **made.headers})
@@ -273,8 +273,8 @@ class Api:
         accepted = accepted_form(request, review)
         options = _write_options(request, "CreateOptions")
         body = await self._body(request, review, options)
-        asked = (review, target.namespace, body.value, body.duplicates, options.validation, request[CALLER])
-        made, warnings = await offload(body.size, self._reviewer.answer, *asked)
+        arguments = (review, target.namespace, body.value, body.duplicates, options.validation, request[CALLER])
+        made, warnings = await offload(body.size, self._reviewer.answer, *arguments)
         return self._result(request, review, Result(orjson.dumps(made), 201, warnings), accepted)
 
     def _on(self, target: Target) -> Verbs | Scales:
@@ -366,7 +366,7 @@ class Api:
         content = request.headers.get("Content-Type", "")
         body = await offload(weight(raw), decode, content, raw, strict=False) if raw else None
         options = DeleteOptions.of(request.query, body.value if body else None, request[CALLER])
-        request[_ASKED].dry_run = options.dry_run
+        request[_ORIGIN].dry_run = options.dry_run
         return options
 
     async def _delete_collection(self, request: web.Request, resource: Resource, target: Target) -> web.StreamResponse:
@@ -423,5 +423,5 @@ async def _sent(request: web.Request) -> bytes:
 def _write_options(request: web.Request, kind: OptionsKind, *, apply: bool = False) -> WriteOptions:
     agent = request.headers.get("User-Agent", "")
     options = WriteOptions.of(request.query, kind, agent, apply=apply, caller=request[CALLER])
-    request[_ASKED].dry_run = options.dry_run
+    request[_ORIGIN].dry_run = options.dry_run
     return options

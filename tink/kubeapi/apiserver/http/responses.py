@@ -30,23 +30,23 @@ def limited_warnings(warnings: Iterable[str]) -> list[str]:
     Each text occurs once, and texts that no header can hold are dropped (k8s.io/apiserver,
     pkg/endpoints/filters/warning.go).
     """
-    told: dict[str, None] = {}
+    unique: dict[str, None] = {}
     written, cutting = 0, False
     for text in warnings:
         if cutting and written >= MAX_TOTAL:
             break
-        if not text or text in told:
+        if not text or text in unique:
             continue
-        told[text] = None
+        unique[text] = None
         if not _fits_header(text):
             continue
         size = min(len(text), MAX_EACH) if cutting else len(text)
         if not cutting and written + size > MAX_TOTAL:
             cutting = True
-            written = sum(min(len(other), MAX_EACH) for other in told if _fits_header(other))
+            written = sum(min(len(other), MAX_EACH) for other in unique if _fits_header(other))
         else:
             written += size
-    return [text[:MAX_EACH] if cutting else text for text in told if _fits_header(text)]
+    return [text[:MAX_EACH] if cutting else text for text in unique if _fits_header(text)]
 
 
 def _fits_header(text: str) -> bool:

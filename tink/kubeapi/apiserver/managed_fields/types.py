@@ -92,7 +92,6 @@ class Scalar(Type):
         self.fitting = _FITTING[kind]
 
     def check(self, value: Any, path: str, found: list[str]) -> None:
-        """Report a value of another kind; null is allowed."""
         if value is not None and type(value) not in self.fitting:
             report(found, path, f"expected {self.kind}, got {golang.json_kind(value)}")
 
@@ -107,15 +106,12 @@ class Atomic(Type):
         self.loose = inner.loose
 
     def without(self, _value: Any, _fields: Fields) -> Any:
-        """Return None: the whole value is owned."""
         return None
 
     def settle(self, _fields: Fields) -> Fields:
-        """Return the value as a whole."""
         return {}
 
     def check(self, value: Any, path: str, found: list[str]) -> None:
-        """Report errors in the contents."""
         self.inner.check(value, path, found)
 
 
@@ -127,7 +123,6 @@ class Items(Type):
         self.loose = element.loose
 
     def check(self, value: Any, path: str, found: list[str]) -> None:
-        """Report errors of the items, by their positions."""
         if value is None:
             return
         if not isinstance(value, list):
@@ -163,14 +158,12 @@ class Map(Type):
         return {"f:" + name: kind.everything(value[name]) for name, kind in kinds if kind is not None}
 
     def everything(self, value: Any) -> Fields:
-        """Return all fields of the map, and the map itself unless it is empty."""
         if not value or not isinstance(value, dict):
             return {}
         found = self._inside(value)
         return {".": {}, **found} if found else {}
 
     def applied(self, value: Any) -> Fields | None:
-        """Return the fields of the map. Keys of maps are owned themselves, fields of structs are not."""
         if not value or not isinstance(value, dict):
             return None
         found: Fields = {}
@@ -187,7 +180,6 @@ class Map(Type):
         return found or None
 
     def compare(self, old: Any, new: Any) -> Difference:
-        """Compare field by field."""
         if not old and not new:
             return {}, None  # null and empty are different
         old, new = old or {}, new or {}
@@ -212,7 +204,6 @@ class Map(Type):
         return in_order(changed), in_order(removed)
 
     def merge(self, old: Any, new: Any) -> Any:
-        """Merge field by field."""
         if not old and not new:
             return new
         if not isinstance(old, dict):
@@ -226,7 +217,6 @@ class Map(Type):
         return out
 
     def without(self, value: Any, fields: Fields) -> Any:
-        """Remove members, and the fields below the others."""
         if not value or not isinstance(value, dict):
             return None
         out: dict[str, Any] = {}
@@ -240,7 +230,6 @@ class Map(Type):
         return out or None
 
     def named(self, fields: Fields) -> Fields:
-        """Add the fields of structs on the way."""
         out: Fields = {}
         for element, below in fields.items():
             kind = self.at(element)
@@ -252,7 +241,6 @@ class Map(Type):
         return out
 
     def settle(self, fields: Fields) -> Fields:
-        """Settle the values."""
         if not self.settles:
             return fields
         out = None
@@ -269,7 +257,6 @@ class Map(Type):
         return out or fields
 
     def check(self, value: Any, path: str, found: list[str]) -> None:
-        """Report the first undeclared field, and errors of the others."""
         if value is None:
             return
         if not isinstance(value, dict):
@@ -291,11 +278,9 @@ class Untyped(Map):
         self.settles, self.loose = False, True
 
     def applied(self, value: Any) -> Fields | None:
-        """Return the fields of a map; a leaf for any other value."""
         return super().applied(value) if isinstance(value, dict) else {} if value is not None else None
 
     def compare(self, old: Any, new: Any) -> Difference:
-        """Compare maps. If one value is no map, everything has changed."""
         was, now = isinstance(old, dict), isinstance(new, dict)
         if (was and (now or new is None)) or (now and old is None):
             return super().compare(old, new)
@@ -303,19 +288,16 @@ class Untyped(Map):
         return self.everything(new), removed or None
 
     def merge(self, old: Any, new: Any) -> Any:
-        """Merge maps; replace other values."""
         if isinstance(old, dict) and (isinstance(new, dict) or new is None):
             return super().merge(old, new)
         return new
 
     def without(self, value: Any, fields: Fields) -> Any:
-        """Return a map without the fields; None for a list."""
         if isinstance(value, dict):
             return super().without(value, fields)
         return None if isinstance(value, list) else value
 
     def settle(self, fields: Fields) -> Fields:
-        """Return the set unchanged."""
         return fields
 
     def check(self, value: Any, path: str, found: list[str]) -> None:
@@ -407,7 +389,6 @@ class List(Type):
         return groups
 
     def everything(self, value: Any) -> Fields:
-        """Return all items by their identity."""
         if not value or not isinstance(value, list):
             return {}
         groups = self._grouped(value)
@@ -419,7 +400,6 @@ class List(Type):
         return found
 
     def applied(self, value: Any) -> Fields | None:
-        """Return the items, each of which is owned itself."""
         if not value or not isinstance(value, list):
             return None
         groups = self._grouped(value)
@@ -431,7 +411,6 @@ class List(Type):
         return found
 
     def compare(self, old: Any, new: Any) -> Difference:
-        """Compare item by item, regardless of positions."""
         if not old and not new:
             return {}, None
         old, new = old or [], new or []
@@ -470,7 +449,6 @@ class List(Type):
             changed[element] = {}
 
     def merge(self, old: Any, new: Any) -> Any:
-        """Merge item by item."""
         if not old and not new:
             return new
         if not isinstance(old, list):
@@ -523,7 +501,6 @@ class List(Type):
         return out
 
     def without(self, value: Any, fields: Fields) -> Any:
-        """Remove items in the set, and the fields below the others."""
         if not value or not isinstance(value, list):
             return None
         out = []
@@ -536,14 +513,12 @@ class List(Type):
         return out or None
 
     def named(self, fields: Fields) -> Fields:
-        """Add the fields of structs on the way."""
         return {
             element: self.element.named(below) if below and element.startswith("k:") else below
             for element, below in fields.items()
         }
 
     def settle(self, fields: Fields) -> Fields:
-        """Settle the items."""
         if not self.settles:
             return fields
         out = None
@@ -555,7 +530,6 @@ class List(Type):
         return out or fields
 
     def check(self, value: Any, path: str, found: list[str]) -> None:
-        """Report items without identity, and errors of the others."""
         if value is None:
             return
         if not isinstance(value, list):

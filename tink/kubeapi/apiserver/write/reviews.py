@@ -116,17 +116,17 @@ class Reviewer:
         caller: Caller = ADMIN,
     ) -> tuple[Raw, list[str]]:
         """Answer the review in a body (201), and return the warnings for `caller`. Raises StatusError (400, 422)."""
-        asked = submission.read_object(review, namespace, value)
-        found = submission.complete(review, asked)
+        body = submission.read_object(review, namespace, value)
+        found = submission.complete(review, body)
         if found.errors:
             raise submission.cannot_be_handled(review, str(found.errors[0]))
         warnings = submission.unknown_fields(review, found, duplicates, validation)
         with errors.attach_warnings(warnings):
-            return self._answer(review, namespace, asked, caller), warnings
+            return self._answer(review, namespace, body, caller), warnings
 
-    def _answer(self, review: Resource, namespace: str, asked: Raw, caller: Caller) -> Raw:
-        made = {"kind": review.kind, "apiVersion": review.api_version, "metadata": asked["metadata"]}
-        spec = asked.get("spec") or {}
+    def _answer(self, review: Resource, namespace: str, body: Raw, caller: Caller) -> Raw:
+        made = {"kind": review.kind, "apiVersion": review.api_version, "metadata": body["metadata"]}
+        spec = body.get("spec") or {}
         match review.kind:
             case "SelfSubjectReview":
                 created = meta.timestamp(self._now())
@@ -137,7 +137,7 @@ class Reviewer:
                 return made | {"spec": {}, "status": _rules(caller, spec["namespace"])}
             case "TokenReview":
                 return made | {"spec": spec, "status": self._whose(spec)}
-        if wrong := _check(review.kind, asked["metadata"], namespace, spec):
+        if wrong := _check(review.kind, body["metadata"], namespace, spec):
             raise errors.invalid(review.group, "", "", wrong)
         who = caller if review.kind == "SelfSubjectAccessReview" else self._named(spec)
         return made | {"spec": spec, "status": {"allowed": allowed(who, _asked(spec))}}
