@@ -1,4 +1,4 @@
-"""Record a real kube-apiserver's discovery and OpenAPI documents for test_documents.py.
+"""Record a real kube-apiserver's discovery and OpenAPI documents for test_discovery.py.
 
     python -m tests.record documents
 

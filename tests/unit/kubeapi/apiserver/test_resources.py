@@ -245,7 +245,7 @@ async def test_openapi_refers_to_what_it_describes(api: Client) -> None:
 
 OLD = "/api/v1/namespaces/default/events"
 NEW = "/apis/events.k8s.io/v1/namespaces/default/events"
-CASES = json.loads((Path(__file__).parents[1] / "data" / "client_go_recorder.json").read_text())
+CASES = json.loads((Path(__file__).with_name("data") / "client_go_recorder.json").read_text())
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 

@@ -113,7 +113,7 @@ async def test_wrong_type_in_a_built_in_object_is_a_bad_request(bare: Client, pa
 
 # --- protobuf
 
-DATA = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).with_name("data")
 CASES = json.loads((DATA / "client_go.json").read_text())
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 

@@ -238,7 +238,7 @@ def test_token_that_expires_within_a_week_is_logged_with_its_user(tmp_path, auth
 
 # --- roles
 
-DEPLOY = Path(__file__).parents[5] / "deploy"
+DEPLOY = Path(__file__).parents[4] / "deploy"
 READS = ("get", "list", "watch")
 WRITES = ("create", "update", "patch", "delete", "deletecollection")
 

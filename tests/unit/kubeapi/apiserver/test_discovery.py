@@ -29,7 +29,7 @@ from tink.kubeapi.apiserver.resources import builtin, definitions
 from tink.kubeapi.apiserver.resources.registry import Registry
 from tink.kubeapi.apiserver.write.reviews import Reviewer, find_review
 
-DATA = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).with_name("data")
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 WIDGETS = "/openapi/v3/apis/example.org/v1"
 
