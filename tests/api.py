@@ -10,7 +10,7 @@ from tink.api.v1alpha2 import Raw
 from tink.kube.client import KubeClient
 from tink.kube.manifests import apply_object
 from tink.kube.resources import CRD
-from tink.kubeapi.apiserver import AdmissionPlugin, ApiServer
+from tink.kubeapi import AdmissionPlugin, ApiServer
 
 
 @contextlib.asynccontextmanager

@@ -36,7 +36,7 @@ from edge.tftp import BootFiles, TftpServer
 from ipxe.binaries import BootBinaries
 from ipxe.scripts import BootSettings, Scripts
 from tests.bench.bed import CLIENTS, HTTP_PORT, NETMASK, NETWORK6, SERVER_IP, SERVER_IP6, machine_ip, machine_ip6
-from tink.kubeapi.apiserver import ApiServer
+from tink.kubeapi import ApiServer
 from tink.net.outbound import Reach
 
 _HTTP_URL = f"http://{SERVER_IP}:{HTTP_PORT}"

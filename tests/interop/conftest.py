@@ -29,7 +29,7 @@ from tests.api import serving
 from tests.ports import free_port, listens
 from tests.waiting import PATIENCE_SECONDS, wait_until
 from tink.api.crds import generate
-from tink.kubeapi.apiserver import ApiServer
+from tink.kubeapi import ApiServer
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWNET = 0x40000000

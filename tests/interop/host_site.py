@@ -16,7 +16,7 @@ from tink.api.v1alpha2 import Raw
 from tink.convert.metal3 import ConversionSettings
 from tink.kube.client import KubeClient
 from tink.kube.resources import CRD, HOST_V1ALPHA1, HOST_V1BETA1
-from tink.kubeapi.apiserver import ApiServer
+from tink.kubeapi import ApiServer
 from tink.metal3.definition import NAME
 from tink.metal3.webhook import HostConversion
 from tink.webhooks import Webhooks

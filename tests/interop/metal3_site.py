@@ -21,7 +21,7 @@ from tink.api.metal3.crds import generate as generate_metal3
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.resources import EVENT, HARDWARE, SECRET, ResourceType
-from tink.kubeapi.apiserver import ApiServer
+from tink.kubeapi import ApiServer
 from tink.metal3.following import HOSTS, Follower
 from tink.metal3.settings import Metal3Settings
 

@@ -1,4 +1,4 @@
-"""Webhooks seen by a real kubectl: an HTTPS server of our own changes, refuses and warns, is slow, or is not there."""
+"""Webhooks from the view of a real kubectl: an HTTPS server changes, refuses and warns, is slow, or is missing."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ webhooks:
 
 
 class Hooks:
-    """A webhook server: `response` is what it answers to an AdmissionReview, after `delay_s` seconds."""
+    """A webhook server: `response` is its answer to an AdmissionReview, after `delay_s` seconds."""
 
     def __init__(self, authority: credentials.Authority) -> None:
         self.url = ""
@@ -136,7 +136,7 @@ def _patch(*operations: dict[str, Any]) -> dict[str, Any]:
 ONE = "widgets.v1.example.org", "one"
 
 
-async def test_mutating_webhook_is_asked_about_each_write_and_changes_what_kubectl_applies(
+async def test_mutating_webhook_is_called_for_each_write_and_changes_the_applied_object(
     widgets: Kubectl, hooks: Hooks
 ) -> None:
     await _configure(widgets, hooks, "Mutating", side="NoneOnDryRun")
@@ -179,7 +179,7 @@ async def test_refusals_warnings_and_wrong_configurations_are_shown(widgets: Kub
 
 
 @pytest.mark.parametrize("trouble", ["down", "slow"])
-async def test_webhook_that_does_not_answer_refuses_with_fail_and_is_passed_over_with_ignore(
+async def test_silent_webhook_rejects_with_fail_and_is_ignored_with_ignore(
     widgets: Kubectl, hooks: Hooks, trouble: str
 ) -> None:
     hooks.delay_s = 5

@@ -1,4 +1,4 @@
-"""The embedded API from another host, over the network: colleagues with real kubectls, and strangers."""
+"""The embedded API from another host: users with real kubectls, and unauthenticated clients."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Site:
         return path
 
     def requests(self) -> list[str]:
-        """What the log has of requests."""
+        """Return the log lines about requests."""
         return [line for line in self.process.err.splitlines() if "tink.kubeapi.apiserver.http" in line]
 
 
@@ -66,7 +66,7 @@ def site(network: Network, tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def connect(site: Site, program: Program, tmp_path: Path) -> Callable[[Path], Kubectl]:
-    """kubectl on the other host, with a kubeconfig."""
+    """Return kubectl on the other host with a kubeconfig."""
 
     def made(kubeconfig: Path) -> Kubectl:
         home = tmp_path / f"home-{kubeconfig.stem}"
@@ -78,7 +78,7 @@ def connect(site: Site, program: Program, tmp_path: Path) -> Callable[[Path], Ku
     return made
 
 
-async def test_colleagues_on_another_host_do_what_their_roles_let_them(
+async def test_users_on_another_host_have_the_rights_of_their_roles(
     site: Site, connect: Callable[[Path], Kubectl]
 ) -> None:
     kubeconfig = site.kubeconfig("alice", "--role=edit")
@@ -128,8 +128,8 @@ STRANGERS = "10.77.6.66"
 SECONDS = 3.0
 
 
-def test_strangers_do_not_keep_a_colleague_out_nor_fill_memory_or_the_log(site: Site) -> None:
-    """Wrong tokens on many connections, as fast as they go; connections that say nothing, and half a handshake."""
+def test_unauthenticated_clients_neither_block_a_user_nor_fill_memory_or_the_log(site: Site) -> None:
+    """Wrong tokens on many connections, as fast as possible; silent connections, and incomplete handshakes."""
     kubeconfig = yaml.safe_load(site.kubeconfig("alice", "--role=view").read_text())
     site.network.add_address(site.network.client, "eth0", f"{STRANGERS}/24")
     before = _memory(site.process.popen.pid)

@@ -1,4 +1,4 @@
-"""Controllers against the embedded API over HTTP: of two, one acts whatever happens to the other."""
+"""Controllers against the embedded API over HTTP: of two, only one acts, whatever happens to the other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tink.kube.cache import Informer
 from tink.kube.client import KubeClient
 from tink.kube.resources import EVENT, HARDWARE, LEASE, TEMPLATE, WORKFLOW
 from tink.kube.runtime import LeaderElectionConfig, LeaderElector
-from tink.kubeapi.apiserver import ApiServer
+from tink.kubeapi import ApiServer
 
 ELECTION = LeaderElectionConfig(
     "tinkedge-controller", "default", lease_duration=3, renew_deadline=1.5, retry_period=0.3
@@ -38,8 +38,8 @@ def obj(kind: str, name: str, spec: Raw) -> Raw:
 
 
 class Replica:
-    """A controller with its own client. `writes` are the times when its writes to Workflows began and ended, however
-    they did; `note` is told of each."""
+    """A controller with its own client. `writes` are the begin and end of its attempts to write Workflows; each
+    calls `note`."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Replica:
 
 
 class Proxy:
-    """Between a client and the API. Nothing passes unless `passes` is set; connections stay."""
+    """A proxy between a client and the API. It passes data only if `passes` is set; connections stay open."""
 
     def __init__(self, port: int) -> None:
         self._to = port
@@ -120,7 +120,7 @@ class Proxy:
 
 
 class Site:
-    """The API with a Hardware and a Template, and what tests do to it as an operator."""
+    """The API with a Hardware and a Template, and the actions of an operator."""
 
     def __init__(self, api: ApiServer, client: KubeClient, directory: Path, stack: AsyncExitStack) -> None:
         self.api = api
@@ -130,7 +130,7 @@ class Site:
         self.created = 0
 
     async def replica(self, name: str, port: int | None = None, **options: Any) -> Replica:
-        """Start one that reaches the API at that port."""
+        """Start a controller that reaches the API at this port."""
         file = self.directory / f"kubeconfig-{name}"
         config = yaml.safe_load(self.api.kubeconfig.read_text())
         if port is not None:
@@ -188,7 +188,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
         yield Site(api, client, tmp_path, stack)
 
 
-async def test_a_controller_that_is_cut_off_has_stopped_writing_before_the_other_begins(site: Site) -> None:
+async def test_disconnected_controller_stops_writing_before_the_other_begins(site: Site) -> None:
     await site.create_hardware()
     proxy = Proxy(int(site.api.url.rpartition(":")[2]))
     port = await proxy.start()
@@ -210,7 +210,7 @@ async def test_a_controller_that_is_cut_off_has_stopped_writing_before_the_other
     assert max(ended for _, ended in a.writes) < min(begun for begun, _ in b.writes), "both wrote"
 
 
-async def test_a_controller_that_stops_hands_over_at_once(site: Site) -> None:
+async def test_stopped_controller_hands_over_at_once(site: Site) -> None:
     await site.create_hardware()
     # Longer than the test waits: the other leads only if the Lease is released. The leader never misses its deadline.
     long = replace(ELECTION, lease_duration=10 * PATIENCE_SECONDS, renew_deadline=5 * PATIENCE_SECONDS)
@@ -226,7 +226,7 @@ async def test_a_controller_that_stops_hands_over_at_once(site: Site) -> None:
 
 
 async def lead(kubeconfig: Path) -> None:
-    """Be a controller in a process of its own, and print when it writes, and that it lives."""
+    """Run a controller in its own process, and print its writes and signs of life."""
     replica = Replica(
         "child", await KubeClient.connect(kubeconfig), note=lambda begun, _: print("write", begun, flush=True)
     )
@@ -238,7 +238,7 @@ async def lead(kubeconfig: Path) -> None:
 CHILD = "import sys; from tests.interop.test_controllers import *; asyncio.run(lead(Path(sys.argv[1])))"
 
 
-async def test_a_controller_that_was_frozen_or_killed_is_replaced_and_does_not_write_when_it_wakes_up(
+async def test_frozen_or_killed_controller_is_replaced_and_does_not_write_when_it_resumes(
     site: Site,
 ) -> None:
     await site.create_hardware()
@@ -274,7 +274,7 @@ async def test_a_controller_that_was_frozen_or_killed_is_replaced_and_does_not_w
     before_it_led_again = time.monotonic()
     await b.stop()
     await site.until_held("child")
-    later = site.created + 1  # nobody but the child can prepare it
+    later = site.created + 1  # only the child can prepare it
     await until(lambda: site.created > later)
     await site.until_prepared(f"w{later}")
 
@@ -290,7 +290,7 @@ async def test_a_controller_that_was_frozen_or_killed_is_replaced_and_does_not_w
     assert max(theirs) < min(begun for begun, _ in c.writes)
 
 
-async def test_what_became_of_a_workflow_is_among_its_events_and_whatever_is_deleted_first_it_goes(site: Site) -> None:
+async def test_result_of_a_workflow_is_in_its_events_and_the_order_of_deletion_does_not_matter(site: Site) -> None:
     await site.replica("a", election=None, reference_note_after=0.05, cancelling_timeout=0.5)
 
     async def events() -> set[tuple[str, str, str]]:

@@ -27,7 +27,7 @@ from tests.waiting import until, wait_until
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import ApiError, KubeClient, UnreachableError
 from tink.kube.resources import CRD, ResourceType
-from tink.kubeapi.apiserver import ApiServer, ApiServerError
+from tink.kubeapi import ApiServer, ApiServerError
 from tink.kubeapi.apiserver.store import object_store
 
 THING = ResourceType("crash.test", "v1", "things", "Thing")

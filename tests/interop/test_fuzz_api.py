@@ -1,8 +1,8 @@
-"""Bad input of every kind over HTTPS: never a 500, never a hang, nothing stored that the schema forbids.
+"""Bad input of every kind over HTTPS: never a 500, never a hang, and nothing stored that the schema forbids.
 
-Bodies, queries, paths and headers are made by hypothesis, from the schema of a resource and from nothing at all; what
-no HTTP library would send goes over a bare socket. After each test the server must still answer, and whatever it stored
-must fit the schema in the eyes of a second, simpler walk.
+Hypothesis makes bodies, queries, paths and headers, from the schema of a resource and at random. Requests that no HTTP
+library would send go over a bare socket. After each test the server must still answer, and every stored object must fit
+the schema by a second, simpler check.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from tests.waiting import PATIENCE_SECONDS
-from tink.kubeapi.apiserver import ApiServer
-from tink.kubeapi.apiserver.requests import MAX_BODY
+from tink.kubeapi import ApiServer
+from tink.kubeapi.apiserver.media import MAX_BODY
 
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 WIDGETS = "/apis/conf.test/v1/namespaces/default/widgets"
@@ -63,7 +63,7 @@ class Running:
             assert status == 201, text
 
     def run(self, make: Callable[[], Awaitable[Any]]) -> Any:
-        """Run a coroutine where the server runs."""
+        """Run a coroutine on the server's loop."""
         return asyncio.run_coroutine_threadsafe(make(), self._loop).result()  # type: ignore[arg-type]
 
     async def request(
@@ -77,7 +77,7 @@ class Running:
             return answer.status, await answer.read()
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
-        """Send a request; give the status and the body as JSON. Fails when the server is slow or at fault."""
+        """Send a request; return the status and the body as JSON. Fails if the server is slow or at fault."""
         raw = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         named = {key.replace("_", "-"): value for key, value in headers.items()}
         status, text = self.run(lambda: self.request(method, path, raw, named))
@@ -88,7 +88,7 @@ class Running:
             return status, text
 
     def raw(self, sent: bytes, wait_s: float = 5.0) -> bytes:
-        """Send bytes over a connection of their own; give what comes back until it is closed or quiet."""
+        """Send bytes over a new connection; return the answer until the connection is closed or quiet."""
 
         async def talk() -> bytes:
             reader, writer = await asyncio.open_connection(self.url.host, self.url.port, ssl=self.context)
@@ -144,7 +144,8 @@ _PYTHON = {"object": dict, "array": list, "string": str, "boolean": bool, "integ
 
 
 def wrong(schema: dict[str, Any], value: Any, at: str) -> Iterator[str]:
-    """Say what of a stored value its schema forbids: types, missing and unknown fields, enumerations, bounds, sizes."""
+    """Return the errors of a stored value by its schema: types, missing and unknown fields, enumerations, bounds,
+    sizes."""
     if value is None and (schema.get("nullable") or schema.get("x-kubernetes-preserve-unknown-fields")):
         return
     kind = schema.get("type")
@@ -189,7 +190,7 @@ _JSON = st.recursive(
 
 
 def fitting(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
-    """Values that a schema may or may not forbid: mostly of its type, now and then anything."""
+    """Draw values that a schema may or may not forbid: mostly of its type, sometimes anything."""
     match schema.get("type"):
         case "object":
             named = {name: fitting(child) for name, child in schema.get("properties", {}).items()}
@@ -238,7 +239,7 @@ def query(options: dict[str, str]) -> str:
 
 @_EXAMPLES
 @given(metadata=_METADATA, spec=_SPEC, options=_OPTIONS, extra=st.dictionaries(st.text(max_size=5), _JSON, max_size=2))
-def test_any_object_is_stored_rightly_or_refused(
+def test_any_object_is_stored_correctly_or_refused(
     server: Running, metadata: Any, spec: Any, options: dict[str, str], extra: dict[str, Any]
 ) -> None:
     body = extra | {"apiVersion": "conf.test/v1", "kind": "Widget", "metadata": metadata, "spec": spec}
@@ -267,7 +268,7 @@ _MERGED = st.fixed_dictionaries({"spec": _SPEC}, optional={"metadata": _METADATA
     subresource=st.sampled_from(["", "/status"]),
     options=_OPTIONS,
 )
-def test_any_patch_leaves_a_right_object(
+def test_any_patch_leaves_a_valid_object(
     server: Running, change: Any, kind: str, subresource: str, options: dict[str, str]
 ) -> None:
     whole = {"apiVersion": "conf.test/v1", "kind": "Widget", "metadata": {"name": "patched"}}
@@ -295,7 +296,7 @@ def test_any_patch_leaves_a_right_object(
     path=st.sampled_from([WIDGETS, CONFIG_MAPS, DEFINITIONS, f"{WIDGETS}/x", "/api/v1/namespaces"]),
     method=st.sampled_from(["POST", "PUT", "PATCH", "DELETE"]),
 )
-def test_bytes_that_are_no_object_are_refused(server: Running, kind: str, body: bytes, path: str, method: str) -> None:
+def test_any_bytes_as_a_body_are_refused(server: Running, kind: str, body: bytes, path: str, method: str) -> None:
     if method == "DELETE" and "/x" not in path:
         return
     status, answer = server.ask(method, path, body, Content_Type=kind)
@@ -393,7 +394,7 @@ def test_body_that_is_too_large_or_compressed_is_refused_and_one_that_fits_is_an
     assert len(json.dumps(answer)) < 100_000
 
 
-def test_pattern_that_would_backtrack_costs_nothing(server: Running) -> None:
+def test_backtracking_pattern_is_cheap(server: Running) -> None:
     spec = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}}
     backs = definition("backs", "Back", {"type": "object", "properties": {"spec": spec}})
     assert server.ask("POST", DEFINITIONS, backs)[0] == 201
@@ -401,7 +402,7 @@ def test_pattern_that_would_backtrack_costs_nothing(server: Running) -> None:
     assert server.ask("POST", "/apis/fuzz.test/v1/namespaces/default/backs", body)[0] == 422
 
 
-def test_headers_without_end_are_refused(server: Running) -> None:
+def test_endless_headers_are_refused(server: Running) -> None:
     head = f"GET {WIDGETS} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {server.token}\r\n".encode()
     for many in (b"".join(b"X-%d: y\r\n" % number for number in range(200_000)), b"X: " + b"y" * (1 << 20) + b"\r\n"):
         answer = server.raw(head + many + b"\r\n")
@@ -421,11 +422,11 @@ NO_HTTP = [
 
 
 @pytest.mark.parametrize("sent", NO_HTTP)
-def test_what_is_no_http_is_answered_or_dropped(server: Running, sent: bytes) -> None:
+def test_invalid_http_is_answered_or_dropped(server: Running, sent: bytes) -> None:
     assert b" 500 " not in server.raw(sent, wait_s=1).split(b"\r\n")[0]
 
 
-def test_slow_bodies_and_many_connections_keep_nobody_else_waiting(server: Running) -> None:
+def test_slow_bodies_and_many_connections_delay_no_other_client(server: Running) -> None:
     head = f"POST {WIDGETS} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {server.token}\r\n".encode()
     head += b"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
 

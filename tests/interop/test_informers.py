@@ -24,7 +24,7 @@ from tink.api.crds import generate
 from tink.kube.cache import Informer
 from tink.kube.client import KubeClient
 from tink.kube.resources import HARDWARE, ResourceType
-from tink.kubeapi.apiserver import ApiServer
+from tink.kubeapi import ApiServer
 from tink.limits.backoff import Backoff
 
 MAPS = ResourceType("", "v1", "configmaps", "ConfigMap")

@@ -1,5 +1,4 @@
-"""Real kubectls, the newest and an old one, on the embedded API: every verb, with our resources and with others, and
-what any cluster is asked: what there is, how it is shown, who may do what."""
+"""Real kubectls, the newest and an old one, on the embedded API: every verb, with our resources and others."""
 
 from __future__ import annotations
 
@@ -127,7 +126,7 @@ spec:
 
 @pytest.fixture
 async def widgets(bare: Kubectl) -> Kubectl:
-    """kubectl on a server that has Widgets."""
+    """kubectl on a server with Widgets."""
     await bare("create", "-f", "-", stdin=WIDGETS)
     return bare
 
@@ -241,7 +240,7 @@ async def test_explain_has_a_text_for_every_field(widgets: Kubectl) -> None:
         assert said in " ".join((await widgets("explain", *words.split())).split()), words
 
 
-async def test_definition_is_known_to_the_next_command_and_goes_with_all_its_objects(widgets: Kubectl) -> None:
+async def test_definition_is_served_to_the_next_command_and_deleted_with_all_its_objects(widgets: Kubectl) -> None:
     await widgets("wait", "--for=condition=Established", "crd/widgets.example.org", "--timeout=10s")
     await widgets("apply", "-f", "-", stdin=WIDGET)
     assert "w" in await names(widgets, "things")
@@ -312,7 +311,7 @@ async def test_bad_manifest_gets_the_errors_of_kubernetes_and_is_not_stored(kube
 
 
 async def test_old_clients_find_missing_and_unknown_fields_themselves(widgets: Kubectl) -> None:
-    """They read OpenAPI 2 in protobuf for that; what its conversion must leave open, they must not refuse."""
+    """They read OpenAPI 2 in protobuf for that, and must not refuse fields that its conversion leaves open."""
     assert "created" in await widgets("apply", "-f", "-", stdin=WIDGET)
     ran = await widgets.run("create", "-f", "-", stdin=WIDGET.replace("port:", "prot:"))
     assert (ran.code, 'unknown field "' in ran.err) == (1, True)
@@ -321,7 +320,7 @@ async def test_old_clients_find_missing_and_unknown_fields_themselves(widgets: K
 
 
 @pytest.mark.smoke
-async def test_watch_shows_a_status_which_is_written_through_its_subresource_alone(kubectl: Kubectl) -> None:
+async def test_watch_shows_a_status_that_only_its_subresource_writes(kubectl: Kubectl) -> None:
     await kubectl("apply", "-f", "-", stdin=WORKFLOW)
     async with Watch(kubectl, "workflow", "install") as watch:
         assert await watch.line() == ["NAME", "STATE", "ACTION", "HARDWARE", "TEMPLATE", "MESSAGE", "AGE"]
@@ -400,7 +399,7 @@ async def test_diff_and_dry_run_show_the_change_and_store_nothing(widgets: Kubec
     assert await names(widgets, "wd") == ["w"]
 
 
-async def test_server_side_apply_makes_conflicts_known_and_takes_away_what_is_no_longer_named(kubectl: Kubectl) -> None:
+async def test_server_side_apply_reports_conflicts_and_removes_fields_no_longer_applied(kubectl: Kubectl) -> None:
     apply = ("apply", "--server-side", "-f", "-")
     assert "serverside-applied" in await kubectl(*apply, stdin=HARDWARE)
     await kubectl(*apply, stdin=HARDWARE)
@@ -416,7 +415,7 @@ async def test_server_side_apply_makes_conflicts_known_and_takes_away_what_is_no
     assert (await kubectl.object("cm", "applied"))["data"] == {"one": "1", "mine": "x"}
 
 
-async def test_core_objects_are_made_from_the_command_line_and_go_with_their_namespace(bare: Kubectl) -> None:
+async def test_core_objects_are_created_from_the_command_line_and_deleted_with_their_namespace(bare: Kubectl) -> None:
     dry = await bare("create", "namespace", "tried", "--dry-run=server", "-o", "name")
     assert dry.strip() == "namespace/tried"
     assert "tried" not in await names(bare, "ns")
@@ -541,7 +540,7 @@ async def test_wait_for_a_field_and_for_deletion(kubectl: Kubectl) -> None:
 
 
 @pytest.mark.parametrize("cascade", ["background", "foreground", "orphan"])
-async def test_delete_takes_the_dependents_along_or_leaves_them(bare: Kubectl, cascade: str) -> None:
+async def test_delete_includes_the_dependents_or_orphans_them(bare: Kubectl, cascade: str) -> None:
     await bare("create", "-f", "-", stdin=config_map("owner"))
     uid = (await bare.object("cm", "owner"))["metadata"]["uid"]
     owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid, "blockOwnerDeletion": True}
@@ -560,7 +559,7 @@ async def test_sets_of_objects_are_applied_pruned_and_deleted(bare: Kubectl, tmp
     files.mkdir()
     for name in ("one", "two"):
         (files / f"{name}.json").write_text(config_map(name, a="1"))
-    # kubectl looks for kinds that are not served here unless it is told where to look.
+    # Without a list, kubectl looks for kinds that are not served here.
     allowed = "--prune-allowlist" if bare.minor >= 26 else "--prune-whitelist"
     prune = ("apply", "-f", str(files), "--prune", "-l", "set=one", f"{allowed}=core/v1/ConfigMap")
     ran = await bare.run(*prune)

@@ -1,7 +1,7 @@
-"""Good and bad Hardware, OSIEs, Templates and Workflows: our API says what a real kube-apiserver says to each.
+"""Good and bad Hardware, OSIEs, Templates and Workflows: our API answers like a real kube-apiserver.
 
-`resources/answers` holds the cases with the answers of a kube-apiserver, and which definitions it accepted;
-`resources/record.py` makes it.
+`resources/answers` holds the cases with the answers of a kube-apiserver, and the definitions that it accepted.
+`resources/record.py` records it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ ACCEPTED = RECORDED.pop("server")["accepted"]
 CASES = [case for cases in RECORDED.values() for case in cases]
 
 
-def test_kube_apiserver_accepts_the_definitions_as_they_are_now() -> None:
-    """Above all, the estimated cost of their CEL rules, which nobody but a kube-apiserver knows for sure."""
+def test_kube_apiserver_accepts_the_present_definitions() -> None:
+    """Above all the estimated cost of their CEL rules, which only a kube-apiserver knows for sure."""
     now = {crd["metadata"]["name"]: digest(crd) for crd in generate()}
     assert now == ACCEPTED, "record again: python -m tests.record resources"
 
 
-def test_table_has_all_that_one_object_can_decide() -> None:
+def test_table_has_every_error_that_one_object_can_cause() -> None:
     refused = [case for case in CASES if case["fields"]]
     assert len(refused) > 200
     assert len(CASES) - len(refused) > 100
@@ -56,7 +56,7 @@ def find(node: Any, key: str) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the embedded API answers to every case, in one go."""
+    """Return the embedded API's answers to every case."""
 
     async def play_all() -> dict[str, Any]:
         async with serving(tmp_path_factory.mktemp("api"), generate()) as (_, client):
@@ -92,7 +92,7 @@ async def play(session: aiohttp.ClientSession, url: str, headers: dict[str, str]
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
-def test_embedded_api_answers_as_a_kube_apiserver_does(case: dict[str, Any], answers: dict[str, Any]) -> None:
+def test_embedded_api_answers_like_a_kube_apiserver(case: dict[str, Any], answers: dict[str, Any]) -> None:
     ours, theirs = answers[case["name"]], case["answer"]
     assert ours["code"] == theirs["code"], ours
     key = lambda cause: (cause["field"], cause["reason"], cause["message"])  # noqa: E731

@@ -1,6 +1,6 @@
-"""The admission webhooks as an API server meets them: over TLS, registered, in the words that a user reads.
+"""The admission webhooks from the view of an API server: over TLS, registered, with messages for users.
 
-`webhooks/answers.json` is what a real kube-apiserver made of them; `webhooks/record.py` makes it.
+`webhooks/answers.json` holds a real kube-apiserver's use of them; `webhooks/record.py` records it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def review(kind: str, operation: str, new: Any = None, old: Any = None, **more: 
 
 
 class Asked:
-    """A client that trusts what the API server is told to trust, and nothing else."""
+    """A client that trusts only the certificates in the registration, like an API server."""
 
     def __init__(self, configuration: Raw) -> None:
         config = configuration["webhooks"][0]["clientConfig"]
@@ -107,7 +107,7 @@ async def test_users_of_the_embedded_api_read_what_users_of_a_cluster_read(tmp_p
         assert ours == theirs, theirs["shows"]
 
 
-async def test_registration_goes_at_a_clean_stop_and_is_mended_while_we_serve(
+async def test_registration_is_removed_at_a_clean_stop_and_repaired_while_serving(
     client: KubeClient, webhooks: Webhooks
 ) -> None:
     first = await registered(client)
@@ -168,7 +168,7 @@ async def test_review_that_fails_leaves_the_write_to_the_failure_policy_and_is_c
     assert ("--webhook-failure-policy Ignore" in notes) == (policy == "Ignore")
 
 
-async def test_what_is_no_review_or_too_large_or_asked_elsewhere_is_refused(ask: Asked) -> None:
+async def test_invalid_too_large_or_misdirected_review_is_refused(ask: Asked) -> None:
     odd: list[bytes] = [
         b"",
         b"{",

@@ -39,7 +39,7 @@ from tink.api.crds import generate
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import MERGE_PATCH, api_error
 from tink.kube.resources import CRD, NAMESPACE, ResourceType
-from tink.kubeapi.apiserver import AdmissionPlugin, LocalApi, LocalSnapshot, StatusError
+from tink.kubeapi import AdmissionPlugin, LocalApi, LocalSnapshot, StatusError
 from tink.metrics import Histograms
 
 

@@ -8,33 +8,45 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from tink.kubeapi.apiserver import (
+    from tink.kubeapi.apiserver.access import (
         USERS_FILE,
-        AdmissionPlugin,
-        ApiServer,
-        ApiServerError,
-        LocalApi,
-        LocalSnapshot,
-        StatusError,
         UserError,
         UserFileError,
-        advance_snapshot,
         change_role,
         issue_token,
-        lock_state,
-        newest_answered,
         read_users,
         revoke_token,
+    )
+    from tink.kubeapi.apiserver.admission.review import AdmissionPlugin
+    from tink.kubeapi.apiserver.credentials import user_kubeconfig
+    from tink.kubeapi.apiserver.errors import ApiServerError, StatusError
+    from tink.kubeapi.apiserver.local import LocalApi, LocalSnapshot
+    from tink.kubeapi.apiserver.server import ApiServer
+    from tink.kubeapi.apiserver.store import (
+        advance_snapshot,
+        lock_state,
+        newest_answered,
         salvage_state,
         survey_snapshot,
         take_snapshot,
-        user_kubeconfig,
     )
     from tink.kubeapi.schema import Checker, CompiledSchema, Outcome, compile_definition, compile_schema, deep_copy
 
-_SCHEMA: Final = frozenset(
-    {"Checker", "CompiledSchema", "Outcome", "compile_definition", "compile_schema", "deep_copy"}
-)
+_MODULES: Final = {
+    "apiserver.access": (
+        *("USERS_FILE", "UserError", "UserFileError", "change_role", "issue_token", "read_users", "revoke_token"),
+    ),
+    "apiserver.admission.review": ("AdmissionPlugin",),
+    "apiserver.credentials": ("user_kubeconfig",),
+    "apiserver.errors": ("ApiServerError", "StatusError"),
+    "apiserver.local": ("LocalApi", "LocalSnapshot"),
+    "apiserver.server": ("ApiServer",),
+    "apiserver.store": (
+        *("advance_snapshot", "lock_state", "newest_answered", "salvage_state", "survey_snapshot", "take_snapshot"),
+    ),
+    "schema": ("Checker", "CompiledSchema", "Outcome", "compile_definition", "compile_schema", "deep_copy"),
+}
+_MODULE_OF: Final = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "USERS_FILE",
@@ -68,6 +80,7 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Import an exported name when it is first used."""
-    if name not in __all__:
+    module = _MODULE_OF.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.schema" if name in _SCHEMA else f"{__name__}.apiserver"), name)
+    return getattr(import_module(f"{__name__}.{module}"), name)

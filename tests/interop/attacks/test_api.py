@@ -1,4 +1,4 @@
-"""Attacks on the embedded API: idle connections, writes of which no line is in the log, and a flood of Templates."""
+"""Attacks on the embedded API: idle connections, writes hidden from the audit log, and a flood of Templates."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_operator_is_served_beside_more_idle_connections_than_there_are_descript
     api.connection.close()
 
 
-def test_each_write_has_its_line_although_the_client_hangs_up_or_floods_the_log(api: Api) -> None:
+def test_each_write_has_its_line_even_if_the_client_disconnects_or_floods_the_log(api: Api) -> None:
     for number in range(HANG_UPS):
         api.post_and_hang_up(f"hit-{number}")
     assert api.ask("POST", CONFIG_MAPS, {"metadata": {"name": "last"}})[0] == 201

@@ -12,7 +12,7 @@ from pathlib import Path
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import KubeClient
 from tink.kube.resources import CRD
-from tink.kubeapi.apiserver import ApiServer
+from tink.kubeapi import ApiServer
 
 GROUP = "tinkerbell.org"
 KINDS = {"hardware": "Hardware", "templates": "Template", "workflows": "Workflow"}

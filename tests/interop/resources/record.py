@@ -1,13 +1,14 @@
-"""What a real kube-apiserver says to good and bad Hardware, OSIEs, Templates and Workflows, recorded for the tests.
+"""Record a real kube-apiserver's answers to good and bad Hardware, OSIEs, Templates and Workflows.
 
     python -m tests.record resources
 
 installs the CustomResourceDefinitions on a kube-apiserver, plays every case of the table below and writes `answers`
-beside this file: the cases by their kinds, what the server said to each, and digests of the definitions that it
-accepted. Nothing of this runs in the tests; they read the files.
+beside this file: the cases by kind, the server's answer to each, and digests of the accepted definitions. The tests
+only read these files.
 
-A case is a list of steps, the last of which is the question; `fields` are those that the answer has to blame, none for
-what must be taken. One mistake must give one cause: the recorder refuses to write a table that says otherwise.
+A case is a list of steps, the last of which is the question. `fields` are the fields that the answer must blame, none
+if the object must be accepted. One mistake must give one cause: the recorder refuses to write a table that contradicts
+this.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def nic(**dhcp: Any) -> Object:
 
 
 def values(path: str, build: Any, kind: str, good: list[Any], bad: list[Any]) -> Iterator[Case]:
-    """A case for each value of one field."""
+    """Return a case for each value of one field."""
     for value in good:
         yield case(f"{kind}: {path} may be {_short(value)}", kind, build(value))
     for value in bad:
@@ -71,7 +72,7 @@ def _short(value: Any) -> str:
 
 
 def ipv6(at: str) -> Iterator[Case]:
-    """Of DHCPv6's reservation, below `at`."""
+    """Return cases about DHCPv6's reservation, below `at`."""
     good = ["2001:db8::10", "fd00::1", "2001:db8:0:1:2:3:4:5", "fd00:1::2:0:3", "64:ff9b::1"]
     bad = [
         *("", "2001:DB8::10", "2001:db8::10/64", "fd00::1%eth0", "fd00:::1", "fd00::1::2", "1:2:3:4:5:6:7", "10.0.0.1"),
@@ -129,7 +130,7 @@ def hardware() -> Iterator[Case]:
 
 
 def gateways(at: str) -> Iterator[Case]:
-    """Of the gateway in the network of address and netmask."""
+    """Return cases about the gateway in the network of address and netmask."""
     inside = [
         ("192.168.1.10", "255.255.255.0", "192.168.1.1"),
         ("192.168.1.10", "255.255.254.0", "192.168.0.254"),
@@ -349,7 +350,7 @@ def install(api: Peer) -> dict[str, str]:
 
 
 def play(api: Peer, case: Case) -> Object:
-    """The answer to the last step, as much as is compared; then everything is as before."""
+    """Return the compared part of the answer to the last step, and restore the state."""
     path = f"/apis/{GROUP}/v1alpha2/namespaces/default/{PLURALS[case['kind']]}"
     alone = len(case["steps"]) == 1
     answer: Object = {}
@@ -399,6 +400,6 @@ def record(kubeconfig: Path) -> None:
 
 
 def _causes(case: Case) -> list[Object]:
-    """The causes, without the remark that some rules were not looked at because of the others."""
+    """Return the causes, without the remark that some rules were skipped because of the others."""
     causes: list[Object] = case["answer"].get("causes", [])
     return [cause for cause in causes if cause["field"] != "<nil>"]

@@ -1,8 +1,8 @@
-"""What a real kube-apiserver makes of our admission webhooks' answers, recorded for the tests.
+"""Record how a real kube-apiserver processes our admission webhooks' answers.
 
     python -m tests.record webhooks
 
-serves the webhooks on loopback, has a kube-apiserver call them, plays the scenario below and writes `answers.json`
+serves the webhooks on loopback, lets a kube-apiserver call them, plays the scenario below and writes `answers.json`
 beside this file. The tests play the same scenario against the embedded API.
 """
 
@@ -27,7 +27,7 @@ from tink.webhooks import Admission, Webhooks
 BASE = "/apis/tinkerbell.org/v1alpha2/namespaces"
 MERGE = "application/merge-patch+json"
 Step = tuple[str, str, str, Any]
-"""What it shows, the HTTP method, the path and the body."""
+"""Name of the step, HTTP method, path and body."""
 
 
 def mac(number: int) -> str:
@@ -94,7 +94,7 @@ SCENARIO: list[Step] = [
 
 
 async def play(session: aiohttp.ClientSession, server: str, headers: dict[str, str]) -> list[Raw]:
-    """What the API answers to each step: code, the Status of a refusal, warnings."""
+    """Return the API's answer to each step: code, the Status of a refusal, warnings."""
     answers = []
     for shows, method, path, body in SCENARIO:
         content = MERGE if method == "PATCH" else "application/json"
@@ -113,7 +113,7 @@ async def play(session: aiohttp.ClientSession, server: str, headers: dict[str, s
 
 
 async def serve(client: KubeClient) -> tuple[Webhooks, list[asyncio.Task[None]]]:
-    """The webhooks with informers of their own; the caller stops and cancels."""
+    """Serve the webhooks with their own informers; the caller stops and cancels."""
     informers = {resource: Informer(client, resource) for resource in (HARDWARE, OSIE, TEMPLATE, WORKFLOW)}
     names = {"hardware": HARDWARE, "templates": TEMPLATE, "workflows": WORKFLOW, "osies": OSIE}
     admission = Admission(client, **{name: informers[resource] for name, resource in names.items()})  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from tink.api.yaml import YamlError, documents
 from tink.convert.documents import read
 from tink.convert.metal3 import network_data
 from tink.kubeapi.apiserver.errors import StatusError
-from tink.kubeapi.apiserver.requests import APPLY_PATCH, decode, decode_patch
+from tink.kubeapi.apiserver.media import APPLY_PATCH, decode, decode_patch
 
 STEPS, STEPS_PER_BYTE = 2_000_000, 40
 """Calls of functions, whether of Python or of C. Aliases may repeat a short text up to a limit that does not depend on

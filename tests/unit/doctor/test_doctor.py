@@ -47,7 +47,7 @@ from tests.ports import free_port
 from tests.support.objects import osie
 from tests.unit.ipxe_medium import parts
 from tink.kube.certificates import builder, common_name, new_key
-from tink.kubeapi.apiserver import USERS_FILE, issue_token
+from tink.kubeapi import USERS_FILE, issue_token
 
 Serving = Callable[..., list[Finding]]
 

@@ -34,7 +34,8 @@ from ipxe.scripts import BootSettings
 from tink.api.v1alpha2 import Raw
 from tink.files import private_files
 from tink.files.key_file import KeyFileError
-from tink.kubeapi.apiserver import USERS_FILE, ApiServer, credentials, read_users
+from tink.kubeapi import USERS_FILE, ApiServer, read_users
+from tink.kubeapi.apiserver import credentials
 from tink.server import AgentAuth, ServerSettings
 
 Served = dict[str, StackSettings]
@@ -678,7 +679,7 @@ def test_server_is_where_the_settings_have_it(
     ("words", "said"),
     [
         (("--role", "root"), "'root' is not one of"),
-        ((), "there is no user alice yet: say what alice may do"),
+        ((), "there is no user alice yet: choose a role"),
         (("--role", "view", "--expires", "1m"), "'1m' is no time such as 12h"),
         (("--role", "view", "--expires", "0d"), "is no time such as"),
         (("--role", "view", "--server", "http://10.0.0.5:6443"), "is no URL such as https://10.0.0.5:6443"),
@@ -717,7 +718,7 @@ def test_users_are_listed_changed_and_revoked(data: Path) -> None:
 def test_garbled_file_of_users_is_named(data: Path) -> None:
     (data / USERS_FILE).write_text("{")
     ran = run_on(data, "users", "list")
-    assert (ran.exit_code, f"{data / USERS_FILE}: does not end with its line" in ran.output) == (1, True)
+    assert (ran.exit_code, f"{data / USERS_FILE}: the file is cut off" in ran.output) == (1, True)
 
 
 async def test_it_is_said_if_the_certificate_is_not_for_that_url(api: ApiServer, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests.unit.metal3.hosts import V1ALPHA1, V1BETA1, Hosts, Raw, copied, full,
 from tink.api.crds import to_yaml
 from tink.api.metal3.crds import generate
 from tink.convert.metal3 import ConversionSettings, convert_version
-from tink.kubeapi.apiserver import ApiServer
+from tink.kubeapi import ApiServer
 from tink.kubeapi.schema.outcome import Outcome
 from tink.kubeapi.schema.structural.compiler import compile_schema
 

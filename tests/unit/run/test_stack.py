@@ -35,7 +35,7 @@ from tink.kube.cache.reflector import Reflector
 from tink.kube.client import KubeClient, KubeConfigError
 from tink.kube.manifests import apply_object
 from tink.kube.resources import CRD, HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW
-from tink.kubeapi.apiserver import ApiServer
+from tink.kubeapi import ApiServer
 from tink.server import ServerSettings
 from tink.server import server as grpc_server
 

@@ -25,7 +25,7 @@ from tests.waiting import until
 from tink.api.annotations import HOLD_ANNOTATION
 from tink.backup import restore
 from tink.kube.resources import HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW
-from tink.kubeapi.apiserver import ApiServerError
+from tink.kubeapi import ApiServerError
 
 RELEASES = sorted((Path(__file__).parent / "releases").iterdir())
 every_release = pytest.mark.parametrize("release", RELEASES, ids=lambda path: path.name)

@@ -12,7 +12,7 @@ from tests.waiting import until
 from tink.api.crds import generate
 from tink.kube.client import ApiError, KubeClient
 from tink.kube.resources import HARDWARE
-from tink.kubeapi.apiserver import ApiServer
+from tink.kubeapi import ApiServer
 from tink.kubeapi.apiserver.store import Store
 from tink.template_process import BusyError
 from tink.webhooks import ReviewPlugin, claims

@@ -1,11 +1,11 @@
-"""Versions: from the version in which an object is stored to the one in which it is asked for, and back.
+"""Conversion of objects between the versions of a resource.
 
-Objects are stored in the storage version of their definition, or in what that was when they were written. Read in
-another version they are converted: with the strategy None only their apiVersion changes, with Webhook a server that the
-definition names does it, many objects at a time. Objects that are older than the definition are pruned and completed by
-its schema of today first, so that defaults that came later show. Whatever is stored in the version that is asked for,
-under today's definition, passes as the text that it is. (k8s.io/apiextensions-apiserver, pkg/apiserver/conversion and
-customresource_handler.go.)
+An object is stored in the storage version of its definition at the time of the write. The strategy None changes only
+the apiVersion. With the strategy Webhook, a server that the definition names converts many objects at a time. An object
+that is older than the definition is first pruned and completed by today's schema, so that newer defaults show. Text
+that is already in the requested version, under today's definition, is passed on unchanged.
+
+Source: k8s.io/apiextensions-apiserver, pkg/apiserver/conversion and customresource_handler.go.
 """
 
 from __future__ import annotations
@@ -37,34 +37,34 @@ from tink.kubeapi.schema import (
 )
 
 TIMEOUT_SECONDS = 30
-"""How long a conversion webhook may take, in seconds."""
+"""Timeout of a conversion webhook, in seconds."""
 MAX_BATCH = 500
 MAX_BATCH_BYTES = 1 << 20
-"""A conversion webhook is sent at most so many objects, or bytes of objects, at a time."""
+"""Maximum number of objects, and of bytes of objects, in one call of a conversion webhook."""
 GROUP = "apiextensions.k8s.io"
 
 
 class Converter(Protocol):
-    """How objects of one resource get from version to version."""
+    """Converts objects of one resource between versions."""
 
     by_webhook: bool
-    """Whether nobody here knows which field becomes which."""
+    """True if a webhook converts, so that this server does not know how fields correspond."""
 
-    def completed(self, body: bytes) -> bytes:
-        """Give a stored object that is older than the schemas of today, by these. Raises StatusError."""
+    def complete_text(self, body: bytes) -> bytes:
+        """Prune and complete the text of an object that is older than the schema. Raises StatusError."""
 
     def complete(self, obj: Raw) -> None:
-        """Prune an object and fill in defaults, by the schema of its own version, in place. Raises StatusError."""
+        """Prune and complete an object by the schema of its own version, in place. Raises StatusError."""
 
     async def convert(self, objects: list[Raw], target: str) -> list[Raw]:
-        """Give objects in a version (an apiVersion), neither pruned nor completed. Raises StatusError."""
+        """Return the objects in a version (an apiVersion), neither pruned nor completed. Raises StatusError."""
 
-    async def moved(self, target: str, bodies: Sequence[bytes]) -> list[bytes]:
-        """Give stored texts in a version (an apiVersion). Raises StatusError."""
+    async def convert_texts(self, target: str, bodies: Sequence[bytes]) -> list[bytes]:
+        """Return stored texts in a version (an apiVersion). Raises StatusError."""
 
 
 async def as_served(resource: Resource, items: Sequence[Stored | Event]) -> list[bytes]:
-    """Give stored objects as text in the version of the resource. Raises StatusError when conversion fails."""
+    """Return stored objects as text in the version of the resource. Raises StatusError if conversion fails."""
     head = b'{"apiVersion":"%b"' % resource.api_version.encode()
     bodies = [item.body for item in items]
     since = resource.defined_at
@@ -74,18 +74,18 @@ async def as_served(resource: Resource, items: Sequence[Stored | Event]) -> list
     rule: Converter | None = resource.conversion
     if rule is None:
         for index in other:
-            bodies[index] = _renamed(head, bodies[index])
+            bodies[index] = _with_head(head, bodies[index])
         return bodies
-    old = [rule.completed(bodies[index]) if items[index].version < since else bodies[index] for index in other]
-    for index, body in zip(other, await rule.moved(resource.api_version, old), strict=True):
+    old = [rule.complete_text(bodies[index]) if items[index].version < since else bodies[index] for index in other]
+    for index, body in zip(other, await rule.convert_texts(resource.api_version, old), strict=True):
         bodies[index] = body
     return bodies
 
 
 async def as_stored(resource: Resource, obj: Raw) -> Raw:
-    """Give an object of a request in the version in which the resource is stored: the same object when that is one.
+    """Return the object of a request in the storage version; the same object if it is in that version already.
 
-    Raises StatusError when conversion fails.
+    Raises StatusError if conversion fails.
     """
     api_version = resource.stored_api_version
     if obj["apiVersion"] == api_version:
@@ -94,24 +94,24 @@ async def as_stored(resource: Resource, obj: Raw) -> Raw:
         return {**obj, "apiVersion": api_version}
     rule: Converter = resource.conversion
     made: Raw = deep_copy((await rule.convert([obj], api_version))[0])
-    # Defaults of the storage version as well: Kubernetes fills them in whenever the object is read.
+    # Also add the defaults of the storage version: Kubernetes adds them whenever the object is read.
     rule.complete(made)
     return made
 
 
 def is_current(resource: Resource, item: Stored) -> bool:
-    """Whether a stored object is in the version in which it would be stored today."""
+    """Return True if a stored object is in today's storage version."""
     return item.body.startswith(b'{"apiVersion":"%b"' % resource.stored_api_version.encode())
 
 
 def with_version(obj: Raw, version: int) -> bytes:
-    """Write an object that is to be stored at a resourceVersion, as text in its own version."""
+    """Return an object as text in its own version, with a resourceVersion."""
     obj["metadata"] = {**obj["metadata"], "resourceVersion": str(version)}
     return text(obj, obj["apiVersion"])
 
 
 async def convert(resource: Resource, obj: Raw) -> Raw:
-    """Give an object in the version of the resource, neither pruned nor completed. Raises StatusError."""
+    """Return an object in the version of the resource, neither pruned nor completed. Raises StatusError."""
     if obj["apiVersion"] == resource.api_version:
         return obj
     if resource.conversion is None:
@@ -121,20 +121,20 @@ async def convert(resource: Resource, obj: Raw) -> Raw:
 
 
 def text(obj: Raw, api_version: str) -> bytes:
-    """Write an object: apiVersion, kind and metadata first, metadata in the order in which a reader looks."""
+    """Return an object as JSON: apiVersion, kind and metadata first, and metadata in a readable order."""
     head = {"apiVersion": api_version, "kind": obj["kind"], "metadata": meta.ordered(obj["metadata"])}
     return orjson.dumps(head | {key: value for key, value in obj.items() if key not in head})
 
 
-def _renamed(head: bytes, body: bytes) -> bytes:
+def _with_head(head: bytes, body: bytes) -> bytes:
     return body if body.startswith(head) else head + body[body.index(b',"kind"') :]
 
 
 class Conversion:
-    """How objects of one definition get from version to version. One for all versions; made anew with the definition.
+    """Converts the objects of one definition. It serves all versions, and is replaced with the definition.
 
-    `schemas` are the schemas of all versions, served or not, by apiVersion; `client` is where the webhook is, None for
-    the strategy None; `review` the version of ConversionReview that it is sent.
+    `schemas` are the schemas of all versions, served or not, by apiVersion. `client` is the address of the webhook,
+    None for the strategy None. `review` is the version of ConversionReview to send.
     """
 
     def __init__(
@@ -152,19 +152,19 @@ class Conversion:
 
     @property
     def by_webhook(self) -> bool:
-        """Whether a webhook converts, so that nobody here knows which field becomes which."""
+        """True if a webhook converts, so that this server does not know how fields correspond."""
         return self._client is not None
 
     # --- the schemas ---
 
-    def completed(self, body: bytes) -> bytes:
+    def complete_text(self, body: bytes) -> bytes:
         """Prune and complete an older object by today's schema of its own version. Raises StatusError."""
         obj: Raw = orjson.loads(body)
         self.complete(obj)
         return text(obj, obj["apiVersion"])
 
     def complete(self, obj: Raw) -> None:
-        """Prune an object and fill in defaults, by the schema of its own version, in place. Raises StatusError."""
+        """Prune and complete an object by the schema of its own version, in place. Raises StatusError."""
         try:
             self._node(obj["apiVersion"], defaults=True)(obj, None, Outcome())
         except TooMuchAddedError as error:
@@ -184,11 +184,11 @@ class Conversion:
 
     # --- from version to version ---
 
-    async def moved(self, target: str, bodies: Sequence[bytes]) -> list[bytes]:
-        """Give stored texts in the version `target`. Raises StatusError."""
+    async def convert_texts(self, target: str, bodies: Sequence[bytes]) -> list[bytes]:
+        """Return stored texts in the version `target`. Raises StatusError."""
         head = b'{"apiVersion":"%b"' % target.encode()
         if self._client is None:
-            return [body if body.startswith(head) else self._moved_by_name(body, target) for body in bodies]
+            return [body if body.startswith(head) else self._convert_by_name(body, target) for body in bodies]
         made: list[bytes] = []
         for batch in _batches([body for body in bodies if not body.startswith(head)]):
             objects = await self.convert([orjson.loads(body) for body in batch], target)
@@ -201,7 +201,7 @@ class Conversion:
         rest = iter(made)
         return [body if body.startswith(head) else next(rest) for body in bodies]
 
-    def _moved_by_name(self, body: bytes, target: str) -> bytes:
+    def _convert_by_name(self, body: bytes, target: str) -> bytes:
         obj: Raw = orjson.loads(body)
         if obj["apiVersion"] not in self._schemas:
             raise _failed(f"request to convert CR from an invalid group/version: {obj['apiVersion']}")
@@ -210,7 +210,7 @@ class Conversion:
         return text(obj, target)
 
     async def convert(self, objects: list[Raw], target: str) -> list[Raw]:
-        """Convert objects, of whatever version each is, without pruning. Raises StatusError (500)."""
+        """Convert objects from any versions, without pruning. Raises StatusError (500)."""
         for obj in objects:
             if obj["apiVersion"] not in self._schemas:
                 raise _failed(f"request to convert CR from an invalid group/version: {obj['apiVersion']}")
@@ -218,11 +218,11 @@ class Conversion:
             return [obj | {"apiVersion": target} for obj in objects]
         whom = f"conversion webhook for {objects[0]['apiVersion']}, Kind={objects[0]['kind']}"
         uid = str(uuid.uuid4())
-        asked = _review(self._review, uid, target, objects)
+        review = _review(self._review, uid, target, objects)
         try:
             if self._post is None:
                 raise WebhookCallError("no client for webhooks")
-            answer = await self._post(self._client, asked, TIMEOUT_SECONDS, MAX_ANSWER + 4 * len(asked))
+            answer = await self._post(self._client, review, TIMEOUT_SECONDS, MAX_ANSWER + 4 * len(review))
             converted = _converted(answer, uid, self._review)
         except (WebhookCallError, ValueError) as error:
             raise _failed(f"{whom} failed: {error}") from error
@@ -234,8 +234,8 @@ class Conversion:
         ]
 
 
-def of(definition: Mapping[str, Any], post: CallWebhook | None = None) -> Conversion:
-    """Compile how the objects of a stored definition are converted; `post` asks its webhook."""
+def compile_conversion(definition: Mapping[str, Any], post: CallWebhook | None = None) -> Conversion:
+    """Return the converter for the objects of a stored definition; `post` calls its webhook."""
     spec = definition["spec"]
     schemas = {
         f"{spec['group']}/{version['name']}": (version.get("schema") or {}).get("openAPIV3Schema") or {}
@@ -251,7 +251,7 @@ def of(definition: Mapping[str, Any], post: CallWebhook | None = None) -> Conver
 
 
 def _failed(why: str) -> StatusError:
-    """A failed conversion, as Kubernetes reports it: 500 without a reason."""
+    """Return the error for a failed conversion: as in Kubernetes, 500 without a reason."""
     return StatusError(500, "", why)
 
 
@@ -265,7 +265,7 @@ _SHAPE = (
 
 
 def _shape(openapi: Mapping[str, Any], *, defaults: bool) -> Raw:
-    """Give what of a schema prunes, and with `defaults` also what completes: values are not checked when reading."""
+    """Return the part of a schema that prunes and, with `defaults`, completes. Reading checks no values."""
     made: Raw = {key: openapi[key] for key in (*_SHAPE, *(("default",) if defaults else ())) if key in openapi}
     if "properties" in openapi:
         made["properties"] = {name: _shape(child, defaults=defaults) for name, child in openapi["properties"].items()}
@@ -311,7 +311,7 @@ def _review(version: str, uid: str, target: str, objects: list[Raw]) -> bytes:
 
 
 def _converted(answer: Any, uid: str, version: str) -> list[Any]:
-    """Give the objects of an answer. Raises ValueError with Kubernetes' words."""
+    """Return the objects of an answer. Raises ValueError in Kubernetes' words."""
     answer = check_review(answer, f"{GROUP}/{version}", "ConversionReview")
     got, expected, response = group_version_kind(answer), f"{GROUP}/v1, Kind=ConversionReview", answer.get("response")
     if version == "v1" and got != expected:
@@ -332,7 +332,7 @@ def _converted(answer: Any, uid: str, version: str) -> list[Any]:
 
 
 def _checked(whom: str, index: int, before: Raw, after: Any, target: str) -> Raw:
-    """Check a converted object against the one that was sent, and give it its metadata. Raises StatusError (500)."""
+    """Check a converted object against the original, and restore its metadata. Raises StatusError (500)."""
     shown = after if isinstance(after, dict) else {}
     theirs = shown.get("metadata")
     try:
@@ -345,7 +345,7 @@ def _checked(whom: str, index: int, before: Raw, after: Any, target: str) -> Raw
 
 
 def _metadata(ours: Raw, theirs: Raw) -> Raw:
-    """The metadata that were sent, with labels and annotations of the answer. Raises ValueError."""
+    """Return the original metadata with the labels and annotations of the answer. Raises ValueError."""
     for name in ("name", "namespace", "uid"):
         if (theirs.get(name) or "") != (ours.get(name) or ""):
             raise ValueError(f"must have the same {name}: {ours.get(name) or ''} != {theirs.get(name) or ''}")

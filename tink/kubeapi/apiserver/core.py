@@ -1,12 +1,9 @@
-"""The API without its transport: verbs, lists, admission, what is served, and the controllers, over one store.
-
-`server` puts HTTP and a state on disk around it, `local` a state in memory.
-"""
+"""The API without its transport. `server` adds HTTP and a state on disk, `local` a state in memory."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from types import MappingProxyType
 
@@ -14,20 +11,21 @@ import orjson
 
 from tink.kubeapi.apiserver import conversion, errors
 from tink.kubeapi.apiserver.admission import webhooks
-from tink.kubeapi.apiserver.admission.plugin import AdmissionPlugin
+from tink.kubeapi.apiserver.admission.review import AdmissionPlugin
 from tink.kubeapi.apiserver.controllers import GarbageCollector, Lifecycle
 from tink.kubeapi.apiserver.errors import ApiServerError
+from tink.kubeapi.apiserver.media import Body
+from tink.kubeapi.apiserver.options import Target, WriteOptions
 from tink.kubeapi.apiserver.read import Broadcaster, Lists
-from tink.kubeapi.apiserver.requests import Body, Target, WriteOptions
 from tink.kubeapi.apiserver.resources import Registry, Resource, builtin, definitions, webhook_configurations
-from tink.kubeapi.apiserver.store import Event, Key, Store, Stored
+from tink.kubeapi.apiserver.store import Event, Key, Store
 from tink.kubeapi.apiserver.webhooks import WebhookClient
 from tink.kubeapi.apiserver.write import AdmitCreate, Verbs, add_nothing
 from tink.kubeapi.schema import Raw
 
 
 class Core:
-    """Verbs, lists, admission and controllers over a store, which calls `committed` for each change.
+    """Verbs, lists, admission, registry and controllers over one store. The store calls `committed` for each change.
 
     `admit_create` receives new objects before the webhooks do. `plugin` reviews writes in this process.
     """
@@ -45,7 +43,7 @@ class Core:
         self._webhook_client = WebhookClient()
         self._plugin = plugin
         self.registry = Registry()
-        """What is served."""
+        """The served resources."""
         self._webhooks = webhooks.Webhooks(
             self._webhook_client.post, self._namespace_labels, self.registry.versions, plugin
         )
@@ -58,14 +56,14 @@ class Core:
         self._schemas: dict[str, tuple[bytes, int]] = {}
 
     def start_controllers(self) -> list[asyncio.Task[None]]:
-        """Begin to remove what is to go; the caller cancels these tasks."""
+        """Start the controllers. The caller cancels these tasks."""
         return [
             asyncio.create_task(self._lifecycle.run(), name="apiserver lifecycle"),
             asyncio.create_task(self._garbage_collector.run(), name="apiserver garbage collection"),
         ]
 
     def end_watches(self) -> None:
-        """End every watch, and every one that comes later."""
+        """End every watch, now and in the future."""
         self._broadcaster.close()
 
     async def close(self) -> None:
@@ -73,71 +71,63 @@ class Core:
         await self._webhook_client.close()
 
     async def load(self, compiled: Mapping[str, list[Resource]] = MappingProxyType({})) -> None:
-        """Serve what is built in and what is stored describes; make the namespaces that must exist.
+        """Register the built-in resources and the stored definitions, and create the system namespaces.
 
-        `compiled` are resources of stored definitions, by the name of the definition, that need no compilation.
-        Raises StorageError.
+        `compiled` maps the name of a definition to its compiled resources, to save the compilation. Raises
+        StorageError.
         """
         for resource in (
             *builtin.resources(),
             *webhook_configurations.resources(),
-            definitions.definition_resource(self._taken),
+            definitions.definition_resource(self._names_in_use),
         ):
             self.registry.add(resource)
         for key in (definitions.KEY, *webhooks.KEYS):
-            async for stored in self._stored(key):
+            async for stored in self._store.scan(key):
                 if key == definitions.KEY and stored.name in compiled:
                     self.registry.install(stored.name, compiled[stored.name])
                 else:
                     self._use(key, stored.name, orjson.loads(stored.body))
         if self._plugin is not None:
             # Before the first request: a plugin must know the whole state before it reviews a write.
-            async for stored in self._stored(self._plugin.followed):
+            async for stored in self._store.scan(self._plugin.followed):
                 self._plugin.apply(orjson.loads(stored.body))
             self._plugin.synced()
         namespaces = self.registry.find("", "v1", "namespaces")
         if namespaces is None:
             raise ApiServerError("namespaces are not built in")
-        for name in builtin.rules.SYSTEM_NAMESPACES:
+        for name in builtin.SYSTEM_NAMESPACES:
             if await self._store.get(Key(namespaces.key, "", name)) is None:
                 target = Target("", "v1", "namespaces")
                 body = Body({"metadata": {"name": name}})
                 await self.verbs.create(namespaces, target, body, WriteOptions())
 
-    async def _stored(self, key: str) -> AsyncIterator[Stored]:
-        """Read all objects of a resource. Raises StorageError."""
-        after = ("", "")
-        more = True
-        while more:
-            page = await self._store.page(key, None, after=after)
-            for stored in page.items:
-                yield stored
-                after = (stored.namespace, stored.name)
-            more = page.more
-
     async def find(self, key: Key) -> Raw | None:
-        """Read an object as it is stored. Return None if there is none. Raises StorageError."""
+        """Read a stored object. Return None if there is none. Raises StorageError."""
         stored = await self._store.get(key)
         found: Raw | None = None if stored is None else orjson.loads(stored.body)
         return found
 
-    def _taken(self, definition: Raw) -> definitions.Claimed:
-        return definitions.taken_names(definition, self.registry.all())
+    def _names_in_use(self, definition: Raw) -> definitions.NamesInUse:
+        return definitions.names_in_use(definition, self.registry.all())
 
     def _use(self, key: str, name: str, obj: Raw | None) -> None:
-        """Take a definition or a webhook configuration as it is now; None when it is gone."""
+        """Apply a stored definition or webhook configuration; None means that it was deleted."""
         if key in webhooks.KEYS:
-            self._webhooks.configured(key, name, obj)
-        elif obj is None or not definitions.established(obj):
+            self._webhooks.set_configuration(key, name, obj)
+        elif obj is None or not definitions.is_established(obj):
             self.registry.remove(name)
         else:
             made = definitions.resources(
-                obj, conversion=conversion.of(obj, self._webhook_client.post), defined_at=self._defined_at(obj)
+                obj,
+                conversion=conversion.compile_conversion(obj, self._webhook_client.post),
+                defined_at=self._defined_at(obj),
             )
             self.registry.install(name, made)
 
     def _defined_at(self, definition: Raw) -> int:
-        """Give the resourceVersion since which a definition has its schemas: objects from before met others."""
+        """Return the resourceVersion since which a definition has its schemas. Older objects were checked by other
+        schemas."""
         fields = definition["metadata"]
         schemas = orjson.dumps([version.get("schema") for version in definition["spec"]["versions"]])
         known = self._schemas.get(fields["uid"])
@@ -153,7 +143,7 @@ class Core:
         return labels
 
     def committed(self, event: Event) -> None:
-        """Process a change that is stored: apply configuration, and notify watches and controllers."""
+        """Process a stored change: apply configuration, and notify watches and controllers."""
         key = event.key
         if key.resource == definitions.KEY or key.resource in webhooks.KEYS:
             self._use(key.resource, key.name, None if event.type == "DELETED" else event.object)

@@ -1,15 +1,13 @@
-"""Who may talk to the API server, and how they know that it is the right one: CA, certificate, token, kubeconfig.
-
-Made once in the data directory and kept, so that kubeconfigs that people have copied go on working:
+"""The server's credentials in the data directory: certificate authority, token and kubeconfig.
 
     pki/ca.crt, pki/ca.key    the server's own certificate authority
-    token                     the bearer token of the administrator; of several lines the first, all of which are good
-    users.json                whom the administrator has given tokens of their own: `access`
-    kubeconfig                both together with the address, for kubectl
+    token                     the administrator's bearer token; every line is valid, kubeconfigs contain the first
+    kubeconfig                address, authority and token, for kubectl
 
-The server's own certificate is made anew at each start and never leaves memory. Keys, token and kubeconfig are readable
-by their owner only, and each is whole or not there (`tink.files.private_files`). What is there and can't be right is
-refused with what to do: made anew without a word, it would lock out everybody who has a copy of it.
+They are created once, so that copied kubeconfigs keep working. The server's certificate is created at each start and
+never written. Keys, token and kubeconfig are readable by their owner only, and written atomically
+(`tink.files.private_files`). An invalid file stops the start with advice: a silent replacement would lock out every
+client that has a copy.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ _LIFE = timedelta(days=365 * 10)
 
 _TOKEN = re.compile(rb"[!-~]{1,1000}")
 _OUR_TOKEN = 43
-"""Characters of a token that is made here: 32 bytes in base64url."""
+"""Length of a token that this module creates: 32 bytes in base64url."""
 _LEAST_TOKEN = 32
 
 NAME = "tinkedge"
@@ -61,12 +59,12 @@ class Authority:
     certificate: x509.Certificate
 
     def pem(self) -> bytes:
-        """Give the certificate, for clients."""
+        """Return the certificate for clients."""
         return self.certificate.public_bytes(serialization.Encoding.PEM)
 
 
 def load_authority(directory: Path, now: datetime) -> Authority:
-    """Read the certificate authority, or make it. Raises ApiServerError when it is not whole, OSError."""
+    """Read the certificate authority, or create it. Raises ApiServerError if it is incomplete or invalid, OSError."""
     key_file, certificate_file = directory / "ca.key", directory / "ca.crt"
     there = [file.name for file in (key_file, certificate_file) if file.exists()]
     if not there:
@@ -74,8 +72,8 @@ def load_authority(directory: Path, now: datetime) -> Authority:
         _keep_authority(directory, made)
         return made
     anew = (
-        f"put it back from a backup (tinkedge restore), or move {directory} away: the next start makes another one, "
-        "and kubeconfigs that were copied are worth nothing then"
+        f"restore it from a backup (tinkedge restore), or move {directory} away: the next start creates another one, "
+        "and copied kubeconfigs become invalid"
     )
     if len(there) == 1:
         missing = "ca.crt" if there == ["ca.key"] else "ca.key"
@@ -94,12 +92,12 @@ def load_authority(directory: Path, now: datetime) -> Authority:
 
 
 def _keep_authority(directory: Path, made: Authority) -> None:
-    """Both files or none, also when this process is killed meanwhile. Raises OSError."""
+    """Write both files or none, even if this process is killed. Raises OSError."""
     beside = Path(tempfile.mkdtemp(dir=directory.parent, prefix=f".{directory.name}."))
     try:
         private_files.write(beside / "ca.key", private_pem(made.key))
         private_files.write(beside / "ca.crt", made.pem(), 0o644)
-        beside.rename(directory)  # which may be there if it is empty
+        beside.rename(directory)  # the target may exist if it is empty
         private_files.sync_directory(directory.parent)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
@@ -107,7 +105,7 @@ def _keep_authority(directory: Path, made: Authority) -> None:
 
 
 def load_token(path: Path) -> str:
-    """Read the administrator's token, or make it: 256 random bits. Raises ApiServerError when it is none, OSError."""
+    """Read the administrator's token, or create it. Raises ApiServerError if it is invalid, OSError."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -118,8 +116,8 @@ def load_token(path: Path) -> str:
     for token in tokens:
         if wrong := _why_no_token(content, token):
             raise ApiServerError(
-                f"{path}: {wrong}; put the right one back, or remove the file to get a new one: kubeconfigs that were "
-                "copied are worth nothing then"
+                f"{path}: {wrong}; restore it, or remove the file to get a new one: copied kubeconfigs become "
+                "invalid then"
             )
     return tokens[0].decode("ascii")
 
@@ -130,15 +128,14 @@ def _why_no_token(content: bytes, token: bytes) -> str:
     if not _TOKEN.fullmatch(token):
         return "is no token: one line of letters, digits and punctuation"
     if len(token) < _LEAST_TOKEN:
-        return f"has a token of {len(token)} characters, less than {_LEAST_TOKEN}: it has been cut off"
+        return f"has a token of {len(token)} characters, fewer than {_LEAST_TOKEN}: it is cut off"
     if not content.endswith(b"\n") and len(token) != _OUR_TOKEN:
-        return "does not end with its line: it has been cut off"
+        return "has no end of line: it is cut off"
     return ""
 
 
 def server_context(authority: Authority, hosts: str | Sequence[str], now: datetime) -> ssl.SSLContext:
-    """Make a certificate for these names and addresses, localhost and the loopback addresses, and give the TLS context
-    that shows it."""
+    """Create a certificate for these names and addresses and for localhost, and return the TLS context."""
     key = new_key()
     names: list[x509.GeneralName] = [x509.DNSName("localhost")]
     addresses = {ipaddress.ip_address("127.0.0.1"), ipaddress.ip_address("::1")}
@@ -164,33 +161,33 @@ def server_context(authority: Authority, hosts: str | Sequence[str], now: dateti
 
 
 def keep_kubeconfig(path: Path, url: str, authority: Authority, token: str) -> None:
-    """Write the kubeconfig for kubectl, unless the one that is there leads here. Raises OSError."""
+    """Write the kubeconfig for kubectl, unless the present one is for this server. Raises OSError."""
     wanted = _kubeconfig(url, authority.pem(), token)
     try:
         there: Any = yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader)
     except FileNotFoundError:
         there = None
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
-        log.warning("%s: cannot be read, and is written anew: %s", path, " ".join(str(error).split()))
+        log.warning("%s: cannot be read, and is replaced: %s", path, " ".join(str(error).split()))
         there = None
     else:
         if all(_named(there, kind) == _named(wanted, kind) for kind in ("clusters", "users")):
-            return  # with what its owner has changed in it, as the namespace
-        log.warning("%s: does not lead to this server, or not any more; it is written anew", path)
+            return  # keep the owner's changes, such as the namespace
+        log.warning("%s: is not for this server; it is replaced", path)
     private_files.write(path, yaml.safe_dump(wanted, sort_keys=False).encode())
 
 
 def _named(kubeconfig: Any, kind: str) -> Any:
-    """Give what a kubeconfig has under our name; None when it has no such thing."""
+    """Return the entry of a kubeconfig under our name; None if there is none."""
     entries = kubeconfig.get(kind) if isinstance(kubeconfig, dict) else None
     found = [each for each in entries if isinstance(each, dict)] if isinstance(entries, list) else []
     return next((each for each in found if each.get("name") == NAME), None)
 
 
 def user_kubeconfig(data_dir: Path, url: str, user: str, token: str, namespace: str = "default") -> bytes:
-    """Write the kubeconfig of a user, who reaches this server at `url`. Raises OSError."""
+    """Return the kubeconfig of a user who reaches this server at `url`. Raises OSError."""
     authority = (data_dir / "pki" / "ca.crt").read_bytes()
-    # Of its own name, so that it can be merged with others (KUBECONFIG=a:b).
+    # With its own name, so that it can be merged with others (KUBECONFIG=a:b).
     host = url.partition("://")[2].rpartition(":")[0].strip("[]") or url
     made = _kubeconfig(
         url, authority, token, cluster=f"{NAME}-{host}", user=f"{user}@{NAME}-{host}", namespace=namespace

@@ -1,4 +1,4 @@
-"""The API in this process and in memory, without HTTP, users and files: for programs that need one for a moment.
+"""The API in this process and in memory, without HTTP, users and files, for programs that need an API briefly.
 
     api = LocalApi()
     await api.start()
@@ -20,22 +20,12 @@ import orjson
 from multidict import MultiDict
 
 from tink.kubeapi.apiserver import conversion, errors
-from tink.kubeapi.apiserver.admission.plugin import AdmissionPlugin
+from tink.kubeapi.apiserver.admission.review import AdmissionPlugin
 from tink.kubeapi.apiserver.core import Core
 from tink.kubeapi.apiserver.errors import StatusError
+from tink.kubeapi.apiserver.media import APPLY_PATCH, JSON, decode, decode_patch
+from tink.kubeapi.apiserver.options import DeleteOptions, ListOptions, OptionsKind, Target, WriteOptions, parse_path
 from tink.kubeapi.apiserver.read import Change
-from tink.kubeapi.apiserver.requests import (
-    APPLY_PATCH,
-    JSON,
-    DeleteOptions,
-    ListOptions,
-    OptionsKind,
-    Target,
-    WriteOptions,
-    decode,
-    decode_patch,
-    parse_path,
-)
 from tink.kubeapi.apiserver.resources import Resource
 from tink.kubeapi.apiserver.store import Event, Key, MemoryStore, Write
 from tink.kubeapi.apiserver.write import AdmitCreate, add_nothing
@@ -50,16 +40,16 @@ def _utc_now() -> datetime:
 
 @dataclass(frozen=True)
 class LocalSnapshot:
-    """The objects of a LocalApi, and the resources that its definitions describe, by the name of the definition."""
+    """The objects of a LocalApi, and the compiled resources of its definitions by the definition's name."""
 
     state: bytes = b""
     resources: Mapping[str, list[Resource]] = field(default_factory=dict)
 
 
 class LocalApi:
-    """One API. `on_commit` is called with the type of each change (ADDED, MODIFIED, DELETED) and the object.
+    """An API in memory. `on_commit` receives the type of each change (ADDED, MODIFIED, DELETED) and the object.
 
-    It begins with the objects of `snapshot`; to begin with those of another one is much cheaper than to create them.
+    It starts with the objects of `snapshot`, which is much cheaper than creating them.
     """
 
     def __init__(
@@ -80,11 +70,11 @@ class LocalApi:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Serve what is built in and what is stored. It never waits; `start_controllers` begins the rest."""
+        """Register the built-in and the stored resources. `start_controllers` starts the rest."""
         await self._core.load(self._snapshot.resources)
 
     def snapshot(self) -> LocalSnapshot:
-        """Give the present objects, for others to begin with."""
+        """Return the present objects, as the start of other instances."""
         found: dict[str, list[Resource]] = {}
         for resource in self._core.registry.all():
             if resource.custom:
@@ -92,7 +82,7 @@ class LocalApi:
         return LocalSnapshot(self._store.dump(), found)
 
     def start_controllers(self) -> None:
-        """Begin to remove what is to go: contents of namespaces, objects without owner, old Events."""
+        """Start garbage collection and the deletion of namespaces, definitions and old Events."""
         self._tasks = self._core.start_controllers()
 
     async def stop(self) -> None:
@@ -123,13 +113,7 @@ class LocalApi:
         return answer
 
     async def _single(
-        self,
-        method: str,
-        resource: Resource,
-        target: Target,
-        query: MultiDict[str],
-        raw: bytes,
-        content_type: str,
+        self, method: str, resource: Resource, target: Target, query: MultiDict[str], raw: bytes, content_type: str
     ) -> bytes:
         verbs = self._core.verbs
         if method == "GET":
@@ -160,7 +144,7 @@ class LocalApi:
         return {**head, "items": items}
 
     async def watch(self, path: str, query: Mapping[str, str]) -> AsyncGenerator[bytes, None]:
-        """Watch a collection: give events as lines of JSON. Raises StatusError if it cannot begin."""
+        """Watch a collection. Yields events as lines of JSON. Raises StatusError if the watch cannot begin."""
         resource, target = self._route(path)
         options = ListOptions.of({**query, "watch": "true"})
         changes = self._core.lists.watch(resource, target, options)
@@ -180,9 +164,9 @@ class LocalApi:
     # --- without admission ---
 
     def restore(self, obj: Raw) -> Raw:
-        """Store an object as it is, with its uid, times and status, and return it with its resourceVersion.
+        """Store an object unchanged, with its uid, times and status, and return it with its resourceVersion.
 
-        What it lacks of these is added. Nothing is reviewed. Raises LookupError for an unknown apiVersion or kind.
+        Missing values of these are added. Nothing is reviewed. Raises LookupError for an unknown apiVersion or kind.
         """
         key = self._where(obj)[1]
         fields = {
@@ -194,7 +178,7 @@ class LocalApi:
         return self._commit(key, {**obj, "metadata": fields})
 
     def remove(self, obj: Raw) -> None:
-        """Drop an object, whatever its finalizers are. Raises LookupError if there is none."""
+        """Delete an object regardless of its finalizers. Raises LookupError if there is none."""
         resource, key = self._where(obj)
         stored = self._store.read(key)
         if stored is None:
@@ -202,13 +186,13 @@ class LocalApi:
         self._commit(key, orjson.loads(stored.body), delete=True)
 
     def find(self, api_version: str, kind: str, namespace: str, name: str) -> Raw | None:
-        """Give an object as it is stored; None if there is none."""
+        """Return a stored object; None if there is none."""
         stored = self._store.read(Key(self._of_kind(api_version, kind).key, namespace, name))
         found: Raw | None = None if stored is None else orjson.loads(stored.body)
         return found
 
     def objects(self, api_version: str, kind: str) -> list[Raw]:
-        """Give all objects of a kind as they are stored."""
+        """Return all stored objects of a kind."""
         resource = self._of_kind(api_version, kind)
         return [orjson.loads(stored.body) for stored in self._store.read_all(resource.key)]
 

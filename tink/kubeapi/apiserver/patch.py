@@ -1,4 +1,4 @@
-"""Patches: what PATCH does to an object. Pure: an object and a patch in, a new object out; neither is changed.
+"""Patches of objects. Pure: an object and a patch in, a new object out; the inputs stay unchanged.
 
 Three kinds: JSON merge patch (RFC 7386), JSON patch (RFC 6902), and for built-in resources the strategic merge patch of
 Kubernetes (`sig-api-machinery/strategic-merge-patch.md`), which kubectl sends for types that it knows.
@@ -15,24 +15,22 @@ from tink.kubeapi.apiserver.errors import StatusError, bad_request
 from tink.kubeapi.schema import deep_copy, mark
 
 MAX_OPERATIONS = 10_000
-"""Most operations in one JSON patch (Kubernetes: maxJSONPatchOperations)."""
+"""Maximum number of operations in one JSON patch (Kubernetes: maxJSONPatchOperations)."""
 
 MAX_COPIED = 3 << 20
-"""Most bytes that the `copy` operations of one JSON patch may make: a few could double an object without end."""
+"""Maximum number of bytes that the `copy` operations of one JSON patch create: few copies could double an object
+often."""
 
 
 class PatchError(Exception):
-    """The patch cannot be applied.
-
-    `unprocessable`: it is well-formed but does not fit the object (422, not 400).
-    """
+    """The patch cannot be applied. `unprocessable`: it is well-formed but does not fit the object (422, not 400)."""
 
     def __init__(self, message: str, *, unprocessable: bool = False) -> None:
         super().__init__(message)
         self.unprocessable = unprocessable
 
     def status(self) -> StatusError:
-        """Give the refusal. Of a JSON patch that does not fit, Kubernetes says no more than that."""
+        """Return the refusal. For a JSON patch that does not fit, Kubernetes gives no reason."""
         if self.unprocessable:
             return StatusError(422, "Invalid", "the server rejected our request due to an error in our request", {})
         return bad_request(str(self))
@@ -60,13 +58,12 @@ def merge_object(target: Any, patch: Any) -> Any:
 
 # --- JSON patch -------------------------------------------------------------------------------------------------
 
-# What github.com/evanphx/json-patch makes of RFC 6902, where that is more than the RFC says: indices may be negative,
-# `replace` sets what was not there, `copy` copies what is not there as null, and a path without a slash names a field
-# of the whole.
+# Where github.com/evanphx/json-patch goes beyond RFC 6902, this follows it: indices may be negative, `replace` sets a
+# missing value, `copy` copies a missing value as null, and a path without a slash names a field of the whole.
 
 
 def apply_operations(target: Any, operations: Any) -> Any:
-    """Apply a JSON patch (RFC 6902). Raises PatchError; the target stays as it was."""
+    """Apply a JSON patch (RFC 6902) to a copy. Raises PatchError."""
     if operations is None:
         return deep_copy(target)
     if not isinstance(operations, list):
@@ -77,7 +74,7 @@ def apply_operations(target: Any, operations: Any) -> Any:
         _check_operation(operation)
     out = deep_copy(target)
     copied = 0
-    for operation in (each or {} for each in operations):  # null is an operation of no kind, which is refused as such
+    for operation in (each or {} for each in operations):  # null counts as an operation of an unknown kind
         if operation.get("op") == "copy" and isinstance(operation.get("from"), str):
             copied += len(orjson.dumps(_get(*_find(out, operation["from"]))))
             if copied > MAX_COPIED:
@@ -141,7 +138,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _find(target: Any, path: str) -> tuple[Any, str]:
-    """Give the object or list that a JSON pointer (RFC 6901) leads to, and the name in it."""
+    """Return the object or list that a JSON pointer (RFC 6901) leads to, and the name in it."""
     _, *steps = path.split("/")
     if not steps:
         if not path:
@@ -165,7 +162,7 @@ def _get(where: Any, key: str) -> Any:
 
 
 def _index(_array: list[Any], key: str, size: int) -> int:
-    """Read an index below `size`; negative ones count from the end."""
+    """Parse an index below `size`; negative ones count from the end."""
     digits = key[1:] if key[:1] in ("+", "-") else key
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
         raise _misfit(f"value was not a proper array index: '{key}'")
@@ -211,14 +208,14 @@ def _remove(target: Any, path: str) -> Any:
 # --- strategic merge patch --------------------------------------------------------------------------------------
 
 MERGE_KEYS = {"ownerReferences": "uid", "finalizers": "", "webhooks": "name", "matchConditions": "name"}
-"""Lists of built-in resources that are merged rather than replaced: by a key of their items, or as sets ("")."""
+"""Lists of built-in resources that are merged, not replaced: by a key of their items, or as sets ("")."""
 
 _GONE: Any = object()
 _ORDER, _DELETE, _RETAIN = "$setElementOrder/", "$deleteFromPrimitiveList/", "$retainKeys"
 
 
 def merge_strategic(target: Any, patch: Any) -> Any:
-    """Apply a strategic merge patch. Raises PatchError for directives that make no sense."""
+    """Apply a strategic merge patch. Raises PatchError for invalid directives."""
     if not isinstance(patch, dict):
         raise PatchError(f"error decoding patch: it must be an object, not {json_kind(patch)}")
     return _strategic(target if isinstance(target, dict) else {}, patch)
@@ -256,7 +253,7 @@ def _strategic(target: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
 
 
 def _list_in(target: dict[str, Any], name: str) -> list[Any]:
-    """The list of this name, empty if there is none. Raises PatchError where something else is there."""
+    """Return the list of this name, empty if there is none. Raises PatchError for any other value."""
     found = target.get(name)
     if found is not None and not isinstance(found, list):
         raise PatchError(f"{name} is no list, but {json_kind(found)}")
@@ -271,7 +268,7 @@ def _merge_list(old: list[Any], patch: list[Any], key: str) -> list[Any]:
     places = {mark(have.get(key)): at for at, have in reversed([*enumerate(out)]) if isinstance(have, dict)}
     for item in patch:
         if not isinstance(item, dict) or key not in item:
-            out.append(item)  # what has no key is refused later, when the object is checked
+            out.append(item)  # an item without the key is refused later, when the object is checked
             continue
         at = places.get(mark(item[key]))
         if item.get("$patch") == "delete":

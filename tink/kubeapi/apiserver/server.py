@@ -1,13 +1,13 @@
-"""The embedded Kubernetes API server, put together: start it, and kubectl works with the kubeconfig that it writes.
+"""The embedded Kubernetes API server: the parts put together, over HTTPS and a state on disk.
 
     request -> http -> core (write, read) -> store (SQLite)
                 |               |             |
-            discovery       resources         v  every change that is on the disk
+            discovery       resources         v  every stored change
                                              broadcaster -> watches; registry (definitions); controllers
 
-Everything that has to survive is in the data directory: `state.db` with its write-ahead log, the certificate authority
-and the token; it is for its owner alone (`tink.files`). After a restart the same clients go on with the same kubeconfig
-and the same resourceVersions. When its disk can't be written, what is stored is served (`refusal`).
+All persistent state is in the data directory: `state.db` with its write-ahead log, the certificate authority and the
+token, readable by their owner only. After a restart clients continue with the same kubeconfig and resourceVersions. If
+the disk can't be written, the stored objects can still be read (`refusal`).
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ from prometheus_client.registry import Collector
 from tink.files import data_directory, private_files
 from tink.files.key_file import KeyFile, KeyFileError
 from tink.kubeapi.apiserver import credentials
-from tink.kubeapi.apiserver.access import FILE, Authenticator, UserFileError
-from tink.kubeapi.apiserver.admission.plugin import AdmissionPlugin
+from tink.kubeapi.apiserver.access import USERS_FILE, Authenticator, UserFileError
+from tink.kubeapi.apiserver.admission.review import AdmissionPlugin
 from tink.kubeapi.apiserver.core import Core
 from tink.kubeapi.apiserver.errors import ApiServerError
-from tink.kubeapi.apiserver.http import Api, Sessions, http_logger
-from tink.kubeapi.apiserver.metrics import ApiServerMetrics
+from tink.kubeapi.apiserver.http import Api, ApiServerMetrics, Sessions, http_logger
 from tink.kubeapi.apiserver.store import Event, Key, StorageError, Store
 from tink.kubeapi.apiserver.write import AdmitCreate, add_nothing
 from tink.kubeapi.schema import Raw
@@ -44,12 +43,12 @@ from tink.waiting import failure_is_said
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 5.0
-"""How long requests under way get to finish when the server stops, in seconds."""
+"""Time for running requests to finish when the server stops, in seconds."""
 SESSION_SECONDS = 1.0
-"""How often it looks whether everybody who has something open still may."""
+"""Interval between checks of the rights of users with open requests."""
 _DAY_SECONDS = 86400.0
 ANYWHERE = "0.0.0.0"  # noqa: S104 - the operator says so
-"""All IPv4 addresses of this host, loopback among them."""
+"""All IPv4 addresses of this host, including loopback."""
 
 
 def _utc_now() -> datetime:
@@ -57,9 +56,9 @@ def _utc_now() -> datetime:
 
 
 class ApiServer:
-    """One API server over one data directory, at `host` and, for other hosts, at `addresses`. Start and stop once.
+    """One API server over one data directory, at `host` and, for other hosts, at `addresses`. Start and stop it once.
 
-    Port 0 takes a free one. The certificate is valid for all of these and for `names`. `admit_create` receives new
+    Port 0 takes a free one. The certificate is valid for all addresses and for `names`. `admit_create` receives new
     objects before the webhooks do. `plugin` reviews writes in this process.
     """
 
@@ -100,22 +99,22 @@ class ApiServer:
 
     @property
     def refusal(self) -> str:
-        """Why what is stored can only be read at the moment; empty when it can be written."""
+        """Why the state is read-only at present; "" if it can be written."""
         return self._store.refusal
 
     @property
     def url(self) -> str:
-        """Where the server listens, e.g. https://127.0.0.1:6443."""
+        """The URL of the server, e.g. https://127.0.0.1:6443."""
         return f"https://{join_host_port(self._host, self._port)}"
 
     def metrics(self) -> Collector:
-        """For Prometheus, of a server that has started."""
+        """Return the Prometheus collector of a started server."""
         if self._api is None:
             raise RuntimeError("the API server has not been started")
         return ApiServerMetrics(self._api.counts, self._data_dir / "state.db", lambda: self.refusal)
 
     async def start(self) -> None:
-        """Open the state, listen, and write the kubeconfig. Raises ApiServerError with what to do."""
+        """Open the state, listen, and write the kubeconfig. Raises ApiServerError with advice."""
         try:
             await self._start()
         except BaseException:
@@ -127,7 +126,7 @@ class ApiServer:
             data_directory.claim(self._data_dir)
         except data_directory.DataDirectoryError as error:
             raise ApiServerError(str(error)) from error
-        await self._store.open()  # first: token and authority then say that there has been a state
+        await self._store.open()  # first: token and authority then show that a state existed
         try:
             if not self._store.refusal:
                 private_files.sweep(self._data_dir, "token", "kubeconfig", "state.newest", "pki", "serving")
@@ -135,7 +134,7 @@ class ApiServer:
             token = credentials.load_token(self._data_dir / "token")
             show = partial(self._keep_kubeconfig, authority)
             tokens = KeyFile(self._data_dir / "token", "the administrator's token", changed=show)
-            authenticator = Authenticator(tokens.holds, self._data_dir / FILE, self._now)
+            authenticator = Authenticator(tokens.holds, self._data_dir / USERS_FILE, self._now)
         except (UserFileError, KeyFileError) as error:
             raise ApiServerError(str(error)) from error
         except OSError as error:
@@ -148,14 +147,14 @@ class ApiServer:
             raise ApiServerError(f"{self._data_dir / 'state.db'}: {error}") from error
         core = self._core
         api = self._api = Api(self._store, core.registry, core.verbs, core.lists, authenticator, self._now)
-        # A watch whose client has gone must end: nothing else would see it until the next change.
+        # Cancelled when the client disconnects: a watch would notice it only at the next change.
         self._runner = web.AppRunner(
             api.application(),
             handler_cancellation=True,
             shutdown_timeout=STOP_SECONDS,
             access_log=None,
             logger=http_logger(api.request_log),
-            auto_decompress=False,  # Kubernetes does not either: a small body must not become a large one
+            auto_decompress=False,  # as in Kubernetes: a small body must not become a large one
         )
         await self._runner.setup()
         await self._listen(self._runner, context)
@@ -165,23 +164,25 @@ class ApiServer:
             raise ApiServerError(f"{self.kubeconfig}: cannot be written: {error.strerror}") from error
         self._tasks = [
             *core.start_controllers(),
-            asyncio.create_task(_look_at(api.sessions), name="apiserver sessions"),
-            asyncio.create_task(_say_daily(authenticator), name="apiserver tokens"),
+            asyncio.create_task(_check_sessions(api.sessions), name="apiserver sessions"),
+            asyncio.create_task(_warn_daily(authenticator), name="apiserver tokens"),
         ]
         for task in self._tasks:
             failure_is_said(task, log, f"{task.get_name()} has ended: it begins again when this process does")
         log.info("Kubernetes API at %s, kubeconfig in %s", self.url, self.kubeconfig)
 
     def _keep_kubeconfig(self, authority: credentials.Authority, token: str) -> None:
-        """While it runs, the administrator's token is another one."""
+        """Write the kubeconfig after the administrator's token has changed."""
         try:
             credentials.keep_kubeconfig(self.kubeconfig, self.url, authority, token)
         except OSError as error:
-            log.error("%s has the token from before, it cannot be written: %s", self.kubeconfig, error.strerror)
+            log.error("%s has the previous token, because it cannot be written: %s", self.kubeconfig, error.strerror)
 
     async def _listen(self, runner: web.AppRunner, context: ssl.SSLContext) -> None:
-        """At `host` and at the addresses; each of the two has places of its own, so that strangers take none of those
-        of this host. Raises ApiServerError."""
+        """Listen at `host` and at the addresses. Raises ApiServerError.
+
+        Each of the two has its own connection limit, so that other hosts cannot use up the connections of this one.
+        """
         if ANYWHERE in self._addresses:
             await self._listen_at([ANYWHERE], LimitedSite(runner, ANYWHERE, self._port, context, "API", Limits()))
             self._port = runner.addresses[0][1]
@@ -194,10 +195,13 @@ class ApiServer:
             what = f"API at {', '.join(self._addresses)}"
             site = LimitedSite(runner, self._addresses, self._port, context, what, Limits(), free=True)
             await self._listen_at(self._addresses, site)
-            log.info("the API is there for other hosts, too: %s, port %d", ", ".join(self._addresses), self._port)
+            log.info("the API also listens for other hosts: %s, port %d", ", ".join(self._addresses), self._port)
         for address in self._addresses:
             if not _is_ours(address):
-                log.warning("--api-address %s: this host does not have it; the API is there as soon as it has", address)
+                log.warning(
+                    "--api-address %s: this host does not have the address; the API listens there as soon as it does",
+                    address,
+                )
 
     async def _listen_at(self, hosts: Sequence[str], site: LimitedSite) -> None:
         try:
@@ -215,11 +219,11 @@ class ApiServer:
         return f"cannot listen on {where}: {error.strerror or error}"
 
     async def alive(self) -> None:
-        """Return when the thread that writes has answered: as long as it does not, nothing is stored."""
+        """Return once the writing thread has answered. While it does not, no write is stored."""
         await self._store.current()
 
     async def stop(self) -> None:
-        """End watches, let requests under way finish, and close the state. Harmless when it is not running."""
+        """End watches, let running requests finish, and close the state. Harmless if the server is not running."""
         self._core.end_watches()
         if self._runner is not None:
             await self._runner.cleanup()
@@ -232,36 +236,36 @@ class ApiServer:
         await self._store.close()
 
     async def find(self, key: str, namespace: str, name: str) -> Raw | None:
-        """Read an object as it is stored; `key` is such as `tinkerbell.org/hardware`. Return None if there is none.
+        """Read a stored object; `key` is such as `tinkerbell.org/hardware`. Return None if there is none.
 
         Raises StorageError.
         """
         return await self._core.find(Key(key, namespace, name))
 
     def _committed(self, event: Event) -> None:
-        """Log a change that is on the disk, and hand it on."""
+        """Log a stored change, and pass it on."""
         if self._api is not None:
             self._api.committed(event)
         self._core.committed(event)
 
 
-async def _look_at(sessions: Sessions) -> None:
+async def _check_sessions(sessions: Sessions) -> None:
     while True:
         await asyncio.sleep(SESSION_SECONDS)
-        sessions.look()
+        sessions.recheck()
 
 
-async def _say_daily(authenticator: Authenticator) -> None:
+async def _warn_daily(authenticator: Authenticator) -> None:
     while True:
-        authenticator.say_what_expires()
+        authenticator.warn_of_expiry()
         await asyncio.sleep(_DAY_SECONDS)
 
 
 def _is_ours(address: str) -> bool:
-    """Whether this host has an address."""
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as asked:
+    """Return True if this host has the address."""
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            asked.bind((address, 0))
+            probe.bind((address, 0))
         except OSError:
             return False
     return True

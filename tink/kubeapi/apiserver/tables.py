@@ -1,9 +1,8 @@
-"""Tables: what `kubectl get` asks for (`application/json;as=Table;v=v1;g=meta.k8s.io`) and prints as it comes.
+"""Tables for `kubectl get` (`application/json;as=Table;v=v1;g=meta.k8s.io`), which kubectl prints unchanged.
 
 A column is a name, a type and a function from an object to a cell. Columns of custom resources come from the
-`additionalPrinterColumns` of their definition; those of built-in resources stand in `builtin`. The rules for cells are
-those of k8s.io/apiextensions-apiserver, pkg/registry/customresource/tableconvertor: the first value that the JSONPath
-finds, dates as the time since then.
+`additionalPrinterColumns` of their definition. The rules for cells are those of k8s.io/apiextensions-apiserver,
+pkg/registry/customresource/tableconvertor: the first value of the JSONPath, dates as the time since then.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from tink.golang import marshal, strconv
 from tink.kubeapi.schema import Byte, JSONPathError, compile_path
 
 Cell = Callable[[Mapping[str, Any], datetime], Any]
-"""From an object and the time now to what the cell shows."""
+"""Function from an object and the present time to the value of a cell."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. Priority 0 is always shown, more only with `-o wide`."""
+    """One column. Priority 0 is always shown, a higher one only with `-o wide`."""
 
     name: str
     cell: Cell
@@ -33,7 +32,7 @@ class Column:
     priority: int = 0
 
     def definition(self) -> dict[str, Any]:
-        """Give the TableColumnDefinition (meta.k8s.io/v1)."""
+        """Return the TableColumnDefinition (meta.k8s.io/v1)."""
         return {
             "name": self.name,
             "type": self.type,
@@ -47,17 +46,17 @@ NAME = Column("Name", lambda obj, _: obj["metadata"]["name"], "Name must be uniq
 
 
 def age(obj: Mapping[str, Any], now: datetime) -> str:
-    """The time since an object was created."""
+    """Return the time since an object was created."""
     return since(obj["metadata"].get("creationTimestamp"), now)
 
 
 AGE = Column("Age", age, "Time since the object was created.")
 CUSTOM_AGE = Column("Age", age, AGE.description, type="date")
-"""What custom resources show when their definition names no columns."""
+"""The column of custom resources whose definition names no columns."""
 
 
 def since(timestamp: object, now: datetime) -> str:
-    """Write the time since an RFC 3339 timestamp as kubectl does: `5m12s`, `3h`, `<unknown>` when there is none."""
+    """Return the time since an RFC 3339 timestamp as kubectl writes it: `5m12s`, `3h`, `<unknown>` for ""."""
     if not timestamp:
         return "<unknown>"
     try:
@@ -68,7 +67,8 @@ def since(timestamp: object, now: datetime) -> str:
 
 
 def human(seconds: float) -> str:
-    """Write a duration with two or three significant digits (k8s.io/apimachinery, pkg/util/duration, HumanDuration)."""
+    """Return a duration with two or three significant digits (k8s.io/apimachinery, pkg/util/duration,
+    HumanDuration)."""
     s = int(seconds)
     if seconds < -2:
         return "<invalid>"
@@ -102,7 +102,7 @@ def printer_column(definition: Mapping[str, Any]) -> Column:
     def cell(obj: Mapping[str, Any], now: datetime) -> Any:
         try:
             values = find(obj)
-        except JSONPathError:  # the object has another shape than the path asks for
+        except JSONPathError:  # the path does not match the object's shape
             return None
         return _show(values[0], kind, now) if values else None
 
@@ -117,7 +117,7 @@ def printer_column(definition: Mapping[str, Any]) -> Column:
 
 
 def _show(value: Any, kind: str, now: datetime) -> Any:
-    """Show a value in a column of this type (tableconvertor.go, ConvertToTable and cellForJSONValue)."""
+    """Return a value for a column of this type (tableconvertor.go, ConvertToTable and cellForJSONValue)."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool | Byte)
     match kind:
         case "string":
@@ -125,7 +125,7 @@ def _show(value: Any, kind: str, now: datetime) -> Any:
         case "date" if isinstance(value, str):
             return _date(value, now)
         case "integer" if is_number:
-            # Go gives this number for a float that is no int64 (amd64).
+            # Go's result for a float outside int64 (amd64).
             return int(value) if -(1 << 63) <= value < 1 << 63 else -(1 << 63)
         case "number" if is_number:
             # As encoding/json writes a float64: 5, not 5.0.
@@ -136,7 +136,7 @@ def _show(value: Any, kind: str, now: datetime) -> Any:
 
 
 def _text(value: Any) -> str:
-    """Write a value as PrintResults of client-go, util/jsonpath."""
+    """Return a value as text, like PrintResults of client-go, util/jsonpath."""
     if value is None:
         return "<no value>"
     if isinstance(value, dict | list):
@@ -151,26 +151,27 @@ _RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d([.,]\d+)?(Z|[+-]\d\d:\d\d
 
 
 def _date(value: str, now: datetime) -> str:
-    """Write the time since a timestamp (apimachinery, Time.UnmarshalQueryParameter, ConvertToHumanReadableDateType)."""
+    """Return the time since a timestamp (apimachinery, Time.UnmarshalQueryParameter,
+    ConvertToHumanReadableDateType)."""
     if value in ("", "null", "0001-01-01T00:00:00Z"):
         return "<unknown>"
     return since(value, now) if _RFC3339.fullmatch(value) else "<invalid>"
 
 
 def row(obj: Mapping[str, Any], columns: Sequence[Column], now: datetime, include: str) -> dict[str, Any]:
-    """Give the row of one object; `include` is None, Metadata or Object, as in the query `includeObject`."""
+    """Return the row of one object; `include` is None, Metadata or Object, as in the query `includeObject`."""
     made: dict[str, Any] = {"cells": [column.cell(obj, now) for column in columns]}
     made["object"] = obj if include == "Object" else None if include == "None" else partial(obj)
     return made
 
 
 def partial(obj: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the PartialObjectMetadata of an object."""
+    """Return the PartialObjectMetadata of an object."""
     return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
 
 
 def table(columns: Sequence[Column], rows: Iterable[dict[str, Any]], metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Give a Table (meta.k8s.io/v1)."""
+    """Return a Table (meta.k8s.io/v1)."""
     return {
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from edge.journey.recorder import Journey
-from tink.kubeapi.apiserver.controllers import lifecycle
+from tink.kubeapi.apiserver import controllers
 
 EVENT_LIFE = timedelta(minutes=10)
 _KINDS = 400
@@ -97,7 +97,7 @@ def main(path: Path, words: list[str]) -> None:
         inside.journey, inside.loop = journey, asyncio.get_running_loop()
 
     Journey.__init__ = noted  # type: ignore[method-assign]
-    lifecycle.EVENT_LIFE = EVENT_LIFE
+    controllers.EVENT_LIFE = EVENT_LIFE
     inside.begin(path)
     if os.environ.get("SOAK_LEAK"):
         threading.Thread(target=leak, daemon=True).start()

@@ -1,4 +1,4 @@
-"""An API server on a free loopback port, and a client that speaks plain HTTP to it."""
+"""An API server on a free loopback port, and a client that sends plain HTTP requests to it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from tink.api.crds import generate
-from tink.kubeapi.apiserver import ApiServer
+from tink.kubeapi import ApiServer
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 GROUP = "/apis/tinkerbell.org/v1alpha2"
@@ -30,7 +30,7 @@ KINDS = {"hardware": "Hardware", "osies": "OSIE", "templates": "Template", "work
 
 
 def completed(method: str, path: str, body: Any) -> Any:
-    """Put apiVersion and kind, which Kubernetes wants of custom resources, into an object that has neither."""
+    """Add apiVersion and kind, which Kubernetes requires of custom resources, to an object without them."""
     plural = re.sub(r"^/namespaces/[^/]+", "", path.removeprefix(GROUP)).strip("/").partition("/")[0]
     if method not in ("POST", "PUT") or not isinstance(body, dict) or plural not in KINDS or "kind" in body:
         return body
@@ -38,7 +38,7 @@ def completed(method: str, path: str, body: Any) -> Any:
 
 
 class Answer:
-    """What came back: status, headers, and the body as JSON."""
+    """An answer: status, headers, and the body as JSON."""
 
     def __init__(self, status: int, headers: dict[str, list[str]], text: bytes) -> None:
         self.status = status
@@ -57,12 +57,12 @@ class Watch:
         self._response = response
 
     async def next(self) -> Any:
-        """Give the next event; None when the watch has ended."""
+        """Return the next event; None if the watch has ended."""
         line = await self._response.content.readline()
         return json.loads(line) if line else None
 
     async def kinds(self, count: int) -> list[tuple[str, str]]:
-        """Give type and name of the next events."""
+        """Return type and name of the next events."""
         events = [await self.next() for _ in range(count)]
         return [(event["type"], event["object"]["metadata"]["name"]) for event in events]
 
@@ -124,7 +124,7 @@ Start = Callable[..., Awaitable[tuple[ApiServer, Client]]]
 
 @pytest.fixture
 async def start(tmp_path: Path) -> AsyncIterator[Start]:
-    """Start servers, all over the same data directory; what still runs at the end is stopped."""
+    """Start servers over the same data directory; stop them at the end."""
     running: list[tuple[ApiServer, Client]] = []
 
     async def begin(**options: Any) -> tuple[ApiServer, Client]:
@@ -155,7 +155,7 @@ async def connect() -> AsyncIterator[Callable[[Path], Client]]:
 
 @pytest.fixture
 async def bare(start: Start) -> Client:
-    """A client of a server that knows nothing but what is built in."""
+    """A client of a server with only the built-in resources."""
     _, client = await start()
     return client
 
@@ -173,7 +173,7 @@ def crds() -> Callable[[Client], Awaitable[None]]:
 
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data directory in which our resources are installed, to be copied: to install them takes half a second."""
+    """A data directory with our resources installed, to be copied: the installation takes half a second."""
     directory = tmp_path_factory.mktemp("installed") / "state"
 
     async def install() -> None:

@@ -1,4 +1,4 @@
-"""Garbage collection, and the clean-up of namespaces and definitions: what goes, what stays, who waits for whom."""
+"""Garbage collection, and the deletion of namespaces and definitions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ import pytest
 from tests.support.virtual_time import turns
 from tests.unit.kubeapi.apiserver.conftest import CRDS, Client
 from tests.waiting import until
-from tink.kubeapi.apiserver.controllers import garbage_collector
-from tink.kubeapi.apiserver.controllers.garbage_collector import WORKERS, GarbageCollector
-from tink.kubeapi.apiserver.controllers.lifecycle import Lifecycle
+from tink.kubeapi.apiserver import controllers
+from tink.kubeapi.apiserver.controllers import WORKERS, GarbageCollector, Lifecycle
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.store import Event, Key, StorageError, Stored
 
@@ -25,7 +24,7 @@ NAMESPACES = "/api/v1/namespaces"
 
 
 async def _make(client: Client, name: str, *owners: dict[str, Any], path: str = MAPS, **more: Any) -> dict[str, Any]:
-    """Make an object and give the reference by which another names it as its owner."""
+    """Create an object and return an owner reference to it."""
     body = {"metadata": {"name": name, "ownerReferences": list(owners), **more}}
     answer = await client("POST", path, body)
     assert answer.status == 201, answer.json
@@ -53,7 +52,7 @@ async def _fields(client: Client, name: str, path: str = MAPS) -> dict[str, Any]
 
 @asynccontextmanager
 async def _held(client: Client, name: str) -> AsyncIterator[None]:
-    """Keep an object with a finalizer of our own, and let it go at the end."""
+    """Keep an object with a finalizer, and remove that at the end."""
     await client.merge(f"{MAPS}/{name}", {"metadata": {"finalizers": ["example.org/hold"]}})
     yield
     finalizers = [item for item in (await _fields(client, name)).get("finalizers", []) if item != "example.org/hold"]
@@ -78,7 +77,7 @@ FOREGROUND = {"propagationPolicy": "Foreground"}
         pytest.param({"b": ["a"]}, {"orphanDependents": True}, {"b": []}, id="orphanDependents"),
     ],
 )
-async def test_dependents_go_with_their_owner_or_stay_without_the_reference(bare, owners, options, left) -> None:
+async def test_dependents_are_deleted_with_their_owner_or_lose_the_reference(bare, owners, options, left) -> None:
     made = {"a": await _make(bare, "a")}
     for name, whose in owners.items():
         references = [{**made[each[-1]], **({"blockOwnerDeletion": True} if each[0] == "!" else {})} for each in whose]
@@ -97,7 +96,7 @@ async def test_dependents_go_with_their_owner_or_stay_without_the_reference(bare
     await until(found)
 
 
-async def test_what_nobody_has_foreseen_about_one_object_does_not_stop_the_others(start, monkeypatch, caplog) -> None:
+async def test_unexpected_failure_about_one_object_does_not_stop_the_others(start, monkeypatch, caplog) -> None:
     real = GarbageCollector._reconcile
     failures = 0
 
@@ -109,8 +108,8 @@ async def test_what_nobody_has_foreseen_about_one_object_does_not_stop_the_other
         await real(self, key)
 
     monkeypatch.setattr(GarbageCollector, "_reconcile", reconcile)
-    monkeypatch.setattr(garbage_collector, "RETRY_LONGEST_SECONDS", 0.05)
-    monkeypatch.setattr(garbage_collector, "RETRY_FIRST_SECONDS", 0.01)
+    monkeypatch.setattr(controllers, "RETRY_LONGEST_SECONDS", 0.05)
+    monkeypatch.setattr(controllers, "RETRY_FIRST_SECONDS", 0.01)
     _, bare = await start()
     owner = await _make(bare, "owner")
     await _make(bare, "odd", owner)
@@ -123,7 +122,7 @@ async def test_what_nobody_has_foreseen_about_one_object_does_not_stop_the_other
 
 
 @pytest.mark.parametrize("error", [StorageError("no disk"), RuntimeError("unforeseen")])
-async def test_what_a_start_could_not_look_at_is_looked_at_later(start, monkeypatch, error) -> None:
+async def test_failed_scan_at_the_start_is_repeated_later(start, monkeypatch, error) -> None:
     real, asked = GarbageCollector._queue_everything, 0
 
     async def queue_everything(self: GarbageCollector) -> None:
@@ -133,7 +132,7 @@ async def test_what_a_start_could_not_look_at_is_looked_at_later(start, monkeypa
             raise error
         await real(self)
 
-    monkeypatch.setattr(garbage_collector, "RETRY_LONGEST_SECONDS", 0.01)
+    monkeypatch.setattr(controllers, "RETRY_LONGEST_SECONDS", 0.01)
     monkeypatch.setattr(GarbageCollector, "_queue_everything", queue_everything)
     _, client = await start()
     await until(lambda: asked == 3)
@@ -143,7 +142,7 @@ async def test_what_a_start_could_not_look_at_is_looked_at_later(start, monkeypa
     await _gone(client, "child")
 
 
-async def test_owner_in_the_foreground_waits_for_the_dependents_of_its_dependents(bare: Client) -> None:
+async def test_foreground_owner_waits_for_the_dependents_of_its_dependents(bare: Client) -> None:
     owner = await _make(bare, "owner")
     child = await _make(bare, "child", _blocking(owner))
     await _make(bare, "grandchild", _blocking(child))
@@ -168,7 +167,7 @@ async def test_later_delete_may_choose_another_policy(bare: Client) -> None:
         await _gone(bare, "owner")
 
 
-async def test_owner_in_the_foreground_waits_for_the_dependents_that_block_it_and_no_others(bare: Client) -> None:
+async def test_foreground_owner_waits_only_for_dependents_that_block_it(bare: Client) -> None:
     owner = await _make(bare, "owner")
     await _make(bare, "blocks", _blocking(owner))
     await _make(bare, "does-not-block", owner)
@@ -187,7 +186,7 @@ async def test_owner_in_the_foreground_waits_for_the_dependents_that_block_it_an
     await _gone(bare, "does-not-block")
 
 
-async def test_owners_that_own_each_other_do_not_wait_for_ever(bare: Client) -> None:
+async def test_owners_that_own_each_other_are_collected(bare: Client) -> None:
     first = await _make(bare, "first")
     second = await _make(bare, "second", _blocking(first))
     await bare.merge(f"{MAPS}/first", {"metadata": {"ownerReferences": [_blocking(second)]}})
@@ -195,7 +194,7 @@ async def test_owners_that_own_each_other_do_not_wait_for_ever(bare: Client) -> 
     await _gone(bare, "first", "second")
 
 
-async def test_object_without_its_owner_is_collected_unless_the_kind_of_the_owner_is_unknown(bare: Client) -> None:
+async def test_object_without_its_owner_is_collected_unless_the_owners_kind_is_unknown(bare: Client) -> None:
     """A definition may be missing for a moment only. A recreated owner has another uid."""
     await bare("POST", NAMESPACES, {"metadata": {"name": "other"}})
     elsewhere = await bare("POST", "/api/v1/namespaces/other/configmaps", {"metadata": {"name": "owner"}})
@@ -214,7 +213,7 @@ async def _invalid_references(client: Client) -> list[dict[str, Any]]:
     return items
 
 
-async def test_owner_in_another_namespace_does_not_count_and_an_event_says_so_once(bare: Client) -> None:
+async def test_owner_in_another_namespace_does_not_count_and_one_event_reports_it(bare: Client) -> None:
     await bare("POST", NAMESPACES, {"metadata": {"name": "other"}})
     there = await bare("POST", "/api/v1/namespaces/other/configmaps", {"metadata": {"name": "far"}})
     near = await _make(bare, "near")
@@ -246,7 +245,7 @@ async def test_owner_in_another_namespace_does_not_count_and_an_event_says_so_on
     assert len(await _invalid_references(bare)) == 3
 
 
-async def test_cluster_scoped_owner_takes_its_objects_along(bare: Client) -> None:
+async def test_objects_of_a_cluster_scoped_owner_are_deleted_with_it(bare: Client) -> None:
     await bare("POST", NAMESPACES, {"metadata": {"name": "other"}})
     owner = (await bare("GET", f"{NAMESPACES}/other")).json["metadata"]["uid"]
     await _make(bare, "child", {"apiVersion": "v1", "kind": "Namespace", "name": "other", "uid": owner})
@@ -254,10 +253,8 @@ async def test_cluster_scoped_owner_takes_its_objects_along(bare: Client) -> Non
     await _gone(bare, "child")
 
 
-async def test_collection_goes_on_after_a_restart(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "tink.kubeapi.apiserver.controllers.garbage_collector.GarbageCollector.on_event", lambda *_: None
-    )
+async def test_collection_continues_after_a_restart(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tink.kubeapi.apiserver.controllers.GarbageCollector.on_event", lambda *_: None)
     server, client = await start()
     owner = await _make(client, "owner")
     await _make(client, "child", owner)
@@ -278,7 +275,7 @@ async def test_collection_goes_on_after_a_restart(start: Any, monkeypatch: pytes
 # --- namespaces ---
 
 
-async def test_namespace_says_what_it_waits_for(bare: Client) -> None:
+async def test_conditions_of_a_namespace_name_what_it_waits_for(bare: Client) -> None:
     await bare("POST", NAMESPACES, {"metadata": {"name": "x"}})
     held = {"metadata": {"name": "held", "finalizers": ["example.org/hold"]}}
     await bare("POST", f"{NAMESPACES}/x/configmaps", held)
@@ -297,7 +294,7 @@ async def test_namespace_says_what_it_waits_for(bare: Client) -> None:
 
 
 async def test_stuck_namespace_can_be_forced_through_finalize(bare: Client) -> None:
-    """What operators do at night: kubectl replace --raw /api/v1/namespaces/x/finalize."""
+    """The operators' way: kubectl replace --raw /api/v1/namespaces/x/finalize."""
     await bare("POST", NAMESPACES, {"metadata": {"name": "x"}})
     await bare("POST", f"{NAMESPACES}/x/configmaps", {"metadata": {"name": "held", "finalizers": ["example.org/hold"]}})
     await bare("DELETE", f"{NAMESPACES}/x")
@@ -320,7 +317,7 @@ def _definition(plural: str, kind: str) -> dict[str, Any]:
     return {"metadata": {"name": f"{plural}.example.org"}, "spec": spec}
 
 
-async def test_definition_gets_its_names_when_the_one_that_had_them_goes(bare: Client) -> None:
+async def test_definition_gets_its_names_once_the_definition_that_had_them_is_deleted(bare: Client) -> None:
     await bare("POST", CRDS, _definition("widgets", "Widget"))
     await bare("POST", CRDS, _definition("gadgets", "Widget"))
     assert (await bare("GET", "/apis/example.org/v1/namespaces/default/gadgets")).status == 404
@@ -333,7 +330,7 @@ async def test_definition_gets_its_names_when_the_one_that_had_them_goes(bare: C
 
 
 @pytest.mark.parametrize("error", [StatusError(500, "InternalError", "a webhook says no"), RuntimeError("unforeseen")])
-async def test_what_goes_wrong_about_one_namespace_does_not_stop_the_others(bare, monkeypatch, caplog, error) -> None:
+async def test_failure_about_one_namespace_does_not_stop_the_others(bare, monkeypatch, caplog, error) -> None:
     real = Lifecycle._delete_contents
     failing = True
 
@@ -358,8 +355,8 @@ async def test_what_goes_wrong_about_one_namespace_does_not_stop_the_others(bare
     await until(lambda: is_gone("a"))
 
 
-async def test_object_that_goes_during_a_round_is_not_overlooked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A namespace whose last object went while the round looked at it would otherwise stay for a minute."""
+async def test_object_deleted_during_a_round_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a namespace whose last object is deleted during the round would stay for a minute."""
     nothing: Any = None
     lifecycle = Lifecycle(nothing, nothing, nothing, lambda: datetime.now(UTC))
     rounds = 0

@@ -1,4 +1,4 @@
-"""Token, authority and kubeconfig: what can't be right is refused with what to do, and nothing is replaced unsaid."""
+"""Token, authority and kubeconfig: invalid ones are refused with advice, and never replaced silently."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ import pytest
 import yaml
 
 from tests.unit.kubeapi.apiserver.conftest import Start
-from tink.kubeapi.apiserver import ApiServer, ApiServerError, credentials
+from tink.kubeapi import ApiServer, ApiServerError
+from tink.kubeapi.apiserver import credentials
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def test_token_is_made_once_for_its_owner_or_is_that_of_the_operator(tmp_path: Path) -> None:
+def test_token_is_created_once_for_its_owner_or_supplied_by_the_operator(tmp_path: Path) -> None:
     path = tmp_path / "token"
     token = credentials.load_token(path)
     assert len(token) == 43
@@ -30,14 +31,12 @@ def test_token_is_made_once_for_its_owner_or_is_that_of_the_operator(tmp_path: P
     assert credentials.load_token(path) == "n" * 40, "the first one is that of the kubeconfig"
 
 
-def test_token_that_is_cut_off_anywhere_is_refused_and_kept(tmp_path: Path) -> None:
+def test_truncated_token_is_refused_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "token"
     token = credentials.load_token(path)
     for cut in range(43):
         path.write_text(token[:cut])
-        with pytest.raises(
-            ApiServerError, match=rf"{path}: .*(cut off|holds no token); put the right one back, or remove"
-        ):
+        with pytest.raises(ApiServerError, match=rf"{path}: .*(cut off|holds no token); restore it, or remove"):
             credentials.load_token(path)
         assert path.read_text() == token[:cut]
     path.write_text(token)  # without its line's end it is whole
@@ -47,14 +46,14 @@ def test_token_that_is_cut_off_anywhere_is_refused_and_kept(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "content", [b"\xff\xfe" * 30, b"\0" * 44, b"one two" * 10 + b"\n", b"a" * 40 + b"\n\xff" + b"b" * 40 + b"\n"]
 )
-def test_token_that_is_garbled_is_refused_without_showing_it(tmp_path: Path, content: bytes) -> None:
+def test_damaged_token_is_refused_without_showing_it(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "token").write_bytes(content)
     with pytest.raises(ApiServerError, match="is no token: one line") as caught:
         credentials.load_token(tmp_path / "token")
     assert "aaaa" not in str(caught.value)
 
 
-async def test_server_with_a_garbled_token_or_none_that_can_be_read_says_so(start: Start, tmp_path: Path) -> None:
+async def test_server_reports_a_damaged_or_unreadable_token(start: Start, tmp_path: Path) -> None:
     server, _ = await start()
     await server.stop()
     token = tmp_path / "state" / "token"
@@ -68,7 +67,7 @@ async def test_server_with_a_garbled_token_or_none_that_can_be_read_says_so(star
 
 
 @pytest.mark.parametrize("name", ["ca.key", "ca.crt"])
-def test_authority_that_is_not_whole_is_refused_and_not_replaced(tmp_path: Path, name: str) -> None:
+def test_incomplete_authority_is_refused_and_not_replaced(tmp_path: Path, name: str) -> None:
     pki = tmp_path / "pki"
     credentials.load_authority(pki, NOW)
     credentials.load_authority(tmp_path / "other", NOW)
@@ -82,12 +81,12 @@ def test_authority_that_is_not_whole_is_refused_and_not_replaced(tmp_path: Path,
     with pytest.raises(ApiServerError, match=r"ca\.key: is not the key of ca\.crt"):
         credentials.load_authority(pki, NOW)
     path.unlink()
-    with pytest.raises(ApiServerError, match=rf"pki/{name} is missing beside .*put it back from a backup"):
+    with pytest.raises(ApiServerError, match=rf"pki/{name} is missing beside .*restore it from a backup"):
         credentials.load_authority(pki, NOW)
     assert len(list(pki.iterdir())) == 1
 
 
-def test_authority_is_made_whole_in_a_directory_that_was_made_and_in_none(tmp_path: Path) -> None:
+def test_authority_is_created_completely_in_an_empty_or_missing_directory(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for name in ("empty", "none"):
         made = credentials.load_authority(tmp_path / name, NOW)
@@ -96,7 +95,7 @@ def test_authority_is_made_whole_in_a_directory_that_was_made_and_in_none(tmp_pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "none"]
 
 
-async def test_kubeconfig_that_leads_here_is_left_and_a_broken_one_written_anew(start, caplog) -> None:
+async def test_kubeconfig_for_this_server_is_kept_and_a_broken_one_replaced(start, caplog) -> None:
     server, _ = await start()
     path, port = server.kubeconfig, int(server.url.rpartition(":")[2])
     good = path.read_bytes()
@@ -115,7 +114,7 @@ async def test_kubeconfig_that_leads_here_is_left_and_a_broken_one_written_anew(
         assert path.read_bytes() == good
         (told,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
         assert str(path) in told
-        assert "written anew" in told
+        assert "is replaced" in told
 
 
 # --- for other hosts
@@ -131,7 +130,7 @@ def _shown(host: str, port: int, authority: Path, name: str) -> str:
         return str(error.verify_message)
 
 
-async def test_certificate_is_for_the_addresses_and_names_that_are_set_and_the_authority_stays(tmp_path: Path) -> None:
+async def test_certificate_is_for_the_configured_addresses_and_names_and_the_authority_stays(tmp_path: Path) -> None:
     authority = tmp_path / "data" / "pki" / "ca.crt"
     found: list[bytes] = []
     for addresses, names in (((), ()), (("127.0.0.2",), ("api.example.org", "192.0.2.7")), (("127.0.0.3",), ())):
@@ -153,7 +152,7 @@ async def test_certificate_is_for_the_addresses_and_names_that_are_set_and_the_a
     assert len({*found}) == 1, "kubeconfigs that are out stay good"
 
 
-async def test_address_that_is_not_there_yet_keeps_nobody_from_starting(tmp_path, caplog) -> None:
+async def test_missing_address_does_not_stop_the_start(tmp_path, caplog) -> None:
     credentials.load_authority(tmp_path / "other", NOW)
     server = ApiServer(tmp_path / "data", port=0, addresses=["192.0.2.7"])
     await server.start()
@@ -163,10 +162,10 @@ async def test_address_that_is_not_there_yet_keeps_nobody_from_starting(tmp_path
         assert said != "good", "the authority of another installation"
     finally:
         await server.stop()
-    assert "--api-address 192.0.2.7: this host does not have it; the API is there as soon as it has" in caplog.text
+    assert "--api-address 192.0.2.7: this host does not have the address" in caplog.text
 
 
-async def test_port_that_is_taken_at_an_address_is_named(tmp_path: Path) -> None:
+async def test_used_port_at_an_address_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.2", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(

@@ -19,7 +19,7 @@ from tests.unit.kubeapi.apiserver.conftest import Client
 from tests.waiting import until
 from tink.kube.client import KubeClient
 from tink.kube.resources import HARDWARE
-from tink.kubeapi.apiserver import ApiServer, ApiServerError
+from tink.kubeapi import ApiServer, ApiServerError
 
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
 
@@ -108,7 +108,7 @@ async def test_stop_ends_watches_and_lets_writes_finish(start: Any) -> None:
     assert answered <= stored
 
 
-async def test_watcher_that_has_gone_when_its_watch_ends_is_no_error_in_the_log(start, caplog, monkeypatch) -> None:
+async def test_disconnected_watcher_is_no_error_in_the_log(start, caplog, monkeypatch) -> None:
     server, api = await start()
     gone = []
 
@@ -125,7 +125,7 @@ async def test_watcher_that_has_gone_when_its_watch_ends_is_no_error_in_the_log(
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
-async def test_taken_port_is_named_with_what_to_do(tmp_path: Path) -> None:
+async def test_used_port_is_named_with_advice(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -141,7 +141,7 @@ async def test_taken_port_is_named_with_what_to_do(tmp_path: Path) -> None:
 _SERVER = """
 import asyncio, sys
 from pathlib import Path
-from tink.kubeapi.apiserver import ApiServer
+from tink.kubeapi import ApiServer
 
 async def main():
     await ApiServer(Path(sys.argv[1]), port=0).start()
@@ -156,7 +156,7 @@ def _longer(names: list[str], than: int) -> bool:
     return len(names) > than
 
 
-async def test_killed_server_has_kept_every_write_that_it_answered(connect: Any, start: Any, tmp_path: Path) -> None:
+async def test_killed_server_keeps_every_answered_write(connect: Any, start: Any, tmp_path: Path) -> None:
     state = tmp_path / "state"
     answered: list[str] = []
 

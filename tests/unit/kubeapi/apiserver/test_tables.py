@@ -1,4 +1,4 @@
-"""What operators see in columns: durations, and values that JSONPaths find."""
+"""Columns of tables: durations, and values of JSONPaths."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_date_column_shows_the_age_and_a_column_without_description_its_path() -
 @pytest.mark.parametrize(
     "path", ["." + "..*" * 300, ".list" + "[*]" * 50, ".list[?(@..x)]", ".list..", "." + "a" * 5000, ".text" + ".*" * 9]
 )
-def test_path_ends_however_much_it_asks_for(path: str) -> None:
+def test_expensive_path_ends(path: str) -> None:
     """A cell that would take more than 10,000 steps stays empty."""
     deep: Any = {"n": 1}
     for _ in range(90):

@@ -28,7 +28,7 @@ from tink.kubeapi.schema.structs import MistypedError
 from tink.kubeapi.schema.validations.declarations import declare
 
 CASES = [case for cases in recordings.read(Path(__file__).parent / "data" / "definitions").values() for case in cases]
-RESOURCE = definitions.definition_resource(lambda _: definitions.Claimed())
+RESOURCE = definitions.definition_resource(lambda _: definitions.NamesInUse())
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 ANY_ORDER = ("cost of all rules",)

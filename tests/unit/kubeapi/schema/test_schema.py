@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tink.api.crds import generate
-from tink.kubeapi.apiserver.requests import MERGE_PATCH, decode_patch
+from tink.kubeapi.apiserver.media import MERGE_PATCH, decode_patch
 from tink.kubeapi.apiserver.serializer import duplicate_fields
 from tink.kubeapi.schema.definition import structural
 from tink.kubeapi.schema.outcome import MAX_ERRORS, Outcome

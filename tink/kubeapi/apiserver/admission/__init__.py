@@ -1,7 +1,6 @@
-"""Admission: webhooks that change or reject writes (k8s.io/apiserver, pkg/admission).
+"""Admission: webhooks and a plugin that change or reject writes (k8s.io/apiserver, pkg/admission).
 
-The verbs make one `attributes.Attributes` for each attempt of a write and pass it to `webhooks`: first to `mutate`,
-then to `validate` if schema and rules have found no error. A configuration is compiled when it is stored
-(`configuration`, with `matching`). `review` builds the requests and evaluates the answers;
-`webhooks` transports them. A `plugin` runs in this process, and rejects a write that it can't review.
+A verb makes one `review.Attributes` for each attempt of a write. `webhooks.Webhooks` first calls the mutating webhooks,
+and then the validating ones if schema and rules found no error. `review` builds the requests and evaluates the answers.
+A webhook configuration is compiled when it is stored, so a write reads nothing but memory.
 """

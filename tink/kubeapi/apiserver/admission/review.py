@@ -1,40 +1,194 @@
-"""AdmissionReview: what a webhook is sent, and what of its answer counts. Pure.
+"""The input of admission, and AdmissionReview: the request to a webhook and the check of its answer. Pure.
 
-The request has the fields and their order of k8s.io/api/admission/v1; the answer is checked as in k8s.io/apiserver,
-pkg/admission/plugin/webhook/request. Two errors differ in what follows: an answer that makes no sense is a failed call,
-which the webhook's failurePolicy may forgive; a refusal is final.
+The request has the fields and their order of k8s.io/api/admission/v1. The answer is checked as in k8s.io/apiserver,
+pkg/admission/plugin/webhook/request. An invalid answer is a failed call, which the webhook's failurePolicy may allow. A
+refusal is final.
 """
 
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 import orjson
 
-from tink.kubeapi.apiserver.admission.attributes import Attributes
-from tink.kubeapi.apiserver.admission.matching import is_namespaces
+from tink.kubeapi.apiserver.access import ADMIN, Caller
 from tink.kubeapi.apiserver.errors import StatusError
+from tink.kubeapi.apiserver.options import Labels, Match, requirement
 from tink.kubeapi.apiserver.resources import Resource
 from tink.kubeapi.apiserver.webhooks import check_review, group_version_kind
 from tink.kubeapi.schema import Raw, field_errors, structs
 from tink.kubeapi.schema.shapes import BYTES, FLAG, INT32, TEXT, array, mapping, struct, texts
 
+
+@dataclass(slots=True)
+class Attributes:
+    """One attempt of a write. `object` is the new state in the version of the request (None for DELETE), `old` the
+    state before.
+
+    `options` is the CreateOptions, UpdateOptions, PatchOptions or DeleteOptions object of the request. Mutation may
+    replace `object`. Admission may append to `warnings`, which the client receives. `labels` are those of the
+    namespace, read on first use. `releases` are called when the write has been stored or has failed
+    (`AdmissionPlugin`).
+    """
+
+    operation: Literal["CREATE", "UPDATE", "DELETE"]
+    resource: Resource
+    namespace: str
+    name: str
+    subresource: str
+    object: Raw | None
+    old: Raw | None
+    options: Raw
+    dry_run: bool
+    warnings: list[str] = field(default_factory=list)
+    labels: Mapping[str, str] | None = None
+    caller: Caller = ADMIN
+    releases: list[Callable[[], None]] = field(default_factory=list)
+
+    def release(self) -> None:
+        """Release the plugins' reservations: the write has been stored or has failed."""
+        while self.releases:
+            self.releases.pop()()
+
+
+Release = Callable[[], None]
+"""Function that is called once, when the write has been stored or has failed."""
+
+
+class AdmissionPlugin(Protocol):
+    """A reviewer of writes in this process, instead of a validating webhook. All methods run on the event loop.
+
+    It receives the same AdmissionRequest as a webhook. A review that fails rejects the write. The plugin sees every
+    commit of the resource that it follows, in order, so an answer may reserve something, such as an address, until the
+    write ends.
+    """
+
+    @property
+    def webhooks(self) -> Sequence[Raw]:
+        """The rules, as entries of a ValidatingWebhookConfiguration without a clientConfig."""
+
+    @property
+    def followed(self) -> str:
+        """The resource whose objects `apply` and `remove` receive, such as `tinkerbell.org/hardware`."""
+
+    def apply(self, obj: Raw) -> None:
+        """Add or update a stored object. Calls before `synced` bring the objects from before the start."""
+
+    def remove(self, obj: Raw) -> None:
+        """Remove an object that is no longer stored."""
+
+    def synced(self) -> None:
+        """Start to review. Called once, after `apply` has received every object that was stored before the start."""
+
+    async def answer(self, request: Raw) -> tuple[Raw, Release | None]:
+        """Return an AdmissionResponse (admission.k8s.io/v1) without its uid, and a release function.
+
+        The release function ends the reservations of this review; None if there are none. It is called when the write
+        is settled. An exception rejects the write (500).
+        """
+
+
+_EXEMPT = frozenset(
+    f"{kind}{part}"
+    for kind in ("Validating", "Mutating")
+    for part in ("WebhookConfiguration", "AdmissionPolicy", "AdmissionPolicyBinding")
+)
+
+
+def exempt(resource: Resource) -> bool:
+    """Return True if webhooks are never called: a wrong configuration must not block its own repair."""
+    return resource.group == "admissionregistration.k8s.io" and resource.kind in _EXEMPT
+
+
+def is_namespaces(resource: Resource) -> bool:
+    """Return True for the resource of namespaces. They have cluster scope, and count as inside themselves."""
+    return not resource.group and resource.plural == "namespaces"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule of a webhook: each set holds the matched values, or `*`. `resources` holds (resource, subresource).
+
+    Source: k8s.io/apiserver, pkg/admission/plugin/webhook/predicates.
+    """
+
+    operations: frozenset[str]
+    groups: frozenset[str]
+    versions: frozenset[str]
+    resources: frozenset[tuple[str, str]]
+    scope: str
+
+    @staticmethod
+    def of(rule: Mapping[str, Any]) -> Rule:
+        """Compile a RuleWithOperations."""
+        split = (item.partition("/") for item in rule.get("resources") or ())
+        return Rule(
+            frozenset(rule.get("operations") or ()),
+            frozenset(rule.get("apiGroups") or ()),
+            frozenset(rule.get("apiVersions") or ()),
+            frozenset((resource, subresource) for resource, _, subresource in split),
+            rule.get("scope") or "*",
+        )
+
+    def asks(self, operation: str, resource: Resource, subresource: str) -> bool:
+        """Return True if the rule matches this operation on this resource and version."""
+        if resource.version not in self.versions and "*" not in self.versions:
+            return False
+        if operation not in self.operations and "*" not in self.operations:
+            return False
+        if resource.group not in self.groups and "*" not in self.groups:
+            return False
+        if self.scope != "*" and (self.scope == "Namespaced") != resource.namespaced:
+            return False
+        pairs = self.resources
+        return (
+            (resource.plural, subresource) in pairs
+            or ("*", subresource) in pairs
+            or (resource.plural, "*") in pairs
+            or ("*", "*") in pairs
+        )
+
+
+def compile_selector(selector: Mapping[str, Any] | None) -> Match | None:
+    """Compile a LabelSelector (k8s.io/apimachinery, pkg/apis/meta/v1). Return None if it selects everything."""
+    selector = selector or {}
+    tests = [requirement(key, "In", [value]) for key, value in (selector.get("matchLabels") or {}).items()]
+    tests += [
+        requirement(item.get("key", ""), item.get("operator", ""), item.get("values") or ())
+        for item in selector.get("matchExpressions") or ()
+    ]
+    if not tests:
+        return None
+    return tests[0] if len(tests) == 1 else lambda labels: all(holds(labels) for holds in tests)
+
+
+def labels_of(obj: Mapping[str, Any] | None) -> Labels | None:
+    """Return the labels of an object, {} if they are invalid. Return None if there is no object."""
+    if obj is None:
+        return None
+    fields = obj.get("metadata")
+    found = fields.get("labels") if isinstance(fields, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
 GROUP = "admission.k8s.io"
 VERSIONS = ("v1", "v1beta1")
-"""Versions of AdmissionReview that are spoken."""
+"""Versions of AdmissionReview that this server can send."""
 MAX_WARNINGS = 1000
-"""More warnings of one answer are dropped."""
+"""Maximum number of warnings from one answer; the rest is dropped."""
 
 
 class InvalidResponseError(Exception):
-    """The answer of a webhook makes no sense; the message says why."""
+    """The answer of a webhook is invalid. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionResponse:
-    """What a webhook said. `patch` is the text of a patch, empty when there is none; `refusal`: it denied."""
+    """The decision of a webhook. `patch` is the text of a patch or empty; `refusal` is set if the webhook denied the
+    write."""
 
     patch: bytes = b""
     patch_type: str = ""
@@ -42,19 +196,19 @@ class AdmissionResponse:
     refusal: StatusError | None = None
 
 
-def request(attributes: Attributes, asked: Resource) -> Raw:
-    """Give the AdmissionRequest without uid and objects: what match conditions see as `request`.
+def request(attributes: Attributes, wanted: Resource) -> Raw:
+    """Return the AdmissionRequest without uid and objects. Match conditions see it as `request`.
 
-    `asked` is the resource in the version that the webhook wants.
+    `wanted` is the resource in the version that the webhook wants.
     """
     made = attributes.resource
     name = attributes.name
-    if not name and attributes.object is not None:  # made from generateName, known once the object is complete
+    if not name and attributes.object is not None:  # from generateName, known once the object is complete
         name = attributes.object["metadata"].get("name", "") if "uid" in attributes.object["metadata"] else ""
     namespace = name if is_namespaces(made) else attributes.namespace
     return {
-        "kind": {"group": asked.group, "version": asked.version, "kind": asked.kind},
-        "resource": {"group": asked.group, "version": asked.version, "resource": asked.plural},
+        "kind": {"group": wanted.group, "version": wanted.version, "kind": wanted.kind},
+        "resource": {"group": wanted.group, "version": wanted.version, "resource": wanted.plural},
         **({"subResource": attributes.subresource} if attributes.subresource else {}),
         "requestKind": {"group": made.group, "version": made.version, "kind": made.kind},
         "requestResource": {"group": made.group, "version": made.version, "resource": made.plural},
@@ -69,7 +223,7 @@ def request(attributes: Attributes, asked: Resource) -> Raw:
 
 
 def _options(attributes: Attributes) -> Raw:
-    """A patch creates or updates, and so do its options (k8s.io/apiserver, pkg/endpoints/handlers/patch.go)."""
+    """Return the options for a webhook. A patch creates or updates, and so do its options (handlers/patch.go)."""
     options = attributes.options
     if options.get("kind") != "PatchOptions":
         return options
@@ -77,13 +231,13 @@ def _options(attributes: Attributes) -> Raw:
     return {key: value for key, value in options.items() if key != "force"} | {"kind": kind}
 
 
-def review(version: str, uid: str, asked: Raw, obj: Raw | None, old: Raw | None) -> bytes:
-    """Write an AdmissionReview: what is `asked`, about which objects."""
+def review(version: str, uid: str, request: Raw, obj: Raw | None, old: Raw | None) -> bytes:
+    """Return an AdmissionReview as JSON."""
     return orjson.dumps(
         {
             "kind": "AdmissionReview",
             "apiVersion": f"{GROUP}/{version}",
-            "request": {"uid": uid, **asked, "object": obj, "oldObject": old},
+            "request": {"uid": uid, **request, "object": obj, "oldObject": old},
         }
     )
 
@@ -129,7 +283,7 @@ def decode(answer: Any, version: str) -> Raw:
 
 
 def verify(hook: str, answer: Raw, uid: str, version: str, *, mutating: bool) -> AdmissionResponse:
-    """Judge a decoded answer. Raises InvalidResponseError when it makes no sense."""
+    """Check a decoded answer and return its decision. Raises InvalidResponseError."""
     response = answer.get("response")
     if response is None:
         raise InvalidResponseError("webhook response was absent")
@@ -141,7 +295,7 @@ def verify(hook: str, answer: Raw, uid: str, version: str, *, mutating: bool) ->
             raise InvalidResponseError(f'expected response.uid="{uid}", got {got}')
         _check_kind(answer)
         _check_patch(patch, patch_type, mutating=mutating)
-    elif patch:  # the type of a patch was not checked in v1beta1: there is only one
+    elif patch:  # v1beta1 does not check the type of a patch: there is only one
         patch_type = "JSONPatch"
     if not mutating:
         patch = b""
@@ -180,12 +334,12 @@ def _check_patch(patch: bytes, patch_type: str | None, *, mutating: bool) -> Non
 
 
 def _refusal(hook: str, status: Raw | None) -> StatusError:
-    """Make of the status in a refusal what the client is told."""
+    """Convert the status of a denial to the error that the client receives."""
     status = status or {}
     code = status.get("code") or 0
     if code < 400:
         code = 400
-    elif code > 599:  # no HTTP answer could carry it
+    elif code > 599:  # not a valid HTTP status
         code = 500
     denied = f"admission webhook {field_errors.quote(hook)} denied the request"
     why = status.get("message") or status.get("reason")

@@ -1,11 +1,8 @@
-"""Asking the webhooks: mutating ones one after the other, validating ones all at once.
+"""Calls of admission webhooks: mutating ones one after the other, validating ones all at once.
 
-Told of each change of a configuration (`configured`), so that a write reads nothing but memory; without any webhook a
-write costs next to nothing. Order, reinvocation, failures and refusals are those of k8s.io/apiserver,
-pkg/admission/plugin/webhook.
-
-A webhook that wants another version of a resource gets the object converted (`conversion`), and its patch is converted
-back.
+`Webhooks.set_configuration` receives each change of a configuration, so a write reads nothing but memory. Order,
+reinvocation, failures and refusals are those of k8s.io/apiserver, pkg/admission/plugin/webhook. If a webhook wants
+another version of a resource, the object is converted for it, and its patch is converted back.
 """
 
 from __future__ import annotations
@@ -22,16 +19,88 @@ import orjson
 from tink.golang import json_kind
 from tink.kubeapi.apiserver import conversion, errors, patch
 from tink.kubeapi.apiserver.admission import review
-from tink.kubeapi.apiserver.admission.attributes import Attributes
-from tink.kubeapi.apiserver.admission.configuration import Hook, compile_hooks
-from tink.kubeapi.apiserver.admission.matching import exempt, is_namespaces, labels_of
-from tink.kubeapi.apiserver.admission.plugin import AdmissionPlugin
+from tink.kubeapi.apiserver.admission.review import (
+    VERSIONS,
+    AdmissionPlugin,
+    Attributes,
+    Rule,
+    compile_selector,
+    exempt,
+    is_namespaces,
+    labels_of,
+)
 from tink.kubeapi.apiserver.errors import StatusError
-from tink.kubeapi.apiserver.requests import not_an_object
+from tink.kubeapi.apiserver.media import not_an_object
+from tink.kubeapi.apiserver.options import Match
 from tink.kubeapi.apiserver.resources import Resource
 from tink.kubeapi.apiserver.serializer import JsonError, load_json
 from tink.kubeapi.apiserver.webhooks import CallWebhook, TrustError, WebhookCallError
-from tink.kubeapi.schema import ConditionError, Outcome, Raw, TooMuchAddedError, quote
+from tink.kubeapi.schema import ClientConfig, ConditionError, Conditions, Outcome, Raw, TooMuchAddedError, quote
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hook:
+    """One compiled webhook. Selectors and conditions are None if they select everything."""
+
+    name: str
+    mutating: bool
+    rules: tuple[Rule, ...]
+    equivalent: bool
+    """True if the webhook is also called for other versions of the resources in its rules."""
+    namespaces: Match | None
+    objects: Match | None
+    conditions: Conditions | None
+    fails: bool
+    """True if a failed call rejects the write."""
+    timeout_s: int
+    dry_runs: bool
+    """True if the webhook may be called for a dry run."""
+    again: bool
+    """True if the webhook is called again when a later one has changed the object."""
+    client: ClientConfig
+    version: str
+    """Version of the AdmissionReview to send; empty if the webhook accepts none of ours."""
+
+    def target(
+        self, operation: str, resource: Resource, subresource: str, versions: Callable[[Resource], Sequence[Resource]]
+    ) -> Resource | None:
+        """Return the resource in the version that this webhook wants. Return None if no rule matches.
+
+        `versions` returns all served versions of a resource, under all its names.
+        """
+        if any(rule.asks(operation, resource, subresource) for rule in self.rules):
+            return resource
+        if not self.equivalent:
+            return None
+        others = versions(resource)
+        candidates = (other for rule in self.rules for other in others if rule.asks(operation, other, subresource))
+        return next(candidates, None)
+
+
+def compile_hooks(configuration: Mapping[str, Any]) -> tuple[Hook, ...]:
+    """Compile the webhooks of a stored configuration, in their order."""
+    mutating = configuration.get("kind") == "MutatingWebhookConfiguration"
+    return tuple(_hook(item, mutating=mutating) for item in configuration.get("webhooks") or ())
+
+
+def _hook(item: Mapping[str, Any], *, mutating: bool) -> Hook:
+    spoken = [version for version in item.get("admissionReviewVersions") or () if version in VERSIONS]
+    return Hook(
+        name=item.get("name", ""),
+        mutating=mutating,
+        rules=tuple(Rule.of(rule) for rule in item.get("rules") or ()),
+        equivalent=item.get("matchPolicy", "Equivalent") == "Equivalent",
+        namespaces=compile_selector(item.get("namespaceSelector")),
+        objects=compile_selector(item.get("objectSelector")),
+        conditions=Conditions.of(item.get("matchConditions") or ()),
+        fails=item.get("failurePolicy", "Fail") != "Ignore",
+        timeout_s=item.get("timeoutSeconds") or 10,
+        dry_runs=item.get("sideEffects") in ("None", "NoneOnDryRun"),
+        again=item.get("reinvocationPolicy") == "IfNeeded",
+        client=ClientConfig.of(item.get("clientConfig") or {}),
+        version=spoken[0] if spoken else "",
+    )
+
 
 log = logging.getLogger(__name__)
 
@@ -39,39 +108,39 @@ GROUP = "admissionregistration.k8s.io"
 MUTATING = f"{GROUP}/mutatingwebhookconfigurations"
 VALIDATING = f"{GROUP}/validatingwebhookconfigurations"
 KEYS = (MUTATING, VALIDATING)
-"""Keys of the two resources in the store: changes of these are told to `Webhooks.configured`."""
+"""Keys of the two resources in the store. Each change of them is passed to `Webhooks.set_configuration`."""
 
 MAX_MATCHED = 1000
-"""For so many kinds of write it is remembered which webhooks there are."""
+"""Maximum number of kinds of write whose matching webhooks are cached."""
 
 
-class CalledError(Exception):
-    """A webhook could not be asked, or its answer makes no sense: its failurePolicy decides what follows."""
+class FailedCallError(Exception):
+    """A webhook call failed, or its answer is invalid. The webhook's failurePolicy decides about the write."""
 
     def __init__(self, hook: str, why: str) -> None:
         super().__init__(f"failed calling webhook {quote(hook)}: {why}")
 
 
 @dataclass(slots=True)
-class _Versioned:
-    """Objects in the version that a webhook is asked in."""
+class _ConvertedWrite:
+    """The objects of a write in the version for a webhook."""
 
     resource: Resource
     object: Raw | None
     old: Raw | None
-    asked: Raw | None = None
-    """The AdmissionRequest without uid and objects, once it was needed."""
+    request: Raw | None = None
+    """The AdmissionRequest without uid and objects; built on first use."""
 
 
 @dataclass(slots=True)
 class _Rounds:
-    """Which webhooks are to be asked a second time (k8s.io/apiserver, mutating/reinvocationcontext.go)."""
+    """The webhooks to call a second time (k8s.io/apiserver, mutating/reinvocationcontext.go)."""
 
     second: bool = False
     wanted: bool = False
-    """Something changed, so that there is a second round."""
+    """True if an object was changed, so that there is a second round."""
     before: set[Hook] = field(default_factory=set)
-    """DocumentRequest so far, and to be asked again if something changes."""
+    """Webhooks that were called so far, and that want to be called again after a change."""
     again: set[Hook] = field(default_factory=set)
 
     def changed(self) -> None:
@@ -80,10 +149,10 @@ class _Rounds:
 
 
 class Webhooks:
-    """All webhooks of this API server.
+    """All admission webhooks of this API server.
 
-    `namespace_labels` returns the labels of a namespace (StatusError 404 if there is none), `versions` all served
-    versions of the resource of a key. `plugin` reviews in this process, before the validating webhooks.
+    `namespace_labels` returns the labels of a namespace (StatusError 404 if there is none). `versions` returns all
+    served versions of a resource. `plugin` reviews in this process, before the validating webhooks.
     """
 
     def __init__(
@@ -103,8 +172,8 @@ class Webhooks:
         self._validating = self._in_process
         self._matched: dict[tuple[bool, Resource, str, str], tuple[tuple[Hook, Resource], ...]] = {}
 
-    def configured(self, key: str, name: str, configuration: Raw | None) -> None:
-        """Take a configuration as it is now; None when it is gone. `key` is one of KEYS."""
+    def set_configuration(self, key: str, name: str, configuration: Raw | None) -> None:
+        """Replace a configuration; None removes it. `key` is one of KEYS."""
         if configuration is None:
             self._configurations.pop((key, name), None)
         else:
@@ -118,7 +187,7 @@ class Webhooks:
     # --- mutating ---
 
     async def mutate(self, attributes: Attributes) -> None:
-        """Let the mutating webhooks change `attributes.object`. Raises StatusError."""
+        """Call the mutating webhooks, which may replace `attributes.object`. Raises StatusError."""
         if not self._mutating or exempt(attributes.resource):
             return
         rounds = _Rounds()
@@ -128,9 +197,9 @@ class Webhooks:
             await self._round(attributes, rounds)
 
     async def _round(self, attributes: Attributes, rounds: _Rounds) -> None:
-        now = _Versioned(attributes.resource, attributes.object, attributes.old)
+        now = _ConvertedWrite(attributes.resource, attributes.object, attributes.old)
         for hook, resource in self._matching(attributes, mutating=True):
-            if rounds.second and hook not in rounds.again:  # never asked for the first time in the second round
+            if rounds.second and hook not in rounds.again:  # the second round calls no webhook for the first time
                 continue
             if not await self._selects(hook, attributes, now.object):
                 continue
@@ -139,17 +208,17 @@ class Webhooks:
                 continue
             try:
                 answer = await self._call(hook, attributes, now)
-                if self._patched(hook, now, answer):
+                if self._apply_patch(hook, now, answer):
                     rounds.changed()
-            except CalledError as error:
-                _forgive(hook, error)
+            except FailedCallError as error:
+                _log_or_raise(hook, error)
             if hook.again:
                 rounds.before.add(hook)
         if now.object is not attributes.object:
             attributes.object = (await self._in_version(attributes, now, attributes.resource)).object
 
-    def _patched(self, hook: Hook, now: _Versioned, answer: review.AdmissionResponse) -> bool:
-        """Apply the patch of an answer, and say whether it changes anything. Raises CalledError, StatusError."""
+    def _apply_patch(self, hook: Hook, now: _ConvertedWrite, answer: review.AdmissionResponse) -> bool:
+        """Apply the patch of an answer. Return True if it changed the object. Raises FailedCallError, StatusError."""
         if not answer.patch:
             return False
         try:
@@ -157,7 +226,7 @@ class Webhooks:
             if not isinstance(operations, list):
                 raise JsonError(f"it must be a list, not {json_kind(operations)}")
         except JsonError as error:
-            raise CalledError(hook.name, f"received undecodable patch in webhook response: {error}") from error
+            raise FailedCallError(hook.name, f"received undecodable patch in webhook response: {error}") from error
         if not operations:
             return False
         if now.object is None:
@@ -167,7 +236,7 @@ class Webhooks:
             )
             raise errors.internal(why)
         if answer.patch_type != "JSONPatch":
-            raise CalledError(hook.name, f"unsupported patch type {quote(answer.patch_type)}")
+            raise FailedCallError(hook.name, f"unsupported patch type {quote(answer.patch_type)}")
         try:
             made = patch.apply_operations(now.object, operations)
             text = orjson.dumps(made, option=orjson.OPT_SORT_KEYS)
@@ -177,7 +246,7 @@ class Webhooks:
             raise errors.internal(f"the patch of a webhook leaves no object that can be written: {error}") from error
         _check_patched(made, text, now.object)
         same = text == orjson.dumps(now.object, option=orjson.OPT_SORT_KEYS)
-        # Defaults again, for the next webhook; what is wrong with the object is found when all have been asked.
+        # Add defaults again for the next webhook. Errors of the object are found after all webhooks.
         try:
             now.resource.compiled(made, None, Outcome())
         except TooMuchAddedError as error:
@@ -190,33 +259,33 @@ class Webhooks:
     async def validate(self, attributes: Attributes) -> None:
         """Call the validating webhooks, all at once. Raises StatusError: the first rejection in their order.
 
-        In either case the caller calls `attributes.settled` when the write is settled.
+        The caller then calls `attributes.release` once the write has been stored or has failed, also after a rejection.
         """
         if not self._validating or exempt(attributes.resource):
             return
-        versioned: dict[Resource, _Versioned] = {}
-        asked: list[tuple[Hook, _Versioned]] = []
-        start = _Versioned(attributes.resource, attributes.object, attributes.old)
+        versioned: dict[Resource, _ConvertedWrite] = {}
+        targets: list[tuple[Hook, _ConvertedWrite]] = []
+        start = _ConvertedWrite(attributes.resource, attributes.object, attributes.old)
         for hook, resource in self._matching(attributes, mutating=False):
             if not await self._selects(hook, attributes, attributes.object):
                 continue
             if resource not in versioned:
                 versioned[resource] = await self._in_version(attributes, start, resource)
             if self._holds(hook, attributes, versioned[resource]):
-                asked.append((hook, versioned[resource]))
-        if len(asked) == 1:
-            await self._ask(*asked[0], attributes)
-        elif asked:
-            await self._ask_all(asked, attributes)
+                targets.append((hook, versioned[resource]))
+        if len(targets) == 1:
+            await self._call_or_log(*targets[0], attributes)
+        elif targets:
+            await self._call_all(targets, attributes)
 
-    async def _ask(self, hook: Hook, now: _Versioned, attributes: Attributes) -> None:
+    async def _call_or_log(self, hook: Hook, now: _ConvertedWrite, attributes: Attributes) -> None:
         try:
             await self._call(hook, attributes, now)
-        except CalledError as error:
-            _forgive(hook, error)
+        except FailedCallError as error:
+            _log_or_raise(hook, error)
 
-    async def _ask_all(self, asked: list[tuple[Hook, _Versioned]], attributes: Attributes) -> None:
-        calls = [asyncio.create_task(self._ask(hook, now, attributes)) for hook, now in asked]
+    async def _call_all(self, targets: list[tuple[Hook, _ConvertedWrite]], attributes: Attributes) -> None:
+        calls = [asyncio.create_task(self._call_or_log(hook, now, attributes)) for hook, now in targets]
         try:
             await asyncio.wait(calls)
         finally:
@@ -229,9 +298,9 @@ class Webhooks:
     # --- what both share ---
 
     def _matching(self, attributes: Attributes, *, mutating: bool) -> tuple[tuple[Hook, Resource], ...]:
-        """The webhooks whose rules match, each with the resource in the version to ask in.
+        """Return the webhooks whose rules match, each with the resource in the version that it wants.
 
-        Kept until a configuration changes; a definition that changes makes other `Resource` objects.
+        The result is cached until a configuration changes. A changed definition creates new `Resource` objects.
         """
         resource, operation, subresource = attributes.resource, attributes.operation, attributes.subresource
         key = (mutating, resource, operation, subresource)
@@ -246,7 +315,8 @@ class Webhooks:
         return found
 
     async def _selects(self, hook: Hook, attributes: Attributes, obj: Raw | None) -> bool:
-        """Whether the selectors match. Objects of cluster scope are in every namespace. Raises StatusError."""
+        """Return True if the selectors match. Objects of cluster scope match every namespace selector. Raises
+        StatusError."""
         if hook.objects is not None and not any(
             labels is not None and hook.objects(labels) for labels in (labels_of(obj), labels_of(attributes.old))
         ):
@@ -263,13 +333,13 @@ class Webhooks:
             attributes.labels = await self._namespace_labels(name)
         return hook.namespaces(attributes.labels)
 
-    def _holds(self, hook: Hook, attributes: Attributes, now: _Versioned) -> bool:
-        """Whether the match conditions hold. Raises StatusError (403) when that cannot be decided."""
+    def _holds(self, hook: Hook, attributes: Attributes, now: _ConvertedWrite) -> bool:
+        """Return True if the match conditions hold. Raises StatusError (403) if they cannot be evaluated."""
         if hook.conditions is None:
             return True
-        if now.asked is None:
-            now.asked = review.request(attributes, now.resource)
-        bindings = {"object": now.object, "oldObject": now.old, "namespaceObject": None, "request": now.asked}
+        if now.request is None:
+            now.request = review.request(attributes, now.resource)
+        bindings = {"object": now.object, "oldObject": now.old, "namespaceObject": None, "request": now.request}
         try:
             return hook.conditions.hold(bindings)
         except ConditionError as error:
@@ -278,8 +348,8 @@ class Webhooks:
             made = attributes.resource
             raise errors.forbidden(made.group, made.plural, attributes.name, str(error)) from error
 
-    async def _in_version(self, attributes: Attributes, now: _Versioned, resource: Resource) -> _Versioned:
-        """Convert both objects. Raises StatusError."""
+    async def _in_version(self, attributes: Attributes, now: _ConvertedWrite, resource: Resource) -> _ConvertedWrite:
+        """Convert both objects of a write. Raises StatusError."""
         if now.resource is resource:
             return now
         made = attributes.resource
@@ -287,7 +357,7 @@ class Webhooks:
             obj = now.object
             if obj is not None and now.resource is not made and resource is not made:
                 obj = await conversion.convert(made, obj)
-            return _Versioned(
+            return _ConvertedWrite(
                 resource,
                 None if obj is None else await conversion.convert(resource, obj),
                 None if attributes.old is None else await conversion.convert(resource, attributes.old),
@@ -295,41 +365,41 @@ class Webhooks:
         except StatusError as error:
             raise errors.internal(error.message) from error
 
-    async def _call(self, hook: Hook, attributes: Attributes, now: _Versioned) -> review.AdmissionResponse:
-        """Ask one webhook. Raises CalledError; StatusError when it refuses."""
+    async def _call(self, hook: Hook, attributes: Attributes, now: _ConvertedWrite) -> review.AdmissionResponse:
+        """Call one webhook. Raises FailedCallError, and StatusError if the webhook denies the write."""
         if attributes.dry_run and not hook.dry_runs:
             raise errors.bad_request(f"admission webhook {quote(hook.name)} does not support dry run")
         if not hook.version:
             unknown = "webhook does not accept known AdmissionReview versions (v1, v1beta1)"
-            raise CalledError(hook.name, f"could not create admission objects: {unknown}")
+            raise FailedCallError(hook.name, f"could not create admission objects: {unknown}")
         uid = str(uuid.uuid4())
-        if now.asked is None:
-            now.asked = review.request(attributes, now.resource)
+        if now.request is None:
+            now.request = review.request(attributes, now.resource)
         if self._plugin is not None and hook in self._in_process:
-            return await self._ask_plugin(self._plugin, hook, attributes, now)
-        text = review.review(hook.version, uid, now.asked, now.object, now.old)
+            return await self._call_plugin(self._plugin, hook, attributes, now)
+        text = review.review(hook.version, uid, now.request, now.object, now.old)
         try:
             answer = review.decode(await self._post(hook.client, text, hook.timeout_s), hook.version)
         except TrustError as error:
-            raise CalledError(hook.name, f"could not get REST client: {error}") from error
+            raise FailedCallError(hook.name, f"could not get REST client: {error}") from error
         except (WebhookCallError, review.InvalidResponseError) as error:
-            raise CalledError(hook.name, f"failed to call webhook: {error}") from error
+            raise FailedCallError(hook.name, f"failed to call webhook: {error}") from error
         try:
             found = review.verify(hook.name, answer, uid, hook.version, mutating=hook.mutating)
         except review.InvalidResponseError as error:
-            raise CalledError(hook.name, f"received invalid webhook response: {error}") from error
+            raise FailedCallError(hook.name, f"received invalid webhook response: {error}") from error
         attributes.warnings.extend(found.warnings)
         if found.refusal is not None:
             raise found.refusal
         return found
 
     @staticmethod
-    async def _ask_plugin(
-        plugin: AdmissionPlugin, hook: Hook, attributes: Attributes, now: _Versioned
+    async def _call_plugin(
+        plugin: AdmissionPlugin, hook: Hook, attributes: Attributes, now: _ConvertedWrite
     ) -> review.AdmissionResponse:
         """Review a write in this process. Raises StatusError if it is rejected, or if the review fails (500)."""
         try:
-            response, release = await plugin.answer({**(now.asked or {}), "object": now.object, "oldObject": now.old})
+            response, release = await plugin.answer({**(now.request or {}), "object": now.object, "oldObject": now.old})
         except Exception as error:
             log.exception("The review %s has failed; the write is refused", hook.name)
             why = f"the review {quote(hook.name)} has failed, and nothing was stored: {error or type(error).__name__}"
@@ -344,15 +414,15 @@ class Webhooks:
         return found
 
 
-def _forgive(hook: Hook, error: CalledError) -> None:
-    """Go on after a failed call if the webhook's failurePolicy says so. Raises StatusError (500) if not."""
+def _log_or_raise(hook: Hook, error: FailedCallError) -> None:
+    """Log a failed call if the webhook's failurePolicy ignores it. Raises StatusError (500) if not."""
     if hook.fails:
         raise errors.internal(str(error)) from error
     log.warning("Failed calling webhook, failing open %s: %s", hook.name, error)
 
 
 def _check_patched(made: Any, text: bytes, before: Raw) -> None:
-    """Refuse a patch that leaves something else than an object of the same kind. Raises StatusError (500)."""
+    """Check that a patch left an object of the same kind. Raises StatusError (500)."""
     if not isinstance(made, dict):
         raise errors.internal(not_an_object(made))
     for name, title in (("kind", "Kind"), ("apiVersion", "apiVersion")):

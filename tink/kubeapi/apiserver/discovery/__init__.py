@@ -1,4 +1,4 @@
-"""What the server says of itself: discovery, OpenAPI, version."""
+"""Descriptions of the server for clients: discovery, OpenAPI, version."""
 
 from tink.kubeapi.apiserver.discovery.documents import DocumentRequest, Documents
 

@@ -1,7 +1,7 @@
-"""What this server says of itself: discovery, OpenAPI and version, with the headers that let clients keep them.
+"""Discovery, OpenAPI and version as HTTP documents, with the headers for client caches. Pure.
 
-Each path is answered with text that is made once and kept until the registry changes; a client that has it already
-(If-None-Match) gets 304 and no body. kubectl asks for these before nearly every command. Pure.
+Each document is built once and kept until the registry changes. A client that has it already (If-None-Match) gets 304
+without a body. kubectl requests these documents before nearly every command.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import orjson
 
 from tink.kubeapi.apiserver.discovery import groups
 from tink.kubeapi.apiserver.discovery.openapi import OpenAPI, Text, url
-from tink.kubeapi.apiserver.requests import JSON, YAML, clauses, discovery_form, wants_gzip
+from tink.kubeapi.apiserver.media import JSON, YAML, clauses, discovery_form, wants_gzip
 from tink.kubeapi.apiserver.resources import Registry
 from tink.kubeapi.apiserver.serializer import dump_yaml
 from tink.kubeapi.schema import Raw
@@ -26,9 +26,9 @@ from tink.shrink import shrink_to_fit
 OPENAPI_2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 _OPENAPI_2_OLD = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 MIN_GZIP = 1400
-"""Smaller documents are not compressed: they fit into one packet."""
+"""Minimum size of compressed documents: smaller ones fit into one packet."""
 MAX_KEPT = 4096
-"""Most texts that are kept; more groups and versions than that are made anew each time."""
+"""Maximum number of cached texts. Beyond it, documents are built for each request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class DocumentRequest:
-    """What a request for a document says: its path without a slash at the end, and the headers that count."""
+    """A request for a document: its path without a final slash, and the relevant headers."""
 
     path: str
     accept: str = ""
@@ -54,7 +54,7 @@ class DocumentRequest:
 
 
 class Documents:
-    """The documents of a registry. `now` dates those that may be kept for ever."""
+    """The documents of a registry. `now` returns the time, from which their expiry is computed."""
 
     def __init__(self, registry: Registry, now: Callable[[], datetime]) -> None:
         self._registry = registry
@@ -66,88 +66,88 @@ class Documents:
 
     @staticmethod
     def may_serve(path: str) -> bool:
-        """Tell, fast, whether a path may be a document's and not an object's."""
+        """Return True if a path may be that of a document. A fast check."""
         return path.startswith("/openapi/v3/") or (path.count("/") < 4 and not path.startswith("/api/v1/"))
 
-    def answer(self, asked: DocumentRequest) -> Document | None:
-        """Answer a GET; None for paths that are no document. Raises StatusError (406)."""
+    def answer(self, request: DocumentRequest) -> Document | None:
+        """Answer a GET. Return None if the path is no document. Raises StatusError (406)."""
         if self._revision != self._registry.revision:
             self._kept.clear()
             self._compressed.clear()
             self._revision = self._registry.revision
-        made = self._made(asked)
+        made = self._build(request)
         if made is None or made.status != 200:
             return made
         tag = made.headers.get("ETag")
-        if tag and (asked.known_tag == "*" or tag in [one.strip() for one in asked.known_tag.split(",")[:32]]):
-            # With the media type: kubectl puts the headers of a 304 over those that it kept.
+        if tag and (request.known_tag == "*" or tag in [one.strip() for one in request.known_tag.split(",")[:32]]):
+            # With the media type: kubectl overwrites its cached headers with those of a 304.
             return Document(b"", made.media, 304, made.headers)
-        return self._encoded(made, asked.encoding)
+        return self._encoded(made, request.encoding)
 
-    def _made(self, asked: DocumentRequest) -> Document | None:
-        match asked.path.strip("/").split("/"):
+    def _build(self, request: DocumentRequest) -> Document | None:
+        match request.path.strip("/").split("/"):
             case ["version"]:
                 return Document(orjson.dumps(groups.VERSION, option=orjson.OPT_INDENT_2))
             case ["openapi", "v2"]:
-                return self._openapi_2(asked)
+                return self._openapi_2(request)
             case ["openapi", "v3"]:
                 index = self._openapi.index()
                 return Document(index.body, headers={"ETag": f'"{index.tag}"'})
             case ["openapi", "v3", *rest]:
-                return self._openapi_3("/".join(rest), asked)
+                return self._openapi_3("/".join(rest), request)
             case ["api"] | ["apis"] | ["api", _] | ["apis", _] | ["apis", _, _]:
-                return self._discovery(asked)
+                return self._discovery(request)
             case [""]:
                 return Document(orjson.dumps({"paths": self._paths()}, option=orjson.OPT_INDENT_2))
         return None
 
     def _paths(self) -> list[str]:
         paths = ["/api", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/openapi/v3/", "/readyz"]
-        for group, versions in groups.served(self._registry).items():
+        for group, versions in groups.served_groups(self._registry).items():
             base = f"/apis/{group}" if group else "/api"
             paths += [base, *(f"{base}/{version}" for version in versions)]
         return sorted({*paths, "/version"})
 
     # --- OpenAPI ---
 
-    def _openapi_2(self, asked: DocumentRequest) -> Document:
-        for clause in clauses(asked.accept or "*/*"):
+    def _openapi_2(self, request: DocumentRequest) -> Document:
+        for clause in clauses(request.accept or "*/*"):
             if clause.matches(JSON):
                 return _tagged(self._openapi.two(), JSON)
             if clause.matches(OPENAPI_2) or clause.matches(_OPENAPI_2_OLD):
                 return _tagged(self._openapi.two_binary(), OPENAPI_2)
         return Document(status=406, headers={"Vary": "Accept"})
 
-    def _openapi_3(self, path: str, asked: DocumentRequest) -> Document | None:
+    def _openapi_3(self, path: str, request: DocumentRequest) -> Document | None:
         text = self._openapi.three(path)
         if text is None:
             return None
-        if not any(clause.matches(JSON) for clause in clauses(asked.accept or "*/*")):
+        if not any(clause.matches(JSON) for clause in clauses(request.accept or "*/*")):
             return Document(status=406, headers={"Vary": "Accept"})
         made = _tagged(text, JSON)
-        if not asked.hash:
+        if not request.hash:
             return made
-        if asked.hash != text.tag:
+        if request.hash != text.tag:
             return Document(status=301, headers={**made.headers, "Location": url(path, text.tag)})
         expires = format_datetime(self._now() + timedelta(days=365), usegmt=True)
         return replace(made, headers={**made.headers, "Cache-Control": "public, immutable", "Expires": expires})
 
     # --- discovery ---
 
-    def _discovery(self, asked: DocumentRequest) -> Document | None:
-        steps = asked.path.strip("/").split("/")
-        media, version = discovery_form(asked.accept)
+    def _discovery(self, request: DocumentRequest) -> Document | None:
+        steps = request.path.strip("/").split("/")
+        media, version = discovery_form(request.accept)
         aggregated = bool(version) and len(steps) == 1
-        core = asked.path == "/api" and not aggregated
-        text = self._kept.get((asked.path, version if aggregated else "")) if not core else None
+        core = request.path == "/api" and not aggregated
+        text = self._kept.get((request.path, version if aggregated else "")) if not core else None
         if text is None:
-            made = self._listed(steps, version if aggregated else "", asked.host)
+            made = self._listed(steps, version if aggregated else "", request.host)
             if made is None:
                 return None
             body = shrink_to_fit(orjson.dumps(made))
             text = Text(body, sha512(body).hexdigest().upper())
             if not core and len(self._kept) < MAX_KEPT:
-                self._kept[asked.path, version if aggregated else ""] = text
+                self._kept[request.path, version if aggregated else ""] = text
         body = dump_yaml(text.body) if media == YAML else text.body
         if not aggregated:
             return Document(body, media, headers={"Cache-Control": "no-cache, private"})
@@ -155,10 +155,10 @@ class Documents:
         return Document(body, media, headers={"ETag": f'"{text.tag}"', "Vary": "Accept", "Cache-Control": "public"})
 
     def _listed(self, steps: list[str], version: str, host: str) -> Raw | None:
-        """Give the discovery document of a path, None when there is none."""
+        """Return the discovery document of a path; None if there is none."""
         if version:
             return groups.aggregated(self._registry, core=steps == ["api"], version=version)
-        found = groups.listed(self._registry)
+        found = groups.listed_groups(self._registry)
         match steps:
             case ["api"]:
                 return groups.core_versions(host)
@@ -173,7 +173,7 @@ class Documents:
         return None
 
     def _encoded(self, made: Document, encoding: str) -> Document:
-        """Compress what is worth it, for clients that ask for it."""
+        """Compress a document that is large enough, if the client accepts that."""
         if len(made.body) < MIN_GZIP or not wants_gzip(encoding):
             return made
         compressed = self._compressed.get(made.body)

@@ -1,9 +1,8 @@
-"""Discovery: how clients learn what is served. Pure functions from the registry to documents.
+"""Discovery documents: the served groups, versions and resources. Pure functions of the registry.
 
-Both forms: the classic one (`/api`, `/apis`, `/apis/<group>`, `/apis/<group>/<version>`) and the aggregated one
-(apidiscovery.k8s.io/v2, and v2beta1 for kubectl 1.26 to 1.29), in which kubectl gets everything with two requests.
-Besides the registry's resources it lists the `reviews`, which can only be created, and what is known and not served.
-`documents` keeps and serves them.
+There are two forms: the classic one (`/api`, `/apis`, `/apis/<group>`, `/apis/<group>/<version>`) and the aggregated
+one (apidiscovery.k8s.io/v2, and v2beta1 for kubectl 1.26 to 1.29), in which kubectl gets everything with two requests.
+Besides the resources of the registry they list the reviews and the retired versions.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import base64
 import hashlib
 from collections.abc import Iterable, Sequence
 
-from tink.kubeapi.apiserver.resources import VERBS, Registry, Resource, retired
+from tink.kubeapi.apiserver.resources import VERBS, Registry, Resource, retired_resources
 from tink.kubeapi.apiserver.write import REVIEWS
 from tink.kubeapi.schema import Raw
 
@@ -31,7 +30,8 @@ VERSION: Raw = {
     "compiler": "",
     "platform": "linux/amd64",
 }
-"""`/version`: the Kubernetes version whose behaviour this server follows; kubectl compares its own with it."""
+"""The answer of `/version`: the Kubernetes version whose behaviour this server follows. kubectl compares it with its
+own."""
 
 _ORDER = (
     "",
@@ -42,13 +42,13 @@ _ORDER = (
     "apiextensions.k8s.io",
     "coordination.k8s.io",
 )
-"""Groups in the order of a real server; all others come after them, by name. kubectl resolves short names in it."""
+"""The order of groups on a real server; other groups follow by name. kubectl resolves short names in this order."""
 _ON_STATUS = ["get", "patch", "update"]
 _SCALE = {"group": "autoscaling", "version": "v1", "kind": "Scale"}
 
 
-def served(registry: Registry) -> dict[str, dict[str, list[Resource]]]:
-    """Give group -> version -> resources and reviews, all in the order in which they are listed."""
+def served_groups(registry: Registry) -> dict[str, dict[str, list[Resource]]]:
+    """Return group -> version -> resources and reviews, in the order of discovery."""
     found = registry.groups()
     for review in REVIEWS:
         if registry.find(review.group, review.version, review.plural) is None:
@@ -59,10 +59,10 @@ def served(registry: Registry) -> dict[str, dict[str, list[Resource]]]:
     return {group: found[group] for group in sorted(found, key=_rank)}
 
 
-def listed(registry: Registry) -> dict[str, dict[str, list[Resource]]]:
-    """As `served`, and behind it what is known and has no verbs."""
-    found = served(registry)
-    for resource in retired(registry):
+def listed_groups(registry: Registry) -> dict[str, dict[str, list[Resource]]]:
+    """Return the same as `served_groups`, followed by the retired versions, which have no verbs."""
+    found = served_groups(registry)
+    for resource in retired_resources(registry):
         found[resource.group].setdefault(resource.version, []).append(resource)
     return found
 
@@ -72,13 +72,13 @@ def _rank(group: str) -> tuple[int, str]:
 
 
 def core_versions(address: str = "") -> Raw:
-    """`/api`; `address` is where the client reached this server, host:port."""
+    """Return the document `/api`. `address` is the host:port by which the client reached this server."""
     served_at = [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}] if address else []
     return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": served_at}
 
 
 def group(name: str, versions: Sequence[str]) -> Raw:
-    """`/apis/<group>`; versions in the order of preference."""
+    """Return the document `/apis/<group>`; versions in the order of preference."""
     return {"kind": "APIGroup", "apiVersion": "v1", **_group(name, versions)}
 
 
@@ -88,13 +88,13 @@ def _group(name: str, versions: Sequence[str]) -> Raw:
 
 
 def groups(registry: Registry) -> Raw:
-    """`/apis`."""
-    found = [_group(name, list(versions)) for name, versions in listed(registry).items() if name]
+    """Return the document `/apis`."""
+    found = [_group(name, list(versions)) for name, versions in listed_groups(registry).items() if name]
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": found}
 
 
 def resource_list(group_version: str, resources: Iterable[Resource]) -> Raw:
-    """`/api/v1` and `/apis/<group>/<version>`."""
+    """Return the document `/api/v1` or `/apis/<group>/<version>`."""
     listed: list[Raw] = []
     for resource in resources:
         item: Raw = {
@@ -122,7 +122,7 @@ def resource_list(group_version: str, resources: Iterable[Resource]) -> Raw:
 
 
 def aggregated(registry: Registry, *, core: bool, version: str = "v2") -> Raw:
-    """`/api` (core) or `/apis` for clients that accept the aggregated form, in a version of apidiscovery.k8s.io."""
+    """Return the aggregated form of `/api` (core) or `/apis`, in a version of apidiscovery.k8s.io."""
     items: list[Raw] = [
         {
             "metadata": {"name": name} if name else {},
@@ -135,7 +135,7 @@ def aggregated(registry: Registry, *, core: bool, version: str = "v2") -> Raw:
                 for version, resources in versions.items()
             ],
         }
-        for name, versions in listed(registry).items()
+        for name, versions in listed_groups(registry).items()
         if (not name) == core
     ]
     kind = {"kind": "APIGroupDiscoveryList", "apiVersion": f"apidiscovery.k8s.io/{version}"}
@@ -160,29 +160,29 @@ def _aggregated(resource: Resource) -> Raw:
 
 
 def _response_kind(resource: Resource, kind: Raw) -> Raw:
-    """Name the kind of answers; a real server leaves out group and version where they are those of a built-in type."""
+    """Return the kind of answers. A real server omits group and version where they are those of a built-in type."""
     where = {"group": resource.group, "version": resource.version} if resource.custom else {"group": "", "version": ""}
     return {**where, **kind}
 
 
 def verbs(resource: Resource) -> list[str]:
-    """Say what can be done with a resource, in the order of a real server."""
+    """Return the verbs of a resource, in the order of a real server."""
     if resource.virtual:
         return ["create"] if resource.verbs else []
     if resource.custom:
         return list(VERBS)
-    # Namespaces go one by one: each deletion takes the content along.
+    # Namespaces are deleted one by one, because each deletion includes the content.
     return sorted(verb for verb in VERBS if resource.key != "/namespaces" or verb != "deletecollection")
 
 
 def subresources(resource: Resource) -> list[tuple[str, Raw, list[str]]]:
-    """Give the subresources: name, kind (with group and version when they differ), verbs."""
+    """Return the subresources: name, kind (with group and version if they differ), verbs."""
     own = {"kind": resource.kind}
     beside: list[tuple[str, Raw, list[str]]] = [
         (name, _SCALE, _ON_STATUS) if name == "scale" else (name, own, ["update"]) for name in resource.subresources
     ]
     status: list[tuple[str, Raw, list[str]]] = [("status", own, _ON_STATUS)] if resource.status else []
-    # A definition's come in the order of its schema, the built-in ones by name.
+    # Those of a definition are in the order of its schema, those of built-in resources by name.
     return status + beside if resource.custom else sorted(beside + status, key=lambda item: item[0])
 
 
@@ -196,7 +196,7 @@ def _names(resource: Resource) -> Raw:
 
 
 def storage_hash(resource: Resource) -> str:
-    """Name the version that is stored (k8s.io/apiserver, pkg/endpoints/discovery), for tools that migrate storage."""
+    """Return a hash of the storage version (k8s.io/apiserver, pkg/endpoints/discovery), for storage migration tools."""
     version = resource.stored_api_version
     stored = f"{version if '/' in version else f'/{version}'}/{resource.kind}"
     return base64.b64encode(hashlib.sha256(stored.encode()).digest()[:8]).decode()

@@ -2,7 +2,6 @@
 
 from tink.kubeapi.apiserver.http.app import Api
 from tink.kubeapi.apiserver.http.callers import Sessions
-from tink.kubeapi.apiserver.http.request_counts import RequestCounts
-from tink.kubeapi.apiserver.http.request_log import http_logger
+from tink.kubeapi.apiserver.http.monitoring import ApiServerMetrics, RequestCounts, http_logger
 
-__all__ = ["Api", "RequestCounts", "Sessions", "http_logger"]
+__all__ = ["Api", "ApiServerMetrics", "RequestCounts", "Sessions", "http_logger"]

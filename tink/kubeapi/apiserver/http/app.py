@@ -1,8 +1,7 @@
-"""The HTTP shell: from a request to a verb, from its result or refusal to an answer.
+"""The HTTP handlers: from a request to a verb, and from its result or refusal to an answer.
 
-Everything that Kubernetes decides by headers is here: who calls and whether he may (`callers`), the form of the answer
-(object, list, table, partial metadata), warnings, Status bodies. Handlers hold no state; a watch is a
-response that goes on.
+Everything that Kubernetes decides by headers is here: the caller and the caller's rights (`callers`), the form of the
+answer (object, list, table, partial metadata), warnings, Status bodies. Handlers hold no state.
 """
 
 from __future__ import annotations
@@ -19,44 +18,53 @@ from aiohttp import web
 
 from tink.kubeapi.apiserver import errors
 from tink.kubeapi.apiserver.access import ADMIN, Authenticator
-from tink.kubeapi.apiserver.admission.warnings import limited
 from tink.kubeapi.apiserver.discovery import DocumentRequest, Documents
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.http.audit import Audit, Origin
-from tink.kubeapi.apiserver.http.callers import CALLER, Sessions, authenticate, authorize, in_whose_name, wanted
-from tink.kubeapi.apiserver.http.forms import accepted_form, formed
+from tink.kubeapi.apiserver.http.callers import (
+    CALLER,
+    Sessions,
+    authenticate,
+    authorize,
+    effective_caller,
+    requested_action,
+)
 from tink.kubeapi.apiserver.http.lists import ListResponses, list_head
-from tink.kubeapi.apiserver.http.request_counts import RequestCounts, Routed, routed
-from tink.kubeapi.apiserver.http.request_log import RequestLog
+from tink.kubeapi.apiserver.http.monitoring import MetricLabels, RequestCounts, RequestLog, metric_labels
 from tink.kubeapi.apiserver.http.responses import (
     DEPRECATED,
+    accepted_form,
+    as_form,
     body_response,
     error_response,
     finish_headers,
     for_log,
-    stranger_response,
+    limited_warnings,
+    unauthorized_response,
     warning,
 )
-from tink.kubeapi.apiserver.read import Lists
-from tink.kubeapi.apiserver.requests import (
+from tink.kubeapi.apiserver.media import (
     APPLY_PATCH,
     JSON,
     MAX_BODY,
     MAX_VALUES,
     Accepted,
     Body,
-    DeleteOptions,
     Form,
+    decode,
+    decode_patch,
+)
+from tink.kubeapi.apiserver.options import (
+    DeleteOptions,
     ListOptions,
     OptionsKind,
     Target,
     WriteOptions,
-    decode,
-    decode_patch,
     parse_path,
     parse_version,
 )
-from tink.kubeapi.apiserver.resources import Registry, Resource, advice, definitions
+from tink.kubeapi.apiserver.read import Lists
+from tink.kubeapi.apiserver.resources import Registry, Resource, definitions, retirement_advice
 from tink.kubeapi.apiserver.store import Event, StorageError, Store
 from tink.kubeapi.apiserver.write import ORIGIN, SCALE, Result, Reviewer, Scales, Verbs, find_review
 from tink.offload import flow, offload, weight
@@ -64,18 +72,18 @@ from tink.offload import flow, offload, weight
 log = logging.getLogger(__name__)
 
 BODY_SECONDS = 60.0
-"""How long a body may take to arrive, in seconds (Kubernetes: --request-timeout)."""
+"""Time limit for a body to arrive, in seconds (Kubernetes: --request-timeout)."""
 _BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
-_ROUTED = web.RequestKey("routed", tuple)
-"""What the request is about, once that is known."""
-_ASKED = web.RequestKey("asked", Origin)
+_LABELS = web.RequestKey("labels", tuple)
+"""The metric labels of the request, once its resource is known."""
+_ORIGIN = web.RequestKey("origin", Origin)
 """The caller and the action of the request, which are logged with each of its writes."""
 _QUIET = (404, 409, 410)
-"""Answers that belong to normal work: not worth a line in the log."""
+"""Status codes of normal work, which are not logged."""
 
 
 class Api:
-    """The handlers, over the parts that do the work."""
+    """The HTTP handlers over the parts of the API."""
 
     def __init__(
         self,
@@ -87,7 +95,7 @@ class Api:
         now: Callable[[], datetime],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock` gives monotonic seconds; by it is measured how long answers take."""
+        """Make the handlers. `clock` returns monotonic seconds, by which the duration of answers is measured."""
         self.counts = RequestCounts(clock)
         self._store = store
         self._registry = registry
@@ -104,7 +112,7 @@ class Api:
         self.sessions = Sessions(authenticator)
 
     def application(self) -> web.Application:
-        """Give the aiohttp application."""
+        """Return the aiohttp application."""
         app = web.Application(client_max_size=MAX_BODY)
         app.router.add_route("*", "/{path:.*}", self._handle)
         app.on_response_prepare.append(finish_headers)
@@ -119,7 +127,7 @@ class Api:
             status = response.status
             return response
         finally:
-            about: Routed | None = request.get(_ROUTED)
+            about: MetricLabels | None = request.get(_LABELS)
             if about is not None and about[0] == "WATCH":
                 counts.watches[about] -= 1
             else:
@@ -131,7 +139,7 @@ class Api:
             return await self._answer(request)
         except StatusError as error:
             self._refused(request, error)
-            return stranger_response(request, error) if error.code == 401 else error_response(error)
+            return unauthorized_response(request, error) if error.code == 401 else error_response(error)
         except web.HTTPRequestEntityTooLarge:
             self._log_refusal(request, f"the body is larger than {MAX_BODY} bytes")
             return error_response(errors.too_large_body(MAX_BODY))
@@ -151,7 +159,7 @@ class Api:
             self.request_log.unauthorized(request.remote or "?", error.message)
         elif error.code == 403 and caller is not None and caller != ADMIN:
             path = _path(request)
-            action = wanted(request.method, path, parse_path(path), request.query)
+            action = requested_action(request.method, path, parse_path(path), request.query)
             self._audit.refused(caller, request.remote or "?", action, for_log(error))
         elif error.code not in _QUIET:
             self._log_refusal(request, f"{error.code} {for_log(error)}")
@@ -164,16 +172,16 @@ class Api:
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         path = _path(request)
         if path in ("/healthz", "/livez", "/readyz"):
-            await self._store.current()  # says whether the thread of the store still answers
+            await self._store.current()  # fails if the thread of the store does not answer
             return web.Response(text="ok")
         caller = authenticate(request, self._authenticator)
         self.sessions.begin(caller)
         request[CALLER] = caller
-        caller = request[CALLER] = in_whose_name(request, caller, self._authenticator)
+        caller = request[CALLER] = effective_caller(request, caller, self._authenticator)
         target = parse_path(path)
-        action = wanted(request.method, path, target, request.query)
+        action = requested_action(request.method, path, target, request.query)
         authorize(caller, action)
-        origin = request[_ASKED] = Origin.of(request, caller, action)
+        origin = request[_ORIGIN] = Origin.of(request, caller, action)
         token = ORIGIN.set(origin)
         try:
             response = await self._authorized(request, path, target)
@@ -206,13 +214,13 @@ class Api:
     def _about(self, request: web.Request, resource: Resource, target: Target) -> None:
         watch = request.query.get("watch", "") in ("1", "true")
         apply = request.headers.get("Content-Type", "").startswith(APPLY_PATCH) and request.method == "PATCH"
-        about = request[_ROUTED] = routed(request.method, resource, target, watch=watch, apply=apply)
+        about = request[_LABELS] = metric_labels(request.method, resource, target, watch=watch, apply=apply)
         if about[0] == "WATCH":
             self.counts.watches[about] += 1
             self.counts.in_flight -= 1
 
     def _route(self, request: web.Request, target: Target | None) -> tuple[Resource, Target]:
-        """Find what a path means. Raises StatusError (404, 400)."""
+        """Find the resource and the object of a path. Raises StatusError (404, 400)."""
         if "%" in request.raw_path and _BAD_ESCAPE.search(request.raw_path):
             raise errors.bad_request("400 Bad Request")
         resource = None
@@ -226,7 +234,7 @@ class Api:
             or (target.namespace and not resource.namespaced)
             or (target.name and resource.namespaced and not target.namespace)
         ):
-            raise errors.no_such_path(advice(target.group, target.version, target.plural) if target else "")
+            raise errors.no_such_path(retirement_advice(target.group, target.version, target.plural) if target else "")
         if target.name in (".", ".."):
             raise errors.bad_request(f"Name parameter invalid: \"{target.name}\": may not be '{target.name}'")
         if (target.subresource and target.subresource not in resource.parts) or target.more:
@@ -238,11 +246,11 @@ class Api:
     # --- documents ---
 
     def _document(self, request: web.Request, path: str) -> web.Response | None:
-        """Answer discovery, OpenAPI and version; None for other paths."""
+        """Answer discovery, OpenAPI and version. Return None for other paths."""
         if not self._documents.may_serve(path):
             return None
         headers = request.headers
-        asked = DocumentRequest(
+        wanted = DocumentRequest(
             path,
             ",".join(headers.getall("Accept", [])),
             headers.get("If-None-Match", ""),
@@ -250,7 +258,7 @@ class Api:
             request.host,
             request.query.get("hash", ""),
         )
-        made = self._documents.answer(asked)
+        made = self._documents.answer(wanted)
         if made is None:
             return None
         return web.Response(status=made.status, body=made.body, headers={"Content-Type": made.media, **made.headers})
@@ -265,8 +273,8 @@ class Api:
         accepted = accepted_form(request, review)
         options = _write_options(request, "CreateOptions")
         body = await self._body(request, review, options)
-        asked = (review, target.namespace, body.value, body.duplicates, options.validation, request[CALLER])
-        made, warnings = await offload(body.size, self._reviewer.answer, *asked)
+        arguments = (review, target.namespace, body.value, body.duplicates, options.validation, request[CALLER])
+        made, warnings = await offload(body.size, self._reviewer.answer, *arguments)
         return self._result(request, review, Result(orjson.dumps(made), 201, warnings), accepted)
 
     def _on(self, target: Target) -> Verbs | Scales:
@@ -290,14 +298,14 @@ class Api:
             case "DELETE" if not target.subresource:
                 result = await self._verbs.delete(resource, target, await self._delete_options(request))
             case "POST" if resource.custom and not target.subresource:
-                # Kubernetes asks the object for its name, not the path.
+                # Kubernetes takes the name from the object, not from the path.
                 return await self._create(request, resource, target)
             case _:
                 raise errors.method_not_allowed()
         return self._result(request, shown, result, accepted)
 
     async def _check_version(self, version: str) -> None:
-        """Check that the state is as new as a reader wants it. Raises StatusError (400, 504)."""
+        """Check that the state is as new as the reader requires. Raises StatusError (400, 504)."""
         wanted = parse_version(version, watch=True)
         if wanted and wanted > (newest := await self._store.current()):
             raise errors.too_large_version(wanted, newest)
@@ -312,8 +320,8 @@ class Api:
                 weight(raw), decode_patch, kind, raw, strict=options.validation != "Ignore", values=_values(resource)
             )
         except StatusError:
-            if kind != APPLY_PATCH:  # which creates
-                await self._verbs.get(resource, target)  # what does not exist is the more important news
+            if kind != APPLY_PATCH:  # an apply creates the object
+                await self._verbs.get(resource, target)  # a missing object is the more important error
             raise
         return await self._on(target).patch(resource, target, kind, patch, options)
 
@@ -358,7 +366,7 @@ class Api:
         content = request.headers.get("Content-Type", "")
         body = await offload(weight(raw), decode, content, raw, strict=False) if raw else None
         options = DeleteOptions.of(request.query, body.value if body else None, request[CALLER])
-        request[_ASKED].dry_run = options.dry_run
+        request[_ORIGIN].dry_run = options.dry_run
         return options
 
     async def _delete_collection(self, request: web.Request, resource: Resource, target: Target) -> web.StreamResponse:
@@ -387,9 +395,9 @@ class Api:
         body = result.body
         if accepted.form is not Form.OBJECT and b'"kind":"Status"' not in body[:64]:
             obj = orjson.loads(body)
-            body = orjson.dumps(formed(request, resource, obj, accepted, self._now()))
+            body = orjson.dumps(as_form(request, resource, obj, accepted, self._now()))
         response = body_response(body, accepted, result.code)
-        for text in limited(result.warnings):
+        for text in limited_warnings(result.warnings):
             response.headers.add("Warning", warning(text))
         return response
 
@@ -404,7 +412,7 @@ def _path(request: web.Request) -> str:
 
 
 async def _sent(request: web.Request) -> bytes:
-    """Read a body. Raises StatusError (408) when it does not come."""
+    """Read the body of a request. Raises StatusError (408) if it does not arrive in time."""
     try:
         async with asyncio.timeout(BODY_SECONDS):
             return await request.read()
@@ -415,5 +423,5 @@ async def _sent(request: web.Request) -> bytes:
 def _write_options(request: web.Request, kind: OptionsKind, *, apply: bool = False) -> WriteOptions:
     agent = request.headers.get("User-Agent", "")
     options = WriteOptions.of(request.query, kind, agent, apply=apply, caller=request[CALLER])
-    request[_ASKED].dry_run = options.dry_run
+    request[_ORIGIN].dry_run = options.dry_run
     return options

@@ -40,17 +40,17 @@ from tink.limits.log import LimitedLog
 
 log = logging.getLogger(__name__)
 
-CAPACITY: Final = 300
-SHARE: Final = 100
+MAX_LINES: Final = 300
+MAX_USER_LINES: Final = 100
 """Maximum lines in a minute about requests that wrote nothing, and about rejections: in all, and of one user."""
 _READS: Final = frozenset({"get", "list", "watch", "head", ""})
 _OURS: Final = "tinkedge"
-"""The beginnings of our components' User-Agent and of their roles."""
+"""The beginning of our components' User-Agent and of their roles."""
 _CREATED: Final = 201
-_LONG: Final = 64 << 10
+_MAX_ANSWER_BYTES: Final = 64 << 10
 _WORKFLOWS: Final = "tinkerbell.org/workflows"
 _QUESTIONS: Final = frozenset({"authorization.k8s.io", "authentication.k8s.io"})
-_COMPARED: Final = 128 << 10
+_MAX_COMPARED_BYTES: Final = 128 << 10
 """Maximum size of both states of an object that are compared, in bytes: the comparison runs on the event loop."""
 _ROUTINE: Final = frozenset({"/events", "events.k8s.io/events", "coordination.k8s.io/leases"})
 """Resources that components write all the time."""
@@ -80,11 +80,11 @@ class Origin:
 
 
 class Audit:
-    """Writes the lines. `clock` gives seconds."""
+    """Writes the audit lines. `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._idle = LimitedLog(log, clock, capacity=CAPACITY, share=SHARE)
-        self._refusals = LimitedLog(log, clock, capacity=CAPACITY, share=SHARE)
+        self._idle = LimitedLog(log, clock, capacity=MAX_LINES, share=MAX_USER_LINES)
+        self._refusals = LimitedLog(log, clock, capacity=MAX_LINES, share=MAX_USER_LINES)
 
     def committed(self, event: Event) -> None:
         """Log a change that is on the disk."""
@@ -99,12 +99,12 @@ class Audit:
                 return
         else:
             outcome, changed = _outcome(event)
-        fields = _written(origin, event) | {"outcome": outcome}
-        said = "marked for deletion" if outcome == "marked" else outcome
+        fields = _write_fields(origin, event) | {"outcome": outcome}
+        text = "marked for deletion" if outcome == "marked" else outcome
         if changed:
             fields["changed"] = ", ".join(changed)
-            said = f"{fields['changed']} changed"
-        head = (_who(origin), fields["verb"], fields["resource"], fields["object"], said)
+            text = f"{fields['changed']} changed"
+        head = (_caller_text(origin), fields["verb"], fields["resource"], fields["object"], text)
         log.info("%s: %s %s %s: %s", *head, extra={"fields": fields, "reserved": True})
         for others in (self._idle, self._refusals):
             others.report_left_out()
@@ -116,13 +116,13 @@ class Audit:
             return
         if origin.is_ours or origin.writes:
             return
-        name = action.name or _created(response)
-        fields = _asked(origin, name) | {"status": response.status}
-        said = " (dry run)" if origin.dry_run else ", nothing changed"
+        name = action.name or _created_name(response)
+        fields = _request_fields(origin, name) | {"status": response.status}
+        text = " (dry run)" if origin.dry_run else ", nothing changed"
         self._idle.log(
             logging.INFO,
             "%s: %s %s %s: %d%s",
-            *(_who(origin), action.verb, fields["resource"], _place(action, name), response.status, said),
+            *(_caller_text(origin), action.verb, fields["resource"], _place(action, name), response.status, text),
             owner=_actor(origin.caller),
             fields=fields | ({"dry_run": True} if origin.dry_run else {}),
         )
@@ -130,10 +130,12 @@ class Audit:
     def refused(self, caller: Caller, address: str, wanted: Action | Request, why: str) -> None:
         """Log a forbidden request. Repetitions are logged once a minute."""
         origin = Origin(caller, address, wanted, is_ours=False)
-        fields = _asked(origin, getattr(wanted, "name", "")) | {"outcome": "refused"}
+        fields = _request_fields(origin, getattr(wanted, "name", "")) | {"outcome": "refused"}
         actor = _actor(caller)
         key = (actor, why)
-        self._refusals.log(logging.INFO, "%s: refused: %s", _who(origin), why, key=key, owner=actor, fields=fields)
+        self._refusals.log(
+            logging.INFO, "%s: refused: %s", _caller_text(origin), why, key=key, owner=actor, fields=fields
+        )
 
 
 # --- who ----------------------------------------------------------------------------------------------------------
@@ -160,15 +162,15 @@ def _actor(caller: Caller) -> str:
     return caller.by or caller.name
 
 
-def _who(origin: Origin | None) -> str:
+def _caller_text(origin: Origin | None) -> str:
     if origin is None:
         return "the API server"
     caller = origin.caller
-    name = f"{_plain(caller.by)} as {_plain(caller.name)}" if caller.by else _plain(caller.name)
+    name = f"{_quote_odd(caller.by)} as {_quote_odd(caller.name)}" if caller.by else _quote_odd(caller.name)
     return f"{name} from {origin.address}"
 
 
-def _plain(name: str) -> str:
+def _quote_odd(name: str) -> str:
     """Quote a name that could imitate other words of a line."""
     return name if _PLAIN.fullmatch(name) else quote(name)
 
@@ -180,22 +182,22 @@ def _outcome(event: Event) -> tuple[str, tuple[str, ...]]:
     """Return the outcome, and the parts of the object that differ: none if they were not compared."""
     if event.type != "MODIFIED":
         return ("created" if event.type == "ADDED" else "deleted"), ()
-    if len(event.body) + len(event.prior or b"") > _COMPARED:
+    if len(event.body) + len(event.prior or b"") > _MAX_COMPARED_BYTES:
         return "changed", ()
     before, after = event.before or {"metadata": {}}, event.object
     if "deletionTimestamp" in after["metadata"] and "deletionTimestamp" not in before["metadata"]:
         return "marked", ()
     parts = [name for name in (before | after) if name != "metadata" and before.get(name) != after.get(name)]
-    if _meant(before["metadata"]) != _meant(after["metadata"]):
+    if _client_metadata(before["metadata"]) != _client_metadata(after["metadata"]):
         parts.append("metadata")
     return "changed", tuple(parts or ["managedFields"])
 
 
-def _meant(metadata: dict[str, Any]) -> dict[str, Any]:
+def _client_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in metadata.items() if name not in _KEPT_BY_SERVER}
 
 
-def _written(origin: Origin | None, event: Event) -> dict[str, Any]:
+def _write_fields(origin: Origin | None, event: Event) -> dict[str, Any]:
     """Return the fields of a line about a write. The object is the stored one."""
     group, _, plural = event.key.resource.rpartition("/")
     action = origin.action if origin is not None else None
@@ -205,32 +207,32 @@ def _written(origin: Origin | None, event: Event) -> dict[str, Any]:
         if (action.group, action.resource) == (group, plural):
             resource = action.combined
     place = f"{event.key.namespace}/{event.key.name}".lstrip("/")
-    said = _caller(origin) | {"verb": verb, "resource": f"{resource}.{group}".rstrip("."), "object": place}
+    text = _caller_fields(origin) | {"verb": verb, "resource": f"{resource}.{group}".rstrip("."), "object": place}
     if event.key.resource == _WORKFLOWS:
-        said["workflow"] = place
-    return _given(said)
+        text["workflow"] = place
+    return _non_empty(text)
 
 
-def _asked(origin: Origin, name: str) -> dict[str, Any]:
+def _request_fields(origin: Origin, name: str) -> dict[str, Any]:
     """Return the fields of a line about a request."""
     wanted = origin.action
-    said = _caller(origin) | {"verb": wanted.verb}
+    text = _caller_fields(origin) | {"verb": wanted.verb}
     if isinstance(wanted, Request):
-        return _given(said | {"path": wanted.path})
+        return _non_empty(text | {"path": wanted.path})
     place = _place(wanted, name)
-    said |= {"resource": f"{wanted.combined}.{wanted.group}".rstrip("."), "object": place}
+    text |= {"resource": f"{wanted.combined}.{wanted.group}".rstrip("."), "object": place}
     if name and f"{wanted.group}/{wanted.resource}" == _WORKFLOWS:
-        said["workflow"] = place
-    return _given(said)
+        text["workflow"] = place
+    return _non_empty(text)
 
 
-def _caller(origin: Origin | None) -> dict[str, str]:
+def _caller_fields(origin: Origin | None) -> dict[str, str]:
     if origin is None:
         return {}
     return {"user": origin.caller.name, "by": origin.caller.by, "address": origin.address}
 
 
-def _given(fields: dict[str, str]) -> dict[str, Any]:
+def _non_empty(fields: dict[str, str]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value}
 
 
@@ -238,10 +240,10 @@ def _place(action: Action, name: str) -> str:
     return (f"{action.namespace}/{name}" if action.resource != "namespaces" else name).strip("/")
 
 
-def _created(response: web.StreamResponse) -> str:
+def _created_name(response: web.StreamResponse) -> str:
     """Return the name in the answer to a dry run, or "" if the answer is long or in another form."""
     body = response.body if isinstance(response, web.Response) and response.status == _CREATED else None
-    if not isinstance(body, bytes) or len(body) > _LONG:
+    if not isinstance(body, bytes) or len(body) > _MAX_ANSWER_BYTES:
         return ""
     with suppress(orjson.JSONDecodeError, LookupError, TypeError):
         return str(orjson.loads(body)["metadata"]["name"])

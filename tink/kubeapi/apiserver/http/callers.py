@@ -1,8 +1,4 @@
-"""Who makes a request, and whether he may: before anything of it is looked at but its head.
-
-What is open in the name of a user (a watch, a long list) ends when he has lost what it takes: each second `Sessions`
-looks whether everybody still has it.
-"""
+"""Authentication and authorization of a request, before anything but its head is read."""
 
 from __future__ import annotations
 
@@ -23,21 +19,21 @@ from tink.kubeapi.apiserver.access import (
     WrongTokenError,
     allowed,
     forbidden_message,
-    impersonated,
+    impersonate,
     wants_impersonation,
 )
 from tink.kubeapi.apiserver.errors import StatusError
-from tink.kubeapi.apiserver.http.websockets import token_of
-from tink.kubeapi.apiserver.requests import Target, parse_bool
+from tink.kubeapi.apiserver.http.lists import token_of
+from tink.kubeapi.apiserver.options import Target, parse_bool
 
 CALLER = web.RequestKey("caller", Caller)
-"""Who makes a request, once that is known."""
+"""The caller of a request, once it is authenticated."""
 
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete", "GET": "get", "HEAD": "get"}
 
 
 def authenticate(request: web.Request, authenticator: Authenticator) -> Caller:
-    """Who shows the token of a request. Raises StatusError (401)."""
+    """Return the caller whose token the request has. Raises StatusError (401)."""
     scheme, _, text = request.headers.get("Authorization", "").partition(" ")
     token = text.strip().encode("utf-8", "surrogateescape") if scheme.lower() == "bearer" else token_of(request)
     if token is None:
@@ -50,20 +46,20 @@ def authenticate(request: web.Request, authenticator: Authenticator) -> Caller:
         raise errors.unauthorized() from error
 
 
-def in_whose_name(request: web.Request, caller: Caller, authenticator: Authenticator) -> Caller:
-    """The caller, or whom he impersonates. Raises StatusError (403, 400)."""
+def effective_caller(request: web.Request, caller: Caller, authenticator: Authenticator) -> Caller:
+    """Return the caller, or the user whom the caller impersonates. Raises StatusError (403, 400)."""
     if not wants_impersonation(request.headers):
         return caller
     try:
-        return impersonated(caller, request.headers, authenticator.user)
+        return impersonate(caller, request.headers, authenticator.user)
     except ImpersonationForbiddenError as error:
         raise _refused(caller, error.wanted) from error
     except ImpersonationError as error:
         raise errors.bad_request(str(error)) from error
 
 
-def wanted(method: str, path: str, target: Target | None, query: Mapping[str, str]) -> Action | Request:
-    """What a request is about, in the words of Kubernetes (k8s.io/apiserver, pkg/endpoints/request/requestinfo.go)."""
+def requested_action(method: str, path: str, target: Target | None, query: Mapping[str, str]) -> Action | Request:
+    """Return the action of a request in Kubernetes' terms (k8s.io/apiserver, pkg/endpoints/request/requestinfo.go)."""
     if target is None:
         return Request(method.lower(), path or "/")
     verb = _VERBS.get(method, "")
@@ -73,12 +69,12 @@ def wanted(method: str, path: str, target: Target | None, query: Mapping[str, st
         verb = "deletecollection"
     namespace = target.namespace
     if not target.group and target.plural == "namespaces":
-        namespace = target.name  # a namespace is in itself: who has a role in it may read it
+        namespace = target.name  # a role in a namespace includes reading the namespace itself
     return Action(verb, target.group, target.plural, target.subresource, namespace, target.name)
 
 
 def authorize(caller: Caller, action: Action | Request) -> None:
-    """Raises StatusError (403)."""
+    """Check that the caller may do this. Raises StatusError (403)."""
     if not allowed(caller, action):
         raise _refused(caller, action)
 
@@ -91,27 +87,27 @@ def _refused(caller: Caller, action: Action | Request) -> StatusError:
 
 
 class Sessions:
-    """The requests that users have open."""
+    """The open requests of users. A watch or a long list ends when its user loses the rights."""
 
     def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
         self._open: dict[asyncio.Task[None], Caller] = {}
 
     def begin(self, caller: Caller) -> None:
-        """The task that runs answers a request of this caller, as he was known by his token."""
+        """Register the running task as a request of this caller."""
         task = asyncio.current_task()
         if caller.credential and task is not None:
             self._open[task] = caller
 
     def end(self) -> None:
-        """The task that runs has answered."""
+        """Remove the running task: its request has been answered."""
         task = asyncio.current_task()
         if task is not None:
             self._open.pop(task, None)
 
-    def look(self) -> None:
-        """Break off what is open in the name of somebody who has lost what he had."""
-        self._authenticator.look()
+    def recheck(self) -> None:
+        """Cancel the requests of users who have lost their rights. The server calls this once a second."""
+        self._authenticator.recheck()
         for task, caller in list(self._open.items()):
             if not self._authenticator.holds(caller):
                 task.cancel()

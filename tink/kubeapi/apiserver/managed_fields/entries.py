@@ -1,9 +1,9 @@
-"""The list `metadata.managedFields`: who owns which fields (Kubernetes API reference, ManagedFieldsEntry).
+"""The list `metadata.managedFields`: the owners of fields (Kubernetes API reference, ManagedFieldsEntry).
 
-Reads the list into one `Entry` for each owner, and writes it back in Kubernetes' order: appliers first, then by time,
-by name, by version (k8s.io/apimachinery, pkg/util/managedfields/internal). An owner is a manager with what it does and
-through which subresource; those that update also with their version of the API. What a client sends goes through
-`parse`; the list of an object out of the store was written here and is read as it stands.
+The list is read into one `Entry` for each owner, and written in Kubernetes' order: appliers first, then by time, name
+and version (k8s.io/apimachinery, pkg/util/managedfields/internal). An owner is a manager with its operation and
+subresource; an updater also has its version of the API. `parse` checks a client's list. The list of a stored object was
+written here, and `read` takes it as it is.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ APPLY = "Apply"
 UPDATE = "Update"
 
 Owner = tuple[str, str, str, str]
-"""Operation, manager, version ("" for those that apply), subresource."""
+"""Operation, manager, version ("" for Apply), subresource."""
 
 MAX_UPDATERS = 10
-"""Most owners that update; older ones are put together (DefaultMaxUpdateManagers)."""
+"""Maximum number of owners by Update; older ones are merged (DefaultMaxUpdateManagers)."""
 ANCIENT = "ancient-changes"
-"""The manager that owns what such owners owned."""
+"""The manager of merged owners."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What one owner owns, in which version of the API. `time` is RFC 3339 in UTC with whole seconds, or ""."""
+    """The fields of one owner, and their version of the API. `time` is RFC 3339 in UTC with whole seconds, or ""."""
 
     version: str
     time: str
@@ -43,12 +43,12 @@ Entries = dict[Owner, Entry]
 
 
 def owner(manager: str, operation: str, version: str, subresource: str) -> Owner:
-    """Name an owner."""
+    """Return the identity of an owner."""
     return (operation, manager or "unknown", version if operation == UPDATE else "", subresource)
 
 
 def shown(who: Owner) -> str:
-    """Name an owner in a message, as Kubernetes does."""
+    """Return the name of an owner for messages, as Kubernetes writes it."""
     operation, manager, version, subresource = who
     text = golang.quote(manager)
     if subresource:
@@ -57,32 +57,31 @@ def shown(who: Owner) -> str:
 
 
 def rank(who: Owner) -> str:
-    """Order owners in messages: by the text by which Kubernetes identifies them."""
+    """Return the sort key of an owner in messages: the text by which Kubernetes identifies it."""
     operation, manager, version, subresource = who
     parts = (("manager", manager), ("operation", operation), ("apiVersion", version), ("subresource", subresource))
     return ",".join(f"{golang.quote(name)}:{golang.quote(value)}" for name, value in parts if value)
 
 
+def _owner_in(raw: Raw) -> Owner:
+    operation = raw["operation"]
+    version = raw["apiVersion"] if operation == UPDATE else ""
+    return (operation, raw.get("manager") or "", version, raw.get("subresource") or "")
+
+
 def read(listed: Iterable[Raw]) -> Entries:
-    """Read the list of an object out of the store."""
+    """Read the list of a stored object."""
     found: Entries = {}
     try:
         for raw in listed:
-            version, operation = raw["apiVersion"], raw["operation"]
-            who = (
-                operation,
-                raw.get("manager", ""),
-                version if operation == UPDATE else "",
-                raw.get("subresource", ""),
-            )
-            found[who] = Entry(version, raw.get("time", ""), raw["fieldsV1"])
+            found[_owner_in(raw)] = Entry(raw["apiVersion"], raw.get("time", ""), raw["fieldsV1"])
     except (KeyError, TypeError, AttributeError):
-        return {}  # nothing that was written here: nobody owns anything
+        return {}  # not written by this program: no field has an owner
     return found
 
 
 def parse(listed: Any) -> Entries:
-    """Read a list that came from outside. Raises FieldsError with Kubernetes' words."""
+    """Parse a list from a client. Raises FieldsError with Kubernetes' words."""
     if not isinstance(listed, list):
         raise FieldsError("managedFields must be a list")
     found: Entries = {}
@@ -99,18 +98,12 @@ def parse(listed: Any) -> Entries:
             raise FieldsError(f"missing fieldsType in managed fields entry {index}")
         if kind != "FieldsV1":
             raise FieldsError(f"invalid fieldsType {golang.quote(kind)} in managed fields entry {index}")
-        who = (
-            operation,
-            raw.get("manager") or "",
-            version if operation == UPDATE else "",
-            raw.get("subresource") or "",
-        )
-        found[who] = Entry(version, _time(raw.get("time")), fields.parse(raw.get("fieldsV1")))
+        found[_owner_in(raw)] = Entry(version, _time(raw.get("time")), fields.parse(raw.get("fieldsV1")))
     return found
 
 
 def _time(text: str | None) -> str:
-    """Bring a time into the form in which it is stored. Raises FieldsError."""
+    """Return a time in the stored form. Raises FieldsError."""
     if not text:
         return ""
     try:
@@ -123,7 +116,7 @@ def _time(text: str | None) -> str:
 
 
 def write(found: Entries) -> list[Raw]:
-    """Write the list in its order."""
+    """Return the list in its order."""
     listed = []
     for (operation, manager, _, subresource), entry in sorted(found.items(), key=_place):
         raw: Raw = {"apiVersion": entry.version, "fieldsType": "FieldsV1", "fieldsV1": entry.fields}
@@ -144,7 +137,7 @@ def _place(item: tuple[Owner, Entry]) -> tuple[str, ...]:
 
 
 def cap(found: Entries) -> Entries:
-    """Put the oldest owners that update together, until there are no more than MAX_UPDATERS."""
+    """Merge the oldest owners by Update until at most MAX_UPDATERS are left."""
     updaters = [who for who in found if who[0] == UPDATE]
     if len(updaters) <= MAX_UPDATERS:
         return found

@@ -1,11 +1,10 @@
-"""The field manager: keeps the list of owners right on every write, and does server-side apply.
+"""The field manager: updates the list of owners on every write, and implements server-side apply.
 
-`FieldManager.update` runs on creates, updates and patches: what differs from the live object belongs to the writer.
-`FieldManager.apply` merges a configuration into the live object: what the writer applied before and does not apply any
-more goes, unless somebody else owns it; what others own and the configuration would change is a conflict.
+`FieldManager.update` runs on creates, updates and patches: each changed field belongs to the writer.
+`FieldManager.apply` merges a configuration into the live object. A field that the writer applied before and no longer
+applies is removed unless another manager owns it. A changed field of another manager is a conflict.
 
-The live object comes from the store, with the list that this package wrote; all else comes from a client. Both methods
-give the object on to the schema walk, the admission and the store. The order of the steps is that of Kubernetes
+The live object comes from the store, everything else from a client. The order of the steps is that of Kubernetes
 (k8s.io/apimachinery, pkg/util/managedfields; sigs.k8s.io/structured-merge-diff, merge.Updater).
 """
 
@@ -20,16 +19,136 @@ import orjson
 from tink.kubeapi.apiserver import errors
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.managed_fields import entries, fields
-from tink.kubeapi.apiserver.managed_fields.conflicts import Conflicts
 from tink.kubeapi.apiserver.managed_fields.entries import APPLY, UPDATE, Entries, Entry, Owner
 from tink.kubeapi.apiserver.managed_fields.fields import Fields, FieldsError
-from tink.kubeapi.apiserver.managed_fields.openapi import METADATA, compile_root
-from tink.kubeapi.apiserver.managed_fields.types import Difference, ItemError, Map, same
+from tink.kubeapi.apiserver.managed_fields.types import METADATA, Difference, ItemError, Map, compile_root, same
 from tink.kubeapi.schema import Raw, meta
+
+_BLANK: Mapping[tuple[str, str], Raw] = {
+    ("", "ConfigMap"): {},
+    ("", "Event"): {
+        "eventTime": None,
+        "firstTimestamp": None,
+        "involvedObject": {},
+        "lastTimestamp": None,
+        "reportingComponent": "",
+        "reportingInstance": "",
+        "source": {},
+    },
+    ("", "Namespace"): {"spec": {}, "status": {}},
+    ("", "Secret"): {},
+    ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"): {},
+    ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration"): {},
+    ("apiextensions.k8s.io", "CustomResourceDefinition"): {
+        "spec": {"names": {}},
+        "status": {"acceptedNames": {}, "conditions": None, "storedVersions": None},
+    },
+    ("coordination.k8s.io", "Lease"): {"spec": {}},
+    ("events.k8s.io", "Event"): {
+        "deprecatedFirstTimestamp": None,
+        "deprecatedLastTimestamp": None,
+        "deprecatedSource": {},
+        "eventTime": None,
+        "regarding": {},
+    },
+}
+
+
+def blank_of(group: str, kind: str) -> Raw | None:
+    """Return the parts that always exist in objects of a built-in resource; None for custom resources.
+
+    Kubernetes keeps built-in objects in Go structs, in which a struct that is not behind a pointer always exists.
+    Setting a field in it does not create the struct, so the struct itself has no owner (k8s.io/api).
+    """
+    return _BLANK.get((group, kind))
+
+
+MAX_CAUSES = 1000
+"""Maximum number of listed conflicts, so that the answer is not larger than the request."""
+
+
+class Conflicts(Exception):  # noqa: N818 - the name that Kubernetes gives them
+    """The fields that an apply would change although other managers own them, by owner. False if there are none."""
+
+    def __init__(self, owned: Mapping[Owner, Fields]) -> None:
+        super().__init__("conflicts")
+        self.owned = owned
+
+    def __bool__(self) -> bool:
+        return bool(self.owned)
+
+    def without(self, allowed: Fields) -> Conflicts:
+        """Return the conflicts about fields outside a set."""
+        left: dict[Owner, Fields] = {}
+        for who, owned in self.owned.items():
+            rest = fields.from_paths([path for path in fields.paths(owned) if not fields.holds(allowed, path)])
+            if rest:
+                left[who] = rest
+        return Conflicts(left)
+
+    def error(self) -> StatusError:
+        """Return the refusal (409), with a cause for each field."""
+        causes = []
+        blocks = []
+        count = 0
+        for who in sorted(self.owned, key=entries.rank):
+            listed = [fields.render(path) for path in fields.paths(self.owned[who])]
+            count += len(listed)
+            message = f"conflict with {entries.shown(who)}"
+            causes += [{"reason": "FieldManagerConflict", "message": message, "field": path} for path in listed]
+            blocks.append("\n".join([f"conflicts with {entries.shown(who)}:", *(f"- {path}" for path in listed)]))
+        if count == 1:
+            text = f"Apply failed with 1 conflict: {causes[0]['message']}: {causes[0]['field']}"
+        else:
+            text = f"Apply failed with {count} conflicts: " + "\n".join(blocks)
+        return StatusError(409, "Conflict", text, {"causes": causes[:MAX_CAUSES]})
+
+
+_INVALID = (
+    ".metadata.managedFields was in an invalid state after admission; this could be caused by an outdated mutating "
+    "admission controller; please fix your requests: {}"
+)
+
+
+def keep_times(new: Raw, old: Raw) -> None:
+    """Restore the old times in the list of owners if an update changes nothing else, so that it is no change.
+
+    Called on every update just before the objects are compared (k8s.io/apiserver, pkg/endpoints/handlers,
+    fieldmanager.IgnoreManagedFieldsTimestampsTransformer).
+    """
+    after, before = new["metadata"].get("managedFields"), old["metadata"].get("managedFields")
+    if not after or not before or len(after) != len(before) or after == before:
+        return
+    if any({**one, "time": ""} != {**other, "time": ""} for one, other in zip(after, before, strict=True)):
+        return
+    if {**new, "metadata": None} != {**old, "metadata": None}:
+        return
+    if {**new["metadata"], "managedFields": None} == {**old["metadata"], "managedFields": None}:
+        new["metadata"]["managedFields"] = before
+
+
+def valid_or_before(new: Raw, before: list[Raw] | None) -> list[str]:
+    """Check and normalise the list of owners after mutating admission.
+
+    `before` is the list before admission. An invalid list is replaced by it, and the warning about that is returned
+    (k8s.io/apiserver, fieldmanager.NewManagedFieldsValidatingAdmissionController).
+    """
+    metadata = new["metadata"]
+    listed = metadata.pop("managedFields", None)
+    found, warnings = before, list[str]()
+    if listed != before:
+        try:
+            found = entries.write(entries.parse(listed)) if listed else None
+        except FieldsError as error:
+            warnings.append(_INVALID.format(error))
+    if found:
+        metadata["managedFields"] = found
+    return warnings
+
 
 KUBECTL = "kubectl"
 BEFORE_APPLY = "before-first-apply"
-"""Owns everything in an object that nobody owned when it was first applied to."""
+"""The owner of all fields of an object that had no owners when it was first applied to."""
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 _UNOWNED = (
@@ -43,18 +162,17 @@ _UNOWNED = (
     "managedFields",
     "resourceVersion",
 )
-"""Metadata that nobody owns (k8s.io/apimachinery, stripMetaManager)."""
+"""Metadata without owners (k8s.io/apimachinery, stripMetaManager)."""
 
 
 class FieldManager:
     """Manages the fields of one resource in one version.
 
-    `schema` is that of whole objects (`root_schema`), `status` whether there is a status subresource.
-    `kind` is what configurations must be, when it is given.
-    `blank` is for built-in resources: the parts of an object that are always there, as in Kubernetes' Go types; for
-    custom resources it is None. `others` are the other served versions, each with its schema, or with None when objects
-    get there by a webhook. Entries in versions that are not served go, as in Kubernetes; when `others` is None, and for
-    versions behind a webhook, they stay as they are.
+    `schema` is that of whole objects (`root_schema`). `status` is True if there is a status subresource. `kind` is the
+    required kind of configurations, if given. `blank` holds the parts of a built-in object that always exist, as in
+    Kubernetes' Go types; it is None for custom resources. `others` are the other served versions with their schemas, or
+    None for a version behind a webhook. Entries in versions that are not served are removed, as in Kubernetes. If
+    `others` is None, and for versions behind a webhook, entries stay as they are.
     """
 
     def __init__(
@@ -74,9 +192,9 @@ class FieldManager:
         self._others = others
         self._schemas = {api_version: schema} | {v: s for v, s in (others or {}).items() if s is not None}
         self._left_out: dict[str, tuple[str, ...]] = {"": ("status",) if status else ()}
-        # Through its subresource only the status can be written; of built-in objects also the metadata.
+        # /status writes only the status; of built-in objects also the metadata.
         self._left_out["status"] = ("spec",) if blank is not None else ("metadata", "spec")
-        self._tracked_in = cache(self._make_tracked)
+        self._tracked_in = cache(self._make_tracked_type)
         self._typed_in = cache(lambda version: compile_root(self._schemas[version]))
 
     # --- update ---
@@ -84,24 +202,26 @@ class FieldManager:
     def update(self, live: Raw | None, new: Raw, manager: str, subresource: str, now: str) -> None:
         """Set `new["metadata"]["managedFields"]` for a create, update or patch by `manager`.
 
-        `live` is None for a create, or has no uid. `new` is the object as it is to be stored, with its defaults;
-        `subresource` is "" for the resource itself; `now` is RFC 3339 in UTC with whole seconds. Never raises for what
-        a client sent: an object that cannot be tracked loses its list, as in Kubernetes.
+        `live` is None for a create, or has no uid. `new` is the object to be stored, with its defaults. `subresource`
+        is "" for the resource itself. `now` is RFC 3339 in UTC with whole seconds. Never raises for a client's input:
+        an object that cannot be tracked loses its list, as in Kubernetes.
         """
         metadata = new["metadata"]
         sent = metadata.pop("managedFields", None)
-        managed = self._decoded(live, sent, subresource)
+        managed = self._decode(live, sent, subresource)
         if not managed and live is not None and live["metadata"].get("uid"):
-            return  # written before fields were tracked, or reset: tracked from the first apply on
+            return  # written before fields were tracked, or reset: tracked after the first apply
         try:
-            managed = self._updated(live, new, managed, entries.owner(manager, UPDATE, self._version, subresource), now)
+            managed = self._update_entries(
+                live, new, managed, entries.owner(manager, UPDATE, self._version, subresource), now
+            )
         except (ItemError, RecursionError):
             return
         if managed:
             metadata["managedFields"] = entries.write(managed)
 
-    def _decoded(self, live: Raw | None, sent: Any, subresource: str) -> Entries:
-        """Read the list that counts: what the client sent, unless it is empty or wrong; `[{}]` resets it.
+    def _decode(self, live: Raw | None, sent: Any, subresource: str) -> Entries:
+        """Return the valid list: the client's, unless it is empty or wrong. `[{}]` resets it.
 
         `[]` resets it too, but not for custom resources: there it is lost when the body is read.
         """
@@ -115,8 +235,8 @@ class FieldManager:
         except FieldsError:
             return entries.read(stored)
 
-    def _updated(self, live: Raw | None, new: Raw, managed: Entries, who: Owner, now: str) -> Entries:
-        managed = self._settled(managed)
+    def _update_entries(self, live: Raw | None, new: Raw, managed: Entries, who: Owner, now: str) -> Entries:
+        managed = self._settle(managed)
         subresource = who[3]
         changed, removed = self._compare(live, new, self._version, subresource)
         managed = self._take(live, new, managed, subresource, (changed, removed), None)
@@ -135,7 +255,7 @@ class FieldManager:
         difference: Difference,
         spared: Owner | None,
     ) -> Entries:
-        """Take from all owners but one what has changed and what is gone. Owners that own nothing any more go."""
+        """Remove changed and deleted fields from all owners but one. Owners without fields are removed."""
         left: Entries = {}
         found = {self._version: difference}
         for who, entry in managed.items():
@@ -156,23 +276,23 @@ class FieldManager:
         return left
 
     def _compare(self, live: Raw | None, new: Raw, version: str, subresource: str) -> Difference:
-        """Give what a write changes, in some version. Raises ItemError."""
+        """Return the changes of a write, in some version. Raises ItemError."""
         blank = self._blank
         old = blank or {} if live is None else {**blank, **live} if blank else live
         return self._tracked_in(version, subresource).compare(old, {**blank, **new} if blank else new)
 
-    def _make_tracked(self, version: str, subresource: str) -> _Tracked:
+    def _make_tracked_type(self, version: str, subresource: str) -> _TrackedType:
         kind = self._type if version == self._version else self._typed_in(version)
         left_out = self._left_out.get(subresource, ())
         if subresource and version != self._version and self._blank is None:
             left_out = self._left_out["status"]
-        return _Tracked(kind, left_out)
+        return _TrackedType(kind, left_out)
 
     def _is_comparable(self, version: str) -> bool:
         return version == self._version or version in self._schemas
 
-    def _settled(self, managed: Entries) -> Entries:
-        """Drop entries of versions that are not served, and bring the others in step with the schema of today."""
+    def _settle(self, managed: Entries) -> Entries:
+        """Drop entries of versions that are not served, and adapt the others to today's schema."""
         left: Entries = {}
         for who, entry in managed.items():
             if entry.version == self._version:
@@ -191,11 +311,11 @@ class FieldManager:
     # --- apply ---
 
     def apply(self, live: Raw | None, config: Raw, manager: str, subresource: str, now: str, *, force: bool) -> Raw:
-        """Merge what `manager` applies into the live object (None: there is none yet). Gives a new object.
+        """Merge the configuration of `manager` into the live object (None if there is none). Returns a new object.
 
-        `config` is what the client sent, as it is: neither pruned nor completed. With `force`, fields that others own
-        are taken over. Raises StatusError: 400 for another version or a config with managedFields, 409 with a cause for
-        each conflict, 500 in Kubernetes' words for a config that does not fit the schema.
+        `config` is the client's, neither pruned nor completed. With `force`, fields of other owners are taken over.
+        Raises StatusError: 400 for another version or a config with managedFields, 409 with a cause for each conflict,
+        500 in Kubernetes' words for a config that does not fit the schema.
         """
         try:
             return self._apply(live, config, manager, subresource, now, force=force)
@@ -216,21 +336,21 @@ class FieldManager:
         managed = entries.read(live["metadata"].get("managedFields") or [])
         if not managed and stored is not None:
             before = entries.owner(BEFORE_APPLY, UPDATE, self._version, subresource)
-            managed = self._updated(None, live, managed, before, now)
+            managed = self._update_entries(None, live, managed, before, now)
         config_metadata = config.get("metadata")
         if isinstance(config_metadata, dict) and config_metadata.get("managedFields") is not None:
             raise errors.bad_request("metadata.managedFields must be nil")
         self._check(config, kind)
         who = entries.owner(manager, APPLY, self._version, subresource)
         try:
-            new, owners = self._merged(live, config, managed, who, force=force)
+            new, owners = self._merge(live, config, managed, who, force=force)
         except Conflicts as conflicts:
             rest = conflicts
             if manager == KUBECTL:
-                rest = conflicts.without(self._allowed(live))
+                rest = conflicts.without(self._allowed_takeovers(live))
             if rest:
                 raise rest.error() from conflicts
-            new, owners = self._merged(live, config, managed, who, force=True)
+            new, owners = self._merge(live, config, managed, who, force=True)
         if new is not None and who in owners:
             owners[who] = Entry(self._version, now, owners[who].fields)
         out: Raw = orjson.loads(orjson.dumps(live if new is None else new))
@@ -252,11 +372,11 @@ class FieldManager:
             listed = found[0] if len(found) == 1 else "\n  ".join(["errors:", *found])
             raise _unknown(f"failed to create typed patch object ({at}): {listed}")
 
-    def _merged(
+    def _merge(
         self, live: Raw, config: Raw, managed: Entries, who: Owner, *, force: bool
     ) -> tuple[Raw | None, Entries]:
-        """Give the merged object, or None when it is the live one, and the owners. Raises Conflicts, ItemError."""
-        managed = self._settled(managed)
+        """Return the merged object, or None if nothing changed, and the owners. Raises Conflicts, ItemError."""
+        managed = self._settle(managed)
         new = self._type.merge(live, config)
         last = managed.get(who)
         tracked = self._tracked_in(self._version, who[3])
@@ -267,7 +387,7 @@ class FieldManager:
             left_out = tuple("f:" + name for name in self._left_out.get(who[3], ()))
             wanted = self._type.applied(config) or {}
             wanted = {element: below for element, below in wanted.items() if element not in left_out}
-            new = self._pruned(new, managed | {who: Entry(self._version, "", wanted)}, last)
+            new = self._prune(new, managed | {who: Entry(self._version, "", wanted)}, last)
         managed[who] = Entry(self._version, last.time if last else "", mine)
         difference = self._compare(live, new, self._version, who[3])
         if not force:
@@ -292,8 +412,8 @@ class FieldManager:
                 conflicts[other] = both
         return Conflicts(conflicts)
 
-    def _pruned(self, merged: Raw, managed: Entries, last: Entry) -> Raw:
-        """Take away what the applier applied last time, unless it or somebody else owns it now."""
+    def _prune(self, merged: Raw, managed: Entries, last: Entry) -> Raw:
+        """Remove the fields that the applier applied last time, unless an owner has them now."""
         kind = self._type if last.version == self._version else None
         if kind is None:
             if last.version not in self._schemas:
@@ -316,8 +436,8 @@ class FieldManager:
         result: Raw = kind.without(merged, fields.intersection(gone, dropped)) or {}
         return result
 
-    def _allowed(self, live: Raw) -> Fields:
-        """Give the fields that kubectl may take over: what it last applied from the client's side and is so still."""
+    def _allowed_takeovers(self, live: Raw) -> Fields:
+        """Return the fields that kubectl may take over: those that it last applied client-side, if unchanged since."""
         text = (live["metadata"].get("annotations") or {}).get(LAST_APPLIED)
         if not text:
             return {}
@@ -337,8 +457,8 @@ class FieldManager:
         return allowed
 
 
-class _Tracked:
-    """The type of whole objects, without what nobody owns and without what a write cannot change."""
+class _TrackedType:
+    """The type of whole objects, without fields that have no owner or that the write cannot change."""
 
     def __init__(self, kind: Map, left_out: tuple[str, ...]) -> None:
         self._root = kind.only(("apiVersion", "kind", "metadata", *left_out))
@@ -346,7 +466,7 @@ class _Tracked:
         self._rest = {"apiVersion", "kind", "metadata", *left_out}
 
     def compare(self, old: Raw, new: Raw) -> Difference:
-        """Give the differences of two objects. Raises ItemError."""
+        """Return the differences of two objects. Raises ItemError."""
         rest = self._rest
         changed, removed = self._root.compare(
             {name: value for name, value in old.items() if name not in rest},
@@ -361,7 +481,7 @@ class _Tracked:
         return _top(changed), _top(removed)
 
     def applied(self, config: Raw) -> Fields:
-        """Give what somebody who applies a configuration owns. Raises ItemError."""
+        """Return the fields that the applier of a configuration owns. Raises ItemError."""
         rest = self._rest
         found = self._root.applied({name: value for name, value in config.items() if name not in rest}) or {}
         below = self._metadata.applied(config.get("metadata")) if self._metadata is not None else None
@@ -382,12 +502,12 @@ def _kind_text(api_version: str, kind: str) -> str:
 
 
 def _unknown(message: str) -> StatusError:
-    """Refuse as Kubernetes does when it has no status for an error."""
+    """Return the error for a failure for which Kubernetes has no status."""
     return StatusError(500, "", message)
 
 
 def _set_last_applied(annotations: dict[str, Any], config: Raw) -> None:
-    """Keep kubectl's annotation in step with what is applied."""
+    """Update kubectl's last-applied annotation."""
     config = orjson.loads(orjson.dumps(config))
     (config["metadata"].get("annotations") or {}).pop(LAST_APPLIED, None)
     text = orjson.dumps(config, option=orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE).decode()

@@ -1,18 +1,17 @@
-"""Sets of fields, in the very form in which objects carry them (FieldsV1, Kubernetes API reference, `managedFields`).
+"""Sets of fields in the stored form (FieldsV1, Kubernetes API reference, `managedFields`).
 
-A set is a dictionary from path elements to what is in the set below them:
+A set is a dictionary from path elements to the set below them:
 
-- `f:name` is a field of a struct or a key of a map, `k:{"uid":"1"}` the item of a list that has these keys, `v:"a"` the
-  item of a set that has this value, `i:0` an item by its position;
-- an element whose dictionary is empty is in the set itself; one with a `.` in its dictionary is in the set together
-  with what is below it; any other only leads to what is below it.
+- `f:name` is a field of a struct or a key of a map, `k:{"uid":"1"}` the list item with these keys, `v:"a"` the item of
+  a set with this value, `i:0` the item at this position;
+- an element with an empty dictionary is a member of the set; one with a `.` in its dictionary is a member together with
+  the elements below it; any other only leads to the elements below it.
 
-Because this is what is stored, sets need no decoding before they are compared and no encoding afterwards, and an update
-that changes nothing leaves them as they were, byte for byte. `parse` makes sets out of what a client sent; all others
-are made by this package and are right already. Sets are never changed once they are made: they may share parts.
+Because this is the stored form, sets are compared without decoding, and an update that changes nothing leaves them byte
+for byte unchanged. `parse` checks sets from clients. Sets are never modified: they may share parts.
 
-Elements stand in the order of their texts, as the real server writes them for custom resources. The element `.` comes
-first. The set operations are those of sigs.k8s.io/structured-merge-diff, fieldpath.Set.
+Elements are sorted by their texts, as the real server writes them for custom resources; `.` comes first. The set
+operations are those of sigs.k8s.io/structured-merge-diff, fieldpath.Set.
 """
 
 from __future__ import annotations
@@ -27,23 +26,23 @@ Fields = dict[str, Any]
 """A set of fields; values are again `Fields`."""
 
 MAX_DEPTH = 110
-"""Deepest set that is read: a little more than the deepest body (`request.MAX_DEPTH`)."""
+"""Maximum depth of a set: a little more than that of a body (`media.MAX_DEPTH`)."""
 
 MAX_FIELDS = 100_000
-"""Most elements of the sets that one client sends with one object."""
+"""Maximum number of elements in the sets that a client sends with one object."""
 
 
 class FieldsError(ValueError):
-    """What a client sent is no set of fields. The message says why, for the log and the warning."""
+    """A client's value is no set of fields. The message says why."""
 
 
 IN_HTML = str.maketrans({c: f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"})
-"""How Go writes letters of JSON texts that mean something in HTML."""
+"""Go's escapes of characters with a meaning in HTML."""
 _ODD = re.compile("[<>&\u2028\u2029\b\f]")
 
 
 def literal(value: object) -> str:
-    """Write the value of a key or of a set's item, as Kubernetes does: JSON that is safe inside HTML."""
+    """Return the value of a key or item as Kubernetes writes it: JSON that is safe inside HTML."""
     if isinstance(value, str):
         if _ODD.search(value) is None:
             return orjson.dumps(value).decode()
@@ -58,7 +57,7 @@ def literal(value: object) -> str:
 
 
 def key_element(keys: dict[str, Any]) -> str:
-    """Give the path element of the item of a list that has these keys."""
+    """Return the path element of the list item with these keys."""
     return "k:{" + ",".join(f"{_name(name)}:{literal(keys[name])}" for name in sorted(keys)) + "}"
 
 
@@ -67,7 +66,7 @@ def _name(name: str) -> str:
 
 
 def is_member(below: Fields) -> bool:
-    """Whether the element that has this below it is in the set itself."""
+    """Return True if the element with this dictionary is itself in the set."""
     return not below or "." in below
 
 
@@ -75,10 +74,7 @@ def is_member(below: Fields) -> bool:
 
 
 def parse(value: Any) -> Fields:
-    """Check a set that came from outside and put it into its normal form.
-
-    Raises FieldsError. Elements of a kind that nobody knows are dropped, as a future version may know them.
-    """
+    """Check a client's set and return its normal form. Elements of unknown kinds are dropped. Raises FieldsError."""
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -89,7 +85,7 @@ def parse(value: Any) -> Fields:
 
 
 def _parse(node: dict[str, Any], depth: int, left: list[int]) -> tuple[Fields, bool]:
-    """Give what is in the set below an element, and whether the element is in the set itself."""
+    """Return the set below an element, and True if the element itself is a member."""
     left[0] -= len(node)
     if depth > MAX_DEPTH or left[0] < 0:
         raise FieldsError("the set of fields is too deep or too large")
@@ -114,7 +110,7 @@ def _parse(node: dict[str, Any], depth: int, left: list[int]) -> tuple[Fields, b
 
 
 def _element(text: str) -> str | None:
-    """Give a path element in its normal form; None when it is of an unknown kind. Raises FieldsError."""
+    """Return the normal form of a path element; None if its kind is unknown. Raises FieldsError."""
     if text.startswith("f:"):
         return text
     if len(text) < 2:
@@ -143,7 +139,7 @@ _SELF: Fields = {".": {}}
 
 
 def union(one: Fields, other: Fields) -> Fields:
-    """Give what is in either set."""
+    """Return the elements of either set."""
     if not other:
         return one
     if not one:
@@ -161,7 +157,7 @@ def union(one: Fields, other: Fields) -> Fields:
 
 
 def intersection(one: Fields, other: Fields) -> Fields:
-    """Give what is in both sets; elements with something below them only if they are in both themselves."""
+    """Return the elements of both sets. An element with others below it must itself be in both."""
     out: Fields = {}
     for element, ours in one.items():
         theirs = other.get(element)
@@ -180,9 +176,9 @@ def intersection(one: Fields, other: Fields) -> Fields:
 
 
 def difference(one: Fields, other: Fields) -> Fields:
-    """Give what is in the first set and not in the second.
+    """Return the elements of the first set that are not in the second.
 
-    An element that is in the second set does not take with it what is below it.
+    An element of the second set does not remove the elements below it.
     """
     if not other:
         return one
@@ -200,22 +196,8 @@ def difference(one: Fields, other: Fields) -> Fields:
     return out
 
 
-def recursive_difference(one: Fields, other: Fields) -> Fields:
-    """Give what is in the first set and neither in the second nor below what is in the second."""
-    out: Fields = {}
-    for element, ours in one.items():
-        theirs = other.get(element)
-        if theirs is None:
-            out[element] = ours
-        elif element != "." and not is_member(theirs):
-            rest = recursive_difference(ours or _SELF, theirs)
-            if rest:
-                out[element] = {} if len(rest) == 1 and "." in rest else rest
-    return out
-
-
 def holds(fields: Fields, path: tuple[str, ...]) -> bool:
-    """Whether a path is in the set."""
+    """Return True if a path is in the set."""
     below = fields
     for element in path:
         found = below.get(element)
@@ -226,7 +208,7 @@ def holds(fields: Fields, path: tuple[str, ...]) -> bool:
 
 
 def from_paths(paths: list[tuple[str, ...]]) -> Fields:
-    """Give the set of these paths."""
+    """Return the set of these paths."""
     found: Fields = {}
     for path in paths:
         below: Fields = {}
@@ -240,7 +222,7 @@ def from_paths(paths: list[tuple[str, ...]]) -> Fields:
 
 
 def paths(fields: Fields) -> Iterator[tuple[str, ...]]:
-    """Give the paths that are in a set, in Kubernetes' order: at each level the members first, then what is below."""
+    """Yield the paths of a set in Kubernetes' order: at each level the members first, then the paths below."""
     ordered = sorted((element for element in fields if element != "."), key=_rank)
     for element in ordered:
         if is_member(fields[element]):
@@ -251,7 +233,7 @@ def paths(fields: Fields) -> Iterator[tuple[str, ...]]:
 
 
 def _rank(element: str) -> tuple[Any, ...]:
-    """Order elements: fields, then items by key, by value, by position; numbers as numbers."""
+    """Return the sort key of an element: fields, then items by key, value and position; numbers as numbers."""
     kind, rest = element[:2], element[2:]
     if kind == "f:":
         return (0, rest)
@@ -273,12 +255,12 @@ def _value_rank(value: Any) -> tuple[int, Any]:
 
 
 def render(path: tuple[str, ...]) -> str:
-    """Write a path as Kubernetes does: `.spec.ports[port=80,protocol="TCP"].name`."""
+    """Return a path as Kubernetes writes it: `.spec.ports[port=80,protocol="TCP"].name`."""
     return "".join(map(render_element, path))
 
 
 def render_element(element: str) -> str:
-    """Write one step of a path."""
+    """Return one step of a path as text."""
     kind, rest = element[:2], element[2:]
     if kind == "f:":
         return "." + rest
@@ -291,7 +273,7 @@ def render_element(element: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """Write a value as paths show it."""
+    """Return a value as paths show it."""
     if isinstance(value, str):
         return orjson.dumps(value).decode()
     if isinstance(value, list):

@@ -1,15 +1,15 @@
-"""What a schema says about merging: which values are replaced as a whole, and how the items of a list are told apart.
+"""Types of values for merging: which values are replaced as a whole, and what identifies list items.
 
-`openapi` makes a tree of types out of the schema of whole objects. Each type can do with its values what managing
-fields needs: say which fields a value has, how two values differ, merge one into the other, take fields away, find what
-is wrong. The rules are those of sigs.k8s.io/structured-merge-diff (packages typed and schema):
+`compile_root` makes a tree of types from a schema. A type lists the fields of a value, compares two values, merges one
+into the other, removes fields, and finds errors. The rules are those of sigs.k8s.io/structured-merge-diff (packages
+typed and schema) and k8s.io/kube-openapi, pkg/schemaconv:
 
-- scalars, lists that are not said to be sets or maps, and maps of type `atomic` are leaves, replaced as a whole;
-- structs, other maps, sets and lists of type `map` (`lists`) are merged field by field and item by item;
-- where the schema says nothing (fields that are preserved, int-or-string) the value decides: maps are merged, lists and
-  scalars are leaves.
+- scalars, lists that are neither sets nor maps, and maps of type `atomic` are leaves, replaced as a whole;
+- structs, other maps, sets and lists of type `map` are merged field by field and item by item;
+- where the schema says nothing (preserved fields, int-or-string) the value decides: maps are merged, lists and scalars
+  are leaves.
 
-Values that do not fit their type (a status from the time of an older schema) count as leaves; `check` finds them.
+Values that do not fit their type (a status from the time of an older schema) count as leaves; `check` reports them.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tink import golang
-from tink.kubeapi.apiserver.managed_fields.fields import Fields, is_member
+from tink.kubeapi.apiserver.managed_fields.fields import Fields, is_member, key_element, literal, render_element
+from tink.kubeapi.schema import meta
 
 Difference = tuple[Fields | None, Fields | None]
-"""What was added or has another value, and what is gone; None when nothing is."""
+"""The added or changed fields, and the removed fields; None if there are none."""
 
 MAX_ERRORS = 100
-"""After so many errors the rest is not looked for."""
+"""Maximum number of reported errors."""
 
 
 class ItemError(ValueError):
-    """An item of a list cannot be told apart from others. The message is Kubernetes'."""
+    """A list item cannot be identified. The message is Kubernetes'."""
 
 
 _FITTING: Mapping[str, frozenset[type]] = {
@@ -40,46 +41,47 @@ _FITTING: Mapping[str, frozenset[type]] = {
 
 
 class Type:
-    """What can be done with the values of a type; here, of one that is replaced as a whole.
+    """A type, and the operations on its values; here for values that are replaced as a whole.
 
-    Sets of fields are what is below the element that leads to the value.
+    Sets of fields are those below the element that leads to the value.
     """
 
     settles = False
-    """Whether `settle` can change anything."""
+    """True if `settle` can change anything."""
     loose = False
-    """Whether a value may hold 1 where it held true, which Python takes for the same."""
+    """True if a value may contain 1 where it contained true, which are equal in Python."""
 
     def everything(self, _value: Any) -> Fields:
-        """Give all that appears when the value appears."""
+        """Return all fields that appear with the value."""
         return {}
 
     def applied(self, _value: Any) -> Fields | None:
-        """Give what somebody who applies the value owns: the leaves, items and keys of maps. None for nothing."""
+        """Return the fields that the applier of the value owns: leaves, items and keys of maps. None if there are
+        none."""
         return {}
 
     def compare(self, _old: Any, _new: Any) -> Difference:
-        """Give what is different, when something is. Raises ItemError."""
+        """Return the differences of two unequal values. Raises ItemError."""
         return {}, None
 
     def merge(self, _old: Any, new: Any) -> Any:
-        """Give the old value with what the new one says. Raises ItemError."""
+        """Return the old value with the changes of the new one. Raises ItemError."""
         return new
 
     def without(self, value: Any, _fields: Fields) -> Any:
-        """Give the value without these fields; None when nothing is left."""
+        """Return the value without these fields; None if nothing is left."""
         return value
 
     def named(self, fields: Fields) -> Fields:
-        """Add the fields of structs that lead to what is in the set."""
+        """Add the fields of structs that lead to the elements of the set."""
         return fields
 
     def settle(self, fields: Fields) -> Fields:
-        """Bring a set of the time before the value became atomic up to date: the value as a whole is owned."""
+        """Update a set from before the value became atomic: the value is owned as a whole."""
         return fields
 
     def check(self, value: Any, path: str, found: list[str]) -> None:
-        """Find where the value does not fit the type."""
+        """Report where the value does not fit the type."""
 
 
 class Scalar(Type):
@@ -90,13 +92,12 @@ class Scalar(Type):
         self.fitting = _FITTING[kind]
 
     def check(self, value: Any, path: str, found: list[str]) -> None:
-        """Find a value of another kind; null is none."""
         if value is not None and type(value) not in self.fitting:
             report(found, path, f"expected {self.kind}, got {golang.json_kind(value)}")
 
 
 class Atomic(Type):
-    """A list or a map that is replaced as a whole; `inner` checks what is in it."""
+    """A list or map that is replaced as a whole; `inner` checks its contents."""
 
     settles = True
 
@@ -105,27 +106,23 @@ class Atomic(Type):
         self.loose = inner.loose
 
     def without(self, _value: Any, _fields: Fields) -> Any:
-        """Give nothing: what is owned is all of it."""
         return None
 
     def settle(self, _fields: Fields) -> Fields:
-        """Give the value as a whole."""
         return {}
 
     def check(self, value: Any, path: str, found: list[str]) -> None:
-        """Find what is wrong inside."""
         self.inner.check(value, path, found)
 
 
 class Items(Type):
-    """A list that is replaced as a whole, inside an `Atomic`: only checks."""
+    """The items of a list inside an `Atomic`; only checks."""
 
     def __init__(self, element: Type) -> None:
         self.element = element
         self.loose = element.loose
 
     def check(self, value: Any, path: str, found: list[str]) -> None:
-        """Find what is wrong with items, by their places."""
         if value is None:
             return
         if not isinstance(value, list):
@@ -136,9 +133,9 @@ class Items(Type):
 
 
 class Map(Type):
-    """A struct, with its `fields`, or a map whose values are of type `element`, or both.
+    """A struct with its `fields`, a map whose values are of type `element`, or both.
 
-    `element` is None when other keys are not allowed; values under such keys are passed over, but `check` finds them.
+    `element` is None if other keys are not allowed. Values under such keys are ignored, but `check` reports them.
     """
 
     def __init__(self, fields: Mapping[str, Type], element: Type | None) -> None:
@@ -149,11 +146,11 @@ class Map(Type):
         self.loose = any(kind.loose for kind in inner)
 
     def only(self, left_out: Sequence[str]) -> Map:
-        """Give the type without some fields: values under these keys are passed over."""
+        """Return the type without some fields: values under these keys are ignored."""
         return Map({name: kind for name, kind in self.fields.items() if name not in left_out}, self.element)
 
     def at(self, element: str) -> Type | None:
-        """Give the type of what a path element leads to."""
+        """Return the type behind a path element."""
         return self.fields.get(element[2:], self.element) if element.startswith("f:") else self.element
 
     def _inside(self, value: Mapping[str, Any]) -> Fields:
@@ -161,14 +158,12 @@ class Map(Type):
         return {"f:" + name: kind.everything(value[name]) for name, kind in kinds if kind is not None}
 
     def everything(self, value: Any) -> Fields:
-        """Give what is in the map, and the map itself unless it is empty."""
         if not value or not isinstance(value, dict):
             return {}
         found = self._inside(value)
         return {".": {}, **found} if found else {}
 
     def applied(self, value: Any) -> Fields | None:
-        """Give what is in the map; keys of maps are owned themselves, fields of structs are not."""
         if not value or not isinstance(value, dict):
             return None
         found: Fields = {}
@@ -185,7 +180,6 @@ class Map(Type):
         return found or None
 
     def compare(self, old: Any, new: Any) -> Difference:
-        """Compare field by field."""
         if not old and not new:
             return {}, None  # null and empty are different
         old, new = old or {}, new or {}
@@ -210,7 +204,6 @@ class Map(Type):
         return in_order(changed), in_order(removed)
 
     def merge(self, old: Any, new: Any) -> Any:
-        """Merge field by field."""
         if not old and not new:
             return new
         if not isinstance(old, dict):
@@ -224,7 +217,6 @@ class Map(Type):
         return out
 
     def without(self, value: Any, fields: Fields) -> Any:
-        """Leave out members, and what is below the others."""
         if not value or not isinstance(value, dict):
             return None
         out: dict[str, Any] = {}
@@ -238,7 +230,6 @@ class Map(Type):
         return out or None
 
     def named(self, fields: Fields) -> Fields:
-        """Add the fields of structs that are on the way."""
         out: Fields = {}
         for element, below in fields.items():
             kind = self.at(element)
@@ -250,7 +241,6 @@ class Map(Type):
         return out
 
     def settle(self, fields: Fields) -> Fields:
-        """Settle what is below."""
         if not self.settles:
             return fields
         out = None
@@ -267,7 +257,6 @@ class Map(Type):
         return out or fields
 
     def check(self, value: Any, path: str, found: list[str]) -> None:
-        """Find fields that are not declared, up to the first, and what is wrong with the others."""
         if value is None:
             return
         if not isinstance(value, dict):
@@ -282,18 +271,16 @@ class Map(Type):
 
 
 class Untyped(Map):
-    """A value that says itself what it is: a map is merged (as `open_map` says), lists and scalars are leaves."""
+    """A value whose type is its own: a map is merged (by `open_map`), lists and scalars are leaves."""
 
     def __init__(self, open_map: Map | None = None) -> None:
         super().__init__(open_map.fields if open_map else {}, open_map.element if open_map else self)
         self.settles, self.loose = False, True
 
     def applied(self, value: Any) -> Fields | None:
-        """Give what is in a map; of other values that there is one."""
         return super().applied(value) if isinstance(value, dict) else {} if value is not None else None
 
     def compare(self, old: Any, new: Any) -> Difference:
-        """Compare maps; of a map that becomes something else, or the other way round, all changes."""
         was, now = isinstance(old, dict), isinstance(new, dict)
         if (was and (now or new is None)) or (now and old is None):
             return super().compare(old, new)
@@ -301,31 +288,28 @@ class Untyped(Map):
         return self.everything(new), removed or None
 
     def merge(self, old: Any, new: Any) -> Any:
-        """Merge maps; others are replaced."""
         if isinstance(old, dict) and (isinstance(new, dict) or new is None):
             return super().merge(old, new)
         return new
 
     def without(self, value: Any, fields: Fields) -> Any:
-        """Give a map without the fields, and no list at all."""
         if isinstance(value, dict):
             return super().without(value, fields)
         return None if isinstance(value, list) else value
 
     def settle(self, fields: Fields) -> Fields:
-        """Leave the set as it is: what it says of its fields is the value's own business."""
         return fields
 
     def check(self, value: Any, path: str, found: list[str]) -> None:
-        """Find nothing: everything is allowed."""
+        """Report nothing: everything is allowed."""
 
 
 ABSENT = object()
-"""Stands for a field that is not there."""
+"""Stands for a missing field."""
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are the same in JSON: true is not 1, but 1 is 1.0."""
+    """Return True if two values are equal in JSON: true is not 1, but 1 is 1.0."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):
@@ -336,13 +320,309 @@ def same(one: Any, other: Any) -> bool:
 
 
 def in_order(fields: Fields) -> Fields | None:
-    """Put the elements of a set in order; None when there are none."""
+    """Return a sorted set; None if it is empty."""
     if not fields:
         return None
     return {element: fields[element] for element in sorted(fields)} if len(fields) > 1 else fields
 
 
 def report(found: list[str], path: str, wrong: str) -> None:
-    """Note what is wrong with the value under a path."""
+    """Add an error about the value at a path."""
     if len(found) < MAX_ERRORS:
         found.append(f"{path}: {wrong}" if path else wrong)
+
+
+class List(Type):
+    """A set of scalars, or a list of maps that `keys` identify, with the defaults of the keys
+    (`x-kubernetes-list-type`).
+
+    Lists are compared and merged item by item, regardless of positions (sigs.k8s.io/structured-merge-diff, package
+    typed). A duplicate item, which only writers without apply can create, is owned and replaced as a whole.
+    """
+
+    def __init__(self, keys: Sequence[str], element: Type, defaults: Mapping[str, Any]) -> None:
+        self.keys = tuple(keys)
+        self.element = element
+        self.defaults = defaults
+        self.settles = element.settles
+        self.loose = element.loose
+
+    def item(self, item: Any) -> str:
+        """Return the path element of an item. Raises ItemError."""
+        if not self.keys:
+            if isinstance(item, dict):
+                raise ItemError("associative list without keys has an element that's a map type")
+            if isinstance(item, list):
+                raise ItemError("not supported: associative list with lists as elements")
+            if item is None:
+                raise ItemError("associative list without keys has an element that's an explicit null")
+            return "v:" + literal(item)
+        if item is None:
+            raise ItemError("associative list with keys may not have a null element")
+        if not isinstance(item, dict):
+            raise ItemError("associative list with keys may not have non-map elements")
+        found = {}
+        for key in self.keys:
+            if key in item:
+                found[key] = item[key]
+            elif self.defaults.get(key) is not None:
+                found[key] = self.defaults[key]
+        if not found:
+            listed = " ".join(map(golang.quote, self.keys))
+            raise ItemError(
+                f"associative list with keys has an element that omits all key fields [{listed}] "
+                "(and doesn't have default values for any key fields)"
+            )
+        return key_element(found)
+
+    def _grouped(self, items: Sequence[Any]) -> dict[str, list[Any]]:
+        groups: dict[str, list[Any]] = {}
+        try:
+            for item in items:
+                element = self.item(item)
+                if element in groups:
+                    groups[element].append(item)
+                else:
+                    groups[element] = [item]
+        except ItemError as error:
+            raise ItemError(f"element {sum(map(len, groups.values()))}: {error}") from error
+        return groups
+
+    def everything(self, value: Any) -> Fields:
+        if not value or not isinstance(value, list):
+            return {}
+        groups = self._grouped(value)
+        found: Fields = {".": {}}
+        for element in sorted(groups):
+            items = groups[element]
+            # A duplicate item is owned as a whole.
+            found[element] = self.element.everything(items[0]) if len(items) == 1 else {}
+        return found
+
+    def applied(self, value: Any) -> Fields | None:
+        if not value or not isinstance(value, list):
+            return None
+        groups = self._grouped(value)
+        found: Fields = {}
+        for element in sorted(groups):
+            items = groups[element]
+            below = self.element.applied(items[0]) if len(items) == 1 else None
+            found[element] = below if below is not None and is_member(below) else {".": {}, **below} if below else {}
+        return found
+
+    def compare(self, old: Any, new: Any) -> Difference:
+        if not old and not new:
+            return {}, None
+        old, new = old or [], new or []
+        if not isinstance(old, list) or not isinstance(new, list):
+            return {}, None
+        before, after = self._grouped(old), self._grouped(new)
+        changed: Fields = {}
+        removed: Fields = {}
+        for element, items in after.items():
+            was = before.get(element)
+            if was is None:
+                changed[element] = self.element.everything(items[0]) if len(items) == 1 else {}
+            elif len(was) > 1 or len(items) > 1:
+                self._compare_twice(element, was, items, changed, removed)
+            elif was[0] != items[0] or (self.loose and not same(was[0], items[0])):
+                more, less = self.element.compare(was[0], items[0])
+                if more is not None:
+                    changed[element] = more
+                if less is not None:
+                    removed[element] = less
+        for element, was in before.items():
+            if element not in after:
+                removed[element] = self.element.everything(was[0]) if len(was) == 1 else {}
+        return in_order(changed), in_order(removed)
+
+    def _compare_twice(self, element: str, was: list[Any], items: list[Any], changed: Fields, removed: Fields) -> None:
+        """Compare items that are duplicates before or after."""
+        if len(was) > 1 and len(items) > 1:
+            if not same(was, items):
+                changed[element] = {}
+        elif len(was) > 1:
+            changed[element] = self.element.everything(items[0])
+            removed[element] = {}
+        else:
+            removed[element] = self.element.everything(was[0])
+            changed[element] = {}
+
+    def merge(self, old: Any, new: Any) -> Any:
+        if not old and not new:
+            return new
+        if not isinstance(old, list):
+            return new or old
+        if not isinstance(new, list):
+            return old if new is None else new
+        return self._merge(old, new)
+
+    def _merge(self, old: list[Any], new: list[Any]) -> list[Any]:
+        """Merge in the order of the new list; items of the old list alone stay at their places."""
+        theirs = [self.item(item) for item in new]
+        ours = [self.item(item) for item in old]
+        after = dict(zip(theirs, new, strict=True))
+        before: dict[str, Any] = {}
+        for element, item in zip(ours, old, strict=True):
+            before[element] = None if element in before else item  # a duplicate item is not merged
+        shared = [element for element in theirs if element in before]
+        shared.reverse()
+        awaited = shared.pop() if shared else None
+        done: set[str] = set()
+        out: list[Any] = []
+        left = right = 0
+        while left < len(ours) or right < len(theirs):
+            if left < len(ours) and right < len(theirs):
+                element = ours[left]
+                if element == theirs[right]:
+                    done.add(element)
+                    out.append(self.element.merge(before[element], after[element]))
+                    left, right = left + 1, right + 1
+                    awaited = shared.pop() if shared else None
+                    continue
+                if element in after and awaited is not None and awaited != element:
+                    left += 1  # a later iteration adds it
+                    continue
+            if left < len(ours):
+                element = ours[left]
+                if element not in after:
+                    out.append(old[left])
+                    left += 1
+                    continue
+                if element in done:
+                    left += 1
+            if right < len(theirs):
+                element = theirs[right]
+                done.add(element)
+                out.append(self.element.merge(before[element], after[element]) if element in before else new[right])
+                right += 1
+                if awaited == element:
+                    awaited = shared.pop() if shared else None
+        return out
+
+    def without(self, value: Any, fields: Fields) -> Any:
+        if not value or not isinstance(value, list):
+            return None
+        out = []
+        for item in value:
+            below = fields.get(self.item(item))
+            if below is None:
+                out.append(item)
+            elif not is_member(below):
+                out.append(self.element.without(item, below))
+        return out or None
+
+    def named(self, fields: Fields) -> Fields:
+        return {
+            element: self.element.named(below) if below and element.startswith("k:") else below
+            for element, below in fields.items()
+        }
+
+    def settle(self, fields: Fields) -> Fields:
+        if not self.settles:
+            return fields
+        out = None
+        for element, below in fields.items():
+            settled = self.element.settle(below) if below else below
+            if settled is not below:
+                out = out or dict(fields)
+                out[element] = settled
+        return out or fields
+
+    def check(self, value: Any, path: str, found: list[str]) -> None:
+        if value is None:
+            return
+        if not isinstance(value, list):
+            report(found, path, f"expected list, got {golang.json_kind(value)}")
+            return
+        seen = set()
+        for index, item in enumerate(value):
+            try:
+                element = self.item(item)
+            except ItemError as error:
+                report(found, path, f"element {index}: {error}")
+                return
+            if element in seen:
+                report(found, path, f"duplicate entries for key {render_element(element)}")
+            seen.add(element)
+            self.element.check(item, path + render_element(element), found)
+
+
+_NUMERIC, _TEXT, _TRUTH, _ANY = Scalar("numeric"), Scalar("string"), Scalar("boolean"), Scalar("any scalar")
+_DEDUCED = Untyped()
+
+
+def compile_root(schema: Mapping[str, Any]) -> Map:
+    """Return the type of whole objects for a schema from `tink.kubeapi.schema.structural.root_schema`.
+
+    Below `x-kubernetes-preserve-unknown-fields` unknown fields are allowed in every struct. A value without a type in
+    the schema has its own. Metadata are the same for all resources.
+    """
+    properties = dict(schema.get("properties") or {}) | {"metadata": {}}
+    kind = _map({**schema, "properties": properties}, preserve=bool(schema.get(_PRESERVE)))
+    return Map({**kind.fields, "apiVersion": _TEXT, "kind": _TEXT, "metadata": METADATA}, kind.element)
+
+
+_PRESERVE = "x-kubernetes-preserve-unknown-fields"
+
+
+def _compile(schema: Mapping[str, Any], *, preserve: bool) -> Type:
+    preserve = preserve or bool(schema.get(_PRESERVE))
+    kind = schema.get("type", "")
+    if schema.get("x-kubernetes-int-or-string"):
+        kind = ""
+    match kind:
+        case "integer" | "number":
+            return _NUMERIC
+        case "boolean":
+            return _TRUTH
+        case "string":
+            return _TEXT if schema.get("format", "") in ("", "byte") else _ANY
+        case "array":
+            return _list(schema, preserve=preserve)
+        case "object":
+            found = _map(schema, preserve=preserve)
+            return Atomic(found) if schema.get("x-kubernetes-map-type") == "atomic" else found
+    if not schema.get("properties") and not schema.get("additionalProperties"):
+        return _DEDUCED
+    return Untyped(_map(schema, preserve=preserve))
+
+
+def _map(schema: Mapping[str, Any], *, preserve: bool) -> Map:
+    properties = dict(schema.get("properties") or {})
+    fields = {name: _compile(child, preserve=preserve) for name, child in properties.items()}
+    if schema.get("x-kubernetes-embedded-resource"):
+        fields |= {"apiVersion": _TEXT, "kind": _TEXT, "metadata": METADATA}
+    extra = schema.get("additionalProperties")
+    element: Type | None = None
+    if isinstance(extra, Mapping):
+        element = _compile(extra, preserve=preserve)
+    elif extra or (extra is None and (preserve or not fields)):
+        element = _DEDUCED
+    return Map(fields, element)
+
+
+def _list(schema: Mapping[str, Any], *, preserve: bool) -> Type:
+    items = schema.get("items") or {}
+    element = _compile(items, preserve=preserve) if items else _DEDUCED
+    kind = schema.get("x-kubernetes-list-type", "atomic")
+    if kind == "set":
+        return List((), element, {})
+    if kind == "map":
+        keys = schema.get("x-kubernetes-list-map-keys") or ()
+        properties = items.get("properties") or {}
+        defaults = {key: properties[key]["default"] for key in keys if "default" in (properties.get(key) or {})}
+        return List(keys, element, defaults)
+    return Atomic(Items(element))
+
+
+def _metadata() -> Map:
+    properties = dict(meta.META_SCHEMA["properties"])
+    owners = dict(properties["ownerReferences"])
+    # An owner is replaced as a whole (k8s.io/apimachinery, meta/v1: OwnerReference is structType=atomic).
+    owners["items"] = {**owners["items"], "x-kubernetes-map-type": "atomic"}
+    return _map({**meta.META_SCHEMA, "properties": {**properties, "ownerReferences": owners}}, preserve=False)
+
+
+METADATA = _metadata()
+"""The type of `metadata`."""

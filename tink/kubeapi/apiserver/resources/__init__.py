@@ -1,10 +1,16 @@
-"""What is served: the registry of resources, Kubernetes' own among them (`builtin`), and what definitions describe.
+"""The served resources: the registry, Kubernetes' built-in resources, and those that definitions describe.
 
-`builtin`, `definitions` and `webhook_configurations` are imported by name, all else comes through this door.
+`builtin`, `definitions` and `webhook_configurations` are imported by name, the registry through this package.
 """
 
-from tink.kubeapi.apiserver.resources.registry import VERBS, Registry, Resource, Rules
-from tink.kubeapi.apiserver.resources.retired import advice, retired
-from tink.kubeapi.apiserver.resources.scale_paths import ScalePaths
+from tink.kubeapi.apiserver.resources.registry import (
+    VERBS,
+    Registry,
+    Resource,
+    Rules,
+    ScalePaths,
+    retired_resources,
+    retirement_advice,
+)
 
-__all__ = ["VERBS", "Registry", "Resource", "Rules", "ScalePaths", "advice", "retired"]
+__all__ = ["VERBS", "Registry", "Resource", "Rules", "ScalePaths", "retired_resources", "retirement_advice"]

@@ -1,8 +1,7 @@
-"""CustomResourceDefinitions: checked and completed when they are written, and turned into what is served.
+"""CustomResourceDefinitions: defaults, checks, status, and the resources that they describe.
 
-A definition that is stored is served at once, in every version that it lists as served; there is no moment between
-(Kubernetes needs controllers and a few seconds for that). The conditions say so: NamesAccepted and Established. What
-makes a definition right is in `tink.kubeapi.schema.definition`.
+A stored definition is served at once, in every version that it lists as served. (Kubernetes needs controllers and a few
+seconds for that.) Its conditions say so: NamesAccepted and Established. `tink.kubeapi.schema.definition` checks it.
 """
 
 from __future__ import annotations
@@ -14,8 +13,16 @@ from datetime import datetime
 from typing import Any
 
 from tink.kubeapi.apiserver import errors
-from tink.kubeapi.apiserver.resources.registry import CUSTOM, NAME_FIELD, NAMESPACED_FIELDS, Resource, Rules, priority
-from tink.kubeapi.apiserver.resources.scale_paths import ScalePaths, scale_check
+from tink.kubeapi.apiserver.resources.registry import (
+    CUSTOM,
+    NAME_FIELD,
+    NAMESPACED_FIELDS,
+    Resource,
+    Rules,
+    ScalePaths,
+    priority,
+    scale_check,
+)
 from tink.kubeapi.apiserver.tables import AGE, CUSTOM_AGE, NAME, Column, printer_column
 from tink.kubeapi.schema import (
     FieldError,
@@ -47,23 +54,23 @@ GROUP = "apiextensions.k8s.io"
 PLURAL = "customresourcedefinitions"
 KEY = f"{GROUP}/{PLURAL}"
 FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
-"""Keeps a definition that is to go until all its objects are gone (`lifecycle`)."""
+"""Keeps a deleted definition until all its objects are gone (`controllers.Lifecycle`)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class NamesInUse:
     """Names of a group that other resources have: those in paths (plural, singular, short), and the kinds."""
 
     resources: frozenset[str] = frozenset()
     kinds: frozenset[str] = frozenset()
 
 
-Taken = Callable[[Raw], Claimed]
-"""Says which names a definition cannot have."""
+FindNamesInUse = Callable[[Raw], NamesInUse]
+"""Function that returns the names that a definition cannot have."""
 
 
-def definition_resource(taken: Taken) -> Resource:
-    """Give the resource of CustomResourceDefinitions themselves."""
+def definition_resource(taken: FindNamesInUse) -> Resource:
+    """Return the resource of CustomResourceDefinitions."""
 
     def prepare(new: Raw, old: Raw | None, now: datetime) -> None:
         _prepare(new, old, now, taken)
@@ -91,7 +98,7 @@ def definition_resource(taken: Taken) -> Resource:
             holds=_holds,
             complete=fill_in,
             prepare=prepare,
-            dear=16,
+            cost=16,
             check=_check,
             warn=_warnings,
             selectable=NAME_FIELD,
@@ -105,7 +112,7 @@ _walk_metadata = compile_schema(
 
 
 def _walk(value: Any, path: Path, found: Outcome) -> None:
-    """Read a definition as the type that it is in Kubernetes. Raises StatusError (400) for values of wrong types."""
+    """Read a definition as its Kubernetes type. Raises StatusError (400) for values of wrong types."""
     _walk_metadata(value, path, found)
     try:
         found.unknown += read(value)
@@ -115,7 +122,7 @@ def _walk(value: Any, path: Path, found: Outcome) -> None:
 
 
 def _check(new: Raw, old: Raw | None) -> list[FieldError]:
-    """Find what is wrong with a definition; what is right is compiled here, where it may take long."""
+    """Return the errors of a definition. A correct one is compiled here, since the check may take long."""
     found = check(new, old)
     if not found:
         checkers(new)
@@ -123,12 +130,12 @@ def _check(new: Raw, old: Raw | None) -> list[FieldError]:
 
 
 def _holds(definition: Raw) -> bool:
-    """A definition that is deleted always stays until `lifecycle` has removed its objects."""
+    """Return True until a definition is marked for deletion: a deleted one waits until its objects are gone."""
     return "deletionTimestamp" not in definition["metadata"]
 
 
-def _prepare(new: Raw, old: Raw | None, now: datetime, taken: Taken) -> None:
-    """Set the status of a definition, right or wrong, and keep it until its objects are gone."""
+def _prepare(new: Raw, old: Raw | None, now: datetime, taken: FindNamesInUse) -> None:
+    """Set the status of a definition, and its finalizer if it is deleted."""
     deleted = "deletionTimestamp" in new["metadata"]
     if deleted and old is not None and "deletionTimestamp" not in old["metadata"]:
         finalizers = new["metadata"].setdefault("finalizers", [])
@@ -140,7 +147,7 @@ def _prepare(new: Raw, old: Raw | None, now: datetime, taken: Taken) -> None:
     storing = next((version.get("name", "") for version in versions if version.get("storage")), None)
     if storing is not None and storing not in stored:
         stored.append(storing)
-    names, conditions = _accepted(new, status, taken(new))
+    names, conditions = _accept_names(new, status, taken(new))
     if deleted:
         why = "CustomResource deletion is in progress"
         conditions.append(_condition("Terminating", "True", "InstanceDeletionInProgress", why))
@@ -155,8 +162,8 @@ def _prepare(new: Raw, old: Raw | None, now: datetime, taken: Taken) -> None:
         new["status"].pop("storedVersions", None)
 
 
-def _accepted(new: Raw, status: Raw, claimed: Claimed) -> tuple[Raw, list[Raw]]:
-    """Accept the names of a definition as far as nobody else has them, and say so in conditions.
+def _accept_names(new: Raw, status: Raw, in_use: NamesInUse) -> tuple[Raw, list[Raw]]:
+    """Return the accepted names of a definition, and the conditions about them.
 
     Source: k8s.io/apiextensions-apiserver, pkg/controller/status, establish and apiapproval.
     """
@@ -165,11 +172,11 @@ def _accepted(new: Raw, status: Raw, claimed: Claimed) -> tuple[Raw, list[Raw]]:
     names = dict(before)
     reason, message = "", ""
     for key, used in (
-        ("plural", claimed.resources),
-        ("singular", claimed.resources),
-        ("shortNames", claimed.resources),
-        ("kind", claimed.kinds),
-        ("listKind", claimed.kinds),
+        ("plural", in_use.resources),
+        ("singular", in_use.resources),
+        ("shortNames", in_use.resources),
+        ("kind", in_use.kinds),
+        ("listKind", in_use.kinds),
     ):
         asked = wanted.get(key) or []
         listed = asked if isinstance(asked, list) else [asked]
@@ -216,7 +223,7 @@ def _condition(kind: str, status: str, reason: str, message: str) -> Raw:
 
 
 def _with_times(conditions: list[Raw], before: list[Raw], now: datetime) -> list[Raw]:
-    """Give conditions the time at which they came to hold; those of other writers stay."""
+    """Return the conditions with the times of their last transitions; conditions of other writers stay."""
     known = {item.get("type"): item for item in before}
     made = []
     for item in conditions:
@@ -227,20 +234,20 @@ def _with_times(conditions: list[Raw], before: list[Raw], now: datetime) -> list
     return made + list(known.values())
 
 
-def established(definition: Mapping[str, Any]) -> bool:
-    """Whether what a definition describes is to be served."""
+def is_established(definition: Mapping[str, Any]) -> bool:
+    """Return True if the resources of a definition are served."""
     return is_true(definition, "Established")
 
 
 def lacks_names(definition: Mapping[str, Any]) -> bool:
-    """Whether other definitions have names that this one asks for."""
+    """Return True if other definitions have names that this one wants."""
     return not is_true(definition, "NamesAccepted")
 
 
 def resources(definition: Raw, *, conversion: Any = None, defined_at: int = 0) -> list[Resource]:
-    """Compile what a stored definition describes: one resource for each version that is served.
+    """Compile a stored definition: one resource for each served version.
 
-    `conversion` and `defined_at` are passed on to them.
+    `conversion` and `defined_at` are passed on to the resources.
     """
     described = definition["spec"]
     names = (definition.get("status") or {}).get("acceptedNames") or described["names"]
@@ -291,7 +298,7 @@ def resources(definition: Raw, *, conversion: Any = None, defined_at: int = 0) -
 
 
 def _better(described: Raw, version: Raw, kind: str) -> str:
-    """Name the version that is to be used instead of a deprecated one, for its warning; "" when there is none."""
+    """Return the advice to use a newer version, for the warning about a deprecated one; "" if there is none."""
     candidates = [
         other["name"]
         for other in described["versions"]
@@ -302,8 +309,8 @@ def _better(described: Raw, version: Raw, kind: str) -> str:
 
 
 def _columns(version: Raw) -> list[Column]:
-    """Return the columns of a version, without those whose path can't be read. Kubernetes also leaves out those after
-    such a column (tableconvertor.New)."""
+    """Return the columns of a version, without those whose path can't be read. Kubernetes also omits all columns
+    after such a one (tableconvertor.New)."""
     described = version.get("additionalPrinterColumns") or ()
     columns = []
     for column in described:
@@ -313,7 +320,7 @@ def _columns(version: Raw) -> list[Column]:
 
 
 def _warnings(definition: Raw) -> list[str]:
-    """Return what the writer of a definition should know: unknown formats, and columns that are not shown."""
+    """Return warnings for the writer of a definition: unknown formats, and columns that are not shown."""
     found = warnings(definition)
     for number, version in enumerate((definition.get("spec") or {}).get("versions") or ()):
         for index, column in enumerate(version.get("additionalPrinterColumns") or ()):
@@ -326,7 +333,7 @@ def _warnings(definition: Raw) -> list[str]:
 
 
 def _rules(version: Raw, openapi: Raw, *, namespaced: bool) -> Rules:
-    """Give the rules of a version's objects: fields that can be selected, and what scale reads."""
+    """Return the rules of a version's objects: selectable fields, and the fields that scale reads."""
     selectable = dict(NAMESPACED_FIELDS if namespaced else NAME_FIELD)
     for item in version.get("selectableFields") or ():
         path = field_path(item["jsonPath"], openapi, brackets=False)
@@ -336,12 +343,12 @@ def _rules(version: Raw, openapi: Raw, *, namespaced: bool) -> Rules:
     return rules if scale is None else replace(rules, check=scale_check(scale))
 
 
-def taken_names(definition: Raw, others: list[Resource]) -> Claimed:
-    """Say which names of its group a definition cannot have, because another resource has them."""
+def names_in_use(definition: Raw, others: list[Resource]) -> NamesInUse:
+    """Return the names of its group that a definition cannot have, because another resource has them."""
     described = definition.get("spec") or {}
     plural = (described.get("names") or {}).get("plural")
-    return Claimed(
-        frozenset(_claimed(described.get("group"), plural, others)),
+    return NamesInUse(
+        frozenset(_resource_names(described.get("group"), plural, others)),
         frozenset(
             kind
             for other in others
@@ -351,7 +358,7 @@ def taken_names(definition: Raw, others: list[Resource]) -> Claimed:
     )
 
 
-def _claimed(group: str | None, plural: str | None, others: list[Resource]) -> Iterator[str]:
+def _resource_names(group: str | None, plural: str | None, others: list[Resource]) -> Iterator[str]:
     for other in others:
         if other.group == group and other.plural != plural:
             yield from (other.plural, other.singular, *other.short_names)

@@ -1,7 +1,7 @@
-"""What this API server serves: one `Resource` for each group, version and plural, and the rules of each.
+"""The registry: one `Resource` for each group, version and plural, with its rules.
 
-Filled with the built-in resources (`builtin`) when the server starts, and with what CustomResourceDefinitions describe
-(`definitions`) whenever one is stored. Discovery, OpenAPI and the verbs all read it; nobody else knows what exists.
+It contains the built-in resources from the start, and the resources of CustomResourceDefinitions as soon as they are
+stored. Discovery, OpenAPI and the verbs read it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,75 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from tink.kubeapi.apiserver.managed_fields import FieldManager, blank_of
-from tink.kubeapi.apiserver.resources.scale_paths import ScalePaths
 from tink.kubeapi.apiserver.tables import AGE, NAME, Column
-from tink.kubeapi.schema import CompiledSchema, FieldError, Raw, Validations, meta, root_schema
+from tink.kubeapi.schema import (
+    CompiledSchema,
+    FieldError,
+    Raw,
+    Validations,
+    compile_schema,
+    invalid_whole,
+    meta,
+    root_schema,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ScalePaths:
+    """Paths of the wanted and actual replicas in an object, and of the selector of the scaled objects."""
+
+    wanted: tuple[str, ...]
+    actual: tuple[str, ...]
+    selector: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(version: Mapping[str, Any]) -> ScalePaths | None:
+        """Return the paths of a version of a definition; None if it has no scale."""
+        scale = (version.get("subresources") or {}).get("scale")
+        if scale is None:
+            return None
+        names = ("specReplicasPath", "statusReplicasPath", "labelSelectorPath")
+        wanted, actual, selector = (tuple((scale.get(name) or "").removeprefix(".").split(".")) for name in names)
+        return ScalePaths(wanted, actual, () if selector == ("",) else selector)
+
+
+_INT32_MAX = (1 << 31) - 1
+
+
+def scale_check(scale: Raw) -> Callable[[Raw, Raw | None], list[FieldError]]:
+    """Return a check of the fields that scale reads (pkg/registry/customresource/validator.go)."""
+    paths = [scale["specReplicasPath"], scale["statusReplicasPath"]]
+
+    def check(new: Raw, _old: Raw | None) -> list[FieldError]:
+        found = []
+        for path in paths:
+            value = _at(new, path, 0)
+            if not isinstance(value, int) or isinstance(value, bool):
+                found.append(invalid_whole(path, value, "must be an integer"))
+            elif value < 0:
+                found.append(invalid_whole(path, value, "should be a non-negative integer"))
+            elif value > _INT32_MAX:
+                found.append(invalid_whole(path, value, f"should be less than or equal to {_INT32_MAX}"))
+        if scale.get("labelSelectorPath") is not None:
+            selector = _at(new, scale["labelSelectorPath"], "")
+            if not isinstance(selector, str):
+                found.append(invalid_whole(scale["labelSelectorPath"], selector, "must be a string"))
+        return found
+
+    return check
+
+
+def _at(obj: Any, path: str, zero: Any) -> Any:
+    """Return the value at a simple path: `zero` if it is missing, or the value that is no object on the way."""
+    for step in path.removeprefix(".").split("."):
+        if not isinstance(obj, dict):
+            return obj
+        obj = obj.get(step, zero)
+    return obj
+
 
 VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", "update", "watch")
 
@@ -25,7 +88,7 @@ NAMESPACED_FIELDS: Mapping[str, tuple[str, ...]] = {**NAME_FIELD, "metadata.name
 
 
 def keep_status_apart(new: Raw, old: Raw, subresource: str, has_status: bool) -> Raw:
-    """Give what a write may change: only status through /status, everything but status otherwise."""
+    """Return the allowed change of an object: only the status through /status, everything else otherwise."""
     if subresource == "status":
         return only(("status",), new, old)
     if has_status:
@@ -36,10 +99,10 @@ def keep_status_apart(new: Raw, old: Raw, subresource: str, has_status: bool) ->
 
 
 def only(parts: Iterable[str], new: Raw, old: Raw) -> Raw:
-    """Give `old` with some of its top-level fields as they are in `new`."""
+    """Return `old` with some of its top-level fields as they are in `new`."""
     merged = {key: value for key, value in old.items() if key not in parts and key != "metadata"}
     merged["metadata"] = dict(old["metadata"])
-    # Who manages what changes with every part, and a client may reset it through any of them.
+    # The owners change with every part, and a client may reset them through any part.
     if "managedFields" in new["metadata"]:
         merged["metadata"]["managedFields"] = new["metadata"]["managedFields"]
     return merged | {key: new[key] for key in parts if key in new}
@@ -47,19 +110,24 @@ def only(parts: Iterable[str], new: Raw, old: Raw) -> Raw:
 
 @dataclass(frozen=True)
 class Rules:
-    """How objects of a resource are written, beyond their schema.
+    """The rules of a resource's objects, beyond their schema.
 
-    `complete` fills in what a client may leave out and a schema cannot say, `prepare` sets what is the server's to set
-    (`old` is None when the object is created), `check` finds errors that a schema cannot see, `warn` says what the
-    writer should know. `generation` counts changes of everything but metadata, and but for a status with a subresource
-    of its own; `unconditional` allows an update without resourceVersion; `strategic` takes strategic merge patches;
-    with `creates` an update may create; with `qualifies` finalizers of a built-in type have a domain. An object that
-    `holds` something is only marked when it is deleted; `lifecycle` has it let go. `may_delete` says why an object of
-    some name must stay. `limit` gives what a write through a subresource ("" is none) may change of an object.
-    `selectable` are the fields that a field selector may name. An object takes `dear` times as long to check as others
-    of its size.
-
-    Kubernetes reads `typed` objects into Go types, so that one with a value of a wrong type is no object at all (400).
+    - `name`: check of names;
+    - `typed`: Kubernetes reads objects into Go types, so a value of a wrong type is refused (400);
+    - `creates`: an update may create;
+    - `generation`: counts changes of everything but metadata, and but a status with its own subresource;
+    - `unconditional`: an update needs no resourceVersion;
+    - `cost`: duration of a check, relative to other objects of the same size;
+    - `strategic`: strategic merge patches are accepted;
+    - `qualifies`: finalizers of a built-in type need a domain;
+    - `holds`: a deleted object is only marked while this is True; `controllers.Lifecycle` releases it;
+    - `may_delete`: why the object of a name must stay, or None;
+    - `limit`: the allowed change through a subresource ("" is none);
+    - `complete`: adds values that a client may omit and a schema cannot express;
+    - `prepare`: sets the values of the server (`old` is None for a create);
+    - `check`: finds errors that a schema cannot express;
+    - `warn`: warnings for the writer;
+    - `selectable`: fields that a field selector may name.
     """
 
     name: meta.NameRule = meta.subdomain
@@ -67,7 +135,7 @@ class Rules:
     creates: bool = False
     generation: bool = False
     unconditional: bool = True
-    dear: int = 1
+    cost: int = 1
     strategic: bool = True
     qualifies: bool = True
     holds: Callable[[Raw], bool] = lambda _obj: False
@@ -86,14 +154,17 @@ CUSTOM = Rules(generation=True, unconditional=False, strategic=False)
 
 @dataclass(frozen=True, eq=False)
 class Resource:
-    """One resource in one version. `openapi` is the schema of its objects, `compiled` the same as a function.
+    """One resource in one version.
 
-    `validations` are its CEL rules. `conversion` says how objects get from one version to another (None: only their
-    apiVersion changes). Objects stored before the resourceVersion `defined_at` met another schema. `others` are the
-    schemas of the other versions that are served, by apiVersion. `subresources` are those beside `status`; `scale`
-    says where the numbers of the one of that name stand. A `virtual` resource is answered at once and never stored.
-    Of one that is `terminating` there will be no new objects: its definition waits for the last ones to go.
-    The objects of one with a `stored_group` are those of the resource of the same name in that group, in its version.
+    - `openapi`: the schema of its objects; `compiled`: the same as a function; `validations`: its CEL rules;
+    - `subresources`: those besides `status`; `scale`: the paths of the scale subresource;
+    - `virtual`: requests are answered without storing an object;
+    - `stored_version`: the storage version of a custom resource; "" for built-in resources;
+    - `stored_group`: the group whose resource of the same name holds the objects, if it is another one;
+    - `conversion`: the `Converter` between versions; None if only the apiVersion changes;
+    - `defined_at`: older objects (by resourceVersion) were checked by another schema;
+    - `terminating`: no object may be created, because the definition is being deleted;
+    - `others`: the schemas of the other served versions, by apiVersion.
     """
 
     group: str
@@ -125,7 +196,7 @@ class Resource:
 
     @cached_property
     def fields(self) -> FieldManager:
-        """Tracks who manages which fields; made when it is first needed."""
+        """The manager of field owners, made on first use."""
         by_webhook = self.conversion is not None and self.conversion.by_webhook
         return FieldManager(
             root_schema(self.openapi),
@@ -143,17 +214,18 @@ class Resource:
 
     @property
     def key(self) -> str:
-        """The name of the resource in the store: the same for all its versions, and for all its names."""
+        """The name of the resource in the store: the same for all its versions and names."""
         return f"{self.kind_group}/{self.plural}"
 
     @property
     def kind_group(self) -> str:
-        """The group of the kind that is stored, which refusals of objects name."""
+        """The group of the stored kind, which refusals of objects name."""
         return self.group if self.stored_group is None else self.stored_group
 
     @property
     def custom(self) -> bool:
-        """Whether a definition describes it: Kubernetes treats such resources a little differently from its own."""
+        """True if a definition describes the resource. Kubernetes treats such resources slightly differently from
+        its own."""
         return bool(self.stored_version)
 
     @property
@@ -169,44 +241,44 @@ class Resource:
 
     @property
     def crd_name(self) -> str:
-        """`plural.group`: the name of the definition, and how messages name the resource."""
+        """`plural.group`: the name of the definition, and the resource's name in messages."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
 class Registry:
-    """All resources that are served now."""
+    """The resources that are served now."""
 
     def __init__(self, builtin: Iterable[Resource] = ()) -> None:
         self._resources: dict[tuple[str, str, str], Resource] = {}
         self._custom: dict[str, list[tuple[str, str, str]]] = {}
         self.revision = 0
-        """Grows with every change: caches of documents made from the registry compare it."""
+        """Number that grows with every change; caches of documents compare it."""
         for resource in builtin:
             self.add(resource)
 
     def add(self, resource: Resource) -> None:
-        """Serve a built-in resource."""
+        """Add a built-in resource."""
         self._resources[resource.group, resource.version, resource.plural] = resource
         self.revision += 1
 
     def find(self, group: str, version: str, plural: str) -> Resource | None:
-        """Give a resource, or None when it is not served."""
+        """Return a resource; None if it is not served."""
         return self._resources.get((group, version, plural))
 
     def all(self) -> list[Resource]:
-        """Give all resources; those of a group and version stand together, groups in the order in which they came."""
+        """Return all resources, grouped by group and version, in the order of addition."""
         return list(self._resources.values())
 
     def of_key(self, key: str) -> Resource | None:
-        """Give any version of a resource, by its name in the store."""
+        """Return any version of a resource, by its name in the store."""
         return next((resource for resource in self._resources.values() if resource.key == key), None)
 
     def versions(self, resource: Resource) -> list[Resource]:
-        """Give all served versions of a resource."""
+        """Return all served versions of a resource."""
         return [other for other in self._resources.values() if other.key == resource.key]
 
     def groups(self) -> dict[str, dict[str, list[Resource]]]:
-        """Give group -> version -> resources; versions in the order of preference (newest and most stable first)."""
+        """Return group -> version -> resources; versions in the order of preference (newest and most stable first)."""
         found: dict[str, dict[str, list[Resource]]] = {}
         for resource in self._resources.values():
             found.setdefault(resource.group, {}).setdefault(resource.version, []).append(resource)
@@ -216,7 +288,7 @@ class Registry:
         }
 
     def install(self, name: str, resources: Iterable[Resource]) -> None:
-        """Serve what a definition describes, instead of what it described before."""
+        """Replace the resources of a definition."""
         self.remove(name)
         for resource in resources:
             where = (resource.group, resource.version, resource.plural)
@@ -225,16 +297,51 @@ class Registry:
         self.revision += 1
 
     def remove(self, name: str) -> None:
-        """Stop serving what a definition described."""
+        """Remove the resources of a definition."""
         for where in self._custom.pop(name, ()):
             del self._resources[where]
         self.revision += 1
 
 
 def priority(version: str) -> tuple[int, int, int]:
-    """Order versions as Kubernetes does: v2 > v1 > v1beta2 > v1beta1 > v1alpha1 > anything else."""
+    """Return the sort key of a version, as in Kubernetes: v2 > v1 > v1beta2 > v1beta1 > v1alpha1 > anything else."""
     found = re.fullmatch(r"v([0-9]+)(?:(alpha|beta)([0-9]+))?", version)
     if found is None:
         return (0, 0, 0)
     stability = {None: 3, "beta": 2, "alpha": 1}[found.group(2)]
     return (stability, int(found.group(1)), int(found.group(3) or 0))
+
+
+def _of(group: str, version: str, kinds: Mapping[str, str]) -> list[Resource]:
+    return [
+        Resource(group, version, plural, kind, {}, compile_schema({}), singular=kind.lower(), verbs=(), virtual=True)
+        for plural, kind in kinds.items()
+    ]
+
+
+_RETIRED: Final[Sequence[Resource]] = _of(
+    "tinkerbell.org", "v1alpha1", {"hardware": "Hardware", "templates": "Template", "workflows": "Workflow"}
+)
+
+
+def retired_resources(registry: Registry) -> list[Resource]:
+    """Return known versions that are not served, of groups that are served in another version.
+
+    Discovery lists them without verbs, after the served versions. Controllers and tools ignore them, but kubectl knows
+    the kind, asks for it, and shows `advice` instead of "no matches for kind". A definition may serve such a version
+    again.
+    """
+    served = {(one.group, one.version) for one in registry.all()}
+    groups = {group for group, _ in served}
+    return [one for one in _RETIRED if one.group in groups and (one.group, one.version) not in served]
+
+
+def retirement_advice(group: str, version: str, plural: str) -> str:
+    """Return what to do about objects of a retired version; "" for other resources."""
+    known = any((one.group, one.version, one.plural) == (group, version, plural) for one in _RETIRED)
+    if not known:
+        return ""
+    return (
+        f"{plural} of {group}/{version} are not served here: make today's of them with `tinkedge convert -f FILE --out "
+        "FILE` (docs/migrating.md)"
+    )

@@ -1,7 +1,7 @@
-"""MutatingWebhookConfiguration and ValidatingWebhookConfiguration: the resources that say which webhooks there are.
+"""MutatingWebhookConfiguration and ValidatingWebhookConfiguration: schemas, defaults and checks.
 
 Built-in resources of admissionregistration.k8s.io/v1, of cluster scope. Defaults and checks are those of
-k8s.io/kubernetes, pkg/apis/admissionregistration; `admission` compiles what is stored.
+k8s.io/kubernetes, pkg/apis/admissionregistration; `admission` compiles the stored ones.
 """
 
 from __future__ import annotations
@@ -30,21 +30,15 @@ from tink.kubeapi.schema.shapes import BYTES, INT32, TEXT, atomic, keyed, mappin
 
 GROUP = "admissionregistration.k8s.io"
 MAX_CONDITIONS = 64
-"""Most matchConditions of one webhook."""
+"""Maximum number of matchConditions of one webhook."""
 
 _TEXTS = atomic(TEXT)
 _SELECTOR = struct(
-    {
-        "matchLabels": mapping(TEXT),
-        "matchExpressions": atomic(struct({**texts("key", "operator"), "values": _TEXTS})),
-    }
+    {"matchLabels": mapping(TEXT), "matchExpressions": atomic(struct({**texts("key", "operator"), "values": _TEXTS}))}
 )
 _SERVICE = struct({**texts("name", "namespace", "path"), "port": {**INT32, "default": 443}})
 _RULE = struct(
-    {
-        **same(_TEXTS, "apiGroups", "apiVersions", "operations", "resources"),
-        "scope": {**TEXT, "default": "*"},
-    }
+    {**same(_TEXTS, "apiGroups", "apiVersions", "operations", "resources"), "scope": {**TEXT, "default": "*"}}
 )
 _WEBHOOK: Raw = {
     "admissionReviewVersions": _TEXTS,
@@ -66,7 +60,7 @@ MUTATING = struct({"webhooks": keyed(struct(_MUTATING), "name")})
 
 @cache
 def resources() -> tuple[Resource, ...]:
-    """Give the two resources, compiled once in a process."""
+    """Return the two resources, compiled once in a process."""
     return _resource("Mutating", MUTATING), _resource("Validating", VALIDATING)
 
 
@@ -100,7 +94,7 @@ def _resource(word: str, openapi: Raw) -> Resource:
 
 
 def _without_lists(openapi: Any) -> Any:
-    """The schema without list types: names that stand twice are found by `_check`, in Kubernetes' words."""
+    """Return the schema without list types: `_check` finds duplicate names, in Kubernetes' words."""
     if isinstance(openapi, dict):
         return {
             key: _without_lists(value) for key, value in openapi.items() if not key.startswith("x-kubernetes-list-")
@@ -109,7 +103,7 @@ def _without_lists(openapi: Any) -> Any:
 
 
 def _prepare(new: Raw, _old: Raw | None, _now: datetime) -> None:
-    """Write what is always written in Kubernetes, and leave out the empty lists that never are."""
+    """Add fields that Kubernetes always writes, and drop empty lists that it never writes."""
     if not new.get("webhooks"):
         new.pop("webhooks", None)
         return
@@ -136,14 +130,11 @@ _NO_SIDE_EFFECTS = ("None", "NoneOnDryRun")
 _SIDE_EFFECTS = ("None", "NoneOnDryRun", "Some", "Unknown")
 _OPERATIONS = ("*", "CONNECT", "CREATE", "DELETE", "UPDATE")
 _SCOPES = ("*", "Cluster", "Namespaced")
-_CHOICES = {
-    "failurePolicy": ("Fail", "Ignore"),
-    "matchPolicy": ("Equivalent", "Exact"),
-}
+_CHOICES = {"failurePolicy": ("Fail", "Ignore"), "matchPolicy": ("Equivalent", "Exact")}
 
 
 def _check(new: Raw, old: Raw | None) -> list[FieldError]:
-    """Check all webhooks. What was already wrong before an update may stay so, as in Kubernetes."""
+    """Check all webhooks. As in Kubernetes, errors from before an update may stay."""
     webhooks = new.get("webhooks") or []
     before = (old or {}).get("webhooks") or []
     sides = _NO_SIDE_EFFECTS if all(w.get("sideEffects") in _NO_SIDE_EFFECTS for w in before) else _SIDE_EFFECTS

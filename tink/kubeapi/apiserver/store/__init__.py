@@ -1,9 +1,8 @@
-"""Objects and their history, in one SQLite file: the storage of the API server, with a watch history like etcd's.
+"""Objects and their history in one SQLite file, with a watch history like etcd's.
 
-`object_store` is what everybody uses: reads and writes for the event loop, done by threads (`reader`, `writer`,
-`checkpointer`) behind a cache (`object_cache`). `objects` are the values that go in and out; `database` and
-`migrations` are the file. What a broken disk can do to it: `integrity`, `high_water_mark`, `read_only`. `snapshots` are
-copies of it, for backups.
+`object_store` is the entry: reads and writes for the event loop, done by threads (`history`) behind a cache. `objects`
+are the values that go in and out. `database` opens the file and creates its tables. `integrity` finds damage, and reads
+files that can't be written. `snapshots` are copies for backups.
 """
 
 from tink.kubeapi.apiserver.store.object_store import MemoryStore, Store
@@ -12,7 +11,7 @@ from tink.kubeapi.apiserver.store.objects import (
     ExpiredError,
     Key,
     MismatchError,
-    Owned,
+    OwnedObject,
     Page,
     StorageError,
     Stored,
@@ -34,7 +33,7 @@ __all__ = [
     "Key",
     "MemoryStore",
     "MismatchError",
-    "Owned",
+    "OwnedObject",
     "Page",
     "SnapshotError",
     "StorageError",

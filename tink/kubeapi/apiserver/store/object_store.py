@@ -1,19 +1,18 @@
-"""The state of the API server for the event loop: objects and their history, in one SQLite file (`reader`, `writer`).
+"""The state of the API server for the event loop: objects and their history, in one SQLite file.
 
-    write  -> queue -> one thread, one connection: what waits together shares one transaction (group commit), so that
-                       one disk flush serves many writers
-    read   -> recently written and read objects are answered at once, out of memory (`object_cache`)
-           -> queues -> two threads with connections of their own, one for single objects and one for lists: a long
-                       list stands before nobody, and no read waits for the disk that a write waits for
+    write  -> queue -> one thread, one connection: waiting changes share one transaction (group commit), so that one
+                       disk flush serves many writers
+    read   -> recently written and read objects are answered at once, from memory (`ObjectCache`)
+           -> queues -> two threads with their own connections, one for single objects and one for lists: a long list
+                       blocks no other read, and no read waits for a write's flush
 
-What readers may rely on: a read sees every write that was answered before the read was asked for, and nothing that is
-not on the disk or that memory and watches have not been told. A read that was faster than the news of a commit waits
-for it. Resource versions are given out on the event loop, in the order of the queue, so that the text can be made
-before the write.
+Guarantees for readers: a read sees every write that was answered before the read began, and nothing that is not on the
+disk, or not yet known to memory and watches. A read that is faster than the notice of a commit waits for it.
+resourceVersions are assigned on the event loop, in the order of the queue, so that the text can be made before the
+write.
 
-A state that is not whole is refused before anything is served (`integrity`). One that can't be written is read
-(`read_only`): writes are refused, and tried again until they work. Each commit leaves its version beside it
-(`high_water_mark`).
+A damaged state is refused before it is served. A state that can't be written is read, and writes are retried until they
+work (`integrity`).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ import shlex
 import sqlite3
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -35,33 +34,94 @@ from typing import Any, TypeVar
 
 from tink.files.data_directory import disk_refuses
 from tink.kubeapi.apiserver.errors import ApiServerError
-from tink.kubeapi.apiserver.store import database, integrity, migrations
-from tink.kubeapi.apiserver.store.checkpointer import Checkpointer
-from tink.kubeapi.apiserver.store.high_water_mark import HighWaterMark, path_beside
-from tink.kubeapi.apiserver.store.object_cache import CACHE_BYTES, ObjectCache
+from tink.kubeapi.apiserver.store import database, integrity
+from tink.kubeapi.apiserver.store.history import MAX_PAGE_ROWS, Reader, Writer
+from tink.kubeapi.apiserver.store.integrity import HighWaterMark, ReadOnlyDatabase, describe, high_water_mark_path
 from tink.kubeapi.apiserver.store.objects import (
+    MAX_CACHE_BYTES,
     Event,
     ExpiredError,
     Key,
     MismatchError,
-    Owned,
+    ObjectCache,
+    OwnedObject,
     Page,
     StorageError,
     Stored,
     Write,
 )
-from tink.kubeapi.apiserver.store.read_only import ReadOnlyDatabase, describe
-from tink.kubeapi.apiserver.store.reader import PAGE_ROWS, Reader
-from tink.kubeapi.apiserver.store.writer import Writer
 
 log = logging.getLogger(__name__)
 
+CHECKPOINT_BYTES = 2 << 20
+"""Amount of written text after which a checkpoint begins."""
+CHECKPOINT_SECONDS = 5.0
+"""Maximum time between a write and a checkpoint."""
+
+
+class Checkpointer:
+    """Moves the write-ahead log into the file, in its own thread beside the writes: a checkpoint takes two flushes.
+
+    After it the file alone is a complete copy. The writer itself only moves what remains when writes never pause.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._written = 0
+        self._failing = False
+        self._wanted = threading.Event()
+        """Set when there is something to move."""
+        self._due = threading.Event()
+        """Set when it must be moved at once."""
+        self._ending = False
+
+    def wrote(self, size: int, db: sqlite3.Connection) -> None:
+        """Record a commit of so many bytes. Called by the writer with its connection."""
+        if not self._wanted.is_set():
+            self._wanted.set()
+        self._written += size
+        if self._written > CHECKPOINT_BYTES:
+            self._written = 0
+            self._due.set()
+            if database.wal_is_long(self._path):
+                self._make(db)
+
+    def run(self, db: sqlite3.Connection) -> None:
+        """Make checkpoints until the end, the first at once: a killed server leaves a long log."""
+        while not self._ending:
+            self._wanted.clear()
+            self._due.clear()
+            integrity.sync_high_water_mark(integrity.high_water_mark_path(self._path))
+            if not self._make(db):
+                self._wanted.set()
+            self._wanted.wait()
+            self._due.wait(CHECKPOINT_SECONDS)
+
+    def end(self) -> None:
+        """Make `run` return."""
+        self._ending = True
+        self._wanted.set()
+        self._due.set()
+
+    def _make(self, db: sqlite3.Connection) -> bool:
+        """Make a checkpoint. Return False if a reader still needs part of the log, or if the disk fails."""
+        try:
+            whole = database.checkpoint(db)
+        except sqlite3.Error as error:  # the log is safe; a later checkpoint moves it
+            if not self._failing:
+                log.warning("state %s: no checkpoint could be made: %s", self._path, describe(self._path, error))
+            self._failing = True
+            return False
+        self._failing = False
+        return whole
+
+
 T = TypeVar("T")
 
-BATCH = 256
-"""A transaction takes no more writes when it has so many."""
+MAX_BATCH_WRITES = 256
+"""Maximum number of writes in a transaction."""
 RETRY_SECONDS = 5.0
-"""After so many seconds it is tried again to write a state that could not be written."""
+"""Interval between attempts to write a state that could not be written."""
 
 
 @dataclass(slots=True)
@@ -81,11 +141,11 @@ _Outcome = tuple[asyncio.Future[Event], Event | Exception]
 
 
 class Store:
-    """Objects and their history. All methods are to be called on the event loop that opened it.
+    """Objects and their history. All methods are called on the event loop that opened it.
 
-    `on_commit` is called on the event loop for every change that is on the disk, in the order of versions, before the
-    writer gets its answer. `history` is the number of changes that can be watched from and listed back to. `beside` are
-    files that are made after the state only: where they are and it is not, it has been lost.
+    `on_commit` is called on the event loop for each stored change, in the order of versions, before the writer gets its
+    answer. `history` is the number of changes that can be watched and listed back to. `beside` are files that are
+    created after the state only: if they exist without it, it has been lost.
     """
 
     def __init__(
@@ -94,7 +154,7 @@ class Store:
         on_commit: Callable[[Event], None],
         *,
         history: int = 10_000,
-        cache_bytes: int = CACHE_BYTES,
+        cache_bytes: int = MAX_CACHE_BYTES,
         beside: Sequence[Path] = (),
     ) -> None:
         self._path = path
@@ -108,24 +168,24 @@ class Store:
         self._list_reads: _ReadQueue = queue.SimpleQueue()
         self._checkpoints = Checkpointer(path)
         self._failure = ""
-        """Why the last commit failed; empty when it did not."""
+        """Why the last commit failed; "" if it did not."""
         self._writing: list[threading.Thread] = []
         self._reading: list[threading.Thread] = []
         self._source: ReadOnlyDatabase | None = None
         self._retrying: asyncio.Task[None] | None = None
         self._refusal = ""
-        """Why the state was opened for reading only; empty when it was not."""
+        """Why the state was opened for reading only; "" if it was not."""
         self._closing = False
         self._next = 0
         self._delivered = 0
-        """The newest version that memory and `on_commit` know."""
+        """The newest version that memory and `on_commit` have received."""
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._lock: int | None = None
 
     async def open(self) -> None:
         """Open or create the file. One that can't be written is opened for reading, see `refusal`.
 
-        Raises ApiServerError when it is damaged or none of ours, or another process uses it.
+        Raises ApiServerError if it is damaged or not ours, or if another process uses it.
         """
         self._lock_file()
         self._loop = asyncio.get_running_loop()
@@ -137,9 +197,9 @@ class Store:
                 if self._source is None:
                     raise
                 await self._fall_back_to_read_only(self._source, error)
-            await self._start(self._reading, "reads", partial(self._read, self._object_reads))
-            await self._start(self._reading, "lists", partial(self._read, self._list_reads))
-            self._close_source()  # a copy need not be seen any more; they have it open
+            await self._start(self._reading, "reads", partial(self._run_reader, self._object_reads))
+            await self._start(self._reading, "lists", partial(self._run_reader, self._list_reads))
+            self._close_source()  # the threads have the files open, so a copy may be deleted
         except integrity.DamagedError as error:
             await self.close()
             raise ApiServerError(f"{self._path}: {error}. {_remedy(self._path)}") from error
@@ -155,11 +215,11 @@ class Store:
 
     @property
     def refusal(self) -> str:
-        """Why writes are refused at the moment; empty when they are not."""
+        """Why writes are refused at present; "" if they are not."""
         return self._refusal or self._failure
 
     async def close(self) -> None:
-        """Finish what was asked for, then close the file. Nothing may be asked afterwards."""
+        """Finish the queued reads and writes, then close the file."""
         if self._closing or self._lock is None:
             return
         self._closing = True
@@ -177,7 +237,7 @@ class Store:
         self._unlock_file()
 
     def next_version(self) -> int:
-        """Give the resourceVersion for a write. The write must be handed over without awaiting in between."""
+        """Return the resourceVersion for a write. Pass the write on without awaiting in between."""
         self._next += 1
         return self._next
 
@@ -197,14 +257,14 @@ class Store:
         return found
 
     async def write(self, change: Write) -> Event:
-        """Make a change and wait until it is on the disk. Raises MismatchError, StorageError."""
+        """Write a change and wait until it is on the disk. Raises MismatchError, StorageError."""
         if self._closing:
             raise StorageError("the API server is stopping")
         if self._refusal:
             raise StorageError(f"the state can only be read now: {self._refusal}")
         future: asyncio.Future[Event] = self._loop.create_future()
         if not self._pending:
-            # What other requests of this turn of the loop write goes with it: fewer flushes, fewer changes of threads.
+            # Writes of other requests in this turn of the loop join it: fewer flushes and thread switches.
             self._loop.call_soon(self._flush)
         self._pending.append(_QueuedWrite(future, change))
         return await future
@@ -215,7 +275,7 @@ class Store:
         namespace: str | None,
         *,
         after: tuple[str, str] = ("", ""),
-        limit: int = PAGE_ROWS,
+        limit: int = MAX_PAGE_ROWS,
         version: int | None = None,
     ) -> Page:
         """Read objects in the order of namespace and name, as of `version` (None: now). Raises ExpiredError."""
@@ -225,14 +285,27 @@ class Store:
         await self._wait_for_commit(page.version)
         return page
 
+    async def scan(self, resource: str, namespace: str | None = None) -> AsyncIterator[Stored]:
+        """Read all objects of a resource, page by page, in the order of namespace and name."""
+        after = ("", "")
+        more = True
+        while more:
+            page = await self.page(resource, namespace, after=after)
+            for stored in page.items:
+                yield stored
+                after = (stored.namespace, stored.name)
+            more = page.more
+
     async def count(self, resource: str, namespace: str | None, after: tuple[str, str], version: int) -> int:
-        """Count the objects that a list as of `version` has after one of them. Raises ExpiredError."""
+        """Count the objects after one of them in a list as of `version`. Raises ExpiredError."""
         return await self._run_read(self._list_reads, lambda reader: reader.count(resource, namespace, after, version))
 
-    async def since(self, resource: str, namespace: str | None, version: int, limit: int = PAGE_ROWS) -> list[Event]:
-        """Read the changes after `version`, the oldest first, at most `limit`; none when there are no more.
+    async def since(
+        self, resource: str, namespace: str | None, version: int, limit: int = MAX_PAGE_ROWS
+    ) -> list[Event]:
+        """Read the changes after `version`, the oldest first, at most `limit`.
 
-        Raises ExpiredError when the history does not reach back so far.
+        Raises ExpiredError if the history does not reach back so far.
         """
         events = await self._run_read(
             self._list_reads, lambda reader: reader.since(resource, namespace, version, limit)
@@ -241,22 +314,22 @@ class Store:
         return events
 
     async def dependents(self, uid: str) -> list[Key]:
-        """Give the objects whose ownerReferences name `uid`, in the order of resource, namespace and name."""
+        """Return the objects whose ownerReferences name `uid`, in the order of resource, namespace and name."""
         return await self._run_read(self._object_reads, lambda reader: reader.dependents(uid))
 
     async def namesakes(self, resource: str, name: str, uid: str, limit: int = 100) -> list[Stored]:
         """Return the objects of this name, in all namespaces, whose text contains `uid`."""
         return await self._run_read(self._object_reads, lambda reader: reader.namesakes(resource, name, uid, limit))
 
-    async def owned(self, after: Owned | None = None, limit: int = PAGE_ROWS) -> list[Owned]:
-        """Give what has owners, in the order of the owners' uids; at most `limit` that follow `after`.
+    async def owned(self, after: OwnedObject | None = None, limit: int = MAX_PAGE_ROWS) -> list[OwnedObject]:
+        """Return objects with owners, in the order of the owners' uids; at most `limit` that follow `after`.
 
-        An object with two owners comes twice. An empty list: there are no more.
+        An object with two owners occurs twice.
         """
         return await self._run_read(self._object_reads, lambda reader: reader.owned(after, limit))
 
     async def current(self) -> int:
-        """Give the newest version that is on the disk."""
+        """Return the newest version on the disk."""
         newest = await self._run_read(self._object_reads, lambda reader: reader.newest())
         await self._wait_for_commit(newest)
         return newest
@@ -273,19 +346,19 @@ class Store:
         return await opened
 
     async def _start_writing(self) -> None:
-        """Raises sqlite3.Error, OSError."""
+        """Start the threads that write. Raises sqlite3.Error, OSError."""
         self._changes = queue.SimpleQueue()
         self._checkpoints = Checkpointer(self._path)
         try:
-            self._next = self._delivered = await self._start(self._writing, "writes", self._write)
-            await self._start(self._writing, "checkpoints", self._move)
+            self._next = self._delivered = await self._start(self._writing, "writes", self._run_writer)
+            await self._start(self._writing, "checkpoints", self._run_checkpoints)
         except BaseException:
             await self._stop_writing()
             raise
 
     async def _stop_writing(self) -> None:
         # The writer closes after all others: only the last connection to close moves the write-ahead log into the file,
-        # and of two that close at once neither is the last.
+        # and of two that close at the same time neither is the last.
         self._checkpoints.end()
         for thread in self._writing[1:]:
             await asyncio.to_thread(thread.join)
@@ -296,10 +369,10 @@ class Store:
 
     async def _fall_back_to_read_only(self, source: ReadOnlyDatabase, error: Exception) -> None:
         """Read a state that can't be written because of `error`. Raises sqlite3.Error, OSError."""
-        await asyncio.to_thread(source.find_way)  # the way may have been lost with the attempt to write
+        await asyncio.to_thread(source.find_way)  # the attempt to write may have changed the way to read
         with closing(source.connect()) as db:
             if database.schema_version(db) != database.SCHEMA_VERSION:
-                raise error  # it must be brought to today's schema, and can't be
+                raise error  # it must be migrated, and can't be written
             self._next = self._delivered = database.newest_version(db)
         self._refusal = describe(self._path, error)
         log.error(
@@ -310,7 +383,7 @@ class Store:
         self._retrying = asyncio.create_task(self._retry_writes(), name="apiserver state")
 
     async def _retry_writes(self) -> None:
-        """Try to write again until it works."""
+        """Retry to write until it works."""
         while self._refusal:
             await asyncio.sleep(RETRY_SECONDS)
             try:
@@ -319,7 +392,7 @@ class Store:
                 self._refusal = describe(self._path, error)
                 continue
             try:
-                # What they have open does not see what is written from now on.
+                # The present read connections do not see new writes.
                 for reads in (self._object_reads, self._list_reads):
                     await self._run_read(reads, lambda reader: reader.switch_to(database.connect(self._path)))
             except StorageError as error:
@@ -342,7 +415,7 @@ class Store:
         return await future
 
     async def _wait_for_commit(self, version: int) -> None:
-        """Wait until the commit of a version that a read has seen is known here. It is on its way."""
+        """Wait until the commit of a version that a read has seen is known here."""
         if version > self._delivered:
             delivered: asyncio.Future[None] = self._loop.create_future()
             self._waiting.append((version, delivered))
@@ -355,7 +428,7 @@ class Store:
     def _deliver(self, outcomes: list[_Outcome]) -> None:
         for future, outcome in outcomes:
             if isinstance(outcome, Event):
-                self._hand_on(outcome)
+                self._publish(outcome)
             _resolve(future, outcome)
         if self._waiting:
             for version, delivered in self._waiting:
@@ -363,12 +436,12 @@ class Store:
                     _resolve(delivered, None)
             self._waiting = [wait for wait in self._waiting if not wait[1].done()]
 
-    def _hand_on(self, event: Event) -> None:
+    def _publish(self, event: Event) -> None:
         self._cache.apply(event)
         try:
             self._on_commit(event)
-        except Exception:  # the write is done, and those that wait for others must get their answers
-            log.exception("state %s: change %d could not be handed on", self._path, event.version)
+        except Exception:  # the write is done, and other writers must get their answers
+            log.exception("state %s: change %d could not be delivered", self._path, event.version)
         self._delivered = event.version
 
     def _lock_file(self) -> None:
@@ -388,7 +461,7 @@ class Store:
     # --- the threads ---
 
     def _check_integrity(self) -> ReadOnlyDatabase | None:
-        """See that the state is whole, and give a way to read it; None: there is none yet.
+        """Check the state, and return a way to read it; None if there is no state yet.
 
         Raises DamagedError, sqlite3.Error, OSError.
         """
@@ -409,7 +482,7 @@ class Store:
         connect: Callable[[], sqlite3.Connection],
         use: Callable[[sqlite3.Connection], T],
     ) -> T | None:
-        """Open the file for a thread; None when it cannot be, which is then said to who waits for `opened`."""
+        """Open the file for a thread. Return None if that fails; the error is then set on `opened`."""
         db = None
         try:
             db = connect()
@@ -420,13 +493,13 @@ class Store:
             self._loop.call_soon_threadsafe(_resolve, opened, error)
         return None
 
-    def _write(self, opened: asyncio.Future[int]) -> None:
+    def _run_writer(self, opened: asyncio.Future[int]) -> None:
         changes = self._changes
 
         def use(db: sqlite3.Connection) -> tuple[sqlite3.Connection, Writer, HighWaterMark]:
-            migrations.prepare(db, self._path)
+            database.prepare(db, self._path)
             writer = Writer(db, self._history)
-            return db, writer, HighWaterMark(path_beside(self._path), writer.newest)
+            return db, writer, HighWaterMark(high_water_mark_path(self._path), writer.newest)
 
         if (found := self._open(opened, partial(database.connect, self._path), use)) is None:
             return
@@ -444,10 +517,10 @@ class Store:
     def _commit(self, writer: Writer, mark: HighWaterMark, batch: list[_QueuedWrite]) -> list[_Outcome]:
         try:
             done = writer.commit([change.write for change in batch])
-        except Exception as error:  # whatever it is: the next write may be a better one
+        except Exception as error:  # after any failure, the next write may work
             reason = describe(self._path, error)
             if not self._failure:
-                # A stack only for what is a fault of this program; and once, not for each write while a disk is full.
+                # With a stack trace only for a fault of this program, and once, not for each write to a full disk.
                 fault = not isinstance(error, sqlite3.Error)
                 log.error("state %s: writes fail: %s", self._path, reason, exc_info=fault)
             self._failure = reason
@@ -459,7 +532,7 @@ class Store:
             self._failure = ""
         return [(change.future, outcome) for change, outcome in zip(batch, done, strict=True)]
 
-    def _read(self, reads: _ReadQueue, opened: asyncio.Future[int]) -> None:
+    def _run_reader(self, reads: _ReadQueue, opened: asyncio.Future[int]) -> None:
         source = self._source if self._refusal else None
         connect = partial(database.connect, self._path) if source is None else source.connect
         if (reader := self._open(opened, connect, Reader)) is None:
@@ -479,7 +552,7 @@ class Store:
             self._loop.call_soon_threadsafe(_resolve, read.future, outcome)
         reader.close()
 
-    def _move(self, opened: asyncio.Future[int]) -> None:
+    def _run_checkpoints(self, opened: asyncio.Future[int]) -> None:
         if (db := self._open(opened, partial(database.connect, self._path), lambda db: db)) is None:
             return
         self._loop.call_soon_threadsafe(_resolve, opened, 0)
@@ -488,9 +561,9 @@ class Store:
 
 
 class MemoryStore(Store):
-    """The same in memory and without threads: nothing waits, and nothing survives. It may be used without a loop.
+    """A store in memory and without threads. It does not wait, keeps nothing, and may be used without an event loop.
 
-    `state` is what `dump` of another one gave.
+    `state` is the `dump` of another one.
     """
 
     def __init__(self, on_commit: Callable[[Event], None], *, history: int = 10_000, state: bytes = b"") -> None:
@@ -499,7 +572,7 @@ class MemoryStore(Store):
         if state:
             self._db.deserialize(state)
         else:
-            migrations.prepare(self._db, self._path)
+            database.prepare(self._db, self._path)
         self._reader = Reader(self._db)
         self._db.execute("PRAGMA query_only = OFF")  # reads and writes share the connection
         self._writer = Writer(self._db, history)
@@ -507,7 +580,7 @@ class MemoryStore(Store):
         weakref.finalize(self, self._db.close)
 
     async def open(self) -> None:
-        """Do nothing: it is open from the beginning."""
+        """Do nothing: it is always open."""
 
     async def close(self) -> None:
         """Drop all objects."""
@@ -515,7 +588,7 @@ class MemoryStore(Store):
         self._db.close()
 
     def dump(self) -> bytes:
-        """Give all objects and their history, for the `state` of others."""
+        """Return all objects and their history, as the `state` of another store."""
         return self._db.serialize()
 
     def read(self, key: Key) -> Stored | None:
@@ -526,22 +599,22 @@ class MemoryStore(Store):
         """Read all objects of a resource, in the order of namespace and name."""
         after, found = ("", ""), list[Stored]()
         while True:
-            page = self._reader.page(resource, None, after, PAGE_ROWS, None)
+            page = self._reader.page(resource, None, after, MAX_PAGE_ROWS, None)
             found += page.items
             if not page.more:
                 return found
             after = (found[-1].namespace, found[-1].name)
 
     def commit(self, change: Write) -> Event:
-        """Make a change. Raises MismatchError."""
+        """Write a change. Raises MismatchError."""
         [outcome] = self._writer.commit([change])
         if isinstance(outcome, MismatchError):
             raise outcome
-        self._hand_on(outcome)
+        self._publish(outcome)
         return outcome
 
     async def write(self, change: Write) -> Event:
-        """Make a change. Raises MismatchError."""
+        """Write a change. Raises MismatchError."""
         return self.commit(change)
 
     async def _run_read(self, _: _ReadQueue, run: Callable[[Reader], T], /) -> T:
@@ -549,19 +622,19 @@ class MemoryStore(Store):
 
 
 def _batch(changes: queue.SimpleQueue[list[_QueuedWrite] | None]) -> tuple[list[_QueuedWrite], bool]:
-    """Take the changes that wait, at least one; and whether they were the last."""
+    """Take the waiting changes, at least one. Return them, and True if they were the last."""
     batch: list[_QueuedWrite] = []
     found = changes.get()
     while found is not None:
         batch += found
-        if len(batch) >= BATCH or changes.empty():
+        if len(batch) >= MAX_BATCH_WRITES or changes.empty():
             return batch, False
         found = changes.get()
     return batch, True
 
 
 def _resolve(future: asyncio.Future[Any], outcome: Any) -> None:
-    if future.done():  # the client has gone away; what it asked for is done all the same
+    if future.done():  # the client has disconnected; its request is done regardless
         return
     if isinstance(outcome, Exception):
         future.set_exception(outcome)
@@ -570,7 +643,7 @@ def _resolve(future: asyncio.Future[Any], outcome: Any) -> None:
 
 
 def _remedy(path: Path) -> str:
-    """Return what to do about a state that is damaged, or none at all."""
+    """Return what to do about a damaged or unusable state."""
     directory = shlex.quote(str(path.parent))
     salvage = f"tinkedge restore --salvage {directory} --data-dir {directory} --force"
     return (

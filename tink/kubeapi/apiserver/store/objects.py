@@ -1,4 +1,4 @@
-"""What goes into the store and comes out of it: objects by key, changes, pages of lists, errors."""
+"""Values that go into the store and come out of it, and the cache of recent objects."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from tink.shrink import shrink_to_fit
+
 
 class StorageError(Exception):
-    """SQLite could not do it: disk full, input/output error."""
+    """SQLite failed: disk full, input/output error."""
 
 
 class ExpiredError(Exception):
-    """The version asked for is older than the history."""
+    """The requested version is older than the history."""
 
     def __init__(self, oldest: int) -> None:
         super().__init__(f"history begins after {oldest}")
@@ -22,7 +24,7 @@ class ExpiredError(Exception):
 
 
 class MismatchError(Exception):
-    """The object is not at the version that the writer expected; `actual` is 0 when it does not exist."""
+    """The object is not at the version that the writer expected; `actual` is 0 if it does not exist."""
 
     def __init__(self, actual: int) -> None:
         super().__init__(f"object is at version {actual}")
@@ -30,7 +32,7 @@ class MismatchError(Exception):
 
 
 class Key(NamedTuple):
-    """Where an object is: `resource` is "group/plural"; namespace is "" for cluster-scoped objects."""
+    """The place of an object: `resource` is "group/plural"; namespace is "" for cluster-scoped objects."""
 
     resource: str
     namespace: str
@@ -38,7 +40,7 @@ class Key(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """An object as it is kept."""
+    """A stored object."""
 
     namespace: str
     name: str
@@ -48,9 +50,9 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True)
 class Event:
-    """One change that is on the disk: type ADDED, MODIFIED or DELETED. `prior` is the state before.
+    """One stored change: type ADDED, MODIFIED or DELETED. `prior` is the state before.
 
-    `origin` is that of the `Write`; an event that is read from the history has none.
+    `origin` is that of the `Write`; an event from the history has none.
     """
 
     version: int
@@ -87,8 +89,8 @@ class Write:
     origin: object = None
 
 
-class Owned(NamedTuple):
-    """An object that names an owner, whose `uid` is the first field."""
+class OwnedObject(NamedTuple):
+    """An object with an owner, whose `uid` is the first field."""
 
     uid: str
     resource: str
@@ -97,14 +99,75 @@ class Owned(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """Where the object is that has this owner."""
+        """The place of the object."""
         return Key(self.resource, self.namespace, self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Part of a list, as of `version`; `more` when objects follow after the last of it."""
+    """Part of a list as of `version`; `more` is True if objects follow."""
 
     items: list[Stored]
     version: int
     more: bool
+
+
+MAX_CACHE_BYTES = 16 << 20
+"""Maximum size of the cached objects' texts."""
+_ENTRY_BYTES = 500
+"""Approximate memory of an entry besides its text."""
+
+
+class ObjectCache:
+    """Recently written or read objects by key, None for deleted ones. Bounded in bytes. Most reads need no thread."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._size = 0
+        self._entries: dict[Key, Stored | None] = {}
+        self._reads: dict[Key, object] = {}
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._entries
+
+    def get(self, key: Key) -> Stored | None:
+        """Return a cached object, and mark it as recently used."""
+        found = self._entries[key] = self._entries.pop(key)
+        return found
+
+    def begin_read(self, key: Key) -> object:
+        """Note the begin of a read from the disk, and return the token to end it with."""
+        return self._reads.setdefault(key, object())
+
+    def end_read(self, key: Key, token: object, found: Stored | None) -> None:
+        """Cache the result of a read, unless the object was written meanwhile: the result may then be outdated."""
+        if self._reads.get(key) is token:
+            del self._reads[key]
+            if found is not None:
+                self._put(key, found)
+
+    def abort_read(self, key: Key, token: object) -> None:
+        """End a failed read."""
+        if self._reads.get(key) is token:
+            del self._reads[key]
+
+    def apply(self, event: Event) -> None:
+        """Update the cache with a stored change."""
+        key = event.key
+        self._reads.pop(key, None)
+        gone = event.type == "DELETED"
+        self._put(key, None if gone else Stored(key.namespace, key.name, event.version, shrink_to_fit(event.body)))
+
+    def _put(self, key: Key, found: Stored | None) -> None:
+        entries = self._entries
+        if key in entries:
+            self._size -= _weight(entries.pop(key))
+        entries[key] = found
+        self._size += _weight(found)
+        while self._size > self._limit:
+            oldest = next(iter(entries))
+            self._size -= _weight(entries.pop(oldest))
+
+
+def _weight(found: Stored | None) -> int:
+    return _ENTRY_BYTES + (len(found.body) if found is not None else 0)

@@ -1,10 +1,10 @@
-"""Snapshots: the state as a file of its own, as of one moment, and what is done with such a file before it is served.
+"""Snapshots: the state as a file of its own, as of one moment, and operations on such a file before it is served.
 
-    take_snapshot     a copy of a state that may be in use, by SQLite's backup API (sqlite.org/backup.html)
-    survey_snapshot   what a copy holds; it is checked as at a start
-    advance_snapshot  it goes on at a later version, as etcd's `--bump-revision` and `--mark-compacted` have it: clients
-                      that remember versions from after the backup are told to list anew, and never see one go back
-    salvage_state     what can be read of a damaged state, as a new file
+    take_snapshot     copies a state that may be in use, by SQLite's backup API (sqlite.org/backup.html)
+    survey_snapshot   checks a copy and reports its contents
+    advance_snapshot  continues a copy at a later version, like etcd's `--bump-revision` and `--mark-compacted`: clients
+                      that remember versions from after the backup must list again, and no version goes back
+    salvage_state     writes the readable part of a damaged state to a new file
 
 None of them changes the state that it reads.
 """
@@ -22,21 +22,21 @@ from typing import Any
 import orjson
 
 from tink.kubeapi.apiserver.errors import ApiServerError
-from tink.kubeapi.apiserver.store import database, high_water_mark, integrity, migrations
+from tink.kubeapi.apiserver.store import database, integrity
+from tink.kubeapi.apiserver.store.history import Writer
+from tink.kubeapi.apiserver.store.integrity import ReadOnlyDatabase
 from tink.kubeapi.apiserver.store.objects import Key, Write
-from tink.kubeapi.apiserver.store.read_only import ReadOnlyDatabase
-from tink.kubeapi.apiserver.store.writer import Writer
 
 Progress = Callable[[str, int, int], None]
-"""Told what is done, how much of it, and how much there is."""
+"""Called with the name of the step, the finished amount and the total."""
 Edit = Callable[[str, dict[str, Any]], bool]
-"""`edit(resource, object)` changes an object in place if it wants to, and says whether it did."""
+"""`edit(resource, object)` may change an object in place. Return True if it did."""
 
 _STEP_PAGES = 1024
 _CHUNK = 256
-"""Objects that are written with one transaction."""
-_PROBES = 100_000
-"""Versions that are looked for one by one in the part of a damaged file that can't be read in order."""
+"""Number of objects in one transaction."""
+_MAX_PROBES = 100_000
+"""Maximum number of versions that are read one by one in the damaged part of a file."""
 
 _ALL_OBJECTS = (
     "SELECT o.resource, o.namespace, o.name, o.version, s.body FROM objects AS o JOIN states AS s "
@@ -47,12 +47,12 @@ _STATE_COLUMNS = "version, prior, type, resource, namespace, name, sum, body"
 
 
 class SnapshotError(ApiServerError):
-    """A file can't be used as a state; the message says why."""
+    """A file can't be used as a state. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What a state holds: the layout of the file, its newest resourceVersion, and how many objects of each resource
+    """The contents of a state: layout of the file, newest resourceVersion, and number of objects by resource
     ("group/plural")."""
 
     layout: int
@@ -62,8 +62,11 @@ class Survey:
 
 @dataclass(slots=True)
 class Salvage:
-    """What could be read of a damaged state. `lost` are objects that were there and can't be read; `older` those of
-    which only an earlier version can; `uncertain`: there may be more, for the list of all objects is damaged itself."""
+    """The readable part of a damaged state.
+
+    `lost` are objects that can't be read, `older` those that can be read in an earlier version only. `uncertain`: more
+    may be missing, because the list of all objects is damaged.
+    """
 
     objects: int = 0
     lost: list[str] = field(default_factory=list)
@@ -72,7 +75,7 @@ class Salvage:
 
 
 def take_snapshot(path: Path, destination: Path, progress: Progress) -> None:
-    """Copy the state at `path`, as it is at this moment, into the new file `destination`; whoever uses it goes on.
+    """Copy the present state at `path` into the new file `destination`. The state may be in use.
 
     Raises SnapshotError, OSError.
     """
@@ -81,7 +84,7 @@ def take_snapshot(path: Path, destination: Path, progress: Progress) -> None:
         source.find_way()
         with closing(source.connect()) as db, closing(sqlite3.connect(destination, isolation_level=None)) as copy:
             db.execute("BEGIN")
-            database.newest_version(db)  # from here on it is read as of this moment, in however many steps
+            database.newest_version(db)  # fixes the moment as of which all steps read
             db.backup(copy, pages=_STEP_PAGES, progress=lambda _, left, total: progress("state", total - left, total))
             copy.execute("PRAGMA journal_mode = DELETE")
     except sqlite3.Error as error:
@@ -91,7 +94,7 @@ def take_snapshot(path: Path, destination: Path, progress: Progress) -> None:
 
 
 def survey_snapshot(path: Path) -> Survey:
-    """Check a copy, and say what it holds. Raises SnapshotError when it is damaged or none of ours."""
+    """Check a copy and return its contents. Raises SnapshotError if it is damaged or not ours."""
     try:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)) as db:
             layout = database.schema_version(db)
@@ -107,9 +110,9 @@ def survey_snapshot(path: Path) -> Survey:
 
 
 def lock_state(directory: Path) -> int:
-    """Take the lock of the state in a data directory, for as long as the descriptor that this gives is open.
+    """Lock the state in a data directory for as long as the returned descriptor is open.
 
-    Raises SnapshotError when an API server has it, OSError.
+    Raises SnapshotError if an API server has the lock, OSError.
     """
     try:
         return database.lock(directory / "state.lock")
@@ -118,22 +121,21 @@ def lock_state(directory: Path) -> int:
 
 
 def newest_answered(directory: Path) -> int:
-    """Give the newest version that was ever answered from a data directory, as far as its mark tells; 0: unknown."""
+    """Return the newest version that was ever answered from a data directory, by its mark; 0 if unknown."""
     with suppress(OSError, ValueError):
-        return high_water_mark.read(high_water_mark.path_beside(directory / "state.db")) or 0
+        return integrity.read_high_water_mark(integrity.high_water_mark_path(directory / "state.db")) or 0
     return 0
 
 
 def advance_snapshot(path: Path, above: int, resources: Iterable[str], edit: Edit) -> int:
-    """Have a copy that nobody uses go on at a version above `above`, with no history before that; bring it to today's
-    schema.
+    """Migrate an unused copy, and continue it at a version above `above`, without history.
 
-    What `edit` changes of the objects of these resources is written with it. Gives the newest version then. Raises
+    Changes that `edit` makes to objects of these resources are written. Return the newest version. Raises
     SnapshotError, OSError.
     """
     try:
         with closing(database.connect(path)) as db:
-            migrations.prepare(db, path)
+            database.prepare(db, path)
             version = max(above, database.newest_version(db))
             writer = Writer(db, 1)
             touched = 0
@@ -161,7 +163,7 @@ _SOME_OBJECT = (
     "SELECT o.resource, o.namespace, o.name, o.version, s.body FROM objects AS o JOIN states AS s "
     "ON s.version = o.version ORDER BY o.resource = '/namespaces' DESC, o.version LIMIT 1"
 )
-"""One whose version may change without a meaning for anybody: a namespace."""
+"""Query for an object whose version may change without effect: a namespace."""
 
 
 def _chunks(db: sqlite3.Connection, resource: str) -> Iterator[list[tuple[Key, int, bytes]]]:
@@ -183,7 +185,7 @@ def _commit(writer: Writer, writes: list[Write]) -> None:
 
 
 def _forget_history(db: sqlite3.Connection) -> None:
-    """Leave of each object its newest state: whoever asks for a change from before is told to list anew."""
+    """Keep only the newest state of each object. A client that asks for an older change must list again."""
     db.execute("BEGIN IMMEDIATE")
     db.execute("DELETE FROM states WHERE version NOT IN (SELECT version FROM objects)")
     db.execute("UPDATE history SET border = (SELECT coalesce(max(version), 0) FROM states)")
@@ -194,11 +196,10 @@ def _forget_history(db: sqlite3.Connection) -> None:
 
 
 def salvage_state(path: Path, destination: Path, work: Path) -> Salvage:
-    """Write what can be read of the damaged state at `path` into the new file `destination`. `work` is an empty
-    directory, for a copy that SQLite may write to.
+    """Write the readable part of the damaged state at `path` into the new file `destination`.
 
-    An object is what its newest state says that has its checksum. Raises SnapshotError when nothing can be read,
-    OSError.
+    An object is its newest state with a correct checksum. `work` is an empty directory, for a copy that SQLite may
+    write to. Raises SnapshotError if nothing can be read, OSError.
     """
     for file in (path, database.wal_path(path)):
         if file.exists():
@@ -208,8 +209,8 @@ def salvage_state(path: Path, destination: Path, work: Path) -> Salvage:
             db.text_factory = lambda raw: raw.decode("utf-8", "replace")
             layout = database.schema_version(db)
             if layout != database.SCHEMA_VERSION:
-                raise SnapshotError(f"{path}: of layout {layout} nothing can be salvaged, only of today's")
-            listed, complete = _listed(db)
+                raise SnapshotError(f"{path}: layout {layout} cannot be salvaged, only today's layout")
+            listed, complete = _read_listed(db)
             newest = _newest_states(db, listed.values())
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise SnapshotError(f"{path}: {error}; SQLite's own `.recover` may still find something in it") from error
@@ -221,7 +222,7 @@ def salvage_state(path: Path, destination: Path, work: Path) -> Salvage:
         elif kept[key][0] != version:
             found.older.append(f"{key.resource} {key.namespace}/{key.name}")
     if not kept:
-        raise SnapshotError(f"{path}: not one object in it can be read")
+        raise SnapshotError(f"{path}: no object in it can be read")
     _write_salvaged(destination, kept)
     return found
 
@@ -229,8 +230,8 @@ def salvage_state(path: Path, destination: Path, work: Path) -> Salvage:
 _Row = tuple[int, int, str, str, str, str, int, bytes]
 
 
-def _listed(db: sqlite3.Connection) -> tuple[dict[Key, int], bool]:
-    """The objects that there are, with their versions; and whether these are all."""
+def _read_listed(db: sqlite3.Connection) -> tuple[dict[Key, int], bool]:
+    """Return the listed objects with their versions, and True if the list is complete."""
     listed: dict[Key, int] = {}
     for order in ("", " DESC"):
         try:
@@ -245,11 +246,11 @@ def _listed(db: sqlite3.Connection) -> tuple[dict[Key, int], bool]:
 
 
 def _newest_states(db: sqlite3.Connection, versions: Iterable[int]) -> dict[Key, _Row]:
-    """The newest readable state of each object, deleted ones included."""
+    """Return the newest readable state of each object, including deleted ones."""
     newest: dict[Key, _Row] = {}
 
     def take(row: Any) -> None:
-        if not _whole(row):
+        if not _is_valid(row):
             return
         key = Key(*row[3:6])
         if key not in newest or newest[key][0] < row[0]:
@@ -259,7 +260,7 @@ def _newest_states(db: sqlite3.Connection, versions: Iterable[int]) -> dict[Key,
     if low is None:
         return newest
     high = _read_in_order(db, take, " DESC")
-    between = set(versions) | set(range(low + 1, min(high or low, low + _PROBES)))
+    between = set(versions) | set(range(low + 1, min(high or low, low + _MAX_PROBES)))
     for version in sorted(between):
         with suppress(sqlite3.DatabaseError):
             row = db.execute(f"SELECT {_STATE_COLUMNS} FROM states WHERE version = ?", (version,)).fetchone()  # noqa: S608
@@ -269,7 +270,7 @@ def _newest_states(db: sqlite3.Connection, versions: Iterable[int]) -> dict[Key,
 
 
 def _read_in_order(db: sqlite3.Connection, take: Callable[[Any], None], order: str) -> int | None:
-    """Read states one after the other; the version of the last one before a fault, None: there was none."""
+    """Read states in order. Return the version of the last one before a fault; None if there was no fault."""
     last = 0
     try:
         for row in db.execute(f"SELECT {_STATE_COLUMNS} FROM states ORDER BY version{order}"):  # noqa: S608
@@ -280,7 +281,7 @@ def _read_in_order(db: sqlite3.Connection, take: Callable[[Any], None], order: s
     return None
 
 
-def _whole(row: Any) -> bool:
+def _is_valid(row: Any) -> bool:
     version, prior, kind, resource, namespace, name, checksum, body = row
     if type(body) is not bytes:
         return False
@@ -289,7 +290,7 @@ def _whole(row: Any) -> bool:
 
 def _write_salvaged(destination: Path, kept: dict[Key, _Row]) -> None:
     with closing(database.connect(destination)) as db:
-        migrations.prepare(db, destination)
+        database.prepare(db, destination)
         db.execute("BEGIN IMMEDIATE")
         for key, (version, *_, body) in kept.items():
             row = (version, 0, "ADDED", *key)

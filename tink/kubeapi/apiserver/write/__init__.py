@@ -1,17 +1,13 @@
 """Writes: create, update, patch, apply and delete, on one way to the store.
 
-`verbs` finds out what the new state is to be: `submitted` reads what the client hands in, `patch` and `managed_fields`
-make it. `pipeline` takes it to the store by the steps of `strategy` (creating or updating), with `completion` (schema),
-`admission` (webhooks) and `persistence`. `deletion` and `propagation` say what becomes of what is deleted.
+`verbs` determines the new state of an object: `submission` checks the client's input, `patch` and `managed_fields`
+compute the result. `pipeline` brings it to the store. `scale` and `reviews` are the scale subresource and the reviews.
 """
 
-from tink.kubeapi.apiserver.write.persistence import ORIGIN
-from tink.kubeapi.apiserver.write.pipeline import AdmitCreate, add_nothing
-from tink.kubeapi.apiserver.write.propagation import FOREGROUND, ORPHAN
+from tink.kubeapi.apiserver.write.pipeline import ORIGIN, AdmitCreate, Result, add_nothing
 from tink.kubeapi.apiserver.write.reviews import REVIEWS, Reviewer, find_review
 from tink.kubeapi.apiserver.write.scale import SCALE, Scales
-from tink.kubeapi.apiserver.write.strategy import Result
-from tink.kubeapi.apiserver.write.verbs import Verbs
+from tink.kubeapi.apiserver.write.verbs import FOREGROUND, ORPHAN, Verbs
 
 __all__ = [
     "FOREGROUND",

@@ -1,9 +1,8 @@
-"""Reviews: questions to the API server about who somebody is and what they may do (authorization and authentication).
+"""Reviews: questions about users and their rights (authorization.k8s.io and authentication.k8s.io).
 
-`kubectl auth can-i` and `kubectl auth whoami` ask them, and controllers that protect their own endpoints
-(kube-rbac-proxy and the like). A review is created and answered in one request, and never stored. What is decided is
-what `access` decides for requests; what is refused is what Kubernetes refuses (k8s.io/kubernetes,
-pkg/apis/authorization/validation). Pure but for the clock.
+`kubectl auth can-i` and `kubectl auth whoami` send them, and controllers that protect their own endpoints
+(kube-rbac-proxy). A review is created and answered in one request, and never stored. `access` decides; refusals are
+those of Kubernetes (k8s.io/kubernetes, pkg/apis/authorization/validation). Pure except for the clock.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from tink.kubeapi.apiserver.access import (
     rules_in,
 )
 from tink.kubeapi.apiserver.resources import Resource, Rules
-from tink.kubeapi.apiserver.write import completion, submitted
+from tink.kubeapi.apiserver.write import submission
 from tink.kubeapi.schema import FieldError, Raw, compile_schema, field_errors, meta, root_schema
 from tink.kubeapi.schema.shapes import FLAG, TEXT, atomic, mapping, same, struct, texts
 
@@ -52,9 +51,7 @@ _SUBJECT = struct({**_ACTION, **texts("user", "uid"), "groups": _TEXTS, "extra":
 _USER = struct({**texts("username", "uid"), "groups": _TEXTS, "extra": _EXTRA})
 _RULES = struct(
     {
-        "resourceRules": atomic(
-            struct(same(_TEXTS, "verbs", "apiGroups", "resources", "resourceNames")),
-        ),
+        "resourceRules": atomic(struct(same(_TEXTS, "verbs", "apiGroups", "resources", "resourceNames"))),
         "nonResourceRules": atomic(struct(same(_TEXTS, "verbs", "nonResourceURLs"))),
         "incomplete": FLAG,
         "evaluationError": TEXT,
@@ -93,17 +90,17 @@ REVIEWS: Sequence[Resource] = (
         struct({"authenticated": FLAG, "user": _USER, "audiences": _TEXTS, "error": TEXT}),
     ),
 )
-"""What can be asked. Not in the registry: nothing of it is stored, and `create` is the only verb."""
+"""The available reviews. They are not in the registry, since none is stored and `create` is their only verb."""
 _BY_PLURAL = {(review.group, review.version, review.plural): review for review in REVIEWS}
 
 
 def find_review(group: str, version: str, plural: str) -> Resource | None:
-    """Give a review by what a path names, or None."""
+    """Return the review of a path, or None."""
     return _BY_PLURAL.get((group, version, plural))
 
 
 class Reviewer:
-    """Answers reviews about the users that an authenticator knows."""
+    """Answers reviews about the users of an authenticator."""
 
     def __init__(self, users: Authenticator, now: Callable[[], datetime]) -> None:
         self._users = users
@@ -118,38 +115,35 @@ class Reviewer:
         validation: str = "Warn",
         caller: Caller = ADMIN,
     ) -> tuple[Raw, list[str]]:
-        """Answer the review in a body (201), with warnings for `caller`, who asks. Raises StatusError (400, 422)."""
-        asked = submitted.object_of(review, namespace, value)
-        found = completion.complete(review, asked)
+        """Answer the review in a body (201), and return the warnings for `caller`. Raises StatusError (400, 422)."""
+        body = submission.read_object(review, namespace, value)
+        found = submission.complete(review, body)
         if found.errors:
-            raise completion.cannot_be_handled(review, str(found.errors[0]))
-        warnings = completion.unknown_fields(review, found, duplicates, validation)
-        with errors.warned(warnings):
-            return self._answer(review, namespace, asked, caller), warnings
+            raise submission.cannot_be_handled(review, str(found.errors[0]))
+        warnings = submission.unknown_fields(review, found, duplicates, validation)
+        with errors.attach_warnings(warnings):
+            return self._answer(review, namespace, body, caller), warnings
 
-    def _answer(self, review: Resource, namespace: str, asked: Raw, caller: Caller) -> Raw:
-        made = {"kind": review.kind, "apiVersion": review.api_version, "metadata": asked["metadata"]}
-        spec = asked.get("spec") or {}
+    def _answer(self, review: Resource, namespace: str, body: Raw, caller: Caller) -> Raw:
+        made = {"kind": review.kind, "apiVersion": review.api_version, "metadata": body["metadata"]}
+        spec = body.get("spec") or {}
         match review.kind:
             case "SelfSubjectReview":
                 created = meta.timestamp(self._now())
-                return made | {
-                    "metadata": {"creationTimestamp": created},
-                    "status": {"userInfo": caller.user_info()},
-                }
+                return made | {"metadata": {"creationTimestamp": created}, "status": {"userInfo": caller.user_info()}}
             case "SelfSubjectRulesReview":
                 if not spec.get("namespace"):
                     raise errors.bad_request("no namespace on request")
                 return made | {"spec": {}, "status": _rules(caller, spec["namespace"])}
             case "TokenReview":
                 return made | {"spec": spec, "status": self._whose(spec)}
-        if wrong := _check(review.kind, asked["metadata"], namespace, spec):
+        if wrong := _check(review.kind, body["metadata"], namespace, spec):
             raise errors.invalid(review.group, "", "", wrong)
         who = caller if review.kind == "SelfSubjectAccessReview" else self._named(spec)
         return made | {"spec": spec, "status": {"allowed": allowed(who, _asked(spec))}}
 
     def _named(self, spec: Mapping[str, Any]) -> Caller:
-        """Whom a review by somebody else is about."""
+        """Return the user whom a review names."""
         if MASTERS in (spec.get("groups") or ()):
             return ADMIN
         return self._users.user(spec.get("user") or "")
@@ -158,7 +152,7 @@ class Reviewer:
         token = spec.get("token")
         if not token:
             raise errors.bad_request("token is required for TokenReview in authentication")
-        # The tokens of this server are made for no audience.
+        # The tokens of this server have no audience.
         if not spec.get("audiences"):
             with suppress(WrongTokenError):
                 caller = self._users.caller(token.encode("utf-8", "surrogateescape"))
@@ -167,7 +161,7 @@ class Reviewer:
 
 
 def _rules(caller: Caller, namespace: str) -> Raw:
-    """What somebody may do in a namespace, as `kubectl auth can-i --list` shows it."""
+    """Return the rights of a caller in a namespace, as `kubectl auth can-i --list` shows them."""
     rules = list(rules_in(caller, namespace))
     return {
         "resourceRules": [
@@ -183,7 +177,7 @@ def _rules(caller: Caller, namespace: str) -> Raw:
 
 
 def _asked(spec: Mapping[str, Any]) -> Action | Request:
-    """What a question about access is about."""
+    """Return the action that a review asks about."""
     if (other := spec.get("nonResourceAttributes")) is not None:
         return Request(other.get("verb") or "", other.get("path") or "")
     about = spec["resourceAttributes"]
@@ -193,7 +187,7 @@ def _asked(spec: Mapping[str, Any]) -> Action | Request:
 
 
 def _check(kind: str, metadata: Mapping[str, Any], namespace: str, spec: Mapping[str, Any]) -> list[FieldError]:
-    """Find what is wrong with a question about access."""
+    """Return the errors of a review about access."""
     found: list[FieldError] = []
     resource, other = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
     if resource is not None and other is not None:

@@ -1,7 +1,7 @@
-"""The scale subresource: the number of replicas of a custom resource, as `kubectl scale` and autoscalers see it.
+"""The scale subresource: the replicas of a custom resource, for `kubectl scale` and autoscalers.
 
-A definition says where the numbers stand in its objects; here they are shown as `autoscaling/v1` Scale, and a written
-Scale becomes a change of the object (k8s.io/apiextensions-apiserver, pkg/registry/customresource).
+A definition names the paths of the numbers in its objects. They are shown as `autoscaling/v1` Scale, and a written
+Scale becomes a patch of the object (k8s.io/apiextensions-apiserver, pkg/registry/customresource).
 """
 
 from __future__ import annotations
@@ -11,23 +11,22 @@ from typing import Any, Final
 import orjson
 
 from tink.kubeapi.apiserver import errors
-from tink.kubeapi.apiserver.requests import APPLY_PATCH, MERGE_PATCH, Body, Target, WriteOptions
+from tink.kubeapi.apiserver.media import APPLY_PATCH, MERGE_PATCH, Body
+from tink.kubeapi.apiserver.options import Target, WriteOptions
 from tink.kubeapi.apiserver.resources import Resource, Rules, ScalePaths
 from tink.kubeapi.apiserver.tables import CUSTOM_AGE, NAME, Column
-from tink.kubeapi.apiserver.write import submitted
-from tink.kubeapi.apiserver.write.completion import complete, unknown_fields
-from tink.kubeapi.apiserver.write.strategy import Result
-from tink.kubeapi.apiserver.write.verbs import ATTEMPTS, Verbs
+from tink.kubeapi.apiserver.write import submission
+from tink.kubeapi.apiserver.write.pipeline import Result
+from tink.kubeapi.apiserver.write.submission import complete, unknown_fields
+from tink.kubeapi.apiserver.write.verbs import MAX_ATTEMPTS, Verbs
 from tink.kubeapi.schema import Raw, compile_schema, deep_copy, root_schema
 from tink.kubeapi.schema.shapes import INT32, TEXT, struct
 from tink.offload import offload
 
 _SHOWN: Final = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
 _UNSET: Final = -(1 << 31)
-"""Replicas of a Scale to be patched, of an object that says nothing of them."""
-_SCALE: Final = struct(
-    {"spec": struct({"replicas": INT32}), "status": struct({"replicas": INT32, "selector": TEXT})},
-)
+"""Replicas of a Scale to be patched, if the object has none."""
+_SCALE: Final = struct({"spec": struct({"replicas": INT32}), "status": struct({"replicas": INT32, "selector": TEXT})})
 SCALE: Final = Resource(
     "autoscaling",
     "v1",
@@ -44,7 +43,7 @@ SCALE: Final = Resource(
     virtual=True,
     rules=Rules(typed=True),
 )
-"""What is read and written here, whatever resource it is the scale of. Not in the registry: it has no path."""
+"""The resource of every Scale. It is not in the registry, since it has no path of its own."""
 
 
 class Scales:
@@ -62,14 +61,14 @@ class Scales:
         return Result(orjson.dumps(_scale(obj, paths)))
 
     async def update(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
-        """Replace a scale: what counts is spec.replicas. Raises StatusError."""
-        scale = submitted.object_of(SCALE, target.namespace, await offload(body.size, deep_copy, body.value))
-        submitted.check_name(scale["metadata"], target.name)
+        """Replace a scale; only spec.replicas counts. Raises StatusError."""
+        scale = submission.read_object(SCALE, target.namespace, await offload(body.size, deep_copy, body.value))
+        submission.check_name(scale["metadata"], target.name)
         warnings = await offload(body.size, _read, scale, body, options)
         uid = scale["metadata"].pop("uid", "")
-        with errors.warned(warnings):
+        with errors.attach_warnings(warnings):
             obj: Raw = orjson.loads((await self._verbs.get(resource, target)).body)
-            submitted.check_uid(resource, target.name, uid, obj["metadata"])
+            submission.check_uid(resource, target.name, uid, obj["metadata"])
             return await self._write(resource, target, scale, options, warnings)
 
     async def patch(self, resource: Resource, target: Target, kind: str, body: Body, options: WriteOptions) -> Result:
@@ -77,29 +76,29 @@ class Scales:
         if kind == APPLY_PATCH:
             return await self._apply(resource, target, body, options)
         paths = _paths(resource)
-        for attempt in range(ATTEMPTS):
+        for attempt in range(MAX_ATTEMPTS):
             obj: Raw = orjson.loads((await self._verbs.get(resource, target)).body)
             shown = _scale(obj, paths)
             if _at(obj, paths.wanted) is None:
                 shown["spec"]["replicas"] = _UNSET
-            scale = submitted.patched(SCALE, shown, kind, body.value)
-            submitted.check_patched(SCALE, shown, scale)
+            scale = submission.apply_patch(SCALE, shown, kind, body.value)
+            submission.check_patched(SCALE, shown, scale)
             warnings = _read(scale, body, options, orjson.dumps(scale))
             if _replicas(scale) == _UNSET:
                 raise errors.bad_request(f'the spec replicas field "{_text(paths)}" cannot be empty')
             try:
-                with errors.warned(warnings):
+                with errors.attach_warnings(warnings):
                     return await self._write(resource, target, scale, options, warnings)
             except errors.StatusError as error:
                 named = isinstance(body.value, dict) and (body.value.get("metadata") or {}).get("resourceVersion")
-                if error.reason != "Conflict" or named or attempt == ATTEMPTS - 1:
+                if error.reason != "Conflict" or named or attempt == MAX_ATTEMPTS - 1:
                     raise
         raise AssertionError("the loop returns or raises")
 
     async def _apply(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
-        """Apply the replicas: of the object, whose manager they get. Raises StatusError."""
+        """Apply the replicas to the object. The applier becomes their manager. Raises StatusError."""
         paths = _paths(resource)
-        scale = submitted.applied_of(SCALE, await offload(body.size, deep_copy, body.value))
+        scale = submission.read_applied(SCALE, await offload(body.size, deep_copy, body.value))
         await offload(body.size, _read, scale, body, options)
         config: Raw = {"apiVersion": resource.api_version, "kind": resource.kind}
         if "replicas" in (scale.get("spec") or {}):
@@ -144,7 +143,7 @@ def _set(obj: Raw, steps: tuple[str, ...], value: Any) -> None:
 
 
 def _shown(result: Result, paths: ScalePaths) -> Result:
-    """Give the scale of an object that was written."""
+    """Return the scale of a written object."""
     return Result(orjson.dumps(_scale(orjson.loads(result.body), paths)), result.code, result.warnings)
 
 
@@ -164,7 +163,7 @@ def _scale(obj: Raw, paths: ScalePaths) -> Raw:
 
 
 def _read(scale: Raw, body: Body, options: WriteOptions, patched: bytes = b"") -> list[str]:
-    """Read a Scale as the type that it is, in place; give the warnings. Raises StatusError."""
+    """Read a Scale as its type, in place. Return warnings. Raises StatusError."""
     found = complete(SCALE, scale)
     return unknown_fields(SCALE, found, body.duplicates, options.validation, patched)
 
@@ -174,6 +173,6 @@ def _replicas(scale: Raw) -> int:
 
 
 def _which(scale: Raw) -> Raw:
-    """Give what of its metadata says which state of which object is meant."""
+    """Return the uid and resourceVersion in a Scale's metadata."""
     fields = scale["metadata"]
     return {name: fields[name] for name in ("uid", "resourceVersion") if fields.get(name)}

@@ -1,279 +1,204 @@
-"""What can be done with objects: create, update, patch, apply, get, delete. The rules of Kubernetes, apart from HTTP.
+"""The verbs on single objects: create, update, patch, apply, get, delete, with the rules of Kubernetes.
 
-A verb finds out what the new state of an object is to be, and hands it to the `pipeline` as a draft. The store refuses
-when the object has changed in between (optimistic concurrency); a patch that does not name a resourceVersion is then
-tried again on the new state, anything else is a conflict for the client. Deletes are in `deletion`, lists and watches
-in `tink.kubeapi.apiserver.read`.
+A verb determines the new state of an object, and hands it to the `pipeline` as a draft. The store refuses it if the
+object has changed in between (optimistic concurrency). A patch without a resourceVersion is then retried on the new
+state; anything else is a conflict for the client.
+
+A delete removes an object, or marks it until its finalizers are gone (k8s.io/apiserver, pkg/registry/rest:
+BeforeDelete; pkg/registry/generic/registry/store.go).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import orjson
 
 from tink.kubeapi.apiserver import errors
+from tink.kubeapi.apiserver.admission.review import Attributes
 from tink.kubeapi.apiserver.admission.webhooks import Webhooks
-from tink.kubeapi.apiserver.requests import (
+from tink.kubeapi.apiserver.media import (
     APPLY_PATCH,
     JSON_PATCH,
     MAX_GROWN_VALUES,
     MERGE_PATCH,
     STRATEGIC_PATCH,
     Body,
-    DeleteOptions,
-    Target,
-    WriteOptions,
     values_in,
 )
+from tink.kubeapi.apiserver.options import DeleteOptions, Target, WriteOptions
 from tink.kubeapi.apiserver.resources import Resource, definitions
 from tink.kubeapi.apiserver.store import Key, MismatchError, Store, Stored
-from tink.kubeapi.apiserver.write import submitted
-from tink.kubeapi.apiserver.write.completion import unread_fields
-from tink.kubeapi.apiserver.write.deletion import Deletion
-from tink.kubeapi.apiserver.write.persistence import Persistence, key_of, served
-from tink.kubeapi.apiserver.write.pipeline import AdmitCreate, Pipeline, add_nothing
-from tink.kubeapi.apiserver.write.strategy import Create, Result, Update
+from tink.kubeapi.apiserver.write import submission
+from tink.kubeapi.apiserver.write.pipeline import (
+    AdmitCreate,
+    Create,
+    Persistence,
+    Pipeline,
+    Result,
+    Update,
+    add_nothing,
+    key_of,
+    served_text,
+)
+from tink.kubeapi.apiserver.write.submission import unread_fields
 from tink.kubeapi.schema import Raw, deep_copy, field_errors, meta
 from tink.offload import offload
 
-ATTEMPTS = 5
-"""How often a write is tried when the object keeps changing (Kubernetes: MaxRetryWhenPatchConflicts)."""
-NAME_ATTEMPTS = 8
-"""How often a name is made from generateName (k8s.io/apiserver: maxNameGenerationCreateAttempts)."""
+ORPHAN = "orphan"
+FOREGROUND = "foregroundDeletion"
+
+MAX_ATTEMPTS = 5
+"""Maximum number of attempts while the object keeps changing (Kubernetes: MaxRetryWhenPatchConflicts)."""
+MAX_NAME_ATTEMPTS = 8
+"""Maximum number of names made from generateName (k8s.io/apiserver: maxNameGenerationCreateAttempts)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A create, update or patch: the resource, the object that the path names, the body and the options."""
+
+    resource: Resource
+    target: Target
+    body: Body
+    options: WriteOptions
+
+    def not_found(self) -> errors.StatusError:
+        """Return the refusal: the object does not exist."""
+        return errors.not_found(self.resource.group, self.resource.plural, self.target.name)
 
 
 class Verbs:
-    """Verbs on single objects. `now` gives the time in UTC."""
+    """Verbs on single objects. `now` returns the time in UTC."""
 
     def __init__(
-        self,
-        store: Store,
-        now: Callable[[], datetime],
-        admission: Webhooks,
-        admit_create: AdmitCreate = add_nothing,
+        self, store: Store, now: Callable[[], datetime], admission: Webhooks, admit_create: AdmitCreate = add_nothing
     ) -> None:
         self._persistence = Persistence(store)
+        self._now = now
+        self._admission = admission
         self._pipeline = Pipeline(self._persistence, now, admission, admit_create)
-        self._deletion = Deletion(self._persistence, now, admission)
 
     async def get(self, resource: Resource, target: Target) -> Result:
         """Read an object. Raises StatusError (404)."""
-        return Result(await served(resource, await self._persistence.get(resource, target)))
+        return Result(await served_text(resource, await self._persistence.get(resource, target)))
+
+    # --- create and update ---
 
     async def create(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
         """Create an object. Raises StatusError."""
-        return await self._read_even_so(resource, body, options, self._create_named(resource, target, body, options))
+        request = _Request(resource, target, body, options)
+        return await self._with_field_warnings(request, body, self._create_named(request))
 
-    async def _create_named(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
-        new = submitted.object_of(resource, target.namespace, body.value)
+    async def _create_named(self, request: _Request) -> Result:
+        new = submission.read_object(request.resource, request.target.namespace, request.body.value)
         fields = new["metadata"]
-        if target.name:
+        if request.target.name:
             # kube-apiserver creates the object that the body names, whatever the path is. Rights and logs refer to the
             # path.
-            submitted.check_name(fields, target.name)
+            submission.check_name(fields, request.target.name)
         if (fields.pop("resourceVersion", None) or "").strip("0").isdigit():
             raise errors.bad_request("resourceVersion should not be set on objects to be created")
         if fields.get("name") or not fields.get("generateName"):
-            return await self._create(resource, target, new, body, options)
-        for attempt in range(NAME_ATTEMPTS):
+            return await self._create(request, new)
+        for attempt in range(MAX_NAME_ATTEMPTS):
             try:
-                return await self._create(resource, target, await _copy(new, body), body, options)
+                return await self._create(request, await _copy(new, request.body))
             except errors.StatusError as error:
-                if error.reason != "AlreadyExists" or attempt == NAME_ATTEMPTS - 1:
+                if error.reason != "AlreadyExists" or attempt == MAX_NAME_ATTEMPTS - 1:
                     raise
         raise AssertionError("the loop returns or raises")
 
     async def update(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
         """Replace an object, or its status. Raises StatusError."""
-        return await self._read_even_so(resource, body, options, self._update(resource, target, body, options))
+        request = _Request(resource, target, body, options)
+        return await self._with_field_warnings(request, body, self._update(request))
 
-    @staticmethod
-    async def _read_even_so(
-        resource: Resource,
-        body: Body,
-        options: WriteOptions,
-        write: Coroutine[Any, Any, Result],
-        *,
-        patched: bool = False,
-    ) -> Result:
-        """Say what is wrong with a body's fields, also where it is refused for something else. Raises StatusError.
-
-        `patched`: it is what a patch led to.
-        """
-        try:
-            return await write
-        except errors.StatusError as error:
-            if error.warnings is None and options.validation != "Ignore":
-                size = body.size * resource.rules.dear
-                error.warnings = await offload(size, unread_fields, resource, body, options.validation, patched=patched)
-            raise
-
-    async def _update(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
-        new = submitted.object_of(resource, target.namespace, body.value)
-        submitted.check_name(new["metadata"], target.name)
-        version = submitted.wanted_version(new["metadata"])
+    async def _update(self, request: _Request) -> Result:
+        resource, target, body = request.resource, request.target, request.body
+        new = submission.read_object(resource, target.namespace, body.value)
+        submission.check_name(new["metadata"], target.name)
+        version = submission.expected_version(new["metadata"])
 
         async def attempt() -> Result:
             stored = await self._persistence.find(key_of(resource, target))
             if stored is None and resource.rules.creates and not target.subresource:
-                return await self._create(resource, target, await _copy(new, body), body, options)
+                return await self._create(request, await _copy(new, body))
             if stored is None:
-                raise errors.not_found(resource.group, resource.plural, target.name)
-            old: Raw = orjson.loads(await served(resource, stored))
-            submitted.check_uid(resource, target.name, new["metadata"].get("uid") or "", old["metadata"])
+                raise request.not_found()
+            old: Raw = orjson.loads(await served_text(resource, stored))
+            submission.check_uid(resource, target.name, new["metadata"].get("uid") or "", old["metadata"])
             if not version and not resource.rules.unconditional:
                 wrong = field_errors.invalid("metadata.resourceVersion", 0, "must be specified for an update")
                 raise errors.invalid(resource.group, resource.plural, target.name, [wrong])
-            return await self._replace(resource, target, old, stored, await _copy(new, body), body, options)
+            return await self._replace(request, old, stored, await _copy(new, body))
 
         return await self._until_current(resource, target, attempt)
 
     @staticmethod
-    def check_patch_type(resource: Resource, kind: str) -> None:
-        """Check that patches of a media type can be applied to a resource. Raises StatusError (415)."""
-        accepted = (JSON_PATCH, MERGE_PATCH, *((STRATEGIC_PATCH,) if resource.rules.strategic else ()), APPLY_PATCH)
-        if kind not in accepted:
-            raise errors.unsupported_media_type(accepted)
-
-    async def patch(self, resource: Resource, target: Target, kind: str, body: Body, options: WriteOptions) -> Result:
-        """Change an object, or its status, by a patch of media type `kind`. Raises StatusError."""
-
-        async def attempt() -> Result:
-            if kind == APPLY_PATCH:
-                return await self._apply(resource, target, body, options)
-            stored = await self._persistence.get(resource, target)
-            old: Raw = orjson.loads(await served(resource, stored))
-            new = await offload(body.size + len(stored.body), submitted.patched, resource, old, kind, body.value)
-
-            async def put() -> Result:
-                submitted.check_patched(resource, old, new)
-                return await self._replace(resource, target, old, stored, new, body, options, patched=True)
-
-            made = Body(new, body.duplicates, body.size + len(stored.body))
-            return await self._read_even_so(resource, made, options, put(), patched=True)
-
-        return await self._until_current(resource, target, attempt)
-
-    async def delete(
-        self, resource: Resource, target: Target, options: DeleteOptions, *, of_many: bool = False
+    async def _with_field_warnings(
+        request: _Request, body: Body, write: Coroutine[Any, Any, Result], *, patched: bool = False
     ) -> Result:
-        """Delete an object, one alone or one of many, or mark it when it has finalizers. Raises StatusError."""
+        """Run a write. If it is refused, add the errors about the body's fields as warnings. Raises StatusError.
 
-        async def attempt() -> Result:
-            stored = await self._persistence.get(resource, target)
-            return await self._deletion.delete(resource, target, stored, options, of_many=of_many)
+        `patched`: the body is the result of a patch.
+        """
+        try:
+            return await write
+        except errors.StatusError as error:
+            resource, validation = request.resource, request.options.validation
+            if error.warnings is None and validation != "Ignore":
+                size = body.size * resource.rules.cost
+                error.warnings = await offload(size, unread_fields, resource, body, validation, patched=patched)
+            raise
 
-        return await self._until_current(resource, target, attempt)
-
-    async def delete_stored(self, resource: Resource, target: Target, stored: Stored, options: DeleteOptions) -> Result:
-        """Delete an object as it was read. Raises StatusError; MismatchError when it has changed since."""
-        return await self._deletion.delete(resource, target, stored, options)
-
-    @staticmethod
-    async def _until_current(
-        resource: Resource, target: Target, attempt: Callable[[], Coroutine[Any, Any, Result]]
-    ) -> Result:
-        """Try on the newest state, until nobody else changes the object meanwhile. Raises StatusError (409)."""
-        for _ in range(ATTEMPTS):
-            try:
-                return await attempt()
-            except MismatchError:
-                continue  # the new state decides whether this is a conflict
-        raise errors.conflict(resource.group, resource.plural, target.name)
-
-    async def _create(
-        self,
-        resource: Resource,
-        target: Target,
-        new: Raw,
-        body: Body,
-        options: WriteOptions,
-        *,
-        applied: bool = False,
-    ) -> Result:
-        """Store a new object; one with generateName alone is given a name. Raises StatusError."""
+    async def _create(self, request: _Request, new: Raw, *, applied: bool = False) -> Result:
+        """Store a new object; one with only a generateName gets a name. Raises StatusError."""
+        resource, target, body = request.resource, request.target, request.body
         if resource.terminating:
             why = "create not allowed while custom resource definition is terminating"
             raise errors.forbidden(resource.group, resource.plural, new["metadata"].get("name", ""), why)
         if resource.namespaced:
             await self._check_namespace(resource, target.namespace, new["metadata"].get("name", ""))
-        return await self._pipeline.write(
-            Create(
-                resource=resource,
-                target=target,
-                options=options,
-                new=new,
-                size=body.size,
-                duplicates=body.duplicates,
-                applied=applied,
-            )
+        draft = Create(
+            resource=resource,
+            target=target,
+            options=request.options,
+            new=new,
+            size=body.size,
+            duplicates=body.duplicates,
+            applied=applied,
         )
+        return await self._pipeline.write(draft)
 
     async def _replace(
-        self,
-        resource: Resource,
-        target: Target,
-        old: Raw,
-        stored: Stored,
-        new: Raw,
-        body: Body,
-        options: WriteOptions,
-        *,
-        patched: bool = False,
-        applied: bool = False,
+        self, request: _Request, old: Raw, stored: Stored, new: Raw, *, patched: bool = False, applied: bool = False
     ) -> Result:
-        """Put a new state in the place of a stored one. Raises StatusError; MismatchError when it has changed since."""
-        submitted.check_current(resource, stored, new["metadata"], old["metadata"])
+        """Replace the state of a stored object. Raises StatusError; MismatchError if it has changed since."""
+        resource, body = request.resource, request.body
+        submission.check_current(resource, stored, new["metadata"], old["metadata"])
         size, text = body.size + len(stored.body), orjson.dumps(new) if patched else b""
         if patched and resource.key != definitions.KEY:
-            await offload(size, _check_growth, resource, target, stored.body, text)
-        return await self._pipeline.write(
-            Update(
-                resource=resource,
-                target=target,
-                options=options,
-                new=new,
-                old=old,
-                stored=stored,
-                size=size,
-                duplicates=body.duplicates,
-                submitted=text,
-                applied=applied,
-            )
+            await offload(size, _check_growth, request, stored.body, text)
+        draft = Update(
+            resource=resource,
+            target=request.target,
+            options=request.options,
+            new=new,
+            old=old,
+            stored=stored,
+            size=size,
+            duplicates=body.duplicates,
+            submitted=text,
+            applied=applied,
         )
-
-    async def _apply(self, resource: Resource, target: Target, body: Body, options: WriteOptions) -> Result:
-        """Server-side apply. Raises StatusError; MismatchError when the object has changed since it was read."""
-        config = submitted.applied_of(resource, await _copy(body.value, body))
-        fields = config["metadata"]
-        stored = await self._persistence.find(key_of(resource, target))
-        manager, subresource, now = options.manager, target.subresource, self._pipeline.timestamp()
-        if stored is None:
-            if subresource:
-                raise errors.not_found(resource.group, resource.plural, target.name)
-            if fields.get("uid"):
-                why = (
-                    f"uid mismatch: the provided object specified uid {fields['uid']}, and no existing object was found"
-                )
-                raise errors.conflict(resource.group, resource.plural, target.name, why)
-            new = await offload(
-                body.size, resource.fields.apply, None, config, manager, subresource, now, force=options.force
-            )
-            submitted.check_applied(resource, target, new["metadata"])
-            return await self._create(resource, target, new, body, options, applied=True)
-        old: Raw = orjson.loads(await served(resource, stored))
-        size = body.size + len(stored.body)
-        new = await offload(size, resource.fields.apply, old, config, manager, subresource, now, force=options.force)
-        if wrong := meta.check_immutable(fields, old["metadata"]):
-            raise errors.invalid(resource.group, resource.kind, target.name, wrong)
-        submitted.check_applied(resource, target, new["metadata"])
-        return await self._replace(resource, target, old, stored, new, body, options, patched=True, applied=True)
+        return await self._pipeline.write(draft)
 
     async def _check_namespace(self, resource: Resource, namespace: str, name: str) -> None:
-        """Refuse to create in a namespace that does not exist, or that is being deleted."""
+        """Refuse to create in a namespace that does not exist, or that is being deleted. Raises StatusError."""
         stored = await self._persistence.find(Key("/namespaces", "", namespace))
         if stored is None:
             raise errors.not_found("", "namespaces", namespace)
@@ -281,15 +206,175 @@ class Verbs:
             why = f"unable to create new content in namespace {namespace} because it is being terminated"
             raise errors.forbidden(resource.group, resource.plural, name, why)
 
+    # --- patch and apply ---
 
-def _check_growth(resource: Resource, target: Target, old: bytes, new: bytes) -> None:
+    @staticmethod
+    def check_patch_type(resource: Resource, kind: str) -> None:
+        """Check that a resource accepts patches of a media type. Raises StatusError (415)."""
+        accepted = (JSON_PATCH, MERGE_PATCH, *((STRATEGIC_PATCH,) if resource.rules.strategic else ()), APPLY_PATCH)
+        if kind not in accepted:
+            raise errors.unsupported_media_type(accepted)
+
+    async def patch(self, resource: Resource, target: Target, kind: str, body: Body, options: WriteOptions) -> Result:
+        """Change an object, or its status, by a patch of media type `kind`. Raises StatusError."""
+        request = _Request(resource, target, body, options)
+
+        async def attempt() -> Result:
+            if kind == APPLY_PATCH:
+                return await self._apply(request)
+            stored = await self._persistence.get(resource, target)
+            old: Raw = orjson.loads(await served_text(resource, stored))
+            size = body.size + len(stored.body)
+            new = await offload(size, submission.apply_patch, resource, old, kind, body.value)
+
+            async def put() -> Result:
+                submission.check_patched(resource, old, new)
+                return await self._replace(request, old, stored, new, patched=True)
+
+            made = Body(new, body.duplicates, size)
+            return await self._with_field_warnings(request, made, put(), patched=True)
+
+        return await self._until_current(resource, target, attempt)
+
+    async def _apply(self, request: _Request) -> Result:
+        """Server-side apply. Raises StatusError; MismatchError if the object has changed since it was read."""
+        resource, target, body, options = request.resource, request.target, request.body, request.options
+        config = submission.read_applied(resource, await _copy(body.value, body))
+        fields = config["metadata"]
+        stored = await self._persistence.find(key_of(resource, target))
+        how = (config, options.manager, target.subresource, self._pipeline.timestamp())
+        if stored is None:
+            if target.subresource:
+                raise request.not_found()
+            if fields.get("uid"):
+                why = f"the provided object specified uid {fields['uid']}, and no existing object was found"
+                raise errors.conflict(resource.group, resource.plural, target.name, f"uid mismatch: {why}")
+            new = await offload(body.size, resource.fields.apply, None, *how, force=options.force)
+            submission.check_applied(resource, target, new["metadata"])
+            return await self._create(request, new, applied=True)
+        old: Raw = orjson.loads(await served_text(resource, stored))
+        size = body.size + len(stored.body)
+        new = await offload(size, resource.fields.apply, old, *how, force=options.force)
+        if wrong := meta.check_immutable(fields, old["metadata"]):
+            raise errors.invalid(resource.group, resource.kind, target.name, wrong)
+        submission.check_applied(resource, target, new["metadata"])
+        return await self._replace(request, old, stored, new, patched=True, applied=True)
+
+    # --- delete ---
+
+    async def delete(
+        self, resource: Resource, target: Target, options: DeleteOptions, *, of_many: bool = False
+    ) -> Result:
+        """Delete an object, alone or as one of many, or mark it if it has finalizers. Raises StatusError."""
+
+        async def attempt() -> Result:
+            stored = await self._persistence.get(resource, target)
+            return await self.delete_stored(resource, target, stored, options, of_many=of_many)
+
+        return await self._until_current(resource, target, attempt)
+
+    async def delete_stored(
+        self, resource: Resource, target: Target, stored: Stored, options: DeleteOptions, *, of_many: bool = False
+    ) -> Result:
+        """Delete an object as it was read. Raises StatusError; MismatchError if it has changed since."""
+        body = await served_text(resource, stored)
+        old: Raw = orjson.loads(body)
+        fields = old["metadata"]
+        _check_preconditions(resource, target, fields, options)
+        if why := resource.rules.may_delete(stored.name):
+            raise errors.forbidden(resource.group, resource.plural, stored.name, why)
+        name = "" if of_many else stored.name  # Kubernetes gives webhooks no name for an object of many.
+        attributes = Attributes(
+            *("DELETE", resource, stored.namespace, name, "", None, old, options.object(), options.dry_run),
+            caller=options.caller,
+        )
+        with errors.attach_warnings(attributes.warnings):
+            await self._admission.mutate(attributes)
+            try:
+                await self._admission.validate(attributes)
+            finally:
+                attributes.release()  # A deletion makes no claims.
+        finalizers = finalizers_after(fields, options.policy)
+        key = Key(resource.key, stored.namespace, stored.name)
+        if finalizers or resource.rules.holds(old):
+            if "deletionTimestamp" in fields and finalizers == (fields.get("finalizers") or []):
+                return Result(body, 200, attributes.warnings)
+            new = self._mark(deep_copy(old), finalizers)
+            resource.rules.prepare(new, old, self._now())
+            written = await self._persistence.put(resource, key, new, stored.version, dry_run=options.dry_run)
+            return Result(written, 200, attributes.warnings)
+        if not options.dry_run:
+            await self._persistence.remove(resource, key, old, stored.version)
+        details = {"name": stored.name, "group": resource.group, "kind": resource.plural, "uid": fields.get("uid")}
+        status = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Success",
+            "details": {name: value for name, value in details.items() if value},
+        }
+        return Result(orjson.dumps(status), 200, attributes.warnings)
+
+    def _mark(self, new: Raw, finalizers: list[str]) -> Raw:
+        """Mark an object that goes once its finalizers are gone, in place."""
+        fields = new["metadata"]
+        if "deletionTimestamp" not in fields:
+            fields |= {"deletionTimestamp": self._pipeline.timestamp(), "deletionGracePeriodSeconds": 0}
+            if "generation" in fields:
+                fields["generation"] += 1
+        if finalizers:
+            fields["finalizers"] = finalizers
+        return new
+
+    @staticmethod
+    async def _until_current(
+        resource: Resource, target: Target, attempt: Callable[[], Coroutine[Any, Any, Result]]
+    ) -> Result:
+        """Retry on the newest state until no other writer interferes. Raises StatusError (409)."""
+        for _ in range(MAX_ATTEMPTS):
+            try:
+                return await attempt()
+            except MismatchError:
+                continue  # the new state decides whether this is a conflict
+        raise errors.conflict(resource.group, resource.plural, target.name)
+
+
+def finalizers_after(meta: Mapping[str, Any], policy: str) -> list[str]:
+    """Return the finalizers of an object after its deletion by `policy` ("": as they are).
+
+    Background deletes the dependents after their owner, Foreground deletes the owner after the dependents that block
+    it, Orphan keeps the dependents without the reference. The last two are finalizers, which the garbage collector
+    processes (Kubernetes documentation, "Garbage Collection"; k8s.io/apiserver, pkg/registry/generic/registry).
+    """
+    have: list[str] = meta.get("finalizers") or []
+    if not policy:
+        return have
+    added = {"Orphan": [ORPHAN], "Foreground": [FOREGROUND]}.get(policy, [])
+    return [item for item in have if item not in (ORPHAN, FOREGROUND)] + added
+
+
+def _check_preconditions(resource: Resource, target: Target, fields: Raw, options: DeleteOptions) -> None:
+    """Refuse to delete another object than the client means (k8s.io/apiserver, rest.BeforeDelete)."""
+    for what, wanted, actual, since in (
+        ("UID", options.uid, fields.get("uid"), "deleted and then recreated"),
+        ("ResourceVersion", options.version, fields.get("resourceVersion"), "modified"),
+    ):
+        if wanted and wanted != actual:
+            why = (
+                f"the {what} in the precondition ({wanted}) does not match the {what} in record ({actual}). "
+                f"The object might have been {since}"
+            )
+            raise errors.conflict(resource.group, resource.kind, target.name, why)
+
+
+def _check_growth(request: _Request, old: bytes, new: bytes) -> None:
     """Reject a patch that makes an object exceed the limit of values. An object from before the limit can be reduced.
 
     Raises StatusError (413).
     """
     if values_in(new, MAX_GROWN_VALUES) > MAX_GROWN_VALUES and values_in(new, len(new)) > values_in(old, len(old)):
         why = f"it would have more than {MAX_GROWN_VALUES} values, managedFields included"
-        raise errors.too_large_object(resource.group, resource.plural, target.name, why)
+        raise errors.too_large_object(request.resource.group, request.resource.plural, request.target.name, why)
 
 
 async def _copy(value: Any, body: Body) -> Any:

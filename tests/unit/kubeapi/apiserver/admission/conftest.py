@@ -1,6 +1,6 @@
-"""A webhook server over TLS whose answers a test writes down, and a player that runs cases against any API server.
+"""A webhook server over TLS with answers from a test, and a player that runs cases against any API server.
 
-The player drives our server and, to record what is right, a real kube-apiserver: see `test_recorded.py`.
+The player drives our server and, for recordings, a real kube-apiserver: see `test_recorded.py`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Call = Callable[..., Awaitable[Any]]
 
 
 class Hooks:
-    """A webhook server. `answers` says by path what it answers, `seen` holds what it was asked.
+    """A webhook server. `answers` holds its answers by path, `seen` the received requests.
 
     An answer is a mapping with any of: allowed, patch (a list), response (more fields), review (more or other fields of
-    the whole), raw (a text instead), code, type, headers, hang (never answer), drop (close without a word), convert
+    the whole), raw (a text instead), code, type, headers, hang (never answer), drop (close without an answer), convert
     (the name of a conversion).
     """
 
@@ -80,7 +80,7 @@ class Hooks:
 
 
 def _move(obj: Raw, to: str) -> Raw:
-    """v1 has spec.size as a number, v2 spec.dimensions.size: what a well-made conversion does."""
+    """Convert between v1 with the number spec.size and v2 with spec.dimensions.size."""
     obj = copy.deepcopy(obj)
     spec = obj.get("spec", {})
     if to.endswith("/v2") and "size" in spec:
@@ -152,7 +152,8 @@ _UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}
 
 
 class Player:
-    """Runs a case: configurations, answers and requests; gives what clients and webhooks got, fit for comparing."""
+    """Runs a case: configurations, answers and requests. Returns what clients and webhooks received, ready to
+    compare."""
 
     def __init__(self, call: Call, hooks: Hooks) -> None:
         self._call = call
@@ -163,7 +164,7 @@ class Player:
         return json.loads(text.replace("$PLAIN", self._hooks.plain_url).replace("$OTHER", OTHER))
 
     def plain(self, value: Any) -> Any:
-        """Take out what differs from run to run."""
+        """Remove values that differ between runs."""
         if isinstance(value, dict):
             out = {}
             for name, content in value.items():
@@ -181,7 +182,7 @@ class Player:
         return value
 
     async def _settle(self, moments: int = 1) -> None:
-        """Let a real server take note of what was written; our own has done so when it answers."""
+        """Wait until a real server has noticed the writes. Ours has when it answers."""
         if os.environ.get("TINKEDGE_ORACLE"):
             await peer.settle(moments)
 

@@ -1,4 +1,4 @@
-"""Conversion without a server: what is passed as text, what is completed, how many questions a webhook is asked."""
+"""Conversion without a server: texts that pass unchanged, completed objects, and the number of webhook calls."""
 
 from __future__ import annotations
 
@@ -90,30 +90,30 @@ def server() -> Server:
 
 @pytest.fixture
 def asking(server: Server) -> Conversion | None:
-    """A conversion by the webhook."""
-    return conversion.of(definition(conversion=webhook()), server.post)
+    """Return a conversion by the webhook."""
+    return conversion.compile_conversion(definition(conversion=webhook()), server.post)
 
 
 def spec(body: bytes) -> Any:
     return orjson.loads(body)["spec"]
 
 
-async def test_text_in_the_version_asked_for_is_passed_untouched() -> None:
+async def test_text_in_the_requested_version_is_passed_unchanged() -> None:
     items = [stored(size=1), stored("two", size=2)]
-    for rule in (None, conversion.of(definition())):
+    for rule in (None, conversion.compile_conversion(definition())):
         bodies = await conversion.as_served(resource("v1", rule), items)
         assert all(body is item.body for body, item in zip(bodies, items, strict=True))
 
 
-async def test_without_a_webhook_only_the_version_changes_and_unknown_fields_go() -> None:
-    rule = conversion.of(definition())
+async def test_without_a_webhook_only_the_version_changes_and_unknown_fields_are_dropped() -> None:
+    rule = conversion.compile_conversion(definition())
     [body] = await conversion.as_served(resource("v2", rule), [stored(size=1, color="blue")])
     assert body.startswith(b'{"apiVersion":"x.org/v2","kind":"Shape","metadata":')
     assert spec(body) == {"color": "blue"}
 
 
-async def test_defaults_that_came_later_show_on_older_objects_only_as_the_stored_version_has_them() -> None:
-    rule = conversion.of(definition())
+async def test_later_defaults_of_the_stored_version_show_on_older_objects() -> None:
+    rule = conversion.compile_conversion(definition())
     items = [
         stored(at=9, size=1, gone="x"),
         stored(at=10, size=1),
@@ -126,7 +126,10 @@ async def test_defaults_that_came_later_show_on_older_objects_only_as_the_stored
 
 
 async def test_object_stored_in_a_version_that_is_no_longer_defined_is_an_error_not_a_crash() -> None:
-    for rule in (conversion.of(definition()), conversion.of(definition(conversion=webhook()), Server().post)):
+    for rule in (
+        conversion.compile_conversion(definition()),
+        conversion.compile_conversion(definition(conversion=webhook()), Server().post),
+    ):
         for since in (0, 10):
             with pytest.raises(StatusError, match=r"from an invalid group/version: x\.org/v0") as caught:
                 await conversion.as_served(resource("v2", rule, since=since), [stored(version="v0", at=1)])
@@ -147,14 +150,14 @@ async def test_list_is_converted_in_its_order_and_in_batches(server, asking, ite
     assert server.batches == batches
 
 
-async def test_large_objects_make_smaller_batches_and_equal_ones_are_all_given(server: Server, asking: Any) -> None:
+async def test_large_objects_make_smaller_batches_and_duplicates_are_all_returned(server: Server, asking: Any) -> None:
     items = [stored(size=1, color="x" * 400_000) for _ in range(5)]
     bodies = await conversion.as_served(resource("v2", asking), items)
     assert [spec(body)["length"] for body in bodies] == [1] * 5
     assert server.batches == [2, 2, 1]
 
 
-async def test_failure_is_told_to_all_who_ask_and_not_remembered(server: Server, asking: Any) -> None:
+async def test_failed_conversion_is_reported_to_each_reader_and_not_cached(server: Server, asking: Any) -> None:
     served, item = resource("v2", asking), stored(size=1)
     server.fails = True
     found = await asyncio.gather(*(conversion.as_served(served, [item]) for _ in range(3)), return_exceptions=True)
@@ -167,7 +170,7 @@ async def test_object_is_stored_in_the_storage_version_pruned_and_completed(serv
     obj = {"apiVersion": "x.org/v2", "kind": "Shape", "metadata": {"name": "one", "uid": "one"}, "spec": {"length": 3}}
     made = await conversion.as_stored(resource("v2", asking), obj)
     assert (made["apiVersion"], made["spec"]) == ("x.org/v1", {"size": 3, "color": "red"})
-    by_name = await conversion.as_stored(resource("v2", conversion.of(definition())), obj)
+    by_name = await conversion.as_stored(resource("v2", conversion.compile_conversion(definition())), obj)
     assert (by_name["apiVersion"], by_name["spec"]) == ("x.org/v1", {"color": "red"})
     assert obj["spec"] == {"length": 3}
     same = obj | {"apiVersion": "x.org/v1"}
@@ -175,13 +178,13 @@ async def test_object_is_stored_in_the_storage_version_pruned_and_completed(serv
     assert server.batches == [1]
 
 
-async def test_answer_for_many_names_the_object_that_is_wrong(server: Server) -> None:
+async def test_error_in_an_answer_for_many_objects_names_the_wrong_one(server: Server) -> None:
     async def post(config: ClientConfig, body: bytes, timeout_s: int, limit: int = 0) -> Any:
         answer = await server.post(config, body, timeout_s)
         answer["response"]["convertedObjects"][1]["metadata"]["name"] = "other"
         return answer
 
-    rule = conversion.of(definition(conversion=webhook()), post)
+    rule = conversion.compile_conversion(definition(conversion=webhook()), post)
     with pytest.raises(StatusError) as caught:
         await conversion.as_served(resource("v2", rule), [stored(size=1), stored("two", size=2)])
     assert str(caught.value) == (
@@ -191,7 +194,7 @@ async def test_answer_for_many_names_the_object_that_is_wrong(server: Server) ->
 
 
 @pytest.mark.parametrize("field", ["properties", "items", "additionalProperties"])
-async def test_property_named_default_is_not_taken_for_a_default(field: str) -> None:
+async def test_property_named_default_is_no_default(field: str) -> None:
     inner = _openapi(default={"type": "string"}, type={"type": "string"})["properties"]["spec"]
     child: Raw = {
         "properties": inner,
@@ -200,7 +203,7 @@ async def test_property_named_default_is_not_taken_for_a_default(field: str) -> 
     }[field]
     openapi = {"type": "object", "properties": {"spec": child}}
     versions = [{"name": name, "schema": {"openAPIV3Schema": openapi}} for name in ("v1", "v2")]
-    rule = conversion.of({"spec": {"group": "x.org", "versions": versions}})
+    rule = conversion.compile_conversion({"spec": {"group": "x.org", "versions": versions}})
     value: Any = {"default": "a", "type": "b"}
     value = {"properties": value, "items": [value], "additionalProperties": {"k": value}}[field]
     body = orjson.dumps({"apiVersion": "x.org/v1", "kind": "Shape", "metadata": {"name": "one"}, "spec": value})

@@ -1,7 +1,7 @@
-"""What clients and webhooks get from us is what they get from a real kube-apiserver, case by case.
+"""Clients and webhooks receive the same from our server and from a real kube-apiserver, case by case.
 
-`recorded` holds the answers of kube-apiserver 1.36.3 to the cases in `cases.yaml`: what each client was told and
-what each webhook was sent. To record anew:
+`recorded` holds the answers of kube-apiserver 1.36.3 to the cases in `cases.yaml`: those to the clients, and the
+requests to the webhooks. To record again:
 
     python -m tests.record admission
 """
@@ -148,7 +148,9 @@ if ORACLE:
 
 
 @pytest.mark.parametrize("group", CASES)
-async def test_clients_and_webhooks_get_what_a_real_server_gives(group: str, bare: Client, make_player: Any) -> None:
+async def test_clients_and_webhooks_receive_what_a_real_server_sends(
+    group: str, bare: Client, make_player: Any
+) -> None:
     recorded = json.loads((RECORDED / f"{group}.json").read_text())
     played = await play(group, bare, make_player)
     assert played.keys() == recorded.keys()

@@ -1,4 +1,4 @@
-"""Webhooks beyond what a recording can show: odd answers, what memory keeps, what a bad server may not do to us."""
+"""Webhooks beyond the recordings: odd answers, memory, and attacks by a bad server."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from aiohttp import web
 from tests.support.virtual_time import elapse, turns
 from tests.waiting import until
 from tink.kubeapi.apiserver import credentials
-from tink.kubeapi.apiserver.admission.attributes import Attributes
-from tink.kubeapi.apiserver.admission.warnings import limited
+from tink.kubeapi.apiserver.admission.review import Attributes
 from tink.kubeapi.apiserver.admission.webhooks import MUTATING, VALIDATING, Webhooks
 from tink.kubeapi.apiserver.errors import StatusError
+from tink.kubeapi.apiserver.http.responses import limited_warnings
 from tink.kubeapi.apiserver.resources.registry import Resource
-from tink.kubeapi.apiserver.webhooks.client import WebhookCallError, WebhookClient
+from tink.kubeapi.apiserver.webhooks import WebhookCallError, WebhookClient
 from tink.kubeapi.schema import match_conditions as conditions_of
 from tink.kubeapi.schema.client_config import ClientConfig, check_client
 from tink.kubeapi.schema.structural.compiler import compile_schema, root_schema
@@ -39,7 +39,7 @@ WIDGETS = Resource("example.org", "v1", "widgets", "Widget", OPENAPI, compile_sc
 
 
 class Server:
-    """Stands in for the network: answers by path, and notes what was asked."""
+    """Stands in for the network: answers by path, and records the requests."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -101,24 +101,24 @@ def write(**more: Any) -> Attributes:
     return Attributes("CREATE", WIDGETS, "default", "one", "", obj, **made)
 
 
-async def test_configurations_are_asked_until_they_are_gone_and_by_kind(webhooks: Webhooks, server: Server) -> None:
-    webhooks.configured(VALIDATING, "ours", configuration("Validating", "a"))
+async def test_webhooks_are_called_until_their_configuration_is_deleted(webhooks: Webhooks, server: Server) -> None:
+    webhooks.set_configuration(VALIDATING, "ours", configuration("Validating", "a"))
     await webhooks.validate(write())
-    webhooks.configured(VALIDATING, "ours", configuration("Validating", "b"))
-    webhooks.configured(MUTATING, "ours", configuration("Mutating", "m"))
+    webhooks.set_configuration(VALIDATING, "ours", configuration("Validating", "b"))
+    webhooks.set_configuration(MUTATING, "ours", configuration("Mutating", "m"))
     await webhooks.mutate(write())
     await webhooks.validate(write())
-    webhooks.configured(VALIDATING, "ours", None)
-    webhooks.configured(VALIDATING, "never there", None)
+    webhooks.set_configuration(VALIDATING, "ours", None)
+    webhooks.set_configuration(VALIDATING, "never there", None)
     await webhooks.validate(write())
     assert server.asked == ["a", "m", "b"]
 
 
 @pytest.mark.looptime
-async def test_validating_webhooks_are_asked_at_once_and_the_first_in_order_that_refuses_is_told(
+async def test_validating_webhooks_are_called_at_once_and_the_first_denial_in_order_is_returned(
     webhooks: Webhooks, server: Server
 ) -> None:
-    webhooks.configured(VALIDATING, "ours", configuration("Validating", "a", "b", "c"))
+    webhooks.set_configuration(VALIDATING, "ours", configuration("Validating", "a", "b", "c"))
     server.delays = {"a": 0.1, "b": 0.1}
     server.answers = {"b": {"allowed": False}, "c": {"allowed": False}}
     attributes = write()
@@ -129,8 +129,8 @@ async def test_validating_webhooks_are_asked_at_once_and_the_first_in_order_that
 
 
 @pytest.mark.looptime
-async def test_client_that_goes_away_ends_the_calls(webhooks: Webhooks, server: Server) -> None:
-    webhooks.configured(VALIDATING, "ours", configuration("Validating", "a", "b"))
+async def test_disconnect_of_the_client_cancels_the_calls(webhooks: Webhooks, server: Server) -> None:
+    webhooks.set_configuration(VALIDATING, "ours", configuration("Validating", "a", "b"))
     server.delays = {"a": 60, "b": 60}
     task = asyncio.create_task(webhooks.validate(write()))
     await elapse(0.01)
@@ -142,8 +142,8 @@ async def test_client_that_goes_away_ends_the_calls(webhooks: Webhooks, server: 
 
 
 @pytest.mark.parametrize(("code", "told"), [(0, 400), (-5, 400), (399, 400), (418, 418), (599, 599), (99999, 500)])
-async def test_code_that_http_does_not_have_breaks_nothing(webhooks, server, code, told) -> None:
-    webhooks.configured(VALIDATING, "ours", configuration("Validating", "a"))
+async def test_invalid_http_status_in_a_denial_breaks_nothing(webhooks, server, code, told) -> None:
+    webhooks.set_configuration(VALIDATING, "ours", configuration("Validating", "a"))
     server.answers = {"a": {"allowed": False, "status": {"code": code}}}
     with pytest.raises(StatusError) as caught:
         await webhooks.validate(write())
@@ -151,9 +151,9 @@ async def test_code_that_http_does_not_have_breaks_nothing(webhooks, server, cod
 
 
 @pytest.mark.parametrize(("effects", "asked"), [("None", True), ("NoneOnDryRun", True), ("Some", False), ("", False)])
-async def test_dry_run_asks_only_webhooks_without_side_effects(webhooks, server, effects, asked) -> None:
+async def test_dry_run_calls_only_webhooks_without_side_effects(webhooks, server, effects, asked) -> None:
     chosen = configuration("Validating", "a", sideEffects=effects, failurePolicy="Ignore")
-    webhooks.configured(VALIDATING, "ours", chosen)
+    webhooks.set_configuration(VALIDATING, "ours", chosen)
     if asked:
         await webhooks.validate(write(dry_run=True))
     else:
@@ -165,15 +165,15 @@ async def test_dry_run_asks_only_webhooks_without_side_effects(webhooks, server,
 
 @pytest.mark.parametrize("name", ["kind", "apiVersion", "metadata"])
 async def test_patch_that_makes_another_kind_of_object_is_refused(webhooks, server, name) -> None:
-    webhooks.configured(MUTATING, "ours", configuration("Mutating", "a", failurePolicy="Ignore"))
+    webhooks.set_configuration(MUTATING, "ours", configuration("Mutating", "a", failurePolicy="Ignore"))
     server.answers = {"a": _patch("replace", f"/{name}", "Other")}
     with pytest.raises(StatusError) as caught:
         await webhooks.mutate(write())
     assert caught.value.code == 500
 
 
-async def test_true_and_one_are_a_change_that_asks_again(webhooks: Webhooks, server: Server) -> None:
-    webhooks.configured(MUTATING, "ours", configuration("Mutating", "a", "b", reinvocationPolicy="IfNeeded"))
+async def test_change_from_true_to_one_calls_webhooks_again(webhooks: Webhooks, server: Server) -> None:
+    webhooks.set_configuration(MUTATING, "ours", configuration("Mutating", "a", "b", reinvocationPolicy="IfNeeded"))
     attributes = write()
     attributes.object["spec"]["x"] = 1
     server.answers = {"b": _patch("replace", "/spec/x", True)}
@@ -188,11 +188,11 @@ def _patch(*operation: Any) -> Raw:
     return {"patchType": "JSONPatch", "patch": base64.b64encode(text).decode()}
 
 
-def test_warnings_are_told_once_never_break_a_header_and_are_cut_when_together_they_are_too_long() -> None:
-    assert limited(["a", "", "b", "a", "c\r\nX-Evil: 1", "\ud800"]) == ["a", "b"]
-    assert limited(["a" * 4096]) == ["a" * 4096]
-    assert limited(["a" * 4096, "b"]) == ["a" * 256, "b"]
-    assert sum(map(len, limited(f"{i:05d}" + "x" * 300 for i in range(1000)))) <= 4096 + 256
+def test_warnings_are_unique_fit_a_header_and_are_cut_if_too_long_together() -> None:
+    assert limited_warnings(["a", "", "b", "a", "c\r\nX-Evil: 1", "\ud800"]) == ["a", "b"]
+    assert limited_warnings(["a" * 4096]) == ["a" * 4096]
+    assert limited_warnings(["a" * 4096, "b"]) == ["a" * 256, "b"]
+    assert sum(map(len, limited_warnings(f"{i:05d}" + "x" * 300 for i in range(1000)))) <= 4096 + 256
 
 
 async def test_namespace_is_read_once_for_all_webhooks_of_a_write(server: Server) -> None:
@@ -204,18 +204,18 @@ async def test_namespace_is_read_once_for_all_webhooks_of_a_write(server: Server
 
     webhooks = Webhooks(server.post, labels, lambda resource: [resource])
     selector = {"matchLabels": {"team": "a"}}
-    webhooks.configured(MUTATING, "ours", configuration("Mutating", "a", "b", namespaceSelector=selector))
-    webhooks.configured(VALIDATING, "ours", configuration("Validating", "c", "d", namespaceSelector=selector))
+    webhooks.set_configuration(MUTATING, "ours", configuration("Mutating", "a", "b", namespaceSelector=selector))
+    webhooks.set_configuration(VALIDATING, "ours", configuration("Validating", "c", "d", namespaceSelector=selector))
     attributes = write()
     await webhooks.mutate(attributes)
     await webhooks.validate(attributes)
     assert (read, sorted(server.asked)) == (["default"], ["a", "b", "c", "d"])
 
 
-async def test_new_definition_of_a_resource_is_matched_anew(webhooks: Webhooks, server: Server) -> None:
+async def test_new_definition_of_a_resource_is_matched_again(webhooks: Webhooks, server: Server) -> None:
     selected = configuration("Validating", "a")
     selected["webhooks"][0]["rules"][0]["scope"] = "Cluster"
-    webhooks.configured(VALIDATING, "ours", selected)
+    webhooks.set_configuration(VALIDATING, "ours", selected)
     await webhooks.validate(write())
     assert server.asked == []
     cluster = Resource("example.org", "v1", "widgets", "Widget", OPENAPI, WIDGETS.compiled, namespaced=False)
@@ -225,18 +225,18 @@ async def test_new_definition_of_a_resource_is_matched_anew(webhooks: Webhooks, 
     assert server.asked == ["a"]
 
 
-async def test_condition_that_costs_too_much_ends_and_is_treated_as_failed(webhooks, server, monkeypatch) -> None:
+async def test_too_expensive_condition_ends_and_counts_as_failed(webhooks, server, monkeypatch) -> None:
     monkeypatch.setattr(conditions_of, "MAX_EACH", 10_000)
     every = "object.items.all(a, object.items.all(b, object.items.all(c, a + b + c < 100000)))"
     conditions = [{"name": "slow", "expression": every}]
     attributes = write()
     attributes.object["items"] = list(range(200))
-    webhooks.configured(VALIDATING, "ours", configuration("Validating", "a", matchConditions=conditions))
+    webhooks.set_configuration(VALIDATING, "ours", configuration("Validating", "a", matchConditions=conditions))
     with pytest.raises(StatusError, match="actual cost limit exceeded") as caught:
         await webhooks.validate(attributes)
     assert caught.value.code == 403
     ignoring = configuration("Validating", "a", matchConditions=conditions, failurePolicy="Ignore")
-    webhooks.configured(VALIDATING, "ours", ignoring)
+    webhooks.set_configuration(VALIDATING, "ours", ignoring)
     await webhooks.validate(attributes)
     assert server.asked == []
 
@@ -245,7 +245,7 @@ async def test_condition_that_no_longer_compiles_refuses_writes_instead_of_stopp
     webhooks: Webhooks, server: Server
 ) -> None:
     conditions = [{"name": "old", "expression": "nothing =="}]
-    webhooks.configured(VALIDATING, "ours", configuration("Validating", "a", matchConditions=conditions))
+    webhooks.set_configuration(VALIDATING, "ours", configuration("Validating", "a", matchConditions=conditions))
     with pytest.raises(StatusError, match="is forbidden: compilation error: compilation failed: ERROR"):
         await webhooks.validate(write())
 
@@ -267,7 +267,7 @@ Serve = Callable[[Callable[[web.Request], Awaitable[web.StreamResponse]]], Await
 
 @pytest.fixture
 async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
-    """Serve a handler over TLS and give where it is."""
+    """Serve a handler over TLS and return its address."""
     runners: list[web.AppRunner] = []
     authority = credentials.load_authority(tmp_path / "hooks", datetime.now(UTC))
 
@@ -286,7 +286,7 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
         await runner.cleanup()
 
 
-async def test_connection_is_used_again_without_the_cookies_of_the_last_answer_and_may_be_closed(
+async def test_connection_is_reused_without_cookies_and_may_be_closed(
     webhook_client: WebhookClient, serve: Serve
 ) -> None:
     peers, cookies = [], []
@@ -310,7 +310,7 @@ async def test_connection_is_used_again_without_the_cookies_of_the_last_answer_a
 
 
 @pytest.mark.parametrize("packed", [False, True])
-async def test_answer_without_end_is_cut_off_instead_of_filling_memory(webhook_client, serve, packed) -> None:
+async def test_endless_answer_is_cut_off_instead_of_filling_memory(webhook_client, serve, packed) -> None:
     small = gzip.compress(bytes(200_000_000)) if packed else b""
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -340,8 +340,8 @@ async def test_answer_without_end_is_cut_off_instead_of_filling_memory(webhook_c
         ("0.0.0.0", "0.0.0.0 is an unspecified address"),
     ],
 )
-async def test_webhook_is_never_a_clouds_metadata_service(webhook_client: WebhookClient, host: str, why: str) -> None:
-    """Loopback is where tinkedge's own webhooks are, and may be asked."""
+async def test_metadata_service_of_a_cloud_is_never_called(webhook_client: WebhookClient, host: str, why: str) -> None:
+    """Loopback is allowed, because tinkedge's own webhooks are there."""
     with pytest.raises(WebhookCallError) as caught:
         await webhook_client.post(ClientConfig(f"https://{host}:8443/latest"), b"{}", LIMIT)
     assert str(caught.value) == f'Post "https://{host}:8443/latest?timeout=60s": {why}'
@@ -356,7 +356,7 @@ async def test_webhook_is_never_a_clouds_metadata_service(webhook_client: Webhoo
         pytest.param(429, {"Retry-After": "3600"}, 99, 1, "no answer within", 1, id="asks for an hour"),
     ],
 )
-async def test_webhook_is_asked_again_only_when_it_asks_for_a_moment(
+async def test_call_is_retried_only_after_retry_after(
     webhook_client: WebhookClient,
     serve: Serve,
     status: int,
@@ -381,7 +381,7 @@ async def test_webhook_is_asked_again_only_when_it_asks_for_a_moment(
     assert seen == ["/x"] * asked
 
 
-async def test_answer_that_trickles_ends_with_the_timeout(webhook_client: WebhookClient, serve: Serve) -> None:
+async def test_slow_answer_ends_with_the_timeout(webhook_client: WebhookClient, serve: Serve) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)

@@ -1,20 +1,19 @@
-"""Everyday requests, errors and bad input: our API server must answer as a real kube-apiserver answered.
+"""Everyday requests, errors and bad input: our API server must answer like a real kube-apiserver.
 
-`cases/*.yaml` are sequences of requests; `answers/FILE/CASE.json` are what kube-apiserver
-1.36.3 said, recorded by
+`cases/*.yaml` are sequences of requests; `answers/FILE/CASE.json` are the answers of kube-apiserver 1.36.3 with RBAC,
+recorded by
 
     python -m tests.record conformance
 
-with RBAC. Every case plays in a namespace of its own. What two servers cannot have in common is
-made symbolic in both: times, UIDs, generated names, and resourceVersions, which are numbered for each object (`<rv1>`).
-`differences.yaml` lists the differences that we keep, each with its reason; a listed difference that is no
-longer there fails too.
+Every case plays in its own namespace. Values that two servers cannot share are made symbolic in both: times, UIDs,
+generated names, and resourceVersions, which are numbered for each object (`<rv1>`). `differences.yaml` lists the
+accepted differences, each with its reason; a listed difference that no longer exists fails, too.
 
 A step of a case:
 
-    do: METHOD PATH      <cm>, <w>, ... stand for paths (PATHS), <ns> for the namespace, <x> for what `save` kept
+    do: METHOD PATH      <cm>, <w>, ... stand for paths (PATHS), <ns> for the namespace, <x> for a value from `save`
     of: Widget           put apiVersion and kind into the body; `KIND/GROUP/VERSION` for another version
-    body: {...}          sent as JSON; `raw` is sent as it is, and may be {text, open, times, close, after}
+    body: {...}          sent as JSON; `raw` is sent unchanged, and may be {text, open, times, close, after}
     type, accept, headers, token
     save: {x: metadata.resourceVersion}
     each: [...]          do the step once for each value; <each> stands for it, <i> for its number
@@ -42,7 +41,7 @@ from yarl import URL
 from tests import recordings
 from tests.implementation_details import in_common, without_details
 from tests.waiting import PATIENCE_SECONDS, until
-from tink.kubeapi.apiserver import ApiServer
+from tink.kubeapi import ApiServer
 
 pytestmark = pytest.mark.long
 
@@ -103,7 +102,7 @@ class Player:
     """Plays cases against the server of a kubeconfig."""
 
     def __init__(self, kubeconfig: Path, *, settled: bool = False) -> None:
-        """`settled`: what is asked of a cache is asked when that has heard of everything."""
+        """Make a player. `settled`: reads from a cache wait until the cache is current."""
         self._settled = settled
         content = yaml.load(kubeconfig.read_text(), Loader=yaml.CSafeLoader)
         cluster = content["clusters"][0]["cluster"]
@@ -124,7 +123,7 @@ class Player:
         await self._session.close()
 
     async def request(self, step: dict[str, Any], names: dict[str, str]) -> tuple[int, dict[str, list[str]], bytes]:
-        """Send the request of a step; once more when the server had closed the connection before it came."""
+        """Send the request of a step; repeat it once if the server had closed the connection before."""
         try:
             return await self._request(step, names)
         except aiohttp.ClientConnectionError:
@@ -163,8 +162,10 @@ class Player:
             return answer.status, kept, text
 
     async def _settle(self, step: dict[str, Any], names: dict[str, str]) -> None:
-        """Wait until the server's cache is as new as its store: watches, and lists of `resourceVersion=0`, are of the
-        cache, which hears of a write some milliseconds later (Kubernetes API concepts, "Semantics for get and list").
+        """Wait until the server's cache is as new as its store.
+
+        Watches, and lists of `resourceVersion=0`, come from the cache, which learns of a write some milliseconds later
+        (Kubernetes API concepts, "Semantics for get and list").
         """
         method, _, target = str(put(step["do"], names)).partition(" ")
         path, _, query = target.partition("?")
@@ -192,7 +193,7 @@ class Player:
         return (await self.request({"do": f"GET {path}"}, {}))[0] == 200
 
     async def play(self, case: dict[str, Any]) -> list[dict[str, Any]]:
-        """Play one case; give an answer for each step."""
+        """Play one case and return an answer for each step."""
         names = {"ns": f"conf-{case['name']}"} | {
             key: path.replace("<ns>", f"conf-{case['name']}") for key, path in PATHS.items()
         }
@@ -212,7 +213,7 @@ class Player:
 
 
 def steps_of(case: dict[str, Any]) -> list[dict[str, Any]]:
-    """Give the steps of a case, one for each value of `each`."""
+    """Return the steps of a case, one for each value of `each`."""
     found = []
     for step in case["steps"]:
         if "each" not in step:
@@ -224,7 +225,7 @@ def steps_of(case: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def put(value: Any, names: dict[str, Any]) -> Any:
-    """Put names into `<...>`; a text that is nothing but `<...>` becomes the value itself."""
+    """Replace names in `<...>`; a text that is only `<...>` becomes the value itself."""
     if isinstance(value, str):
         if value.startswith("<") and value.endswith(">") and value[1:-1] in names:
             return names[value[1:-1]]
@@ -257,7 +258,7 @@ def at(value: Any, path: str) -> Any:
 
 
 def parsed(raw: bytes, media: str) -> Any:
-    """Read a body: JSON, YAML, the lines of a watch, or text."""
+    """Parse a body: JSON, YAML, the lines of a watch, or text."""
     text = raw.decode("utf-8", "replace")
     if media == "application/yaml":
         return yaml.load(text, Loader=_Loader)
@@ -337,7 +338,8 @@ def symbolic(answers: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _sort_causes(status: dict[str, Any]) -> None:
-    """Kubernetes finds what is wrong in the order of a Go map, and in the metadata of an update three times."""
+    """Sort causes: Kubernetes reports errors in the order of a Go map, and those of an update's metadata three
+    times."""
     causes = (status.get("details") or {}).get("causes") or []
     head, words, _ = status.get("message", "").partition(" is invalid: ")
     if len(causes) > 1 and words:
@@ -348,12 +350,12 @@ def _sort_causes(status: dict[str, Any]) -> None:
 
 
 def _is_chance(event: Any) -> bool:
-    """Whether an event is a bookmark that comes when it likes."""
+    """Return True if an event is a bookmark without a fixed time."""
     return isinstance(event, dict) and event.get("type") == "BOOKMARK" and "initial-events-end" not in json.dumps(event)
 
 
 def walk_event(event: Any, walk: Any) -> Any:
-    """An event of a watch: the version of a bookmark or table is that of no object."""
+    """Make an event of a watch symbolic: the version of a bookmark or table belongs to no object."""
     out = walk(event)
     if isinstance(out, dict) and isinstance(out.get("object"), dict):
         obj = out["object"]
@@ -363,7 +365,7 @@ def walk_event(event: Any, walk: Any) -> Any:
 
 
 def _versions(body: Any) -> Iterator[tuple[str, str]]:
-    """UIDs and resourceVersions of objects; those of lists, tables and bookmarks are not of objects."""
+    """Return UIDs and resourceVersions of objects, without those of lists, tables and bookmarks."""
     if isinstance(body, list):
         for item in body:
             yield from _versions(item)
@@ -382,11 +384,11 @@ def _versions(body: Any) -> Iterator[tuple[str, str]]:
 
 
 def without_words(answer: dict[str, Any], *, agreed: bool) -> dict[str, Any]:
-    """An answer in the words that both servers have in common; `agreed`: they give it the same status."""
+    """Return an answer without its wording. `agreed`: both servers give the same status."""
     status, body = answer["status"], str(answer["body"])
     nowhere = not answer["body"] or "404 page not found" in body or "find the requested resource" in body
     if agreed and (status in (405, 406, 415) or (status == 404 and nowhere)):
-        return {"status": status}  # who refuses, a router or the resource behind it, is nobody's business
+        return {"status": status}  # a router or the resource behind it may refuse
     made: dict[str, Any] = in_common(answer)
     if isinstance(made["body"], dict) and made["body"].get("kind") == "Status":
         _sort_causes(made["body"])
@@ -394,7 +396,7 @@ def without_words(answer: dict[str, Any], *, agreed: bool) -> dict[str, Any]:
 
 
 def differences(theirs: Any, ours: Any, path: str = "") -> Iterator[str]:
-    """Say what differs, one line each."""
+    """Return the differences, one line each."""
     if isinstance(theirs, dict) and isinstance(ours, dict):
         for key in [*theirs, *(key for key in ours if key not in theirs)]:
             where = f"{path}.{key}" if path else key
@@ -434,13 +436,13 @@ def load(file: Path) -> list[dict[str, Any]]:
 
 @cache
 def answers_of(file: Path) -> dict[str, list[Any]]:
-    """Read what a real server answers, without what it tells of its insides."""
+    """Return the recorded answers, without internal details of the real server."""
     read: dict[str, list[Any]] = without_details(recordings.read(HERE / "answers" / file.stem))
     return read
 
 
 async def play_all(player: Player, cases: list[dict[str, Any]]) -> dict[tuple[str, str], Any]:
-    """Play cases, some at a time."""
+    """Play cases, several at a time."""
     gate = asyncio.Semaphore(AT_ONCE)
     done: dict[tuple[str, str], Any] = {}
 
@@ -461,7 +463,7 @@ async def play_all(player: Player, cases: list[dict[str, Any]]) -> dict[tuple[st
 
 @dataclass(frozen=True)
 class Kept:
-    """A difference that we keep: at some steps of a case, in the fields that match; and why."""
+    """An accepted difference: the steps of a case, the matching fields, and the reason."""
 
     case: re.Pattern[str]
     steps: frozenset[int]
@@ -490,7 +492,7 @@ def kept() -> list[Kept]:
 
 
 def found(case: dict[str, Any], theirs: list[Any], ours: list[Any]) -> Iterator[tuple[int, str, str]]:
-    """Give (number of the step, request, difference)."""
+    """Return (number of the step, request, difference)."""
     for number, (step, one, other) in enumerate(zip(steps_of(case), theirs, ours, strict=True)):
         what = step["do"] + " " + json.dumps(step.get("body", step.get("raw", "")))[:300]
         agreed = one["status"] == other["status"]
@@ -515,7 +517,7 @@ Differences = dict[str, list[tuple[int, str, str]] | Exception]
 
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Differences:
-    """What our server answers otherwise, by case."""
+    """Return the differing answers of our server, by case."""
     answers = asyncio.run(play_ours(tmp_path_factory.mktemp("conformance")))
     return {
         f"{case['file']}/{case['name']}": said
@@ -539,8 +541,8 @@ def test_answers_are_those_of_kubernetes(ours: Differences, name: str) -> None:
     assert not lines, "\n".join(lines)
 
 
-def test_every_difference_that_is_kept_is_still_there(ours: Differences) -> None:
-    """A difference that has gone must leave the list, or it would excuse the next mistake."""
+def test_every_accepted_difference_still_exists(ours: Differences) -> None:
+    """A difference that no longer exists must leave the list, or it would excuse the next mistake."""
     seen = [
         (name, number, line)
         for name, differences in ours.items()
@@ -555,7 +557,7 @@ def test_every_difference_that_is_kept_is_still_there(ours: Differences) -> None
 
 
 def record(kubeconfig: Path) -> None:
-    """Ask a real server, and write down what it says."""
+    """Record the answers of a real server."""
     asyncio.run(_record(kubeconfig))
 
 

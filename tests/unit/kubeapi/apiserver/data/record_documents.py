@@ -1,9 +1,9 @@
-"""Record what a real kube-apiserver says of itself, for test_documents.py.
+"""Record a real kube-apiserver's discovery and OpenAPI documents for test_discovery.py.
 
     python -m tests.record documents
 
-The server must allow everything to the owner of the token. Texts are left out: they are Kubernetes' own. To add an
-Accept header or a review, write its question (`accept`; `path` and `body`) into `documents` and record.
+The server must allow everything to the owner of the token. Descriptions are left out: they are Kubernetes' own. To add
+an Accept header or a review, write the request (`accept`; `path` and `body`) into `documents` and record.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MANY = "/apis/example.org/v1/namespaces/default/widgets"
 
 
 class Server:
-    """The peer, asked as this recording wants it."""
+    """The server to record from."""
 
     def __init__(self, kubeconfig: Path) -> None:
         self._peer = Peer(kubeconfig)
@@ -39,7 +39,7 @@ class Server:
 
 
 def stripped(value: Any) -> Any:
-    """Leave out texts, what this version of Kubernetes alone has, and defaults that say nothing."""
+    """Remove descriptions, fields of this version of Kubernetes alone, and empty defaults."""
     if isinstance(value, dict):
         return {
             key: stripped(part)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.kubeapi.apiserver.conftest import GROUP, Client
-from tink.kubeapi.apiserver import issue_token
+from tink.kubeapi import issue_token
 
 WORKFLOWS = f"{GROUP}/namespaces/default/workflows"
 WORKFLOW = {"metadata": {"name": "x"}, "spec": {"hardwareRef": {"name": "m"}, "templateRef": {"name": "t"}}}

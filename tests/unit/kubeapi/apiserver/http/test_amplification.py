@@ -1,4 +1,4 @@
-"""A few bytes in must not be much work, or much memory: defaults, lists that are merged, rules, definitions."""
+"""A few bytes of input must not cause much work or memory: defaults, merged lists, rules, definitions."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 
 from tests.unit.kubeapi.apiserver.conftest import CRDS, Client
 from tink.kubeapi.apiserver import patch
-from tink.kubeapi.apiserver.requests import MAX_GROWN_VALUES, MAX_VALUES, decode, decode_patch
+from tink.kubeapi.apiserver.media import MAX_GROWN_VALUES, MAX_VALUES, decode, decode_patch
 from tink.kubeapi.apiserver.serializer import load_json
-from tink.kubeapi.apiserver.write import completion
+from tink.kubeapi.apiserver.write import submission
 from tink.kubeapi.schema.outcome import MAX_ADDED, Outcome, TooMuchAddedError
 from tink.kubeapi.schema.structural.checks import VALUE_CHECKS
 from tink.kubeapi.schema.structural.compiler import compile_schema
@@ -48,7 +48,7 @@ Threads = Callable[[str, Any], set[str]]
 
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> Threads:
-    """Return a function that notes in which threads a function runs: how long it holds the loop, the machine says."""
+    """Return a function that records the threads in which a function runs."""
 
     def watch(where: str, function: Any) -> set[str]:
         names: set[str] = set()
@@ -107,11 +107,11 @@ async def test_object_cannot_be_made_larger_without_end_by_patches(api: Client) 
 # --- lists that are compared
 
 
-def test_owners_that_stand_twice_are_found_in_one_pass() -> None:
+def test_duplicate_owners_are_found_in_one_pass() -> None:
     """30,000 of them kept the loop busy for a minute."""
     owners = [{"apiVersion": "v1", "kind": "K", "name": f"a{i // 2}", "uid": f"u{i // 2}"} for i in range(MANY)]
     fields = {"ownerReferences": owners}
-    completion.dedup_owners(fields)
+    submission.dedup_owners(fields)
     assert [owner["uid"] for owner in fields["ownerReferences"]] == [f"u{i}" for i in range(MANY // 2)]
 
 
@@ -145,8 +145,8 @@ def test_values_of_an_enumeration_take_no_more_memory_than_they_are_long() -> No
 
 
 @pytest.mark.parametrize("start", ["self.l", "dyn(self.l)", "dyn(self.s)"])
-def test_sums_in_rules_cannot_double_without_end(start: str) -> None:
-    """Twenty doublings of a list, 270 bytes of a definition, took 1.7 GB; thirty would have taken all there is."""
+def test_concatenations_in_rules_cannot_double_without_end(start: str) -> None:
+    """Twenty doublings of a list, 270 bytes of a definition, took 1.7 GB; thirty would have exhausted the memory."""
     words = {"type": "array", "maxItems": 100, "items": {"type": "string", "maxLength": 10}}
     properties = {"l": words, "s": {"type": "string", "maxLength": 1000}}
     rule = f"[{start}]" + ".map(a, a + a)" * 30 + "[0].size() > 0"
@@ -187,7 +187,7 @@ async def test_large_body_is_read_beside_the_loop(api: Client, threads: Threads,
 
 async def test_body_of_too_many_values_is_refused_before_it_is_read(api: Client, threads: Threads) -> None:
     """A million lists held the interpreter's lock for 110 ms, in any thread."""
-    read = threads("tink.kubeapi.apiserver.requests.body.load_json", load_json)
+    read = threads("tink.kubeapi.apiserver.media.load_json", load_json)
     answer = await api("POST", MAPS, b"[" + b"[1]," * 500_000 + b"!")
     assert (answer.status, f"{MAX_VALUES}" in answer.json["message"]) == (413, True)
     assert not read

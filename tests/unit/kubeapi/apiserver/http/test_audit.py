@@ -70,7 +70,7 @@ async def test_log_names_the_user_of_each_write_and_refusal_and_contains_no_toke
 
 
 @pytest.mark.parametrize("accept", ["application/json", "application/yaml", TABLE])
-async def test_generated_name_is_logged_in_whatever_form_the_answer_is(some, user, lines, accept) -> None:
+async def test_generated_name_is_logged_for_every_form_of_the_answer(some, user, lines, accept) -> None:
     token = user("alice", "edit")
     new = {**WORKFLOW, "metadata": {"generateName": "many-"}}
     assert (await some("POST", WORKFLOWS, new, token=token, accept=accept)).status == 201
@@ -105,7 +105,7 @@ async def test_each_object_of_a_deletecollection_has_a_line(some: Client, user: 
     ]
 
 
-async def test_write_whose_client_has_hung_up_has_a_line(some: Client, user: User, lines: Lines) -> None:
+async def test_write_of_a_disconnected_client_has_a_line(some: Client, user: User, lines: Lines) -> None:
     """The server cancels the handler of a client that disconnects; a write that has begun is stored all the same."""
     token = user("alice", "edit")
     body = json.dumps({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hit"}}).encode()

@@ -11,10 +11,10 @@ import pytest
 
 from tests.unit.kubeapi.apiserver.conftest import GROUP, MERGE, Client
 from tests.unit.kubeapi.apiserver.http.conftest import SECRETS, WORKFLOW, WORKFLOWS, User
-from tink.kubeapi.apiserver import USERS_FILE, change_role, revoke_token
+from tink.kubeapi import USERS_FILE, change_role, revoke_token
 from tink.kubeapi.apiserver.access import Action, Request
-from tink.kubeapi.apiserver.http.callers import wanted
-from tink.kubeapi.apiserver.requests import parse_path
+from tink.kubeapi.apiserver.http.callers import requested_action
+from tink.kubeapi.apiserver.options import parse_path
 
 APPLY = "application/apply-patch+yaml"
 SELF = "/apis/authorization.k8s.io/v1"
@@ -66,16 +66,16 @@ WRITES: list[tuple[str, str, Any, dict[str, Any]]] = [
         ("POST", "/api//v1/secrets", Request("post", "/api//v1/secrets")),
     ],
 )
-def test_request_is_about_what_kubernetes_takes_it_for(method: str, path: str, about: Action | Request) -> None:
+def test_action_of_a_request_is_that_of_kubernetes(method: str, path: str, about: Action | Request) -> None:
     path, _, query = path.partition("?")
-    assert wanted(method, path, parse_path(path), dict([query.split("=")] if query else [])) == about
+    assert requested_action(method, path, parse_path(path), dict([query.split("=")] if query else [])) == about
 
 
 # --- tokens
 
 
 @pytest.mark.parametrize("header", ["", "Basic YWxpY2U6eA==", "Bearer", "Bearer  ", "Bearer é", "Token {}", "{}"])
-async def test_whoever_shows_no_token_is_nobody(some: Client, user: User, header: str) -> None:
+async def test_request_without_a_token_is_refused(some: Client, user: User, header: str) -> None:
     token = user("alice", "cluster-admin")
     headers = {"Authorization": header.format(token)} if header else {}
     session = some.session
@@ -87,7 +87,7 @@ async def test_whoever_shows_no_token_is_nobody(some: Client, user: User, header
         assert (answer.status, await answer.text()) == (200, "ok")
 
 
-async def test_browser_without_a_token_reads_what_this_is_and_programs_a_status(some: Client) -> None:
+async def test_browser_without_a_token_gets_a_page_and_programs_get_a_status(some: Client) -> None:
     async with some.session.get("/", headers={"Accept": "text/html,application/xml;q=0.9,*/*;q=0.8"}) as answer:
         assert (answer.status, answer.content_type) == (401, "text/html")
         text = await answer.text()
@@ -97,7 +97,7 @@ async def test_browser_without_a_token_reads_what_this_is_and_programs_a_status(
         assert (answer.status, answer.content_type) == (401, "application/json")
 
 
-async def test_tokens_are_good_after_a_restart_and_refused_with_their_date_when_expired(start, user) -> None:
+async def test_tokens_are_valid_after_a_restart_and_refused_with_their_date_when_expired(start, user) -> None:
     server, _ = await start()
     token = user("alice", "view")
     await server.stop()
@@ -173,7 +173,7 @@ async def test_edit_in_a_namespace_writes_there_and_sees_no_other(some: Client, 
 # --- who am I, what may I
 
 
-async def test_users_are_told_who_they_are_and_what_they_may(some: Client, user: User) -> None:
+async def test_users_learn_their_name_and_their_rights(some: Client, user: User) -> None:
     token = user("alice", "view", "default")
     who = await some("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {}, token=token)
     assert who.json["status"] == {"userInfo": {"username": "alice", "groups": ["system:authenticated"]}}
@@ -201,7 +201,7 @@ async def test_users_are_told_who_they_are_and_what_they_may(some: Client, user:
     assert "authenticated" not in (await some("POST", review, {"spec": {"token": token[:-1]}})).json["status"]
 
 
-async def test_impersonation_is_for_the_administrator_and_never_passed_over(some: Client, user: User) -> None:
+async def test_impersonation_is_for_the_administrator_and_never_ignored(some: Client, user: User) -> None:
     token = user("alice", "view")
     session = some.session
 
@@ -264,8 +264,8 @@ async def test_watch_ends_with_the_permission_that_it_needs(some: Client, user: 
 # --- versions that are known and not served
 
 
-async def test_objects_of_v1alpha1_are_answered_with_what_to_do_about_them(api: Client) -> None:
-    """kubectl asks only for kinds that discovery names; to what it can't list or watch, other tools pay no heed."""
+async def test_requests_for_v1alpha1_are_answered_with_advice(api: Client) -> None:
+    """kubectl asks only for kinds in discovery. Other tools ignore kinds without list and watch."""
     group = (await api("GET", "/apis/tinkerbell.org")).json
     assert [version["version"] for version in group["versions"]] == ["v1alpha2", "v1alpha1"]
     assert group["preferredVersion"]["version"] == "v1alpha2"
@@ -284,7 +284,7 @@ async def test_objects_of_v1alpha1_are_answered_with_what_to_do_about_them(api: 
     assert "apis/tinkerbell.org/v1alpha1" not in (await api("GET", "/openapi/v3")).json["paths"]
 
 
-async def test_v1alpha1_is_not_named_where_nothing_of_it_is_known(bare: Client) -> None:
+async def test_v1alpha1_is_not_listed_without_our_definitions(bare: Client) -> None:
     assert (await bare("GET", "/apis/tinkerbell.org")).status == 404
     listed = [group["name"] for group in (await bare("GET", "/apis")).json["groups"]]
     assert "tinkerbell.org" not in listed

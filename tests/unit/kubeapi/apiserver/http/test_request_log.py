@@ -1,4 +1,4 @@
-"""What is logged and counted of requests: each thing once, and nothing that a client makes up."""
+"""Logs and counts of requests: each message once, and no label from a client's text."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from prometheus_client.exposition import generate_latest
 
 from tests.unit.kubeapi.apiserver.conftest import Client, Start
 from tests.waiting import until
-from tink.kubeapi.apiserver.http.request_log import (
-    CAPACITY,
-    FAULTS,
+from tink.kubeapi.apiserver.http.monitoring import (
     INTERVAL_SECONDS,
-    SHARE,
-    STRANGERS_SHARE,
+    MAX_ADDRESS_LINES,
+    MAX_FAULT_LINES,
+    MAX_LINES,
+    MAX_USER_LINES,
     NotHttp,
     RequestLog,
 )
@@ -39,46 +39,46 @@ async def measured(start: Start) -> tuple[Client, CollectorRegistry]:
     return client, registry
 
 
-def test_same_refusal_is_told_once_a_minute_and_a_flood_of_different_ones_is_cut_off(lines: Any) -> None:
+def test_same_refusal_is_logged_once_a_minute_and_a_flood_of_different_ones_is_limited(lines: Any) -> None:
     now = [0.0]
     requests = RequestLog(LOG, lambda: now[0])
     for now[0] in (0.0, 1.0, INTERVAL_SECONDS - 1, INTERVAL_SECONDS):
         requests.refused("GET", "/x", "400 no")
     assert lines() == ["GET /x: 400 no"] * 2
     requests = RequestLog(LOG, lambda: now[0])
-    for number in range(CAPACITY * 3):
+    for number in range(MAX_LINES * 3):
         requests.refused("GET", f"/{number}", "400 no")
-    assert len(lines()) == CAPACITY + 2
+    assert len(lines()) == MAX_LINES + 2
     now[0] += INTERVAL_SECONDS
     requests.refused("GET", "/later", "400 no")
-    assert lines()[-2:] == [f"{CAPACITY * 2} more lines like the last ones were left out", "GET /later: 400 no"]
+    assert lines()[-2:] == [f"{MAX_LINES * 2} more lines like the last ones were left out", "GET /later: 400 no"]
     faults, before = RequestLog(LOG, lambda: 0.0), len(lines())
     for number in range(100):
         try:
             raise ValueError(number)
         except ValueError:
             faults.failed("GET", f"/{number}")
-    assert len(lines()) - before == FAULTS, "few stack traces"
+    assert len(lines()) - before == MAX_FAULT_LINES, "few stack traces"
 
 
-def test_what_is_no_http_leaves_no_stack_trace(lines: Any) -> None:
+def test_client_that_speaks_no_http_leaves_no_stack_trace(lines: Any) -> None:
     from aiohttp.http_exceptions import BadHttpMethod
 
     only = NotHttp(RequestLog(LOG, lambda: 0.0))
     for error, passes in ((BadHttpMethod("x"), False), (BadHttpMethod("y"), False), (ValueError("ours"), True)):
         record = LOG.makeRecord("x", logging.ERROR, "f", 1, "Error handling request", (), (type(error), error, None))
         assert only.filter(record) is passes
-    assert lines() == ["? ?: a client sends what is no HTTP: BadHttpMethod"]
+    assert lines() == ["? ?: a client does not speak HTTP: BadHttpMethod"]
 
 
-def test_paths_that_one_user_makes_up_leave_room_for_the_lines_about_others(lines: Any) -> None:
+def test_invented_paths_of_one_user_leave_room_for_lines_about_others(lines: Any) -> None:
     requests = RequestLog(LOG, lambda: 0.0)
-    for number in range(CAPACITY * 3):
+    for number in range(MAX_LINES * 3):
         requests.refused("GET", f"/{number}", "400 no", "mallory")
         requests.unauthorized(f"2001:db8::{number:x}", "Unauthorized")
     requests.refused("GET", "/" + "x" * 9000, "400 no", "alice")
     requests.unauthorized("::1", "Unauthorized")
-    assert len(lines()) == SHARE + STRANGERS_SHARE + 2
+    assert len(lines()) == MAX_USER_LINES + MAX_ADDRESS_LINES + 2
     assert [line[:30] for line in lines()[-2:]] == ["GET /" + "x" * 25, "::1: 401 Unauthorized: no toke"]
     assert max(map(len, lines())) < 600
 
@@ -115,7 +115,7 @@ async def test_requests_are_counted_by_verb_resource_and_code(measured: Any) -> 
     assert registry.get_sample_value("apiserver_current_inflight_requests") == 0
 
 
-async def test_watch_is_no_request_that_takes_long(measured: Any) -> None:
+async def test_duration_of_a_watch_is_not_counted(measured: Any) -> None:
     client, registry = measured
     about = {"verb": "WATCH", "group": "", "version": "v1", "resource": "configmaps", "subresource": ""}
     about |= {"scope": "namespace"}
@@ -127,7 +127,7 @@ async def test_watch_is_no_request_that_takes_long(measured: Any) -> None:
     assert registry.get_sample_value("apiserver_request_duration_seconds_count", about) is None
 
 
-async def test_client_makes_up_no_series_and_a_repeated_bad_request_is_one_line(measured: Any, lines: Any) -> None:
+async def test_client_cannot_create_series_and_a_repeated_bad_request_is_one_line(measured: Any, lines: Any) -> None:
     client, registry = measured
     for _ in range(5):
         assert (await client("GET", "/api/v1/secrets?limit=x")).status == 400

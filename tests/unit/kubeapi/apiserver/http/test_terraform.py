@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.unit.kubeapi.apiserver.conftest import CRDS, Answer, Client
-from tink.kubeapi.apiserver.access.user_file import issue
+from tink.kubeapi.apiserver.access import issue_token
 
 APPLY = "application/apply-patch+yaml"
 NAMESPACE = "/apis/tinkerbell.org/v1alpha2/namespaces/default"
@@ -30,7 +30,7 @@ Provider = Callable[..., Awaitable[Answer]]
 
 @pytest.fixture
 def provider(api: Client, tmp_path: Path) -> Provider:
-    _, token = issue(tmp_path / "state", "alice", "edit", ("default",), datetime.now(UTC), None)
+    _, token = issue_token(tmp_path / "state", "alice", "edit", ("default",), datetime.now(UTC), None)
 
     async def send(verb: str, path: str, body: Any = None, **query: str) -> Answer:
         content = APPLY if verb == "PATCH" else "application/json"
@@ -39,7 +39,7 @@ def provider(api: Client, tmp_path: Path) -> Provider:
     return send
 
 
-async def test_definitions_and_openapi_have_the_types_that_a_plan_is_made_of(provider: Provider) -> None:
+async def test_definitions_and_openapi_have_the_types_that_a_plan_needs(provider: Provider) -> None:
     """A type is that of the definition, with the metadata of OpenAPI v2."""
     assert (await provider("GET", "/apis")).status == 200
     listed = await provider("GET", CRDS)
@@ -83,7 +83,7 @@ async def test_object_is_applied_read_without_a_difference_changed_and_deleted(p
     assert (await provider("GET", path)).status == 404
 
 
-async def test_field_that_kubectl_has_changed_is_a_conflict_that_names_it(api: Client, provider: Provider) -> None:
+async def test_field_changed_by_kubectl_is_a_conflict_that_names_it(api: Client, provider: Provider) -> None:
     path = f"{NAMESPACE}/osies/m"
     manager = {"fieldManager": "Terraform", "force": "false"}
     body = {

@@ -1,4 +1,4 @@
-"""Watches over WebSocket: what browsers, and clients that follow Kubernetes, send and get."""
+"""Watches over WebSocket, as browsers and other Kubernetes clients use them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from tests.unit.kubeapi.apiserver.conftest import MERGE, Client, Start
 from tests.unit.kubeapi.apiserver.http.conftest import SECRETS, WORKFLOWS, User
 from tests.waiting import PATIENCE_SECONDS
-from tink.kubeapi.apiserver import revoke_token
+from tink.kubeapi import revoke_token
 
 BEARER = "base64url.bearer.authorization.k8s.io."
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.unit.kubeapi.apiserver.conftest import CRDS
 from tests.unit.kubeapi.apiserver.managed_fields.record import MEDIA, PATHS, VOLATILE
-from tink.kubeapi.apiserver import LocalApi, LocalSnapshot
+from tink.kubeapi import LocalApi, LocalSnapshot
 
 Raw = dict[str, Any]
 DEFINITION = json.loads((Path(__file__).parent / "schemas.json").read_text())["definition"]
@@ -41,7 +41,7 @@ class Object:
         self._api = LocalApi(snapshot=_installed(), now=lambda: self._now)
 
     async def write(self, step: Raw) -> Raw:
-        """Do what a step of a recording does, and return the object. Raises StatusError."""
+        """Do a step of a recording, and return the object. Raises StatusError."""
         if self.live is None:
             await self._api.start()
         verb, sent = step["verb"], copy.deepcopy(step["sent"])
@@ -58,7 +58,7 @@ class Object:
         return self.live
 
     async def do(self, verb: str, manager: str, body: Raw, **more: Any) -> None:
-        """Write something, in one line: apiVersion, kind and name are put into it."""
+        """Write the object in one line: apiVersion, kind and name are added."""
         if verb in ("post", "apply", "put"):
             head = {"apiVersion": "managed.example/v1", "kind": "Thing"}
             body = {**head, **body, "metadata": {"name": "x", **(body.get("metadata") or {})}}

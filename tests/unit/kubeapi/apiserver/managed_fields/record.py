@@ -1,13 +1,13 @@
-"""Ask a real kube-apiserver again what it does with managed fields, for `test_recorded.py`.
+"""Record the managed fields of a real kube-apiserver for `test_recorded.py`.
 
     python -m tests.record managed-fields
 
-Installs the definition of `schemas.json`, runs the sequences of `recorded`, each on an object of its own, and writes
-every request with its answer back. Times stay as they are: the time of each request is recorded too. A request in
-which the clock has just moved on is tried again with another object.
+Installs the definition of `schemas.json`, runs the sequences of `recorded`, each on its own object, and writes every
+request with its answer back. The time of each request is recorded, too. If the clock moves on during a request, it is
+repeated with another object.
 
-To add a sequence, write a file with `name`, `resource` and `steps`; a step needs `verb` and `sent`, and `now` where it
-is to come a second or more after the step before it. The sequences named `generated-...` were drawn at random.
+To add a sequence, write a file with `name`, `resource` and `steps`. A step needs `verb` and `sent`, and `now` if it
+must come a second or more after the step before it. The sequences named `generated-...` were drawn at random.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ClockMovedError(Exception):
 
 
 def clean(answer: Any) -> Any:
-    """Leave out what differs from run to run."""
+    """Remove values that differ between runs."""
     if isinstance(answer, dict) and isinstance(answer.get("metadata"), dict):
         kept = {key: value for key, value in answer["metadata"].items() if key not in VOLATILE}
         answer = {**answer, "metadata": kept}

@@ -1,4 +1,4 @@
-"""What a real kube-apiserver (1.36) does with managed fields, replayed on the whole API. `record.py` made it."""
+"""The managed fields of a real kube-apiserver (1.36), replayed on the whole API. `record.py` records them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DIFFERENT = {
 
 
 def _compared(answer: Raw) -> Raw:
-    """Leave out what differs from run to run; of a refusal keep what its reader sees, in any order."""
+    """Remove values that differ between runs; keep the visible parts of a refusal, in any order."""
     if answer.get("kind") != "Status":
         return clean(answer)
     causes = (answer.get("details") or {}).get("causes") or []

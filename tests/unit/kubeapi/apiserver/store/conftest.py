@@ -1,4 +1,4 @@
-"""A store on a file of its own, and writes without ceremony."""
+"""A store on its own file, and short functions for writes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def text(version: int, value: Any = None, owners: tuple[str, ...] = ()) -> bytes
 
 
 class Desk:
-    """A store, the changes that it told, and writes without ceremony."""
+    """A store, its delivered changes, and short functions for writes."""
 
     def __init__(self, path: Path, on_commit: Callable[[Event], object] | None = None, **options: Any) -> None:
         self.events: list[Event] = []

@@ -1,4 +1,4 @@
-"""A state that is not whole is refused with what to do, and kept as it is; what is whole is served."""
+"""A damaged state is refused with advice and kept unchanged; an intact one is served."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import pytest
 from tests.unit.kubeapi.apiserver.store.conftest import PODS, Desk, Open, key
 from tests.waiting import until
 from tink.backup import Restored, salvage
-from tink.kubeapi.apiserver import ApiServerError
-from tink.kubeapi.apiserver.store import checkpointer, database
+from tink.kubeapi import ApiServerError
+from tink.kubeapi.apiserver.store import database, object_store
 
 COUNT = 60
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
@@ -27,7 +27,7 @@ DOCUMENT = Path(__file__).parents[5] / "docs" / "api.md"
 
 @pytest.fixture
 async def killed(tmp_path: Path, desk: Open, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What a killed server leaves: 60 objects in the file, 20 of them changed since, in the log alone."""
+    """The state of a killed server: 60 objects in the file, and changes of 20 of them in the log only."""
     directory = tmp_path / "running"
     directory.mkdir()
     d = await desk(directory)
@@ -35,7 +35,7 @@ async def killed(tmp_path: Path, desk: Open, monkeypatch: pytest.MonkeyPatch) ->
         await d.put(key(f"n{number:02}"), f"{number} " * 1000)
     await d.store.close()
     with monkeypatch.context() as patch:
-        patch.setattr(checkpointer.Checkpointer, "run", lambda *_: None)  # nothing moves the log into the file
+        patch.setattr(object_store.Checkpointer, "run", lambda *_: None)  # nothing moves the log into the file
         d = await desk(directory)
         for number in range(20):
             await d.put(key(f"n{number:02}"), "changed " * 500)
@@ -48,7 +48,7 @@ def copied(directory: Path, to: Path) -> Path:
 
 
 def files(directory: Path) -> dict[str, bytes]:
-    """What counts: not the index of the log, which SQLite makes anew, nor a log with nothing in it."""
+    """Return the relevant files, without the index of the log, which SQLite rebuilds, and without an empty log."""
     found = {path.name: path.read_bytes() for path in directory.iterdir() if path.suffix not in (".lock", ".db-shm")}
     return {name: content for name, content in found.items() if content}
 
@@ -64,7 +64,7 @@ def garble(path: Path, at: int, dice: random.Random, count: int = 200) -> None:
 
 @pytest.mark.parametrize("empty", [False, True])
 @pytest.mark.parametrize("left", ["state.db-wal", "state.newest"])
-async def test_missing_file_beside_what_it_left_is_refused_and_nothing_is_discarded(killed, desk, left, empty) -> None:
+async def test_missing_file_beside_its_remains_is_refused_and_nothing_is_discarded(killed, desk, left, empty) -> None:
     for path in killed.iterdir():
         if path.name != left:
             path.unlink()
@@ -80,7 +80,7 @@ async def test_missing_file_beside_what_it_left_is_refused_and_nothing_is_discar
 
 @pytest.mark.parametrize("left", ["nothing", "an empty file", "an empty database"])
 async def test_server_that_has_a_token_and_no_state_is_refused(start: Any, tmp_path: Path, left: str) -> None:
-    """An empty database is what a copy of an earlier release's state.db without its log is."""
+    """A copy of an earlier release's state.db without its log is an empty database."""
     server, _ = await start()
     await server.stop()
     for path in (tmp_path / "state").glob("state.*"):
@@ -97,7 +97,7 @@ async def test_server_that_has_a_token_and_no_state_is_refused(start: Any, tmp_p
     await start()
 
 
-async def test_first_start_that_was_killed_is_made_good_and_the_database_of_another_program_refused(
+async def test_killed_first_start_is_repaired_and_the_database_of_another_program_refused(
     desk: Open, tmp_path: Path
 ) -> None:
     (tmp_path / "state.db").touch()
@@ -114,7 +114,7 @@ async def test_first_start_that_was_killed_is_made_good_and_the_database_of_anot
 
 
 async def test_copy_of_the_file_alone_has_everything_some_seconds_after_a_write(desk, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(checkpointer, "CHECKPOINT_SECONDS", 0.05)
+    monkeypatch.setattr(object_store, "CHECKPOINT_SECONDS", 0.05)
     d = await desk(tmp_path)
     for number in range(30):
         await d.put(key(f"n{number}"), "x")
@@ -124,7 +124,7 @@ async def test_copy_of_the_file_alone_has_everything_some_seconds_after_a_write(
 
 
 async def _alone(desk: Open, d: Desk, directory: Path) -> dict[str, bytes]:
-    """Return what a copy of the file alone holds, as soon as it holds as much as the store."""
+    """Return the objects in a copy of the file alone, as soon as it has as many as the store."""
     numbers = itertools.count()
 
     async def whole_copy() -> Path | None:
@@ -158,7 +158,7 @@ async def test_lost_log_is_refused_until_the_operator_accepts_what_is_left(kille
     assert await d.put(key("new"), "x") == COUNT + 1
 
 
-async def test_older_copy_that_was_put_back_is_told_apart(killed: Path, desk: Open, tmp_path: Path) -> None:
+async def test_restored_older_copy_is_detected(killed: Path, desk: Open, tmp_path: Path) -> None:
     older = tmp_path / "older"
     older.mkdir()
     shutil.copy(killed / "state.db", older)
@@ -170,7 +170,7 @@ async def test_older_copy_that_was_put_back_is_told_apart(killed: Path, desk: Op
     assert len(await (await desk(older)).contents()) == COUNT
 
 
-async def test_garbled_log_is_refused_and_kept(killed: Path, desk: Open, tmp_path: Path) -> None:
+async def test_damaged_log_is_refused_and_kept(killed: Path, desk: Open, tmp_path: Path) -> None:
     dice = random.Random(7)
     whole = await (await desk(copied(killed, tmp_path / "whole"))).contents()
     refused = 0
@@ -190,15 +190,17 @@ async def test_garbled_log_is_refused_and_kept(killed: Path, desk: Open, tmp_pat
     assert refused >= 25
 
 
-async def test_garbled_newest_version_is_said_and_made_anew(killed, desk, caplog) -> None:
+async def test_damaged_high_water_mark_is_logged_and_replaced(killed, desk, caplog) -> None:
     (killed / "state.newest").write_bytes(b"\xff" * 40)
     d = await desk(killed)
-    assert [record.levelname for record in caplog.records if "can't be told this time" in record.message] == ["ERROR"]
+    assert [record.levelname for record in caplog.records if "it cannot be checked whether" in record.message] == [
+        "ERROR"
+    ]
     assert await d.put(key("n00"), "again") == 81
     assert b" 00000000000000000081 " in (killed / "state.newest").read_bytes()
 
 
-async def test_newest_version_is_told_before_the_answer_and_where_it_can_not_be_nothing_fails(
+async def test_high_water_mark_is_written_before_the_answer_and_its_failure_is_harmless(
     desk: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     d = await desk(tmp_path)
@@ -242,7 +244,7 @@ async def test_random_bytes_in_the_file_are_refused_or_change_nothing(killed: Pa
     assert refused > 20
 
 
-async def test_garbled_text_is_named_and_the_documented_way_out_works(killed: Path, desk: Open) -> None:
+async def test_damaged_text_is_named_and_the_documented_repair_works(killed: Path, desk: Open) -> None:
     d = await desk(killed)
     await d.store.close()
     content = (killed / "state.db").read_bytes()
@@ -259,18 +261,18 @@ async def test_garbled_text_is_named_and_the_documented_way_out_works(killed: Pa
 async def test_object_without_its_state_is_named(killed: Path, desk: Open) -> None:
     with closing(sqlite3.connect(killed / "state.db", isolation_level=None)) as db:
         db.execute("UPDATE objects SET version = 12 WHERE name = 'n40'")
-    with pytest.raises(ApiServerError, match="what was stored of /pods default/n40 is not there"):
+    with pytest.raises(ApiServerError, match="the stored text of /pods default/n40 is missing"):
         await desk(killed)
 
 
-async def test_garbled_index_of_owners_is_refused_and_made_anew_as_documented(desk: Open, tmp_path: Path) -> None:
+async def test_damaged_index_of_owners_is_refused_and_rebuilt_as_documented(desk: Open, tmp_path: Path) -> None:
     d = await desk(tmp_path)
     for name, owners in (("a", ("u1",)), ("b", ("u2",)), ("c", ())):
         await d.put(key(name, ""), owners=owners)
     await d.store.close()
     with closing(sqlite3.connect(tmp_path / "state.db", isolation_level=None)) as db:
         db.execute("UPDATE owners SET uid = 'u?' WHERE name = 'b'")
-    with pytest.raises(ApiServerError, match="index of owners says something else of /pods /b than that itself"):
+    with pytest.raises(ApiServerError, match="index of owners contradicts /pods /b"):
         await desk(tmp_path)
     assert salvaged(tmp_path).lost == []
     d = await desk(tmp_path)
@@ -278,7 +280,7 @@ async def test_garbled_index_of_owners_is_refused_and_made_anew_as_documented(de
     assert len(await d.store.owned()) == 2
 
 
-async def test_file_of_the_second_layout_gets_checksums_unless_it_is_garbled(killed, desk, tmp_path) -> None:
+async def test_file_of_the_second_layout_gets_checksums_unless_it_is_damaged(killed, desk, tmp_path) -> None:
     whole = await (await desk(copied(killed, tmp_path / "whole"))).contents()
     (killed / "state.newest").unlink()
     with closing(sqlite3.connect(killed / "state.db", isolation_level=None)) as db:
@@ -316,6 +318,6 @@ async def test_file_that_is_malformed_can_be_recovered_as_documented(killed: Pat
 
 
 def salvaged(directory: Path) -> Restored:
-    """What `tinkedge restore --salvage DIR --data-dir DIR --force` does, as documented."""
+    """Run `tinkedge restore --salvage DIR --data-dir DIR --force`, as documented."""
     assert "tinkedge restore --salvage /var/lib/tinkedge --data-dir /var/lib/tinkedge --force" in DOCUMENT.read_text()
     return salvage(directory, directory, now=datetime.now(UTC), force=True)

@@ -1,4 +1,4 @@
-"""One store: its writes, reads, cache, index of owners and history; its file, its lock and its log."""
+"""The store: writes, reads, cache, index of owners and history; its file, lock and log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 from tests.support.virtual_time import turns
 from tests.unit.kubeapi.apiserver.store.conftest import PODS, Desk, Open, key, text
 from tests.waiting import until
-from tink.kubeapi.apiserver import ApiServerError
+from tink.kubeapi import ApiServerError
 from tink.kubeapi.apiserver.store import (
     Event,
     ExpiredError,
@@ -26,12 +26,11 @@ from tink.kubeapi.apiserver.store import (
     StorageError,
     Stored,
     Write,
-    checkpointer,
     database,
-    reader,
-    writer,
+    history,
+    object_store,
 )
-from tink.kubeapi.apiserver.store.object_cache import ObjectCache
+from tink.kubeapi.apiserver.store.objects import ObjectCache
 
 
 async def test_write_that_expects_another_version_is_refused_with_the_actual_one(desk: Open) -> None:
@@ -48,7 +47,7 @@ async def test_write_that_expects_another_version_is_refused_with_the_actual_one
     assert [(event.type, event.version) for event in d.events] == [("ADDED", first), ("MODIFIED", second)]
 
 
-async def test_writes_that_wait_together_are_judged_one_after_the_other(desk: Open) -> None:
+async def test_queued_writes_are_checked_one_after_the_other(desk: Open) -> None:
     d = await desk()
     outcomes = await asyncio.gather(*(d.put(key("a"), n, expected=0) for n in range(8)), return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [int] + [MismatchError] * 7
@@ -57,7 +56,7 @@ async def test_writes_that_wait_together_are_judged_one_after_the_other(desk: Op
 
 
 async def test_read_sees_every_write_that_was_answered(desk: Open) -> None:
-    """Out of memory, of the file or of a list: never anything older than the last answer."""
+    """From memory, the file or a list: never anything older than the last answer."""
     d = await desk(cache_bytes=3000)
     answered: dict[str, int] = {}
     done = False
@@ -93,14 +92,14 @@ async def test_read_sees_every_write_that_was_answered(desk: Open) -> None:
     await asyncio.gather(*readers)
 
 
-async def test_change_that_nobody_can_take_in_does_not_stop_the_answers(desk, caplog) -> None:
+async def test_failing_commit_callback_does_not_stop_the_answers(desk, caplog) -> None:
     def refuse(_: Event) -> None:
         raise RuntimeError("no")
 
     d = await desk(on_commit=refuse)
     assert await d.put(key("a")) == 1
     assert await d.names() == ["a"]
-    assert "change 1 could not be handed on" in caplog.text
+    assert "change 1 could not be delivered" in caplog.text
 
 
 async def test_failed_commit_changes_nothing_and_is_logged_once(desk, monkeypatch, caplog) -> None:
@@ -113,7 +112,7 @@ async def test_failed_commit_changes_nothing_and_is_logged_once(desk, monkeypatc
         raise sqlite3.OperationalError("database or disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(writer.Writer, "_trim", broken)
+        patch.setattr(history.Writer, "_trim", broken)
         for _ in range(2):
             outcomes = await asyncio.gather(*(d.put(key(name)) for name in "abc"), return_exceptions=True)
             assert [str(outcome) for outcome in outcomes] == [
@@ -128,18 +127,18 @@ async def test_failed_commit_changes_nothing_and_is_logged_once(desk, monkeypatc
     assert told == ["writes fail: database or disk is full", "writes are possible again"]
 
 
-async def test_failed_commit_that_had_dropped_history_has_dropped_nothing(desk, monkeypatch, tmp_path) -> None:
+async def test_failed_commit_keeps_the_history_that_it_trimmed(desk, monkeypatch, tmp_path) -> None:
     d = await desk(history=20)
-    drop = writer.Writer._trim
+    drop = history.Writer._trim
 
-    def broken(it: writer.Writer, events: list[Event]) -> None:
+    def broken(it: history.Writer, events: list[Event]) -> None:
         drop(it, events)
         raise sqlite3.OperationalError("disk I/O error")
 
     for number in range(40):
         await d.put(key("a"), number)
         with monkeypatch.context() as patch:
-            patch.setattr(writer.Writer, "_trim", broken)
+            patch.setattr(history.Writer, "_trim", broken)
             with pytest.raises(StorageError):
                 await d.put(key("a"), "lost")
     oldest = await d.store.since(PODS, None, d.events[-20].version)
@@ -149,19 +148,19 @@ async def test_failed_commit_that_had_dropped_history_has_dropped_nothing(desk, 
         assert db.execute("SELECT count(*) FROM states").fetchone()[0] <= 24
 
 
-async def test_read_that_is_faster_than_the_news_of_a_commit_waits_for_it(desk, monkeypatch) -> None:
-    """Otherwise a client could list a change, and then get what was there before it, out of memory."""
+async def test_read_that_is_faster_than_the_notice_of_a_commit_waits_for_it(desk, monkeypatch) -> None:
+    """Otherwise a client could list a change, and then read the older state from memory."""
     d = await desk(cache_bytes=0)
     await d.put(key("a"), 1)
-    commit, on_disk, tell = writer.Writer.commit, threading.Event(), threading.Event()
+    commit, on_disk, tell = history.Writer.commit, threading.Event(), threading.Event()
 
-    def slow(it: writer.Writer, changes: list[Write]) -> Any:
+    def slow(it: history.Writer, changes: list[Write]) -> Any:
         done = commit(it, changes)
         on_disk.set()
         tell.wait()
         return done
 
-    monkeypatch.setattr(writer.Writer, "commit", slow)
+    monkeypatch.setattr(history.Writer, "commit", slow)
     write = asyncio.create_task(d.put(key("a"), 2, expected=1))
     await asyncio.to_thread(on_disk.wait)
     store = d.store
@@ -203,7 +202,7 @@ async def test_page_that_is_damaged_meanwhile_is_an_error_for_its_readers_only(d
         await desk()
 
 
-async def test_read_error_is_told_as_what_it_is_and_ends_with_its_cause(desk, tmp_path, caplog) -> None:
+async def test_read_error_is_reported_with_its_reason_and_ends_with_its_cause(desk, tmp_path, caplog) -> None:
     d = await _many(desk)
     path = tmp_path / "state.db"
     taken = {entry: int(entry.name) for entry in Path("/proc/self/fd").iterdir() if entry.resolve() == path}
@@ -230,7 +229,7 @@ async def test_read_error_is_told_as_what_it_is_and_ends_with_its_cause(desk, tm
         await ask()
 
 
-async def test_close_finishes_what_was_asked_for(desk: Open) -> None:
+async def test_close_finishes_queued_requests(desk: Open) -> None:
     d = await desk()
     writes = [asyncio.create_task(d.put(key(f"n{number}"), expected=0)) for number in range(20)]
     await turns()
@@ -244,7 +243,7 @@ async def test_close_finishes_what_was_asked_for(desk: Open) -> None:
     assert len(await d.names()) == 20
 
 
-def test_read_that_a_write_overtook_is_not_kept() -> None:
+def test_read_overtaken_by_a_write_is_not_cached() -> None:
     cache = ObjectCache(10_000)
     old, new = Stored("default", "a", 1, b"old"), Event(2, key("a"), "MODIFIED", b"new", b"old")
     token = cache.begin_read(key("a"))
@@ -259,7 +258,7 @@ def test_read_that_a_write_overtook_is_not_kept() -> None:
     assert cache.get(key("b")) is None
 
 
-def test_memory_is_bounded_and_keeps_what_is_asked_for() -> None:
+def test_cache_is_bounded_and_keeps_recently_used_objects() -> None:
     cache = ObjectCache(10_000)
     for number in range(100):
         cache.apply(Event(number, key(f"n{number}"), "ADDED", b"x" * 500, None))
@@ -289,7 +288,7 @@ async def test_dependents_are_found_by_the_uid_of_their_owner(desk: Open) -> Non
     assert await d.store.owned() == []
 
 
-async def test_everything_that_has_owners_is_given_piece_by_piece(desk: Open) -> None:
+async def test_all_objects_with_owners_are_returned_in_pages(desk: Open) -> None:
     d = await desk()
     with pytest.raises(MismatchError):
         await d.put(key("a"), owners=("u1",), expected=5)
@@ -344,7 +343,7 @@ async def test_list_shows_an_older_version_as_it_was(desk: Open) -> None:
 
 
 async def test_page_ends_when_it_has_enough_bytes(desk: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "PAGE_BYTES", 1000)
+    monkeypatch.setattr(history, "MAX_PAGE_BYTES", 1000)
     d = await desk()
     for name in "abcde":
         await d.put(key(name), "x" * 400)
@@ -354,7 +353,7 @@ async def test_page_ends_when_it_has_enough_bytes(desk: Open, monkeypatch: pytes
     assert [event.key.name for event in await d.store.since(PODS, None, 0)] == ["a", "b", "c"]
 
 
-async def test_history_is_told_in_order_with_the_state_before(desk: Open) -> None:
+async def test_history_is_in_order_with_the_state_before(desk: Open) -> None:
     d = await desk()
     await d.put(key("a"), 1)
     middle = await d.put(key("a"), 2)
@@ -387,7 +386,7 @@ async def test_history_stays_within_its_bounds_and_the_state_complete(desk: Open
     assert (await d.names(caught.value.oldest))[:2] == ["a", "c"]
     assert len(await d.store.since(PODS, None, caught.value.oldest)) == newest - caught.value.oldest
     await d.store.close()
-    with closing(sqlite3.connect(tmp_path / "state.db")) as db:  # what nobody can ask for is not kept
+    with closing(sqlite3.connect(tmp_path / "state.db")) as db:  # a state that no client can ask for is not kept
         assert db.execute("SELECT count(*) FROM states").fetchone()[0] <= 25
     again = await desk(history=20)
     assert await again.names() == ["a", "c"]
@@ -397,7 +396,7 @@ async def test_history_stays_within_its_bounds_and_the_state_complete(desk: Open
 
 
 async def test_history_of_large_objects_is_bounded_in_bytes(desk: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "HISTORY_BYTES", 10_000)
+    monkeypatch.setattr(history, "MAX_HISTORY_BYTES", 10_000)
     d = await desk()
     for _ in range(20):
         newest = await d.put(key("a"), "x" * 1000)
@@ -410,7 +409,7 @@ async def test_history_of_large_objects_is_bounded_in_bytes(desk: Open, monkeypa
     assert await d.put(key("b")) == newest + 2
 
 
-async def test_versions_are_never_given_twice_after_a_restart(desk: Open) -> None:
+async def test_versions_are_never_assigned_twice_after_a_restart(desk: Open) -> None:
     d = await desk(history=1)
     await d.put(key("a"))
     last = await d.drop(key("a"))
@@ -436,7 +435,7 @@ PRAGMA user_version = 1;
 """
 
 
-async def test_file_of_the_first_layout_is_taken_over_with_its_history(desk, tmp_path, caplog) -> None:
+async def test_file_of_the_first_layout_is_migrated_with_its_history(desk, tmp_path, caplog) -> None:
     caplog.set_level(logging.INFO)
     with closing(sqlite3.connect(tmp_path / "state.db", isolation_level=None)) as db:
         db.execute("PRAGMA journal_mode = WAL")
@@ -469,13 +468,13 @@ async def test_file_of_the_first_layout_is_taken_over_with_its_history(desk, tmp
     await d.store.close()
     d = await desk()
     assert await d.names(12) == ["a", "b", "gone"]
-    assert [record.message.partition(": ")[2] for record in caplog.records] == ["brought from layout 1 to 3"]
+    assert [record.message.partition(": ")[2] for record in caplog.records] == ["migrated from layout 1 to 3"]
     with closing(sqlite3.connect(tmp_path / "state.db")) as db:
         assert db.execute("PRAGMA page_size").fetchone() == (8192,)
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-async def test_refused_file_is_kept_closed_and_can_be_tried_again(desk: Open, tmp_path: Path) -> None:
+async def test_refused_file_is_closed_and_can_be_opened_again(desk: Open, tmp_path: Path) -> None:
     """The lock and the threads of a failed start are gone."""
     path = tmp_path / "state.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
@@ -507,7 +506,7 @@ async def test_a_file_that_was_closed_is_whole_without_its_log(tmp_path: Path) -
 
 
 async def test_every_connection_flushes_what_it_commits(tmp_path: Path) -> None:
-    """SQLite's own default may be less; a write that was answered survives a power cut only with FULL."""
+    """SQLite's default may be weaker; an answered write survives a power cut only with FULL."""
     with closing(database.connect(tmp_path / "state.db")) as db:
         assert db.execute("PRAGMA synchronous").fetchone() == (2,)
 
@@ -520,8 +519,8 @@ async def test_file_is_used_by_one_server_only(desk: Open) -> None:
     await desk()
 
 
-async def test_end_of_the_log_that_was_lost_takes_nothing_else_with_it(desk: Open, tmp_path: Path) -> None:
-    """A power cut leaves an incomplete last frame: SQLite ignores it, what was before is whole."""
+async def test_lost_end_of_the_log_affects_nothing_else(desk: Open, tmp_path: Path) -> None:
+    """A power cut leaves an incomplete last frame: SQLite ignores it, and everything before it is intact."""
     d = await desk(tmp_path / "state.db")
     for number in range(20):
         await d.put(key("a"), f"{number}")
@@ -543,8 +542,8 @@ async def test_end_of_the_log_that_was_lost_takes_nothing_else_with_it(desk: Ope
 async def test_log_stays_short_while_writes_never_cease_and_is_moved_into_the_file_beside_them(
     desk: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpointer, "CHECKPOINT_BYTES", 100_000)
-    monkeypatch.setattr(database, "WAL_BYTES", 2_000_000)
+    monkeypatch.setattr(object_store, "CHECKPOINT_BYTES", 100_000)
+    monkeypatch.setattr(database, "MAX_WAL_BYTES", 2_000_000)
     d = await desk()
     for number in range(60):
         await asyncio.gather(*(d.put(key(f"n{n}"), "x" * 10_000) for n in range(number, number + 30)))

@@ -1,0 +1,647 @@
+"""Users of the API, their tokens, and what they may do.
+
+    DATA_DIR/users.json       the users: a role, namespaces, and the hash of each token
+    tinkedge.<id>.<secret>    a token: 256 random bits, and the id of its entry in users.json
+
+A user has one role, in all namespaces or in some, and any number of tokens, each with its own expiry. So a new token
+can be issued before the old one is revoked. The API uses tokens, not client certificates, because a revoked token stops
+to work at once. Roles are the default ClusterRoles of Kubernetes.
+
+Decisions and messages are those of Kubernetes' RBAC authorizer (k8s.io/kubernetes, plugin/pkg/auth/authorizer/rbac and
+pkg/apis/rbac/v1/evaluation_helpers.go; k8s.io/apiserver, pkg/endpoints/handlers/responsewriters/errors.go).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import hmac
+import logging
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Final
+
+from multidict import MultiMapping
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+
+from tink.files import private_files, rereading
+from tink.kubeapi.schema import Raw, quote
+
+AUTHENTICATED = "system:authenticated"
+MASTERS = "system:masters"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The authenticated user of a request.
+
+    `role` is one of ROLES; "" allows only questions about oneself. `namespaces` limits the role; empty means all.
+    `credential` is the id of the token; "" for the administrator's. `by` is the real user if this one is impersonated.
+    """
+
+    name: str
+    groups: tuple[str, ...] = (AUTHENTICATED,)
+    role: str = ""
+    namespaces: tuple[str, ...] = ()
+    credential: str = ""
+    by: str = ""
+
+    def user_info(self) -> Raw:
+        """Return the UserInfo for reviews and webhooks (authentication.k8s.io/v1)."""
+        return {"username": self.name, "groups": list(self.groups)}
+
+
+ADMIN = Caller("admin", (MASTERS, AUTHENTICATED), "cluster-admin")
+"""The holder of the administrator's token: the operator, and the server's own components."""
+
+
+ALL: Final = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Verbs on resources of groups (`hardware`, `hardware/status`), or on paths outside resources (`/api/*`)."""
+
+    verbs: tuple[str, ...]
+    groups: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+
+
+_READ: Final = ("get", "list", "watch")
+_WRITE: Final = ("create", "delete", "deletecollection", "patch", "update")
+
+_TINKERBELL: Final = ("hardware", "osies", "templates", "workflows")
+_METAL3: Final = ("baremetalhosts", "hardwaredata")
+
+
+def _with_status(resources: Sequence[str]) -> tuple[str, ...]:
+    return tuple(each for name in resources for each in (name, f"{name}/status"))
+
+
+_VIEW: Final = (
+    Rule(_READ, ("",), ("configmaps", "namespaces", "namespaces/status")),
+    Rule(_READ, ("", "events.k8s.io"), ("events",)),
+    Rule(_READ, ("tinkerbell.org",), _with_status(_TINKERBELL)),
+    Rule(_READ, ("metal3.io",), _with_status(_METAL3)),
+)
+_EDIT: Final = (
+    Rule(_READ, ("",), ("secrets",)),
+    Rule(_WRITE, ("",), ("configmaps", "secrets")),
+    Rule(_WRITE, ("", "events.k8s.io"), ("events",)),
+    Rule((*_READ, *_WRITE), ("coordination.k8s.io",), ("leases",)),
+    Rule(_WRITE, ("tinkerbell.org",), _TINKERBELL),
+    Rule(_WRITE, ("metal3.io",), _METAL3),
+)
+_ADMIN: Final = (Rule(("create",), ("authorization.k8s.io",), ("localsubjectaccessreviews",)),)
+_SERVER: Final = (
+    Rule(("list", "watch"), ("tinkerbell.org",), ("hardware", "workflows")),
+    Rule(("get",), ("tinkerbell.org",), ("workflows",)),
+    Rule(("patch",), ("tinkerbell.org",), ("workflows/status",)),
+)
+_EDGE: Final = (
+    Rule(("list", "watch"), ("tinkerbell.org",), ("hardware", "osies", "workflows")),
+    Rule(("get",), ("tinkerbell.org",), ("hardware",)),
+    Rule(("patch",), ("tinkerbell.org",), ("hardware/status",)),
+    Rule(("create",), ("",), ("events",)),
+    Rule(("get",), ("",), ("secrets",)),
+)
+"""The calls of the edge component, as deploy/rbac.yaml allows them in clusters. User-data may be in any Secret."""
+
+ROLES: Final[Mapping[str, tuple[Rule, ...]]] = {
+    "cluster-admin": (Rule((ALL,), (ALL,), (ALL,)), Rule((ALL,), paths=(ALL,))),
+    "admin": (*_VIEW, *_EDIT, *_ADMIN),
+    "edit": (*_VIEW, *_EDIT),
+    "view": _VIEW,
+    "tinkedge-edge": _EDGE,
+    "tinkedge-server": _SERVER,
+}
+"""The roles: for people, from most rights to fewest, then for components on other hosts.
+
+They are Kubernetes' default ClusterRoles for users, for the resources of this server (k8s.io/kubernetes,
+plugin/pkg/auth/authorizer/rbac/bootstrappolicy; "User-facing roles" in the documentation of RBAC). Tinkerbell's and
+Metal3's resources are in them as `rbac.authorization.k8s.io/aggregate-to-*` would add them: `view` reads them, `edit`
+writes them, and controllers write the status. `edit` includes Secrets, `view` does not. Only `cluster-admin` changes
+definitions, namespaces and webhooks. A role that may patch or update a resource may also create it, because server-side
+apply creates missing objects.
+"""
+
+EVERYBODY: Final = (
+    Rule(("create",), ("authorization.k8s.io",), ("selfsubjectaccessreviews", "selfsubjectrulesreviews")),
+    Rule(("create",), ("authentication.k8s.io",), ("selfsubjectreviews",)),
+    # Not in Kubernetes' roles. Terraform's provider reads definitions, whose content /openapi shows to every user.
+    Rule(_READ, ("apiextensions.k8s.io",), ("customresourcedefinitions",)),
+    Rule(
+        ("get",),
+        paths=(
+            *("/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/openapi", "/openapi/*", "/readyz"),
+            *("/version", "/version/"),
+        ),
+    ),
+)
+"""The rights of every user: discovery, and questions about oneself (system:discovery, system:basic-user)."""
+
+
+MAX_USERS: Final = 1000
+MAX_CREDENTIALS: Final = 50
+"""Maximum number of tokens of one user."""
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9._@]{0,61}[a-z0-9])?")
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_RESERVED: Final = frozenset({"admin"})
+_TOKEN: Final = re.compile(r"tinkedge\.([a-z0-9]{8})\.([A-Za-z0-9_-]{43})")
+_ID_LETTERS: Final = "abcdefghijkmnpqrstuvwxyz23456789"
+"""Letters of token ids, without those that look alike: people type ids."""
+
+
+class UserError(Exception):
+    """The change of a user is not possible. The message says why and what to do."""
+
+
+class _FrozenModel(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Credential(_FrozenModel):
+    """A token: its hash and its lifetime. `expires` None means never."""
+
+    id: Annotated[str, Field(pattern="^[a-z0-9]{8}$")]
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    created: AwareDatetime
+    expires: AwareDatetime | None = None
+
+    def expired(self, now: datetime) -> bool:
+        """Return True if the token has expired."""
+        return self.expires is not None and now >= self.expires
+
+
+class User(_FrozenModel):
+    """The role of a user and the user's tokens. `namespaces` empty means all."""
+
+    role: str
+    namespaces: tuple[str, ...] = ()
+    credentials: tuple[Credential, ...] = ()
+
+
+class Users(_FrozenModel):
+    """All users by name, as the file holds them. Pure; the time is an argument."""
+
+    version: Annotated[int, Field(ge=1, le=1)] = 1
+    users: dict[str, User] = {}
+
+    def check(self) -> None:
+        """Check what the types cannot express. Raises UserError."""
+        ids: set[str] = set()
+        for name, user in self.users.items():
+            check_name(name)
+            check_grant(user.role, user.namespaces)
+            for credential in user.credentials:
+                if credential.id in ids:
+                    raise UserError(f"{credential.id} occurs twice")
+                ids.add(credential.id)
+
+    def caller(self, name: str, credential: str = "") -> Caller:
+        """Return the caller of this name. An unknown user has no rights."""
+        user = self.users.get(name)
+        if user is None:
+            return Caller(name)
+        return Caller(name, (AUTHENTICATED,), user.role, user.namespaces, credential)
+
+    def expiring(self, now: datetime, within: timedelta) -> list[tuple[str, Credential]]:
+        """Return the tokens that expire within this time, with the names of their users."""
+        return [
+            (name, credential)
+            for name, user in sorted(self.users.items())
+            for credential in user.credentials
+            if credential.expires is not None and now < credential.expires <= now + within
+        ]
+
+    def issue(
+        self, name: str, role: str, namespaces: tuple[str, ...], now: datetime, expires: datetime | None
+    ) -> tuple[Users, Credential, str]:
+        """Add a token for a user, who is created if missing. Return the users, the new entry, and the token itself.
+
+        The token is stored nowhere. `role` "" keeps the user's role. Raises UserError.
+        """
+        check_name(name)
+        user = self.users.get(name)
+        if user is None:
+            if not role:
+                raise UserError(f"there is no user {name} yet: choose a role with --role {'|'.join(ROLES)}")
+            check_grant(role, namespaces)
+            user = User(role=role, namespaces=namespaces)
+        elif role and (role, namespaces) != (user.role, user.namespaces):
+            raise UserError(
+                f"{name} is {describe_grant(user)} already; change the role with: tinkedge users role {name} {role}"
+                + "".join(f" -n {each}" for each in namespaces)
+            )
+        elif namespaces and namespaces != user.namespaces:
+            raise UserError(
+                f"{name} is {describe_grant(user)} already: leave --namespace out, or change it with users role"
+            )
+        left = tuple(each for each in user.credentials if not each.expired(now))
+        if len(left) >= MAX_CREDENTIALS:
+            raise UserError(f"{name} has {len(left)} tokens: revoke those that are not used (tinkedge users list)")
+        token_id, secret = "".join(secrets.choice(_ID_LETTERS) for _ in range(8)), secrets.token_urlsafe(32)
+        token = f"tinkedge.{token_id}.{secret}"
+        made = Credential(id=token_id, sha256=hash_token(token), created=now, expires=expires)
+        changed = self._with(name, user.model_copy(update={"credentials": (*left, made)}))
+        if len(changed.users) > MAX_USERS:
+            raise UserError(f"there are {MAX_USERS} users already")
+        changed.check()
+        return changed, made, token
+
+    def with_role(self, name: str, role: str, namespaces: tuple[str, ...]) -> Users:
+        """Change the role of a user; the tokens stay. Raises UserError."""
+        check_grant(role, namespaces)
+        return self._with(name, self._known(name).model_copy(update={"role": role, "namespaces": namespaces}))
+
+    def revoke(self, name: str, token_id: str = "") -> Users:
+        """Remove one token of a user, or the user with all tokens if `token_id` is "". Raises UserError."""
+        user = self._known(name)
+        if not token_id:
+            return Users(users={other: each for other, each in self.users.items() if other != name})
+        left = tuple(each for each in user.credentials if each.id != token_id)
+        if len(left) == len(user.credentials):
+            known = ", ".join(each.id for each in user.credentials) or "none"
+            raise UserError(f"{name} has no token {token_id}; there is {known}")
+        return self._with(name, user.model_copy(update={"credentials": left}))
+
+    def _known(self, name: str) -> User:
+        user = self.users.get(name)
+        if user is None:
+            there = f"there is {', '.join(sorted(self.users))}" if self.users else "there are no users"
+            raise UserError(f"there is no user {name}; {there} ('tinkedge kubeconfig --user {name}' makes one)")
+        return user
+
+    def _with(self, name: str, user: User) -> Users:
+        return Users(users={**self.users, name: user})
+
+
+def check_name(name: str) -> None:
+    """Check the name of a user. Raises UserError."""
+    if name in _RESERVED:
+        raise UserError(f"{name} is the holder of DATA_DIR/token; choose another name")
+    if not _NAME.fullmatch(name):
+        raise UserError(
+            f"{name!r} is not a valid user name: use up to 63 of a-z, 0-9 and -._@, such as alice or alice@example.org"
+        )
+
+
+def check_grant(role: str, namespaces: tuple[str, ...]) -> None:
+    """Check a role and its namespaces. Raises UserError."""
+    if role not in ROLES:
+        raise UserError(f"there is no role {role!r}: {', '.join(ROLES)}")
+    for namespace in namespaces:
+        if not _NAMESPACE.fullmatch(namespace):
+            raise UserError(f"{namespace!r} is not a valid namespace")
+
+
+def describe_grant(user: User) -> str:
+    """Return the rights of a user as text: `edit`, `edit in lab, rack-2`."""
+    return user.role + (f" in {', '.join(user.namespaces)}" if user.namespaces else "")
+
+
+def hash_token(token: str) -> str:
+    """Return the stored hash of a token. A fast hash suffices, because a token is random."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def token_id(token: str) -> str:
+    """Return the id in a token; "" if the text is not one of our tokens."""
+    found = _TOKEN.fullmatch(token)
+    return found[1] if found else ""
+
+
+def is_token_of(credential: Credential, token: str) -> bool:
+    """Return True if the token belongs to the credential. The comparison takes constant time."""
+    return hmac.compare_digest(hash_token(token), credential.sha256)
+
+
+USERS_FILE: Final = "users.json"
+"""Name of the file in the data directory."""
+MAX_FILE_BYTES: Final = 16 << 20
+
+
+class UserFileError(Exception):
+    """The file of users cannot be used. The message names the file and says what to do."""
+
+
+def read_users(path: Path) -> Users:
+    """Read the file of users; without a file there are no users. Raises UserFileError, OSError."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        return Users()
+    advice = "restore it, or remove it to have no users"
+    if len(content) > MAX_FILE_BYTES or not content.endswith(b"\n"):
+        raise UserFileError(f"{path}: the file is cut off; {advice}")
+    try:
+        users = Users.model_validate_json(content)
+        users.check()
+    except (ValidationError, UserError) as error:
+        # Without the input: after an edit by hand, it may be a token.
+        why = error.errors(include_input=False, include_url=False)[0] if isinstance(error, ValidationError) else None
+        reason = f"{'.'.join(map(str, why['loc']))}: {why['msg']}" if why else str(error)
+        raise UserFileError(f"{path}: {reason}; {advice}") from None
+    return users
+
+
+def issue_token(
+    data_dir: Path, name: str, role: str, namespaces: tuple[str, ...], now: datetime, expires: datetime | None
+) -> tuple[Credential, str]:
+    """Issue a token for a user, and return its entry and the token. Raises UserError, UserFileError, OSError."""
+    with _changing(data_dir) as users:
+        changed, credential, token = users.issue(name, role, namespaces, now, expires)
+        _write(data_dir, changed)
+    return credential, token
+
+
+def change_role(data_dir: Path, name: str, role: str, namespaces: tuple[str, ...]) -> None:
+    """Change the role of a user. Raises UserError, UserFileError, OSError."""
+    with _changing(data_dir) as users:
+        _write(data_dir, users.with_role(name, role, namespaces))
+
+
+def revoke_token(data_dir: Path, name: str, token_id: str = "") -> None:
+    """Revoke a token, or remove the user with all tokens. Raises UserError, UserFileError, OSError."""
+    with _changing(data_dir) as users:
+        _write(data_dir, users.revoke(name, token_id))
+
+
+@contextmanager
+def _changing(data_dir: Path) -> Iterator[Users]:
+    """Lock the data directory and read the users, so that two commands do not overwrite each other's change."""
+    handle = os.open(data_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        private_files.sweep(data_dir, USERS_FILE)
+        yield read_users(data_dir / USERS_FILE)
+    finally:
+        os.close(handle)
+
+
+def _write(data_dir: Path, users: Users) -> None:
+    path = data_dir / USERS_FILE
+    private_files.write(path, users.model_dump_json(indent=1).encode() + b"\n", owner_of=data_dir)
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A verb on a resource. `namespace` is "" for all namespaces, and for resources without namespaces."""
+
+    verb: str
+    group: str
+    resource: str
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+
+    @property
+    def combined(self) -> str:
+        """The resource with its subresource: `workflows`, `workflows/status`."""
+        return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A verb (the HTTP method in lower case) on a path outside resources."""
+
+    verb: str
+    path: str
+
+
+def allowed(caller: Caller, wanted: Action | Request) -> bool:
+    """Return True if the caller may do this. Anything that no rule allows is forbidden."""
+    namespace = wanted.namespace if isinstance(wanted, Action) else ""
+    return any(_matches(rule, wanted) for rule in rules_in(caller, namespace))
+
+
+def rules_in(caller: Caller, namespace: str) -> Iterator[Rule]:
+    """Yield the rules of a caller in a namespace; "" stands for cluster scope and for all namespaces at once."""
+    if not caller.namespaces or namespace in caller.namespaces:
+        yield from ROLES.get(caller.role, ())
+        if caller.role == "cluster-admin":
+            return
+    yield from EVERYBODY
+
+
+def _matches(rule: Rule, wanted: Action | Request) -> bool:
+    if wanted.verb not in rule.verbs and ALL not in rule.verbs:
+        return False
+    if isinstance(wanted, Request):
+        return any(_is_path(path, wanted.path) for path in rule.paths)
+    if wanted.group not in rule.groups and ALL not in rule.groups:
+        return False
+    return ALL in rule.resources or wanted.combined in rule.resources
+
+
+def _is_path(pattern: str, path: str) -> bool:
+    return pattern in (ALL, path) or (pattern.endswith(ALL) and path.startswith(pattern[:-1]))
+
+
+def forbidden_message(caller: Caller, wanted: Action | Request) -> str:
+    """Return Kubernetes' reason for a refusal: the text after `... is forbidden: `."""
+    user = _quoted(caller.name)
+    if isinstance(wanted, Request):
+        return f"User {user} cannot {wanted.verb} path {_quoted(wanted.path)}"
+    what = f"{wanted.verb} resource {_quoted(wanted.combined)} in API group {_quoted(wanted.group)}"
+    where = f"in the namespace {_quoted(wanted.namespace)}" if wanted.namespace else "at the cluster scope"
+    return f"User {user} cannot {what} {where}"
+
+
+def _quoted(text: str) -> str:
+    """Quote a text like Go's %q, and escape HTML characters, as Kubernetes does."""
+    return quote(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+_PREFIX: Final = "impersonate-"
+
+
+class ImpersonationError(Exception):
+    """The impersonation headers are invalid. The message says why."""
+
+
+class ImpersonationForbiddenError(Exception):
+    """The caller may not impersonate this user or group."""
+
+    def __init__(self, wanted: Action) -> None:
+        super().__init__(wanted.name)
+        self.wanted = wanted
+
+
+def wants_impersonation(headers: Mapping[str, str]) -> bool:
+    """Return True if a request has impersonation headers (`kubectl --as`)."""
+    return any(name.lower().startswith(_PREFIX) for name in headers)
+
+
+def impersonate(caller: Caller, headers: MultiMapping[str], user: Callable[[str], Caller]) -> Caller:
+    """Return the impersonated caller; `user` finds a user by name.
+
+    Unknown impersonation headers are an error: a caller must not act with the own rights by mistake (k8s.io/apiserver,
+    pkg/endpoints/filters/impersonation.go). Raises ImpersonationForbiddenError, ImpersonationError.
+    """
+    name, groups = headers.get("Impersonate-User", ""), headers.getall("Impersonate-Group", [])
+    for wanted in (Action("impersonate", "", "users", name=name), *(_group(each) for each in groups)):
+        if not allowed(caller, wanted):
+            raise ImpersonationForbiddenError(wanted)
+    others = {each.lower() for each in headers if each.lower().startswith(_PREFIX)}
+    if others - {"impersonate-user", "impersonate-group"}:
+        raise ImpersonationError("only Impersonate-User and Impersonate-Group are known here")
+    if not name:
+        raise ImpersonationError("requested groups without impersonating a user")
+    known = user(name)
+    return Caller(
+        name,
+        tuple(dict.fromkeys((*groups, AUTHENTICATED))),
+        "cluster-admin" if MASTERS in groups else known.role,
+        () if MASTERS in groups else known.namespaces,
+        caller.credential,
+        caller.name,
+    )
+
+
+def _group(name: str) -> Action:
+    return Action("impersonate", "", "groups", name=name)
+
+
+log = logging.getLogger(__name__)
+
+RECHECK_SECONDS: Final = 1.0
+"""Minimum time between two checks of the file for changes."""
+WARN_BEFORE: Final = timedelta(days=7)
+
+
+class WrongTokenError(Exception):
+    """The request has no token, or an unknown one."""
+
+
+class TokenExpiredError(WrongTokenError):
+    """The token has expired. The message names the user and the time."""
+
+
+class Authenticator:
+    """Finds the caller of a token: the administrator by `is_admin(token)`, and the users of a file.
+
+    The file is read again within a second of a change. If it is invalid, the users stay as they were, and the log
+    reports it. `now` returns the time in UTC, `monotonic` seconds.
+    """
+
+    def __init__(
+        self,
+        is_admin: Callable[[str], bool],
+        users: Path,
+        now: Callable[[], datetime],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Read the file. If it is invalid, only the administrator is known until it is repaired."""
+        self._is_admin = is_admin
+        self._path = users
+        self._now = now
+        self._monotonic = monotonic
+        self._state: tuple[int, ...] | None = None
+        self._looked = monotonic()
+        self._reported = ""
+        self._use(Users())
+        self._begin()
+        rereading.register(self)
+
+    def _begin(self) -> None:
+        try:
+            state = self._stat()
+            self._use(read_users(self._path))
+            self._state = state
+        except (UserFileError, OSError) as error:
+            log.error("%s. Until then only the administrator is known; the file is read again automatically", error)
+            self._reported = str(error)
+
+    def caller(self, shown: bytes) -> Caller:
+        """Return the caller who has this token. Raises WrongTokenError, TokenExpiredError."""
+        if self._is_admin(shown.decode("utf-8", "surrogateescape")):
+            return ADMIN
+        self.recheck()
+        token = shown.decode("ascii", "replace")
+        found = token_id(token)
+        if found and found not in self._by_id:
+            self._compare()  # the token may have been issued a moment ago
+        name, credential = self._by_id.get(found, ("", None))
+        if credential is None or not is_token_of(credential, token):
+            raise WrongTokenError("Unauthorized")
+        if credential.expired(self._now()):
+            raise TokenExpiredError(
+                f"Unauthorized: this token of {name} has expired on {credential.expires:%Y-%m-%d %H:%M} UTC; ask for a "
+                "new kubeconfig"
+            )
+        return self._users.caller(name, credential.id)
+
+    def user(self, name: str) -> Caller:
+        """Return the user of this name without a token. An unknown user has no rights."""
+        return self._users.caller(name)
+
+    def holds(self, caller: Caller) -> bool:
+        """Return True if a known caller still has the same rights."""
+        if not caller.credential:
+            return True
+        name, credential = self._by_id.get(caller.credential, ("", None))
+        if credential is None or credential.expired(self._now()):
+            return False
+        return self._users.caller(name, credential.id) == caller
+
+    def recheck(self) -> None:
+        """Read the file again if it has changed."""
+        now = self._monotonic()
+        if not 0 <= now - self._looked < RECHECK_SECONDS:
+            self._looked = now
+            self._compare()
+
+    def warn_of_expiry(self) -> None:
+        """Log each token that expires within a week. The server calls this once a day."""
+        for name, credential in self._users.expiring(self._now(), WARN_BEFORE):
+            log.warning(
+                "the token %s of %s expires on %s UTC: `tinkedge kubeconfig --user %s` makes another",
+                credential.id,
+                name,
+                f"{credential.expires:%Y-%m-%d %H:%M}",
+                name,
+            )
+
+    def reread(self) -> bool:
+        """Read the file now. Return False if it is invalid; the users then stay as they were, and the log says why."""
+        self._reported = ""
+        return self._compare()
+
+    def _compare(self) -> bool:
+        try:
+            state = self._stat()
+            if state == self._state:
+                return True
+            users = read_users(self._path)
+        except (UserFileError, OSError) as error:
+            if str(error) != self._reported:
+                log.error("the users of the API stay as they were: %s", error)
+            self._reported = str(error)
+            return False
+        self._use(users)
+        self._state, self._reported = state, ""
+        log.info("%s read again: users %s", self._path, ", ".join(sorted(users.users)[:20]) or "none")
+        return True
+
+    def _use(self, users: Users) -> None:
+        self._users = users
+        self._by_id: dict[str, tuple[str, Credential]] = {
+            credential.id: (name, credential) for name, user in users.users.items() for credential in user.credentials
+        }
+
+    def _stat(self) -> tuple[int, ...]:
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return ()
+        return found.st_mtime_ns, found.st_size, found.st_ino

@@ -1,0 +1,214 @@
+"""OpenAPI 2 as protobuf, which kubectl up to 1.26 requires (google/gnostic, openapiv2/OpenAPIv2.proto). Pure.
+
+Each message is a table from the keys of the JSON document to field numbers. Values of the type `Any` (vendor
+extensions, enums, defaults) are written as YAML, which includes JSON. Parts of a document are encoded one by one, and
+`document` joins them: the fields of a protobuf message may come in any order.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import orjson
+
+from tink.kubeapi.apiserver.serializer import delimited, varint
+from tink.kubeapi.schema import Raw
+
+Encode = Callable[[int, Any], bytes]
+
+
+def _text(number: int, value: Any) -> bytes:
+    raw = str(value).encode("utf-8", "surrogatepass")
+    return delimited(number, raw) if raw else b""
+
+
+def _texts(number: int, value: Any) -> bytes:
+    return b"".join(delimited(number, str(item).encode("utf-8", "surrogatepass")) for item in value)
+
+
+def _flag(number: int, value: Any) -> bytes:
+    return varint(number << 3) + b"\1" if value is True else b""
+
+
+def _integer(number: int, value: Any) -> bytes:
+    return varint(number << 3) + varint(int(value)) if value else b""
+
+
+def _double(number: int, value: Any) -> bytes:
+    return varint(number << 3 | 1) + struct.pack("<d", value) if value else b""
+
+
+def _any(number: int, value: Any) -> bytes:
+    """Encode a value as the message Any: its field `yaml`."""
+    return delimited(number, delimited(2, orjson.dumps(value) + b"\n"))
+
+
+def _anys(number: int, value: Any) -> bytes:
+    return b"".join(_any(number, item) for item in value)
+
+
+def _schema(number: int, value: Any) -> bytes:
+    return delimited(number, schema(value))
+
+
+def _schemas(number: int, value: Any) -> bytes:
+    return b"".join(_schema(number, item) for item in value)
+
+
+def _items(number: int, value: Any) -> bytes:
+    return delimited(number, _schemas(1, value if isinstance(value, list) else [value]))
+
+
+def _types(number: int, value: Any) -> bytes:
+    return delimited(number, _texts(1, value if isinstance(value, list) else [value]))
+
+
+def _additional(number: int, value: Any) -> bytes:
+    # The only message in which false differs from a missing value: it is one of two alternatives.
+    return delimited(number, varint(2 << 3) + bytes([value]) if isinstance(value, bool) else _schema(1, value))
+
+
+def _properties(number: int, value: Any) -> bytes:
+    return delimited(number, b"".join(named(1, name, schema(part)) for name, part in value.items()))
+
+
+_SCHEMA: Mapping[str, tuple[int, Encode]] = {
+    "$ref": (1, _text),
+    "format": (2, _text),
+    "title": (3, _text),
+    "description": (4, _text),
+    "default": (5, _any),
+    "multipleOf": (6, _double),
+    "maximum": (7, _double),
+    "exclusiveMaximum": (8, _flag),
+    "minimum": (9, _double),
+    "exclusiveMinimum": (10, _flag),
+    "maxLength": (11, _integer),
+    "minLength": (12, _integer),
+    "pattern": (13, _text),
+    "maxItems": (14, _integer),
+    "minItems": (15, _integer),
+    "uniqueItems": (16, _flag),
+    "maxProperties": (17, _integer),
+    "minProperties": (18, _integer),
+    "required": (19, _texts),
+    "enum": (20, _anys),
+    "additionalProperties": (21, _additional),
+    "type": (22, _types),
+    "items": (23, _items),
+    "allOf": (24, _schemas),
+    "properties": (25, _properties),
+    "example": (30, _any),
+}
+_PARAMETER: Mapping[str, Mapping[str, tuple[int, Encode]]] = {
+    "body": {
+        "description": (1, _text),
+        "name": (2, _text),
+        "in": (3, _text),
+        "required": (4, _flag),
+        "schema": (5, _schema),
+    },
+    "query": {
+        "required": (1, _flag),
+        "in": (2, _text),
+        "description": (3, _text),
+        "name": (4, _text),
+        "type": (6, _text),
+        "uniqueItems": (20, _flag),
+    },
+    "path": {
+        "required": (1, _flag),
+        "in": (2, _text),
+        "description": (3, _text),
+        "name": (4, _text),
+        "type": (5, _text),
+        "uniqueItems": (19, _flag),
+    },
+}
+_METHODS = {"get": 2, "put": 3, "post": 4, "delete": 5, "patch": 8}
+
+
+def named(number: int, name: str, value: bytes) -> bytes:
+    """Encode an entry of a map, as all Named... messages are: name and value."""
+    return delimited(number, _text(1, name) + delimited(2, value))
+
+
+def _extensions(number: int, of: Raw) -> bytes:
+    return b"".join(
+        delimited(number, _text(1, key) + _any(2, value)) for key, value in of.items() if key.startswith("x-")
+    )
+
+
+def _fields(of: Raw, table: Mapping[str, tuple[int, Encode]]) -> bytes:
+    return b"".join([table[key][1](table[key][0], value) for key, value in of.items() if key in table])
+
+
+def schema(value: Raw) -> bytes:
+    """Encode the message Schema."""
+    return _fields(value, _SCHEMA) + _extensions(31, value)
+
+
+def _parameter_item(value: Raw) -> bytes:
+    fields = _fields(value, _PARAMETER[value["in"]])
+    if value["in"] == "body":
+        return delimited(1, delimited(1, fields))
+    return delimited(1, delimited(2, delimited(3 if value["in"] == "query" else 4, fields)))
+
+
+def _operation(value: Raw) -> bytes:
+    answers = b"".join(named(1, code, delimited(1, _response(answer))) for code, answer in value["responses"].items())
+    return b"".join(
+        (
+            _texts(1, value["tags"]),
+            _text(3, value["description"]),
+            _text(5, value["operationId"]),
+            _texts(6, value["produces"]),
+            _texts(7, value["consumes"]),
+            *(delimited(8, _parameter_item(parameter)) for parameter in value.get("parameters", [])),
+            delimited(9, answers),
+            _texts(10, value["schemes"]),
+            _extensions(13, value),
+        )
+    )
+
+
+def _response(value: Raw) -> bytes:
+    content = delimited(2, _schema(1, value["schema"])) if "schema" in value else b""
+    return _text(1, value["description"]) + content
+
+
+def path_item(value: Raw) -> bytes:
+    """Encode the message PathItem."""
+    operations = [
+        delimited(number, _operation(value[method])) for method, number in _METHODS.items() if method in value
+    ]
+    parameters = [delimited(9, _parameter_item(parameter)) for parameter in value["parameters"]]
+    return b"".join((*operations, *parameters))
+
+
+def document(head: Raw, paths: Iterable[tuple[str, bytes]], definitions: Iterable[tuple[str, bytes]]) -> bytes:
+    """Join the message Document. `head` holds title, version and the name of the bearer token's scheme."""
+    info = _text(1, head["info"]["title"]) + _text(2, head["info"]["version"])
+    security = b"".join(
+        named(
+            1,
+            name,
+            delimited(
+                2, _text(1, one["type"]) + _text(2, one["name"]) + _text(3, one["in"]) + _text(4, one["description"])
+            ),
+        )
+        for name, one in head["securityDefinitions"].items()
+    )
+    needed = b"".join(delimited(12, b"".join(named(1, name, b"") for name in one)) for one in head["security"])
+    return b"".join(
+        (
+            _text(1, head["swagger"]),
+            delimited(2, info),
+            delimited(8, b"".join([named(2, path, item) for path, item in paths])),
+            delimited(9, b"".join([named(1, name, one) for name, one in definitions])),
+            needed,
+            delimited(13, security),
+        )
+    )
