@@ -1,9 +1,6 @@
-"""What machines are served by HTTP and TFTP, put together for the one process that does it, or for each of several.
+"""What machines are served by HTTP and TFTP, put together.
 
-    inventory, policy, callers -> scripts, files of OSIEs -> HTTP application; TFTP server of each address
-
-`edge.run.serving` has one of these; so has each worker (`edge.run.workers`), which gets what it needs
-to know, and its sockets, from the main process.
+inventory, policy, callers -> scripts, files of OSIEs -> HTTP application; TFTP server of each address
 """
 
 from __future__ import annotations
@@ -12,7 +9,6 @@ import asyncio
 import json
 import logging
 import os
-import socket
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
@@ -21,7 +17,7 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import Final
 
 from edge.callers import Callers, MetadataTokens, TrustedNetworks, token_keys
-from edge.http import MachineApp, Memory, MetadataSettings
+from edge.http import MachineApp, MetadataSettings
 from edge.journey.events import NoteTaker, Recorder
 from edge.machines import Artifacts, Inventory, MachineScripts, NetbootPolicy, OsieFiles, OsieLookup, ReadSecret
 from edge.neighbour.resolution import AddressResolution
@@ -31,8 +27,6 @@ from edge.tftp import BootFiles, TftpServer
 from ipxe.binaries import BootBinaries
 from ipxe.scripts import BootSettings, LogsTo, Origin, Scripts
 from tink.files import rereading
-from tink.limits.newest import Newest
-from tink.limits.once_per import OncePer
 from tink.server import TlsError, TokenKeys, authority_of
 
 log = logging.getLogger(__name__)
@@ -69,11 +63,10 @@ class MachineServices:
         nearest: Callable[[str], str],
         others: Others,
         peers: Peers | None = None,
-        memory: Memory | None = None,
     ) -> None:
         """`metadata` None: nothing is served over HTTP. `ready()`: why machines can't be served, `nearest(ip)` the
-        address of ours in the network of a machine's one; either empty: none. `memory`: see MachineApp;
-        `take`: see MachineScripts. Belongs to the running event loop.
+        address of ours in the network of a machine's one; either empty: none. `take`: see MachineScripts.
+        Belongs to the running event loop.
 
         Raises KeyFileError.
         """
@@ -110,7 +103,6 @@ class MachineServices:
                 peers=peers,
                 ipxe_dir=edge.ipxe_dir,
                 nearest=nearest,
-                memory=memory,
             )
             exit_stack.callback(self.app.close)
 
@@ -132,14 +124,8 @@ class MachineServices:
         self,
         interface: str,
         address: str,
-        *,
-        sock: socket.socket | None = None,
-        processes: int = 1,
-        failures: Newest[str, str] | None = None,
-        begun: OncePer | None = None,
     ) -> tuple[BootFiles, TftpServer]:
-        """For one address of ours, with the `sock` that is open there (None: with one of its own). See TftpServer and
-        BootFiles for the rest; the inventory is to call the latter's `machine_changed`."""
+        """For one address of ours. The inventory is to call the `machine_changed` of its files."""
         edge = self._settings.edge
         callers = self._callers.answering_on(interface)
         files = BootFiles(
@@ -154,7 +140,6 @@ class MachineServices:
             extra=edge.tftp_dir,
             pi_firmware=edge.rpi_dir,
             resolution=AddressResolution(callers.is_hidden, interface),
-            failures=failures,
         )
         server = TftpServer(
             files,
@@ -162,9 +147,6 @@ class MachineServices:
             host=address,
             interface=interface,
             single_port=edge.tftp_single_port,
-            sock=sock,
-            processes=processes,
-            begun=begun,
             is_unresolved=callers.is_unresolved,
         )
         return files, server

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from functools import partial
 from ipaddress import IPv6Address, ip_address
 from typing import Final
@@ -28,7 +27,7 @@ from edge.callers import Callers
 from edge.conflict import IPV6, Changed, Quarantine, Relays
 from edge.dhcp import DhcpSettings, Responder
 from edge.dhcp6 import Responder6, Settings6, server_duid
-from edge.http import AdminApp, Runner, admin_runner, has_ended, machine_runner
+from edge.http import AdminApp, admin_runner, has_ended, machine_runner
 from edge.journey.events import Notice
 from edge.journey.recorder import Journey
 from edge.journey.records import Happened
@@ -64,13 +63,12 @@ from edge.peers import peer_metrics
 from edge.run.about import ThisEdge, osies_of
 from edge.run.expecting import BootWatch
 from edge.run.machine_services import MachineServices, boot_binaries, metadata_settings, nearest_of
-from edge.run.networks import HostNetworks, LinkMetadata, MakeSite, NetworkServices, Sites, Tftp, sites_of
+from edge.run.networks import HostNetworks, LinkMetadata, MakeSite, NetworkServices, Sites, sites_of
 from edge.run.other_edges import peers_of
 from edge.run.readiness import Readiness
 from edge.run.settings import Service, StackSettings, Syslog
-from edge.run.workers import Edges, Inbox, Networks, Pool, Sources, WorkerSite, WorkerTftp
 from edge.syslog import LogFiles, MachineLogs, SyslogServer, SyslogServerError, syslog_metrics
-from edge.tftp import BootFiles
+from edge.tftp import BootFiles, TftpServer
 from ipxe.parameters import is_hookos
 from ipxe.scripts import Origin
 from tink.kube.cache import Informer
@@ -119,7 +117,7 @@ class Serving:
         `readiness()` says whether machines can be served, `notices()` what was announced of the edge and is still so
         (but for the networks'); `metrics` is given what is counted here; `read_secret` asks the Kubernetes API;
         `boots` knows what is awaited of each machine; `workflow(namespace, name)` gives the Workflow of a Hardware;
-        `kept` hears of what other edges and servers have seen; `informers` feed workers, by plural of their objects;
+        `kept` hears of what other edges and servers have seen; `informers` by the plural of their objects;
         `api()` describes the Kubernetes API for operators.
 
         Raises BinariesError, SettingsError, KeyFileError.
@@ -159,8 +157,6 @@ class Serving:
             peers_of(settings, metadata.keys, journey, self.peers_changed, kept) if metadata is not None else None
         )
         self._cache = self._artifact_cache() if wanted & {Service.HTTP, Service.TFTP} else None
-        self._runner: Runner | None = None
-        self._taken: set[asyncio.Task[None]] = set()
         self._sites: list[Sites] = []
         self._link_metadata: LinkMetadata | None = None
         self._log_files = settings.data_dir / "machine-logs"
@@ -202,23 +198,7 @@ class Serving:
             )
             for state in networks.states
         }
-        self._pool: Pool | None = None
-        if edge.workers > 1 and wanted & {Service.HTTP, Service.TFTP}:
-            self._pool = self._workers(Sources(self._informers, self._cache, read_secret))
         self._subscribe()
-
-    def _workers(self, sources: Sources) -> Pool:
-        def logs_wanted() -> None:
-            self._machines.scripts.logs_wanted = True
-
-        return Pool(
-            self._settings,
-            sources,
-            Inbox(self._journey.record, logs_wanted, self._take_over),
-            ready=lambda: self._readiness().problem,
-            learnt=self._callers.learnt,
-            announce=self._journey.announce,
-        )
 
     @property
     def binaries_problem(self) -> str:
@@ -231,20 +211,8 @@ class Serving:
             await asyncio.sleep(_BINARIES_SECONDS)
             self._binaries.reread()
         self._boot_paths.programs_changed(has_grub=self._binaries.has_grub)
-        if self._pool is not None:
-            self._pool.reread()
         for machine in self._inventory.machines():
             self._boot_path_changed(machine.mac)
-
-    @property
-    def workers_problem(self) -> str:
-        """Why no machine is served over HTTP and TFTP; empty: they are."""
-        return self._pool.problem if self._pool is not None else ""
-
-    @property
-    def workers_note(self) -> str:
-        """What is to be known of the workers; empty: they are well."""
-        return self._pool.note if self._pool is not None else ""
 
     def _subscribe(self) -> None:
         """All who keep what they made of a machine hear of its changes.
@@ -269,20 +237,14 @@ class Serving:
             self._exit.push_async_callback(self.peers.stop)
             metrics.register(Scraped(partial(peer_metrics, self.peers)))
         if self._machines.app is not None:
-            runner = self._runner = machine_runner(self._machines.app)
+            runner = machine_runner(self._machines.app)
             make_site = await self._set_up(runner)
-            if self._pool is not None:
-                make_site = partial(WorkerSite, self._pool)
             ports = (edge.http_port, "--http-port"), *((port, "--legacy-ports") for port in edge.legacy_ports)
             self._sites = [Sites(make_site, port, "HTTP", flag) for port, flag in ports]
             if edge.link_metadata:
                 self._link_metadata = LinkMetadata(lambda: self._networks.states, make_site, self._journey.announce)
                 self._exit.push_async_callback(self._link_metadata.stop)
             await self._start_syslog(edge.syslog)
-        if self._pool is not None:
-            self._exit.push_async_callback(self._pool.stop)
-            await self._pool.start()
-            metrics.register(Scraped(self._pool.metrics))
         for services in self._services.values():
             self._exit.push_async_callback(services.stop)
 
@@ -340,7 +302,6 @@ class Serving:
 
         Raises each part's own error.
         """
-        self._tell_workers()
         for sites in self._sites:
             for address in state.addresses:
                 await sites.follow(state.interface, address)
@@ -348,14 +309,12 @@ class Serving:
         self._tell_of_peers()
         if self.peers is not None:
             self.peers.place(_places(self._networks.states))
-            self._tell_workers()
 
     def peers_changed(self, living: frozenset[str], gone: frozenset[str]) -> None:
         """Other edges have come or gone (`edge.peers`)."""
         self._living, self._gone = living, gone
         self._machines.scripts.peers_changed()
         self._tell_of_peers()
-        self._tell_workers()
 
     def _tell_of_peers(self) -> None:
         for interface, services in self._services.items():
@@ -368,45 +327,18 @@ class Serving:
             tasks.create_task(self._logs.run())
             if self._binaries.problem:
                 tasks.create_task(self._wait_for_binaries())
-            if self._pool is not None:
-                tasks.create_task(self._pool.run())
             if self._link_metadata is not None:
                 tasks.create_task(self._link_metadata.run())
             while True:
                 await asyncio.sleep(_TICK_SECONDS)
                 self._quarantine.expire()
                 self._quarantine6.expire()
-                self._tell_workers()
                 if self._machines.scripts.logs_wanted and not self._logs_begun:
                     await self._receive_logs_of_hookos()
 
-    # --- workers ---------------------------------------------------------------------------------------------------
-
-    def _tell_workers(self) -> None:
-        """What they need to know of networks and of other edges, if that is news."""
-        if self._pool is None:
-            return
-        states = self._networks.states
-        self._pool.tell(Networks([(state.address, [str(each) for each in state.networks]) for state in states]))
-        if self.peers is not None:
-            self._pool.tell(Edges(*self.peers.known()))
-
     def _learn(self, interface: str, mac: str, ip: str, *, relayed: bool) -> None:
         """Record the address of a machine that DHCP saw on one of our interfaces."""
-        if self._callers.learn(mac, ip, "" if relayed else interface) and self._pool is not None:
-            self._pool.learned(mac, ip)
-
-    def _take_over(self, sock: socket.socket, received: bytes) -> None:
-        """Another edge has reached a worker."""
-
-        async def go_on() -> None:
-            if self._runner is not None:
-                with suppress(OSError):
-                    await self._runner.bounded.take_over(sock, received)
-
-        task = asyncio.create_task(go_on())
-        self._taken.add(task)
-        task.add_done_callback(self._taken.discard)
+        self._callers.learn(mac, ip, "" if relayed else interface)
 
     # --- what machines log ---------------------------------------------------------------------------------------
 
@@ -518,9 +450,7 @@ class Serving:
         for services in self._services.values():
             services.machine_changed(mac)
 
-    def _tftp_server(self, state: NetworkState, address: str) -> tuple[BootFiles | None, Tftp]:
-        if self._pool is not None:
-            return None, WorkerTftp(self._pool, state.interface, address)
+    def _tftp_server(self, state: NetworkState, address: str) -> tuple[BootFiles, TftpServer]:
         return self._machines.tftp_server(state.interface, address)
 
     # --- how a part is started ----------------------------------------------------------------------------------------

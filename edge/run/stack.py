@@ -178,7 +178,7 @@ class Stack:
         if self._not_ready == _STARTING and denied:
             return f"{_STARTING}: {denied}"
         reasons = [self._not_ready, self._networks.not_ready() if self._networks is not None else "", denied]
-        reasons += [self._serving.workers_problem, self._serving.binaries_problem] if self._serving is not None else []
+        reasons += [self._serving.binaries_problem] if self._serving is not None else []
         reasons += [self._server_process.problem] if self._server_process is not None else []
         if services & _WRITERS and not services & EDGE:
             reasons += [self._contact.problem, self._contact.not_listed]
@@ -188,7 +188,6 @@ class Stack:
     def readiness(self) -> Readiness:
         """The same, with what operators are told beside it."""
         notes = [*self._contact.notes, self._leadership(), self.agents_note]
-        notes += [self._serving.workers_note] if self._serving is not None else []
         notes += [self._applier.note] if self._applier is not None else []
         notes += self._open_guards().values()
         return Readiness(self.not_ready, tuple(filter(None, notes)))

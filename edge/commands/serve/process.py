@@ -44,7 +44,6 @@ from edge.run.process import (
 from edge.run.settings import EDGE, Service, StackSettings
 from edge.run.stack import Stack
 from edge.run.tasks import StackError
-from edge.run.workers import WorkersError
 from edge.settings import place
 from edge.telemetry import TracesError
 from edge.tftp import TftpServerError
@@ -78,7 +77,6 @@ _EXPECTED = (
     TftpServerError,
     TlsError,
     TracesError,
-    WorkersError,
     OSError,
 )
 """The parts' own errors: they say what is wrong and what to do, so a trace would only hide that."""

@@ -12,7 +12,6 @@ from edge.run.networks.services import (
     NetworkServices,
     ServingError,
     Sites,
-    Tftp,
     sites_of,
     tcp_advice,
 )
@@ -26,7 +25,6 @@ __all__ = [
     "NetworkServices",
     "ServingError",
     "Sites",
-    "Tftp",
     "at_networks",
     "sites_of",
     "tcp_advice",

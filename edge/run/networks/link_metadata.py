@@ -22,12 +22,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from aiohttp import web
+
 from edge.journey.events import Notice, Outcome
 from edge.neighbour.host import NetworkState
 from edge.neighbour.well_known import METADATA_ADDRESS as ADDRESS
 from edge.neighbour.well_known import METADATA_PORT as PORT
 from edge.neighbour.well_known import Held, give_up, hold, look_at
-from edge.run.networks.services import MakeSite, Site, tcp_advice
+from edge.run.networks.services import MakeSite, tcp_advice
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +47,7 @@ class _Place:
 
     index: int = 0
     asked: bool = False
-    site: Site | None = None
+    site: web.TCPSite | None = None
     due: float = 0.0
     said: str = ""
 

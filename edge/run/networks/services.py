@@ -21,7 +21,7 @@ from edge.dhcp6 import Dhcp6Server, Responder6
 from edge.neighbour.host import NetworkState
 from edge.neighbour.router_advertisement import ROUTER_LIFETIME_SECONDS, Advertised, RouterAdvertiser
 from edge.syslog import SyslogServer, SyslogServerError
-from edge.tftp import BootFiles
+from edge.tftp import BootFiles, TftpServer
 from tink.net.host_port import join_host_port
 
 log = logging.getLogger(__name__)
@@ -37,24 +37,9 @@ MakeResponder = Callable[[NetworkState], Responder]
 MakeResponder6 = Callable[[NetworkState], Responder6]
 
 
-class Tftp(Protocol):
-    """A TFTP server, or what has workers be one."""
-
-    async def start(self) -> None: ...
-    async def stop(self) -> None: ...
-    def move_to_interface(self) -> bool: ...
-
-
-class Site(Protocol):
-    """Where an HTTP server listens, as with `web.TCPSite`. `start` raises OSError."""
-
-    async def start(self) -> None: ...
-    async def stop(self) -> None: ...
-
-
-MakeTftp = Callable[[NetworkState, str], tuple[BootFiles | None, Tftp]]
-"""At this address; without files where they are another process's."""
-MakeSite = Callable[[str, int], Site]
+MakeTftp = Callable[[NetworkState, str], tuple[BootFiles, TftpServer]]
+"""At this address."""
+MakeSite = Callable[[str, int], web.TCPSite]
 """At this address and port."""
 MakeSyslog = Callable[[NetworkState, str], SyslogServer]
 """At this address."""
@@ -120,8 +105,8 @@ class NetworkServices:
         self._dhcp: _Slot[DhcpServer] = _Slot()
         self._dhcp6: _Slot[Dhcp6Server] = _Slot()
         self._responder6: Responder6 | None = None
-        self._tftp: _Slot[Tftp] = _Slot()
-        self._tftp6: _Slot[Tftp] = _Slot()
+        self._tftp: _Slot[TftpServer] = _Slot()
+        self._tftp6: _Slot[TftpServer] = _Slot()
         self._syslog: _Slot[SyslogServer] = _Slot()
         self._syslog6: _Slot[SyslogServer] = _Slot()
         self._advertiser: _Slot[RouterAdvertiser] = _Slot()
@@ -208,13 +193,12 @@ class NetworkServices:
         self._responder6 = responder
         return Dhcp6Server(responder, state.interface)
 
-    def _tftp_server(self, family: str, files: BootFiles | None, server: Tftp) -> Tftp:
-        if files is not None:
-            self._files[family] = files
+    def _tftp_server(self, family: str, files: BootFiles, server: TftpServer) -> TftpServer:
+        self._files[family] = files
         return server
 
     @staticmethod
-    def _move_tftp(slot: _Slot[Tftp], address: str, state: NetworkState) -> bool:
+    def _move_tftp(slot: _Slot[TftpServer], address: str, state: NetworkState) -> bool:
         """Whether it goes on, with its transfers, on an interface of the same name that was made anew."""
         bound_to = (address, state.index)
         if slot.service is None or slot.bound_to[0] != address or slot.bound_to == bound_to:
@@ -234,7 +218,7 @@ class Sites:
         self._what = what
         self._flag = flag
         self._wanted: dict[tuple[str, bool], str] = {}
-        self._open: dict[str, Site] = {}
+        self._open: dict[str, web.TCPSite] = {}
 
     async def follow(self, interface: str, address: str) -> None:
         """Listen at this address for the network of `interface`; empty: as before. Raises ServingError."""
@@ -246,7 +230,7 @@ class Sites:
         for gone in self._open.keys() - set(self._wanted.values()):
             await self._open.pop(gone).stop()  # connections go on, if the address does
 
-    async def _listen(self, address: str) -> Site:
+    async def _listen(self, address: str) -> web.TCPSite:
         site = self._make_site(address, self._port)
         try:
             await site.start()

@@ -1,4 +1,4 @@
-"""A process that serves and its host: what it reports, SIGHUP, its memory, the addresses and processors it has."""
+"""A process that serves and its host: what it reports, SIGHUP, its memory, its addresses."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ import pytest
 
 from edge.neighbour.host import HostError, Network, NetworkState, default_interface, interface_address, state_of
 from edge.neighbour.links import Link
+from edge.run.memory import default_server_memory, memory
 from edge.run.networks import agents
 from edge.run.networks.agents import AgentsAddresses
 from edge.run.process import (
@@ -35,9 +36,8 @@ from edge.run.process import (
     report,
 )
 from edge.run.process.status import status_line
-from edge.run.processors import default_server_memory, default_workers, memory, processors
 from edge.run.readiness import Readiness
-from edge.run.settings import EDGE, Service, StackSettings
+from edge.run.settings import Service, StackSettings
 from tests.ports import free_port
 from tests.support.virtual_time import elapse
 from tests.waiting import until
@@ -379,24 +379,16 @@ def test_ipv6_address_is_told_only_where_it_is_served_and_stays_as_long_as_it_is
     assert state_of(served, link()).problem == "eth1 has no IP address"
 
 
-def test_smallest_control_group_around_the_process_limits_processors_and_memory(tmp_path: Path) -> None:
+def test_smallest_control_group_around_the_process_limits_memory(tmp_path: Path) -> None:
     own, none = tmp_path / "cgroup", tmp_path / "nothing"
     own.write_text("0::/pods/edge\n")
     root, group = tmp_path / "fs", tmp_path / "fs" / "pods" / "edge"
     group.mkdir(parents=True)
-    here, host = len(os.sched_getaffinity(0)), memory(root, none)
-    assert (processors(root, own), processors(root, none)) == (here, here)
-    (group / "cpu.max").write_text("max 100000\n")
-    for limit in ("100000", "50000"):
-        (group.parent / "cpu.max").write_text(f"{limit} 100000\n")
-        assert processors(root, own) == 1, "never none"
-    assert processors(root, none) == here
+    host = memory(root, none)
     (group / "memory.max").write_text("max\n")
     assert memory(root, own) == host
     (group.parent / "memory.max").write_text("536870912\n")
     assert memory(root, own) == 536_870_912
-    assert [default_workers(EDGE, count) for count in (1, 2, 3, 4, 5, 64)] == [1, 1, 1, 3, 4, 4]
-    assert default_workers(frozenset(Service), 64) == 1, "where all runs in one process, it stays one"
     for total, most in ((512_000_000, 400_000_000), (4_000_000_000, 1_000_000_000), (64_000_000_000, 4_000_000_000)):
         assert default_server_memory(alone=False, total=total) == most, "a quarter beside others, within bounds"
         assert default_server_memory(alone=True, total=total) == total

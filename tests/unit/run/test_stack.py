@@ -598,8 +598,6 @@ tinkedge_peer_served_bytes_total tinkedge_peer_served_total
 tinkedge_upstream_edge_lookups_total tinkedge_upstream_edge_used
 tinkedge_ready tinkedge_sent_bytes_total tinkedge_server_memory_limit_bytes tinkedge_server_resident_memory_bytes
 tinkedge_server_restarts_total tinkedge_server_up tinkedge_syslog_lines_total
-tinkedge_worker_cpu_seconds_total tinkedge_worker_dropped_events_total tinkedge_worker_resident_memory_bytes
-tinkedge_worker_restarts_total tinkedge_worker_up
 tinkedge_workflow_transitions_total tinkedge_workflows
 workqueue_adds_total workqueue_depth workqueue_longest_running_processor_seconds workqueue_queue_duration_seconds
 workqueue_retries_total workqueue_unfinished_work_seconds workqueue_work_duration_seconds
@@ -635,7 +633,6 @@ async def test_every_metric_keeps_its_name_and_is_in_the_paper(make: Make) -> No
     services = set(Service) - {Service.DHCP, Service.TFTP}
     server = ServerSettings(memory=400_000_000)
     edge = {
-        "workers": 2,
         "peers": ("127.0.0.99:7080",),
         "upstream_edge": "127.0.0.98:7080",
         "otlp_endpoint": "http://127.0.0.1:9",

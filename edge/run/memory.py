@@ -1,4 +1,4 @@
-"""The processors and the memory of this process, and the default settings that follow from them."""
+"""The memory of this process, and the default of --grpc-memory that follows from it."""
 
 from __future__ import annotations
 
@@ -8,24 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from edge.run.settings import EDGE, Service
-
-SMALL: Final = 4
-"""Fewer processors than that are kept busy by one process, and the programs beside it."""
-MOST: Final = 4
-"""Workers that an edge is given by itself: each has a copy of what is known of all machines."""
 LEAST_SERVER_BYTES: Final = 400_000_000
 MOST_SERVER_BYTES: Final = 4_000_000_000
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 _OWN: Final = Path("/proc/self/cgroup")
-
-
-def default_workers(services: frozenset[Service], count: int | None = None) -> int:
-    """What `--workers` is where nobody says it: on small machines, and where other services run in the same process, 1;
-    else one for each processor (`count` of them; None: as this machine has) but the main process's.
-    """
-    found = processors() if count is None else count
-    return 1 if found < SMALL or not services <= EDGE else min(found - 1, MOST)
 
 
 def default_server_memory(*, alone: bool, total: int | None = None) -> int:
@@ -36,16 +22,6 @@ def default_server_memory(*, alone: bool, total: int | None = None) -> int:
     """
     total = memory() if total is None else total
     return total if alone else min(max(total // 4, LEAST_SERVER_BYTES), MOST_SERVER_BYTES)
-
-
-def processors(cgroups: Path = _CGROUPS, own: Path = _OWN) -> int:
-    """That this process may use, by its affinity (sched_setaffinity(2)) and by the limits of its control groups
-    (cpu.max, Kubernetes' `limits.cpu`); at least 1.
-    """
-    found = float(len(os.sched_getaffinity(0)))
-    for group in _groups(cgroups, own):
-        found = min(found, _limit(group / "cpu.max"))
-    return max(1, int(found))
 
 
 def memory(cgroups: Path = _CGROUPS, own: Path = _OWN) -> int:
@@ -70,12 +46,3 @@ def _groups(cgroups: Path, own: Path) -> Iterator[Path]:
             yield each
             if each == cgroups:
                 break
-
-
-def _limit(file: Path) -> float:
-    """Processors, of `QUOTA PERIOD` in microseconds."""
-    with suppress(OSError, ValueError, ZeroDivisionError):
-        quota, period = file.read_text().split()
-        if quota != "max":
-            return int(quota) / int(period)
-    return float("inf")
