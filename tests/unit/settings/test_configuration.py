@@ -25,8 +25,6 @@ from edge.settings import (
     GROUPS,
     REST,
     SERVICES,
-    ConfigError,
-    check,
     group_of,
     key,
     place,
@@ -603,8 +601,7 @@ def test_removed_option_is_an_error_that_names_the_remedy(file: Path) -> None:
     file.write_text("data-dir: /x\nworkers: 2\n")
     result = run("edge", "--config", file)
     assert (result.exit_code, f"{file}:2: workers: {remedy}" in result.output) == (2, True), result.output
-    with pytest.raises(ConfigError, match=remedy):
-        check(file, command_named)
+    assert remedy in check(file, file.read_text()).output
     (sentence,) = unknown_variables(
         {"TINKEDGE_WORKERS": "2"}, command_named("doctor"), SERVICES, command_named
     ).values()
