@@ -107,7 +107,7 @@ def test_reload_is_waited_for_and_changes_what_it_can(host: Host) -> None:
 
 def test_journal_is_asked_for_a_machine_and_prometheus_for_the_process(host: Host) -> None:
     lines = host.journal("-u", "tinkedge", "-o", "cat", "-p", "info").splitlines()
-    assert any(line.startswith("edge.run.stack: ready") for line in lines), "priorities, and no second time"
+    assert any(line.startswith("edge.run.graph: ready") for line in lines), "priorities, and no second time"
     asked = (f"TINKEDGE_MAC={manifests.MAC}", "TINKEDGE_STEP=dhcp")
     said = host.journal("-u", "tinkedge", *asked, "-o", "cat").splitlines()
     assert said

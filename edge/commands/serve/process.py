@@ -26,6 +26,8 @@ from edge.commands.serve.surroundings import obstacles
 from edge.dhcp import DhcpServerError, SettingsError
 from edge.dhcp6 import Dhcp6ServerError
 from edge.neighbour.router_advertisement import RouterAdvertiserError
+from edge.run.context import StackError
+from edge.run.graph import Stack
 from edge.run.logs import set_up
 from edge.run.networks import ServingError
 from edge.run.process import (
@@ -42,8 +44,6 @@ from edge.run.process import (
     status_line,
 )
 from edge.run.settings import EDGE, Service, StackSettings
-from edge.run.stack import Stack
-from edge.run.tasks import StackError
 from edge.settings import place
 from edge.telemetry import TracesError
 from edge.tftp import TftpServerError

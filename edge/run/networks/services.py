@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Generic, Protocol, TypeVar
 
 from aiohttp import web
@@ -242,8 +243,10 @@ class Sites:
         return site
 
 
-def sites_of(runner: web.BaseRunner) -> MakeSite:
-    """Of a server in this process."""
+async def sites_of(runner: web.BaseRunner, exit_stack: AsyncExitStack) -> MakeSite:
+    """Set up an HTTP server, which `exit_stack` stops, and return the maker of its sites."""
+    await runner.setup()
+    exit_stack.push_async_callback(runner.cleanup)
     return lambda address, port: web.TCPSite(runner, address, port, backlog=_BACKLOG, reuse_address=True)
 
 

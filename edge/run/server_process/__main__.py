@@ -24,6 +24,7 @@ from typing import Final, cast
 from prometheus_client import generate_latest
 from prometheus_client.registry import CollectorRegistry
 
+from edge.run.graph import AgentsObserver, Stack
 from edge.run.server_process.channel import (
     Activity,
     Channel,
@@ -38,7 +39,6 @@ from edge.run.server_process.channel import (
     Up,
 )
 from edge.run.server_process.supervisor import ServerBegin
-from edge.run.stack import AgentsObserver, Stack
 from tink.files.rereading import reread_all
 from tink.server import AgentActivity
 

@@ -25,6 +25,7 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from edge.journey.events import Notice, Outcome
+from edge.run.context import StackError
 from edge.run.server_process.channel import (
     Activity,
     Channel,
@@ -42,7 +43,6 @@ from edge.run.server_process.channel import (
 )
 from edge.run.server_process.core_log import CoreLog
 from edge.run.settings import Service, StackSettings
-from edge.run.tasks import StackError
 from tink.files.rereading import register
 from tink.limits.backoff import Backoff
 from tink.metrics.families import counter, gauge

@@ -15,6 +15,7 @@ import pytest
 from cryptography import x509
 
 from edge.journey.events import Notice
+from edge.run.context import StackError
 from edge.run.server_process import supervisor
 from edge.run.server_process.channel import (
     Activity,
@@ -35,7 +36,6 @@ from edge.run.server_process.channel import (
 from edge.run.server_process.core_log import LINES, MOST_BYTES, CoreLog
 from edge.run.server_process.supervisor import ServerBegin, ServerProcess, child_settings
 from edge.run.settings import EdgeSettings, Service, StackSettings
-from edge.run.tasks import StackError
 from tests.interop.authority import Authority
 from tests.support.virtual_time import turns
 from tests.waiting import PATIENCE_SECONDS, until

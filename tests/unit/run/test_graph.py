@@ -20,10 +20,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from edge.journey.events import Outcome, Step
 from edge.neighbour.host import Network
-from edge.run import outage, readiness, serving, stack
+from edge.run import graph, outage, readiness, serving
+from edge.run.context import StackError
+from edge.run.graph import Stack
 from edge.run.settings import EdgeSettings, Service, StackSettings
-from edge.run.stack import Stack
-from edge.run.tasks import StackError
 from tests.ports import free_port
 from tests.support import objects
 from tests.support.informer import InMemoryInformer
@@ -353,7 +353,7 @@ async def test_restart_of_a_large_edge_serves_what_it_knew_and_is_right_when_the
 ) -> None:
     """It waits for no list, and reads a machine when it asks."""
     monkeypatch.setattr(outage, "LARGE_BYTES", 1)
-    monkeypatch.setattr(stack, "_FEW", 0)
+    monkeypatch.setattr(graph, "MAX_READ_AT_START", 0)
     await known(beside)
     async with await api.client() as client:
         await client.delete(HARDWARE, "m2", "default")
@@ -497,7 +497,7 @@ async def test_webhooks_and_manifests_come_when_the_api_is_back(
 
     await known(beside)
     await api.go()
-    monkeypatch.setattr(stack.Stack, "_start_webhooks", seen)
+    monkeypatch.setattr(Stack, "_start_webhooks", seen)
     one = beside(Service.HTTP)
     await one.start()
     assert not reviewed.is_set()
@@ -508,7 +508,7 @@ async def test_webhooks_and_manifests_come_when_the_api_is_back(
 
 
 async def listed(informer: InMemoryInformer, *, alone: bool = True) -> bool:
-    return await outage.followed({HARDWARE: informer}, tuple, None, alone=alone)
+    return await outage.follow_api({HARDWARE: informer}, tuple, None, alone=alone)
 
 
 @pytest.mark.looptime
@@ -711,7 +711,7 @@ async def test_edge_that_can_not_read_the_neighbours_or_send_probes_reports_it(
     guards = ("neighbours", "declines")
     assert [value(seeing, "tinkedge_open_guard", guard=each) for each in guards] == [0, 0]
     await seeing.stop()
-    monkeypatch.setattr("edge.run.neighbours.NeighbourTable", refused)
+    monkeypatch.setattr("edge.run.graph.NeighbourTable", refused)
     blind = make(*services)
     await blind.start()
     assert "the kernel's neighbours can't be read: machines are known by address alone" in blind.readiness.text

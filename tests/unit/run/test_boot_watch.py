@@ -12,7 +12,7 @@ from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
 from edge.machines import BootProblemWriter, Inventory, PendingWorkflows, Problem, StateWriter
 from edge.neighbour.host import NetworkState
-from edge.run.expecting import BootWatch, rest_after
+from edge.run.boot_watch import BootWatch, rest_after
 from edge.run.networks.follow import HostNetworks
 from tests.support import objects
 from tests.support.objects import MAC
