@@ -38,9 +38,9 @@ from edge.run.process import (
     Reload,
     Step,
     Watchdog,
+    extend_start,
     report,
     settle,
-    starting,
     status_line,
 )
 from edge.run.settings import EDGE, Service, StackSettings
@@ -164,7 +164,7 @@ async def _until(
     reload = Reload(notifier, status, steps)
     reload.listen()
     begin = asyncio.ensure_future(stack.start())
-    waiting = asyncio.ensure_future(starting(notifier))
+    waiting = asyncio.ensure_future(extend_start(notifier))
     started = await done_before(begin, stop)
     waiting.cancel()
     if not started:

@@ -12,7 +12,7 @@ import click
 from edge.commands.serve.agreement import Place, disagreements
 from edge.machines import DhcpMode, NetbootWhen
 from edge.neighbour.host import HostError, Network, default_interface
-from edge.run.memory import default_server_memory
+from edge.run.process import default_server_memory
 from edge.run.settings import (
     DEFAULT_HTTP_PORT,
     EDGE,

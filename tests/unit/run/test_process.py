@@ -22,7 +22,6 @@ import pytest
 
 from edge.neighbour.host import HostError, Network, NetworkState, default_interface, interface_address, state_of
 from edge.neighbour.links import Link
-from edge.run.memory import default_server_memory, memory
 from edge.run.networks import agents
 from edge.run.networks.agents import AgentsAddresses
 from edge.run.process import (
@@ -32,10 +31,12 @@ from edge.run.process import (
     OperatorAddresses,
     Reload,
     Watchdog,
-    heap,
+    default_server_memory,
     report,
+    status_line,
 )
-from edge.run.process.status import status_line
+from edge.run.process import memory as heap
+from edge.run.process.memory import memory
 from edge.run.readiness import Readiness
 from edge.run.settings import Service, StackSettings
 from tests.ports import free_port
@@ -249,7 +250,7 @@ _MAPS = """\
 _PROGRAM = """
 import sys
 from pathlib import Path
-from edge.run.process import heap
+from edge.run.process import memory as heap
 def huge():
     return sum(int(line.split()[1]) for line in open("/proc/self/smaps_rollup") if line.startswith("AnonHuge"))
 objects = [str(number).zfill(100) for number in range(700_000)]
@@ -267,7 +268,7 @@ def test_only_private_memory_without_a_file_is_looked_at(tmp_path: Path, monkeyp
     maps = tmp_path / "maps"
     maps.write_text(_MAPS.replace("nothing", ""))
     monkeypatch.setattr(heap, "_MAPS", maps)
-    assert list(heap._ranges()) == [
+    assert list(heap._anonymous_ranges()) == [
         (0x5581A1200000, 0x5581A1A00000),
         (0x7F0000000000, 0x7F0000400000),
         (0x7F0004200000, 0x7F0004400000),
@@ -277,7 +278,7 @@ def test_only_private_memory_without_a_file_is_looked_at(tmp_path: Path, monkeyp
 def test_server_that_no_packet_waits_for_stays_as_small_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gc, "freeze", lambda: None)  # of the tests' own process
     asked: list[None] = []
-    monkeypatch.setattr(heap, "_ranges", lambda: iter(asked.append(None) or ()))
+    monkeypatch.setattr(heap, "_anonymous_ranges", lambda: iter(asked.append(None) or ()))
     heap.settle(huge_pages=False)
     assert asked == []
     heap.settle(huge_pages=True)
@@ -292,7 +293,7 @@ def test_a_large_heap_gets_huge_pages_where_the_kernel_has_them_and_they_are_wan
     before, unknown, forbidden, after = map(int, done.stdout.split())
     assert before >= unknown >= forbidden
     major, minor = map(int, Path("/proc/sys/kernel/osrelease").read_text().split(".")[:2])
-    if heap._allowed() and (major, minor) >= (6, 1):
+    if heap._is_allowed() and (major, minor) >= (6, 1):
         assert after > forbidden + 30 * 1024
     else:
         assert after == forbidden
