@@ -1,4 +1,4 @@
-"""What all machines that boot get, made from the settings: boot programs, metadata, authorities and script settings."""
+"""Makes the settings of all boots: boot programs, metadata, certificate authorities, and the values in scripts."""
 
 from __future__ import annotations
 

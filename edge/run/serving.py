@@ -316,7 +316,7 @@ class Serving:
         if wanted is Syslog.ON:
             await self._receive_logs()
         elif wanted is Syslog.AUTO and (is_hookos(parameters) or self._log_files.exists()):
-            # Files exist if machines were told before the last restart to send their lines here: they go on.
+            # Files exist if machines have sent lines before the last restart; they continue to send.
             await self._receive_logs_of_hookos()
 
     async def _receive_logs_of_hookos(self) -> None:

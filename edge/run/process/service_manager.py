@@ -101,7 +101,7 @@ def _one_line(text: str) -> str:
 async def extend_start(notifier: Notifier) -> None:
     """Extend the manager's timeout until cancelled: an API may need minutes for its lists.
 
-    A start that hangs is not extended for ever: `Stack.start` has time limits of its own.
+    A start that hangs still ends, because `Stack.start` has time limits of its own.
     """
     while True:
         notifier.extend_start(_EXTEND_SECONDS)

@@ -322,7 +322,7 @@ class ServerProcess:
         if self._channel is not None:
             self._channel.send(Reread(logging.getLogger().level))
         elif self._lacks:
-            self._lacks = ""  # who asks is told again
+            self._lacks = ""  # so that the problem is logged again
             is_usable = self._has_usable_certificate()
             self._asked_to_read.set()
             return is_usable

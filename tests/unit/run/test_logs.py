@@ -243,7 +243,7 @@ def test_line_that_the_journal_does_not_take_goes_to_standard_error(journal: Jou
 
 
 class Pipe:
-    """A standard error that nobody reads until `read_all`."""
+    """A standard error that is not read until `read_all`."""
 
     def __init__(self, **bounds: int) -> None:
         self._read_end, write_end = os.pipe()
@@ -284,7 +284,7 @@ def test_log_file_that_was_rotated_is_opened_again(tmp_path: Path) -> None:
     assert (path.read_text(), (tmp_path / "log.1").read_text()) == ("new\n", "")
 
 
-def test_reader_of_standard_error_that_has_stopped_holds_nobody_up_and_loses_no_reserved_line() -> None:
+def test_reader_of_standard_error_that_has_stopped_delays_no_server_and_loses_no_reserved_line() -> None:
     pipe = Pipe(max_waiting_bytes=200_000)
     for number in range(10_000):
         pipe.log.info("%d %s", number, "x" * 90)
@@ -340,7 +340,7 @@ def test_everything_is_written_when_the_program_ends_and_after_an_error_it_may_e
     assert [line.rpartition(" ")[2] for line in said] == list(map(str, range(3000)))
 
 
-def test_program_ends_though_nobody_reads_its_log() -> None:
+def test_program_ends_although_its_log_is_not_read() -> None:
     code = f"{_START}logging.info('x' * 500_000)"
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE) as process:
         try:

@@ -95,7 +95,7 @@ def test_manager_is_reached_by_the_variables_it_gave_which_are_not_inherited(
 
 
 @pytest.mark.looptime
-async def test_ready_is_told_when_machines_can_be_served_and_not_before(manager: Manager, notifier: Notifier) -> None:
+async def test_ready_is_sent_when_machines_can_be_served_and_not_before(manager: Manager, notifier: Notifier) -> None:
     reasons = ["no address"]
     task = asyncio.create_task(
         report(notifier, lambda: reasons[0], lambda: f"not ready: {reasons[0]}" if reasons[0] else "serving")
@@ -219,7 +219,7 @@ def test_metrics_of_the_process_are_there_in_a_unit_that_hides_the_rest_of_proc(
     assert 0 < time.time() - begun < 86400
 
 
-async def test_second_service_on_a_host_runs_without_the_metrics_that_nobody_asked_for(
+async def test_second_service_on_a_host_runs_without_the_metrics_that_the_operator_did_not_set(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     place = ("127.0.0.1", free_port())
@@ -355,14 +355,12 @@ def test_address_stays_as_long_as_the_interface_has_it() -> None:
         (FIXED, link(), "", f"{NO_ADDRESS} (eth1 has none)"),
     ],
 )
-def test_what_keeps_a_network_from_being_served_is_said(
-    network: Network, found: Link, address: str, problem: str
-) -> None:
+def test_problem_of_a_network_is_named(network: Network, found: Link, address: str, problem: str) -> None:
     state = state_of(network, found, "10.0.0.1", nobody)
     assert (state.address, state.problem) == (address, problem)
 
 
-def test_ipv6_address_is_told_only_where_it_is_served_and_stays_as_long_as_it_is_there() -> None:
+def test_ipv6_address_is_used_only_if_ipv6_is_served_and_stays_while_it_is_there() -> None:
     both = replace(link("10.0.0.1/24"), addresses6=(IPv6Interface("fd00::1/64"), IPv6Interface("fd00::2/64")))
     assert state_of(Network("eth1"), both).addresses == ("10.0.0.1",)
     served = Network("eth1", ipv6=True)
@@ -399,7 +397,7 @@ VIP = "192.0.2.250"
 
 
 class Host:
-    """Addresses that come and go, and who is told of it."""
+    """Addresses that come and go, and the calls of `listen_at`."""
 
     def __init__(self, *addresses: str) -> None:
         self.addresses = set(addresses)

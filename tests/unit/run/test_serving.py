@@ -1,4 +1,4 @@
-"""What machines talk to, put together: all of it hears of a changed Hardware, and the fast path can be ruled out."""
+"""The servers for machines: all of them follow changes of Hardware, and the fast path can be disabled."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def make(tmp_path: Path, inventory: Inventory) -> AsyncIterator[Make]:
         yield serving
 
 
-async def test_everything_hears_of_a_changed_hardware(make: Make, inventory: Inventory) -> None:
+async def test_all_servers_follow_a_changed_hardware(make: Make, inventory: Inventory) -> None:
     serving = make()
     app = serving.app
     assert app
@@ -108,8 +108,8 @@ async def test_everything_hears_of_a_changed_hardware(make: Make, inventory: Inv
     assert app.responses(IP) is None
 
 
-async def test_machines_are_told_of_other_edges_as_these_come_and_go(make: Make, inventory: Inventory) -> None:
-    """And DHCP of whose offers are no stranger's."""
+async def test_scripts_name_the_other_edges_that_live(make: Make, inventory: Inventory) -> None:
+    """DHCP gets their addresses too: their offers are not those of a stranger."""
     serving = make(peers=("127.0.0.99:7080",))
     assert serving.peers is not None
     inventory.apply(hardware("w"))
@@ -165,7 +165,7 @@ def test_router_solicitations_of_ipxe_are_answered_by_default_where_no_dhcpv6_is
     assert made == ([answers] if answers else [])
 
 
-async def test_edge_alone_asks_nobody_and_prepares_no_response_without_the_fast_path(
+async def test_edge_alone_has_no_peers_and_prepares_no_response_without_the_fast_path(
     make: Make, inventory: Inventory
 ) -> None:
     serving = make(fast_path=False)
