@@ -70,7 +70,7 @@ class Examination:
         return []
 
     async def _read(self, look: Callable[[], Iterator[str]]) -> list[str]:
-        """Run `look` in a thread, because it reads files. While one hangs, such as on a dead file server, none starts."""
+        """Run `look` in a thread, because it reads files. While one hangs on a dead file server, no other starts."""
         if not self._serves or self._is_reading:
             return []
 

@@ -26,7 +26,6 @@ from prometheus_client.registry import CollectorRegistry
 
 from edge.run.graph import AgentsObserver, Stack
 from edge.run.server_process.channel import (
-    Activity,
     Channel,
     ChannelHandler,
     Failed,
@@ -112,22 +111,8 @@ class _Child:
         self.channel.send(Up())
 
     def _observe(self, activity: AgentActivity) -> None:
-        if self.channel.waiting_bytes > WAITING_BYTES:
-            return
-        self.channel.send(
-            Activity(
-                activity.agent_id,
-                activity.peer,
-                activity.kind.value,
-                activity.message,
-                activity.hardware,
-                activity.workflow,
-                activity.action,
-                list(activity.lines),
-                activity.dropped,
-                activity.elsewhere,
-            )
-        )
+        if self.channel.waiting_bytes <= WAITING_BYTES:
+            self.channel.send(activity)
 
     def _kept_away(self, blocks: list[tuple[str, float]]) -> None:
         self.channel.send(KeptAway(blocks))

@@ -1,7 +1,7 @@
 """The channel between `tinkedge up` and its child process, the gRPC server: messages over a pair of Unix sockets.
 
     parent -> child    Reread, Ping
-    child -> parent    Up, Failed, Pong, Activity, ServerState, KeptAway, LogLine
+    child -> parent    Up, Failed, Pong, AgentActivity, ServerState, KeptAway, LogLine
 
 A message is a frozen dataclass of plain values. It is sent as its length (4 bytes, big-endian) and a JSON array: the
 name of its class, then its fields. Both sides are the same program, so only the shape of a message is checked.
@@ -18,11 +18,13 @@ import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from types import TracebackType
 from typing import Any, Final, Self, get_args
 
 import orjson
+
+from tink.server import ActivityKind, AgentActivity
 
 log = logging.getLogger(__name__)
 
@@ -74,22 +76,6 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Activity:
-    """A `tink.server.AgentActivity`, field by field."""
-
-    agent_id: str
-    peer: str
-    kind: str
-    message: str
-    hardware: str
-    workflow: str
-    action: str
-    lines: list[str]
-    dropped: int
-    elsewhere: bool
-
-
-@dataclass(frozen=True, slots=True)
 class ServerState:
     """The gRPC server's `note` for operators, and its metrics in the text format of Prometheus."""
 
@@ -115,7 +101,7 @@ class LogLine:
     trace: str = ""
 
 
-Message = Reread | Ping | Pong | Up | Failed | Activity | ServerState | KeptAway | LogLine
+Message = Reread | Ping | Pong | Up | Failed | AgentActivity | ServerState | KeptAway | LogLine
 
 _KINDS: Final[dict[str, Any]] = {kind.__name__: kind for kind in get_args(Message)}
 _FIELDS: Final = {kind: tuple(field.name for field in fields(kind)) for kind in _KINDS.values()}
@@ -136,6 +122,8 @@ def decoded(content: bytes) -> Message:
     try:
         name, *values = orjson.loads(content)
         message: Message = _KINDS[name](*values)
+        if isinstance(message, AgentActivity):  # JSON has no enumerations and no tuples
+            message = replace(message, kind=ActivityKind(message.kind), lines=tuple(message.lines))
     except (ValueError, TypeError, KeyError) as error:
         raise MessageError(f"{content[:80]!r} is no message: {error}") from None
     return message

@@ -27,7 +27,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from edge.journey.events import Notice, Outcome
 from edge.run.context import StackError
 from edge.run.server_process.channel import (
-    Activity,
     Channel,
     Failed,
     KeptAway,
@@ -46,7 +45,7 @@ from edge.run.settings import Service, StackSettings
 from tink.files.rereading import register
 from tink.limits.backoff import Backoff
 from tink.metrics.families import counter, gauge
-from tink.server import ActivityKind, AgentActivity, why_unusable
+from tink.server import AgentActivity, why_unusable
 
 log = logging.getLogger(__name__)
 
@@ -291,8 +290,8 @@ class ServerProcess:
 
     def _take(self, message: Message) -> None:
         match message:
-            case Activity():
-                self._observe(activity_of(message))
+            case AgentActivity():
+                self._observe(message)
             case LogLine():
                 log_line(message)
             case ServerState():
@@ -359,22 +358,6 @@ class ServerProcess:
             yield from text_string_to_metric_families(self._state.metrics)
         else:
             yield gauge("tinkedge_agents_served", "Whether agents are served.", [], {(): 0.0})
-
-
-def activity_of(message: Activity) -> AgentActivity:
-    """Return the activity that a message carries."""
-    return AgentActivity(
-        message.agent_id,
-        message.peer,
-        ActivityKind(message.kind),
-        message.message,
-        message.hardware,
-        message.workflow,
-        message.action,
-        tuple(message.lines),
-        message.dropped,
-        message.elsewhere,
-    )
 
 
 async def start_process(begin: ServerBegin, channel: int, stderr: int) -> asyncio.subprocess.Process:

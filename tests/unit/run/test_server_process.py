@@ -18,7 +18,6 @@ from edge.journey.events import Notice
 from edge.run.context import StackError
 from edge.run.server_process import supervisor
 from edge.run.server_process.channel import (
-    Activity,
     Channel,
     Failed,
     KeptAway,
@@ -190,7 +189,7 @@ async def test_activity_of_agents_and_metrics_reach_the_parent(parent: Parent) -
     child.channel.send(Up())
     who, names, lines = ("id", "192.0.2.7"), ("two", "a/b", "a/w", "stream"), ("one", "two")
     activity = AgentActivity(*who, ActivityKind.OUTPUT, *names, lines, 3, elsewhere=True)
-    child.channel.send(Activity(*who, "output", *names, [*lines], 3, True))
+    child.channel.send(activity)
     metrics = "# TYPE tinkedge_agents_connected gauge\ntinkedge_agents_connected 7.0\n"
     child.channel.send(ServerState("192.0.2.9 is not here", metrics))
     await until(lambda: parent.process.note)
