@@ -121,7 +121,8 @@ class Serving:
 
         Raises KeyFileError.
         """
-        context, settings, osie = self._context, self._context.settings, self._osie
+        context, settings = self._context, self._context.settings
+        osie = context.informers[OSIE].get if OSIE in context.informers else _no_osie
         edge, journey, inventory = settings.edge, context.journey, context.inventory
         self._authorities = Authorities(settings, self._trust)
         context.exit_stack.callback(self._authorities.close)
@@ -341,10 +342,6 @@ class Serving:
 
     # --- lookups ------------------------------------------------------------------------------------------------------
 
-    def _osie(self, namespace: str, name: str) -> Raw | None:
-        informer = self._context.informers.get(OSIE)
-        return informer.get(namespace, name) if informer is not None else None
-
     def _others(self, address: str, mac: str) -> tuple[Origin, ...]:
         """Return the other edges for a machine that has reached this edge at `address`."""
         if self.peers is None:
@@ -442,6 +439,10 @@ class Serving:
             is_unresolved=callers.is_unresolved,
         )
         return files, server
+
+
+def _no_osie(_namespace: str, _name: str) -> Raw | None:
+    return None
 
 
 def nearest_of(ip: str, places: Iterable[tuple[str, Iterable[IPv4Network]]]) -> str:
