@@ -424,6 +424,8 @@ def test_notes_name_the_addresses_to_open(helm: Helm) -> None:
             ["server.serviceAccount.name=a", "edge.serviceAccount.name=a"],
             'edge and server have the account "a" in common',
         ),
+        (["edge.settings.workers=2"], "edge.settings.workers was removed: take it out"),
+        (["settings.workers=2"], "settings.workers was removed: take it out"),
     ],
 )
 def test_values_that_can_not_be_are_refused_in_words(helm: Helm, options: list[str], words: str) -> None:
