@@ -12,5 +12,5 @@ other_edges     the other edges of a site
 outage          a start while the API is away; readiness: the problem and the notes for probes and operators
 server_process/ the gRPC server as a child process
 process/        the life of the process: systemd, SIGHUP, probes, memory
-logs            the root logger
+logs            the root logger; errors: the exceptions
 """

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from edge.callers import Callers
 from edge.journey.recorder import Journey
 from edge.machines import Inventory, PendingWorkflows
+from edge.run.errors import StackError
 from edge.run.networks import HostNetworks
 from edge.run.readiness import ApiContact
 from edge.run.settings import StackSettings
@@ -25,10 +26,6 @@ from tink.kube.resources import ResourceType
 log = logging.getLogger(__name__)
 
 _CANCEL_SECONDS: Final = 10.0
-
-
-class StackError(Exception):
-    """The stack can't start, or a part of it ended. The message names the part and the reason."""
 
 
 class Tasks:

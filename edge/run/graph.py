@@ -43,13 +43,14 @@ from edge.neighbour.table import NeighbourTable, neighbour_changes
 from edge.page import Api
 from edge.peers import event_batch_metrics
 from edge.run.boot_watch import BootWatch
-from edge.run.context import Context, StackError, Tasks
+from edge.run.context import Context, Tasks
+from edge.run.errors import StackError
 from edge.run.examination import Examination
 from edge.run.manifests import ManifestApplier
 from edge.run.networks import AgentsAddresses, HostNetworks, at_networks, tcp_advice
 from edge.run.operators import start_operators
 from edge.run.other_edges import say_hello, start_reports
-from edge.run.outage import NotListedError, SavedState, follow_api, has_saved_state, remove_unwanted, secret_reader
+from edge.run.outage import SavedState, follow_api, has_saved_state, remove_unwanted, secret_reader
 from edge.run.process import read_up
 from edge.run.readiness import ApiContact, Readiness
 from edge.run.reviews import HOOKS, Reviews, are_reached
@@ -527,12 +528,8 @@ class Stack:
 
         If the API is away and the start can continue without it, the second step waits in the background.
         """
-        try:
-            alone = not self._settings.services & EDGE
-            is_listed = await follow_api(self._informers, self._run_informers, self._saved, alone=alone)
-        except NotListedError as error:
-            raise StackError(str(error)) from error
-        if is_listed:
+        alone = not self._settings.services & EDGE
+        if await follow_api(self._informers, self._run_informers, self._saved, alone=alone):
             await self._start_reviews()
         else:
             self._spawn(self._start_reviews_later(), "what waits for the API", ends=True)

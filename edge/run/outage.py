@@ -22,6 +22,7 @@ from edge.checkpoint import DIRECTORY as CHECKPOINT
 from edge.checkpoint import HARDWARE as HARDWARE_KIND
 from edge.checkpoint import KEY_FILE, Checkpoint, KeptSecrets, LookedUpBy, discard
 from edge.machines import Inventory, PendingWorkflows, ReadSecret, looked_up_by
+from edge.run.errors import StackError
 from edge.run.settings import Service, StackSettings
 from tink.files.key_file import KeyFile
 from tink.kube.cache import Informer
@@ -41,10 +42,6 @@ LARGE_BYTES: Final = 1 << 20
 """Minimum size of the saved Hardware for that, some three thousand objects. Fewer are listed quickly."""
 
 
-class NotListedError(Exception):
-    """The API does not list a collection that the start needs. The message names it, with the remedy."""
-
-
 async def follow_api(
     informers: Mapping[ResourceType, Informer],
     run: Callable[[], Collection[asyncio.Task[None]]],
@@ -55,7 +52,7 @@ async def follow_api(
     """Run the informers with `run()`, and wait until they have listed everything.
 
     Return False if the start continues before that: with the saved state, or with nothing if `alone`. Raises
-    NotListedError.
+    StackError.
     """
     if saved is not None and saved.is_recent and await saved.restore():
         run()
@@ -87,7 +84,7 @@ async def _listed(informers: Mapping[ResourceType, Informer], *, without_api: bo
             if without_api and idle >= SHORT_SECONDS and (informer.unreachable or not informer.failing_for):
                 return False
             if idle >= SYNC_SECONDS:
-                raise NotListedError(_why_not_listed(resource, informer))
+                raise StackError(_why_not_listed(resource, informer))
             step = min(_STEP_SECONDS, SYNC_SECONDS)
             with suppress(TimeoutError):
                 async with asyncio.timeout(step):

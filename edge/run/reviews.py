@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry
 
-from edge.run.context import StackError
+from edge.run.errors import StackError
 from edge.run.networks import tcp_advice
 from edge.run.settings import Service, StackSettings
 from tink.api.mistakes import Site

@@ -26,12 +26,10 @@ from edge.commands.serve.surroundings import obstacles
 from edge.dhcp import DhcpServerError, SettingsError
 from edge.dhcp6 import Dhcp6ServerError
 from edge.neighbour.router_advertisement import RouterAdvertiserError
-from edge.run.context import StackError
+from edge.run.errors import RunError
 from edge.run.graph import Stack
 from edge.run.logs import set_up
-from edge.run.networks import ServingError
 from edge.run.process import (
-    HealthError,
     HealthServer,
     Notifier,
     OperatorAddresses,
@@ -60,19 +58,17 @@ from tink.waiting import done_before
 log = logging.getLogger(__name__)
 
 _EXPECTED = (
-    StackError,
+    RunError,
     ApiError,
     BinariesError,
     DataDirectoryError,
     Dhcp6ServerError,
     DhcpServerError,
     DirectoryInUseError,
-    HealthError,
     KeyFileError,
     KubeConfigError,
     ManifestError,
     RouterAdvertiserError,
-    ServingError,
     SettingsError,
     TftpServerError,
     TlsError,

@@ -12,7 +12,6 @@ from edge.run.networks.link_metadata import LinkMetadata
 from edge.run.networks.services import (
     MakeSite,
     NetworkServices,
-    ServingError,
     Sites,
     sites_of,
     tcp_advice,
@@ -24,7 +23,6 @@ __all__ = [
     "LinkMetadata",
     "MakeSite",
     "NetworkServices",
-    "ServingError",
     "Sites",
     "at_networks",
     "sites_of",

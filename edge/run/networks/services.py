@@ -23,6 +23,7 @@ from edge.dhcp import DhcpServer, Responder
 from edge.dhcp6 import Dhcp6Server, Responder6
 from edge.neighbour.host import NetworkState
 from edge.neighbour.router_advertisement import ROUTER_LIFETIME_SECONDS, Advertised, RouterAdvertiser
+from edge.run.errors import ServingError
 from edge.syslog import SyslogServer, SyslogServerError
 from edge.tftp import BootFiles, TftpServer
 from tink.net.host_port import join_host_port
@@ -30,10 +31,6 @@ from tink.net.host_port import join_host_port
 log = logging.getLogger(__name__)
 
 _BACKLOG = 1024  # waiting connections: a rack of machines connects at the same moment
-
-
-class ServingError(Exception):
-    """A service can't start. The message names it, with the reason and the remedy."""
 
 
 MakeResponder = Callable[[NetworkState], Responder]

@@ -6,13 +6,12 @@ health            probes and metrics over HTTP
 memory            the memory that the process may use, and that of an edge with very many machines
 """
 
-from edge.run.process.health import HealthError, HealthServer, OperatorAddresses
+from edge.run.process.health import HealthServer, OperatorAddresses
 from edge.run.process.memory import default_server_memory, read_up, settle
 from edge.run.process.reload import Reload, Step
 from edge.run.process.service_manager import Notifier, Watchdog, extend_start, report, status_line
 
 __all__ = [
-    "HealthError",
     "HealthServer",
     "Notifier",
     "OperatorAddresses",

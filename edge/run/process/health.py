@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from edge.run.errors import HealthError
 from edge.run.readiness import Readiness
 from tink.net.host_port import join_host_port
 
@@ -32,10 +33,6 @@ _SECONDS: Final = 5.0
 MAX_REQUEST_BYTES: Final = 8192
 MAX_CONNECTIONS: Final = 16
 _TEXT: Final = "text/plain; charset=utf-8"
-
-
-class HealthError(Exception):
-    """A port can't be opened. The message names it, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from typing import Any, Final, Self, get_args
 
 import orjson
 
+from edge.run.errors import MessageError
 from tink.server import ActivityKind, AgentActivity
 
 log = logging.getLogger(__name__)
@@ -36,10 +37,6 @@ _READ_BYTES: Final = 256 << 10
 _READS_PER_TURN: Final = 16
 _BUFFER_BYTES: Final = 1 << 20
 _NOISY_LOGGERS: Final = ("aiohttp.access", "asyncio")
-
-
-class MessageError(ValueError):
-    """The received bytes are no message; the text says what is wrong with them."""
 
 
 @dataclass(frozen=True, slots=True)

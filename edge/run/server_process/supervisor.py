@@ -25,7 +25,7 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from edge.journey.events import Notice, Outcome
-from edge.run.context import StackError
+from edge.run.errors import StackError
 from edge.run.server_process.channel import (
     Channel,
     Failed,

@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from edge.journey.events import Outcome, Step
 from edge.neighbour.host import Network
 from edge.run import graph, outage, readiness, serving
-from edge.run.context import StackError
+from edge.run.errors import StackError
 from edge.run.graph import Stack
 from edge.run.settings import EdgeSettings, Service, StackSettings
 from tests.ports import free_port
@@ -528,7 +528,7 @@ async def test_silent_api_is_away_and_one_that_refuses_is_not(informer: dict[str
         setattr(silent, name, state)
     if away:
         assert await listed(silent) is False
-    with pytest.raises(outage.NotListedError, match=said):
+    with pytest.raises(StackError, match=said):
         await listed(silent, alone=not away)
 
 

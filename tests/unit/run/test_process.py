@@ -22,10 +22,10 @@ import pytest
 
 from edge.neighbour.host import HostError, Network, NetworkState, default_interface, interface_address, state_of
 from edge.neighbour.links import Link
+from edge.run.errors import HealthError
 from edge.run.networks import agents
 from edge.run.networks.agents import AgentsAddresses
 from edge.run.process import (
-    HealthError,
     HealthServer,
     Notifier,
     OperatorAddresses,

@@ -15,7 +15,7 @@ import pytest
 from cryptography import x509
 
 from edge.journey.events import Notice
-from edge.run.context import StackError
+from edge.run.errors import MessageError, StackError
 from edge.run.server_process import supervisor
 from edge.run.server_process.channel import (
     Channel,
@@ -23,7 +23,6 @@ from edge.run.server_process.channel import (
     KeptAway,
     LogLine,
     Message,
-    MessageError,
     Ping,
     Reread,
     ServerState,
