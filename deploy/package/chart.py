@@ -23,7 +23,7 @@ import yaml
 
 from deploy.package.target import PackageError
 from edge.cli import main as commands
-from edge.settings import key, settable
+from edge.settings import REMOVED, key, settable
 from tink.webhooks import Address, Admission
 from tink.webhooks.registration import configuration
 
@@ -194,6 +194,9 @@ def _options(role: str) -> Iterator[tuple[str, Schema]]:
     for option in sorted(settable(command), key=key):
         if key(option) not in _OF_THE_CHART:
             yield key(option), _option(option) | {"description": option.help or ""}
+    if role == "edge":
+        # The schema accepts removed options, so that `tinkedge.check` in the templates can refuse them with the remedy.
+        yield from ((name, {"description": f"Removed: {remedy}"}) for name, remedy in REMOVED.items())
 
 
 def _option(option: click.Option) -> Schema:

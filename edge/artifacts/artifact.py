@@ -39,11 +39,7 @@ def _nothing() -> None:
 
 
 class Filling(Protocol):
-    """What fills a file: `edge.artifacts.fetch.download` or `passing`, or what is known of it in another process."""
-
-    @property
-    def is_paced(self) -> bool:
-        """Whether it goes on only as its one reader does, by what that asks of `filled`, and forgets what was read."""
+    """What fills a file: `edge.artifacts.fetch.download` or `passing`."""
 
     def progress(self) -> Progress:
         """How far it is now."""
@@ -88,11 +84,6 @@ class Artifact:
     def progress(self) -> Progress | None:
         """How far the download has come that fills the file; None if the file was whole when it was opened."""
         return self._download.progress() if self._download is not None else None
-
-    @property
-    def is_paced(self) -> bool:
-        """Whether the file is there only around the offset that `filled` was asked for last: see `Filling`."""
-        return self._download is not None and self._download.is_paced
 
     async def filled(self, offset: int) -> int:
         """Up to which offset the file can be read now; waits until that is beyond `offset` (or all there is).

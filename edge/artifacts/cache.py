@@ -200,17 +200,6 @@ class ArtifactCache:
         self.counts.opened[artifact.source] += 1
         return artifact
 
-    def same_until(self, url: str, sha256: str, version: str) -> float:
-        """Until when (seconds of the clock) `open` would give this `version` again, if nobody removes it; 0: it has
-        to be looked at each time."""
-        pin = normalized(sha256)
-        stored, check = self._store.brought(key_of(url, pin), pin), self._checked.get((url, pin))
-        if stored is None or stored.version != version:
-            return 0.0
-        if pin:
-            return self._clock() + self._revalidate_after
-        return check.until if check is not None and (url, pin) not in self._flights else 0.0
-
     # --- what others show ---
 
     def downloads(self) -> list[Progress]:

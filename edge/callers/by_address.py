@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from typing import Final, NamedTuple, Protocol
 
 from edge.callers.addresses import Networks, inside
@@ -224,11 +224,6 @@ class Callers:
         pool.put(mac, ip, now)
         return True
 
-    def learnt(self) -> Iterator[tuple[str, str]]:
-        """MAC and address of all of whom that is remembered, those heard last at the end of each kind."""
-        yield from self._strangers.pairs()
-        yield from self._machines.pairs()
-
     def changed(self, ip: str | None) -> None:
         """Ask the kernel again who is at this address; None: at any (`edge.neighbour.table`)."""
         if ip is None:
@@ -306,9 +301,6 @@ class _Addresses:
         other = self._by_ip.pop(ip, None)
         if other is not None:
             del self._by_mac[other]
-
-    def pairs(self) -> Iterator[tuple[str, str]]:
-        return iter([(mac, known.what) for mac, known in self._by_mac.items()])
 
     def mac(self, ip: str, now: float) -> str | None:
         mac = self._by_ip.get(ip)

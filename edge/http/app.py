@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -40,12 +40,11 @@ from edge.http.metadata import FastPath, MetadataCache, MetadataService, Metadat
 from edge.http.peers import PeerRequests
 from edge.http.routes import Place, Route, route
 from edge.http.transport.connections import BoundedServer, Limits, Runner, nothing_is_plain
-from edge.http.transport.fast_path import HandOn, ResponseLookup
+from edge.http.transport.fast_path import ResponseLookup
 from edge.journey.events import Recorder
 from edge.machines import Artifacts, Inventory, MachineScripts, NetbootPolicy, OsieFiles
 from edge.peers import Peers
 from ipxe.binaries import BootBinaries
-from tink.limits.newest import Newest
 from tink.limits.once_per import OncePer
 from tink.net.link_local import is_link_local
 
@@ -66,16 +65,6 @@ _THE_PAGE = (
 _METHODS = {Place.PHONE_HOME: ("POST",), Place.IMDS_TOKEN: ("PUT",)}
 _METADATA = frozenset({Place.EC2, Place.IMDS_TOKEN, Place.LEGACY, Place.NOCLOUD, Place.PHONE_HOME})
 """Where the path may say who asks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """What was said of machines and of strangers, and why the last file of a machine did not come, by MAC (None: it is
-    kept where it is needed)."""
-
-    said: OncePer = field(default_factory=lambda: OncePer(SAY_AGAIN_SECONDS, MAX_SAID, MAX_SAID_OF_ONE))
-    refusals: OncePer = field(default_factory=lambda: OncePer(SAY_AGAIN_SECONDS, MAX_REFUSALS))
-    failures: Newest[str, str] | None = None
 
 
 class MachineApp:
@@ -103,7 +92,6 @@ class MachineApp:
         peers: Peers | None = None,
         ipxe_dir: Path = Path("/usr/lib/ipxe"),
         nearest: Callable[[str], str] = lambda _ip: "",
-        memory: Memory | None = None,
     ) -> None:
         """The cache of `osie_files` must be started before, and stopped after. `inventory` is to call
         `machine_changed`, and `callers` `callers_changed`.
@@ -115,10 +103,8 @@ class MachineApp:
         those that are not there (None: there is none). `peers`: the other edges, which may ask here; None: nobody may.
         `ipxe_dir` has what boot media are made of, and `nearest(ip)` is the address of ours in the network of a
         machine's one (empty: none is), which they name. Without `fast_path` every request is
-        answered in full, which changes nothing but the time. `memory` is what was said and what went wrong, where
-        several processes serve the same machines (None: where this one does alone).
+        answered in full, which changes nothing but the time.
         """
-        memory = memory or Memory()
         tokens = MetadataTokens(metadata.keys, metadata.token_lifetime)
         self._context = context = Context(
             inventory=inventory,
@@ -130,15 +116,15 @@ class MachineApp:
             record=record,
             clock=time.monotonic,
             ready=ready,
-            said=memory.said,
-            refusals=memory.refusals,
+            said=OncePer(SAY_AGAIN_SECONDS, MAX_SAID, MAX_SAID_OF_ONE),
+            refusals=OncePer(SAY_AGAIN_SECONDS, MAX_REFUSALS),
         )
         self._sender = sender = sender or BodySender()
         self._peers = PeerRequests(context, sender, peers) if peers is not None else None
         self._began = context.clock()
         self._agent_ca = agent_ca
         self._registry_authorities = registry_authorities
-        self._osie = OsieDownloads(context, sender, memory.failures)
+        self._osie = OsieDownloads(context, sender)
         boot = BootScripts(context, scripts, self._osie.failure)
         compiled = MetadataCache()
         files = Depot(context, sender, depot and depot / "images", depot and depot / "files", beyond)
@@ -249,11 +235,8 @@ class MachineApp:
         return text("ok") if not problem else text(f"not ready: {problem}", status=503)
 
 
-def machine_runner(app: MachineApp, limits: Limits | None = None, hand_on: HandOn | None = None) -> Runner:
-    """A runner of the application, for any number of sites. Needs a running loop; `cleanup` takes a second at most.
-
-    `hand_on`: where connections of other edges go; None: they are served here.
-    """
+def machine_runner(app: MachineApp, limits: Limits | None = None) -> Runner:
+    """A runner of the application, for any number of sites. Needs a running loop; `cleanup` takes a second at most."""
     limits = replace(limits or Limits(), proxies=app.proxies)
     # A body, above all: nobody can wait for all of a kernel.
-    return Runner(BoundedServer(app.handle, limits, time.monotonic, app.responses, hand_on), app.close)
+    return Runner(BoundedServer(app.handle, limits, time.monotonic, app.responses), app.close)

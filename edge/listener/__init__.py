@@ -1,18 +1,16 @@
 """The UDP sockets of the datagram servers: DHCP, DHCPv6, TFTP, syslog and the answers to router solicitations.
 
 turns        a socket on the event loop that reads a limited number of datagrams a turn; the time budget of a
-             turn, which all sockets share; opening a socket, and the error if that fails
-moderation   gathers fast packets for a moment before they are read (interval_timer: the kernel's timer)
+             turn, which all sockets share; opening a socket, and the error if that fails; dropped datagrams
+moderation   gathers fast packets for a moment before they are read
 recvmmsg     receives many datagrams with one system call
 segments     sends many replies with one system call
-metrics      counts datagrams that were dropped because a socket buffer was full
 """
 
-from edge.listener.metrics import listener_metrics
 from edge.listener.moderation import ModeratedListener
 from edge.listener.recvmmsg import ReceiveBuffers
 from edge.listener.segments import Segments
-from edge.listener.turns import Listener, advice, enlarge_buffer, turn_budget, udp_socket
+from edge.listener.turns import Listener, advice, enlarge_buffer, listener_metrics, turn_budget, udp_socket
 
 __all__ = [
     "Listener",

@@ -1,15 +1,17 @@
-"""Interrupt moderation, as network cards do it: packets that come fast gather for a moment before they are read.
+"""Interrupt moderation, as network cards do it: fast packets gather for a moment before they are read.
 
-A packet that comes alone costs mostly the waking up: the process is scheduled, the event loop goes round, and `epoll`,
-`recvmmsg` and `sendto` are called for it alone. At thousands a second that is two thirds of what a packet costs. So
-above a rate the socket is no longer waited for; a timer of the kernel (timerfd_create(2)) wakes the loop every
-INTERVAL_SECONDS, and whatever has come by then is read with one call and answered with one. Below that rate the socket
-is waited for again: a packet that is alone is answered at once. Nothing waits for longer than the interval, which no
-client notices: firmware asks again after seconds.
+Most of the cost of a lone packet is the wake-up: the process is scheduled, the event loop makes a turn, and `epoll`,
+`recvmmsg` and `sendto` are called for one packet. At thousands a second that is two thirds of the cost of a packet.
+
+Above a certain rate the loop therefore stops waiting for the socket. A timer of the kernel (timerfd_create(2)) wakes it
+every INTERVAL_SECONDS, and the packets that have arrived are read with one call and answered with one. Below that rate
+the loop waits for the socket again, so a lone packet is answered at once. No packet waits longer than the interval,
+which no client notices: firmware repeats a request after seconds.
 """
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import socket
@@ -17,44 +19,84 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from edge.listener.interval_timer import EXPIRATIONS_BYTES, interval_timer
 from edge.listener.turns import Listener, TurnBudget
 
 log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS: Final = 0.0005
-"""How long packets gather: so much later is what a machine hears at most."""
-
+"""Time in which packets gather: the maximum delay of an answer."""
 _TURNS: Final = 32
-"""The rate is that of so many turns."""
+"""Number of turns over which the rate is measured."""
 _ENOUGH: Final = 8.0
-"""Packets that have to come in an interval for it to pay; and a turn that takes so many anyway has gathered them."""
+"""Minimum number of packets in an interval for gathering to pay. A turn with so many has gathered them anyway."""
 _TOO_FEW: Final = 5.5
-"""Below it they gather no more; less than _ENOUGH, so that a rate close to that does not go back and forth."""
+"""Number of packets in an interval below which gathering ends. It is less than _ENOUGH, to prevent oscillation."""
 _FULL: Final = 48.0
-"""Where a turn has so many, packets wait already; one call hardly takes more (`edge.listener.recvmmsg`)."""
+"""Number of packets in a turn from which on packets wait anyway: one call reads few more (`edge.listener.recvmmsg`)."""
 _SLOWED: Final = 0.5
-"""Where the rate falls to this share while they gather, the clients may wait for each answer before they go on."""
+"""If the rate falls to this share while packets gather, the clients may wait for each answer before they continue."""
 _AGAIN_SECONDS: Final = 0.1
-"""After that they do not gather for so long."""
-_PUT_OFF_SECONDS: Final = 60.0
+"""Time without gathering after that."""
+_NO_TIMER_SECONDS: Final = 60.0
+"""Time without gathering after the kernel has refused a timer."""
+_EXPIRATIONS_BYTES: Final = 8
+"""Number of bytes to read from an expired timer, which resets it."""
+
+
+# The layout and the flags of a 64-bit Linux: sys/timerfd.h, struct itimerspec.
+
+
+class _Time(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+class _Times(ctypes.Structure):
+    _fields_ = (("interval", _Time), ("first", _Time))
+
+
+_libc = ctypes.PyDLL(None, use_errno=True)
+_libc.timerfd_create.argtypes = (ctypes.c_int, ctypes.c_int)
+_libc.timerfd_settime.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+
+
+def interval_timer(seconds: float) -> int:
+    """Return a file descriptor that becomes readable every `seconds` (less than one). Raises OSError.
+
+    Python has timerfd_create(2) from 3.13 on. Timers of event loops are too coarse: asyncio's and uvloop's have a
+    millisecond at best, and each costs an entry in a heap every time.
+    """
+    timer: int = _libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+    if timer < 0:
+        raise _error()
+    interval = _Time(0, round(seconds * 1e9))
+    if _libc.timerfd_settime(timer, 0, ctypes.byref(_Times(interval, interval)), None) < 0:
+        error = _error()
+        os.close(timer)
+        raise error
+    return timer
+
+
+def _error() -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number))
 
 
 class Moderation:
-    """Whether packets are to gather. Pure: it is told of each turn, the clock is given."""
+    """Decides from the rate of packets if they gather. Pure: the listener reports each turn."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` gives seconds of any epoch."""
         self._clock = clock
         self.gathers = False
+        """True if packets shall gather."""
         self._began = clock()
         self._turns = 0
         self._packets = 0
-        self._wanted = 0.0  # packets in an interval, when they began to gather
+        self._rate_before = 0.0  # packets in an interval, when gathering began
         self._not_before = self._began
 
     def turned(self, packets: int) -> None:
-        """So many were taken in a turn: once every _TURNS of them `gathers` may change."""
+        """Count the packets of a turn. After every _TURNS turns, `gathers` may change."""
         self._packets += packets
         self._turns += 1
         if self._turns < _TURNS:
@@ -65,8 +107,8 @@ class Moderation:
         if not self.gathers:
             if in_interval >= _ENOUGH > in_turn and now >= self._not_before:
                 self.gathers = True
-                self._wanted = in_interval
-        elif in_interval < self._wanted * _SLOWED:
+                self._rate_before = in_interval
+        elif in_interval < self._rate_before * _SLOWED:
             self.gathers = False
             self._not_before = now + _AGAIN_SECONDS
         elif in_interval < _TOO_FEW or in_turn >= _FULL:
@@ -74,13 +116,13 @@ class Moderation:
         self._began, self._turns, self._packets = now, 0, 0
 
     def put_off(self) -> None:
-        """They can't gather now; there may be a way in a minute."""
+        """Stop gathering for a minute, because there is no timer now."""
         self.gathers = False
-        self._not_before = self._clock() + _PUT_OFF_SECONDS
+        self._not_before = self._clock() + _NO_TIMER_SECONDS
 
 
 class ModeratedListener(Listener[list[bytes]]):
-    """A listener of packets that are taken many at a time, and gather where they come fast."""
+    """A listener that reads many packets at a time, and lets fast ones gather."""
 
     def __init__(
         self,
@@ -93,7 +135,7 @@ class ModeratedListener(Listener[list[bytes]]):
         moderation: Moderation | None = None,
         budget: TurnBudget | None = None,
     ) -> None:
-        """As `Listener`; `receive` gives all that one turn is to take. `moderation` decides (None: one of its own)."""
+        """Create it like a `Listener`. `receive` reads all packets of a turn. `moderation` None stands for its own."""
         super().__init__(sock, what, receive, self._count, per_turn=1, after_turn=after_turn, budget=budget)
         self._handle_all = handle
         self._taken = 0
@@ -102,7 +144,7 @@ class ModeratedListener(Listener[list[bytes]]):
 
     @property
     def gathers(self) -> bool:
-        """Whether packets gather now."""
+        """True while packets gather."""
         return self._timer is not None
 
     def stop(self) -> None:
@@ -116,7 +158,7 @@ class ModeratedListener(Listener[list[bytes]]):
 
     def _drain(self) -> None:
         self._taken = 0
-        try:  # as `Listener` does; calling that costs each lone packet one call more
+        try:  # the same as in `Listener`: a call of that would cost each lone packet one call more
             self._take_turn()
         finally:
             self._after_turn()
@@ -126,11 +168,11 @@ class ModeratedListener(Listener[list[bytes]]):
             self._change()
 
     def _change(self) -> None:
-        """Wait for the timer and no longer for the socket, or the other way round."""
+        """Wait for the timer instead of the socket, or the other way round."""
         if self._timer is not None:
             self._stop_gathering()
             self._loop.add_reader(self.socket, self._readable)
-        elif self._pause is None and self.socket.fileno() >= 0:  # else it rests, or was closed by what was handled
+        elif self._pause is None and self.socket.fileno() >= 0:  # else it pauses, or `handle` has closed it
             try:
                 self._timer = interval_timer(INTERVAL_SECONDS)
             except OSError as error:
@@ -141,7 +183,7 @@ class ModeratedListener(Listener[list[bytes]]):
             self._loop.add_reader(self._timer, self._tick, self._timer)
 
     def _tick(self, timer: int) -> None:
-        os.read(timer, EXPIRATIONS_BYTES)
+        os.read(timer, _EXPIRATIONS_BYTES)
         self._readable()
 
     def _stop_gathering(self) -> None:

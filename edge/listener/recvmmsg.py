@@ -1,9 +1,9 @@
 """Many datagrams with one system call: the receiving side of the DHCP servers' sockets.
 
-When a row of racks is switched on, hundreds of packets wait at once. `recvmmsg` takes up to 64 of them together, and
-says by giving fewer that no more are there; Python's own `recvfrom` costs a call for each, one more to learn that there
-are none left, and the text of an address that is needed for a few packets only. The C library's function is called
-through `ctypes`, while nothing else in this process runs: the call never waits.
+When a row of racks is switched on, hundreds of packets wait at once. `recvmmsg` returns up to 64 of them; fewer than
+64 mean that no more are waiting. Python's own `recvfrom` costs a call for each packet, another call that finds none,
+and the text of an address that few packets need. The C library's function is called through `ctypes` without releasing
+Python's lock, because the call never blocks.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import os
 import socket
 from typing import Final, NamedTuple
 
-_MOST: Final = 64
-"""Datagrams that are taken with one call; what waits behind them is taken in the next turn."""
+_BATCH: Final = 64
+"""Maximum number of datagrams of one call. Further ones are read in the next turn."""
 
 # linux/socket.h, bits/types/struct_iovec.h; the layout of a 64-bit machine, which ctypes makes.
 
@@ -47,8 +47,9 @@ _LENGTH_AT: Final = _Message.length.offset // _WORD
 
 
 class _Form(NamedTuple):
-    """Where something stands in what the kernel writes of a family: of an address (struct sockaddr_in, sockaddr_in6)
-    and of ancillary data, which is the packet's destination alone (a struct cmsghdr, then struct in6_pktinfo).
+    """The layout of an address (struct sockaddr_in, sockaddr_in6) and of ancillary data, for one address family.
+
+    The ancillary data is the packet's destination alone: a struct cmsghdr, then a struct in6_pktinfo.
     """
 
     name_size: int
@@ -63,35 +64,35 @@ _FORMS: Final = {
     socket.AF_INET6: _Form(28, slice(2, 4), slice(8, 24), socket.CMSG_SPACE(20), slice(16, 32)),
 }
 
-# PyDLL, not CDLL: giving up Python's lock and taking it again costs more than the call.
+# PyDLL, not CDLL: releasing Python's lock and taking it again costs more than the call.
 _recvmmsg = ctypes.PyDLL(None, use_errno=True).recvmmsg
 _recvmmsg.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int, ctypes.c_void_p)
 _recvmmsg.restype = ctypes.c_int
 
 
 class ReceiveBuffers:
-    """Room for the datagrams of one turn. May be used for several sockets of one family in turn.
+    """Buffers for the datagrams of one turn. Several sockets of one family may use them, one after the other.
 
-    Sockets of IPv6 must have IPV6_RECVPKTINFO set, and no other option that adds ancillary data, before they are bound.
+    Sockets of IPv6 need IPV6_RECVPKTINFO, and no other option that adds ancillary data, before they are bound.
     """
 
     def __init__(self, largest: int, family: socket.AddressFamily = socket.AF_INET) -> None:
-        """`largest`: bytes that are kept of one datagram; what is longer is cut, as `recvfrom` does."""
+        """`largest` is the maximum size of a datagram; longer ones are truncated, as `recvfrom` does."""
         self._family = family
         self._form = form = _FORMS[family]
-        # Memory of this kind gives bytes when it is sliced.
-        self._data = mmap.mmap(-1, _MOST * largest)
-        self._names = mmap.mmap(-1, _MOST * form.name_size)
-        self._controls = mmap.mmap(-1, max(_MOST * form.control_size, 1))
-        self._vectors = (_Vector * _MOST)()
-        self._messages = (_Message * _MOST)()
+        # A slice of an mmap is bytes.
+        self._data = mmap.mmap(-1, _BATCH * largest)
+        self._names = mmap.mmap(-1, _BATCH * form.name_size)
+        self._controls = mmap.mmap(-1, max(_BATCH * form.control_size, 1))
+        self._vectors = (_Vector * _BATCH)()
+        self._messages = (_Message * _BATCH)()
         data, names, controls = (
             ctypes.addressof(ctypes.c_char.from_buffer(memory)) for memory in (self._data, self._names, self._controls)
         )
         vectors = ctypes.addressof(self._vectors)
         for number, message in enumerate(self._messages):
             self._vectors[number] = _Vector(data + number * largest, largest)
-            # The kernel writes the lengths of name and control anew, the same ones each time.
+            # The kernel overwrites the lengths of name and control, each time with the same values.
             message.header = _Header(
                 name=names + number * form.name_size,
                 name_length=form.name_size,
@@ -101,15 +102,15 @@ class ReceiveBuffers:
                 control_length=form.control_size,
             )
         self._where = ctypes.addressof(self._messages)
-        self._starts = range(0, _MOST * largest, largest)
+        self._starts = range(0, _BATCH * largest, largest)
         self._lengths = memoryview(self._messages).cast("B").cast("I")[_LENGTH_AT::_WORDS_OF_MESSAGE]
         self._addresses = _places(form.address, form.name_size)
         self._ports = _places(form.port, form.name_size)
         self._destinations = _places(form.destination, form.control_size)
 
     def receive(self, sock: socket.socket) -> list[bytes]:
-        """The datagrams that wait, 64 at most. Raises OSError, BlockingIOError where there is none."""
-        count = _recvmmsg(sock.fileno(), self._where, _MOST, socket.MSG_DONTWAIT, None)
+        """Return the waiting datagrams, at most 64. Raises OSError, and BlockingIOError if there is none."""
+        count = _recvmmsg(sock.fileno(), self._where, _BATCH, socket.MSG_DONTWAIT, None)
         if count < 0:
             number = ctypes.get_errno()
             if number in (errno.EAGAIN, errno.EINTR):
@@ -119,22 +120,22 @@ class ReceiveBuffers:
         lengths: list[int] = self._lengths[:count].tolist()
         return [data[at : at + length] for at, length in zip(self._starts, lengths, strict=False)]
 
-    # Of the datagram of this number, from 0 on, among those that were received last:
+    # `number` counts the datagrams of the last `receive` from 0 on:
 
     def address(self, number: int) -> bytes:
-        """The address that it came from: four or sixteen bytes."""
+        """Return the source address of a datagram, four or sixteen bytes."""
         return self._names[self._addresses[number]]
 
     def destination(self, number: int) -> bytes:
-        """The address that it was sent to; empty for IPv4, of which that is not asked."""
+        """Return the destination address of a datagram; empty for IPv4."""
         return self._controls[self._destinations[number]]
 
     def source(self, number: int) -> tuple[str, int]:
-        """Address and port that it came from."""
+        """Return the source address and port of a datagram."""
         port = int.from_bytes(self._names[self._ports[number]], "big")
         return socket.inet_ntop(self._family, self.address(number)), port
 
 
 def _places(place: slice, size: int) -> list[slice]:
-    """The same place in each of many structures of `size` bytes that follow each other."""
-    return [slice(place.start + size * number, place.stop + size * number) for number in range(_MOST)]
+    """Return a field's slices in an array of structures of `size` bytes."""
+    return [slice(place.start + size * number, place.stop + size * number) for number in range(_BATCH)]

@@ -1,8 +1,8 @@
 """Many replies with one system call: the sending side of the DHCP servers' sockets.
 
-What is answered in one turn to one relay is mostly of one size, and then the kernel can take it apart (UDP_SEGMENT,
-Linux 4.18). Clients get theirs singly: where a virtual network card segments UDP, frames are passed on to them that
-hold several replies, and DHCP clients read frames.
+The replies of one turn to one relay mostly have one size. The kernel can then split one large datagram into them
+(UDP_SEGMENT, Linux 4.18). Replies to clients are sent singly: if a virtual network card segments UDP, a client would
+receive frames that hold several replies, and DHCP clients read frames.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 _SOL_UDP: Final = 17
 _UDP_SEGMENT: Final = 103  # linux/udp.h
 _NO_SEGMENTS: Final = {errno.EINVAL, errno.EIO, errno.EMSGSIZE, errno.ENOPROTOOPT, errno.EOPNOTSUPP}
-_MOST_SEGMENTS: Final = 64  # UDP_MAX_SEGMENTS of kernels before 6.9; later ones take twice as many
-_MOST_BYTES: Final = 65507  # of a UDP payload, which is what the kernel is given to take apart
+MAX_SEGMENTS: Final = 64  # UDP_MAX_SEGMENTS of kernels before 6.9; later ones accept twice as many
+MAX_PAYLOAD_BYTES: Final = 65507  # of a UDP datagram, which the kernel splits
 
 Ancillary = tuple[int, int, bytes]
 
@@ -40,7 +40,7 @@ D = TypeVar("D", bound=Datagram)
 
 
 class Segments(Generic[D]):
-    """Sends the replies of a turn, those of one size to one relay with one system call."""
+    """Sends the replies of a turn. Replies of one size to one relay need one system call."""
 
     def __init__(
         self,
@@ -49,10 +49,10 @@ class Segments(Generic[D]):
         send: Callable[[D], bool],
         send_together: Callable[[Sequence[bytes], list[Ancillary], D], object],
     ) -> None:
-        """`what` names the server in log lines; what goes to `relay_port` may go together.
+        """`what` names the server in log lines. Replies to `relay_port` may be sent together.
 
-        `send` sends one and says whether it was sent; `send_together` sends several payloads as one datagram with this
-        ancillary data to where the given one, which is the first of them, goes, and raises OSError.
+        `send` sends one reply and returns True on success. `send_together` sends several payloads as one datagram with
+        this ancillary data, to the destination of the given reply, and raises OSError.
         """
         self._what = what
         self._relay_port = relay_port
@@ -63,7 +63,7 @@ class Segments(Generic[D]):
         """The replies of this turn."""
 
     def send_all(self) -> None:
-        """Send all that are `waiting`, in any order: at the end of a turn."""
+        """Send all `waiting` replies, in any order. Called at the end of a turn."""
         replies = self.waiting
         if not replies:
             return
@@ -79,19 +79,19 @@ class Segments(Generic[D]):
             else:
                 self._send(reply)
         for (size, _), group in alike.items():
-            most = min(_MOST_SEGMENTS, _MOST_BYTES // size)
+            most = min(MAX_SEGMENTS, MAX_PAYLOAD_BYTES // size)
             for at in range(0, len(group), most):
                 self._send_group(group[at : at + most])
 
     def _send_group(self, group: list[D]) -> None:
-        """Send replies of one size to one relay. The kernel takes them apart, or they go singly."""
+        """Send replies of one size to one relay, as one datagram that the kernel splits, or singly."""
         refused = False
         if len(group) > 1:
             segment = (_SOL_UDP, _UDP_SEGMENT, struct.pack("=H", len(group[0].payload)))
             try:
                 self._send_together([reply.payload for reply in group], [segment], group[0])
             except OSError as error:
-                refused = error.errno in _NO_SEGMENTS  # or they can't be sent at all, which is said below
+                refused = error.errno in _NO_SEGMENTS  # other errors are reported when the replies are sent singly
             else:
                 return
         sent = [self._send(reply) for reply in group]

@@ -18,20 +18,23 @@ import socket
 import struct
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
+from prometheus_client.core import Metric
+
 from tink.limits.once_per import OncePer
+from tink.metrics.families import counter
 
 log = logging.getLogger(__name__)
 
 _PAUSE_SECONDS = 1.0
-_SAY_AGAIN_SECONDS = 10.0
+_LOG_AGAIN_SECONDS = 10.0
 
 TURN_SECONDS: Final = 0.00025
 """Processor time that all listeners of an event loop may use in one of its turns, on average."""
-_MOST_SECONDS: Final = 0.005
+MAX_TURN_SECONDS: Final = 0.005
 """Maximum budget of a turn in which everything else took as long or longer: TCP must not starve DHCP either."""
 _DEBT_SECONDS: Final = 0.02
 """The longest overrun that later turns make up for. A clock that jumps must not stop the listeners."""
@@ -93,7 +96,7 @@ class TurnBudget:
 
     def _next_turn(self) -> None:
         now = self._clock()
-        others = min(now - self._ran, _MOST_SECONDS)
+        others = min(now - self._ran, MAX_TURN_SECONDS)
         self._ran = now  # a turn without listeners must not count twice
         brought = max(others, TURN_SECONDS)
         self._left = min(self._left + brought, brought)
@@ -137,12 +140,18 @@ def turn_budget() -> TurnBudget:
     return budget
 
 
+def listener_metrics(budget: TurnBudget) -> Iterator[Metric]:
+    """Yield the counter of dropped datagrams, by service."""
+    text = "Datagrams that the kernel dropped because a service's socket was full."
+    yield counter("tinkedge_datagrams_lost", text, ["service"], {(what,): lost for what, lost in budget.lost().items()})
+
+
 _FORCED = {socket.SO_SNDBUF: 32, socket.SO_RCVBUF: 33}
 """SO_SNDBUFFORCE and SO_RCVBUFFORCE, asm-generic/socket.h."""
 
 
 def _nothing() -> None:
-    """Where a turn needs no end."""
+    """The default of `after_turn`."""
 
 
 class Listener(Generic[D]):
@@ -172,7 +181,7 @@ class Listener(Generic[D]):
         self._after_turn = after_turn
         self._loop = asyncio.get_running_loop()
         self._pause: asyncio.TimerHandle | None = None
-        self._once = OncePer(_SAY_AGAIN_SECONDS, 20)
+        self._once = OncePer(_LOG_AGAIN_SECONDS, 20)
         self._budget = budget or turn_budget()
         self._run = self._budget.run
 
@@ -207,7 +216,7 @@ class Listener(Generic[D]):
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                if sock.fileno() >= 0:  # else it was closed by what was handled last
+                if sock.fileno() >= 0:  # else `handle` has closed it
                     self._rest(error)
                 return
             try:
@@ -227,8 +236,9 @@ class Listener(Generic[D]):
 def udp_socket(
     address: str, port: int, interface: str | None, prepare: Callable[[socket.socket], None]
 ) -> socket.socket:
-    """A non-blocking UDP socket at that address and port, `prepare`d before it is bound; it hears `interface` alone, if
-    one is given. The address says which of IPv4 and IPv6 it speaks. Raises OSError.
+    """Return a non-blocking UDP socket at this address (IPv4 or IPv6) and port. Raises OSError.
+
+    `prepare` is called before the socket is bound. With `interface`, it receives packets of that interface only.
     """
     sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
     try:
@@ -246,7 +256,7 @@ def udp_socket(
 
 
 def enlarge_buffer(sock: socket.socket, option: int, size_bytes: int) -> None:
-    """Set SO_RCVBUF or SO_SNDBUF; without CAP_NET_ADMIN as far as net.core.rmem_max and wmem_max allow."""
+    """Set SO_RCVBUF or SO_SNDBUF. Without CAP_NET_ADMIN, net.core.rmem_max and wmem_max are the limits."""
     try:
         sock.setsockopt(socket.SOL_SOCKET, _FORCED[option], size_bytes)
     except OSError:
@@ -254,13 +264,13 @@ def enlarge_buffer(sock: socket.socket, option: int, size_bytes: int) -> None:
 
 
 def advice(what: str, error: OSError, *, port: int | None = None, without: str = "") -> str:
-    """Why `what` can't be done, and what to do about it, in one line. `without` is the option that leaves it out."""
+    """Return the reason and the remedy of an error, in one line. `without` is the option that disables the service."""
     if error.errno == errno.EADDRINUSE:
         other = f"another program has it; stop it ('ss -lunp sport = :{port}' names it)"
         return f"{what}: {other}, or start without this service ({without})"
     if error.errno in (errno.EPERM, errno.EACCES):
         return f"{what}: not permitted; run as root, or with CAP_NET_BIND_SERVICE and CAP_NET_RAW"
-    if error.errno in (None, errno.ENODEV, errno.ENXIO):  # socket.if_nametoindex gives no number
+    if error.errno in (None, errno.ENODEV, errno.ENXIO):  # socket.if_nametoindex raises without a number
         return f"{what}: there is no such interface ('ip -brief link' lists them); name another with --interface"
     if error.errno == errno.EADDRNOTAVAIL:
         return f"{what}: no interface of this host has that address ('ip -brief address' lists them)"

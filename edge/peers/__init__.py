@@ -7,7 +7,6 @@ calls, caches             asking others; files from their caches
 upstream_edge             the one that fetches for this one, and what this one fetches for others
 leases                    how edges of a cluster find each other
 publisher, receiver       what machines do, sent to all edges and taken from them; server: by one that is no edge
-told                      who there is, in a process that is told of it
 site                      all of that, put together; `edge.http.peers` is where others ask
 """
 
@@ -18,7 +17,6 @@ from edge.peers.metrics import event_batch_metrics, peer_metrics
 from edge.peers.server import ServerReports
 from edge.peers.signatures import HEADER, Refusal, Request, StrangerError, VerifiedRequest
 from edge.peers.site import Peers
-from edge.peers.told import ToldEdges
 from edge.peers.upstream_edge import probe
 
 __all__ = [
@@ -33,7 +31,6 @@ __all__ = [
     "Request",
     "ServerReports",
     "StrangerError",
-    "ToldEdges",
     "VerifiedRequest",
     "event_batch_metrics",
     "peer_metrics",

@@ -138,11 +138,6 @@ class Peers:
         """The others that answer."""
         return self._membership.living
 
-    def known(self) -> tuple[str, list[tuple[str, str]]]:
-        """This edge and those that live, with where they are asked: for `edge.peers.told`."""
-        others = [(peer.edge.encoded().decode(), peer.authority) for peer in self.living]
-        return self.own.encoded().decode(), others
-
     @property
     def publishers(self) -> list[Publisher]:
         """The edges and servers that have told what machines do, a moment ago."""

@@ -1,8 +1,13 @@
-"""Warnings of `kubectl apply` about objects that this edge can't serve (the review calls this: `tink.webhooks`).
+"""Warnings of `kubectl apply` about objects that this edge can't serve. The review calls this (`tink.webhooks`).
 
-Each answer is that of the code that would fail later, and names the field and the remedy: files and upstreams of OSIEs
-(`edge.artifacts`, `tink.net.outbound`), words of command lines (`ipxe.scripts`, `ipxe.parameters`), annotations
-(`hegel`), images that actions pull from the edge itself. Names are not looked up and nothing is fetched.
+Each warning comes from the code that would fail later, and names the field and the remedy:
+
+- files and upstreams of OSIEs (`edge.artifacts`, `tink.net.outbound`)
+- words of kernel command lines (`ipxe.scripts`, `ipxe.parameters`)
+- annotations (`hegel`)
+- images that actions pull from the edge itself
+
+No name is resolved and nothing is fetched.
 """
 
 from __future__ import annotations
@@ -35,7 +40,7 @@ from tink.net.urls import shown
 from tink.registry import RegistryError, parse
 
 _EDGE: Final = "192.0.2.1"
-"""Stands for the edge in a script that is made to see whether it can be."""
+"""Stands for the edge's address in scripts that are rendered as a test."""
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -43,7 +48,7 @@ class Examination:
     """Examines objects for an edge with these settings. Belongs to one event loop."""
 
     def __init__(self, settings: StackSettings, reach: Reach) -> None:
-        """`reach` is that of the edge's downloads."""
+        """`reach` limits the addresses of the edge's downloads."""
         edge = settings.edge
         self._serves = bool(settings.services & {Service.HTTP, Service.TFTP})
         self._root = edge.osie_dir or settings.data_dir / "osie"
@@ -65,7 +70,7 @@ class Examination:
         return []
 
     async def _read(self, look: Callable[[], Iterator[str]]) -> list[str]:
-        """Look at files in a thread; while a look hangs, as on a server of files that is away, no other one begins."""
+        """Run `look` in a thread, because it reads files. While one hangs on a dead file server, no other starts."""
         if not self._serves or self._is_reading:
             return []
 
@@ -81,13 +86,13 @@ class Examination:
     # --- OSIEs ----------------------------------------------------------------------------------------------------
 
     def _upstreams(self, osie: Raw) -> Iterator[str]:
-        """Yield why an edge can't fetch from a URL. Without an edge in this process its own addresses are not known."""
+        """Yield the URLs that an edge can't fetch. Without an edge in this process, its own addresses are unknown."""
         for field, url in _urls(osie):
             try:
                 parts = urlsplit(url)
                 host, port = parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 0)
             except ValueError:
-                continue  # which the schema has to say
+                continue  # the schema reports it
             address = parsed("127.0.0.1" if host.lower() == "localhost" else host)
             if address is None or parts.scheme not in _PORTS:
                 continue
@@ -132,7 +137,7 @@ class Examination:
             try:
                 reference = parse(image)
             except RegistryError:
-                continue  # which the reviewer says
+                continue  # the reviewer reports it
             if reference.digest or not self._is_own_registry(reference.host):
                 continue
             try:
@@ -171,7 +176,7 @@ class Examination:
         try:
             hardware = Hardware.model_validate(obj)
         except ValidationError:
-            return  # which the schema has to say
+            return  # the schema reports it
         said = set()
         for mac, card in hardware.spec.network_interfaces.items():
             if card.disable_dhcp or card.disable_netboot:

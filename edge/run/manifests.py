@@ -35,21 +35,21 @@ from tink.printable import printable
 log = logging.getLogger(__name__)
 
 _APPLIED_SECONDS: Final = 30.0
-"""How long the informers may take to hear of what was applied."""
+"""Time limit for the informers to receive the applied objects."""
 LOOK_SECONDS: Final = 5.0
-"""How often the files are looked at while something is refused or a file is young."""
+"""Interval at which the files are checked while an object is refused or a file is young."""
 YOUNG_SECONDS: Final = 10.0
-"""A file that was written less than this ago may not be whole yet."""
+"""Age below which a file may be incomplete."""
 LONGEST_PAUSE_SECONDS: Final = 300.0
 _UNANSWERED: Final = 3
 _OWN: Final = Path("tinkedge")
 """The name of the program's own definitions in messages."""
-_MOST_LINES: Final = 20
+MAX_LINES: Final = 20
 
 
 @dataclass(slots=True)
 class _Object:
-    """An object that is not applied; `refusal` is the reason, or empty before the first try."""
+    """An object that is not applied. `refusal` is the reason, empty before the first try."""
 
     obj: Raw
     refusal: str = ""
@@ -57,7 +57,7 @@ class _Object:
 
 @dataclass(slots=True)
 class _File:
-    """A file as it was read. `stamp` changes when the file does; None: it could not be looked at."""
+    """A file as it was read. `stamp` changes with the file; None if it could not be read."""
 
     stamp: tuple[int, ...] | None
     written: float
@@ -70,7 +70,7 @@ class _File:
 
 
 class ManifestApplier:
-    """`refusal` says why the embedded API can't store anything now, because of its disk; empty: it can."""
+    """Applies manifests, and retries those that the API refuses."""
 
     def __init__(
         self,
@@ -79,7 +79,10 @@ class ManifestApplier:
         path: Path | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`path` is a file or directory of manifests; None: there are none. `clock` gives Unix seconds."""
+        """Apply `path`, a file or directory of manifests, or None. `clock` gives Unix seconds.
+
+        `refusal()` says why the disk of the embedded API can't store anything now; empty if it can.
+        """
         self._client = client
         self._refusal = refusal
         self._path = path
@@ -87,7 +90,7 @@ class ManifestApplier:
         self._files: dict[Path, _File] = {}
         self._fault = ""
         self._own: list[Raw] = []
-        """Definitions of this release that the disk has refused."""
+        """Definitions of this release that the disk could not store."""
         self._own_problems: list[str] = []
         self._logged: frozenset[str] = frozenset()
         self._asked = asyncio.Event()
@@ -101,7 +104,7 @@ class ManifestApplier:
 
     @property
     def note(self) -> str:
-        """How many these are and the first file, for /readyz; empty if all is applied.
+        """The number of problems and the first file, for /readyz; empty if everything is applied.
 
         /readyz may be open to more people than the log, and what an API refuses is quoted there.
         """
@@ -112,14 +115,14 @@ class ManifestApplier:
         return f"{count} of --manifests not applied, and tried again: {printable(where)}, see the log" if count else ""
 
     def metrics(self) -> Iterator[Metric]:
-        """For a scrape."""
+        """Yield the number of problems."""
         yield gauge(
             "tinkedge_manifests_refused", "Objects or files of --manifests that are not applied.", [],
             {(): float(len(self.problems))},
         )  # fmt: skip
 
     def reread(self) -> bool:
-        """Look at all files soon, and try again what was refused; the log says what comes of it."""
+        """Request that all files are read and refused objects are retried soon. The log reports the result."""
         self._asked.set()
         return True
 
@@ -164,7 +167,7 @@ class ManifestApplier:
         await self._apply(lambda obj: resource_type(obj) is CRD)
 
     async def apply_and_wait(self, informers: Mapping[ResourceType, Informer]) -> None:
-        """Apply all that is not applied, and wait until the informers know what was."""
+        """Apply everything that is not applied, and wait until the informers have it."""
         applied = await self._apply()
         self._log()
         with suppress(TimeoutError):
@@ -180,7 +183,7 @@ class ManifestApplier:
                         await asyncio.sleep(0.01)
 
     async def run(self) -> None:
-        """Try again what was refused, for as long as there is something, and whenever `reread` asks."""
+        """Retry refused objects with growing pauses, and whenever `reread` requests it, until cancelled."""
         loop = asyncio.get_running_loop()
         backoff = Backoff(LOOK_SECONDS, LONGEST_PAUSE_SECONDS)
         due = loop.time() + backoff.next()
@@ -218,7 +221,7 @@ class ManifestApplier:
             if file is None or file.stamp != stamp or stamp is None:
                 usable, faults = read(path)
                 if any(isinstance(each.__cause__, OSError) for each in faults):
-                    stamp = None  # to be read again: a disk that fails changes no time stamp
+                    stamp = None  # read it again: a disk that fails changes no time stamp
                 is_changed = is_changed or bool(usable)
                 file = _File(stamp, written, [str(each) for each in faults], [_Object(each) for each in usable])
             found[path] = file
@@ -226,10 +229,10 @@ class ManifestApplier:
         return is_changed
 
     async def _apply(self, is_wanted: Callable[[Raw], bool] = lambda _: True) -> list[Raw]:
-        """Try all objects that wait; return those that were applied.
+        """Try all waiting objects; return those that were applied.
 
-        What is refused is tried again once others were applied: it may need one that comes later. The rest waits if the
-        API does not answer several times in a row.
+        A refused object is retried after others were applied, because it may need one of them. If the API does not
+        answer several times in a row, the rest waits.
         """
         applied: list[Raw] = []
         known, unanswered = -1, 0
@@ -254,20 +257,20 @@ class ManifestApplier:
         return applied
 
     def _log(self) -> None:
-        """Log what is refused now and was not before, and the end of it."""
+        """Log new problems, and the end of all problems."""
         problems = list(dict.fromkeys(self.problems))
         new = [each for each in problems if each not in self._logged]
-        for each in new[:_MOST_LINES]:
+        for each in new[:MAX_LINES]:
             log.error("not applied, and tried again: %s", printable(each))
-        if len(new) > _MOST_LINES:
-            log.error("not applied, and tried again: %d more objects or files", len(new) - _MOST_LINES)
+        if len(new) > MAX_LINES:
+            log.error("not applied, and tried again: %d more objects or files", len(new) - MAX_LINES)
         if self._logged and not problems:
             log.info("%s: nothing is refused any more", self._path)
         self._logged = frozenset(problems)
 
 
 def _stamp(path: Path) -> tuple[tuple[int, ...] | None, float]:
-    """Return what changes when the file does, and when it was written. A pipe never changes: it can be read once."""
+    """Return a stamp that changes with the file, and the time of its last change. A pipe has a constant stamp."""
     try:
         found = path.stat()
     except OSError:

@@ -1,33 +1,28 @@
-"""The other edges of a site: known to an edge that is one of them, told by a server that is apart from them."""
+"""The other edges of a site: the peers of an edge, and the receivers of a server's reports."""
 
 from __future__ import annotations
 
 import socket
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 
-from edge.journey.recorder import Journey
 from edge.journey.records import Happened
 from edge.machines import DhcpMode
 from edge.peers import EdgeLeases, Peers, ServerReports
-from edge.run.settings import Service, StackSettings
-from edge.run.tasks import Tasks
+from edge.run.context import Context
+from edge.run.settings import Service
 from tink.files.key_file import KeyFile
-from tink.kube.client import KubeClient
 from tink.kube.runtime import own_pod, pod_namespace
 
 Changed = Callable[[frozenset[str], frozenset[str]], None]
 
 
-def peers_of(
-    settings: StackSettings, keys: KeyFile, journey: Journey, changed: Changed, kept: Callable[[Happened], None]
-) -> Peers | None:
-    """The other edges that one with these settings may have; None: it is to be alone.
+def peers_of(context: Context, keys: KeyFile, changed: Changed, keep: Callable[[Happened], None]) -> Peers | None:
+    """Return the peers of this edge, or None if its settings name none.
 
-    `changed(living, gone)` hears their names; `kept` what they have told. Raises KeyFileError.
+    `changed(living, gone)` is called with their addresses; `keep` receives their events. Raises KeyFileError.
     """
-    edge = settings.edge
+    settings, edge, journey = context.settings, context.settings.edge, context.journey
     if not (edge.peers or edge.peer_group or edge.reports_key or edge.upstream_edge or edge.downstream_edges):
         return None
     return Peers(
@@ -39,19 +34,20 @@ def peers_of(
         changed=changed,
         announce=journey.announce,
         journey=journey,
-        kept=kept,
+        kept=keep,
         upstream=edge.upstream_edge,
         downstream=edge.downstream_edges,
         reports=KeyFile(edge.reports_key, "reports key") if edge.reports_key is not None else None,
     )
 
 
-def say_hello(settings: StackSettings, peers: Peers, client: KubeClient, tasks: Tasks) -> None:
-    """Say hello to the other edges, and find those that keep Leases."""
-    tasks.spawn(peers.run(), "other edges")
+def say_hello(context: Context, peers: Peers) -> None:
+    """Send hello messages to the other edges, and find edges by their Leases."""
+    settings = context.settings
+    context.tasks.spawn(peers.run(), "other edges")
     if group := settings.edge.peer_group:
         leases = EdgeLeases(
-            client,
+            context.client,
             namespace=settings.lease_namespace or pod_namespace(),
             group=group,
             identity=peers.own.id,
@@ -60,25 +56,26 @@ def say_hello(settings: StackSettings, peers: Peers, client: KubeClient, tasks: 
             # With a kubeconfig, this process has other credentials at the API than the pod's.
             pod=own_pod() if settings.kubeconfig is None else None,
         )
-        tasks.spawn(leases.run(), "Leases of edges")
+        context.tasks.spawn(leases.run(), "Leases of edges")
 
 
-async def start_reports(
-    settings: StackSettings, client: KubeClient, journey: Journey, exit_stack: AsyncExitStack, tasks: Tasks
-) -> ServerReports | None:
-    """Have a server that is apart from the edges tell them what agents do; None: it is not to. Raises KeyFileError."""
-    edge = settings.edge
+async def start_reports(context: Context) -> ServerReports | None:
+    """Start to report the agents' activity to the edges, if the settings name any. Raises KeyFileError.
+
+    This is for a gRPC server that runs apart from the edges.
+    """
+    settings, edge, journey = context.settings, context.settings.edge, context.journey
     if edge.reports_key is None or not (edge.peers or edge.peer_group):
         return None
-    exit_stack.callback(journey.flush)
+    context.exit_stack.callback(journey.flush)
     keys = KeyFile(edge.reports_key, "reports key")
     reports = ServerReports(keys, journey, edge.peers, socket.gethostname(), time.time)
     await reports.start()
-    exit_stack.push_async_callback(reports.stop)
-    tasks.spawn(reports.run(), "reports to edges")
+    context.exit_stack.push_async_callback(reports.stop)
+    context.tasks.spawn(reports.run(), "reports to edges")
     if edge.peer_group:
         leases = EdgeLeases(
-            client,
+            context.client,
             namespace=settings.lease_namespace or pod_namespace(),
             group=edge.peer_group,
             identity="",
@@ -86,5 +83,5 @@ async def start_reports(
             found=reports.found,
             reads_only=True,
         )
-        tasks.spawn(leases.run(), "Leases of edges")
+        context.tasks.spawn(leases.run(), "Leases of edges")
     return reports

@@ -1,13 +1,13 @@
 """A start while the Kubernetes API is away.
 
-the API answers                  -> wait until all is listed, as ever
-it answers, and does not list    -> the start fails: definitions are missing, or rights
-it does not, and it is an edge   -> what an earlier run knew is taken from the checkpoint, and served
-it does not, and it is no edge   -> controllers and servers start, and are not ready, as when it goes later on
-it does not, and nothing is kept -> the start fails, for each machine would be told that it is unknown
+    the API answers                               -> wait until everything is listed
+    the API answers, but does not list            -> the start fails: definitions or rights are missing
+    no answer, an edge with saved state           -> restore the state of the last run, and serve it
+    no answer, an edge without saved state        -> the start fails, because each machine would be called unknown
+    no answer, a controller or server             -> start, and be not ready, as when the API goes away later
 
-An edge with very many machines that is restarted does not wait for the list of all: what it knew a moment ago is served
-at once, and corrected when the list is there.
+An edge with very many machines does not wait for the list after a restart: it serves the saved state at once, and
+corrects it when the list arrives.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from edge.checkpoint import DIRECTORY as CHECKPOINT
 from edge.checkpoint import HARDWARE as HARDWARE_KIND
 from edge.checkpoint import KEY_FILE, Checkpoint, KeptSecrets, LookedUpBy, discard
 from edge.machines import Inventory, PendingWorkflows, ReadSecret, looked_up_by
+from edge.run.errors import StackError
 from edge.run.settings import Service, StackSettings
 from tink.files.key_file import KeyFile
 from tink.kube.cache import Informer
@@ -31,45 +32,41 @@ from tink.kube.resources import HARDWARE, OSIE, SECRET, WORKFLOW, ResourceType
 log = logging.getLogger(__name__)
 
 SYNC_SECONDS: Final = 30.0
-"""Without a further object of a list: an API that answers lists thousands in far less."""
+"""Time without a new object after which a list has failed. A working API lists thousands of objects in far less."""
 SHORT_SECONDS: Final = 5.0
-"""The same, where it can be gone on without the API. One that is restarted is back in less."""
+"""The same, if the start can continue without the API. A restarted API is back in less."""
 _STEP_SECONDS: Final = 1.0
 RECENT_SECONDS: Final = 120.0
-"""For how long what was known is served at a restart without waiting for the API."""
+"""Maximum age of a saved state that a restart serves without waiting for the API."""
 LARGE_BYTES: Final = 1 << 20
-"""From how many bytes of Hardware on that is worth it: some three thousand. Fewer are listed in no time."""
+"""Minimum size of the saved Hardware for that, some three thousand objects. Fewer are listed quickly."""
 
 
-class NotListedError(Exception):
-    """A collection can't be followed, and nothing can be done without; says which, and what to do."""
-
-
-async def followed(
+async def follow_api(
     informers: Mapping[ResourceType, Informer],
     run: Callable[[], Collection[asyncio.Task[None]]],
-    kept: Kept | None,
+    saved: SavedState | None,
     *,
     alone: bool,
 ) -> bool:
-    """Have them follow the API, and wait until all is known. False: it is away, or there is no need to wait for it, and
-    the start goes on without it.
+    """Run the informers with `run()`, and wait until they have listed everything.
 
-    `run()` runs the informers; `alone`: the start can go on though nothing is known. Raises NotListedError.
+    Return False if the start continues before that: with the saved state, or with nothing if `alone`. Raises
+    StackError.
     """
-    if kept is not None and kept.is_recent and await kept.restore():
+    if saved is not None and saved.is_recent and await saved.restore():
         run()
-        log.info("served from what was known before the restart, until the Kubernetes API has listed what it has now")
+        log.info("serving the state from before the restart, until the Kubernetes API has listed its objects")
         return False
     following = run()
-    if await _listed(informers, without_api=kept.checkpoint.exists if kept is not None else alone):
+    if await _listed(informers, without_api=saved.checkpoint.exists if saved is not None else alone):
         return True
-    if kept is not None:
-        # A list that goes on meanwhile would not tell of what is gone.
+    if saved is not None:
+        # A list that continues meanwhile would not report objects of the checkpoint that were deleted.
         for task in following:
             task.cancel()
         await asyncio.wait(following)
-        restored = await kept.restore()
+        restored = await saved.restore()
         run()
         if not restored:
             return await _listed(informers, without_api=False)
@@ -78,7 +75,7 @@ async def followed(
 
 
 async def _listed(informers: Mapping[ResourceType, Informer], *, without_api: bool) -> bool:
-    """Whether all collections are known; False as soon as the API does not answer, if it can be done `without_api`."""
+    """Return True when all collections are listed, and False when the API does not answer and `without_api` is True."""
     for resource, informer in informers.items():
         known, idle = -1, 0.0
         while not informer.has_synced:
@@ -87,7 +84,7 @@ async def _listed(informers: Mapping[ResourceType, Informer], *, without_api: bo
             if without_api and idle >= SHORT_SECONDS and (informer.unreachable or not informer.failing_for):
                 return False
             if idle >= SYNC_SECONDS:
-                raise NotListedError(_why(resource, informer))
+                raise StackError(_why_not_listed(resource, informer))
             step = min(_STEP_SECONDS, SYNC_SECONDS)
             with suppress(TimeoutError):
                 async with asyncio.timeout(step):
@@ -96,7 +93,7 @@ async def _listed(informers: Mapping[ResourceType, Informer], *, without_api: bo
     return True
 
 
-def _why(resource: ResourceType, informer: Informer) -> str:
+def _why_not_listed(resource: ResourceType, informer: Informer) -> str:
     if informer.denied:
         return f"{informer.denied}: give a --kubeconfig that may"
     return (
@@ -105,8 +102,8 @@ def _why(resource: ResourceType, informer: Informer) -> str:
     )
 
 
-class Kept:
-    """What an edge keeps on its disk for such a start, and whether it serves from that."""
+class SavedState:
+    """The objects and Secrets that an edge has on its disk for a start without the API."""
 
     def __init__(
         self,
@@ -116,7 +113,7 @@ class Kept:
         workflows: PendingWorkflows,
         inventory: Inventory,
     ) -> None:
-        """Before the informers run. Raises KeyFileError."""
+        """Make it before the informers run. Raises KeyFileError."""
         kinds = {
             HARDWARE_KIND: (HARDWARE, None),
             "osies": (OSIE, None),
@@ -124,7 +121,7 @@ class Kept:
         }
         self.checkpoint = Checkpoint(
             settings.data_dir,
-            _known_by(client, settings),
+            _source(client, settings),
             {kind: (informers[resource], keys) for kind, (resource, keys) in kinds.items() if resource in informers},
             looked_up_by={HARDWARE_KIND: LookedUpBy(inventory.looked_up_by, looked_up_by)},
         )
@@ -134,42 +131,42 @@ class Kept:
 
     @property
     def known_at(self) -> float | None:
-        """The Unix second of which it is what is served, until the API has listed everything; then None."""
+        """The time (Unix seconds) of the restored state while it is served; None once the API has listed everything."""
         if self._known is not None and all(informer.has_synced for informer in self._informers):
             self._known = None
         return self._known
 
     @property
     def is_recent(self) -> bool:
-        """Whether it is of a moment ago, and so much that to list it anew takes long."""
+        """True if the saved state is recent, and so large that a new list takes long."""
         checkpoint = self.checkpoint
         return abs(checkpoint.age) < RECENT_SECONDS and checkpoint.size >= LARGE_BYTES
 
     async def restore(self) -> bool:
-        """Take it; whether there was anything to serve from."""
+        """Load the saved state into the informers. Return False if there is none."""
         self._known = await self.checkpoint.restore()
         return self._known is not None
 
 
-def _known_by(client: KubeClient, settings: StackSettings) -> frozenset[str]:
-    """What is kept is of this cluster, and of the part of it that this edge is for."""
+def _source(client: KubeClient, settings: StackSettings) -> frozenset[str]:
+    """Return what identifies the source of a saved state: the cluster, and the part of it that this edge serves."""
     return frozenset(f"{each} {settings.scope}" for each in client.cluster) if settings.scope else client.cluster
 
 
-def keeps(settings: StackSettings) -> bool:
-    """Whether such a process keeps anything: with the embedded API, all is on this disk already."""
+def has_saved_state(settings: StackSettings) -> bool:
+    """Return True if this process saves state. With the embedded API, everything is on this disk already."""
     return Service.HTTP in settings.services and Service.APISERVER not in settings.services and settings.edge.checkpoint
 
 
-def secret_reader(client: KubeClient, kept: Kept | None) -> ReadSecret:
-    """What reads a Secret for a machine."""
-    if kept is not None and kept.secrets is not None:
-        return kept.secrets.read
+def secret_reader(client: KubeClient, saved: SavedState | None) -> ReadSecret:
+    """Return the function that reads the Secret of a Hardware."""
+    if saved is not None and saved.secrets is not None:
+        return saved.secrets.read
     return lambda namespace, name: client.get(SECRET, name, namespace)
 
 
-def forget(settings: StackSettings) -> None:
-    """Remove what an earlier run has kept, and this one is not to keep."""
+def remove_unwanted(settings: StackSettings) -> None:
+    """Delete the state that an earlier run has saved, if the settings forbid it now."""
     try:
         if Service.HTTP in settings.services and not settings.edge.checkpoint:
             discard(settings.data_dir)
@@ -179,12 +176,12 @@ def forget(settings: StackSettings) -> None:
 
 def _secrets(settings: StackSettings, client: KubeClient, hardware: Informer) -> KeptSecrets:
     given = settings.edge.checkpoint_key
-    kept = KeptSecrets(
+    secrets = KeptSecrets(
         settings.data_dir / CHECKPOINT / "secrets",
         KeyFile(given or settings.data_dir / KEY_FILE, "checkpoint key", create=given is None),
         lambda namespace, name: client.get(SECRET, name, namespace),
-        _known_by(client, settings),
+        _source(client, settings),
         synced=lambda: hardware.has_synced and not hardware.untold,
     )
-    hardware.add_event_handler(kept.apply, kept.remove, can_wait=True)
-    return kept
+    hardware.add_event_handler(secrets.apply, secrets.remove, can_wait=True)
+    return secrets

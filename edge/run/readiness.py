@@ -1,8 +1,8 @@
-"""Whether a process can do its work, and what is to be known beside that: what probes, metrics and operators are told.
+"""Readiness of a process: the problem or the notes for probes, metrics and operators.
 
-An API that is away means different things. The edge goes on: machines are served from what was known, and it says since
-when. Whoever writes to the API (controller, gRPC server, webhooks) can't, and is not ready: a load balancer then leaves
-it alone.
+An API that is away means different things. An edge continues: it serves machines from its cache, and reports since when
+the API is away. A controller, gRPC server or webhook has to write to the API, so it is not ready, and a load balancer
+skips it.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _LOOK_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """`problem`: why not; empty: it is ready. `notes`: what else is so."""
+    """The readiness of a process. `problem` is empty if it is ready; `notes` are for operators."""
 
     problem: str = ""
     notes: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
-        """In one line, for the body of an answer: `ok`, `ok: this replica is on standby`, or the problem."""
+        """One line for the body of an answer: `ok`, `ok: this replica is on standby`, or the problem."""
         return self.problem or ": ".join(filter(None, ("ok", "; ".join(self.notes))))
 
 
 class ApiContact:
-    """Since when the Kubernetes API has not let us follow what it has."""
+    """Reports whether the informers reach the Kubernetes API."""
 
     def __init__(
         self,
@@ -49,19 +49,19 @@ class ApiContact:
         clock: Callable[[], float] = time.time,
         restored: Callable[[], float | None] = lambda: None,
     ) -> None:
-        """`informers()` that follow it; `announce` hears when it goes, and comes back; `clock` gives Unix seconds.
+        """Watch `informers()`. `announce` is called when the API goes away and returns; `clock` gives Unix seconds.
 
-        `restored()`: when what was restored at the start was known, if the API has not listed everything since.
+        `restored()` is the time of the state that was restored at the start, until the API has listed everything.
         """
         self._informers = informers
         self._restored = restored
         self._announce = announce
         self._clock = clock
-        self._said = False
+        self._is_announced = False
 
     @property
     def away_since(self) -> float | None:
-        """In Unix seconds; None: it is there, or has been away for less than a restart of it takes."""
+        """The time (Unix seconds) since which the API is away. None if it answers or is away for a short time only."""
         longest = max((informer.failing_for for informer in self._informers()), default=0.0)
         restored = self._restored()
         if restored is not None and longest:
@@ -70,57 +70,62 @@ class ApiContact:
 
     @property
     def problem(self) -> str:
-        """The same as a clause; empty: it is there."""
+        """A clause that says since when the API is away; empty if it answers."""
         since = self.away_since
         return f"the Kubernetes API has not answered since {rfc3339(since)}" if since is not None else ""
 
     @property
     def note(self) -> str:
-        """What it means for machines; empty: nothing."""
+        """A clause that says what this means for machines; empty if the API answers."""
         since = self.away_since
         return f"serving from what was known at {rfc3339(since)}: the API does not answer" if since is not None else ""
 
     @property
     def notes(self) -> tuple[str, str]:
-        """That, and how many objects wait to be read, soon after a start with very many; either may be empty."""
+        """`note`, and a note about objects that are not read yet after a start with very many; either may be empty."""
         waiting = [(informer.untold, informer.resource.kind) for informer in self._informers() if informer.untold]
-        said = ", ".join(f"{number:,} {kind}" for number, kind in waiting)
-        return self.note, f"{said} are still to be read: each is when its machine asks, lists lack it" if said else ""
+        counts = ", ".join(f"{number:,} {kind}" for number, kind in waiting)
+        return (
+            self.note,
+            f"{counts} are still to be read: each is when its machine asks, lists lack it" if counts else "",
+        )
 
     @property
     def known_at(self) -> float:
-        """The Unix second of which it is what is served: now, as long as the API can be followed."""
+        """The time (Unix seconds) of the served state: now, while the API can be followed."""
         restored = self._restored()
         since = restored if restored is not None else self.away_since
         return self._clock() if since is None else since
 
     @property
     def not_listed(self) -> str:
-        """What was never listed, as a clause; empty: all was."""
+        """A clause that names the collections that were never listed; empty if all were."""
         missing = [informer.resource.plural for informer in self._informers() if not informer.has_synced]
         return f"the Kubernetes API has not listed {', '.join(missing)} yet" if missing else ""
 
     def notices(self) -> list[Notice]:
-        """What was announced and is still so."""
-        return [Notice(self._clock(), Outcome.FAILED, self.note, {})] if self._said and self.note else []
+        """Return the announced problem, if it continues."""
+        if not self._is_announced or not self.note:
+            return []
+        return [Notice(self._clock(), Outcome.FAILED, self.note, {})]
 
     def metrics(self) -> Iterator[Metric]:
-        """Of when it is what machines are served."""
+        """Yield the time of the state that machines are served."""
         text = "Unix time of which it is what is known of the API's objects: now, unless the API is away."
         yield gauge("tinkedge_api_known_timestamp_seconds", text, [], {(): self.known_at})
 
     async def run(self) -> None:
-        """Tell of it when it begins and when it is over, until cancelled."""
+        """Announce when the API goes away and returns, until cancelled."""
         while True:
             self.look()
             await asyncio.sleep(_LOOK_SECONDS)
 
     def look(self) -> None:
-        """Tell of it now."""
+        """Announce a change since the last call."""
         note = self.note
-        if bool(note) == self._said:
+        if bool(note) == self._is_announced:
             return
-        self._said = bool(note)
+        self._is_announced = bool(note)
         outcome = Outcome.FAILED if note else Outcome.OK
         line = note or "the Kubernetes API answers again: machines are served by what it has now"
         log.log(logging.WARNING if note else logging.INFO, "%s", line)

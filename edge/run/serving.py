@@ -1,79 +1,47 @@
-"""What machines talk to, put together: DHCP, TFTP and HTTP on every network that is served, and the operators' HTTP.
+"""The servers for machines: DHCP, TFTP, syslog and router advertisements on each network, and HTTP at each address.
 
     inventory, pending workflows -> policy, callers -> for each network: DHCP responder and sockets, TFTP socket
                                                     -> one HTTP application, which listens on each network's address
 
-`edge.run.stack` starts it when the inventory is filled: a machine that asks a moment earlier would be told that
-nobody knows it. `edge.run.networks` says what each network is, at the start and whenever it changes.
+`edge.run.graph` starts them when the inventory is filled: earlier, they would call each machine unknown.
+`edge.run.networks` reports the state of each network, at the start and whenever it changes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Callable, Iterable
 from functools import partial
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address
 from typing import Final
 
-from aiohttp import web
-from prometheus_client import CollectorRegistry
-
-from edge import admin_token
 from edge.artifacts import ArtifactCache, SharedFiles, cache_metrics
-from edge.callers import Callers
 from edge.conflict import IPV6, Changed, Quarantine, Relays
 from edge.dhcp import DhcpSettings, Responder
 from edge.dhcp6 import Responder6, Settings6, server_duid
-from edge.http import AdminApp, Runner, admin_runner, has_ended, machine_runner
-from edge.journey.events import Notice
-from edge.journey.recorder import Journey
+from edge.http import MachineApp, MetadataSettings, machine_runner
 from edge.journey.records import Happened
 from edge.listener import listener_metrics, turn_budget
-from edge.machines import (
-    BootPaths,
-    DhcpMode,
-    Inventory,
-    Machine,
-    NetbootPolicy,
-    OsieLookup,
-    PendingWorkflows,
-    ReadSecret,
-)
+from edge.machines import BootPaths, DhcpMode, Machine, MachineScripts, NetbootPolicy, OsieFiles, ReadSecret
 from edge.neighbour.host import NetworkState
-from edge.neighbour.resolution import LinkLocalResolution
+from edge.neighbour.resolution import AddressResolution, LinkLocalResolution
 from edge.neighbour.route import is_own
-from edge.page import (
-    Access,
-    Api,
-    EdgeStatus,
-    Health,
-    Keys,
-    Machines,
-    Other,
-    Pages,
-    Rack,
-    Site,
-    Templates,
-    WorkflowLookup,
-)
 from edge.peers import peer_metrics
-from edge.run.about import ThisEdge, osies_of
-from edge.run.expecting import BootWatch
-from edge.run.machine_services import MachineServices, boot_binaries, metadata_settings, nearest_of
-from edge.run.networks import HostNetworks, LinkMetadata, MakeSite, NetworkServices, Sites, Tftp, sites_of
+from edge.run.boot_settings import Authorities, boot_binaries, boot_settings, metadata_settings
+from edge.run.boot_watch import BootWatch
+from edge.run.context import Context
+from edge.run.networks import LinkMetadata, NetworkServices, Sites, sites_of
 from edge.run.other_edges import peers_of
 from edge.run.readiness import Readiness
 from edge.run.settings import Service, StackSettings, Syslog
-from edge.run.workers import Edges, Inbox, Networks, Pool, Sources, WorkerSite, WorkerTftp
 from edge.syslog import LogFiles, MachineLogs, SyslogServer, SyslogServerError, syslog_metrics
-from edge.tftp import BootFiles
+from edge.tftp import BootFiles, TftpServer
 from ipxe.parameters import is_hookos
-from ipxe.scripts import Origin
-from tink.kube.cache import Informer
+from ipxe.scripts import Origin, Scripts
+from tink.api.v1alpha2 import Raw
+from tink.kube.resources import OSIE
 from tink.metrics.families import Scraped
 from tink.net.host_port import join_host_port
 from tink.net.outbound import Reach
@@ -81,65 +49,44 @@ from tink.net.outbound import Reach
 log = logging.getLogger(__name__)
 
 _BINARIES_SECONDS: Final = 5.0
-_TICK_SECONDS = 1.0
+"""Interval at which an empty directory of boot programs is read again."""
+_TICK_SECONDS: Final = 1.0
 
 
 class Serving:
-    """Starts the edge's services, each of which `exit_stack` will stop. Made before the inventory is filled.
+    """The edge's servers for machines. Made before the inventory is filled.
 
-    The networks are served when `network_changed` is told of them, after `start`.
+    `start` starts the parts that all networks share. `network_changed` then serves a network as it is now.
     """
 
     def __init__(
         self,
-        settings: StackSettings,
-        exit_stack: AsyncExitStack,
-        *,
-        networks: HostNetworks,
-        inventory: Inventory,
-        callers: Callers,
-        workflows: PendingWorkflows,
-        journey: Journey,
-        osie: OsieLookup,
-        declined: Changed,
-        relay_heard: Callable[[Machine, str, str], None] = lambda _machine, _link, _relay: None,
-        readiness: Callable[[], Readiness],
-        notices: Callable[[], list[Notice]] = list,
-        metrics: CollectorRegistry,
-        read_secret: ReadSecret,
+        context: Context,
         boots: BootWatch,
-        workflow: WorkflowLookup,
-        informers: Mapping[str, Informer] | None = None,
-        kept: Callable[[Happened], None] = lambda _: None,
-        api: Callable[[], Api] = Api,
+        *,
+        declined: Changed,
+        relay_seen: Callable[[Machine, str], None] = lambda _machine, _relay: None,
+        readiness: Callable[[], Readiness],
+        read_secret: ReadSecret,
+        keep: Callable[[Happened], None] = lambda _: None,
     ) -> None:
-        """`osie(namespace, name)` looks an OSIE up. `declined` hears of addresses going into quarantine, and out of it;
-        `relay_heard(machine, link, relay)` of relays that speak for machines of a network that is none of ours.
+        """Make the servers.
 
-        `readiness()` says whether machines can be served, `notices()` what was announced of the edge and is still so
-        (but for the networks'); `metrics` is given what is counted here; `read_secret` asks the Kubernetes API;
-        `boots` knows what is awaited of each machine; `workflow(namespace, name)` gives the Workflow of a Hardware;
-        `kept` hears of what other edges and servers have seen; `informers` feed workers, by plural of their objects;
-        `api()` describes the Kubernetes API for operators.
+        `declined` is called when an address enters or leaves quarantine, `relay_seen(machine, relay)` once for each
+        relay subnet that is not one of our interfaces. `readiness()` says whether machines can be served. `keep`
+        receives the events of other edges and servers.
 
         Raises BinariesError, SettingsError, KeyFileError.
         """
-        self._settings = settings
-        self._exit = exit_stack
-        self._networks = networks
-        self._relay_heard = relay_heard
-        self._boots = boots
-        self._workflow = workflow
-        self._metrics = metrics
-        self._this_edge = ThisEdge(settings.data_dir, api)
-        self._informers = informers or {}
-        self._readiness = readiness
-        self._notices = notices
-        self._inventory = inventory
-        self._callers = callers
-        self._journey = journey
+        settings, inventory, journey = context.settings, context.inventory, context.journey
         edge, wanted = settings.edge, settings.services
-        self._policy = NetbootPolicy(edge.dhcp_mode, edge.netboot_when, workflows.has_pending, workflows.why_none)
+        self._context = context
+        self._boots = boots
+        self._relay_seen = relay_seen
+        self._readiness = readiness
+        self._policy = NetbootPolicy(
+            edge.dhcp_mode, edge.netboot_when, context.pending.has_pending, context.pending.why_none
+        )
         self._quarantine = Quarantine(time.time, edge.decline_quarantine, declined)
         self._quarantine6 = Quarantine(time.time, edge.decline_quarantine, declined, IPV6)
         self._relays = Relays(edge.relays, lambda address: bool(inventory.claimants_of_ip(address)))
@@ -155,41 +102,73 @@ class Serving:
         boots.on_not_started(self._boot_paths.not_started)
         self._gone: frozenset[str] = frozenset()
         self._living: frozenset[str] = frozenset()
-        self.peers = (
-            peers_of(settings, metadata.keys, journey, self.peers_changed, kept) if metadata is not None else None
-        )
-        self._cache = self._artifact_cache() if wanted & {Service.HTTP, Service.TFTP} else None
-        self._runner: Runner | None = None
-        self._taken: set[asyncio.Task[None]] = set()
+        self.peers = peers_of(context, metadata.keys, self.peers_changed, keep) if metadata is not None else None
+        self.cache = self._artifact_cache() if wanted & {Service.HTTP, Service.TFTP} else None
+        if self.peers is not None and self.cache is not None:
+            self.peers.share(self.cache)
+        self._make_app(metadata)
         self._sites: list[Sites] = []
         self._link_metadata: LinkMetadata | None = None
         self._log_files = settings.data_dir / "machine-logs"
         self._logs = MachineLogs(self._mac_at, journey.record, LogFiles(self._log_files), time.monotonic, time.time)
-        self._logs_begun = edge.syslog is not Syslog.AUTO
-        """Whether there is no more to be waited for."""
-        if self.peers is not None and self._cache is not None:
-            self.peers.share(self._cache)
-        self._machines = MachineServices(
-            settings,
-            exit_stack,
-            inventory=inventory,
-            callers=callers,
-            policy=self._policy,
-            osie=osie,
-            binaries=self._binaries,
-            artifacts=self._cache,
-            metadata=metadata,
-            record=journey.record,
-            take=journey.note,
-            ready=lambda: self._readiness().problem,
-            nearest=lambda ip: nearest_of(ip, ((state.address, state.networks) for state in self._networks.states)),
-            others=self._others,
-            peers=self.peers,
+        self._waits_for_hookos = edge.syslog is Syslog.AUTO
+        """Syslog starts with the first machine that boots HookOS."""
+        self._services = self._network_services()
+        self._subscribe()
+
+    def _make_app(self, metadata: MetadataSettings | None) -> None:
+        """Make the scripts and the HTTP application; without `metadata` nothing is served over HTTP.
+
+        Raises KeyFileError.
+        """
+        context, settings = self._context, self._context.settings
+        osie = context.informers[OSIE].get if OSIE in context.informers else _no_osie
+        edge, journey, inventory = settings.edge, context.journey, context.inventory
+        self._authorities = Authorities(settings, self._trust)
+        context.exit_stack.callback(self._authorities.close)
+        boot = boot_settings(settings, metadata, self._authorities)
+        self.scripts = MachineScripts(
+            inventory,
+            self._policy,
+            osie,
+            Scripts(boot),
+            journey.record,
+            edge.default_osie,
+            self._others,
+            journey.note,
         )
+        self._osie_files = OsieFiles(osie, self.cache) if self.cache is not None else None
+        self.app: MachineApp | None = None
+        if self._osie_files is None or metadata is None:
+            return
+        self.app = MachineApp(
+            inventory=inventory,
+            callers=context.callers,
+            policy=self._policy,
+            scripts=self.scripts,
+            osie_files=self._osie_files,
+            binaries=self._binaries,
+            record=journey.record,
+            metadata=metadata,
+            agent_ca=boot.tls_ca,
+            registry_authorities=boot.registry_authorities,
+            default_osie=edge.default_osie,
+            ready=lambda: self._readiness().problem,
+            fast_path=edge.fast_path,
+            depot=settings.data_dir,
+            beyond=self.cache if edge.upstream_edge else None,
+            peers=self.peers,
+            ipxe_dir=edge.ipxe_dir,
+            nearest=self._nearest,
+        )
+        context.exit_stack.callback(self.app.close)
+
+    def _network_services(self) -> dict[str, NetworkServices]:
+        settings, edge, wanted = self._context.settings, self._context.settings.edge, self._context.settings.services
         gives_dhcp = Service.DHCP in wanted and edge.dhcp_mode is not DhcpMode.OFF
-        # Of a second DHCPv6 server there is no use beside another one: nothing like ProxyDHCP is known there.
+        # A second DHCPv6 server beside another one has no use: nothing like ProxyDHCP exists there.
         gives_dhcp6 = gives_dhcp and edge.dhcp_mode is DhcpMode.RESERVATION and settings.networks[0].ipv6
-        self._services = {
+        return {
             state.interface: NetworkServices(
                 state,
                 self._responder if gives_dhcp else None,
@@ -197,28 +176,66 @@ class Serving:
                 self._responder6 if gives_dhcp6 else None,
                 advertise=edge.router_advertisements,
                 routes=state.interface in edge.ipv6_router,
-                is_ipxe=boots.is_ipxe_waiting,
-                solicited=boots.solicitations.heard,
+                is_ipxe=self._boots.is_ipxe_waiting,
+                solicited=self._boots.solicitations.heard,
             )
-            for state in networks.states
+            for state in self._context.networks.states
         }
-        self._pool: Pool | None = None
-        if edge.workers > 1 and wanted & {Service.HTTP, Service.TFTP}:
-            self._pool = self._workers(Sources(self._informers, self._cache, read_secret))
-        self._subscribe()
 
-    def _workers(self, sources: Sources) -> Pool:
-        def logs_wanted() -> None:
-            self._machines.scripts.logs_wanted = True
+    def _subscribe(self) -> None:
+        """Subscribe every cache of a machine's answers to changes of its Hardware.
 
-        return Pool(
-            self._settings,
-            sources,
-            Inbox(self._journey.record, logs_wanted, self._take_over),
-            ready=lambda: self._readiness().problem,
-            learnt=self._callers.learnt,
-            announce=self._journey.announce,
-        )
+        This happens before the inventory is filled, so that a reservation is compiled while its Hardware is at hand.
+        """
+        inventory = self._context.inventory
+        inventory.on_change(self.scripts.machine_changed)
+        if self.app is not None:
+            inventory.on_change(self.app.machine_changed)
+            self._context.callers.on_change(self.app.callers_changed)
+        for services in self._services.values():
+            inventory.on_change(services.machine_changed)
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start the parts that all networks share. Raises each part's own error."""
+        context, edge = self._context, self._context.settings.edge
+        metrics, exit_stack = context.metrics, context.exit_stack
+        metrics.register(Scraped(context.networks.metrics))
+        metrics.register(Scraped(partial(listener_metrics, turn_budget())))
+        if self.cache is not None:
+            await self.cache.start()
+            exit_stack.push_async_callback(self.cache.stop)
+            metrics.register(Scraped(partial(cache_metrics, self.cache)))
+        if self.peers is not None:
+            await self.peers.start()
+            exit_stack.push_async_callback(self.peers.stop)
+            metrics.register(Scraped(partial(peer_metrics, self.peers)))
+        if self.app is not None:
+            make_site = await sites_of(machine_runner(self.app), exit_stack)
+            ports = (edge.http_port, "--http-port"), *((port, "--legacy-ports") for port in edge.legacy_ports)
+            self._sites = [Sites(make_site, port, "HTTP", flag) for port, flag in ports]
+            if edge.link_metadata:
+                self._link_metadata = LinkMetadata(lambda: context.networks.states, make_site, context.journey.announce)
+                exit_stack.push_async_callback(self._link_metadata.stop)
+            await self._start_syslog(edge.syslog)
+        for services in self._services.values():
+            exit_stack.push_async_callback(services.stop)
+
+    async def run(self) -> None:
+        """Run the periodic work of the servers until it is cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._logs.run())
+            if self._binaries.problem:
+                tasks.create_task(self._wait_for_binaries())
+            if self._link_metadata is not None:
+                tasks.create_task(self._link_metadata.run())
+            while True:
+                await asyncio.sleep(_TICK_SECONDS)
+                self._quarantine.expire()
+                self._quarantine6.expire()
+                if self.scripts.logs_wanted and self._waits_for_hookos:
+                    await self._receive_logs_of_hookos()
 
     @property
     def binaries_problem(self) -> str:
@@ -226,206 +243,90 @@ class Serving:
         return self._binaries.problem
 
     async def _wait_for_binaries(self) -> None:
-        """Read the boot programs again until there are some, then forget what was made without them."""
+        """Read the boot programs again until there are some, then discard the answers that were made without them."""
         while self._binaries.problem:
             await asyncio.sleep(_BINARIES_SECONDS)
             self._binaries.reread()
         self._boot_paths.programs_changed(has_grub=self._binaries.has_grub)
-        if self._pool is not None:
-            self._pool.reread()
-        for machine in self._inventory.machines():
+        for machine in self._context.inventory.machines():
             self._boot_path_changed(machine.mac)
-
-    @property
-    def workers_problem(self) -> str:
-        """Why no machine is served over HTTP and TFTP; empty: they are."""
-        return self._pool.problem if self._pool is not None else ""
-
-    @property
-    def workers_note(self) -> str:
-        """What is to be known of the workers; empty: they are well."""
-        return self._pool.note if self._pool is not None else ""
-
-    def _subscribe(self) -> None:
-        """All who keep what they made of a machine hear of its changes.
-
-        Before the inventory is filled, so that a reservation is compiled while its Hardware is at hand.
-        """
-        self._machines.subscribe()
-        for services in self._services.values():
-            self._inventory.on_change(services.machine_changed)
-
-    async def start(self) -> None:
-        """Start what is one for all networks. Raises each part's own error."""
-        edge, metrics = self._settings.edge, self._metrics
-        metrics.register(Scraped(self._networks.metrics))
-        metrics.register(Scraped(partial(listener_metrics, turn_budget())))
-        if self._cache is not None:
-            await self._cache.start()
-            self._exit.push_async_callback(self._cache.stop)
-            metrics.register(Scraped(partial(cache_metrics, self._cache)))
-        if self.peers is not None:
-            await self.peers.start()
-            self._exit.push_async_callback(self.peers.stop)
-            metrics.register(Scraped(partial(peer_metrics, self.peers)))
-        if self._machines.app is not None:
-            runner = self._runner = machine_runner(self._machines.app)
-            make_site = await self._set_up(runner)
-            if self._pool is not None:
-                make_site = partial(WorkerSite, self._pool)
-            ports = (edge.http_port, "--http-port"), *((port, "--legacy-ports") for port in edge.legacy_ports)
-            self._sites = [Sites(make_site, port, "HTTP", flag) for port, flag in ports]
-            if edge.link_metadata:
-                self._link_metadata = LinkMetadata(lambda: self._networks.states, make_site, self._journey.announce)
-                self._exit.push_async_callback(self._link_metadata.stop)
-            await self._start_syslog(edge.syslog)
-        if self._pool is not None:
-            self._exit.push_async_callback(self._pool.stop)
-            await self._pool.start()
-            metrics.register(Scraped(self._pool.metrics))
-        for services in self._services.values():
-            self._exit.push_async_callback(services.stop)
-
-    async def start_for_operators(self) -> None:
-        """Start their HTTP, when the networks are served. Raises AdminTokenError, ServingError."""
-        settings, edge = self._settings, self._settings.edge
-        if Service.ADMIN in settings.services:
-            tokens = admin_token.accepted(settings.data_dir, edge.admin_token_file)
-            app = AdminApp(
-                self._journey,
-                self._inventory,
-                self._networks,
-                tokens.holds,
-                registry=self._metrics,
-                ready=lambda: self._readiness().problem,
-                note=lambda: "; ".join(self._readiness().notes),
-                awaited=self._boots.shown,
-                notices=self._notices,
-                pages=self._pages(tokens),
-            )
-            make_site = await self._set_up(admin_runner(app))
-            sites = Sites(make_site, edge.admin_port, "admin HTTP", "--admin-port")
-            await sites.follow("", edge.admin_address)
-
-    def _pages(self, keys: Keys) -> Site:
-        """What operators see with a browser."""
-        journey, inventory, expectations = self._journey, self._inventory, self._boots.expectations
-        status = EdgeStatus(
-            lambda: Health(self._readiness().problem, self._readiness().notes),
-            self._networks,
-            self._notices,
-            journey,
-            self._cache,
-            time.monotonic,
-            others=self._others_of_the_site,
-            about=self._this_edge.about,
-            osies=lambda: osies_of(self._informers["osies"].list() if "osies" in self._informers else ()),
-        )
-        pages = Pages(
-            Rack(journey, inventory, expectations),
-            Machines(journey, inventory, expectations, self._workflow, time.time),
-            status,
-            Templates(),
-            time.time,
-        )
-        return Site(pages, Access(keys, time.time), has_ended=has_ended)
 
     @property
     def unprobed(self) -> str:
         """The services that can't probe a declined address, as text for people."""
         return ", ".join(each for services in self._services.values() for each in services.unprobed)
 
+    # --- changes ------------------------------------------------------------------------------------------------------
+
     async def network_changed(self, state: NetworkState) -> None:
-        """Serve a network as it is now: HTTP first and DHCP last, in the order in which machines can be sent there.
+        """Serve a network as it is now: HTTP first and DHCP last, because DHCP sends machines to the others.
 
         Raises each part's own error.
         """
-        self._tell_workers()
         for sites in self._sites:
             for address in state.addresses:
                 await sites.follow(state.interface, address)
         await self._services[state.interface].follow(state)
-        self._tell_of_peers()
+        self._update_responders()
         if self.peers is not None:
-            self.peers.place(_places(self._networks.states))
-            self._tell_workers()
+            self.peers.place(places_of(self._context.networks.states))
 
     def peers_changed(self, living: frozenset[str], gone: frozenset[str]) -> None:
-        """Other edges have come or gone (`edge.peers`)."""
+        """Other edges have started or ended: their addresses (`edge.peers`)."""
         self._living, self._gone = living, gone
-        self._machines.scripts.peers_changed()
-        self._tell_of_peers()
-        self._tell_workers()
+        self.scripts.peers_changed()
+        self._update_responders()
 
-    def _tell_of_peers(self) -> None:
+    def _update_responders(self) -> None:
+        """Tell each DHCP responder the addresses of the other responders, whose offers are not a stranger's."""
         for interface, services in self._services.items():
             if services.responder is not None:
-                services.responder.peers_changed(self._peers(interface) | self._living, self._gone)
+                services.responder.peers_changed(self._other_responders(interface) | self._living, self._gone)
 
-    async def run(self) -> None:
-        """What has to be done now and then, until it is cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._logs.run())
-            if self._binaries.problem:
-                tasks.create_task(self._wait_for_binaries())
-            if self._pool is not None:
-                tasks.create_task(self._pool.run())
-            if self._link_metadata is not None:
-                tasks.create_task(self._link_metadata.run())
-            while True:
-                await asyncio.sleep(_TICK_SECONDS)
-                self._quarantine.expire()
-                self._quarantine6.expire()
-                self._tell_workers()
-                if self._machines.scripts.logs_wanted and not self._logs_begun:
-                    await self._receive_logs_of_hookos()
+    def _other_responders(self, interface: str) -> frozenset[str]:
+        """Return the addresses of the other networks' responders: they answer for the same machines."""
+        others = (services.responder for name, services in self._services.items() if name != interface)
+        return frozenset(responder.settings.server_ip for responder in others if responder is not None)
 
-    # --- workers ---------------------------------------------------------------------------------------------------
+    def _trust(self) -> None:
+        """Give machines the authorities as their files are now."""
+        now = self._authorities.tls_ca, self._authorities.registries
+        self.scripts.trust(*now)
+        if self.app is not None:
+            self.app.trust(*now)
 
-    def _tell_workers(self) -> None:
-        """What they need to know of networks and of other edges, if that is news."""
-        if self._pool is None:
-            return
-        states = self._networks.states
-        self._pool.tell(Networks([(state.address, [str(each) for each in state.networks]) for state in states]))
-        if self.peers is not None:
-            self._pool.tell(Edges(*self.peers.known()))
+    def _boot_path_changed(self, mac: str) -> None:
+        for services in self._services.values():
+            services.machine_changed(mac)
 
     def _learn(self, interface: str, mac: str, ip: str, *, relayed: bool) -> None:
         """Record the address of a machine that DHCP saw on one of our interfaces."""
-        if self._callers.learn(mac, ip, "" if relayed else interface) and self._pool is not None:
-            self._pool.learned(mac, ip)
+        self._context.callers.learn(mac, ip, "" if relayed else interface)
 
-    def _take_over(self, sock: socket.socket, received: bytes) -> None:
-        """Another edge has reached a worker."""
+    def _relay_heard(self, machine: Machine, link: str, relay: str) -> None:
+        self._relay_seen(machine, relay)
+        self._boots.relay_heard(link, relay)
 
-        async def go_on() -> None:
-            if self._runner is not None:
-                with suppress(OSError):
-                    await self._runner.bounded.take_over(sock, received)
-
-        task = asyncio.create_task(go_on())
-        self._taken.add(task)
-        task.add_done_callback(self._taken.discard)
-
-    # --- what machines log ---------------------------------------------------------------------------------------
+    # --- machines' log lines ------------------------------------------------------------------------------------------
 
     async def _start_syslog(self, wanted: Syslog) -> None:
-        """Raises SyslogServerError where the operator has asked for it."""
-        self._exit.push_async_callback(self._logs.flush)
-        self._metrics.register(Scraped(partial(syslog_metrics, self._logs)))
+        """Raises SyslogServerError if the operator has asked for syslog and the port is taken."""
+        self._context.exit_stack.push_async_callback(self._logs.flush)
+        self._context.metrics.register(Scraped(partial(syslog_metrics, self._logs)))
+        parameters = self._context.settings.edge.kernel_parameters
         if wanted is Syslog.ON:
             await self._receive_logs()
-        elif wanted is Syslog.AUTO and (is_hookos(self._settings.edge.kernel_parameters) or self._log_files.exists()):
-            await self._receive_logs_of_hookos()  # also where it was so before the last start: machines go on logging
+        elif wanted is Syslog.AUTO and (is_hookos(parameters) or self._log_files.exists()):
+            # Files exist if machines have sent lines before the last restart; they continue to send.
+            await self._receive_logs_of_hookos()
 
     async def _receive_logs_of_hookos(self) -> None:
-        """Machines boot without it, too."""
-        self._logs_begun = True
+        """Start syslog for HookOS. A failure is logged, because machines boot without it."""
+        self._waits_for_hookos = False
         try:
             await self._receive_logs()
         except SyslogServerError as error:
-            log.error("what HookOS logs is not received: %s", error)
+            log.error("the log lines of HookOS are not received: %s", error)
 
     async def _receive_logs(self) -> None:
         for services in self._services.values():
@@ -436,103 +337,129 @@ class Serving:
         return SyslogServer(take, host=address, interface=state.interface)
 
     def _mac_at(self, ip: str, interface: str) -> str | None:
-        machine = self._callers.answering_on(interface).machine(ip)
+        machine = self._context.callers.answering_on(interface).machine(ip)
         return machine.mac if machine is not None else None
 
-    # --- the parts ----------------------------------------------------------------------------------------------------
-
-    def _artifact_cache(self) -> ArtifactCache:
-        edge, data_dir = self._settings.edge, self._settings.data_dir
-        return ArtifactCache(
-            data_dir / "artifacts",
-            budget=edge.cache_bytes,
-            file_root=edge.osie_dir or data_dir / "osie",
-            reach=reach_of(self._settings),
-            shared=SharedFiles(data_dir / "files", data_dir / "images") if edge.downstream_edges else None,
-            peers=self.peers.caches if self.peers is not None else None,
-        )
-
-    def _others_of_the_site(self) -> list[Other]:
-        publishers = self.peers.publishers if self.peers is not None else []
-        return [Other(each.kind, each.name, each.events) for each in publishers]
+    # --- lookups ------------------------------------------------------------------------------------------------------
 
     def _others(self, address: str, mac: str) -> tuple[Origin, ...]:
-        """Where a machine that has reached this edge at `address` can go on with another one."""
+        """Return the other edges for a machine that has reached this edge at `address`."""
         if self.peers is None:
             return ()
         found = self.peers.alternatives(address, mac)
         return tuple(Origin(each.address, http_port=each.http_port, grpc_port=each.server_port) for each in found)
 
-    def _peers(self, interface: str) -> frozenset[str]:
-        """The addresses of the other networks' responders: they answer for the same machines."""
-        others = (services.responder for name, services in self._services.items() if name != interface)
-        return frozenset(responder.settings.server_ip for responder in others if responder is not None)
+    def _nearest(self, ip: str) -> str:
+        """Return our address in the network of a machine's IPv4 address; empty if none is."""
+        return nearest_of(ip, ((state.address, state.networks) for state in self._context.networks.states))
+
+    # --- makers of the parts ------------------------------------------------------------------------------------------
+
+    def _artifact_cache(self) -> ArtifactCache:
+        edge, data_dir = self._context.settings.edge, self._context.settings.data_dir
+        return ArtifactCache(
+            data_dir / "artifacts",
+            budget=edge.cache_bytes,
+            file_root=edge.osie_dir or data_dir / "osie",
+            reach=reach_of(self._context.settings),
+            shared=SharedFiles(data_dir / "files", data_dir / "images") if edge.downstream_edges else None,
+            peers=self.peers.caches if self.peers is not None else None,
+        )
 
     def _responder(self, state: NetworkState) -> Responder:
+        edge, journey = self._context.settings.edge, self._context.journey
         dhcp = DhcpSettings(
             server_ip=state.address,
             tftp_ip=state.address,
-            http_base_url=f"http://{state.address}:{self._settings.edge.http_port}",
+            http_base_url=f"http://{state.address}:{edge.http_port}",
             networks=state.networks,
             ipv6=bool(state.address6),
         )
         return Responder(
-            self._inventory,
+            self._context.inventory,
             dhcp,
-            self._journey.record,
+            journey.record,
             time.monotonic,
             self._binaries,
             self._policy,
-            take=self._journey.note,
+            take=journey.note,
             quarantine=self._quarantine,
             relays=self._relays,
             learn=partial(self._learn, state.interface),
             relay_heard=self._relay_heard,
-            fast_path=self._settings.edge.fast_path,
+            fast_path=edge.fast_path,
             boot_path=self._boot_paths.of,
         )
 
     def _responder6(self, state: NetworkState) -> Responder6:
+        edge, journey = self._context.settings.edge, self._context.journey
         settings = Settings6(
             IPv6Address(state.address6),
-            f"http://{join_host_port(state.address6, self._settings.edge.http_port)}",
+            f"http://{join_host_port(state.address6, edge.http_port)}",
             duid=server_duid(state.mac),
             networks=state.networks6,
         )
         return Responder6(
-            self._inventory,
+            self._context.inventory,
             settings,
-            self._journey.record,
+            journey.record,
             time.monotonic,
             self._binaries,
             self._policy,
-            LinkLocalResolution(state.interface, self._callers.neighbour, time.monotonic),
+            LinkLocalResolution(state.interface, self._context.callers.neighbour, time.monotonic),
             self._quarantine6,
             relays=self._relays,
-            take=self._journey.note,
-            fast_path=self._settings.edge.fast_path,
+            take=journey.note,
+            fast_path=edge.fast_path,
             boot_path=self._boot_paths.of,
         )
 
-    def _boot_path_changed(self, mac: str) -> None:
-        for services in self._services.values():
-            services.machine_changed(mac)
+    def _tftp_server(self, state: NetworkState, address: str) -> tuple[BootFiles, TftpServer]:
+        edge = self._context.settings.edge
+        callers = self._context.callers.answering_on(state.interface)
+        files = BootFiles(
+            self._binaries,
+            self._context.inventory,
+            callers,
+            self._policy,
+            address=address,
+            scripts=self.scripts,
+            osie_files=self._osie_files,
+            default_osie=edge.default_osie,
+            extra=edge.tftp_dir,
+            pi_firmware=edge.rpi_dir,
+            resolution=AddressResolution(callers.is_hidden, state.interface),
+        )
+        server = TftpServer(
+            files,
+            self._context.journey.record,
+            host=address,
+            interface=state.interface,
+            single_port=edge.tftp_single_port,
+            is_unresolved=callers.is_unresolved,
+        )
+        return files, server
 
-    def _tftp_server(self, state: NetworkState, address: str) -> tuple[BootFiles | None, Tftp]:
-        if self._pool is not None:
-            return None, WorkerTftp(self._pool, state.interface, address)
-        return self._machines.tftp_server(state.interface, address)
 
-    # --- how a part is started ----------------------------------------------------------------------------------------
-
-    async def _set_up(self, runner: web.BaseRunner) -> MakeSite:
-        await runner.setup()
-        self._exit.push_async_callback(runner.cleanup)
-        return sites_of(runner)
+def _no_osie(_namespace: str, _name: str) -> Raw | None:
+    return None
 
 
-def _places(states: Iterable[NetworkState]) -> list[tuple[str, str]]:
-    """The addresses that machines are told, each with its network."""
+def nearest_of(ip: str, places: Iterable[tuple[str, Iterable[IPv4Network]]]) -> str:
+    """Return the address of ours whose networks contain `ip`; empty if none does, or `ip` is no IPv4 address.
+
+    `places` are our addresses, each with the networks of its interface.
+    """
+    try:
+        machine = IPv4Address(ip)
+    except ValueError:
+        return ""
+    found = (address for address, networks in places if any(machine in network for network in networks))
+    return next(filter(None, found), "")
+
+
+def places_of(states: Iterable[NetworkState]) -> list[tuple[str, str]]:
+    """Return the addresses by which machines reach this edge, each with its network."""
     found = []
     for state in states:
         for address in state.addresses:
@@ -544,7 +471,7 @@ def _places(states: Iterable[NetworkState]) -> list[tuple[str, str]]:
 
 
 def reach_of(settings: StackSettings) -> Reach:
-    """Where OSIEs may lead: not to this host, unless that was allowed, and never to what it serves itself."""
+    """Return the addresses that downloads may connect to: not this host, unless allowed, and never its own services."""
     edge = settings.edge
     own_ports = frozenset({edge.http_port, *edge.legacy_ports, edge.admin_port, settings.grpc_port, settings.api_port})
     return Reach(edge.allowed_upstreams, is_own, own_ports)

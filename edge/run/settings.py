@@ -108,8 +108,6 @@ class EdgeSettings:
     reports_key: Path | None = None
     """What servers that run apart sign with; None: none is heard, and one tells nobody."""
     fast_path: bool = True
-    workers: int = 1
-    """Processes that serve machines over HTTP and TFTP; 1: the main process does."""
     otlp_endpoint: str = ""
     """The OpenTelemetry collector that gets a trace of each boot; empty: none."""
     checkpoint: bool = True

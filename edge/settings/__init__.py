@@ -29,6 +29,7 @@ from edge.settings.options import (
     variable,
 )
 from edge.settings.origin import origins, place
+from edge.settings.removed import REMOVED
 from edge.settings.usage import explain
 from edge.settings.values import apply, check, file_of, unknown_variables, unreadable
 from edge.settings.variables import VARIABLES_FILE, VariableProblem, variable_problems
@@ -36,6 +37,7 @@ from edge.settings.variables import VARIABLES_FILE, VariableProblem, variable_pr
 __all__ = [
     "DEFAULT_FILE",
     "GROUPS",
+    "REMOVED",
     "REST",
     "SERVICES",
     "TOOLS",

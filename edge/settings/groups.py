@@ -38,7 +38,7 @@ _GROUPS: Final = {
     "Storage and cache": "cache-size allow-upstream checkpoint checkpoint-secrets checkpoint-key",
     "Operators": "admin-address admin-port admin-token-file metrics-address health-address otlp-endpoint",
     "Logging": "log-format",
-    "Advanced": "workers fast-path",
+    "Advanced": "fast-path",
     "The agent": """
         agent-id server kernel-command-line runtime docker-host state-dir registry-config docker-registry
         registry-username registry-password tls tls-roots tls-cert tls-key token after-workflow

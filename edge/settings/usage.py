@@ -9,6 +9,7 @@ import click
 from click.core import ParameterSource
 
 from edge.settings.options import key, variable_in_use
+from edge.settings.removed import was_removed
 
 _EXTRA: Final = re.compile(r"Got unexpected extra arguments? \((.*)\)", re.DOTALL)
 _MAC: Final = re.compile(r"([0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}")
@@ -22,6 +23,8 @@ def explain(error: click.UsageError) -> click.UsageError:
         return _with_help(error)
     if isinstance(error, click.BadParameter):
         _name_variable(error)
+    elif isinstance(error, click.NoSuchOption) and (removed := was_removed(error.option_name.lstrip("-"))):
+        return click.UsageError(f"{error.option_name} {removed}", error.ctx)
     elif match := _EXTRA.match(error.message):
         return click.UsageError(f"{error.message}{_meant(error, match[1])}", error.ctx)
     return error

@@ -25,6 +25,7 @@ from edge.settings.options import (
     settable,
     variable,
 )
+from edge.settings.removed import refuse_removed_variables, was_removed
 
 _OF_WINDOWS: Final = re.compile(r"[A-Za-z]:[\\/]|\\\\")
 _META: Final = "tinkedge.config"
@@ -36,6 +37,8 @@ def apply(ctx: click.Context, name: str, given: Path | None, schema: Schema) -> 
 
     `given` None: the default file, if it is there and can be read; /dev/null: none.
     """
+    if name in SERVICES:
+        refuse_removed_variables(ctx)
     if given == Path(os.devnull):
         return
     path = given or DEFAULT_FILE
@@ -116,6 +119,8 @@ def _unknown(file: ConfigFile, own: set[str], schema: Schema) -> Iterator[Proble
     for section, entry in file.all():
         if entry.key in SECRETS:
             yield Problem(entry.line, entry.key, "is a secret, which the file does not take: give it as a variable")
+        elif was_removed(entry.key):
+            yield Problem(entry.line, entry.key, was_removed(entry.key))
         elif section:
             if entry.key not in of(section):
                 yield Problem(
@@ -187,11 +192,12 @@ def unknown_variables(
     if not strange:
         return {}
     known = own.union(*(_variables(schema(name)) for name in commands))
-    return {
-        name: f"the variable {name} is no option, and does nothing{nearest(name, known)}"
-        for name in strange
-        if name not in known
-    }
+    return {name: f"the variable {name} {_why_unknown(name, known)}" for name in strange if name not in known}
+
+
+def _why_unknown(name: str, known: Iterable[str]) -> str:
+    removed = was_removed(name.removeprefix(PREFIX).lower().replace("_", "-"))
+    return removed or f"is no option, and does nothing{nearest(name, known)}"
 
 
 def _variables(command: click.Command) -> Iterator[str]:

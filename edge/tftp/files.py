@@ -115,14 +115,12 @@ class BootFiles:
         extra: Path | None = None,
         pi_firmware: Path | None = None,
         resolution: AddressResolution | None = None,
-        failures: Newest[str, str] | None = None,
     ) -> None:
         """`address` is ours on that network. Without `scripts`, `osie_files` or `extra` there are no such files.
 
         `default_osie`: namespace and name of the OSIE that machines without a Hardware may have. `extra`: the
         operator's directory; `pi_firmware`: that of the files that all Raspberry Pis boot. `resolution`: where the
-        neighbour table tells who asks, so that it can tell. `failures`: by MAC, why the last file did not come, where
-        others know that, too.
+        neighbour table tells who asks, so that it can tell.
         """
         self._resolution = resolution
         self._binaries = binaries
@@ -136,7 +134,7 @@ class BootFiles:
         self._extra = extra
         self._pi_firmware = pi_firmware
         self._snapshots = Snapshots()
-        self._failures: Newest[str, str] = Newest(MAX_FAILURES) if failures is None else failures
+        self._failures: Newest[str, str] = Newest(MAX_FAILURES)
 
     def __call__(self, request: TftpRequest) -> Opened | Awaitable[Opened]:
         """The file that `request` names, or why there is none."""

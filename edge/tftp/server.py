@@ -116,17 +116,12 @@ class TftpServer:
         max_transfers: int | None = None,
         max_half_open: int = MAX_HALF_OPEN,
         max_transfers_per_client: int = MAX_TRANSFERS_PER_CLIENT,
-        sock: socket.socket | None = None,
-        processes: int = 1,
-        begun: OncePer | None = None,
         is_unresolved: Callable[[str], bool] = lambda _ip: False,
     ) -> None:
         """`port` 0 takes any free port (see `port` after `start`); `interface` None receives from all interfaces.
 
-        `max_transfers` None: a quarter of the files that this process may have open, at most 4096. `sock`: a socket of
-        `server_sockets`, one of `processes` that share the port and the limits for unverified clients. `begun`: the
-        transfers whose start was reported, shared with other processes. `is_unresolved(ip)` returns True if an answer
-        to `ip` goes to a host on the link whose MAC the kernel does not know.
+        `max_transfers` None: a quarter of the files that this process may have open, at most 4096. `is_unresolved(ip)`
+        returns True if an answer to `ip` goes to a host on the link whose MAC the kernel does not know.
         """
         self.port = port
         self._open_file = open_file
@@ -139,21 +134,20 @@ class TftpServer:
         self._active = ActiveTransfers(max_transfers, max_half_open, max_transfers_per_client)
         self._scheduler = TransferScheduler()
         self._framed = FramedFiles()
-        self._given = sock
         self._listener: Listener[_Arrived] | None = None
         self._waiting: dict[Address, _Waiting] = {}
         # Of whom we know nothing there may be any number, and they are not to keep the machines' lines from us.
         self._once = {known: OncePer(_SAY_AGAIN_SECONDS, _MOST_LINES) for known in (False, True)}
         self._bounds = Tally(_SAY_AGAIN_SECONDS, _MOST_LINES)
-        self._begun_once = begun or OncePer(BEGUN_SECONDS, MAX_BEGUN)
-        blocks = _share(UNPROVEN_FIRST_BLOCKS, processes), _share(UNPROVEN_FIRST_BLOCKS_IN_ALL, processes)
-        errors = _share(ERRORS_A_SECOND, processes), _share(ERRORS_A_SECOND_IN_ALL, processes)
-        self._first_blocks = {known: Allowance(*blocks, UNPROVEN_SECONDS) for known in (False, True)}
+        self._begun_once = OncePer(BEGUN_SECONDS, MAX_BEGUN)
+        self._first_blocks = {
+            known: Allowance(UNPROVEN_FIRST_BLOCKS, UNPROVEN_FIRST_BLOCKS_IN_ALL, UNPROVEN_SECONDS)
+            for known in (False, True)
+        }
         self._requests = TokenBuckets(REQUESTS_AT_ONCE, REQUESTS_A_SECOND, _MOST_SENDERS)
-        self._errors = {known: Allowance(*errors) for known in (False, True)}
+        self._errors = {known: Allowance(ERRORS_A_SECOND, ERRORS_A_SECOND_IN_ALL) for known in (False, True)}
         self._is_unresolved = is_unresolved
-        unresolved = _share(UNRESOLVED, processes), _share(UNRESOLVED_IN_ALL, processes)
-        self._unresolved = Allowance(*unresolved, UNRESOLVED_SECONDS)
+        self._unresolved = Allowance(UNRESOLVED, UNRESOLVED_IN_ALL, UNRESOLVED_SECONDS)
 
     @property
     def transfers(self) -> int:
@@ -162,11 +156,13 @@ class TftpServer:
 
     async def start(self) -> None:
         """Open the socket and serve. Raises TftpServerError."""
-        sock, self._given = self._given, None
-        if sock is None:
-            sock = server_sockets(self._host, self.port, self._interface)[0]
-            log.info("TFTP on %s port %d", self._interface or self._host, sock.getsockname()[1])
+        try:
+            sock = udp_socket(self._host, self.port, self._interface, _prepare)
+        except OSError as error:
+            where = f"TFTP can't open UDP port {self.port} on {self._interface or self._host}"
+            raise TftpServerError(advice(where, error, port=self.port, without="--disable tftp")) from error
         self.port = sock.getsockname()[1]
+        log.info("TFTP on %s port %d", self._interface or self._host, self.port)
         what = f"TFTP on port {self.port}"
         self._listener = Listener(sock, what, _receive, self._arrived, per_turn=_REQUESTS_PER_TURN)
         self._listener.start()
@@ -187,12 +183,6 @@ class TftpServer:
             log.debug("TFTP on %s: sockets can't be moved to it: %s", self._interface, error.strerror)
             return False
         return True
-
-    def retire(self) -> None:
-        """Hear no more requests; transfers that have ports of their own go on to their end."""
-        if self._listener is not None and not self._single_port:
-            self._listener.stop()
-            self._listener = None
 
     async def stop(self) -> None:
         """End every transfer, telling the clients, and close the socket."""
@@ -503,35 +493,6 @@ def _size_on_the_wire(request: ReadRequest, file: TftpFile) -> int | None:
     if file.filled is not None or file.size > _COUNTED_TEXT_BYTES:
         return None
     return len(packets.to_netascii(bytes(file.content)))
-
-
-def server_sockets(host: str, port: int, interface: str | None, count: int = 1) -> list[socket.socket]:
-    """Sockets of one port, each for a process; the kernel gives each client one of them. Raises TftpServerError."""
-    sockets: list[socket.socket] = []
-    try:
-        # Nobody else may have the port, which those that share it can't tell.
-        sockets.append(udp_socket(host, port, interface, _prepare))
-        if count > 1:
-            port = sockets[0].getsockname()[1]
-            sockets.pop().close()
-            for _ in range(count):
-                sockets.append(udp_socket(host, port, interface, _prepare_shared))
-    except OSError as error:
-        for sock in sockets:
-            sock.close()
-        where = f"TFTP can't open UDP port {port} on {interface or host}"
-        raise TftpServerError(advice(where, error, port=port, without="--disable tftp")) from error
-    return sockets
-
-
-def _share(most: int, processes: int) -> int:
-    """Of what all processes together may do, rounded up."""
-    return -(-most // processes)
-
-
-def _prepare_shared(sock: socket.socket) -> None:
-    _prepare(sock)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
 
 
 def _prepare(sock: socket.socket) -> None:

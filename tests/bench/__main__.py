@@ -38,7 +38,6 @@ from tests.bench import (
     templates,
     tftp,
     turns,
-    workers,
     workflows,
 )
 from tests.bench.bed import BenchError, cores
@@ -59,7 +58,6 @@ SUBJECTS: dict[str, Callable[[Path], list[Row]]] = {
     "older": older_agents.run,
     "page": page.run,
     "sites": sites.run,
-    "workers": workers.run,
     "fleet": fleet.run,
     "turns": turns.run,
     "flood": flood.run,

@@ -89,10 +89,9 @@ def test_machines_are_served_while_keys_users_manifests_and_authorities_are_bad(
     assert process.terminate() == 0
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_machines_get_boot_programs_when_the_directory_has_them(rack: Rack, tmp_path: Path, workers: int) -> None:
+def test_machines_get_boot_programs_when_the_directory_has_them(rack: Rack, tmp_path: Path) -> None:
     programs, data = tmp_path / "ipxe", tmp_path / "data"
-    process = up(rack, data, "--ipxe-dir", programs, "--workers", str(workers))
+    process = up(rack, data, "--ipxe-dir", programs)
     Kubectl(rack, data / "kubeconfig").apply(HARDWARE)
     wait_until(lambda: f"iPXE binaries: {programs}: No such file or directory" in readiness(rack), lambda: process.err)
     wait_until(lambda: rack.lease().popen.returncode == 0, lambda: process.err)

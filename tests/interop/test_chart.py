@@ -130,11 +130,12 @@ def test_helm_the_api_and_the_program_take_what_is_made(
 @pytest.mark.parametrize(
     ("values", "role", "expected"),
     [
-        # Without a number of workers, it goes by the node's processors.
-        ("default", "edge", {"workers": None}),
-        ("everything", "edge", {"workers": 2, "cache-size": "20GB", "grpc-authority": "agents.example.com:443"}),
-        ("everything", "server", {"workers": None, "peer-group": None, "reports-key": None}),
-        ("everything", "controller", {"workers": None}),
+        (
+            "everything",
+            "edge",
+            {"metadata-tokens": True, "cache-size": "20GB", "grpc-authority": "agents.example.com:443"},
+        ),
+        ("everything", "server", {"peer-group": None, "reports-key": None}),
         ("edges", "edge", {"interface": ["eth1", "eth2=10.2.0.1"], "grpc-authority": None}),
         ("edges", "server", {"interface": ["eth1", "eth2=10.2.0.1"]}),
         ("service", "edge", TENANT | {"hardware-selector": SITE, "grpc-authority": "10.1.0.250:42113"}),
@@ -423,6 +424,8 @@ def test_notes_name_the_addresses_to_open(helm: Helm) -> None:
             ["server.serviceAccount.name=a", "edge.serviceAccount.name=a"],
             'edge and server have the account "a" in common',
         ),
+        (["edge.settings.workers=2"], "edge.settings.workers was removed: take it out"),
+        (["settings.workers=2"], "settings.workers was removed: take it out"),
     ],
 )
 def test_values_that_can_not_be_are_refused_in_words(helm: Helm, options: list[str], words: str) -> None:

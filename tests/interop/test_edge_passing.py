@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 import os
 import random
 import re
 import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.interop.site.site import address_of
-from tests.interop.test_edge_workers import WorkersSite
+from tests.interop.conftest import enter_namespace
+from tests.interop.site.machine import Boot, Machine
+from tests.interop.site.site import Site, address_of, mac_of
+from tests.unit.bundle import layouts
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.long
@@ -24,10 +30,53 @@ HELD_BYTES = 16 << 20
 """What a reader that has stopped may hold: what is ahead of it, what is behind, and what is rounded."""
 
 
-class Branch(WorkersSite):
+class ReadingSite(Site):
+    """Edges, and machines whose connections a test reads as it likes."""
+
+    def journey(self, machine: int) -> list[dict[str, Any]]:
+        token = (self.directory / "data1" / "admin-token").read_text().strip()
+        url = f"http://127.0.0.1:7081/api/v1/machines/{mac_of(machine)}/events"
+        events: list[dict[str, Any]] = json.loads(self.curl("edge1", url, "-H", f"Authorization: Bearer {token}"))
+        return events
+
+    def booted(self, machines: Iterator[int] | range) -> list[Boot]:
+        def boot(number: int) -> Boot:
+            machine = Machine(self, number)
+            machine.enter()
+            return machine.boot()
+
+        with ThreadPoolExecutor(len(self.machines)) as pool:
+            return list(pool.map(boot, machines))
+
+    def get(self, machine: int, path: str, *, method: str = "GET") -> bytes:
+        """What a machine is answered, all of it; on a connection of its own."""
+        with self.connection(machine) as sock:
+            return fetched(sock, path, method)
+
+    @contextlib.contextmanager
+    def connection(self, machine: int) -> Iterator[socket.socket]:
+        def connect() -> socket.socket:
+            enter_namespace(self.namespaces[f"m{machine}"])
+            return socket.create_connection((address_of(1), 7080), 20)
+
+        with ThreadPoolExecutor(1) as thread:
+            sock = thread.submit(connect).result()
+        with sock:
+            yield sock
+
+
+def fetched(sock: socket.socket, path: str, method: str = "GET") -> bytes:
+    sock.sendall(f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    received = b""
+    while more := sock.recv(1 << 20):
+        received += more
+    return received
+
+
+class Branch(ReadingSite):
     """Edge 1 fetches through edge 2, which has `disk.raw`."""
 
-    def begin_with(self, workers: str, *options: str) -> None:
+    def begin_with(self, *options: str) -> None:
         files = self.directory / "data2" / "files"
         files.mkdir(parents=True)
         block, digest = random.Random("disk").randbytes(1 << 20), hashlib.sha256()
@@ -38,7 +87,7 @@ class Branch(WorkersSite):
                 digest.update(part[:left])
         self.digest = digest.hexdigest()
         self.center()
-        self.up(1, "--workers", workers, "--upstream-edge", f"http://{address_of(2)}:7080", *options)
+        self.up(1, "--upstream-edge", f"http://{address_of(2)}:7080", *options)
         self.is_ready(1)
         wait_until(lambda: self.metric(1, "tinkedge_upstream_edge_used") == 1, self.said)
         assert all(boot.ok for boot in self.booted(self.machines)), self.said()
@@ -55,17 +104,10 @@ class Branch(WorkersSite):
         with self.disk.open("rb") as disk:
             return os.pread(disk.fileno(), end - first, first)
 
-    @property
-    def pids(self) -> list[int]:
-        return [self.processes[1].popen.pid, *self.workers]
-
     def anonymous(self) -> int:
-        """Bytes of memory with no file behind them that edge 1 has, all processes of it."""
-        found = 0
-        for pid in self.pids:
-            status = Path(f"/proc/{pid}/status").read_text()
-            found += 1024 * sum(map(int, re.findall(r"^(?:RssAnon|RssShmem):\s+(\d+) kB", status, re.MULTILINE)))
-        return found
+        """Bytes of memory with no file behind them that edge 1 has."""
+        status = Path(f"/proc/{self.processes[1].popen.pid}/status").read_text()
+        return 1024 * sum(map(int, re.findall(r"^(?:RssAnon|RssShmem):\s+(\d+) kB", status, re.MULTILINE)))
 
     def held(self) -> list[int]:
         """Bytes of each file in memory that the main process has open."""
@@ -113,11 +155,11 @@ class Answer:
         return digest.hexdigest(), count
 
 
-@pytest.fixture(scope="module", params=["1", "2"], ids=["one process", "two workers"])
-def branch(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Branch]:
+@pytest.fixture(scope="module")
+def branch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Branch]:
     """One whose cache is too small."""
     with Branch(tmp_path_factory.mktemp("branch"), edges=2, machines=1) as site:
-        site.begin_with(request.param, "--cache-size", str(CACHE_BYTES))
+        site.begin_with("--cache-size", str(CACHE_BYTES))
         yield site
 
 
@@ -174,7 +216,7 @@ def test_machine_that_takes_its_time_holds_little_of_the_branch_s_memory(branch:
 
 def test_disk_image_that_fits_is_kept_and_given_again_while_the_center_is_away(tmp_path: Path) -> None:
     with Branch(tmp_path, edges=2, machines=1) as site:
-        site.begin_with("2", "--cache-size", "1GB")
+        site.begin_with("--cache-size", "1GB")
         before = site.anonymous()
         for _ in range(2):
             with site.connection(1) as sock:
@@ -184,3 +226,52 @@ def test_disk_image_that_fits_is_kept_and_given_again_while_the_center_is_away(t
         site.processes[2].end()
         with site.connection(1) as sock:
             assert Answer(sock).digest() == (site.digest, SIZE)
+
+
+def test_files_and_images_of_the_center_cross_the_link_to_a_branch_once(tmp_path: Path) -> None:
+    with ReadingSite(tmp_path, edges=2, machines=1) as site:
+        data = site.directory / "data2"
+        (data / "files").mkdir(parents=True)
+        disk = random.Random("disk").randbytes(3_000_001)
+        (data / "files" / "debian.raw").write_bytes(disk)
+        image = layouts.image(data / "images", b"layer" * 100_000)
+        layouts.index(data / "images", actions_inspect=image)
+        site.up(2, "--downstream-edges", "--disable", "dhcp")
+        site.is_ready(2)
+        site.up(1, "--upstream-edge", f"http://{address_of(2)}:7080")
+        site.is_ready(1)
+        wait_until(lambda: site.metric(1, "tinkedge_upstream_edge_used") == 1, site.said)
+        assert all(boot.ok for boot in site.booted(site.machines)), site.said()
+        before = site.metric(2, "tinkedge_peer_served_bytes_total")
+
+        def body(path: str) -> bytes:
+            head, _, content = site.get(1, path).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 "), (head, site.said())
+            return content
+
+        assert [body("/files/debian.raw") == disk for _ in range(4)] == [True] * 4
+        manifest = json.loads(body("/v2/actions/inspect/manifests/1"))
+        blobs = [each["digest"] for each in (manifest["config"], *manifest["layers"])]
+        sizes = [len(body(f"/v2/actions/inspect/blobs/{digest}")) for digest in blobs for _ in range(2)]
+        assert sizes[-1] == 500_000
+        sent = site.metric(2, "tinkedge_peer_served_bytes_total") - before
+        assert sent == len(disk) + image["size"] + sum(sizes) // 2, "each once"
+        assert site.get(1, "/files/none").startswith(b"HTTP/1.1 404 ")
+        said = wait_until(lambda: [event["message"] for event in site.journey(1) if event["outcome"] == "failed"])
+        assert len(said) == 1, said
+        assert f"the edge at {address_of(2)}:7080 has no such file either" in said[0]
+        site.processes[2].end()
+        assert body("/files/debian.raw") == disk, "the center is away"
+
+
+def test_edges_that_know_each_other_fetch_a_file_once_and_name_each_other_in_scripts(tmp_path: Path) -> None:
+    with ReadingSite(tmp_path, edges=2, machines=2) as site:
+        for edge in site.edges:
+            site.up(edge, *site.find_each_other())
+        for edge in site.edges:
+            site.is_ready(edge)
+            site.knows(edge, 1)
+        wait_until(lambda: all(boot.ok for boot in site.booted(site.machines)), site.said)
+        script = site.get(1, f"/ipxe/script/{mac_of(1)}/auto.ipxe")
+        assert address_of(2).encode() in script, script
+        assert site.fetched("initrd").count(200) == 1, "one edge has it from the upstream, the other one from there"

@@ -30,12 +30,12 @@ STRANGER = "stranger"
 OF_OWNER = "fe80::5054:ff:fe00:c01"
 
 
-@pytest.fixture(scope="module", params=["1", "2"], ids=["alone", "workers"])
-def rack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MetadataRack]:
+@pytest.fixture(scope="module")
+def rack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MetadataRack]:
     with MetadataRack(tmp_path_factory.mktemp("rack")) as running:
         running.add(IN_EDGE)
         running.bridge("rack1", "172.31.78.1/24")
-        alone = ("--disable", "dhcp", "--disable", "tftp", "--link-metadata", "--workers", request.param)
+        alone = ("--disable", "dhcp", "--disable", "tftp", "--link-metadata")
         running.up("--interface", "rack1", *alone)
         running.register(OWNER, THIEF, namespaces=False)
         for name, mac, bridge in (

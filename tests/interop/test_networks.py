@@ -269,7 +269,7 @@ def test_mistakes_that_can_be_stored_are_said_by_kubectl_on_the_journey_and_on_t
 
 @pytest.fixture(scope="module")
 def dual(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
-    """An edge with two workers on a network with both, and a machine that has both its addresses."""
+    """An edge on a network with both, and a machine that has both its addresses."""
     with Host(tmp_path_factory.mktemp("dual-stack")) as host:
         host.in_edge("address", "add", "fd77:1::1/64", "dev", "eth1", "nodad")
         host.address("one", "10.77.1.50/24")
@@ -282,7 +282,7 @@ def dual(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
         (objects / "m1.json").write_text(manifest("Hardware", "m1", hardware))
         urls = {"kernelUrl": "http://mirror/k", "initrdUrl": "http://mirror/i"}
         (objects / "stub.json").write_text(manifest("OSIE", "stub", urls))
-        host.up("eth1", options=("--ipv6", "--workers", "2", "--manifests", objects))
+        host.up("eth1", options=("--ipv6", "--manifests", objects))
         yield host
 
 
@@ -301,7 +301,7 @@ def test_machine_of_both_is_served_by_the_way_it_has_come(dual: Host) -> None:
     own = get("[fd77:1::1]", "/2009-04-04/meta-data/instance-id", "--interface", "fd77:1::66")
     assert own == "m1", "at another address the kernel knows its MAC"
     listening = Counter(line.split()[4] for line in dual.run(IN_EDGE, "ss", "-Hlntu").out.splitlines())
-    assert [listening[f"{host}:7080"] for host in ("10.77.1.1", "[fd77:1::1]")] == [2, 2], "a socket for each worker"
+    assert [listening[f"{host}:7080"] for host in ("10.77.1.1", "[fd77:1::1]")] == [1, 1]
     assert {"[::ffff:10.77.1.1]:42113", "[fd77:1::1]:42113"} <= listening.keys(), "gRPC has IPv6 sockets for both"
     assert {"[::]%eth1:547", "[fd77:1::1]%eth1:69"} <= listening.keys(), listening
 

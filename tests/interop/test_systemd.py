@@ -14,7 +14,7 @@ import yaml
 
 from tests.interop.installed import manifests
 from tests.interop.installed.host import ADDRESS, UNITS, Checkout, Host
-from tests.interop.installed.machine import Machine, install_machine
+from tests.interop.installed.machine import install_machine
 
 MOST_EXPOSED = 3.0
 ROLES = ("apiserver", "controller", "edge", "metal3", "metal3-webhook", "server")
@@ -107,7 +107,7 @@ def test_reload_is_waited_for_and_changes_what_it_can(host: Host) -> None:
 
 def test_journal_is_asked_for_a_machine_and_prometheus_for_the_process(host: Host) -> None:
     lines = host.journal("-u", "tinkedge", "-o", "cat", "-p", "info").splitlines()
-    assert any(line.startswith("edge.run.stack: ready") for line in lines), "priorities, and no second time"
+    assert any(line.startswith("edge.run.graph: ready") for line in lines), "priorities, and no second time"
     asked = (f"TINKEDGE_MAC={manifests.MAC}", "TINKEDGE_STEP=dhcp")
     said = host.journal("-u", "tinkedge", *asked, "-o", "cat").splitlines()
     assert said
@@ -155,27 +155,6 @@ def test_data_directory_where_the_unit_may_not_write_is_said_with_the_remedy(hos
     override.unlink()
     host.run("systemctl", "daemon-reload")
     host.run("systemctl", "restart", "tinkedge")
-
-
-def test_workers_serve_machines_as_confined_as_their_main_process(host: Host, tmp_path: Path) -> None:
-    with host.path("/etc/tinkedge/tinkedge.yaml").open("a") as settings:
-        settings.write("workers: 2\n")
-    host.run("systemctl", "restart", "tinkedge")
-    since = host.run("date", "+%s").strip()
-    workers = host.run("pgrep", "-f", "edge.run.workers").split()
-    assert len(workers) == 2
-    for pid in workers:
-        status = host.run("cat", f"/proc/{pid}/status")
-        assert "NoNewPrivs:\t1\n" in status
-        assert "Seccomp:\t2\n" in status
-        assert "system.slice/tinkedge.service" in host.run("cat", f"/proc/{pid}/cgroup")
-    with Machine(tmp_path / "machine", manifests.MAC) as machine:
-        machine.on(host)
-    assert warnings(host, "--since", f"@{since}") == []
-    host.run("kill", "-KILL", workers[0])
-    host.wait(lambda: re.search(r"worker [12] is there again", host.journal("-u", "tinkedge")))
-    assert host.show("tinkedge", "ActiveState") == "active"
-    assert host.show("tinkedge", "NRestarts") == "0"
 
 
 def test_process_that_stands_still_is_ended_by_the_watchdog_and_starts_again(host: Host) -> None:

@@ -28,8 +28,6 @@ class Download:
     and `validator` name what they are of. `source` is where they come from; `sha256` is there when the whole is.
     """
 
-    is_paced = False
-
     def __init__(self, url: str, pin: str, version: str, part: Path, fd: int) -> None:
         """Takes over `fd`, the open file `part`."""
         self.url = url

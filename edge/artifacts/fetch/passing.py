@@ -54,8 +54,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class Passing:
     """One reader's transfer of what `offer` has of `url`, with the checksum `pin` if there is one."""
 
-    is_paced = True
-
     def __init__(
         self, url: str, key: str, pin: str, offer: Offer, services: Services, gone: Callable[[Passing], None]
     ) -> None:

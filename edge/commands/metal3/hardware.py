@@ -16,8 +16,9 @@ import click
 from edge.commands import options
 from edge.commands.metal3.options import host_options, osies_by_architecture
 from edge.commands.serve import begin, namespace_list
+from edge.run.errors import HealthError
 from edge.run.logs import set_up
-from edge.run.process import HealthError, HealthServer, Notifier, OperatorAddresses, Reload, Step, Watchdog
+from edge.run.process import HealthServer, Notifier, OperatorAddresses, Reload, Step, Watchdog
 from edge.run.readiness import Readiness
 from edge.settings import FilePath, GroupedCommand
 

@@ -253,9 +253,6 @@ def _modes(services: Services, options: Options) -> Iterator[Finding]:
         )
     if options.get("tftp_single_port") and Service.TFTP not in services:
         yield Finding(("tftp-single-port",), "TFTP is disabled here", "leave it out", is_error=False)
-    if (options.get("workers") or 1) > 1 and not services & {Service.HTTP, Service.TFTP}:
-        message = "workers serve machines over HTTP and TFTP, and both are disabled here"
-        yield Finding(("workers",), message, "leave it out", is_error=False)
     if options.get("checkpoint_secrets") and not options.get("checkpoint", True):
         yield Finding(
             ("checkpoint-secrets", "checkpoint"),

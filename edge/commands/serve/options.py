@@ -356,16 +356,6 @@ _OPTIONS: dict[Service | str, tuple[Callable[[Command], Command], ...]] = {
             "URLs need none.",
         ),
     ),
-    "workers": (
-        click.option(
-            "--workers",
-            type=click.IntRange(1, 64),
-            default=None,
-            help="Processes that serve machines over HTTP (scripts, files, metadata) and TFTP; DHCP, downloads from "
-            "upstreams and all else stay in one more. 1: it does everything. Default: for tinkedge edge with 4 "
-            "processors or more, one for each but one, up to 4; else 1.",
-        ),
-    ),
     "fast path": (
         click.option(
             "--fast-path/--no-fast-path",
@@ -519,8 +509,6 @@ def serving(*groups: Service | str) -> Callable[[Command], Command]:
             options = [*_NETWORK, *options]
         if {Service.DHCP, Service.HTTP} & set(groups):
             options = [*options, *_OPTIONS["fast path"]]
-        if {Service.HTTP, Service.TFTP} & set(groups):
-            options = [*options, *_OPTIONS["workers"]]
         if {Service.HTTP, Service.SERVER, Service.CONTROLLER} & set(groups):
             options = [*options, namespaces]
         if ({Service.HTTP, Service.SERVER} & set(groups)) and Service.CONTROLLER not in groups:

@@ -26,25 +26,22 @@ from edge.commands.serve.surroundings import obstacles
 from edge.dhcp import DhcpServerError, SettingsError
 from edge.dhcp6 import Dhcp6ServerError
 from edge.neighbour.router_advertisement import RouterAdvertiserError
+from edge.run.errors import RunError
+from edge.run.graph import Stack
 from edge.run.logs import set_up
-from edge.run.networks import ServingError
 from edge.run.process import (
-    HealthError,
     HealthServer,
     Notifier,
     OperatorAddresses,
     Reload,
     Step,
     Watchdog,
+    extend_start,
     report,
     settle,
-    starting,
     status_line,
 )
 from edge.run.settings import EDGE, Service, StackSettings
-from edge.run.stack import Stack
-from edge.run.tasks import StackError
-from edge.run.workers import WorkersError
 from edge.settings import place
 from edge.telemetry import TracesError
 from edge.tftp import TftpServerError
@@ -61,24 +58,21 @@ from tink.waiting import done_before
 log = logging.getLogger(__name__)
 
 _EXPECTED = (
-    StackError,
+    RunError,
     ApiError,
     BinariesError,
     DataDirectoryError,
     Dhcp6ServerError,
     DhcpServerError,
     DirectoryInUseError,
-    HealthError,
     KeyFileError,
     KubeConfigError,
     ManifestError,
     RouterAdvertiserError,
-    ServingError,
     SettingsError,
     TftpServerError,
     TlsError,
     TracesError,
-    WorkersError,
     OSError,
 )
 """The parts' own errors: they say what is wrong and what to do, so a trace would only hide that."""
@@ -166,7 +160,7 @@ async def _until(
     reload = Reload(notifier, status, steps)
     reload.listen()
     begin = asyncio.ensure_future(stack.start())
-    waiting = asyncio.ensure_future(starting(notifier))
+    waiting = asyncio.ensure_future(extend_start(notifier))
     started = await done_before(begin, stop)
     waiting.cancel()
     if not started:

@@ -12,7 +12,7 @@ import click
 from edge.commands.serve.agreement import Place, disagreements
 from edge.machines import DhcpMode, NetbootWhen
 from edge.neighbour.host import HostError, Network, default_interface
-from edge.run.processors import default_server_memory, default_workers
+from edge.run.process import default_server_memory
 from edge.run.settings import (
     DEFAULT_HTTP_PORT,
     EDGE,
@@ -47,8 +47,6 @@ def settings(services: frozenset[Service], options: dict[str, Any], place: Place
     interfaces, public_ip = given.pop("interface", ()), given.pop("public_ip", None)
     ipv6 = given.pop("ipv6", False), given.pop("public_ipv6", None) or ""
     networks = _networks(interfaces, public_ip, *ipv6) if services & (EDGE | {Service.SERVER}) else (LOOPBACK,)
-    if given.get("workers", 1) is None:
-        given["workers"] = default_workers(services)
     edge = _edge(given)
     controller = _taken(ControllerSettings, given, history_limit="workflow_history_limit")
     controller["action_timeout"] = controller.get("action_timeout") or None

@@ -63,11 +63,10 @@ class _Wanted:
 class OsieDownloads:
     """The handler of both files."""
 
-    def __init__(self, context: Context, sender: BodySender, failures: Newest[str, str] | None = None) -> None:
-        """`failures`: by MAC, why the last file did not come; None: nobody else knows."""
+    def __init__(self, context: Context, sender: BodySender) -> None:
         self._context = context
         self._sender = sender
-        self._failures: Newest[str, str] = Newest(MAX_FAILURES) if failures is None else failures
+        self._failures: Newest[str, str] = Newest(MAX_FAILURES)
 
     def failure(self, mac: str) -> str:
         """Why the file that this machine asked for last did not come; empty if it did."""

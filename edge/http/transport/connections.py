@@ -16,7 +16,6 @@ import asyncio
 import logging
 import re
 import resource
-import socket
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -27,7 +26,7 @@ from yarl import URL
 
 from edge.callers import Networks, inside, other_end
 from edge.http.context import text
-from edge.http.transport.fast_path import FastPathConnection, HandedOnConnection, HandOn, KnownHeads, ResponseLookup
+from edge.http.transport.fast_path import FastPathConnection, KnownHeads, ResponseLookup
 from tink.limits.once_per import OncePer
 from tink.net.link_local import is_link_local
 from tink.printable import printable
@@ -86,10 +85,8 @@ class BoundedServer(web.Server):
         limits: Limits,
         clock: Callable[[], float],
         responses: ResponseLookup = nothing_is_plain,
-        hand_on: HandOn | None = None,
     ) -> None:
-        """`clock` gives monotonic seconds; `responses(address)` what needs no aiohttp; `hand_on` takes connections of
-        other edges (None: they are served here). Needs a running loop."""
+        """`clock` gives monotonic seconds; `responses(address)` what needs no aiohttp. Needs a running loop."""
         super().__init__(self._handle, request_factory=self._request)  # type: ignore[arg-type]  # Request, not its base
         self._respond = handler
         self._limits = limits
@@ -102,7 +99,6 @@ class BoundedServer(web.Server):
             "max_headers": limits.headers,
         }
         self.responses = responses
-        self.hand_on = hand_on
         self.heads = KnownHeads(self._running, self._heads)
         self._open: dict[FastPathConnection, None] = {}
         # Both in this order: the one that has been idle for longest first.
@@ -119,10 +115,6 @@ class BoundedServer(web.Server):
     def open(self) -> Collection[FastPathConnection]:
         """The connections that are served now."""
         return self._open.keys()
-
-    async def take_over(self, sock: socket.socket, received: bytes) -> None:
-        """Go on with a connection that began in another process, and has sent this. Raises OSError."""
-        await self._running.connect_accepted_socket(lambda: HandedOnConnection(self, received), sock)
 
     def handler(self, connection: FastPathConnection) -> asyncio.Protocol:
         """aiohttp's protocol, for what is left of a connection."""

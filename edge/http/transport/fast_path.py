@@ -119,13 +119,6 @@ ResponseLookup = Callable[[str], Responses | None]
 """`responses(address)`: what plain requests from there get, by target of the request line; None: nothing is plain."""
 
 
-HandOn = Callable[[int, bytes], None]
-"""`hand_on(fd, received)`: another process goes on with this connection, which has sent that. `fd` stays ours."""
-
-_OF_PEERS: Final = (b"POST /peers/", b"GET /peers/")
-"""How the connections of other edges begin (`edge.peers.messages`)."""
-
-
 class KnownHeads:
     """The heads that are known: ` HTTP/1.1`, the header lines and the empty line, byte for byte."""
 
@@ -204,9 +197,6 @@ class FastPathConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Answer `data` if it is plain requests and nothing else, or leave all of it to aiohttp."""
-        if self._server.hand_on is not None and data.startswith(_OF_PEERS):
-            self._hand_on(data, self._server.hand_on)
-            return
         try:
             answers = self._plain(data)
             for response, client in answers:
@@ -273,12 +263,6 @@ class FastPathConnection(asyncio.Protocol):
             self._local = dotted(str(name[0])) if isinstance(name, tuple) else ""
         return self._local
 
-    def _hand_on(self, data: bytes, hand_on: HandOn) -> None:
-        sock = self.transport.get_extra_info("socket")
-        if sock is not None and not self.transport.get_write_buffer_size():
-            hand_on(sock.fileno(), data)
-        self.transport.abort()  # of this process's descriptor: the connection stays
-
     def _hand_over(self, data: bytes) -> None:
         self.on_fast_path = False
         handler = self._server.handler(self)
@@ -293,19 +277,3 @@ class FastPathConnection(asyncio.Protocol):
 def _rest_of_head(date: str) -> bytes:
     """From the value of the Date on: aiohttp writes it and the Server last."""
     return f"{date}\r\n{hdrs.SERVER}: {SERVER_SOFTWARE}\r\n\r\n".encode()
-
-
-class HandedOnConnection(FastPathConnection):
-    """One that began in another process, which has received this of it."""
-
-    __slots__ = ("_received",)
-
-    def __init__(self, server: BoundedServer, received: bytes) -> None:
-        super().__init__(server)
-        self._received = received
-
-    def connection_made(self, transport: Any) -> None:
-        """It goes on here."""
-        super().connection_made(transport)
-        if not transport.is_closing():
-            self.data_received(self._received)

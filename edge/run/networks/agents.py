@@ -1,8 +1,8 @@
-"""Where the gRPC server listens: at the addresses of the networks that face machines, or where the operator says.
+"""The addresses where the gRPC server listens: those of the networks that face machines, or the operator's choice.
 
-An address that the operator names may be another host's for now (keepalived, a load balancer): it is listened at from
-the moment when the kernel says that it is here, and kept then: it may go and come back. gRPC's core binds its sockets
-itself and knows no IP_FREEBIND (ip(7)), so it can't be there before.
+An address of the operator may be on another host for now (keepalived, a load balancer). The server listens on it from
+the moment when the kernel reports it here, and keeps it: the address may go and return. gRPC's core binds its sockets
+itself and has no IP_FREEBIND (ip(7)), so it can't listen earlier.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _RETRY_SECONDS: Final = 1.0
 
 
 def at_networks(server: WorkflowServer, states: Collection[NetworkState], port: int) -> Follower:
-    """What has the gRPC server listen at the address of each network, as `edge.run.networks.follow` has it.
+    """Return the follower that makes the gRPC server listen at the address of each network.
 
-    An address that has gone is kept until there is another: it may come back, and its connections with it.
+    An address that has gone is kept until the network has another one: it may return, with its connections.
     """
     addresses: dict[tuple[str, bool], str] = {}
 
@@ -49,30 +49,30 @@ def at_networks(server: WorkflowServer, states: Collection[NetworkState], port: 
 
 
 class AgentsAddresses:
-    """Has it listen at these addresses, each as soon as it is here. Belongs to one event loop."""
+    """Makes the gRPC server listen at fixed addresses, each as soon as this host has it. Belongs to one event loop."""
 
     def __init__(self, addresses: Sequence[str], port: int, owned: IsOwn = is_own) -> None:
-        """`addresses` of either family; 0.0.0.0 and `::`: all here. Raises OSError if the kernel can't be asked."""
+        """`addresses` of either family; 0.0.0.0 and `::` stand for all. Raises OSError if the kernel can't be asked."""
         self._wanted = tuple(dict.fromkeys(addresses))
         self._port = port
         self._owned = owned
         self._here = self._look()
         self._listening = self._here
-        """At the start; then what has been here since, too."""
+        """The addresses of the start, and those that were here since."""
 
     @property
     def listening(self) -> list[str]:
-        """Where to listen, as HOST:PORT."""
+        """The addresses to listen at, as HOST:PORT."""
         return [join_host_port(address, self._port) for address in self._listening]
 
     @property
     def note(self) -> str:
-        """What operators are told; empty: all is here."""
+        """A note for operators; empty if this host has all addresses."""
         absent = [address for address in self._wanted if address not in self._here]
         return f"{', '.join(absent)} is not here: agents find it on another host" if absent else ""
 
     async def run(self, server: WorkflowServer) -> None:
-        """Follow the kernel, until cancelled."""
+        """Follow the kernel until cancelled."""
         changed = asyncio.Event()
         changes = LinkChanges(changed.set)
         retry = True
@@ -87,7 +87,7 @@ class AgentsAddresses:
             changes.close()
 
     async def _follow(self, listen_at: Callable[[Collection[str]], Awaitable[None]]) -> bool:
-        """Whether there was nothing that has to be tried again."""
+        """Listen at new addresses. Return False if that has to be retried."""
         before = self._here
         try:
             self._here = self._look()
@@ -106,5 +106,5 @@ class AgentsAddresses:
         return True
 
     def _look(self) -> tuple[str, ...]:
-        """Those that are here. Raises OSError."""
+        """Return the addresses that this host has. Raises OSError."""
         return tuple(each for each in self._wanted if each in EVERYWHERE or self._owned(ip_address(each)))

@@ -1,11 +1,10 @@
-"""Follows the networks that face machines, while they change: addresses that come, go and are replaced, links likewise.
+"""Follows the addresses and links of the networks that face machines.
 
-    the kernel (edge.neighbour.links) -> `host.state_of` for each network -> those that serve there, one after the other
+    the kernel (edge.neighbour.links) -> `host.state_of` for each network -> the followers, one after the other
 
-Whoever serves is told the state that a network is in now and makes itself like it; the same state again changes
-nothing, so what failed (a port that somebody has) is simply tried again. A network with a problem is said once, in the
-log, to those who follow the journey, on /readyz, as a metric and on the operators' port, and once more when it is over.
-The other networks do not notice.
+A follower gets the current state of a network and adapts to it. The same state again changes nothing, so a failure,
+such as a port that is taken, is simply retried. A network's problem is reported once: in the log, on the journey, on
+/readyz, as a metric and on the operators' port. Its end is reported once too. Other networks are not affected.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ _RETRY_SECONDS = 1.0
 
 
 Follower = Callable[[NetworkState], Awaitable[None]]
-"""Serves something on a network as it is now, or no more. Raises the part's own error, and is called again then."""
+"""Serves a network in its current state. If it raises its own error, it is called again."""
 
 
 class HostNetworks:
-    """Belongs to one event loop. `start` it once; then `run` follows."""
+    """The states of the networks. `start` it once, then `run` it. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -46,7 +45,7 @@ class HostNetworks:
         announce: Callable[[Notice], None] = lambda _: None,
         look: Callable[[str], Link | None] = look,
     ) -> None:
-        """`announce` hears what begins and ends; `look` asks the kernel. Raises OSError."""
+        """`announce` receives the begin and end of problems; `look` asks the kernel for a link. Raises OSError."""
         self._ask = look
         self._networks = {network.interface: network for network in networks}
         self._announce = announce
@@ -55,32 +54,32 @@ class HostNetworks:
         self._states: dict[str, NetworkState] = {}
         self._states = {name: self._look(name) for name in self._networks}
         self._reported: dict[str, NetworkState] = {}
-        """What the followers have made themselves like."""
-        self._said: dict[str, NetworkState] = {}
-        """What was said last of each network."""
+        """The states that all followers have adapted to."""
+        self._logged: dict[str, NetworkState] = {}
+        """The last reported state of each network."""
         self._changed = asyncio.Event()
         self._changes = LinkChanges(self._changed.set)
 
     def add_follower(self, follower: Follower) -> None:
-        """Tell `follower` of every change, and what there is at the start."""
+        """Call `follower` with each network's state at the start and after every change."""
         self._followers.append(follower)
 
     def on_change(self, handler: Callable[[], None]) -> None:
-        """Call `handler()` when some network may be another one than before."""
+        """Call `handler()` when some network may have changed."""
         self._handlers.append(handler)
 
     def close(self) -> None:
-        """Follow no more."""
+        """Stop following."""
         self._changes.close()
 
     async def start(self) -> None:
-        """Have the followers begin where they can. What keeps one from it is raised, unlike later on."""
+        """Call the followers for the first time. Unlike later, the error of a follower is raised."""
         for name in self._networks:
-            await self._tell(self._states[name])
-        self._say()
+            await self._notify(self._states[name])
+        self._report()
 
     async def run(self) -> None:
-        """Follow for ever."""
+        """Follow the kernel until cancelled."""
         while True:
             retry = any(self._reported.get(name) != state for name, state in self._states.items())
             with suppress(TimeoutError):
@@ -90,39 +89,39 @@ class HostNetworks:
             await self.update()
 
     async def update(self) -> None:
-        """Look, and have the followers follow."""
+        """Read the networks' states, and call the followers for each one that has changed."""
         for name in self._networks:
             try:
                 state = self._look(name)
             except OSError as error:
-                log.warning("the kernel does not tell of %s: %s", name, error.strerror)
+                log.warning("the state of %s can't be read: %s", name, error.strerror)
                 continue
             if self._reported.get(name) == state:
                 continue
             try:
-                await self._tell(state)
+                await self._notify(state)
             except Exception as error:
                 state = self._failed(state, error)
             self._states[name] = state
-        self._say()
+        self._report()
 
-    # --- what is so now -------------------------------------------------------------------------------------------
+    # --- the current states ---------------------------------------------------------------------------------------
 
     @property
     def states(self) -> list[NetworkState]:
-        """Each network, as it is."""
+        """The current state of each network."""
         return list(self._states.values())
 
     def not_ready(self) -> str:
-        """Why machines on some network are not served, in one line; empty: they all are."""
+        """Return the problems of all networks in one line; empty if there is none."""
         return "; ".join(state.problem for state in self._states.values() if state.problem)
 
     def notices(self) -> list[Notice]:
-        """What was announced and is still so."""
+        """Return the announced problems that continue."""
         return [self._notice(state, Outcome.FAILED, _line(state)) for state in self.states if state.problem]
 
     def site(self, relayed: Sequence[IPv4Network], mode: DhcpMode) -> Site:
-        """The same for what is said of Hardware."""
+        """Return the description of the networks for the mistakes of Hardware."""
         return Site(
             tuple(dict.fromkeys(network for state in self.states for network in state.networks)),
             relayed,
@@ -132,7 +131,7 @@ class HostNetworks:
         )
 
     def shown(self) -> list[dict[str, object]]:
-        """The same for programs, as the operators' port shows it."""
+        """Return the states for programs, as the operators' port shows them."""
         return [
             {
                 "interface": state.interface,
@@ -147,7 +146,7 @@ class HostNetworks:
         ]
 
     def metrics(self) -> Iterator[Metric]:
-        """A gauge for each interface."""
+        """Yield two gauges for each interface."""
         ready = {(state.interface,): not state.problem for state in self.states}
         text = "Whether machines on this interface are served."
         yield gauge("tinkedge_network_ready", text, ["interface"], ready)
@@ -161,36 +160,36 @@ class HostNetworks:
         address, address6 = (before.address, before.address6) if before is not None else ("", "")
         return state_of(self._networks[name], self._ask(name), address, before6=address6)
 
-    async def _tell(self, state: NetworkState) -> None:
+    async def _notify(self, state: NetworkState) -> None:
         for follower in self._followers:
             await follower(state)
         self._reported[state.interface] = state
 
     def _failed(self, state: NetworkState, error: Exception) -> NetworkState:
-        """The state with what went wrong; it is tried again."""
+        """Return the state with the error as its problem, and have it retried."""
         self._reported.pop(state.interface, None)
         log.debug("%s: where", state.interface, exc_info=error)
         return replace(state, problem=state.problem or str(error) or repr(error))
 
-    def _say(self) -> None:
+    def _report(self) -> None:
         for handler in self._handlers:
             handler()
         for name, state in self._states.items():
-            was = self._said.get(name)
-            self._said[name] = state
+            was = self._logged.get(name)
+            self._logged[name] = state
             if state.problem:
                 if was is None or was.problem != state.problem:
-                    self._say_of(state, logging.ERROR, Outcome.FAILED, _line(state))
+                    self._announce_line(state, logging.ERROR, Outcome.FAILED, _line(state))
             elif was is not None and was.problem:
                 line = f"{name} has {' and '.join(state.addresses)}: machines there are served again"
-                self._say_of(state, logging.INFO, Outcome.OK, line)
+                self._announce_line(state, logging.INFO, Outcome.OK, line)
             elif was is not None and was.address != state.address:
                 line = f"{name} has {state.address} now, and no longer {was.address}: machines there are served by it"
-                self._say_of(state, logging.WARNING, Outcome.INFO, line)
+                self._announce_line(state, logging.WARNING, Outcome.INFO, line)
             if self._networks[name].ipv6 and not state.problem:
-                self._say_of_ipv6(state, was)
+                self._report_ipv6(state, was)
 
-    def _say_of_ipv6(self, state: NetworkState, was: NetworkState | None) -> None:
+    def _report_ipv6(self, state: NetworkState, was: NetworkState | None) -> None:
         before = was.address6 if was is not None and not was.problem else None
         if before == state.address6:
             return
@@ -198,12 +197,12 @@ class HostNetworks:
             fixed = self._networks[state.interface].address6
             why = f"{fixed} is no address of this host" if fixed else f"{state.interface} has no IPv6 address"
             line = f"{why}: machines on {state.interface} are served over IPv4 alone"
-            self._say_of(state, logging.WARNING, Outcome.INFO, line)
+            self._announce_line(state, logging.WARNING, Outcome.INFO, line)
         elif before is not None:
             line = f"{state.interface} has {state.address6} now: machines there are served by it over IPv6"
-            self._say_of(state, logging.WARNING if before else logging.INFO, Outcome.INFO, line)
+            self._announce_line(state, logging.WARNING if before else logging.INFO, Outcome.INFO, line)
 
-    def _say_of(self, state: NetworkState, level: int, outcome: Outcome, line: str) -> None:
+    def _announce_line(self, state: NetworkState, level: int, outcome: Outcome, line: str) -> None:
         log.log(level, "%s", line, extra={"fields": _fields(state)})
         self._announce(self._notice(state, outcome, line))
 

@@ -1,13 +1,13 @@
-"""Metadata at the link-local address that machines know without being told: fe80::a9fe:a9fe, port 80.
+"""Metadata at a link-local address that machines know without configuration: fe80::a9fe:a9fe, port 80.
 
-It is OpenStack's for its metadata service over IPv6, as 169.254.169.254 is over IPv4. An image that asks there needs to
-know neither the edge nor an address of its own: `http://[fe80::a9fe:a9fe%25eth0]`. Who asks is known as everywhere, by
-the MAC that has the caller's link-local address on this very link (`edge.callers`).
+OpenStack uses this address for its metadata service over IPv6, as 169.254.169.254 over IPv4. An image that uses it,
+`http://[fe80::a9fe:a9fe%25eth0]`, needs neither the edge's address nor one of its own. The caller is identified as
+everywhere, by the MAC of its link-local address on this link (`edge.callers`).
 
-    the network's link -> hold the address there, for LEASE_SECONDS at a time -> a site at it, while nobody else has it
+    the link -> hold the address there, for LEASE_SECONDS at a time -> a site at it, unless another host has it
 
-Of several edges on a link one has the address: duplicate address detection decides, and the others try again. If that
-one is gone, so is its hold, and the next one has it.
+If several edges are on a link, duplicate address detection gives the address to one, and the others retry. If that one
+dies, its hold expires, and the next edge gets the address.
 """
 
 from __future__ import annotations
@@ -22,36 +22,41 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from aiohttp import web
+
 from edge.journey.events import Notice, Outcome
 from edge.neighbour.host import NetworkState
 from edge.neighbour.well_known import METADATA_ADDRESS as ADDRESS
 from edge.neighbour.well_known import METADATA_PORT as PORT
 from edge.neighbour.well_known import Held, give_up, hold, look_at
-from edge.run.networks.services import MakeSite, Site, tcp_advice
+from edge.run.networks.services import MakeSite, tcp_advice
 
 log = logging.getLogger(__name__)
 
 LEASE_SECONDS: Final = 15
-"""How long the address outlives an edge that is killed."""
+"""Lifetime of the address after its edge was killed."""
 TICK_SECONDS: Final = 1.0
 AGAIN_SECONDS: Final = 5.0
-"""Until the link is asked again whether it is free."""
+"""Time until the next try to get an address that another host has."""
 
 
 @dataclass(slots=True)
 class _Place:
-    """On one interface: the number of its link (0: nobody is on it), whether the address was asked for, the site that
-    is open there, when to ask again, what was said last."""
+    """The state on one interface."""
 
     index: int = 0
+    """The number of the link; 0 if it has no carrier."""
     asked: bool = False
-    site: Site | None = None
+    """True if the address was requested from the kernel."""
+    site: web.TCPSite | None = None
     due: float = 0.0
-    said: str = ""
+    """The time of the next request."""
+    line: str = ""
+    """The last line of the log."""
 
 
 class LinkMetadata:
-    """Serves there on each network, while `run` runs; `stop` gives the address back."""
+    """Serves metadata at the address on each network while `run` runs; `stop` releases the address."""
 
     def __init__(
         self,
@@ -62,8 +67,9 @@ class LinkMetadata:
         *,
         port: int = PORT,
     ) -> None:
-        """`states()` are the networks; `announce` hears where metadata is served so, and why not; `clock` gives
-        seconds."""
+        """`states()` are the networks. `announce` receives where metadata is served, and why it is not. `clock` gives
+        seconds.
+        """
         self._states = states
         self._make_site = make_site
         self._announce = announce
@@ -72,13 +78,13 @@ class LinkMetadata:
         self._places: dict[str, _Place] = {}
 
     async def run(self) -> None:
-        """Keep the address where it can be had, for ever."""
+        """Keep the address on each network where it is free, until cancelled."""
         while True:
             await self.update()
             await asyncio.sleep(TICK_SECONDS)
 
     async def update(self) -> None:
-        """Do what is next on each network."""
+        """Take the next step on each network."""
         for state in self._states():
             place = self._places.setdefault(state.interface, _Place())
             index = state.index if state.carrier else 0
@@ -95,7 +101,7 @@ class LinkMetadata:
                 self._say(state.interface, place, Outcome.FAILED, _why_not(error, state.interface, self._port))
 
     async def stop(self) -> None:
-        """Serve no more; who comes next has the address at once."""
+        """Stop serving, and release the address for other edges."""
         for place in self._places.values():
             await self._close(place)
             with suppress(OSError):
@@ -103,12 +109,12 @@ class LinkMetadata:
                     give_up(place.index, ADDRESS)
 
     def _keep(self, place: _Place) -> Held:
-        """How it is with the address, which is held again if that is due. Raises OSError."""
+        """Return the state of the address, and renew the hold if that is due. Raises OSError."""
         held = look_at(place.index, ADDRESS)
         if held is Held.REFUSED:
-            give_up(place.index, ADDRESS)  # the kernel would ask no more
+            give_up(place.index, ADDRESS)  # otherwise the kernel does not try again
         elif held is Held.NOT and place.asked:
-            held = Held.REFUSED  # what is held for a time only, the kernel takes away at once
+            held = Held.REFUSED  # the kernel removes a temporary address if another host has it
         if held is Held.REFUSED:
             place.asked, place.due = False, self._clock() + AGAIN_SECONDS
         elif held is not Held.FIXED and self._clock() >= place.due:
@@ -117,7 +123,7 @@ class LinkMetadata:
         return held
 
     async def _serve(self, interface: str, place: _Place, held: Held) -> None:
-        """Raises OSError."""
+        """Open or close the site. Raises OSError."""
         if held in (Held.OURS, Held.FIXED):
             if place.site is None:
                 site = self._make_site(f"{ADDRESS}%{interface}", self._port)
@@ -141,9 +147,9 @@ class LinkMetadata:
             await site.stop()
 
     def _say(self, interface: str, place: _Place, outcome: Outcome, line: str) -> None:
-        if line == place.said:
+        if line == place.line:
             return
-        place.said = line
+        place.line = line
         level = {Outcome.OK: logging.INFO, Outcome.FAILED: logging.ERROR}.get(outcome, logging.WARNING)
         fields = {"interface": interface, "address": str(ADDRESS)}
         log.log(level, "%s", line, extra={"fields": fields})

@@ -1,10 +1,12 @@
-"""What serves one network: DHCP, TFTP, syslog and router advertisements on its interface, HTTP at its addresses; made
-anew when the network is another one. What there is of both IPv4 and IPv6 is two services, each at its own address.
+"""The services of one network: DHCP, TFTP, syslog and router advertisements on its interface, HTTP at its addresses.
 
-What each is bound to decides what it has to follow. DHCP says this host's address in every answer and its sockets are
-bound to the interface: another address or another interface of the same name needs new sockets, and without an address
-it is silent. TFTP's sockets are bound to both; they can be moved to a new interface, so that transfers go on. A TCP
-socket that listens at an address that goes and comes back hears again by itself, and so do its connections.
+A service is replaced when the network changes. A service of both IPv4 and IPv6 has one instance for each. The binding
+of a service decides which changes it follows:
+
+- DHCP names this host's address in every answer, and its sockets are bound to the interface. Another address, or a new
+  interface of the same name, needs new sockets. Without an address it is silent.
+- TFTP's sockets are bound to address and interface. They can move to a new interface, so transfers continue.
+- A TCP socket at an address that goes and returns works again by itself, and so do its connections.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Generic, Protocol, TypeVar
 
 from aiohttp import web
@@ -20,44 +23,26 @@ from edge.dhcp import DhcpServer, Responder
 from edge.dhcp6 import Dhcp6Server, Responder6
 from edge.neighbour.host import NetworkState
 from edge.neighbour.router_advertisement import ROUTER_LIFETIME_SECONDS, Advertised, RouterAdvertiser
+from edge.run.errors import ServingError
 from edge.syslog import SyslogServer, SyslogServerError
-from edge.tftp import BootFiles
+from edge.tftp import BootFiles, TftpServer
 from tink.net.host_port import join_host_port
 
 log = logging.getLogger(__name__)
 
-_BACKLOG = 1024  # connections that may wait: a rack of machines asks at the same moment
-
-
-class ServingError(Exception):
-    """A service can't start; says which, why and what to do."""
+_BACKLOG = 1024  # waiting connections: a rack of machines connects at the same moment
 
 
 MakeResponder = Callable[[NetworkState], Responder]
 MakeResponder6 = Callable[[NetworkState], Responder6]
 
 
-class Tftp(Protocol):
-    """A TFTP server, or what has workers be one."""
-
-    async def start(self) -> None: ...
-    async def stop(self) -> None: ...
-    def move_to_interface(self) -> bool: ...
-
-
-class Site(Protocol):
-    """Where an HTTP server listens, as with `web.TCPSite`. `start` raises OSError."""
-
-    async def start(self) -> None: ...
-    async def stop(self) -> None: ...
-
-
-MakeTftp = Callable[[NetworkState, str], tuple[BootFiles | None, Tftp]]
-"""At this address; without files where they are another process's."""
-MakeSite = Callable[[str, int], Site]
-"""At this address and port."""
+MakeTftp = Callable[[NetworkState, str], tuple[BootFiles, TftpServer]]
+"""Makes the TFTP server for an address."""
+MakeSite = Callable[[str, int], web.TCPSite]
+"""Makes an HTTP site at an address and port."""
 MakeSyslog = Callable[[NetworkState, str], SyslogServer]
-"""At this address."""
+"""Makes the syslog server for an address."""
 
 
 class _Service(Protocol):
@@ -69,7 +54,7 @@ S = TypeVar("S", bound=_Service)
 
 
 class _Slot(Generic[S]):
-    """The place of one service, which is made anew when what it is bound to is something else."""
+    """Holds one service, and replaces it when its binding changes."""
 
     def __init__(self) -> None:
         self.make: Callable[[NetworkState], S] | None = None
@@ -77,7 +62,7 @@ class _Slot(Generic[S]):
         self.bound_to: tuple[object, ...] = ()
 
     async def follow(self, state: NetworkState, *bound_to: object, possible: bool = True) -> None:
-        """Have it serve the network as it is now, or no more where that is not `possible`. Raises the part's error."""
+        """Serve the network in its current state, or stop if that is not `possible`. Raises the service's error."""
         if self.make is None or (self.service is not None and bound_to == self.bound_to):
             return
         await self.stop()
@@ -87,14 +72,14 @@ class _Slot(Generic[S]):
             self.service, self.bound_to = service, bound_to
 
     async def stop(self) -> None:
-        """Serve no more."""
+        """Stop the service."""
         service, self.service = self.service, None
         if service is not None:
             await service.stop()
 
 
 class NetworkServices:
-    """DHCP, TFTP, syslog and router advertisements on one interface. A service whose maker is None is none of ours."""
+    """DHCP, TFTP, syslog and router advertisements on one interface. A service without a maker is not served."""
 
     def __init__(
         self,
@@ -108,11 +93,11 @@ class NetworkServices:
         is_ipxe: Callable[[str], bool] = lambda _mac: False,
         solicited: Callable[[str], None] | None = None,
     ) -> None:
-        """`state` is what the network is at the start: what machines are told is made of it before it is served.
+        """`state` is the state at the start: DHCP answers are compiled from it before the network is served.
 
-        `advertise`: router solicitations are answered; None: those of machines of which `is_ipxe(mac)` says that they
-        are an iPXE that waits, unless DHCPv6 is served here. `routes`: answered as by a router. `solicited(mac)` is
-        called for each solicitation.
+        With `advertise` router solicitations are answered. None stands for those of a waiting iPXE (`is_ipxe(mac)`)
+        only, unless DHCPv6 is served here. With `routes` the answers announce a router. `solicited(mac)` is called for
+        each solicitation.
         """
         self.responder: Responder | None = None
         self._state = state
@@ -120,8 +105,8 @@ class NetworkServices:
         self._dhcp: _Slot[DhcpServer] = _Slot()
         self._dhcp6: _Slot[Dhcp6Server] = _Slot()
         self._responder6: Responder6 | None = None
-        self._tftp: _Slot[Tftp] = _Slot()
-        self._tftp6: _Slot[Tftp] = _Slot()
+        self._tftp: _Slot[TftpServer] = _Slot()
+        self._tftp6: _Slot[TftpServer] = _Slot()
         self._syslog: _Slot[SyslogServer] = _Slot()
         self._syslog6: _Slot[SyslogServer] = _Slot()
         self._advertiser: _Slot[RouterAdvertiser] = _Slot()
@@ -145,7 +130,7 @@ class NetworkServices:
             self._advertiser.make = lambda state: RouterAdvertiser(state.interface, only=is_ipxe, heard=solicited)
 
     def machine_changed(self, mac: str) -> None:
-        """A Hardware has come, changed or gone: for the inventory, which calls it after each change."""
+        """Discard the answers for a machine. The inventory calls this after each change of its Hardware."""
         if self.responder is not None:
             self.responder.machine_changed(mac)
         if self._responder6 is not None:
@@ -154,19 +139,19 @@ class NetworkServices:
             files.machine_changed(mac)
 
     async def follow(self, state: NetworkState) -> None:
-        """Serve the network as it is now; nothing happens if it is as it was. Raises the parts' own errors."""
+        """Serve the network in its current state. The same state again has no effect. Raises the services' errors."""
         self._state = state
         served, served6 = bool(state.address and state.index), bool(state.address6 and state.index)
         for slot, address in ((self._tftp, state.address), (self._tftp6, state.address6)):
-            # Without an address transfers wait: it may be back in time.
+            # Without an address, transfers wait: it may return in time.
             if address and state.index and not self._move_tftp(slot, address, state):
                 await slot.follow(state, address, state.index)
         await self._follow_with_syslog(state)
-        told = (state.index, state.networks6, state.mac)
-        await self._advertiser.follow(state, *told, possible=bool(state.index))
+        advertised = (state.index, state.networks6, state.mac)
+        await self._advertiser.follow(state, *advertised, possible=bool(state.index))
         await self._dhcp6.follow(state, state.address6, state.index, state.networks6, state.mac, possible=served6)
-        told4 = (state.address, state.index, state.networks, bool(state.address6))
-        await self._dhcp.follow(state, *told4, possible=served)
+        bound_to = (state.address, state.index, state.networks, bool(state.address6))
+        await self._dhcp.follow(state, *bound_to, possible=served)
 
     @property
     def unprobed(self) -> list[str]:
@@ -175,7 +160,7 @@ class NetworkServices:
         return [f"{name} on {self._state.interface}" for name, each in servers if each is not None and each.is_unprobed]
 
     async def receive_logs(self, make_syslog: MakeSyslog) -> None:
-        """From now on hear what machines log. Raises SyslogServerError; then it is not heard."""
+        """Receive machines' log lines from now on. Raises SyslogServerError if that is not possible."""
         self._syslog.make = lambda state: make_syslog(state, state.address)
         self._syslog6.make = lambda state: make_syslog(state, state.address6)
         try:
@@ -185,7 +170,7 @@ class NetworkServices:
             raise
 
     async def stop(self) -> None:
-        """Serve no more."""
+        """Stop all services."""
         for slot in (self._dhcp, self._dhcp6, self._syslog, self._syslog6, self._advertiser, self._tftp, self._tftp6):
             await slot.stop()
 
@@ -196,11 +181,11 @@ class NetworkServices:
             await self._syslog6.follow(state, state.address6, state.index)
 
     def _compiled(self, make: MakeResponder, state: NetworkState) -> Responder:
-        """Another address: other answers. Each is made when its machine asks, or its Hardware changes."""
+        """Return a responder for the current state; a new one if the address or the networks have changed."""
         responder = self.responder
         wanted = (state.address, state.networks, bool(state.address6))
-        told = responder.settings if responder is not None else None
-        if responder is None or told is None or (told.server_ip, told.networks, told.ipv6) != wanted:
+        used = responder.settings if responder is not None else None
+        if responder is None or used is None or (used.server_ip, used.networks, used.ipv6) != wanted:
             responder = self.responder = make(state)
         return responder
 
@@ -208,14 +193,13 @@ class NetworkServices:
         self._responder6 = responder
         return Dhcp6Server(responder, state.interface)
 
-    def _tftp_server(self, family: str, files: BootFiles | None, server: Tftp) -> Tftp:
-        if files is not None:
-            self._files[family] = files
+    def _tftp_server(self, family: str, files: BootFiles, server: TftpServer) -> TftpServer:
+        self._files[family] = files
         return server
 
     @staticmethod
-    def _move_tftp(slot: _Slot[Tftp], address: str, state: NetworkState) -> bool:
-        """Whether it goes on, with its transfers, on an interface of the same name that was made anew."""
+    def _move_tftp(slot: _Slot[TftpServer], address: str, state: NetworkState) -> bool:
+        """Move TFTP with its transfers to a new interface of the same name. Return False if it can't move."""
         bound_to = (address, state.index)
         if slot.service is None or slot.bound_to[0] != address or slot.bound_to == bound_to:
             return False
@@ -225,28 +209,28 @@ class NetworkServices:
 
 
 class Sites:
-    """Where one HTTP server listens: at each network's addresses; where one has gone, there until it has another."""
+    """The addresses of one HTTP server: those of each network. One that has gone is kept until there is another."""
 
     def __init__(self, make_site: MakeSite, port: int, what: str, flag: str) -> None:
-        """`what` it is and the `flag` of its port, for log lines and errors."""
+        """`what` names the server and `flag` the option of its port, for log lines and errors."""
         self._make_site = make_site
         self._port = port
         self._what = what
         self._flag = flag
         self._wanted: dict[tuple[str, bool], str] = {}
-        self._open: dict[str, Site] = {}
+        self._open: dict[str, web.TCPSite] = {}
 
     async def follow(self, interface: str, address: str) -> None:
-        """Listen at this address for the network of `interface`; empty: as before. Raises ServingError."""
+        """Listen at the address of an interface. An empty address changes nothing. Raises ServingError."""
         if not address:
             return
         self._wanted[interface, ":" in address] = address
         if address not in self._open:
             self._open[address] = await self._listen(address)
         for gone in self._open.keys() - set(self._wanted.values()):
-            await self._open.pop(gone).stop()  # connections go on, if the address does
+            await self._open.pop(gone).stop()  # open connections continue
 
-    async def _listen(self, address: str) -> Site:
+    async def _listen(self, address: str) -> web.TCPSite:
         site = self._make_site(address, self._port)
         try:
             await site.start()
@@ -258,16 +242,18 @@ class Sites:
         return site
 
 
-def sites_of(runner: web.BaseRunner) -> MakeSite:
-    """Of a server in this process."""
+async def sites_of(runner: web.BaseRunner, exit_stack: AsyncExitStack) -> MakeSite:
+    """Set up an HTTP server, which `exit_stack` stops, and return the maker of its sites."""
+    await runner.setup()
+    exit_stack.push_async_callback(runner.cleanup)
     return lambda address, port: web.TCPSite(runner, address, port, backlog=_BACKLOG, reuse_address=True)
 
 
 def tcp_advice(error: OSError, port: int, flag: str) -> str:
-    """Why a TCP port can't be had, and what to do."""
+    """Return why a TCP port can't be opened, with the remedy."""
     number = error.errno
     if number is None and "could not bind on any address" in str(error):
-        number = errno.EADDRNOTAVAIL  # asyncio keeps it to itself since Python 3.13
+        number = errno.EADDRNOTAVAIL  # asyncio omits the number since Python 3.13
     match number:
         case errno.EADDRINUSE:
             return (

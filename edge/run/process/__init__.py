@@ -1,28 +1,27 @@
-"""The life of a process that serves: what it tells the service manager, and how it is told to read files again.
+"""The life of a process that serves.
 
-`notify` speaks sd_notify(3)'s protocol, `watchdog` says that the process lives while it does, `status` is the line that
-`systemctl status` shows, `reload` is what SIGHUP does, `health` answers probes, `heap` settles the memory of very many
-machines.
+service_manager   messages to systemd: readiness, status, watchdog
+reload            SIGHUP
+health            probes and metrics over HTTP
+memory            the memory that the process may use, and that of an edge with very many machines
 """
 
-from edge.run.process.health import HealthError, HealthServer, OperatorAddresses
-from edge.run.process.heap import read_up, settle
-from edge.run.process.notify import Notifier
+from edge.run.process.health import HealthServer, OperatorAddresses
+from edge.run.process.memory import default_server_memory, read_up, settle
 from edge.run.process.reload import Reload, Step
-from edge.run.process.status import report, status_line
-from edge.run.process.watchdog import Watchdog, starting
+from edge.run.process.service_manager import Notifier, Watchdog, extend_start, report, status_line
 
 __all__ = [
-    "HealthError",
     "HealthServer",
     "Notifier",
     "OperatorAddresses",
     "Reload",
     "Step",
     "Watchdog",
+    "default_server_memory",
+    "extend_start",
     "read_up",
     "report",
     "settle",
-    "starting",
     "status_line",
 ]

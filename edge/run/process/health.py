@@ -1,10 +1,10 @@
-"""`--health-address` and `--metrics-address`: the operators' port that any service can have, with HTTP or without.
+"""`--health-address` and `--metrics-address`: HTTP for probes and Prometheus, which any service can have.
 
-    /healthz, /livez    whether the process answers
-    /readyz             whether it can do its work; why not, or what else is to be known
+    /healthz, /livez    ok while the process answers
+    /readyz             ok with notes if the process can do its work, else the problem
     /metrics            for Prometheus, at --metrics-address only
 
-One short request a connection, as probes and scrapers make them; no answer names a machine.
+A connection has one short request, as probes and scrapers make them. No answer names a machine.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from edge.run.errors import HealthError
 from edge.run.readiness import Readiness
 from tink.net.host_port import join_host_port
 
@@ -29,20 +30,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SECONDS: Final = 5.0
-_MOST_BYTES: Final = 8192
-_MOST_AT_ONCE: Final = 16
+MAX_REQUEST_BYTES: Final = 8192
+MAX_CONNECTIONS: Final = 16
 _TEXT: Final = "text/plain; charset=utf-8"
-
-
-class HealthError(Exception):
-    """The port can't be had; the message says which, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorAddresses:
-    """Address and port of each; None: nowhere. `wanted`: somebody asked for that place of the metrics.
+    """Address and port of the probes and of the metrics; None stands for no port.
 
-    Metrics that nobody asked for give way to whoever has the port already, such as a second replica on this host.
+    `wanted` is True if the operator has set the address of the metrics. If it is False and the port is taken, such as
+    by a second replica on this host, the process runs without metrics.
     """
 
     health: tuple[str, int] | None = None
@@ -51,7 +49,7 @@ class OperatorAddresses:
 
 
 class HealthServer:
-    """Answers with what `readiness()` says and with what `registry` has."""
+    """Answers requests with `readiness()` and with the metrics of `registry`."""
 
     def __init__(self, readiness: Callable[[], Readiness], registry: CollectorRegistry) -> None:
         self._readiness = readiness
@@ -60,7 +58,7 @@ class HealthServer:
 
     @asynccontextmanager
     async def listening(self, addresses: OperatorAddresses) -> AsyncIterator[None]:
-        """Meanwhile, at these addresses. Raises HealthError."""
+        """Listen at these addresses within the context. Raises HealthError."""
         async with AsyncExitStack() as exit_stack:
             if addresses.health is not None and addresses.health != addresses.metrics:
                 await self._listen(exit_stack, addresses.health, "--health-address", metrics=False)
@@ -78,7 +76,7 @@ class HealthServer:
             await self._serve(reader, writer, metrics=metrics)
 
         try:
-            server = await asyncio.start_server(serve, sock=_listening(*address), limit=_MOST_BYTES)
+            server = await asyncio.start_server(serve, sock=_listening(*address), limit=MAX_REQUEST_BYTES)
         except OSError as error:
             where = join_host_port(*address)
             raise HealthError(f"{flag} {where}: can't listen there: {error.strerror or error}") from error
@@ -88,7 +86,7 @@ class HealthServer:
         self._open += 1
         try:
             with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-                if self._open <= _MOST_AT_ONCE:
+                if self._open <= MAX_CONNECTIONS:
                     async with asyncio.timeout(_SECONDS):
                         writer.write(self._answer(await reader.readuntil(b"\r\n\r\n"), metrics=metrics))
                         await writer.drain()
@@ -114,7 +112,7 @@ class HealthServer:
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """A listening socket; `::` is every address of this host, those of IPv4 among them. Raises OSError."""
+    """Return a listening socket. `::` stands for every address of this host, IPv4 too. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, dualstack_ipv6=host == "::")
 

@@ -1,10 +1,10 @@
-"""SIGHUP: what can be read again is, the log says what can't, and nothing ends.
+"""SIGHUP: read files again. Files that can't be used are logged, and the process continues with the old content.
 
     standard error, if it is a file that a rotation has moved -> opened again by its name
     keys, tokens, certificates                                -> `tink.files.rereading`
-    settings                                                  -> `steps` of the command line, which knows where they are
+    settings                                                  -> the `steps` of the command line
 
-A terminal that closes sends SIGHUP, too: a `tinkedge up` that was started by hand goes on without it.
+A terminal that closes sends SIGHUP too, so a `tinkedge up` that was started by hand continues without its terminal.
 """
 
 from __future__ import annotations
@@ -15,42 +15,42 @@ import signal
 from collections.abc import Callable, Sequence
 
 from edge.run.logs import reopen
-from edge.run.process.notify import Notifier
+from edge.run.process.service_manager import Notifier
 from tink.files.rereading import reread_all
 
 log = logging.getLogger(__name__)
 
 Step = Callable[[], None]
-"""Reads something again, and says in the log what came of it. Raises nothing."""
+"""Reads something again and logs the result. Raises nothing."""
 
 
 class Reload:
-    """Installed once the process is ready; before, SIGHUP is noted and done then."""
+    """The handler of SIGHUP. A signal that arrives before `ready` is handled then."""
 
     def __init__(self, notifier: Notifier, status: Callable[[], str], steps: Sequence[Step] = ()) -> None:
-        """`status`: what the manager is told when it is done."""
+        """`status()` is the line for the service manager when a reload is done."""
         self._notifier = notifier
         self._status = status
         self._steps = tuple(steps)
-        self._ready = False
-        self._asked = False
+        self._is_ready = False
+        self._is_requested = False
 
     def listen(self) -> None:
-        """From now on, SIGHUP does not end the process."""
+        """Install the handler. From now on SIGHUP does not end the process."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.hangup)
 
     def ready(self) -> None:
-        """The start is done."""
-        self._ready = True
-        if self._asked:
+        """Allow reloads, because the start is done."""
+        self._is_ready = True
+        if self._is_requested:
             self.hangup()
 
     def hangup(self) -> None:
-        """What SIGHUP asks for."""
-        if not self._ready:
-            self._asked = True
+        """Handle a SIGHUP."""
+        if not self._is_ready:
+            self._is_requested = True
             return
-        self._asked = False
+        self._is_requested = False
         self._notifier.reloading()
         try:
             reopen()

@@ -24,14 +24,12 @@ from typing import Final, cast
 from prometheus_client import generate_latest
 from prometheus_client.registry import CollectorRegistry
 
-from edge.run.server_process.supervisor import ServerBegin
-from edge.run.stack import AgentsObserver, Stack
-from edge.run.workers import (
-    Activity,
+from edge.run.graph import AgentsObserver, Stack
+from edge.run.server_process.channel import (
     Channel,
+    ChannelHandler,
     Failed,
     KeptAway,
-    LogLines,
     Message,
     Ping,
     Pong,
@@ -39,6 +37,7 @@ from edge.run.workers import (
     ServerState,
     Up,
 )
+from edge.run.server_process.supervisor import ServerBegin
 from tink.files.rereading import reread_all
 from tink.server import AgentActivity
 
@@ -85,7 +84,6 @@ class _Child:
         self._begin = begin
         self.lost = asyncio.Event()
         self.channel = Channel(sock, self._take, self.lost.set)
-        self._dropped = 0
         agents = AgentsObserver(self._observe, self._listens, self._kept_away, begin.kept_away)
         self._stack = Stack(begin.settings, agents=agents)
 
@@ -113,23 +111,8 @@ class _Child:
         self.channel.send(Up())
 
     def _observe(self, activity: AgentActivity) -> None:
-        if self.channel.waiting_bytes > WAITING_BYTES:
-            self._dropped += 1
-            return
-        self.channel.send(
-            Activity(
-                activity.agent_id,
-                activity.peer,
-                activity.kind.value,
-                activity.message,
-                activity.hardware,
-                activity.workflow,
-                activity.action,
-                list(activity.lines),
-                activity.dropped,
-                activity.elsewhere,
-            )
-        )
+        if self.channel.waiting_bytes <= WAITING_BYTES:
+            self.channel.send(activity)
 
     def _kept_away(self, blocks: list[tuple[str, float]]) -> None:
         self.channel.send(KeptAway(blocks))
@@ -149,16 +132,14 @@ class _Child:
             registry.register(collector)
         return generate_latest(registry).decode()
 
-    def _take(self, message: Message, files: list[int]) -> None:
-        for fd in files:
-            os.close(fd)
+    def _take(self, message: Message) -> None:
         match message:
             case Reread():
                 if message.log_level:
                     logging.getLogger().setLevel(message.log_level)
                 reread_all()
             case Ping():
-                self.channel.send(Pong(message.number, self._dropped))
+                self.channel.send(Pong(message.number))
 
 
 def _limit_memory(most: int) -> None:
@@ -181,9 +162,9 @@ def _is_own(record: logging.LogRecord) -> bool:
 
 async def _run(begin: ServerBegin, sock: socket.socket) -> None:
     child = _Child(begin, sock)
-    lines = LogLines(child.channel, begin.log_level)
-    lines.addFilter(_is_own)
-    with lines:
+    handler = ChannelHandler(child.channel, begin.log_level)
+    handler.addFilter(_is_own)
+    with handler:
         await child.run()
 
 

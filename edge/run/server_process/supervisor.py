@@ -10,6 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import pickle
+import signal
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -22,11 +25,8 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from edge.journey.events import Notice, Outcome
-from edge.run.server_process.core_log import CoreLog
-from edge.run.settings import Service, StackSettings
-from edge.run.tasks import StackError
-from edge.run.workers import (
-    Activity,
+from edge.run.errors import StackError
+from edge.run.server_process.channel import (
     Channel,
     Failed,
     KeptAway,
@@ -37,16 +37,15 @@ from edge.run.workers import (
     Reread,
     ServerState,
     Up,
-    how_ended,
+    log_line,
     pair,
-    resident_bytes,
-    say,
-    start_process,
 )
+from edge.run.server_process.core_log import CoreLog
+from edge.run.settings import Service, StackSettings
 from tink.files.rereading import register
 from tink.limits.backoff import Backoff
 from tink.metrics.families import counter, gauge
-from tink.server import ActivityKind, AgentActivity, why_unusable
+from tink.server import AgentActivity, why_unusable
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +63,9 @@ CERTIFICATE_SECONDS: Final = 5.0
 KEEPS_ENDING: Final = 3
 """Number of ends within GOOD_SECONDS that make a note on /readyz."""
 _LAST_WORDS_SECONDS: Final = 1.0
+_SERVICE_MANAGER_VARIABLES: Final = ("NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC")
+"""Variables of sd_notify(3) that only the parent may use."""
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +237,7 @@ class ServerProcess:
         begin = ServerBegin(self._settings, logging.getLogger().level, tuple(self._kept_away.items()))
         read, write = os.pipe2(os.O_CLOEXEC)
         try:
-            process = await start_process(MODULE, begin, channel, write)
+            process = await start_process(begin, channel, write)
         except BaseException:
             os.close(read)
             raise
@@ -286,14 +288,12 @@ class ServerProcess:
 
     # --- messages from the child --------------------------------------------------------------------------------------
 
-    def _take(self, message: Message, files: list[int]) -> None:
-        for fd in files:
-            os.close(fd)
+    def _take(self, message: Message) -> None:
         match message:
-            case Activity():
-                self._observe(activity_of(message))
+            case AgentActivity():
+                self._observe(message)
             case LogLine():
-                say(message)
+                log_line(message)
             case ServerState():
                 self._state = message
             case KeptAway():
@@ -321,7 +321,7 @@ class ServerProcess:
         if self._channel is not None:
             self._channel.send(Reread(logging.getLogger().level))
         elif self._lacks:
-            self._lacks = ""  # who asks is told again
+            self._lacks = ""  # so that the problem is logged again
             is_usable = self._has_usable_certificate()
             self._asked_to_read.set()
             return is_usable
@@ -360,20 +360,42 @@ class ServerProcess:
             yield gauge("tinkedge_agents_served", "Whether agents are served.", [], {(): 0.0})
 
 
-def activity_of(message: Activity) -> AgentActivity:
-    """Return the activity that a message carries."""
-    return AgentActivity(
-        message.agent_id,
-        message.peer,
-        ActivityKind(message.kind),
-        message.message,
-        message.hardware,
-        message.workflow,
-        message.action,
-        tuple(message.lines),
-        message.dropped,
-        message.elsewhere,
-    )
+async def start_process(begin: ServerBegin, channel: int, stderr: int) -> asyncio.subprocess.Process:
+    """Start the child with the file descriptors of its end of the channel and of its standard error.
+
+    The child reads `begin` (pickled) from standard input. Raises OSError.
+    """
+    # A file in memory: unlike a pipe, it takes all bytes even if the child never reads them.
+    with open(os.memfd_create("begin"), "w+b") as stdin:  # noqa: ASYNC230, PTH123 - memory, and no path
+        pickle.dump(begin, stdin)
+        stdin.seek(0)
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-I" if sys.flags.isolated else "-P",
+            *("-m", MODULE, str(channel)),
+            stdin=stdin,
+            stderr=stderr,
+            pass_fds=(channel,),
+            env={name: value for name, value in os.environ.items() if name not in _SERVICE_MANAGER_VARIABLES},
+        )
+
+
+def how_ended(status: int) -> str:
+    """Return an exit status (negative: a signal) as text for people."""
+    if status >= 0:
+        return f"with exit status {status}"
+    name: object = -status
+    with suppress(ValueError):
+        name = signal.Signals(-status).name
+    return f"by signal {name}"
+
+
+def resident_bytes(pid: int) -> float | None:
+    """Return the resident memory of a process (proc(5)), or None if it has ended."""
+    try:
+        return float(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES)
+    except OSError:
+        return None
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:

@@ -135,8 +135,8 @@ async def test_machine_does_not_wait_long_for_a_hanging_upstream_when_there_is_a
     with await cache.open(upstream.url) as artifact:
         assert artifact.source is Source.STALE
     upstream.headers_gate.set()
-    await until(lambda: cache.same_until(upstream.url, "", artifact.version))
-    assert (await fetch(cache, upstream.url))[0] is Source.CACHE
+    while (await fetch(cache, upstream.url))[0] is not Source.CACHE:
+        pass  # the upstream has not answered yet
     assert len(upstream.requests) == 2
 
 

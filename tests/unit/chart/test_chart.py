@@ -60,7 +60,7 @@ def _there(values: Any, path: tuple[str, ...]) -> bool:
         ({"edge": {"settings": {"dhcp-mode": "relay"}}}, "'relay' is not one of ['reservation',"),
         ({"edge": {"settings": {"data-dir": "/tmp"}}}, "'data-dir' was unexpected"),
         ({"edge": {"settings": {"http-port": 70000}}}, "70000 is greater than the maximum of 65535"),
-        ({"edge": {"settings": {"workers": 0}}}, "0 is less than the minimum of 1"),
+        ({"edge": {"settings": {"http-port": 0}}}, "0 is less than the minimum of 1"),
         ({"server": {"settings": {"workers": 2}}}, "'workers' was unexpected"),
         ({"controller": {"settings": {"dhcp-mode": "off"}}}, "'dhcp-mode' was unexpected"),
         ({"server": {"address": "https://10.0.0.1"}}, "does not match"),

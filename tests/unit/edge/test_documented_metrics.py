@@ -1,6 +1,6 @@
 """Metrics and their labels, wherever the documentation and the dashboard name them, are those of docs/operating.md.
 
-`tests/unit/run/test_stack.py` compares the tables of that page with the program.
+`tests/unit/run/test_graph.py` compares the tables of that page with the program.
 """
 
 from __future__ import annotations

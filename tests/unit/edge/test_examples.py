@@ -399,7 +399,7 @@ _PREFIXES = ("tinkedge_", "apiserver_", "controller_runtime_", "grpc_", "leader_
 
 
 def metrics() -> dict[str, tuple[str, set[str]]]:
-    """Type and labels by name, from the tables; that these are true, `tests/unit/run/test_stack.py` sees."""
+    """Type and labels by name, from the tables; that these are true, `tests/unit/run/test_graph.py` sees."""
     rows = re.findall(r"^\| `([a-z_]+)` \| (gauge|counter|histogram) \| (.*?) \|", PAPER, re.MULTILINE)
     return {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
 

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
-import time
-from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from unittest import mock
 
 import pytest
-from aiohttp import web
 
 from edge.http.files import body
 from edge.http.metadata import full
 from edge.http.transport import connections
-from edge.http.transport.connections import BoundedServer, Limits, Runner
+from edge.http.transport.connections import Limits
 from tests.support.objects import OTHER_MAC
 from tests.support.virtual_time import elapse, turns
-from tests.unit.http.conftest import HEALTH, IP, KERNEL, OTHER_IP, STRANGER, Connection, Rack, at_once, secret
+from tests.unit.http.conftest import HEALTH, IP, KERNEL, OTHER_IP, STRANGER, Rack, at_once, secret
 from tests.waiting import until
 
 BIG = b"GET /ipxe/binary/big.efi HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -311,48 +306,3 @@ async def test_odd_request_lines_of_real_clients_are_answered_in_a_version_that_
     assert answer.startswith((b"HTTP/1.1 %d " % status, b"HTTP/1.0 %d " % status))
     assert answer.endswith(b"ok\n") is (status == 200)
     assert "Traceback" not in caplog.text
-
-
-# --- a connection that another edge makes to a worker goes on in the main process, with what it has sent ---
-
-
-async def _served(name: str, hand_on: object = None) -> tuple[Runner, int]:
-    async def handle(request: web.Request) -> web.Response:
-        return web.Response(text=f"{name} {request.remote} {await request.text()}")
-
-    runner = Runner(BoundedServer(handle, Limits(), time.monotonic, hand_on=hand_on), lambda: None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    return runner, runner.addresses[0][1]
-
-
-@pytest.fixture
-async def worker() -> AsyncIterator[int]:
-    """The port of a process that hands such connections on to another one."""
-    main, _ = await _served("main")
-    tasks = []
-
-    def hand_on(fd: int, received: bytes) -> None:
-        sock = socket.socket(fileno=os.dup(fd))
-        tasks.append(asyncio.ensure_future(main.bounded.take_over(sock, received)))
-
-    worker, port = await _served("worker", hand_on)
-    yield port
-    await worker.cleanup()
-    await main.cleanup()
-    assert all(task.done() for task in tasks)
-
-
-HELLO = b"POST /peers/hello HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n"
-
-
-async def test_connection_of_another_edge_is_the_main_process_s_and_those_of_machines_stay(worker):
-    connection = Connection(*await asyncio.open_connection("127.0.0.1", worker))
-    connection.write(HELLO)
-    await turns(50)
-    assert (await connection.ask(b"hello")).endswith(b"main 127.0.0.1 hello"), "its body comes later"
-    assert (await connection.ask(HELLO + b"again")).endswith(b"main 127.0.0.1 again"), "and it stays there"
-    machine = Connection(*await asyncio.open_connection("127.0.0.1", worker))
-    assert (await machine.ask()).endswith(b"worker 127.0.0.1 ")
-    for each in (connection, machine):
-        each.writer.close()

@@ -70,7 +70,7 @@ async def test_fault_on_one_datagram_does_not_keep_the_next_from_being_handled(
     served.send(b"bad", b"bad", b"good")
     await elapse(1)
     assert served.heard == [b"good"]
-    assert caplog.text.count("test: internal error on") == 1  # the second within ten seconds is not said again
+    assert caplog.text.count("test: internal error on") == 1  # the second one within ten seconds is not logged
 
 
 async def test_storm_on_one_socket_lets_others_have_their_turn(served: Served) -> None:

@@ -17,7 +17,7 @@ from edge.peers.claims import CLAIM_SECONDS, MAX_CLAIMS, Claims
 from edge.peers.leases import ABANDONED_SECONDS, MAX_ADDRESSES, EdgeLeases, addresses, is_authority, lease_name
 from edge.peers.membership import LIVING_SECONDS, MAX_EDGES, REMEMBERED_SECONDS, Alternative, Membership
 from edge.peers.messages import Edge, MessageError, Place, Place6
-from edge.run.serving import _places
+from edge.run.serving import places_of
 from tests.support.api import InProcessApi
 from tests.unit.artifacts.conftest import Clock
 from tests.waiting import until
@@ -203,9 +203,9 @@ def test_what_is_no_ipv6_address_of_an_edge_is_refused(good, bad):
 def test_edge_says_the_addresses_that_it_tells_machines():
     networks, networks6 = (IPv4Network(NETWORK),), (IPv6Network(NETWORK6),)
     both = NetworkState("eth0", "10.0.0.1", networks=networks, address6="fd00:77::1", networks6=networks6)
-    assert _places([both]) == [("10.0.0.1", NETWORK), ("fd00:77::1", NETWORK6)]
+    assert places_of([both]) == [("10.0.0.1", NETWORK), ("fd00:77::1", NETWORK6)]
     alone = NetworkState("eth0", address6="fd00:77::1", networks6=networks6)
-    assert _places([alone]) == [("fd00:77::1", NETWORK6)]
+    assert places_of([alone]) == [("fd00:77::1", NETWORK6)]
 
 
 # --- Leases by which edges find each other: what is written, and what is made of those that others wrote --------------

@@ -38,7 +38,7 @@ def osie(kernel: str, **annotations: str) -> Raw:
     return objects.osie("o", kernelUrl=kernel, metadata={"annotations": annotations})
 
 
-async def test_osie_at_the_edges_own_address_is_told_to_be_a_file(directory: Path) -> None:
+async def test_osie_at_the_edges_own_address_gets_the_advice_to_use_a_file(directory: Path) -> None:
     examine = examination(directory)
     root = directory / "osie"
     assert await examine("OSIE", osie(f"http://{OWN}:7080/files/vmlinuz")) == [
@@ -57,7 +57,7 @@ async def test_osie_at_the_edges_own_address_is_told_to_be_a_file(directory: Pat
 
 
 @pytest.mark.parametrize("url", ["http://192.0.2.9/k", "https://kernels.example/k", "http://[::1/k", "http://a:b/k"])
-async def test_upstream_that_may_be_asked_is_not_spoken_of(directory: Path, url: str) -> None:
+async def test_allowed_upstream_has_no_warning(directory: Path, url: str) -> None:
     assert await examination(directory)("OSIE", osie(url)) == []
 
 

@@ -20,10 +20,8 @@ import pytest
 
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
-from edge.run.logs import set_up, writer
-from edge.run.logs.formats import JournalFormatter, TextFormatter
-from edge.run.logs.journal import JournalWriter
-from edge.run.logs.writer import StreamWriter
+from edge.run import logs
+from edge.run.logs import JournalFormatter, JournalWriter, StreamWriter, TextFormatter, set_up
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 log = logging.getLogger("test.logs")
@@ -245,7 +243,7 @@ def test_line_that_the_journal_does_not_take_goes_to_standard_error(journal: Jou
 
 
 class Pipe:
-    """A standard error that nobody reads until `read_all`."""
+    """A standard error that is not read until `read_all`."""
 
     def __init__(self, **bounds: int) -> None:
         self._read_end, write_end = os.pipe()
@@ -286,7 +284,7 @@ def test_log_file_that_was_rotated_is_opened_again(tmp_path: Path) -> None:
     assert (path.read_text(), (tmp_path / "log.1").read_text()) == ("new\n", "")
 
 
-def test_reader_of_standard_error_that_has_stopped_holds_nobody_up_and_loses_no_reserved_line() -> None:
+def test_reader_of_standard_error_that_has_stopped_delays_no_server_and_loses_no_reserved_line() -> None:
     pipe = Pipe(max_waiting_bytes=200_000)
     for number in range(10_000):
         pipe.log.info("%d %s", number, "x" * 90)
@@ -309,7 +307,7 @@ def test_reader_of_standard_error_that_has_stopped_holds_nobody_up_and_loses_no_
 
 
 def test_errors_wait_for_a_blocked_standard_error_once_and_not_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "_ERROR_SECONDS", 0.01)
+    monkeypatch.setattr(logs, "_ERROR_SECONDS", 0.01)
     pipe = Pipe()
     pipe.log.info("x" * 200_000)
     waits: list[float] = []
@@ -318,7 +316,7 @@ def test_errors_wait_for_a_blocked_standard_error_once_and_not_each_time(monkeyp
     for _ in range(50):
         pipe.log.error("broken")
     assert waits == [0.01]
-    monkeypatch.setattr(writer, "_ERROR_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(logs, "_ERROR_SECONDS", PATIENCE_SECONDS)
     pipe.start_reading()
     pipe.handler.flush()
     pipe.log.error("broken")  # standard error is read again, so this one is waited for
@@ -335,14 +333,14 @@ def test_errors_wait_for_a_blocked_standard_error_once_and_not_each_time(monkeyp
 
 
 def test_everything_is_written_when_the_program_ends_and_after_an_error_it_may_end_as_it_likes() -> None:
-    patient = "from edge.run.logs import writer; writer._ERROR_SECONDS = 20\n"
+    patient = "from edge.run import logs; logs._ERROR_SECONDS = 20\n"
     said = _program(f"{patient}for n in range(100): log.info('%d', n)\nlog.error('the end')\nos._exit(3)", status=3)
     assert [line.rpartition(" ")[2] for line in said] == [*map(str, range(100)), "end"]
     said = _program("for n in range(3000): log.info('%d', n)")
     assert [line.rpartition(" ")[2] for line in said] == list(map(str, range(3000)))
 
 
-def test_program_ends_though_nobody_reads_its_log() -> None:
+def test_program_ends_although_its_log_is_not_read() -> None:
     code = f"{_START}logging.info('x' * 500_000)"
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE) as process:
         try:

@@ -48,7 +48,7 @@ def write(tmp_path: Path) -> Callable[..., Path]:
 
 @asynccontextmanager
 async def applying(api: InProcessApi, path: Path) -> AsyncIterator[ManifestApplier]:
-    """What a start does, and what goes on after it."""
+    """Apply the manifests of a start, then run the applier."""
     applier = ManifestApplier(api, str, path, clock=lambda: NOW)  # type: ignore[arg-type]
     await applier.apply_definitions()
     await applier.apply_and_wait({})

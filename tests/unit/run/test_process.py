@@ -1,4 +1,4 @@
-"""A process that serves and its host: what it reports, SIGHUP, its memory, the addresses and processors it has."""
+"""A process that serves and its host: what it reports, SIGHUP, its memory, its addresses."""
 
 from __future__ import annotations
 
@@ -22,22 +22,23 @@ import pytest
 
 from edge.neighbour.host import HostError, Network, NetworkState, default_interface, interface_address, state_of
 from edge.neighbour.links import Link
+from edge.run.errors import HealthError
 from edge.run.networks import agents
 from edge.run.networks.agents import AgentsAddresses
 from edge.run.process import (
-    HealthError,
     HealthServer,
     Notifier,
     OperatorAddresses,
     Reload,
     Watchdog,
-    heap,
+    default_server_memory,
     report,
+    status_line,
 )
-from edge.run.process.status import status_line
-from edge.run.processors import default_server_memory, default_workers, memory, processors
+from edge.run.process import memory as heap
+from edge.run.process.memory import memory
 from edge.run.readiness import Readiness
-from edge.run.settings import EDGE, Service, StackSettings
+from edge.run.settings import Service, StackSettings
 from tests.ports import free_port
 from tests.support.virtual_time import elapse
 from tests.waiting import until
@@ -94,7 +95,7 @@ def test_manager_is_reached_by_the_variables_it_gave_which_are_not_inherited(
 
 
 @pytest.mark.looptime
-async def test_ready_is_told_when_machines_can_be_served_and_not_before(manager: Manager, notifier: Notifier) -> None:
+async def test_ready_is_sent_when_machines_can_be_served_and_not_before(manager: Manager, notifier: Notifier) -> None:
     reasons = ["no address"]
     task = asyncio.create_task(
         report(notifier, lambda: reasons[0], lambda: f"not ready: {reasons[0]}" if reasons[0] else "serving")
@@ -218,7 +219,7 @@ def test_metrics_of_the_process_are_there_in_a_unit_that_hides_the_rest_of_proc(
     assert 0 < time.time() - begun < 86400
 
 
-async def test_second_service_on_a_host_runs_without_the_metrics_that_nobody_asked_for(
+async def test_second_service_on_a_host_runs_without_the_metrics_that_the_operator_did_not_set(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     place = ("127.0.0.1", free_port())
@@ -249,7 +250,7 @@ _MAPS = """\
 _PROGRAM = """
 import sys
 from pathlib import Path
-from edge.run.process import heap
+from edge.run.process import memory as heap
 def huge():
     return sum(int(line.split()[1]) for line in open("/proc/self/smaps_rollup") if line.startswith("AnonHuge"))
 objects = [str(number).zfill(100) for number in range(700_000)]
@@ -267,7 +268,7 @@ def test_only_private_memory_without_a_file_is_looked_at(tmp_path: Path, monkeyp
     maps = tmp_path / "maps"
     maps.write_text(_MAPS.replace("nothing", ""))
     monkeypatch.setattr(heap, "_MAPS", maps)
-    assert list(heap._ranges()) == [
+    assert list(heap._anonymous_ranges()) == [
         (0x5581A1200000, 0x5581A1A00000),
         (0x7F0000000000, 0x7F0000400000),
         (0x7F0004200000, 0x7F0004400000),
@@ -277,7 +278,7 @@ def test_only_private_memory_without_a_file_is_looked_at(tmp_path: Path, monkeyp
 def test_server_that_no_packet_waits_for_stays_as_small_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gc, "freeze", lambda: None)  # of the tests' own process
     asked: list[None] = []
-    monkeypatch.setattr(heap, "_ranges", lambda: iter(asked.append(None) or ()))
+    monkeypatch.setattr(heap, "_anonymous_ranges", lambda: iter(asked.append(None) or ()))
     heap.settle(huge_pages=False)
     assert asked == []
     heap.settle(huge_pages=True)
@@ -292,7 +293,7 @@ def test_a_large_heap_gets_huge_pages_where_the_kernel_has_them_and_they_are_wan
     before, unknown, forbidden, after = map(int, done.stdout.split())
     assert before >= unknown >= forbidden
     major, minor = map(int, Path("/proc/sys/kernel/osrelease").read_text().split(".")[:2])
-    if heap._allowed() and (major, minor) >= (6, 1):
+    if heap._is_allowed() and (major, minor) >= (6, 1):
         assert after > forbidden + 30 * 1024
     else:
         assert after == forbidden
@@ -354,14 +355,12 @@ def test_address_stays_as_long_as_the_interface_has_it() -> None:
         (FIXED, link(), "", f"{NO_ADDRESS} (eth1 has none)"),
     ],
 )
-def test_what_keeps_a_network_from_being_served_is_said(
-    network: Network, found: Link, address: str, problem: str
-) -> None:
+def test_problem_of_a_network_is_named(network: Network, found: Link, address: str, problem: str) -> None:
     state = state_of(network, found, "10.0.0.1", nobody)
     assert (state.address, state.problem) == (address, problem)
 
 
-def test_ipv6_address_is_told_only_where_it_is_served_and_stays_as_long_as_it_is_there() -> None:
+def test_ipv6_address_is_used_only_if_ipv6_is_served_and_stays_while_it_is_there() -> None:
     both = replace(link("10.0.0.1/24"), addresses6=(IPv6Interface("fd00::1/64"), IPv6Interface("fd00::2/64")))
     assert state_of(Network("eth1"), both).addresses == ("10.0.0.1",)
     served = Network("eth1", ipv6=True)
@@ -379,24 +378,16 @@ def test_ipv6_address_is_told_only_where_it_is_served_and_stays_as_long_as_it_is
     assert state_of(served, link()).problem == "eth1 has no IP address"
 
 
-def test_smallest_control_group_around_the_process_limits_processors_and_memory(tmp_path: Path) -> None:
+def test_smallest_control_group_around_the_process_limits_memory(tmp_path: Path) -> None:
     own, none = tmp_path / "cgroup", tmp_path / "nothing"
     own.write_text("0::/pods/edge\n")
     root, group = tmp_path / "fs", tmp_path / "fs" / "pods" / "edge"
     group.mkdir(parents=True)
-    here, host = len(os.sched_getaffinity(0)), memory(root, none)
-    assert (processors(root, own), processors(root, none)) == (here, here)
-    (group / "cpu.max").write_text("max 100000\n")
-    for limit in ("100000", "50000"):
-        (group.parent / "cpu.max").write_text(f"{limit} 100000\n")
-        assert processors(root, own) == 1, "never none"
-    assert processors(root, none) == here
+    host = memory(root, none)
     (group / "memory.max").write_text("max\n")
     assert memory(root, own) == host
     (group.parent / "memory.max").write_text("536870912\n")
     assert memory(root, own) == 536_870_912
-    assert [default_workers(EDGE, count) for count in (1, 2, 3, 4, 5, 64)] == [1, 1, 1, 3, 4, 4]
-    assert default_workers(frozenset(Service), 64) == 1, "where all runs in one process, it stays one"
     for total, most in ((512_000_000, 400_000_000), (4_000_000_000, 1_000_000_000), (64_000_000_000, 4_000_000_000)):
         assert default_server_memory(alone=False, total=total) == most, "a quarter beside others, within bounds"
         assert default_server_memory(alone=True, total=total) == total
@@ -406,7 +397,7 @@ VIP = "192.0.2.250"
 
 
 class Host:
-    """Addresses that come and go, and who is told of it."""
+    """Addresses that come and go, and the calls of `listen_at`."""
 
     def __init__(self, *addresses: str) -> None:
         self.addresses = set(addresses)

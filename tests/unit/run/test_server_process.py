@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -15,16 +15,31 @@ import pytest
 from cryptography import x509
 
 from edge.journey.events import Notice
+from edge.run.errors import MessageError, StackError
 from edge.run.server_process import supervisor
+from edge.run.server_process.channel import (
+    Channel,
+    Failed,
+    KeptAway,
+    LogLine,
+    Message,
+    Ping,
+    Reread,
+    ServerState,
+    Up,
+    decoded,
+    encoded,
+    pair,
+)
 from edge.run.server_process.core_log import LINES, MOST_BYTES, CoreLog
 from edge.run.server_process.supervisor import ServerBegin, ServerProcess, child_settings
 from edge.run.settings import EdgeSettings, Service, StackSettings
-from edge.run.tasks import StackError
-from edge.run.workers import Activity, Channel, Failed, KeptAway, Message, Reread, ServerState, Up
 from tests.interop.authority import Authority
 from tests.support.virtual_time import turns
 from tests.waiting import PATIENCE_SECONDS, until
 from tink.server import ActivityKind, AgentActivity, ServerSettings, TlsFiles
+
+EndChannel = Callable[[Channel], None]
 
 SETTINGS = StackSettings(
     frozenset({Service.SERVER, Service.HTTP}),
@@ -46,9 +61,7 @@ class Child:
         self.returncode: int | None = None
         self._ended = asyncio.Event()
         self.lost = asyncio.Event()
-        self.channel = Channel(
-            socket.socket(fileno=os.dup(channel)), lambda message, _: self.heard.append(message), self._lost
-        )
+        self.channel = Channel(socket.socket(fileno=os.dup(channel)), self.heard.append, self._lost)
         self.channel.start()
 
     def _lost(self) -> None:
@@ -79,7 +92,7 @@ class Parent:
         self.notices: list[Notice] = []
         self.process = ServerProcess(SETTINGS, Path("kubeconfig"), self.seen.append, self.notices.append)
 
-    async def start_process(self, _module: str, begin: ServerBegin, channel: int, stderr: int) -> Child:
+    async def start_process(self, begin: ServerBegin, channel: int, stderr: int) -> Child:
         child = Child(begin, channel, stderr)
         self.started.append(child)
         self.children.put_nowait(child)
@@ -175,7 +188,7 @@ async def test_activity_of_agents_and_metrics_reach_the_parent(parent: Parent) -
     child.channel.send(Up())
     who, names, lines = ("id", "192.0.2.7"), ("two", "a/b", "a/w", "stream"), ("one", "two")
     activity = AgentActivity(*who, ActivityKind.OUTPUT, *names, lines, 3, elsewhere=True)
-    child.channel.send(Activity(*who, "output", *names, [*lines], 3, True))
+    child.channel.send(activity)
     metrics = "# TYPE tinkedge_agents_connected gauge\ntinkedge_agents_connected 7.0\n"
     child.channel.send(ServerState("192.0.2.9 is not here", metrics))
     await until(lambda: parent.process.note)
@@ -283,3 +296,90 @@ async def test_bad_certificate_starts_no_child_and_ends_no_start_until_it_is_rep
         await made.process.stop()
     assert len(made.notices) == 4
     assert caplog.text.count("agents are not served until then") == 4
+
+
+# --- the channel between parent and child -----------------------------------------------------------------------------
+
+
+class Side:
+    """One end of a channel, and the messages that it has received."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.heard: list[Message] = []
+        self.lost = asyncio.Event()
+        self.channel = Channel(sock, self.heard.append, self.lost.set)
+        self.channel.start()
+
+    async def has(self, count: int) -> list[Message]:
+        await until(lambda: len(self.heard) >= count)
+        return self.heard
+
+
+@pytest.fixture
+async def sides() -> AsyncIterator[tuple[Side, Side]]:
+    one, other = map(Side, pair())
+    yield one, other
+    one.channel.close()
+    other.channel.close()
+
+
+async def test_messages_arrive_in_order(sides: tuple[Side, Side]) -> None:
+    main, child = sides
+    for number in range(200):
+        main.channel.send(Ping(number))
+    assert await child.has(200) == [*map(Ping, range(200))]
+
+
+async def test_bytes_that_the_other_side_does_not_read_wait_and_sending_does_not_block(
+    sides: tuple[Side, Side],
+) -> None:
+    main, child = sides
+    asyncio.get_running_loop().remove_reader(child.sock)
+    for number in range(100):
+        main.channel.send(ServerState(str(number), "x" * 100_000))
+    assert main.channel.waiting_bytes > 5_000_000
+    child.channel.start()
+    assert await child.has(100) == [ServerState(str(number), "x" * 100_000) for number in range(100)]
+    await until(lambda: main.channel.waiting_bytes == 0)
+
+
+@pytest.mark.parametrize("end", [Channel.close, Channel.finish])
+async def test_messages_that_were_sent_before_the_end_arrive(sides: tuple[Side, Side], end: EndChannel) -> None:
+    main, child = sides
+    for number in range(100):
+        child.channel.send(Ping(number))
+    end(child.channel)
+    assert await main.has(100) == [*map(Ping, range(100))]
+    await main.lost.wait()
+
+
+async def test_parent_that_has_finished_still_receives_the_last_messages(sides: tuple[Side, Side]) -> None:
+    main, child = sides
+    main.channel.finish()
+    await child.lost.wait()
+    child.channel.send(Ping(7))
+    assert await main.has(1) == [Ping(7)]
+
+
+async def test_message_of_an_absurd_length_ends_the_channel(sides: tuple[Side, Side]) -> None:
+    main, child = sides
+    main.sock.send(b"\xff\xff\xff\xff")
+    await child.lost.wait()
+
+
+@pytest.mark.parametrize("value", [None, 1, 1.5, "text", ["a", 1], {"a": [None]}])
+def test_message_is_read_as_it_was_written(value: object) -> None:
+    line = LogLine("logger", 20, "text", {"field": value})
+    assert decoded(encoded(line)) == line
+
+
+def test_text_that_is_no_unicode_is_sent_with_question_marks() -> None:
+    read = decoded(encoded(LogLine("logger", 20, "no file a\udc80", {"name": "a\udc80"})))
+    assert read == LogLine("logger", 20, "no file a?", {"name": "a?"})
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'["Nothing"]', b'["Ping"]', b'["Ping", 1, 2]'])
+def test_bytes_that_are_no_message_are_an_error(content: bytes) -> None:
+    with pytest.raises(MessageError):
+        decoded(content)

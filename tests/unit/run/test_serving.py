@@ -1,4 +1,4 @@
-"""What machines talk to, put together: all of it hears of a changed Hardware, and the fast path can be ruled out."""
+"""The servers for machines: all of them follow changes of Hardware, and the fast path can be disabled."""
 
 from __future__ import annotations
 
@@ -20,19 +20,22 @@ from edge.machines import Inventory, PendingWorkflows, no_api
 from edge.neighbour.host import Network, NetworkState
 from edge.neighbour.links import Link
 from edge.peers.messages import Edge
-from edge.run.expecting import BootWatch
-from edge.run.machine_services import Authorities
+from edge.run.boot_settings import Authorities
+from edge.run.boot_watch import BootWatch
+from edge.run.context import Context, Tasks
 from edge.run.networks import NetworkServices
 from edge.run.networks.follow import HostNetworks
-from edge.run.readiness import Readiness
+from edge.run.readiness import ApiContact, Readiness
 from edge.run.serving import Serving
 from edge.run.settings import EDGE, EdgeSettings, StackSettings
 from ipxe.scripts import Origin
 from tests.interop.authority import Authority
 from tests.support import objects
+from tests.support.informer import InMemoryInformer
 from tests.support.objects import MAC
 from tink.api.v1alpha2 import Raw
 from tink.files.rereading import reread_all
+from tink.kube.resources import OSIE
 from tink.server import ServerSettings
 
 IP = "127.0.0.5"
@@ -64,43 +67,49 @@ async def make(tmp_path: Path, inventory: Inventory) -> AsyncIterator[Make]:
             journey, workflows = Journey(time.time), PendingWorkflows()
             problems: Any = None  # nothing is swept here
             boots = BootWatch(journey, inventory, workflows, networks, lambda: (), problems, (7080, 42113))
-            settings = EdgeSettings(ipxe_dir=tmp_path / "ipxe", **edge)
-            return Serving(
-                StackSettings(EDGE, data_dir=tmp_path, edge=settings),
-                exit_stack,
-                networks=networks,
-                inventory=inventory,
-                callers=Callers(inventory),
-                workflows=workflows,
+            client: Any = None  # nothing is read from the API here
+            informers = {OSIE: InMemoryInformer(OSIE, [objects.osie("lab")])}
+            context = Context(
+                settings=StackSettings(EDGE, data_dir=tmp_path, edge=EdgeSettings(ipxe_dir=tmp_path / "ipxe", **edge)),
+                exit_stack=exit_stack,
+                tasks=Tasks(exit_stack),
+                metrics=CollectorRegistry(),
                 journey=journey,
-                osie=lambda _namespace, _name: {},
+                inventory=inventory,
+                pending=workflows,
+                networks=networks,
+                callers=Callers(inventory),
+                client=client,
+                informers=informers,
+                contact=ApiContact(informers.values),
+            )
+            return Serving(
+                context,
+                boots,
                 declined=lambda _machine, _address, _until: None,
                 readiness=Readiness,
-                metrics=CollectorRegistry(),
                 read_secret=no_api,
-                boots=boots,
-                workflow=lambda _namespace, _name: None,
             )
 
         yield serving
 
 
-async def test_everything_hears_of_a_changed_hardware(make: Make, inventory: Inventory) -> None:
+async def test_all_servers_follow_a_changed_hardware(make: Make, inventory: Inventory) -> None:
     serving = make()
-    app = serving._machines.app
+    app = serving.app
     assert app
     for word in ("before", "after"):
         inventory.apply(hardware(word))
         responses = app.responses(IP)
         assert responses
         assert responses.get(b"/latest/user-data").body == word.encode()  # type: ignore[union-attr]
-        assert word in serving._machines.scripts.script(MAC, Origin("127.0.0.1"), client="iPXE")
+        assert word in serving.scripts.script(MAC, Origin("127.0.0.1"), client="iPXE")
     inventory.remove(hardware("after"))
     assert app.responses(IP) is None
 
 
-async def test_machines_are_told_of_other_edges_as_these_come_and_go(make: Make, inventory: Inventory) -> None:
-    """And DHCP of whose offers are no stranger's."""
+async def test_scripts_name_the_other_edges_that_live(make: Make, inventory: Inventory) -> None:
+    """DHCP gets their addresses too: their offers are not those of a stranger."""
     serving = make(peers=("127.0.0.99:7080",))
     assert serving.peers is not None
     inventory.apply(hardware("w"))
@@ -111,7 +120,7 @@ async def test_machines_are_told_of_other_edges_as_these_come_and_go(make: Make,
     services.responder.peers_changed = lambda *peers: told.append(peers)  # type: ignore[method-assign]
 
     def script() -> str:
-        return serving._machines.scripts.script(MAC, Origin("127.0.0.1"), client="iPXE")
+        return serving.scripts.script(MAC, Origin("127.0.0.1"), client="iPXE")
 
     assert "127.0.0.99" not in script()
     other = {"id": "f" * 32, "places": [{"address": "127.0.0.99", "network": "127.0.0.0/8"}], "http_port": 7080}
@@ -156,16 +165,16 @@ def test_router_solicitations_of_ipxe_are_answered_by_default_where_no_dhcpv6_is
     assert made == ([answers] if answers else [])
 
 
-async def test_edge_alone_asks_nobody_and_prepares_no_response_without_the_fast_path(
+async def test_edge_alone_has_no_peers_and_prepares_no_response_without_the_fast_path(
     make: Make, inventory: Inventory
 ) -> None:
     serving = make(fast_path=False)
     assert serving.peers is None
-    assert serving._cache
-    assert serving._cache._peers is None
+    assert serving.cache
+    assert serving.cache._peers is None
     inventory.apply(hardware("w"))
-    assert serving._machines.app
-    assert serving._machines.app.responses(IP) is None
+    assert serving.app
+    assert serving.app.responses(IP) is None
 
 
 async def test_authorities_that_are_bad_are_read_again_and_what_was_good_stays(

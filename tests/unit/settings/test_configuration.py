@@ -372,8 +372,9 @@ def test_ports_that_do_not_meet_and_an_osie_of_a_followed_namespace_are_no_mista
 @pytest.mark.parametrize(
     ("role", "words"),
     [
-        *(("up", "--agent-token-key k"), ("edge", "--checkpoint-key k"), ("up", "--checkpoint-secrets")),
-        ("edge", "--workers 2 --disable http --disable tftp"),
+        ("up", "--agent-token-key k"),
+        ("edge", "--checkpoint-key k"),
+        ("up", "--checkpoint-secrets"),
     ],
 )
 def test_what_nobody_uses_is_a_warning(role: str, words: str) -> None:
@@ -575,7 +576,11 @@ def test_path_of_a_home_directory_is_good_in_the_file_and_a_relative_one_on_the_
     ("name", "value", "said"),
     [
         ("TINKEDGE_HTTP_PORT", "abc", "'--http-port' (env TINKEDGE_HTTP_PORT): 'abc' is no port from 1 to 65535"),
-        ("TINKEDGE_WORKERS", "0", "'--workers' (env TINKEDGE_WORKERS): '0' is no number from 1 to 64"),
+        (
+            "TINKEDGE_GRPC_CONNECTIONS_PER_ADDRESS",
+            "0",
+            "(env TINKEDGE_GRPC_CONNECTIONS_PER_ADDRESS): '0' is no number from 1 on",
+        ),
         ("TINKEDGE_SCHEDULED_TIMEOUT", "nan", "(env TINKEDGE_SCHEDULED_TIMEOUT): 'nan' is no number greater than 0"),
         ("TINKEDGE_ACTION_TIMEOUT", "-1", "(env TINKEDGE_ACTION_TIMEOUT): '-1' is no number from 0 on"),
         ("TINKEDGE_DHCP_MODE", "on", "'--dhcp-mode' (env TINKEDGE_DHCP_MODE): 'on' is not one of 'reservation'"),
@@ -584,6 +589,23 @@ def test_path_of_a_home_directory_is_good_in_the_file_and_a_relative_one_on_the_
 def test_value_of_a_variable_is_refused_with_its_name_and_what_is_valid(name: str, value: str, said: str) -> None:
     result = run("up", "--config", "/dev/null", **{name: value})
     assert (result.exit_code, said in result.output) == (2, True), result.output
+
+
+def test_removed_option_is_an_error_that_names_the_remedy(file: Path) -> None:
+    remedy = "was removed: take it out: one process serves all machines"
+    for result in (
+        run("edge", "--config", "/dev/null", "--workers", "2"),
+        run("edge", "--config", "/dev/null", TINKEDGE_WORKERS="2"),
+    ):
+        assert (result.exit_code, remedy in result.output) == (2, True), result.output
+    file.write_text("data-dir: /x\nworkers: 2\n")
+    result = run("edge", "--config", file)
+    assert (result.exit_code, f"{file}:2: workers: {remedy}" in result.output) == (2, True), result.output
+    assert remedy in check(file, file.read_text()).output
+    (sentence,) = unknown_variables(
+        {"TINKEDGE_WORKERS": "2"}, command_named("doctor"), SERVICES, command_named
+    ).values()
+    assert remedy in sentence
 
 
 def test_value_of_a_flag_is_refused_without_a_variable_and_that_of_the_file_with_its_line(file: Path) -> None:

@@ -6,12 +6,11 @@ import random
 import re
 import socket
 import struct
-from contextlib import ExitStack, suppress
 
 import pytest
 
 from edge.journey.events import Outcome, Step
-from edge.tftp import TftpServer, TftpServerError, server_sockets
+from edge.tftp import TftpServer, TftpServerError
 from edge.tftp import server as server_module
 from edge.tftp.framed import FramedBlocks
 from edge.tftp.packets import ErrorCode
@@ -638,48 +637,3 @@ async def test_taken_port_is_named_with_what_to_do(serve):
         await TftpServer(loopback.open_file, loopback.record, host=host, port=port).start()
     with pytest.raises(TftpServerError, match="no interface of this host has that address"):
         await TftpServer(loopback.open_file, loopback.record, host="192.0.2.1").start()
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
-        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        other.bind((host, 0))
-        with pytest.raises(TftpServerError, match="another program has it"):
-            server_sockets(host, other.getsockname()[1], None, 2)
-
-
-# --- a port that several processes share -----------------------------------------------------------------------------
-
-
-def test_every_client_gets_one_of_the_sockets_of_a_shared_port():
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(sock) for sock in server_sockets("127.0.0.1", 0, None, 2)]
-        address = sockets[0].getsockname()
-        assert sockets[1].getsockname() == address
-        heard = [0, 0]
-        for _ in range(64):
-            stack.enter_context(udp()).sendto(b"x", address)
-        for at, sock in enumerate(sockets):
-            with suppress(BlockingIOError):
-                while sock.recv(100):
-                    heard[at] += 1
-    assert sum(heard) == 64
-    assert min(heard) > 0
-
-
-@pytest.mark.parametrize("processes", [1, 4])
-async def test_what_may_be_sent_to_one_who_has_proven_nothing_is_shared_out(serve, processes):
-    (sock,) = server_sockets("127.0.0.1", 0, None)
-    loopback = await serve(lambda _request: TftpFile(CONTENT, "file", None), sock=sock, processes=processes)
-    clients = loopback.clients(30)
-    for one in clients:
-        one.request()
-    await loopback.has_read()
-    assert sum(len(one.heard()) for one in clients) == UNPROVEN_FIRST_BLOCKS // processes
-
-
-async def test_server_that_hears_no_more_requests_ends_what_is_under_way(serve):
-    loopback = await serve(b"x" * 2000)
-    client = loopback.client()
-    await client.ask("timeout", "255")
-    assert loopback.transfers == 1
-    loopback.server.retire()
-    blocks = [(await client.answer(ack(number)))[4:] for number in range(4)]
-    assert b"".join(blocks) == b"x" * 2000

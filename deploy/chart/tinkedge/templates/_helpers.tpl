@@ -130,6 +130,11 @@ true
 {{- if and $values.edge.cache.existingClaim (or (eq $values.edge.kind "DaemonSet") (gt (int $values.edge.replicas) 1)) -}}
 {{- fail "edge.cache.existingClaim: one cache is for one edge: edge.kind Deployment with replicas 1" -}}
 {{- end -}}
+{{- range $place, $settings := dict "settings" $values.settings "edge.settings" $values.edge.settings -}}
+{{- if hasKey ($settings | default dict) "workers" -}}
+{{- fail (printf "%s.workers was removed: take it out: one process serves all machines. If that is not enough, run a second edge (docs/edges.md)" $place) -}}
+{{- end -}}
+{{- end -}}
 {{- if $values.rbac.create }}{{ include "tinkedge.check.accounts" . }}{{ end -}}
 {{- if and $values.server.tls.certManager.enabled (not $values.server.tls.certManager.issuerRef.name) -}}
 {{- fail "server.tls.certManager.issuerRef.name: which issuer of cert-manager's signs?" -}}

@@ -1,7 +1,7 @@
-"""Expectations at work: once a second, with what this edge knows, shown on the Hardware.
+"""Applies the expectations of boots to all machines once a second, and shows the findings on their Hardware.
 
 journey --sweep--> edge.journey.expectations --finding--> the journey, and `edge.machines.BootProblemWriter`
-inventory, Workflows, networks --facts--^    `--how far each machine is--> `edge.machines.StateWriter`
+inventory, Workflows, networks --facts--^    `--progress of each machine--> `edge.machines.StateWriter`
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from ipaddress import IPv4Network, IPv6Address
 from itertools import islice
 from typing import Final
@@ -28,10 +29,13 @@ from edge.machines import (
     Problem,
     StateWriter,
 )
+from edge.neighbour.arrivals import Arrivals
+from edge.neighbour.host import NetworkState
+from edge.neighbour.links import other_ethernets
 from edge.neighbour.router_advertisement import Solicitations
 from edge.neighbour.way_back import trouble
 from edge.page import due_at
-from edge.run.networks import Arriving, HostNetworks
+from edge.run.networks import HostNetworks
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.kube.objects import NamespacedName
 from tink.limits.newest import Newest
@@ -42,48 +46,51 @@ SWEEP_SECONDS: Final = 1.0
 MAX_UUIDS: Final = 20_000
 MAX_RELAYS: Final = 1024
 TROUBLE_SECONDS: Final = 2.0
-"""How long it is believed what the kernel said of the way to a relay, for many machines are behind one."""
+"""Lifetime of the kernel's answer about the route to a relay, because many machines are behind one relay."""
 MAX_STRANGERS: Final = 1024
-"""Machines that nobody has registered whose problems are shown on Hardware of others."""
-STATES_PER_SWEEP: Final = 500
-"""Machines whose state is looked at in one sweep; the others have their turn in the next."""
-_EVENTS: Final = 150
-"""So many events of a machine are read to tell an OSIE from an installed system."""
-_TOLD_BY_STORY: Final = frozenset(
+"""Maximum number of unregistered machines whose problems are shown on the Hardware of others."""
+MAX_STATES_PER_SWEEP: Final = 500
+"""Maximum number of machines whose state is computed in one sweep; the others follow in the next."""
+MAX_EVENTS: Final = 150
+"""Maximum number of a machine's events that are read to distinguish an OSIE from an installed system."""
+_AMBIGUOUS: Final = frozenset(
     {Milestone.OS_OFFERED, Milestone.OS_LEASED, Milestone.WORKFLOW_ENDED, Milestone.METADATA_READ}
 )
-"""Milestones that mean one thing or another, depending on what came before."""
+"""Milestones that have several meanings: the earlier events of the boot decide."""
 _OFFERED: Final = frozenset({Milestone.OFFERED, Milestone.IPXE_OFFERED, Milestone.OS_OFFERED})
 IPXE_SECONDS: Final = 30.0
-"""So long after iPXE's last DHCP message it is taken to be configuring itself."""
-_LOOKED_AT: Final = 20
+"""Time after iPXE's last DHCP message in which it is taken to be configuring itself."""
+MAX_RECENT_EVENTS: Final = 20
 _IPXE: Final = "iPXE"
-"""The stage of iPXE in the details of DHCP."""
+"""The stage of iPXE in the details of DHCP events."""
 _DHCPV6: Final = frozenset({"advertise", "reply"})
-_TOLD_LATE: Final = frozenset({Milestone.PROGRAM_BEGUN, Milestone.PROGRAM_SENT})
-"""The end of a transfer may be known after what the machine did next."""
+_LATE: Final = frozenset({Milestone.PROGRAM_BEGUN, Milestone.PROGRAM_SENT})
+"""Milestones that may be recorded after the machine's next step, because the end of a transfer is known late."""
 _SHARED: Final = ("", "")
+"""Stands for the owner of a UUID that several machines report."""
 _NO_UUIDS: Final = frozenset({UUID(int=0), UUID(int=(1 << 128) - 1), UUID("03000200-0400-0500-0006-000700080009")})
-"""What boards say whose maker gave them none."""
+"""UUIDs of boards whose manufacturer gave them none."""
 _DIGITS: Final = "0123456789abcdef"
-
-
-_RESTS: Final = 49.0
-"""After so many times what a sweep took: a fiftieth of a processor for it."""
-_LONGEST_REST_SECONDS: Final = 4.0
+_REST_FACTOR: Final = 49.0
+"""Ratio of the pause after a sweep to the time of the sweep: sweeps use a fiftieth of a processor."""
+MAX_REST_SECONDS: Final = 4.0
+LOOKED_SECONDS: Final = 4.0
+"""Time of counting from which on no packet means that none has arrived."""
+MAX_OTHER_INTERFACES: Final = 16
+"""Maximum number of interfaces without machines on which packets are counted."""
 
 
 def rest_after(spent: float) -> float:
-    """How long no machine is looked at after a sweep that took so long; both in seconds.
+    """Return the pause after a sweep that took `spent` seconds of the processor, in seconds.
 
-    A second, so that what does not come is said soon; more where tens of thousands of machines do something all the
-    time, so that DHCP does not lose by it.
+    That is a second, so that a missing step is reported soon. It is longer if tens of thousands of machines are busy,
+    because DHCP needs the processor.
     """
-    return min(max(SWEEP_SECONDS, spent * _RESTS), _LONGEST_REST_SECONDS)
+    return min(max(SWEEP_SECONDS, spent * _REST_FACTOR), MAX_REST_SECONDS)
 
 
 class BootWatch:
-    """Belongs to one event loop; `run` it beside the servers."""
+    """Compares each machine's progress with its expectations. `run` it beside the servers, on their event loop."""
 
     def __init__(
         self,
@@ -98,10 +105,10 @@ class BootWatch:
         api_away: Callable[[], str] = str,
         states: StateWriter | None = None,
     ) -> None:
-        """`relayed()`: the networks whose relays were heard; `ports`: of HTTP and gRPC here; `clock`: the journey's.
+        """`relayed()` are the networks of known relays, `ports` those of HTTP and gRPC, `clock` is the journey's.
 
-        `api_away()`: a clause that says since when the Kubernetes API has not answered; empty: it does. `states` writes
-        where each machine is; None: nothing does.
+        `api_away()` is a clause that says since when the Kubernetes API is away, or empty. `states` writes the state of
+        each machine.
         """
         self._journey = journey
         self._inventory = inventory
@@ -111,30 +118,30 @@ class BootWatch:
         self._problems = problems
         self._http_port, self._grpc_port = ports
         self._uuids: Newest[str, tuple[str, str]] = Newest(MAX_UUIDS)
-        """Hardware and MAC by UUID; _SHARED where several machines say the same."""
+        """Hardware and MAC by UUID; _SHARED if several machines report the same UUID."""
         self._strangers: Newest[str, str] = Newest(MAX_UUIDS)
-        """MACs that nobody has registered, by their UUID, which nobody else has said so far."""
+        """Unregistered MACs by their UUID, while no registered machine has reported it."""
         self._shown_on: Newest[str, tuple[NamespacedName, ...]] = Newest(MAX_STRANGERS)
-        """The Hardware on which the problem of an unregistered machine is shown, by its MAC."""
+        """The Hardware that show the problem of an unregistered machine, by its MAC."""
         self._relays: Newest[str, str] = Newest(MAX_RELAYS)
-        """Relays, by the link that they speak for."""
+        """The address of the last relay of each link."""
         self._troubles: Newest[str, tuple[float, str]] = Newest(MAX_RELAYS)
-        """Why answers don't reach a relay, and since when that is known."""
+        """By relay: the time of the last check of its route, and why answers don't reach it (empty: they do)."""
         self._api_away = api_away
         self._clock = clock
         self.solicitations = Solicitations(clock)
-        """Which machine solicited an IPv6 router, and when."""
+        """The last router solicitation of each machine."""
         self._not_started: Callable[[str], None] = lambda _mac: None
-        self._arriving = Arriving(lambda: networks.states, *ports)
+        self._knocks = Knocks(lambda: networks.states, *ports)
         inventory.on_change(self._machine_changed)
-        self.expectations = Expectations(journey, self._facts, self._say, clock)
+        self.expectations = Expectations(journey, self._facts, self._show, clock)
         self._states = states
         self._moved = self.expectations.changes()
-        self._to_place: dict[str, None] = {}
-        """Machines whose state may be another one than the last."""
+        self._changed: dict[str, None] = {}
+        """MACs of machines whose state may have changed."""
 
     async def run(self) -> None:
-        """Sweep for ever."""
+        """Sweep until cancelled."""
         rest = SWEEP_SECONDS
         try:
             while True:
@@ -144,25 +151,25 @@ class BootWatch:
             self.close()
 
     async def _sweep(self) -> float:
-        """Gives what it took, in seconds of the processor."""
+        """Sweep once. Return the processor time that it took, in seconds."""
         spent, began = 0.0, time.thread_time()
         try:
             for _ in self.expectations.sweep():
                 spent += time.thread_time() - began
                 await asyncio.sleep(0)
                 began = time.thread_time()
-            self._look_for_knocks()
+            self._count_knocks()
             for _ in self.place():
                 spent += time.thread_time() - began
                 await asyncio.sleep(0)
                 began = time.thread_time()
         except Exception:
-            # What explains boots must not end them.
-            log.exception("the expectations of machines can't be looked at")
+            # An error in the explanation of boots must not end the boots.
+            log.exception("the expectations of machines can't be checked")
         return spent + time.thread_time() - began
 
     def shown(self, mac: str) -> dict[str, object]:
-        """Return what a machine waits for, for programs; times are in seconds since the epoch, or None."""
+        """Return the step that a machine waits for, for programs. Times are Unix seconds, or None."""
         awaited, last = self.expectations.of(mac), self._journey.last_sign(mac)
         if awaited is None:
             return {}
@@ -176,33 +183,34 @@ class BootWatch:
         }
 
     def relay_heard(self, link: str, relay: str) -> None:
-        """The relay at the address `relay` speaks for a link (both dotted) that is none of ours."""
+        """Record that `relay` relays for `link`, which is not one of our networks (dotted addresses)."""
         self._relays[link] = relay
 
     def is_ipxe_waiting(self, mac: str) -> bool:
-        """Return whether this edge answered the machine's iPXE over DHCPv4 a moment ago, and has sent it nothing since.
+        """Return True if this edge answered the machine's iPXE over DHCPv4 a moment ago, and has sent it nothing since.
 
-        A ProxyDHCP offer is an answer, too, and so is one to a machine that may not netboot: neither is a milestone.
+        A ProxyDHCP offer is an answer too, and so is one to a machine that may not netboot. Neither is a milestone.
         """
-        for _, entry in reversed(self._journey.after(mac, self._clock() - IPXE_SECONDS, _LOOKED_AT)):
+        for _, entry in reversed(self._journey.after(mac, self._clock() - IPXE_SECONDS, MAX_RECENT_EVENTS)):
             reached, detail = milestone(entry), dict(detail_of(entry))
             if step_of(entry) is Step.DHCP and detail.get("stage") == _IPXE:
                 return detail.get("dhcp") not in _DHCPV6
-            if reached is not None and reached not in _TOLD_LATE:
+            if reached is not None and reached not in _LATE:
                 return False
         return False
 
     def on_not_started(self, handler: Callable[[str], None]) -> None:
-        """Call `handler(mac)` when a machine's firmware has fetched its boot program and did not run it."""
+        """Call `handler(mac)` when a firmware has fetched its boot program and did not run it."""
         self._not_started = handler
 
     def _machine_changed(self, mac: str) -> None:
         if self._journey.last_seen(mac) is not None and not self._inventory.claimants(mac):
             self.expectations.forget(mac)
         if mac in self._shown_on:
-            self.expectations.look_at(mac)  # whose card it is, or that it is nobody's, may be another matter now
+            self.expectations.look_at(mac)  # the card may have another owner now, or none
 
-    def _say(self, mac: str, finding: Finding | None) -> None:
+    def _show(self, mac: str, finding: Finding | None) -> None:
+        """Show a finding, or its end, on the machine's Hardware, or else on the Hardware that it concerns."""
         problem = None
         if finding is not None:
             if finding.rule in NOT_RUN:
@@ -222,10 +230,10 @@ class BootWatch:
             self._shown_on[mac] = shown
 
     def place(self) -> Iterator[None]:
-        """Hand on the states of machines that have moved. Whoever iterates gives others their turn in between."""
-        self._to_place |= dict.fromkeys(self._moved.take())
-        for number, mac in enumerate([*islice(self._to_place, STATES_PER_SWEEP)], start=1):
-            del self._to_place[mac]
+        """Write the changed states of machines. The caller runs other work between the steps."""
+        self._changed |= dict.fromkeys(self._moved.take())
+        for number, mac in enumerate([*islice(self._changed, MAX_STATES_PER_SWEEP)], start=1):
+            del self._changed[mac]
             machine = self._inventory.by_mac(mac)
             state = self._state(machine) if machine is not None and self._states is not None else None
             if machine is not None and state is not None and self._states is not None:
@@ -234,13 +242,13 @@ class BootWatch:
                 yield
 
     def _state(self, machine: Machine) -> MachineState | None:
-        """Return where a machine is; None if it was not heard, or another edge knows better."""
+        """Return the state of a machine. None if this edge has no event of it, or another edge has newer ones."""
         awaited = self.expectations.of(machine.mac)
         at = awaited.at if awaited is not None else None
         if at is None or not self._journey.was_heard(machine.mac) or self._journey.is_elsewhere(machine.mac):
             return None
-        if at in _TOLD_BY_STORY:
-            return _state_of(read(machine.mac, self._journey.newest(machine.mac, _EVENTS, earlier=True)))
+        if at in _AMBIGUOUS:
+            return _state_of(read(machine.mac, self._journey.newest(machine.mac, MAX_EVENTS, earlier=True)))
         if at <= Milestone.KERNEL_STARTED:
             return MachineState.NETBOOTING
         if at is Milestone.AGENT_CONNECTED and not self._workflows.pending(machine.namespace, machine.name):
@@ -248,7 +256,7 @@ class BootWatch:
         return MachineState.WORKING if at > Milestone.AGENT_CONNECTED else MachineState.IN_OSIE
 
     def hardware_gone(self, old: Raw) -> None:
-        """Note on the journey of a machine that its Hardware was deleted while it has a Workflow."""
+        """Record on a machine's journey that its Hardware was deleted while it has a Workflow."""
         namespace, name = NamespacedName.of(old)
         workflow = self._workflows.pending(namespace, name)
         macs = list(as_mapping(as_mapping(old.get("spec")).get("networkInterfaces")))
@@ -259,21 +267,21 @@ class BootWatch:
         heard = max(macs, key=lambda mac: self._journey.last_seen(mac) or 0.0)
         self._journey.record(heard, Step.WORKFLOW, Outcome.WARNING, message, workflow=workflow)
 
-    def _look_for_knocks(self) -> None:
-        """Have packets counted in front of the firewall, while some machine is to ask something and does not."""
+    def _count_knocks(self) -> None:
+        """Count packets in front of the firewall while the next request of some machine is missing."""
         if not self.expectations.knocks_count:
             self.close()
             return
-        self._arriving.look()
-        for ip in self._arriving.repeated():
+        self._knocks.look()
+        for ip in self._knocks.repeated():
             for machine in self._inventory.claimants_of_ip(ip):
                 self.expectations.look_at(machine.mac)
 
     def close(self) -> None:
-        """Look at packets no more."""
-        self._arriving.close()
+        """Stop counting packets."""
+        self._knocks.close()
 
-    # --- what is known --------------------------------------------------------------------------------------------
+    # --- facts for the expectations -----------------------------------------------------------------------------------
 
     def _facts(self, story: Story, now: float, limit: Callable[[Milestone], float]) -> Facts:
         mac = story.mac
@@ -301,9 +309,9 @@ class BootWatch:
             unheard_workflow=self._unheard_workflow(machine) if story.boot.at is Milestone.AGENT_CONNECTED else None,
             no_workflow=self._workflows.why_none(machine.namespace, machine.name) if machine is not None else "",
             done=self._workflows.why_done(machine.namespace, machine.name) if machine is not None else "",
-            arrived=self._arriving.asked(ip, since) if ip else None,
-            answered=self._arriving.answered(ip, since) if ip else {},
-            strayed=self._arriving.strayed(ip, since) if ip else {},
+            arrived=self._knocks.asked(ip, since) if ip else None,
+            answered=self._knocks.answered(ip, since) if ip else {},
+            strayed=self._knocks.strayed(ip, since) if ip else {},
             relay=relay,
             relay_trouble=self._trouble(relay, now) if relay else "",
             behind_router=self._behind_router(ip),
@@ -314,7 +322,7 @@ class BootWatch:
         )
 
     def _relay(self, machine: Machine | None) -> str:
-        """The relay that was heard of the machine's network last; empty: none."""
+        """Return the last relay of the machine's network; empty if there is none."""
         dhcp = machine.interface.dhcp if machine is not None else None
         network = _registered("", machine).network if machine is not None and dhcp is not None else None
         if network is None:
@@ -322,6 +330,7 @@ class BootWatch:
         return next((self._relays[link] for link in reversed(self._relays) if _holds(network, link)), "")
 
     def _trouble(self, relay: str, now: float) -> str:
+        """Return why answers don't reach a relay; empty if they do."""
         known = self._troubles.get(relay)
         if known is None or not 0 <= now - known[0] < TROUBLE_SECONDS:
             interfaces = [state.interface for state in self._networks.states]
@@ -329,7 +338,7 @@ class BootWatch:
         return known[1]
 
     def _behind_router(self, ip: str | None) -> str:
-        """The address by which a machine boots, if it is one of IPv6 and of none of this edge's networks."""
+        """Return the IPv6 address by which a machine boots, if it is in none of this edge's networks; else empty."""
         networks = [network for state in self._networks.states for network in state.networks6]
         if not ip or ":" not in ip or not networks or any(IPv6Address(ip) in network for network in networks):
             return ""
@@ -347,7 +356,7 @@ class BootWatch:
         return Network(served, self._relayed(), address, interface)
 
     def _near(self, mac: str) -> tuple[str, str] | None:
-        """The one Hardware that was never heard, whose MAC differs in one digit; None if there is none, or several."""
+        """Return the one silent Hardware whose MAC differs in one digit; None if there is none, or several."""
         found = [
             machine
             for at, digit in enumerate(mac)
@@ -360,7 +369,7 @@ class BootWatch:
         return (f"{found[0].namespace}/{found[0].name}", found[0].mac) if len(found) == 1 else None
 
     def _unheard_workflow(self, machine: Machine | None) -> tuple[str, str] | None:
-        """The one Workflow of this namespace whose Hardware was never heard; and that Hardware."""
+        """Return the one Workflow of the namespace whose Hardware is silent, with that Hardware; else None."""
         if machine is None:
             return None
         namespace = machine.namespace
@@ -376,15 +385,102 @@ class BootWatch:
         self._uuids[uuid] = (hardware, mac) if known is None or known[0] == hardware else _SHARED
         stranger = self._strangers.pop(uuid, None)
         if stranger is not None:
-            self.expectations.look_at(stranger)  # heard before this one: now it is known whose card that is
+            self.expectations.look_at(stranger)  # it came before this one, and now its owner is known
 
     def _same(self, uuid: str) -> tuple[str, str] | None:
         known = self._uuids.get(uuid, _SHARED)
         return known if known != _SHARED else None
 
 
+class Knocks:
+    """Counts the packets that arrive for our ports on this host's interfaces, before the firewall.
+
+    On interfaces with machines the counts distinguish a firewall of this host from one on the way. On the others they
+    show that both interfaces are on the same Ethernet: the kernel answers ARP for an address of this host on any of its
+    interfaces, and a packet that arrives on the wrong one never reaches a socket that is bound to the right one.
+
+    Belongs to one event loop. Without the privilege for packet sockets it counts nothing.
+    """
+
+    def __init__(
+        self, states: Callable[[], Sequence[NetworkState]], *tcp_ports: int, clock: Callable[[], float] = time.time
+    ) -> None:
+        """`states()` are the networks of machines, `tcp_ports` our ports beside udp/69; `clock` gives Unix seconds."""
+        self._states = states
+        self._clock = clock
+        self._since = 0.0
+        self._tcp_ports = tcp_ports
+        self._here: dict[str, Arrivals] = {}
+        self._elsewhere: dict[str, Arrivals] = {}
+        self._is_denied = False
+
+    def look(self) -> None:
+        """Start counting, on interfaces where it has not started."""
+        served = [state.interface for state in self._states() if state.addresses]
+        for name in served:
+            self._open(name, self._here)
+        if served and not self._elsewhere and not self._is_denied:
+            for name in self._others(served):
+                self._open(name, self._elsewhere)
+
+    def close(self) -> None:
+        """Stop counting."""
+        for arrivals in (*self._here.values(), *self._elsewhere.values()):
+            arrivals.close()
+        self._here.clear()
+        self._elsewhere.clear()
+
+    def _others(self, served: Sequence[str]) -> list[str]:
+        try:
+            return other_ethernets(served)[:MAX_OTHER_INTERFACES]
+        except OSError as error:
+            log.debug("this host's interfaces can't be listed: %s", error.strerror)
+            return []
+
+    def _open(self, name: str, where: dict[str, Arrivals]) -> None:
+        if name in where or self._is_denied:
+            return
+        try:
+            where[name] = Arrivals(name, *self._tcp_ports, clock=self._clock)
+            self._since = self._clock()
+        except OSError as error:
+            self._is_denied = isinstance(error, PermissionError)
+            log.debug("packets on %s can't be counted: %s", name, error.strerror)
+
+    def repeated(self) -> Iterator[str]:
+        """Yield the addresses that sent more than one packet to a port, on interfaces with machines."""
+        for arrivals in self._here.values():
+            yield from arrivals.repeated()
+
+    def asked(self, ip: str, since: float) -> dict[str, int] | None:
+        """Return the number of packets from `ip` by port since `since` (Unix time); None if counting is too young."""
+        if not self._here:
+            return None
+        counts: Counter[str] = Counter()
+        for arrivals in self._here.values():
+            counts.update(arrivals.asked(ip, since))
+        return dict(counts) if counts or self._clock() - self._since >= LOOKED_SECONDS else None
+
+    def answered(self, ip: str, since: float) -> dict[str, int]:
+        """Return the number of this host's TCP answers to `ip` by port since `since`."""
+        counts: Counter[str] = Counter()
+        for arrivals in self._here.values():
+            counts.update(arrivals.answered(ip, since))
+        return dict(counts)
+
+    def strayed(self, ip: str, since: float) -> dict[str, str]:
+        """Return the ports whose packets from `ip` arrived on another interface only, with its name."""
+        here = self.asked(ip, since) or {}
+        return {
+            port: name
+            for name, arrivals in self._elsewhere.items()
+            for port, count in arrivals.asked(ip, since).items()
+            if count and not here.get(port)
+        }
+
+
 def _state_of(story: Story) -> MachineState:
-    """Return the state of a machine whose last milestone alone does not say it."""
+    """Return the state of a machine whose last milestone is ambiguous."""
     boot = story.boot
     ended = Milestone.WORKFLOW_ENDED in boot.reached or Milestone.WORKFLOW_RUNNING not in boot.reached
     if boot.at is Milestone.WORKFLOW_ENDED:
@@ -398,7 +494,7 @@ def _state_of(story: Story) -> MachineState:
 
 
 def _plain(finding: Finding) -> dict[str, object]:
-    """Return a finding for programs: the whole message, and its parts. `began` is in seconds since the epoch."""
+    """Return a finding for programs: the whole message and its parts. `began` is in Unix seconds."""
     return {
         "reason": finding.rule,
         "message": finding.message,
@@ -410,7 +506,7 @@ def _plain(finding: Finding) -> dict[str, object]:
 
 
 def _address(machine: Machine | None, story: Story) -> str | None:
-    """The machine's address, of the family by which it boots."""
+    """Return the machine's address of the family by which it boots."""
     if machine is None:
         return None
     over_ipv6 = story.boot.detail_of("dhcp") in ("advertise", "reply")
@@ -432,9 +528,9 @@ def _holds(network: IPv4Network, ip: str) -> bool:
 
 
 def _canonical(text: str) -> str:
-    """A UUID in a spelling that does not depend on the order in which firmware sends its bytes; empty if it is none.
+    """Return a UUID in a form that does not depend on the byte order of the firmware; empty if `text` is no UUID.
 
-    DHCP's option 97 has the bytes of SMBIOS from EDK2, and those in network order from iPXE.
+    In DHCP option 97, EDK2 sends the byte order of SMBIOS, and iPXE network order.
     """
     try:
         uuid = UUID(text)

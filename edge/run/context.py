@@ -1,35 +1,45 @@
-"""The parts that run beside each other until the stop, each under its name: one that ends by itself ends all."""
+"""The parts that all services of one process share (`Context`), and the tasks that run until the process stops."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
+
+from prometheus_client import CollectorRegistry
+
+from edge.callers import Callers
+from edge.journey.recorder import Journey
+from edge.machines import Inventory, PendingWorkflows
+from edge.run.errors import StackError
+from edge.run.networks import HostNetworks
+from edge.run.readiness import ApiContact
+from edge.run.settings import StackSettings
+from tink.kube.cache import Informer
+from tink.kube.client import KubeClient
+from tink.kube.resources import ResourceType
 
 log = logging.getLogger(__name__)
 
 _CANCEL_SECONDS: Final = 10.0
 
 
-class StackError(Exception):
-    """The stack can't start, or a part of it ended; the message says which and why."""
-
-
 class Tasks:
-    """Each is cancelled by `exit_stack`, the newest first."""
+    """Tasks that run until the stop. `exit_stack` cancels them, the newest first. One that ends early ends them all."""
 
     def __init__(self, exit_stack: AsyncExitStack) -> None:
         self._exit = exit_stack
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended = asyncio.Event()
         self.failure = ""
-        """Which part has ended by itself, and why; empty: none has."""
+        """The name of a task that ended early, with the reason; empty if none did."""
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str, *, ends: bool = False) -> asyncio.Task[None]:
-        """Run it until the stop; when it `ends` by itself before, but well, so much the better."""
+        """Run a coroutine until the stop. With `ends`, it may return earlier, but must not raise."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(partial(self._done, ends=ends))
@@ -42,7 +52,7 @@ class Tasks:
         return task
 
     async def run_until(self, stop: asyncio.Event) -> None:
-        """Return when `stop` is set. Raises StackError if a part ends by itself."""
+        """Return when `stop` is set. Raises StackError if a task ends early."""
         waiting = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(self._ended.wait())]
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -62,3 +72,23 @@ class Tasks:
         self.failure = f"{task.get_name()} ended: {error!r}" if error is not None else f"{task.get_name()} ended"
         log.error("%s", self.failure, exc_info=error)
         self._ended.set()
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The parts that all services of one process share. `edge.run.graph` makes it once."""
+
+    settings: StackSettings
+    exit_stack: AsyncExitStack
+    """Stops the parts in the reverse order of their start."""
+    tasks: Tasks
+    metrics: CollectorRegistry
+    journey: Journey
+    inventory: Inventory
+    pending: PendingWorkflows
+    networks: HostNetworks
+    callers: Callers
+    client: KubeClient
+    informers: Mapping[ResourceType, Informer]
+    """Only the kinds that the services of this process need."""
+    contact: ApiContact

@@ -20,10 +20,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from edge.journey.events import Outcome, Step
 from edge.neighbour.host import Network
-from edge.run import outage, readiness, serving, stack
+from edge.run import graph, outage, readiness, serving
+from edge.run.errors import StackError
+from edge.run.graph import Stack
 from edge.run.settings import EdgeSettings, Service, StackSettings
-from edge.run.stack import Stack
-from edge.run.tasks import StackError
 from tests.ports import free_port
 from tests.support import objects
 from tests.support.informer import InMemoryInformer
@@ -123,7 +123,7 @@ async def api(bare: Api) -> Api:
 # --- Start and stop ---------------------------------------------------------------------------------------------------
 
 
-async def test_machines_are_heard_only_when_it_is_known_which_there_are(
+async def test_machines_are_served_only_after_the_inventory_is_filled(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifests = tmp_path / "hardware.json"
@@ -160,7 +160,7 @@ async def test_bad_manifest_keeps_no_machine_from_being_served_and_is_named_by_r
     await until(lambda: "a.json" not in stack.readiness.text)
 
 
-async def test_cluster_that_is_not_named_or_has_no_crds_is_said_to_lack_them(
+async def test_missing_kubeconfig_and_missing_crds_are_named(
     make: Make, bare: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
@@ -171,10 +171,10 @@ async def test_cluster_that_is_not_named_or_has_no_crds_is_said_to_lack_them(
         await make(Service.CONTROLLER, kubeconfig=bare.kubeconfig).start()
 
 
-async def test_wrong_token_is_why_it_is_not_ready_and_what_it_ends_with(
+async def test_wrong_token_is_the_reason_on_readyz_and_of_the_failed_start(
     make: Make, bare: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`/readyz` said "starting", for half a minute and then again at each restart."""
+    """Before, `/readyz` answered "starting" for half a minute, and again after each restart."""
     monkeypatch.setattr(outage, "SYNC_SECONDS", 600.0)
     kubeconfig = tmp_path / "wrong.kubeconfig"
     token = (tmp_path / "api" / "token").read_text().strip()
@@ -233,7 +233,7 @@ async def test_address_of_another_host_is_waited_for_and_named(make: Make, caplo
     assert "192.0.2.1 is no address of this host (lo has 127.0.0.1): machines on lo are not served" in caplog.messages
 
 
-async def test_operator_who_reads_nothing_does_not_hold_up_the_stop(make: Make) -> None:
+async def test_operator_who_does_not_read_the_stream_does_not_delay_the_stop(make: Make) -> None:
     port = free_port()
     stack = make(Service.APISERVER, Service.ADMIN, admin_port=port)
     await stack.start()
@@ -305,7 +305,7 @@ async def fetch(one: Stack, path: str, machine: str = "127.0.0.1") -> tuple[int,
 
 
 async def told(one: Stack, path: str) -> str:
-    """What operators are told, at the beginning of the answer."""
+    """Return the beginning of the operators' answer."""
     token = (one._settings.data_dir / "admin-token").read_text().strip()
     url = f"http://127.0.0.1:{one._settings.edge.admin_port}{path}"
     headers = {"Authorization": f"Bearer {token}"}
@@ -316,7 +316,7 @@ async def told(one: Stack, path: str) -> str:
         return found.decode()
 
 
-async def test_edge_serves_what_it_knew_says_so_and_follows_when_the_api_is_back(
+async def test_edge_serves_its_saved_state_reports_it_and_follows_the_api_when_it_is_back(
     beside: Make, api: Api, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -348,12 +348,12 @@ async def test_edge_serves_what_it_knew_says_so_and_follows_when_the_api_is_back
     await until(lambda: any("answers again" in line for line in caplog.messages))
 
 
-async def test_restart_of_a_large_edge_serves_what_it_knew_and_is_right_when_the_api_has_listed(
+async def test_restart_of_a_large_edge_serves_its_saved_state_until_the_api_has_listed(
     beside: Make, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waits for no list, and reads a machine when it asks."""
     monkeypatch.setattr(outage, "LARGE_BYTES", 1)
-    monkeypatch.setattr(stack, "_FEW", 0)
+    monkeypatch.setattr(graph, "MAX_READ_AT_START", 0)
     await known(beside)
     async with await api.client() as client:
         await client.delete(HARDWARE, "m2", "default")
@@ -379,7 +379,7 @@ async def test_restart_of_a_large_edge_serves_what_it_knew_and_is_right_when_the
     await until(lambda: macs(one) == [mac(1), mac(3)])
 
 
-async def test_what_is_not_of_a_moment_ago_or_soon_listed_anew_is_not_served_at_a_restart(
+async def test_old_or_small_saved_state_is_not_served_at_a_restart(
     beside: Make, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await known(beside)
@@ -400,7 +400,7 @@ async def test_what_is_not_of_a_moment_ago_or_soon_listed_anew_is_not_served_at_
     assert len(late.inventory) == 0
 
 
-async def test_checkpoint_of_another_cluster_or_a_damaged_one_serves_nobody(
+async def test_checkpoint_of_another_cluster_or_a_damaged_one_is_not_served(
     beside: Make, api: Api, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     await known(beside)
@@ -419,7 +419,7 @@ async def test_checkpoint_of_another_cluster_or_a_damaged_one_serves_nobody(
     assert "checkpoint/hardware is damaged" in caplog.text
 
 
-async def test_edge_that_is_not_to_keep_anything_does_not(beside: Make, api: Api, tmp_path: Path) -> None:
+async def test_edge_without_checkpoint_removes_its_saved_state(beside: Make, api: Api, tmp_path: Path) -> None:
     await known(beside)
     await known(beside, checkpoint=False)
     assert not (tmp_path / "data" / "checkpoint").exists()
@@ -428,7 +428,7 @@ async def test_edge_that_is_not_to_keep_anything_does_not(beside: Make, api: Api
         await beside(Service.HTTP, checkpoint=False).start()
 
 
-async def test_user_data_of_a_secret_is_served_where_the_operator_lets_it_be_kept(beside: Make, api: Api) -> None:
+async def test_user_data_of_a_secret_is_served_without_the_api_if_allowed(beside: Make, api: Api) -> None:
     async with await api.client() as client:
         metadata = {"name": "s", "namespace": "default"}
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": {"userData": "aHVzaA=="}}
@@ -451,7 +451,7 @@ async def test_user_data_of_a_secret_is_served_where_the_operator_lets_it_be_kep
 
 
 @pytest.mark.parametrize("role", [Service.SERVER, Service.CONTROLLER])
-async def test_who_writes_to_the_api_is_not_ready_without_it_and_does_not_end(
+async def test_controller_and_server_are_not_ready_without_the_api_and_do_not_end(
     role: Service, beside: Make, api: Api
 ) -> None:
     """A process that ends is started again more and more seldom, and would be late when the API is back."""
@@ -471,7 +471,7 @@ async def test_who_writes_to_the_api_is_not_ready_without_it_and_does_not_end(
     assert value(one, "tinkedge_informer_behind_seconds", resource="workflows") == 0
 
 
-async def test_edge_that_runs_serves_without_the_api_and_says_since_when(
+async def test_running_edge_serves_without_the_api_and_reports_since_when(
     beside: Make, api: Api, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -487,7 +487,7 @@ async def test_edge_that_runs_serves_without_the_api_and_says_since_when(
     assert one.readiness.text == "ok"
 
 
-async def test_webhooks_and_manifests_come_when_the_api_is_back(
+async def test_webhooks_and_manifests_start_when_the_api_is_back(
     beside: Make, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reviewed = asyncio.Event()
@@ -497,7 +497,7 @@ async def test_webhooks_and_manifests_come_when_the_api_is_back(
 
     await known(beside)
     await api.go()
-    monkeypatch.setattr(stack.Stack, "_start_webhooks", seen)
+    monkeypatch.setattr(Stack, "_start_webhooks", seen)
     one = beside(Service.HTTP)
     await one.start()
     assert not reviewed.is_set()
@@ -508,7 +508,7 @@ async def test_webhooks_and_manifests_come_when_the_api_is_back(
 
 
 async def listed(informer: InMemoryInformer, *, alone: bool = True) -> bool:
-    return await outage.followed({HARDWARE: informer}, tuple, None, alone=alone)
+    return await outage.follow_api({HARDWARE: informer}, tuple, None, alone=alone)
 
 
 @pytest.mark.looptime
@@ -522,15 +522,13 @@ async def listed(informer: InMemoryInformer, *, alone: bool = True) -> bool:
     ],
     ids=["refused", "swallowed", "404", "403"],
 )
-async def test_api_that_says_nothing_is_away_and_one_that_says_no_is_not(
-    informer: dict[str, Any], away: bool, said: str
-) -> None:
+async def test_silent_api_is_away_and_one_that_refuses_is_not(informer: dict[str, Any], away: bool, said: str) -> None:
     silent = InMemoryInformer(HARDWARE, synced=False)
     for name, state in informer.items():
         setattr(silent, name, state)
     if away:
         assert await listed(silent) is False
-    with pytest.raises(outage.NotListedError, match=said):
+    with pytest.raises(StackError, match=said):
         await listed(silent, alone=not away)
 
 
@@ -546,7 +544,7 @@ async def test_api_that_is_slow_is_waited_for() -> None:
     assert await waiting is True
 
 
-# --- What Prometheus and probes are told ------------------------------------------------------------------------------
+# --- Metrics and probes -----------------------------------------------------------------------------------------------
 
 PAPER = (Path(__file__).resolve().parents[3] / "docs" / "operating.md").read_text()
 _ROW = re.compile(r"^\| `([a-z_]+)` \| (gauge|counter|histogram) \| (.*?) \|", re.MULTILINE)
@@ -598,8 +596,6 @@ tinkedge_peer_served_bytes_total tinkedge_peer_served_total
 tinkedge_upstream_edge_lookups_total tinkedge_upstream_edge_used
 tinkedge_ready tinkedge_sent_bytes_total tinkedge_server_memory_limit_bytes tinkedge_server_resident_memory_bytes
 tinkedge_server_restarts_total tinkedge_server_up tinkedge_syslog_lines_total
-tinkedge_worker_cpu_seconds_total tinkedge_worker_dropped_events_total tinkedge_worker_resident_memory_bytes
-tinkedge_worker_restarts_total tinkedge_worker_up
 tinkedge_workflow_transitions_total tinkedge_workflows
 workqueue_adds_total workqueue_depth workqueue_longest_running_processor_seconds workqueue_queue_duration_seconds
 workqueue_retries_total workqueue_unfinished_work_seconds workqueue_work_duration_seconds
@@ -631,11 +627,10 @@ async def with_a_workflow(stack: Stack) -> AsyncIterator[KubeClient]:
         yield client
 
 
-async def test_every_metric_keeps_its_name_and_is_in_the_paper(make: Make) -> None:
+async def test_every_metric_keeps_its_name_and_is_documented(make: Make) -> None:
     services = set(Service) - {Service.DHCP, Service.TFTP}
     server = ServerSettings(memory=400_000_000)
     edge = {
-        "workers": 2,
         "peers": ("127.0.0.99:7080",),
         "upstream_edge": "127.0.0.98:7080",
         "otlp_endpoint": "http://127.0.0.1:9",
@@ -661,7 +656,7 @@ async def test_every_metric_keeps_its_name_and_is_in_the_paper(make: Make) -> No
 
 
 async def test_metrics_name_no_object_and_no_machine_and_count_workflows_also_when_they_go(make: Make) -> None:
-    """Whoever may read them learns nothing of tenants, and the number of series is bounded."""
+    """A reader of the metrics learns nothing about tenants, and the number of series is bounded."""
     stack = make(Service.APISERVER, Service.CONTROLLER, Service.WEBHOOKS)
     await stack.start()
     async with with_a_workflow(stack) as client:
@@ -678,7 +673,7 @@ async def test_metrics_name_no_object_and_no_machine_and_count_workflows_also_wh
         assert value(stack, "tinkedge_workflow_transitions_total", to="Canceled") == 1
 
 
-async def test_standby_is_ready_and_says_who_leads(make: Make) -> None:
+async def test_standby_is_ready_and_names_the_leader(make: Make) -> None:
     first = make(Service.APISERVER, Service.CONTROLLER, leader_elect=True)
     await first.start()
     second = make(Service.CONTROLLER, leader_elect=True, kubeconfig=first._settings.data_dir / "kubeconfig")
@@ -714,7 +709,7 @@ async def test_edge_that_can_not_read_the_neighbours_or_send_probes_reports_it(
     guards = ("neighbours", "declines")
     assert [value(seeing, "tinkedge_open_guard", guard=each) for each in guards] == [0, 0]
     await seeing.stop()
-    monkeypatch.setattr("edge.run.neighbours.NeighbourTable", refused)
+    monkeypatch.setattr("edge.run.graph.NeighbourTable", refused)
     blind = make(*services)
     await blind.start()
     assert "the kernel's neighbours can't be read: machines are known by address alone" in blind.readiness.text

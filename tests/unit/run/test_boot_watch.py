@@ -1,4 +1,4 @@
-"""What an edge knows of its machines, as far as one machine's journey says something about another."""
+"""The boot watch: findings about a machine that depend on the journeys of other machines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
 from edge.machines import BootProblemWriter, Inventory, PendingWorkflows, Problem, StateWriter
 from edge.neighbour.host import NetworkState
-from edge.run.expecting import BootWatch, rest_after
+from edge.run.boot_watch import BootWatch, rest_after
 from edge.run.networks.follow import HostNetworks
 from tests.support import objects
 from tests.support.objects import MAC
@@ -33,7 +33,7 @@ class Site:
         self.now = 1000.0
         self.journey = Journey(lambda: self.now)
         self.shown: dict[str, tuple[str, str]] = {}
-        """By Hardware: whose problem was said last, and which; without the problem where it is over."""
+        """By Hardware: the MAC and the reason of its last problem; an empty reason if the problem has ended."""
         self.away = ""
         self.workflows = PendingWorkflows()
         self.inventory = inventory = Inventory()
@@ -64,7 +64,7 @@ class Site:
         self.journey.record(mac, Step.BOOT, Outcome.INFO, "iPXE starts the kernel", phase="starting", uuid=UUID)
 
     def has_a_workflow(self, mac: str) -> None:
-        """That is an event of its journey, though nobody has heard of it yet."""
+        """Record the Workflow on the journey of a machine that has sent nothing yet."""
         self.journey.record(mac, Step.WORKFLOW, Outcome.INFO, "workflow d/w: Pending", state="Pending")
 
     def is_seen(self, mac: str) -> None:
@@ -85,7 +85,7 @@ def test_second_card_is_named_whichever_card_was_heard_first() -> None:
         assert "has the UUID of Hardware d/a" in warning
 
 
-def test_wrong_mac_is_shown_on_the_hardware_that_have_it_until_it_is_mended() -> None:
+def test_wrong_mac_is_shown_on_the_hardware_that_have_it_until_it_is_corrected() -> None:
     site = Site()
     near = MAC[:-1] + "f"
     site.has_a_workflow(MAC)
@@ -103,7 +103,7 @@ def test_wrong_mac_is_shown_on_the_hardware_that_have_it_until_it_is_mended() ->
     site.inventory.remove(other)
     site.sweep()
     assert site.shown == dict.fromkeys(("d/a", "d/b"), (MAC, ""))
-    # A machine that nobody knows while the API is away may be registered by now.
+    # An unknown machine may have been registered while the API was away.
     site = Site()
     site.away = "the Kubernetes API has not answered since 14:02:11 UTC"
     site.is_seen(STRANGER)
@@ -112,7 +112,7 @@ def test_wrong_mac_is_shown_on_the_hardware_that_have_it_until_it_is_mended() ->
     assert warning.startswith(f"is not among the Hardware that are known here, which may be old: {site.away}, or it is")
 
 
-def test_machine_whose_hardware_is_deleted_is_in_no_trouble_any_more_and_its_mac_may_be_used_again() -> None:
+def test_machine_whose_hardware_is_deleted_has_no_problem_and_its_mac_can_be_reused() -> None:
     site = Site()
     site.journey.record(MAC, Step.KERNEL, Outcome.FAILED, "OSIE d/o: kernelUrl http://mirror/k: 404 Not Found")
     site.sweep()
@@ -171,7 +171,7 @@ def test_ipxe_that_configures_itself_over_ipv4_is_the_only_one_whose_solicitatio
     assert not site.watch.is_ipxe_waiting(MAC)
 
 
-def test_agent_without_a_workflow_hears_of_the_one_that_waits_for_a_machine_that_was_never_heard() -> None:
+def test_agent_without_a_workflow_is_shown_the_workflow_that_waits_for_a_silent_machine() -> None:
     site = Site()
     site.inventory.apply(hardware("b", STRANGER, "10.0.0.6"))
     site.workflows.apply(objects.workflow(namespace="d", hardware="b"))
@@ -207,7 +207,7 @@ def test_refused_machine_has_a_problem_unless_it_is_to_boot_the_disk_that_its_wo
     assert not site.watch.shown(MAC)["finding"]
 
 
-def test_firmware_that_does_not_run_its_boot_program_is_told_to_those_who_can_offer_another() -> None:
+def test_firmware_that_does_not_run_its_boot_program_is_reported_to_the_handler() -> None:
     site, told = Site(), []
     site.watch.on_not_started(told.append)
 
@@ -227,7 +227,7 @@ def test_firmware_that_does_not_run_its_boot_program_is_told_to_those_who_can_of
     assert told == [MAC, MAC], "once for each time"
 
 
-def test_sweep_takes_a_fiftieth_of_a_processor_and_is_not_put_off_for_long() -> None:
+def test_sweeps_use_a_fiftieth_of_a_processor_and_pauses_are_bounded() -> None:
     assert [rest_after(spent) for spent in (0.0, 0.02, 0.05, 1.0)] == pytest.approx([1.0, 1.0, 2.45, 4.0])
 
 
@@ -307,7 +307,7 @@ def test_state_says_how_the_last_workflow_ended(state: str, shown: str) -> None:
     assert happens(site, Step.WORKFLOW, outcome, state=state) == shown
 
 
-def test_machine_that_was_never_heard_has_no_state_whatever_becomes_of_its_workflow() -> None:
+def test_silent_machine_has_no_state_whatever_happens_to_its_workflow() -> None:
     site = Site()
     assert happens(site, Step.WORKFLOW, Outcome.FAILED, state="Failed") == ""
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry
 
+from edge.run.errors import StackError
 from edge.run.networks import tcp_advice
 from edge.run.settings import Service, StackSettings
-from edge.run.tasks import StackError
 from tink.api.mistakes import Site
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Informer
@@ -136,7 +136,7 @@ class Reviews:
 
 
 def _conversion(settings: StackSettings) -> Hook:
-    # A tenth of a second of imports, for those alone who have Metal3's hosts.
+    # These imports take a tenth of a second, and few sites have Metal3's hosts.
     from tink.convert.metal3 import ConversionSettings
     from tink.metal3.webhook import HostConversion
 
@@ -145,7 +145,7 @@ def _conversion(settings: StackSettings) -> Hook:
 
 
 async def _start(webhooks: Webhooks, settings: StackSettings) -> None:
-    """Have them listen, and the API know of them. Raises StackError."""
+    """Open the webhooks' port and register them with the API. Raises StackError."""
     try:
         await webhooks.start()
     except OSError as error:
