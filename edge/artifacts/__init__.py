@@ -4,23 +4,24 @@
 files that are here already: single ones, and container images; `shared` lets other edges have them.
 """
 
-from edge.artifacts.artifact import Artifact, Progress, Source
-from edge.artifacts.cache import ArtifactCache, FailedFetch
-from edge.artifacts.checksum import normalized
-from edge.artifacts.errors import (
+from edge.artifacts.artifact import (
+    Artifact,
     ArtifactError,
     BadUrlError,
     ChecksumError,
     NoRoomError,
     NotFoundError,
     PeerError,
+    Progress,
+    Source,
     StorageError,
     TooLargeError,
     UpstreamError,
     UpstreamTimeoutError,
+    open_file,
 )
-from edge.artifacts.fetch.peers import TRAILER_BYTES, Copy, Offer, PeerCaches, PeerResponse
-from edge.artifacts.fetch.upstream import Timeouts
+from edge.artifacts.cache import ArtifactCache, FailedFetch, cache_metrics
+from edge.artifacts.checksum import normalized
 from edge.artifacts.layout import (
     INDEX_TYPE,
     MAX_MANIFEST_BYTES,
@@ -35,10 +36,9 @@ from edge.artifacts.layout import (
     is_name,
     merged_index,
 )
-from edge.artifacts.local import open_file
-from edge.artifacts.metrics import cache_metrics
 from edge.artifacts.shared import SCHEME, SharedFiles, blob_url, file_url, manifest_url
-from edge.artifacts.storage.store import DirectoryInUseError
+from edge.artifacts.store import DirectoryInUseError
+from edge.artifacts.upstream import TRAILER_BYTES, Copy, Offer, PeerCaches, PeerResponse, Timeouts
 
 __all__ = [
     "INDEX_TYPE",

@@ -35,31 +35,35 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge.artifacts.artifact import Artifact, Progress, Source
-from edge.artifacts.checksum import FileSums, normalized
-from edge.artifacts.errors import (
+from prometheus_client.core import Metric
+
+from edge.artifacts.artifact import (
+    KINDS,
+    Artifact,
     ArtifactError,
     BadUrlError,
     ChecksumError,
+    Counts,
     NoRoomError,
+    Progress,
+    Source,
     StorageError,
     TooLargeError,
     UpstreamError,
+    identity,
+    open_file,
 )
-from edge.artifacts.fetch.download import Download
-from edge.artifacts.fetch.flight import Flight
-from edge.artifacts.fetch.passing import MAX_PASSING, Passing
-from edge.artifacts.fetch.peers import Copy, PeerCaches
-from edge.artifacts.fetch.preemption import MAX_DOWNLOADS, Candidate, Claim, giving_room, host_of, preempted
-from edge.artifacts.fetch.services import Services
-from edge.artifacts.fetch.upstream import Timeouts, Upstream
-from edge.artifacts.local import identity, open_file
-from edge.artifacts.metrics import Counts
+from edge.artifacts.checksum import FileSums, normalized
+from edge.artifacts.download import Allocator, Download
+from edge.artifacts.eviction import MAX_DOWNLOADS, Candidate, Claim, giving_room, host_of, preempted
+from edge.artifacts.flight import Flight, Services
+from edge.artifacts.passing import MAX_PASSING, Passing
 from edge.artifacts.shared import SCHEME, LentFiles, SharedFiles
-from edge.artifacts.storage.room import Allocator
-from edge.artifacts.storage.store import Store, Stored, key_of
+from edge.artifacts.store import Store, Stored, key_of
+from edge.artifacts.upstream import Copy, PeerCaches, Timeouts, Upstream
 from tink.limits.newest import Newest
 from tink.limits.once_per import OncePer
+from tink.metrics.families import counter, gauge
 from tink.net.outbound import Reach
 from tink.net.urls import shown
 
@@ -240,7 +244,7 @@ class ArtifactCache:
     def held(self, key: str, pin: str) -> tuple[Copy | None, bool]:
         """Return the copy of an artifact and whether this edge is about to fetch it from its upstream.
 
-        `key` is made by `edge.artifacts.storage.store.key_of`.
+        `key` is made by `edge.artifacts.store.key_of`.
 
         With `pin`, the copy must have that checksum. An unfinished copy from another edge does not count: otherwise two
         edges could wait for each other.
@@ -567,3 +571,38 @@ class _Failure:
     error: ArtifactError
     until: float
     seconds: float
+
+
+def cache_metrics(cache: ArtifactCache) -> Iterator[Metric]:
+    """The cache as metrics."""
+    counts = cache.counts
+    text = "Kernels and initrds that machines were given, by where the bytes came from."
+    opened = {(source.value.replace(" ", "_"),): counts.opened[source] for source in Source}
+    yield counter("tinkedge_artifact_opens", text, ["source"], opened)
+    failures = {(kind.replace(" ", "_"),): counts.failures[kind] for kind in KINDS}
+    text = "Fetches of kernels and initrds that failed, by reason."
+    yield counter("tinkedge_artifact_failures", text, ["kind"], failures)
+    for name, text, value in (
+        ("downloads", "Downloads of kernels and initrds that have begun.", counts.downloads),
+        ("resumptions", "Downloads that went on where they had broken off.", counts.resumptions),
+        ("revalidations", "Times that an upstream said that the stored file is still the right one.",
+         counts.revalidations),
+        ("evictions", "Files that made room for others.", counts.evictions),
+        ("fetched_bytes", "Bytes of kernels and initrds that came from upstreams.", counts.fetched_bytes),
+        ("peer_downloads", "Kernels and initrds that came from other edges.", counts.from_peers),
+        ("peer_bytes", "Bytes of kernels and initrds that came from other edges.", counts.peer_bytes),
+    ):  # fmt: skip
+        yield counter(f"tinkedge_artifact_{name}", text, [], {(): value})
+    downloads = cache.downloads()
+    received = sum(download.received for download in downloads)
+    expected = sum(download.size for download in downloads if download.size is not None)
+    waiting = sum(download.waiting for download in downloads)
+    for name, text, value in (
+        ("stored_bytes", "Size of the kernels and initrds that are on disk.", cache.stored_bytes),
+        ("stored_files", "Kernels and initrds that are on disk.", cache.stored_files),
+        ("downloads_in_progress", "Downloads that are going on.", len(downloads)),
+        ("downloads_received_bytes", "Bytes that are there of downloads that are going on.", received),
+        ("downloads_expected_bytes", "Bytes that these will have, where it is known.", expected),
+        ("machines_waiting", "Machines that are sent a file while it is downloaded.", waiting),
+    ):
+        yield gauge(f"tinkedge_artifact_{name}", text, [], {(): value})

@@ -14,7 +14,7 @@ from collections.abc import Hashable
 from concurrent.futures import Executor
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from edge.artifacts.threads import in_thread
+from edge.artifacts.artifact import in_thread
 from tink.limits.newest import Newest
 
 MAX_SIDECAR_BYTES = 1 << 16

@@ -15,13 +15,19 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote
 
-from edge.artifacts.artifact import Artifact
+from edge.artifacts.artifact import (
+    Artifact,
+    ArtifactError,
+    BadUrlError,
+    NotFoundError,
+    StorageError,
+    identity,
+    open_file,
+)
 from edge.artifacts.checksum import FileSums
-from edge.artifacts.errors import ArtifactError, BadUrlError, NotFoundError, StorageError
-from edge.artifacts.fetch.peers import Copy
 from edge.artifacts.layout import ImageLayout, LayoutError, NoImageError, is_digest, is_name
-from edge.artifacts.local import identity, open_file
-from edge.artifacts.storage.store import key_of
+from edge.artifacts.store import key_of
+from edge.artifacts.upstream import Copy
 from tink.limits.newest import Newest
 
 SCHEME: Final = "edge:"

@@ -2,8 +2,8 @@
 
 from edge.http.admin import AdminApp, admin_runner
 from edge.http.app import MAX_REFUSALS, MAX_SAID, SAY_AGAIN_SECONDS, MachineApp, Memory, machine_runner
+from edge.http.connections import Runner, has_ended
 from edge.http.metadata import MetadataSettings
-from edge.http.transport.connections import Runner, has_ended
 
 __all__ = [
     "MAX_REFUSALS",

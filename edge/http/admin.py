@@ -32,8 +32,8 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from edge.http.connections import BoundedServer, Limits, Runner, has_ended
 from edge.http.context import for_people, local_address, not_allowed, text
-from edge.http.transport.connections import BoundedServer, Limits, Runner, has_ended
 from edge.journey.events import JourneyEvent, Notice
 from edge.journey.metrics import journey_metrics
 from edge.journey.recorder import Journey, MachineSummary

@@ -1,10 +1,10 @@
 """The HTTP server of booting machines (port 7080): scripts, boot programs, kernels, initrds, metadata, health.
 
-In the order of a boot: `edge.http.boot.scripts` (script, boot program), `edge.http.boot.osie` (kernel, initrd),
-`edge.http.boot.signs` (what it says on the way), `edge.http.boot.media` (what it may be started from instead of by its
+In the order of a boot: `edge.http.boot` (script, boot program), `edge.http.osie` (kernel, initrd),
+`edge.http.boot` (what it says on the way), `edge.http.boot` (what it may be started from instead of by its
 network card),
-`edge.http.depot` (images and files of actions), then, when the installed system comes up, `edge.http.metadata.full`.
-`edge.http.routes` says which path is whose, `edge.http.transport.connections` what strangers may take. There are no
+`edge.http.depot` (images and files of actions), then, when the installed system comes up, `edge.http.metadata`.
+`edge.http.routes` says which path is whose, `edge.http.connections` what strangers may take. There are no
 directory listings and no redirects, and nothing here tells a machine about another one.
 """
 
@@ -29,18 +29,16 @@ from edge.callers import (
     RequestCallers,
     dotted,
 )
-from edge.http.boot.media import BootMedia
-from edge.http.boot.osie import OsieDownloads
-from edge.http.boot.scripts import BootScripts
-from edge.http.boot.signs import Signs
+from edge.http.boot import BootMedia, BootScripts, Signs
+from edge.http.connections import BoundedServer, Limits, Runner, nothing_is_plain
 from edge.http.context import Context, for_people, local_address, not_allowed, not_found, text
 from edge.http.depot import Depot
-from edge.http.files.body import BodySender
+from edge.http.fast_path import HandOn, ResponseLookup
+from edge.http.files import BodySender
 from edge.http.metadata import FastPath, MetadataCache, MetadataService, MetadataSettings, not_to_keep
+from edge.http.osie import OsieDownloads
 from edge.http.peers import PeerRequests
 from edge.http.routes import Place, Route, route
-from edge.http.transport.connections import BoundedServer, Limits, Runner, nothing_is_plain
-from edge.http.transport.fast_path import HandOn, ResponseLookup
 from edge.journey.events import Recorder
 from edge.machines import Artifacts, Inventory, MachineScripts, NetbootPolicy, OsieFiles
 from edge.peers import Peers

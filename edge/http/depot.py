@@ -39,8 +39,7 @@ from edge.artifacts import (
 )
 from edge.callers import Caller
 from edge.http.context import Context, size_text, text
-from edge.http.files.body import BodySender, MachineGoneError
-from edge.http.files.response_head import begun, break_off, requested
+from edge.http.files import BodySender, MachineGoneError, begun, break_off, requested
 from edge.http.routes import Route
 from edge.journey.events import Outcome, Step
 from edge.machines import Artifacts

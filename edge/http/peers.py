@@ -13,9 +13,7 @@ from aiohttp import web
 from edge.artifacts import TRAILER_BYTES, Artifact, ArtifactError
 from edge.callers import dotted
 from edge.http.context import Context, local_address, not_allowed, not_found, text
-from edge.http.files.body import BodySender, MachineGoneError
-from edge.http.files.ranges import UnsatisfiableError, span
-from edge.http.files.response_head import break_off
+from edge.http.files import BodySender, MachineGoneError, UnsatisfiableError, break_off, span
 from edge.http.routes import Route
 from edge.peers import (
     HEADER,

@@ -1,4 +1,6 @@
-"""The TFTP server: requests on port 69, who gets an answer, and what is told of it.
+"""How the end of a transfer is told on a machine's journey.
+
+The TFTP server: requests on port 69, who gets an answer, and what is told of it.
 
     port 69 -> packets.parse_request -> open_file (who has it, may the machine have it) -> packets.negotiate
             -> session.Session (transfer.ReadTransfer over a transport.UdpTransport) until it has ended -> the journey
@@ -7,7 +9,7 @@ Each transfer has a port of its own (RFC 1350 section 4); with `single_port` all
 apart by the client's address and port, for networks whose firewalls know nothing of TFTP.
 
 Anybody can send requests in the name of others. So what has not been acknowledged yet is bounded in number and gives
-way to what comes later (`edge.tftp.admission`), no request costs a task or a file for longer than it takes to see that
+way to what comes later (`edge.tftp.session`), no request costs a task or a file for longer than it takes to see that
 nobody is there, and no address gets many packets that it has not asked for: an answer that is larger than its question
 goes to each so many times, and to all so many.
 """
@@ -25,14 +27,18 @@ from edge.journey.events import Outcome, Recorder, Step
 from edge.journey.steps import BEGUN, PROGRESS
 from edge.listener import Listener, advice, enlarge_buffer, udp_socket
 from edge.tftp import packets
-from edge.tftp.admission import MAX_HALF_OPEN, MAX_TRANSFERS_PER_CLIENT, ActiveTransfers
-from edge.tftp.blocks import Blocks, NetasciiBlocks, OctetBlocks
-from edge.tftp.framed import FramedFiles
+from edge.tftp.blocks import Blocks, FramedFiles, NetasciiBlocks, OctetBlocks
 from edge.tftp.packets import Agreed, ErrorCode, Garbage, Opcode, ReadRequest, RequestError, shown_name
-from edge.tftp.report import report
-from edge.tftp.session import Session, TransferScheduler, close
+from edge.tftp.session import (
+    MAX_HALF_OPEN,
+    MAX_TRANSFERS_PER_CLIENT,
+    ActiveTransfers,
+    Session,
+    TransferScheduler,
+    close,
+)
 from edge.tftp.source import Opened, OpenFile, Refusal, TftpFile, TftpRequest
-from edge.tftp.transfer import STRANGERS_PATIENCE_SECONDS, ReadTransfer
+from edge.tftp.transfer import STRANGERS_PATIENCE_SECONDS, WRAP_BLOCKS, Ended, Ending, ReadTransfer
 from edge.tftp.transport import (
     Address,
     UdpTransport,
@@ -48,7 +54,39 @@ from tink.limits.once_per import OncePer, Tally, times
 from tink.limits.token_bucket import TokenBuckets
 from tink.net.link_local import is_link_local
 
+
+def report(file: TftpFile, transfer: ReadTransfer, ended: Ended) -> tuple[Outcome | None, str]:
+    """Outcome and message; no outcome where it concerns nobody."""
+    what = f"{file.label}, {file.size} bytes"
+    match ended.ending:
+        case Ending.SENT:
+            rate = file.size / 1e6 / ended.duration if ended.duration else 0.0
+            speed = f" ({rate:.1f} MB/s)" if rate else ""
+            message = f"TFTP sent {what} in {ended.duration:.2f} s{speed}"
+            if transfer.resent_blocks:
+                message += f", {transfer.resent_blocks} blocks sent again"
+            return Outcome.OK, message + _warning(transfer)
+        case Ending.PROBED:
+            return Outcome.INFO, f"TFTP told the size of {what}"
+        case Ending.UNCONFIRMED if transfer.answered:
+            return Outcome.INFO, f"TFTP sent {what}, not confirmed: {ended.detail}"
+        case Ending.DUPLICATE:
+            return None, f"second request for {file.label} dropped"
+        case Ending.REPLACED:
+            return Outcome.INFO if transfer.answered else None, f"TFTP transfer of {file.label}: {ended.detail}"
+        case _:
+            message = f"TFTP transfer of {file.label} failed, {ended.ending.value}: {ended.detail}"
+            return Outcome.FAILED, message + _warning(transfer)
+
+
+def _warning(transfer: ReadTransfer) -> str:
+    if not transfer.wrapped:
+        return ""
+    return f"; block numbers went beyond {WRAP_BLOCKS}, where some firmware stops: use HTTP, or larger blocks"
+
+
 log = logging.getLogger(__name__)
+
 
 TFTP_PORT = 69
 MAX_WAITING = 1024

@@ -46,7 +46,7 @@ import asyncio, hashlib, json, os, sys
 from ipaddress import ip_network
 from pathlib import Path
 import uvloop
-from edge.artifacts.fetch import flight
+from edge.artifacts import flight
 from edge.artifacts import ArtifactCache, ArtifactError
 from tink.net.outbound import Reach
 

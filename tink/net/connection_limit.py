@@ -7,7 +7,7 @@ places, except on loopback, where all clients have one address. A handshake cost
 known of who begins it, and places say nothing of those that come and go: so how often an address, or 64 bits of IPv6,
 may begin one is bounded, too. What is in a request and what it costs is bounded by whoever answers it.
 
-`edge.http.transport.connections` is the same for machines, on plain HTTP and by the ten thousand.
+`edge.http.connections` is the same for machines, on plain HTTP and by the ten thousand.
 """
 
 from __future__ import annotations

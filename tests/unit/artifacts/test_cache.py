@@ -21,7 +21,7 @@ from edge.artifacts import (
     cache_metrics,
 )
 from edge.artifacts.cache import MAX_FAILED_FETCHES
-from edge.artifacts.fetch.preemption import Candidate, preempted
+from edge.artifacts.eviction import Candidate, preempted
 from tests.unit.artifacts.conftest import MIB, chunks, fetch, for_ever, read
 from tests.waiting import until
 from tink.metrics.families import Scraped

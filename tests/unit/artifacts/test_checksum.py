@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from edge.artifacts import ArtifactError, ChecksumError, Source, UpstreamError, normalized
 from edge.artifacts.checksum import from_sidecar, sidecar_url
-from edge.artifacts.fetch.download import TAIL_BYTES
+from edge.artifacts.download import TAIL_BYTES
 from tests.unit.artifacts.conftest import fetch
 from tests.waiting import until
 

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge.artifacts import NoRoomError, Source, StorageError, UpstreamError
-from edge.artifacts.fetch.preemption import Claim, giving_room
-from edge.artifacts.storage import room as room_module
-from edge.artifacts.storage.eviction import FLOOR_BYTES, Occupant, Room, ShortageError, leaving
+from edge.artifacts import download as download_module
+from edge.artifacts.eviction import FLOOR_BYTES, Claim, Occupant, Room, ShortageError, giving_room, leaving
 from tests.unit.artifacts.conftest import MIB, fetch, for_ever, read
 from tests.waiting import until
 
@@ -212,7 +211,7 @@ async def test_download_and_its_readers_are_not_evicted_and_the_next_is_told_why
 async def test_kernel_larger_than_the_cache_is_refused_whether_its_length_is_known_or_not(
     start_cache, upstream, url, files, monkeypatch
 ):
-    monkeypatch.setattr(room_module, "STEP_BYTES", 100_000)
+    monkeypatch.setattr(download_module, "STEP_BYTES", 100_000)
     cache = await start_cache(budget=MIB + 200_000)
     await fetch(cache, url("a"))
     kernel, upstream.content = upstream.content, upstream.content * 2
@@ -325,7 +324,7 @@ async def test_upstream_with_more_than_half_of_the_cache_gives_room_to_another(s
 async def test_files_without_an_end_keep_no_file_of_another_upstream_away(
     start_cache, upstream, url, elsewhere, monkeypatch, caplog
 ):
-    monkeypatch.setattr(room_module, "STEP_BYTES", 100_000)
+    monkeypatch.setattr(download_module, "STEP_BYTES", 100_000)
     sent = asyncio.Event()
 
     async def endless(request):

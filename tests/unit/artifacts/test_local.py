@@ -11,8 +11,8 @@ import pytest
 
 from edge.artifacts import ArtifactCache, ArtifactError, BadUrlError, ChecksumError, NotFoundError, Source, StorageError
 from edge.artifacts import checksum as checksum_module
+from edge.artifacts.artifact import open_file
 from edge.artifacts.checksum import FileSums
-from edge.artifacts.local import open_file
 from tests.support.virtual_time import turns
 from tests.unit.artifacts.conftest import fetch
 from tests.unit.artifacts.test_checksum import HEX

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge.artifacts import ArtifactError, Source, StorageError
-from edge.artifacts.storage.store import Store, Stored, Unfinished
+from edge.artifacts.store import Store, Stored, Unfinished
 from tests.unit.artifacts.conftest import fetch
 
 URLS = ("http://h/kernel", "http://h/initrd", "http://user:secret@h/kernel?x")
@@ -63,7 +63,7 @@ class Machine:
             mock.patch.object(os, "utime", counted(os.utime)),
             mock.patch.object(Path, "rename", counted(Path.rename)),
             mock.patch.object(Path, "unlink", counted(Path.unlink)),
-            mock.patch("edge.artifacts.storage.store.os.open", counted(os.open)),
+            mock.patch("edge.artifacts.store.os.open", counted(os.open)),
         ):
             yield
 

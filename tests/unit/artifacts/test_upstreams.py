@@ -14,8 +14,8 @@ from aiohttp import web
 from cryptography import x509
 
 from edge.artifacts import ArtifactError, BadUrlError, NotFoundError, Source, UpstreamError, UpstreamTimeoutError
-from edge.artifacts.errors import KINDS, WrongContentError, foreign
-from edge.artifacts.storage import room as room_module
+from edge.artifacts import download as download_module
+from edge.artifacts.artifact import KINDS, WrongContentError, foreign
 from tests.interop.authority import Authority
 from tests.ports import free_port
 from tests.unit.artifacts.conftest import MIB, fetch
@@ -228,7 +228,7 @@ async def test_upstream_may_not_announce_or_send_more_than_any_machine_can_hold(
     async with raw(OK + b"Content-Length: 900000000000000000\r\n\r\nMZ", then_close=False) as url:
         with pytest.raises(ArtifactError, match="it has 900000000000000000 bytes or more, and 17179869184 is the most"):
             await cache.open(url)
-    monkeypatch.setattr(room_module, "MAX_FILE_BYTES", 6 * MIB)
+    monkeypatch.setattr(download_module, "MAX_FILE_BYTES", 6 * MIB)
     for number in range(4):
         assert await fetch(cache, f"{upstream.url}-{number}") == (Source.UPSTREAM, upstream.content)
     upstream.content = bytes(7 * MIB)

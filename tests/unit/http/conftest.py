@@ -28,10 +28,9 @@ from yarl import URL
 
 from edge.artifacts import ArtifactCache, Timeouts
 from edge.callers import UNSEEN, Callers, MetadataTokens, Neighbours, TrustedNetworks, token_keys
-from edge.http import MachineApp, MetadataSettings, machine_runner
-from edge.http.boot import osie
-from edge.http.files.body import BodySender
-from edge.http.transport.connections import Limits
+from edge.http import MachineApp, MetadataSettings, machine_runner, osie
+from edge.http.connections import Limits
+from edge.http.files import BodySender
 from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.journey.recorder import Journey
 from edge.machines import Artifacts, DhcpMode, Inventory, MachineScripts, NetbootPolicy, OsieFiles

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from edge.http import AdminApp, admin_runner
 from edge.http.admin import LIMITS, MAX_STREAMS
-from edge.http.transport.connections import Limits
+from edge.http.connections import Limits
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
 from edge.machines import Inventory

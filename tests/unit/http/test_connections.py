@@ -13,10 +13,8 @@ from unittest import mock
 import pytest
 from aiohttp import web
 
-from edge.http.files import body
-from edge.http.metadata import full
-from edge.http.transport import connections
-from edge.http.transport.connections import BoundedServer, Limits, Runner
+from edge.http import connections, files, metadata
+from edge.http.connections import BoundedServer, Limits, Runner
 from tests.support.objects import OTHER_MAC
 from tests.support.virtual_time import elapse, turns
 from tests.unit.http.conftest import HEALTH, IP, KERNEL, OTHER_IP, STRANGER, Connection, Rack, at_once, secret
@@ -177,7 +175,7 @@ async def test_what_is_no_http_is_answered_in_one_line_and_logged_once(rack, cap
 
 @pytest.mark.parametrize("loop_turns", [0, 50])
 async def test_body_that_is_not_what_its_headers_say_is_given_up_in_time(rack, caplog, monkeypatch, loop_turns):
-    monkeypatch.setattr(full, "PHONE_HOME_SECONDS", 0.3)
+    monkeypatch.setattr(metadata, "PHONE_HOME_SECONDS", 0.3)
     rack.register()
     connection = await rack.connect()
     connection.write(FORM + b"Transfer-Encoding: chunked\r\n\r\n")
@@ -280,7 +278,7 @@ async def test_client_that_closes_its_side_gets_an_answer_that_takes_its_time(ra
 
 
 async def test_machine_that_is_gone_is_not_waited_for_until_its_kernel_has_come(rack, monkeypatch):
-    monkeypatch.setattr(body, "GONE_SECONDS", 0.05)
+    monkeypatch.setattr(files, "GONE_SECONDS", 0.05)
     rack.register()
     rack.upstream.gate.clear()
     assert len(await rack.exchange(KERNEL, half_close=True)) < len(rack.upstream.content)

@@ -21,9 +21,9 @@ from aiohttp import web
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge.http.transport import fast_path
-from edge.http.transport.connections import BoundedServer, Limits
-from edge.http.transport.fast_path import MAX_HEAD_BYTES, MAX_HEADS, KnownHeads, PreparedResponse
+from edge.http import fast_path
+from edge.http.connections import BoundedServer, Limits
+from edge.http.fast_path import MAX_HEAD_BYTES, MAX_HEADS, KnownHeads, PreparedResponse
 from edge.journey.events import Outcome, Step
 from tests.support.objects import MAC, OTHER_MAC, hardware
 from tests.support.virtual_time import elapse, turns

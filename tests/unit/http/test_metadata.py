@@ -185,7 +185,7 @@ async def test_large_user_data_is_checked_once_and_beside_the_event_loop(rack, m
         checks.append(threading.current_thread().name)
         return problem(user_data)
 
-    monkeypatch.setattr("edge.http.metadata.full.problem", check)
+    monkeypatch.setattr("edge.http.metadata.problem", check)
     large = "#cloud-config\n[" + "a," * 15_000 + "]"
     rack.register(instance={"userdata": large})
     for number, path in enumerate(("/latest/user-data", "/nocloud/m1/user-data"), 1):

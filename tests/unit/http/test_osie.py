@@ -21,10 +21,8 @@ import pytest
 from aiohttp import web
 
 from edge.artifacts import Artifact, Source, StorageError
-from edge.http.boot import osie
-from edge.http.files import body, sendfile
-from edge.http.files.body import BodySender
-from edge.http.files.sendfile import FileEndsError, IdleError, Part, SendThread, StoppedError
+from edge.http import files, osie
+from edge.http.files import BodySender, FileEndsError, IdleError, Part, SendThread, StoppedError
 from edge.journey.events import Outcome, Step
 from edge.machines import DhcpMode
 from tests.support.objects import MAC, OTHER_MAC
@@ -234,7 +232,7 @@ async def test_journey_shows_how_far_a_slow_upstream_has_come(rack, monkeypatch)
 async def test_machine_that_leaves_while_it_waits_for_the_upstream_is_noticed_and_not_blamed_if_that_stalls(
     rack, monkeypatch, stalled
 ):
-    monkeypatch.setattr(body, "GONE_SECONDS", 0.1)
+    monkeypatch.setattr(files, "GONE_SECONDS", 0.1)
     monkeypatch.setattr(osie, "STALLED_SECONDS", 0.0 if stalled else 600.0)
     rack.register()
     rack.upstream.gate.clear()
@@ -448,7 +446,7 @@ async def test_machine_that_takes_nothing_is_given_up_and_a_slow_one_is_not(file
         rounds += 1
         return now
 
-    monkeypatch.setattr(sendfile, "time", SimpleNamespace(monotonic=monotonic))
+    monkeypatch.setattr(files, "time", SimpleNamespace(monotonic=monotonic))
     thread, (ours, theirs) = SendThread("test", idle_seconds=60), socketpair()
     with ours, theirs:
         pair[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
@@ -516,7 +514,7 @@ async def test_stop_gives_everything_up_and_what_comes_later_too(thread, file, p
 
 
 async def test_fast_machines_take_turns(thread, file, monkeypatch):
-    monkeypatch.setattr(sendfile, "PIECE_BYTES", 10_000)
+    monkeypatch.setattr(files, "PIECE_BYTES", 10_000)
     pieces: list[int] = []
     real = os.sendfile
 
@@ -544,7 +542,7 @@ async def test_threads_have_a_lower_priority_than_the_event_loop(thread):
             with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
                 yield os.getpriority(os.PRIO_PROCESS, int(task.name))
 
-    lower = min(os.getpriority(os.PRIO_PROCESS, 0) + sendfile.NICENESS, 19)  # the kernel's lowest
+    lower = min(os.getpriority(os.PRIO_PROCESS, 0) + files.NICENESS, 19)  # the kernel's lowest
     await until(lambda: lower in priorities())
 
 

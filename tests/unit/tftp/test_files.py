@@ -20,7 +20,7 @@ from edge.callers import Callers
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
 from edge.machines import DhcpMode, Inventory, MachineScripts, NetbootPolicy, OsieFiles
-from edge.tftp import BootFiles, mapped, packets
+from edge.tftp import BootFiles, files, packets
 from edge.tftp.files import MAX_FAILURES
 from edge.tftp.packets import ErrorCode
 from edge.tftp.source import Refusal, TftpFile, TftpRequest
@@ -716,7 +716,7 @@ async def test_file_may_change_between_two_transfers_and_during_one(edge):
 
 
 async def test_file_that_is_too_large_for_memory_is_refused(edge, monkeypatch):
-    monkeypatch.setattr(mapped, "MAX_SNAPSHOT_BYTES", 1 << 20)
+    monkeypatch.setattr(files, "MAX_SNAPSHOT_BYTES", 1 << 20)
     with (edge.extra / "big").open("wb") as file:
         file.truncate((1 << 20) + 1)
     assert "larger than 1 MiB" in (await edge.refused("big")).message

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from scapy.layers.tftp import TFTP, TFTP_ERROR, TFTP_OACK, TFTP_Options
 
 from edge.tftp import packets
-from edge.tftp.blocks import NetasciiBlocks, OctetBlocks
-from edge.tftp.framed import FramedBlocks, FramedFiles
+from edge.tftp.blocks import FramedBlocks, FramedFiles, NetasciiBlocks, OctetBlocks
 from edge.tftp.packets import ErrorCode, Garbage, ReadRequest, RequestError, to_netascii
 from edge.tftp.transport import UdpTransport
 from tests.unit.tftp.conftest import packets_of

@@ -13,7 +13,7 @@ import pytest
 from edge.journey.events import Outcome, Step
 from edge.tftp import TftpServer, TftpServerError, server_sockets
 from edge.tftp import server as server_module
-from edge.tftp.framed import FramedBlocks
+from edge.tftp.blocks import FramedBlocks
 from edge.tftp.packets import ErrorCode
 from edge.tftp.server import MAX_WAITING_OF_CLIENT, UNPROVEN_FIRST_BLOCKS, UNRESOLVED_IN_ALL
 from edge.tftp.source import Refusal, TftpFile

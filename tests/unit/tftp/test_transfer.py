@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from edge.tftp.admission import ActiveTransfers
 from edge.tftp.blocks import NetasciiBlocks, OctetBlocks
 from edge.tftp.packets import Agreed, ReadRequest, to_netascii
-from edge.tftp.session import TURN_SECONDS, Session, TransferScheduler
+from edge.tftp.session import TURN_SECONDS, ActiveTransfers, Session, TransferScheduler
 from edge.tftp.source import TftpFile
 from edge.tftp.transfer import (
     CAUTIOUS_TIMEOUT_SECONDS,

@@ -1,11 +1,19 @@
-"""Decides which connections of agents may stay, by comparing the bytes of each connection with its calls.
+"""Detects memory of this process that its connections do not account for.
+
+gRPC's core expands header blocks (HPACK, RFC 7541) as they arrive. `grpc.absolute_max_metadata_size` becomes
+SETTINGS_MAX_HEADER_LIST_SIZE, which the core applies when the peer has acknowledged it (RFC 9113 section 6.5.3). A peer
+that acknowledges nothing may use 16 MB for each block, of which 4 kB come over the wire. Two consequences reveal it:
+memory that grows, and bytes that belong to no call (`accounts`). Bytes that were read are expanded even if their
+connection is ended, so the limit of the process has to bound a single burst. Pure, except for `resident_bytes`.
+
+Decides which connections of agents may stay, by comparing the bytes of each connection with its calls.
 
 gRPC's core reads HTTP/2 in threads of its own, and this program sees only the resulting calls. Some traffic costs the
 core as much as a call and is invisible here: calls that are reset at once (CVE-2023-44487), frames that belong to no
 call (SETTINGS, PING, a header block without an end), and calls that are never finished. But all of it arrives as bytes,
 and the kernel counts bytes. So each connection has an account:
 
-    received    the bytes that the kernel has counted (`tink.server.connections.sockets`)
+    received    the bytes that the kernel has counted (`tink.server.connections.guard`)
     explained   the bytes of the observed calls and messages, and of the start of a connection
     stray       the rest, which leaks away at `stray_per_second`; an honest agent sends some pings
 
@@ -26,7 +34,7 @@ Loopback is the operator: it has no limit. Pure bookkeeping: the caller reports 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -35,10 +43,51 @@ from typing import Final
 from tink.limits.newest import Newest
 from tink.limits.token_bucket import TokenBuckets
 from tink.net.blocks import Block, block_of
-from tink.server.connections.memory import PRESSED_BYTES, Alarm
-from tink.server.connections.sockets import MOST_BLOCKS, Accepted, Peer
 
-_CONNECTION_BYTES: Final = 8 << 10
+SUDDEN_BYTES: Final = 32 << 20
+WINDOW_SECONDS: Final = 2.0
+CONNECTION_BYTES: Final = 64 << 10
+"""Bytes that an honest connection with its calls may use: memory also grows when 10,000 agents connect at once."""
+PRESSED: Final = 0.75
+"""The share of the memory limit above which smaller growth counts as well."""
+PRESSED_BYTES: Final = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """Memory grew by `grown` bytes within WINDOW_SECONDS. `pressed`: little is left below the limit."""
+
+    grown: int
+    pressed: bool
+
+
+class MemoryWatch:
+    """Watches the memory of a process with a `limit` in bytes; with None, only sudden growth counts."""
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
+        self._samples: deque[tuple[float, int]] = deque()
+        """Times, each with the memory that connections do not account for; the smallest first, later ones larger."""
+
+    def look(self, resident: int, connections: int, now: float) -> Alarm | None:
+        """Record the memory in bytes at a monotonic time. Return an alarm if it grows too much."""
+        own = resident - connections * CONNECTION_BYTES
+        samples = self._samples
+        while samples and samples[-1][1] >= own:
+            samples.pop()
+        samples.append((now, own))
+        while now - samples[0][0] > WINDOW_SECONDS:
+            samples.popleft()
+        grown = own - samples[0][1]
+        pressed = self._limit is not None and resident > PRESSED * self._limit
+        if grown < (PRESSED_BYTES if pressed else SUDDEN_BYTES):
+            return None
+        samples.clear()
+        samples.append((now, own))
+        return Alarm(grown, pressed)
+
+
+_PREAMBLE_BYTES: Final = 8 << 10
 """Bytes that a connection may begin with: TLS with a chain of certificates, and HTTP/2's preface."""
 _CALL_BYTES: Final = 512
 """Bytes of a call's headers and its end. Ours have 200, the largest token included 600."""
@@ -61,6 +110,30 @@ _MOST_LEFT: Final = 4096
 _LEFT_SECONDS: Final = 10.0
 _FORGET_SECONDS: Final = 2.0
 """Seconds after which a connection that made a call, and that no socket was found for, is forgotten."""
+
+
+MOST_BLOCKS: Final = 128
+"""Blocks that are kept away at once: a filter has room for 4,096 instructions, and some kernels for half of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A connection by its other end: an IP address (IPv4 is spelled as IPv4 on whatever socket) and a port."""
+
+    address: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.address} port {self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A descriptor, and which socket it was when it was looked at (device and inode)."""
+
+    fd: int
+    identity: tuple[int, int]
+    peer: Peer
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,13 +391,13 @@ class Connections:
             begun = limits.beginning
             connection.recent = _Recent(now, now, base_stray=begun, next_stray=begun)
         connection.recent.measured(received, received - connection.explained, now)
-        unexplained = max(0, received - connection.explained - _CONNECTION_BYTES)
+        unexplained = max(0, received - connection.explained - _PREAMBLE_BYTES)
         more, connection.unexplained = unexplained - connection.unexplained, unexplained
         stray = connection.stray.add(more, limits.stray_per_second, now)
         of_all = block.stray.add(more, limits.stray_of_all_per_second, now)
         if stray > (limits.stray if connection.begun else limits.stray_before):
             why = f"sent {_size(stray)} that belong to no call"
-        elif not block.local and of_all > limits.stray_of_all and stray > _CONNECTION_BYTES:
+        elif not block.local and of_all > limits.stray_of_all and stray > _PREAMBLE_BYTES:
             why = f"with others of its address, sent {_size(of_all)} that belong to no call"
         else:
             return None
@@ -376,7 +449,7 @@ class Connections:
         for connection in self._all.values():
             if connection.block.name is not None and connection.recent is not None:
                 size = connection.recent.received_lately
-                found[connection.block.name] += size if size >= _CONNECTION_BYTES else 0
+                found[connection.block.name] += size if size >= _PREAMBLE_BYTES else 0
         return +found
 
     def bar(self, name: Block, until: float) -> None:

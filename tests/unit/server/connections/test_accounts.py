@@ -6,9 +6,7 @@ from ipaddress import ip_network
 
 import pytest
 
-from tink.server.connections.accounts import Connections, Eviction, Limits
-from tink.server.connections.memory import Alarm
-from tink.server.connections.sockets import MOST_BLOCKS, Accepted, Peer
+from tink.server.connections.accounts import MOST_BLOCKS, Accepted, Alarm, Connections, Eviction, Limits, Peer
 
 KB = 1000
 LIMITS = Limits(connections=100, per_address=16)

@@ -8,10 +8,8 @@ import pytest
 
 from tink.net.blocks import Block
 from tink.server.connections import guard
-from tink.server.connections.accounts import Limits
-from tink.server.connections.guard import Guard
-from tink.server.connections.memory import CONNECTION_BYTES, Alarm, MemoryWatch
-from tink.server.connections.sockets import Accepted, Sockets
+from tink.server.connections.accounts import CONNECTION_BYTES, Accepted, Alarm, Limits, MemoryWatch
+from tink.server.connections.guard import Guard, Sockets
 
 PEER = "ipv4:10.0.0.7:40000"
 

@@ -12,7 +12,8 @@ import pytest
 
 from tests.waiting import PATIENCE_SECONDS
 from tink.net.blocks import block_of
-from tink.server.connections.sockets import MOST_BLOCKS, Accepted, Peer, Sockets, opened, program
+from tink.server.connections.accounts import MOST_BLOCKS, Accepted, Peer
+from tink.server.connections.guard import Sockets, opened, program
 
 
 @pytest.fixture(params=["127.0.0.1", "::1", "::"])

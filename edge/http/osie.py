@@ -21,9 +21,7 @@ from aiohttp import web
 from edge.artifacts import Artifact, ArtifactError, NotFoundError, StorageError, UpstreamTimeoutError
 from edge.callers import Caller
 from edge.http.context import Context, size_text, text
-from edge.http.files.body import BodySender, MachineGoneError
-from edge.http.files.ranges import Span
-from edge.http.files.response_head import begun, break_off
+from edge.http.files import BodySender, MachineGoneError, Span, begun, break_off
 from edge.http.routes import Route
 from edge.journey.events import Outcome, Step, Value
 from edge.journey.steps import BEGUN, PROGRESS

@@ -1,4 +1,12 @@
-"""One flight to an upstream: a question, and the download that may follow from it, for all who ask meanwhile.
+"""What all flights of a cache use together.
+
+A file that is being filled, its checksum so far, and the machines that read it meanwhile.
+
+`edge.artifacts.flight` fills it with what the upstream sends; readers wait here for it to grow. The end of the
+file is withheld until somebody has said that the whole is right (`release`): what was sent to a machine can't be taken
+back, but a file that lacks its end does not boot.
+
+One flight to an upstream: a question, and the download that may follow from it, for all who ask meanwhile.
 
 The order of things, from `Flight.run`:
 
@@ -21,30 +29,42 @@ import asyncio
 import hashlib
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor
 from contextlib import aclosing
+from dataclasses import dataclass
 
-from edge.artifacts.artifact import Source
-from edge.artifacts.checksum import from_sidecar, hash_file, sidecar_url
-from edge.artifacts.errors import (
+from edge.artifacts.artifact import (
     ArtifactError,
     ChangedError,
     ChecksumError,
+    Counts,
     PeerError,
+    Source,
     StorageError,
     UpstreamError,
     UpstreamTimeoutError,
     WrongContentError,
+    in_thread,
 )
-from edge.artifacts.fetch.download import Download
-from edge.artifacts.fetch.peers import Copy, Offer, PeerCaches, PeerResponse
-from edge.artifacts.fetch.services import Services
-from edge.artifacts.fetch.upstream import Known, RangeError, UpstreamResponse
-from edge.artifacts.storage.store import Stored, Unfinished, key_of
-from edge.artifacts.threads import in_thread
+from edge.artifacts.checksum import from_sidecar, hash_file, sidecar_url
+from edge.artifacts.download import Allocator, Download
+from edge.artifacts.store import Store, Stored, Unfinished, key_of
+from edge.artifacts.upstream import (
+    Copy,
+    Known,
+    Offer,
+    PeerCaches,
+    PeerResponse,
+    RangeError,
+    Timeouts,
+    Upstream,
+    UpstreamResponse,
+)
 from tink.net.urls import shown
 
 log = logging.getLogger(__name__)
+
 
 CHECKPOINT_BYTES = 32 << 20
 CHECKPOINT_SECONDS = 2.0
@@ -52,6 +72,22 @@ CHECKPOINT_SECONDS = 2.0
 
 PROGRESS_BYTES = 1 << 20
 """Bytes that an upstream must bring before it breaks off for that not to count as another vain try."""
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What flights use together. `writers` take what must not wait, `syncers` what waits for the disk."""
+
+    store: Store
+    upstream: Upstream
+    peers: PeerCaches | None
+    room: Allocator
+    timeouts: Timeouts
+    writers: Executor
+    syncers: Executor
+    counts: Counts
+    clock: Callable[[], float]
+    new_version: Callable[[], str]
 
 
 class Flight:

@@ -34,11 +34,12 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from edge.artifacts.storage.eviction import Occupant, Room
+from edge.artifacts.eviction import Occupant, Room
 from tink.files.private_files import sync_directory
 from tink.net.urls import shown
 
 log = logging.getLogger(__name__)
+
 
 TOUCH_SECONDS = 60.0
 """A blob's last use is written down once in so many seconds."""

@@ -2,7 +2,7 @@
 
 The machines' server and the operators' are both one of these.
 
-A connection begins on the fast path (`edge.http.transport.fast_path`), and becomes aiohttp's at the first request that
+A connection begins on the fast path (`edge.http.fast_path`), and becomes aiohttp's at the first request that
 is not plain; all of them are counted here. aiohttp bounds the size of a request's head and the time that it may take to
 arrive; here is what it leaves open. A new connection is never refused while an old one only waits: the one that has
 waited longest goes, so neither a flood nor a machine that was reset in the middle of its last boot keeps anybody out. A
@@ -27,12 +27,13 @@ from yarl import URL
 
 from edge.callers import Networks, inside, other_end
 from edge.http.context import text
-from edge.http.transport.fast_path import FastPathConnection, HandedOnConnection, HandOn, KnownHeads, ResponseLookup
+from edge.http.fast_path import FastPathConnection, HandedOnConnection, HandOn, KnownHeads, ResponseLookup
 from tink.limits.once_per import OncePer
 from tink.net.link_local import is_link_local
 from tink.printable import printable
 
 log = logging.getLogger(__name__)
+
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -20,23 +20,24 @@ from collections.abc import Callable
 from contextlib import aclosing
 from typing import Final
 
-from edge.artifacts.artifact import Artifact, Progress
-from edge.artifacts.errors import (
+from edge.artifacts.artifact import (
+    Artifact,
     ArtifactError,
     ChangedError,
     ChecksumError,
     PeerError,
+    Progress,
     StorageError,
     UpstreamError,
+    in_thread,
 )
-from edge.artifacts.fetch.download import TAIL_BYTES
-from edge.artifacts.fetch.flight import source_of
-from edge.artifacts.fetch.peers import Offer
-from edge.artifacts.fetch.services import Services
-from edge.artifacts.threads import in_thread
+from edge.artifacts.download import TAIL_BYTES
+from edge.artifacts.flight import Services, source_of
+from edge.artifacts.upstream import Offer
 from tink.net.urls import shown
 
 log = logging.getLogger(__name__)
+
 
 MAX_PASSING: Final = 16
 """Readers at a time."""

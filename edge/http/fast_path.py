@@ -3,12 +3,12 @@
 cloud-init makes a connection for each of the dozen documents that it reads, sends a request in one segment, and closes
 when it has the answer. aiohttp's parser, request, response and two tasks are most of what that would cost. So every
 connection begins in a `FastPathConnection`: what is plain is looked up in what is prepared for that address (by
-`edge.http.metadata.fast_path`) and written at once. With the first segment that holds anything else the connection
+`edge.http.metadata`) and written at once. With the first segment that holds anything else the connection
 becomes aiohttp's, and stays so.
 
     GET <a target that is prepared> HTTP/1.1, and a known head  -> the response, and the next request
     the same, and the response is made for each asking (scripts) -> it is made; the request must come alone
-    anything else; half a request; too much at once             -> aiohttp (`edge.http.transport.connections`)
+    anything else; half a request; too much at once             -> aiohttp (`edge.http.connections`)
 
 Plain is no judgement of ours on HTTP: a head is known when aiohttp's own parser has taken it, and nothing is in it that
 an answer could depend on. So no request gets another answer here than there, but for the date.
@@ -34,9 +34,11 @@ from tink.limits.newest import Newest
 from tink.net.link_local import is_link_local
 
 if TYPE_CHECKING:
-    from edge.http.transport.connections import BoundedServer
+    from edge.http.connections import BoundedServer
+
 
 log = logging.getLogger(__name__)
+
 
 MAX_AT_ONCE_BYTES: Final = 64 * 1024
 """Bytes of bodies that are written for requests that come together: aiohttp takes its time for more."""

@@ -1,31 +1,137 @@
-"""Metadata over HTTP, in full: what `hegel.metadata` has compiled for the machine that asks.
+"""What is compiled of a machine's metadata, and kept while there is room: its documents, and the fast path's responses.
+
+Documents are compiled when a machine first asks after its Hardware changed (`hegel.metadata`).
+
+Responses with metadata: the same on the full path (`full`) and on the fast one (`fast_path`).
+
+Metadata over HTTP, in full: what `hegel.metadata` has compiled for the machine that asks.
 
 Who asks is known before (`edge.callers`); here is what they get: the EC2 tree, the NoCloud files, the old `/metadata`,
 session tokens (`hegel.imds`), documents that stand in Secrets, and what becomes of cloud-init's report. Plain requests
-of machines that are known by their address are answered by `edge.http.metadata.fast_path`, without coming here.
+of machines that are known by their address are answered by `edge.http.metadata`, without coming here.
+
+The fast path of metadata: the responses to plain requests, prepared for the machine at a connection's address.
+
+Of a prepared response everything but the date is made once, when it is first asked for;
+`edge.http.fast_path` sends it without a look at anything but the request's own bytes. What is here must equal
+what `edge.http.metadata` answers, byte for byte; without it (`--no-fast-path`) everything is answered there.
+Beside it stands what other rooms answer the machine without being asked in full (`live`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
 from urllib.parse import parse_qs
 
 from aiohttp import web
 
-from edge.callers import FORWARDED, TRUST_NOBODY, Caller, TrustedNetworks
-from edge.http.context import Context, client_name, text
-from edge.http.metadata.compiled import Compiled, MetadataCache
-from edge.http.metadata.responses import JSON, NOCLOUD, TEXT, document, missing
-from edge.http.routes import Route
+from edge.callers import FORWARDED, NEIGHBOUR_SECONDS, TRUST_NOBODY, Caller, RequestCallers, TrustedNetworks
+from edge.http.context import Context, client_name, not_found, text
+from edge.http.fast_path import LiveResponse, PreparedResponse, Responses
+from edge.http.routes import Route, spelled
 from edge.journey.events import Outcome, Step
-from edge.machines import Machine, ReadSecret, SecretDocuments, no_api
+from edge.machines import Inventory, Machine, ReadSecret, SecretDocuments, no_api
 from hegel.imds import TOKEN_HEADER, TTL_HEADER, SessionTokenError, TtlError, check, mint, ttl
+from hegel.metadata import EC2_VERSIONS, MetadataTree, compile_tree
 from hegel.secret import SecretUnusableError
 from tink.api.user_data import MAX_BYTES, UNRECOGNISED, is_recognised, problem
 from tink.files.key_file import KeyFile
 from tink.offload import YAML_WEIGHT, flow, is_large, offload
+
+MAX_CACHE_BYTES = 256 << 20
+"""Of all that is kept. A machine whose crawl is under way takes some 10 kB, and its user-data as often as it asked."""
+
+OVERHEAD_BYTES = 500
+"""What a response, or a document, takes besides its content."""
+
+
+@dataclass(slots=True, eq=False)
+class Compiled:
+    """The compiled metadata of one machine at one time: the documents in `tree`, and the `size_bytes` of all of it.
+
+    `responses` are the ready responses of `edge.http.metadata`, by target of the request line.
+    `problems` holds, by document name, the reason why cloud-init ignores the Hardware's user-data or vendor-data, or ""
+    if cloud-init accepts it; a document that has not been checked yet is absent.
+    """
+
+    machine: Machine
+    tree: MetadataTree
+    size_bytes: int
+    responses: dict[bytes, PreparedResponse | LiveResponse] | None = None
+    problems: dict[str, str] = field(default_factory=dict)
+
+
+class MetadataCache:
+    """Compiled metadata by machine; where it is full, the oldest goes."""
+
+    def __init__(self, max_bytes: int = MAX_CACHE_BYTES) -> None:
+        """`size_bytes` is what all that is kept takes."""
+        self._max_bytes = max_bytes
+        self._kept: dict[str, Compiled] = {}
+        self.size_bytes = 0
+
+    def of(self, machine: Machine) -> Compiled:
+        """What is compiled of `machine`; made now if it has to be."""
+        kept = self._kept.get(machine.mac)
+        # Two Hardware may claim one MAC by mistake; each is still known by its own address.
+        if kept is not None and kept.machine is machine:
+            return kept
+        self.forget(machine.mac)
+        tree = compile_tree(machine.hardware)
+        compiled = self._kept[machine.mac] = Compiled(machine, tree, _size_bytes(tree))
+        self._take(compiled.size_bytes)
+        return compiled
+
+    def grow(self, compiled: Compiled, size_bytes: int) -> None:
+        """More has been made of it."""
+        if self._kept.get(compiled.machine.mac) is compiled:
+            compiled.size_bytes += size_bytes
+            self._take(size_bytes)
+
+    def forget(self, mac: str) -> None:
+        """The machine has changed, or is gone."""
+        old = self._kept.pop(mac, None)
+        if old is not None:
+            self.size_bytes -= old.size_bytes
+
+    def _take(self, size_bytes: int) -> None:
+        self.size_bytes += size_bytes
+        while self.size_bytes > self._max_bytes and len(self._kept) > 1:
+            self.forget(next(iter(self._kept)))
+
+
+def _size_bytes(tree: MetadataTree) -> int:
+    bodies = [*tree.ec2.values(), *tree.nocloud.values(), tree.legacy]
+    return sum(len(body) + OVERHEAD_BYTES // 3 for body in bodies)
+
+
+TEXT: Final = "text/plain"
+JSON: Final = "application/json"
+NOCLOUD: Final = " (NoCloud)"
+"""What the journey adds to a document that was asked for in this way."""
+
+
+def document(body: bytes, content_type: str = TEXT) -> web.Response:
+    """A document of a machine."""
+    charset = "utf-8" if content_type == TEXT else None
+    return web.Response(body=body, content_type=content_type, charset=charset)
+
+
+def missing(name: str, path: str) -> web.Response:
+    """For a machine that asks for what its Hardware, `name`, does not have."""
+    return text(f"the Hardware {name} has no {path}", status=404)
+
+
+def not_to_keep(response: web.Response) -> web.Response:
+    """One path has another answer for each machine: a proxy in between must keep none of them."""
+    response.headers["Cache-Control"] = "no-store"
+    return response
+
 
 PHONE_HOME_SECONDS = 10.0
 MAX_FORM_FIELDS = 32
@@ -272,3 +378,121 @@ def _content(machine: Machine, document: str, of_secret: bytes | None) -> str:
 def _identity(machine: Machine) -> str:
     """Whose a session token is: all interfaces of a Hardware are one machine."""
     return f"{machine.namespace}/{machine.name}"
+
+
+_PROBED = ("2021-03-23", "2018-09-24", "2016-09-02")
+"""Versions of the EC2 tree that cloud-init asks for first, and must not find."""
+
+Sent = Callable[[Machine, str, str, str], None]
+"""`sent(machine, document, how, client)`: a document was sent."""
+
+Live = Callable[[Machine], Mapping[bytes, LiveResponse]]
+"""`live(machine)`: what is made for each of its requests, by target; asked for anew after a change of its Hardware."""
+
+
+class FastPath:
+    """Prepared responses by address and target."""
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        callers: RequestCallers,
+        cache: MetadataCache,
+        sent: Sent,
+        live: Live,
+        clock: Callable[[], float],
+    ) -> None:
+        """`clock` gives monotonic seconds."""
+        self._inventory = inventory
+        self._callers = callers
+        self._cache = cache
+        self._sent = sent
+        self._live = live
+        self._clock = clock
+        self._by_address: dict[str, Responses] = {}  # of those that have asked in this second
+        self._until = 0.0
+
+    def responses(self, address: str) -> Responses | None:
+        """What plain requests on a connection from `address` get, by target; None: each request has to be looked at."""
+        now = self._clock()
+        if now >= self._until:
+            self._by_address.clear()
+            self._until = now + NEIGHBOUR_SECONDS
+        found = self._by_address.get(address)
+        if found is None:
+            machine = self._callers.machine_at(address)
+            if machine is None:
+                return None
+            found = self._by_address[address] = self.of(machine)
+        return found
+
+    def forget_callers(self) -> None:
+        """Somebody may be at another address than a moment ago, or another machine."""
+        self._by_address.clear()
+
+    def of(self, machine: Machine) -> Responses:
+        """What plain requests of `machine` get."""
+        compiled = self._cache.of(machine)
+        if compiled.responses is None:
+            own = {one.mac for one in self._inventory.by_name(machine.name, machine.namespace)}
+            if spelled(machine.name) == machine.name:
+                own.add(machine.name)
+            compiled.responses = _Responses(compiled, frozenset(own), self._sent, self._cache.grow)
+            live = self._live(machine)
+            compiled.responses.update(live)
+            self._cache.grow(compiled, len(live) * OVERHEAD_BYTES)
+        return compiled.responses
+
+
+class _Responses(dict[bytes, PreparedResponse | LiveResponse]):
+    """By target of the request line, in the spellings that clients use; `get` prepares one that is missing."""
+
+    def __init__(
+        self, compiled: Compiled, own: frozenset[str], sent: Sent, grow: Callable[[Compiled, int], None]
+    ) -> None:
+        """`own`: what the machine may call itself, its name and its MACs."""
+        super().__init__()
+        self._compiled = compiled
+        self._own = own
+        self._sent = sent
+        self._grow = grow
+
+    def get(self, target: bytes, default: Any = None, /) -> Any:
+        """The response to a plain request of `target`; `default` if it takes more than a look."""
+        response = super().get(target)
+        if response is None:
+            response = self._prepare(target)
+            if response is None:
+                return default
+            self[target] = response
+            self._grow(self._compiled, len(response.body) + OVERHEAD_BYTES)
+        return response
+
+    def _prepare(self, target: bytes) -> PreparedResponse | None:
+        """Only what the full path would answer with the same bytes, whatever else a plain request has in it."""
+        tree = self._compiled.tree
+        match target.decode("latin-1").split("/", 2):
+            case ["", "metadata"]:
+                return self._document(tree.legacy, "metadata", "", content_type=JSON)
+            case ["", "nocloud", rest]:
+                who, _, name = rest.partition("/")
+                body = tree.nocloud.get(name) if who in self._own else None
+                return self._document(body, name, NOCLOUD) if body is not None else None
+            case ["", version, "meta-data/instance-id"] if version in _PROBED:
+                return PreparedResponse.of(not_found())
+            case ["", version, *rest] if version in EC2_VERSIONS:
+                return self._ec2("".join(rest).removesuffix("/"))
+        return None
+
+    def _ec2(self, path: str) -> PreparedResponse | None:
+        tree = self._compiled.tree
+        body = tree.ec2.get(path)
+        if body is not None:
+            return self._document(body, path.rpartition("/")[2], "")
+        if path in ("user-data", "vendor-data") and path not in tree.secrets:
+            return PreparedResponse.of(not_to_keep(missing(self._compiled.machine.name, path)))
+        return None
+
+    def _document(self, body: bytes, name: str, how: str, content_type: str = TEXT) -> PreparedResponse:
+        sent = partial(self._sent, self._compiled.machine, name, how)
+        return PreparedResponse.of(not_to_keep(document(body, content_type)), sent)

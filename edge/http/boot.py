@@ -3,30 +3,60 @@
 A script is served to its own machine only: the request must come from the address where the machine is known to be
 (`edge.callers.by_request`). Whoever may not netboot gets a script that says why. All that a script names is on the
 address of ours that the machine has reached.
+
+Signs of life from where a machine is on its own: `/sign/starting`, from iPXE, and `/sign/up`, from the OSIE.
+
+iPXE asks for the first right before it starts the kernel, and says which model it runs on; the OSIE asks for the second
+when it has its address. What lies between tells a kernel that never ran from one that found no network card. If
+the kernel does not start, and iPXE goes on, it asks for `/sign/failed`: under Secure Boot, mostly. Nothing
+depends on the answer, and neither waits for it for long.
+
+iPXE also says how much memory SMBIOS knows of: of the first two Memory Array Mapped Addresses (type 19) the eight bytes
+from offset 4 on, which are where each begins and ends, in KiB (DMTF DSP0134, section 7.20). And what time it is by the
+machine's clock, in seconds since the epoch, which iPXE writes with 0x: its OSIE will believe that clock when it is
+shown a certificate.
+
+Boot media: `/iso/<mac or token>/{boot,static}.{iso,img}`, the image of a CD or a USB stick for one machine.
+
+A BMC attaches it as virtual media and reads what the machine's firmware asks for, by ranges, for hours: so nothing is
+made or kept for it. The image is that of `ipxe.medium`, made once, when the first one is asked for; the machine's own
+part is put in as it is sent. `.iso` and `.img` are the same bytes, which boot from a CD and from a USB stick: the names
+are for BMCs that tell by them what to show to the machine.
+
+A MAC in the path is for the machine itself, known by its address as for scripts; a token (`edge.callers`) for whoever
+was given it. Whether the machine may netboot is asked when it comes for its script.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
+import struct
+import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
+from pathlib import Path
+from typing import Final
 
 from aiohttp import web
 
-from edge.callers import Caller
+from edge.callers import MEDIUM_PREFIX, Caller, MediumTokens, MetadataTokenError
 from edge.http.context import Context, asked_by, client_name, local_address, size_text, text
-from edge.http.files.response_head import requested
+from edge.http.fast_path import LiveResponse, PreparedResponse
+from edge.http.files import begun, break_off, requested
 from edge.http.routes import Route
-from edge.http.transport.fast_path import LiveResponse, PreparedResponse
-from edge.journey.events import Outcome, Step
+from edge.journey.events import Outcome, Step, Value
+from edge.journey.steps import NOT_STARTED, STARTING, UP
 from edge.machines import Machine, MachineScripts
 from ipxe.binaries import is_optional
 from ipxe.grub import WHY, machine_of
+from ipxe.medium import Medium, MediumError, Written, make_medium
 from ipxe.medium_scripts import MediumKind
 from ipxe.scripts import Dialect, Origin, ScriptError
 from tink.limits.newest import Newest
 from tink.mac import is_mac
+from tink.printable import printable
 
 _MEDIA = {kind.value: kind for kind in MediumKind}
 _GRUB_LIST = re.compile(r"[a-z0-9_]+-efi/(command|fs|crypto|terminal)\.lst")
@@ -36,6 +66,7 @@ _MAX_ORIGINS = 64
 _TARGETS = ("/auto.ipxe", "/{mac}/auto.ipxe", "/ipxe/script/auto.ipxe", "/ipxe/script/{mac}/auto.ipxe")
 
 log = logging.getLogger(__name__)
+
 
 NO_FAILURE = "the edge has the files of the OSIE, but the connection to this machine broke"
 
@@ -219,3 +250,162 @@ class BootScripts:
 def _script(script: str) -> web.Response:
     # It may have a secret of this machine in it.
     return web.Response(text=script, content_type="text/plain", headers={"Cache-Control": "no-store"})
+
+
+_MOST = 80
+"""Characters of what a machine says of itself."""
+_TOLD = {"model": "model", "uuid": "uuid"}
+_RANGE = re.compile(r"[0-9a-f]{16}")
+_SECONDS = re.compile(r"0x[0-9a-f]{1,16}|[0-9]{1,10}")
+_ELSEWHERE = 0xFFFFFFFF
+"""An end that is too far for these fields."""
+_MESSAGES = {
+    STARTING: "iPXE starts the kernel",
+    NOT_STARTED: "iPXE could not start the kernel: its screen says why. Where Secure Boot is on, the kernel of the "
+    "OSIE must be signed by a key that the firmware trusts",
+    UP: "the OSIE is up",
+}
+
+
+class Signs:
+    """The handler of both."""
+
+    def __init__(self, context: Context, clock: Callable[[], float] = time.time) -> None:
+        """`clock` gives seconds since the epoch."""
+        self._context = context
+        self._clock = clock
+
+    async def sign(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
+        """GET, HEAD."""
+        decision = self._context.policy.decide(caller.machine)
+        if caller.mac is None or not decision.allowed:
+            return self._context.refuse_caller(caller, f"sign {route.name}", status=403, step=Step.BOOT)
+        if request.method == "GET":
+            detail: dict[str, Value] = {"phase": route.name}
+            for name, key in _TOLD.items():
+                if given := _words(request.query.get(name, "")):
+                    detail[key] = given
+            if memory := _memory(request.query.get("memory", ""), request.query.get("above", "")):
+                detail["memory_bytes"] = memory
+            if _SECONDS.fullmatch(told := request.query.get("clock", "")):
+                detail["clock_ahead_seconds"] = round(int(told, 0 if told.startswith("0x") else 10) - self._clock())
+            outcome = Outcome.FAILED if route.name == NOT_STARTED else Outcome.INFO
+            self._context.record(caller.mac, Step.BOOT, outcome, _MESSAGES[route.name], **detail)
+        return text("ok")
+
+
+def _words(text: str) -> str:
+    return " ".join(printable(text[: 2 * _MOST], " ").split())[:_MOST]
+
+
+def _memory(*ranges: str) -> int:
+    """The bytes in these ranges, each as iPXE spells it; 0: it can't be given."""
+    total = 0
+    for each in filter(None, ranges):
+        if _RANGE.fullmatch(each) is None:
+            return 0
+        begin, end = struct.unpack("<II", bytes.fromhex(each))
+        if end == _ELSEWHERE or end < begin:
+            return 0
+        total += end - begin + 1
+    return total << 10
+
+
+_TYPES: Final = {"iso": "application/x-iso9660-image", "img": "application/octet-stream"}
+_KINDS: Final = {kind.value: kind for kind in MediumKind}
+_NOT_ITS_OWN: Final = "this medium is served to its own machine, and to whoever has its signed URL (tinkedge iso --url)"
+
+
+class BootMedia:
+    """The handler of boot media."""
+
+    def __init__(
+        self,
+        context: Context,
+        scripts: MachineScripts,
+        tokens: MediumTokens,
+        directory: Path,
+        nearest: Callable[[str], str],
+    ) -> None:
+        """`directory` has what media are made of (`ipxe.medium`). `nearest(ip)` is the address of ours in the network
+        of a machine's one; empty if none is."""
+        self._context = context
+        self._scripts = scripts
+        self._tokens = tokens
+        self._directory = directory
+        self._nearest = nearest
+        self._made: Medium | None = None
+        self._making = asyncio.Lock()
+
+    async def image(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
+        """GET, HEAD."""
+        name, _, suffix = route.name.partition(".")
+        kind = _KINDS[name]
+        is_signed = route.who.startswith(MEDIUM_PREFIX)
+        try:
+            mac = self._tokens.mac(route.who) if is_signed else route.who
+        except MetadataTokenError as error:
+            why = f"boot medium asked for with a bad token: {error}"
+            return self._context.refuse(
+                403, f"the token in this path is not good: {error}", seen=caller.address, why=why
+            )
+        machine = self._context.inventory.by_mac(mac)
+        refusal = None if is_signed and machine is not None else self._refusal(mac, machine, caller)
+        if refusal is not None:
+            return refusal
+        try:
+            written = await self._written(mac, machine, local_address(request), kind)
+        except (ScriptError, MediumError) as error:
+            if self._context.first("no medium", mac, str(error)):
+                self._context.record(mac, Step.MEDIUM, Outcome.FAILED, f"no boot medium: {error}")
+            return text(str(error), status=503 if isinstance(error, MediumError) else 404)
+        headers = {"Content-Type": _TYPES[suffix], "ETag": written.etag, "Cache-Control": "no-cache"}
+        begin = await begun(request, headers, written.size)
+        if isinstance(begin, web.StreamResponse):
+            return begin
+        response, part = begin
+        if self._context.first("medium", mac, route.name, caller.address):
+            to = f"to {caller.address}, by its signed URL" if is_signed else "to the machine"
+            message = f"boot medium {route.name} of {size_text(written.size)} is sent {to}"
+            by = asked_by(caller) if is_signed else {}
+            self._context.record(mac, Step.MEDIUM, Outcome.OK, message, medium=kind.value, **by)
+        await response.prepare(request)
+        try:
+            for piece in written.pieces(part.start, part.end):
+                await response.write(piece)
+            await response.write_eof()
+        except ConnectionError:
+            break_off(request)
+        return response
+
+    def _refusal(self, mac: str, machine: Machine | None, caller: Caller) -> web.Response | None:
+        """Why whoever asks does not get the medium of `mac`; None: it does."""
+        context, seen = self._context, caller.address
+        if not is_mac(mac):
+            return context.refuse(404, "not found", seen=seen, why="boot medium asked for with no MAC and no token")
+        if machine is None:
+            if context.policy.decide(None).allowed and caller.mac in (None, mac):
+                return None
+            why = f"boot medium asked for {mac}, which no Hardware has, or more than one"
+            return context.refuse(403, _NOT_ITS_OWN, seen=seen, why=why)
+        if caller.is_from(machine):
+            return None
+        if caller.status == HTTPStatus.SERVICE_UNAVAILABLE:
+            return context.refuse_caller(caller, "boot medium", step=Step.MEDIUM)
+        if context.first_refusal("medium address", mac, seen, caller.mac):
+            message = f"boot medium asked for from {seen}, which is not known to be this machine, without a signed URL"
+            context.record(mac, Step.MEDIUM, Outcome.REFUSED, message, **asked_by(caller))
+        return text(_NOT_ITS_OWN, status=403)
+
+    async def _written(self, mac: str, machine: Machine | None, reached: str, kind: MediumKind) -> Written:
+        """The image of a machine. Raises ScriptError, MediumError.
+
+        `reached` is the address of ours that the request came to: a BMC's network need not be that of its machine.
+        """
+        address = self._nearest(machine.ip) if machine is not None and machine.ip else ""
+        script = self._scripts.medium(mac, Origin(address or reached), kind)
+        async with self._making:
+            if self._made is None:
+                self._made = await asyncio.to_thread(make_medium, self._directory)
+                log.info("boot media: %s", self._made.described)
+        return self._made.written(script)
