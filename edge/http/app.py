@@ -30,10 +30,10 @@ from edge.callers import (
     dotted,
 )
 from edge.http.boot import BootMedia, BootScripts, Signs
-from edge.http.connections import BoundedServer, Limits, Runner, nothing_is_plain
+from edge.http.connections import BoundedServer, HandOn, Limits, Runner, nothing_is_plain
 from edge.http.context import Context, for_people, local_address, not_allowed, not_found, text
 from edge.http.depot import Depot
-from edge.http.fast_path import HandOn, ResponseLookup
+from edge.http.fast_path import ResponseLookup
 from edge.http.files import BodySender
 from edge.http.metadata import FastPath, MetadataCache, MetadataService, MetadataSettings, not_to_keep
 from edge.http.osie import OsieDownloads
@@ -68,88 +68,100 @@ _METADATA = frozenset({Place.EC2, Place.IMDS_TOKEN, Place.LEGACY, Place.NOCLOUD,
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What was said of machines and of strangers, and why the last file of a machine did not come, by MAC (None: it is
-    kept where it is needed)."""
+    """What was logged about machines and about strangers, and why each machine's last file failed, by MAC.
+
+    `failures` None: `OsieDownloads` keeps its own.
+    """
 
     said: OncePer = field(default_factory=lambda: OncePer(SAY_AGAIN_SECONDS, MAX_SAID, MAX_SAID_OF_ONE))
     refusals: OncePer = field(default_factory=lambda: OncePer(SAY_AGAIN_SECONDS, MAX_REFUSALS))
     failures: Newest[str, str] | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpServices:
+    """Everything that the machines' HTTP server works with.
+
+    The cache behind `osie_files` must be started before the server, and stopped after it.
+    """
+
+    inventory: Inventory
+    callers: Callers
+    policy: NetbootPolicy
+    scripts: MachineScripts
+    osie_files: OsieFiles
+    binaries: BootBinaries
+    record: Recorder
+    metadata: MetadataSettings
+    agent_ca: bytes = b""
+    """The certificates (PEM) by which agents trust the gRPC server."""
+    registry_authorities: bytes = b""
+    """The certificates (JSON) by which agents trust image registries."""
+    default_osie: tuple[str, str] | None = None
+    """Namespace and name of the OSIE for machines without a Hardware."""
+    ready: Callable[[], str] = lambda: ""
+    """Returns why the edge can't serve yet, or an empty string."""
+    sender: BodySender | None = None
+    fast_path: bool = True
+    """False: aiohttp answers every request. The answers are the same."""
+    depot: Path | None = None
+    """The directory that contains `images` and `files`; None: the edge serves neither."""
+    beyond: Artifacts | None = None
+    """Fetches images and files that are not in `depot` from another edge."""
+    peers: Peers | None = None
+    """The other edges of the site, which may send requests to this one."""
+    ipxe_dir: Path = Path("/usr/lib/ipxe")
+    """The directory with the parts of boot media."""
+    nearest: Callable[[str], str] = lambda _ip: ""
+    """Returns the edge's address in the network of a machine's address, or an empty string."""
+    memory: Memory | None = None
+    """Shared between processes that serve the same machines; None: one process serves all."""
+
+
 class MachineApp:
-    """From a request to its handler; `machine_runner` serves it."""
+    """Finds the handler of each request. `machine_runner` serves it.
 
-    def __init__(
-        self,
-        *,
-        inventory: Inventory,
-        callers: Callers,
-        policy: NetbootPolicy,
-        scripts: MachineScripts,
-        osie_files: OsieFiles,
-        binaries: BootBinaries,
-        record: Recorder,
-        metadata: MetadataSettings,
-        agent_ca: bytes = b"",
-        registry_authorities: bytes = b"",
-        default_osie: tuple[str, str] | None = None,
-        ready: Callable[[], str] = lambda: "",
-        sender: BodySender | None = None,
-        fast_path: bool = True,
-        depot: Path | None = None,
-        beyond: Artifacts | None = None,
-        peers: Peers | None = None,
-        ipxe_dir: Path = Path("/usr/lib/ipxe"),
-        nearest: Callable[[str], str] = lambda _ip: "",
-        memory: Memory | None = None,
-    ) -> None:
-        """The cache of `osie_files` must be started before, and stopped after. `inventory` is to call
-        `machine_changed`, and `callers` `callers_changed`.
+    The inventory has to call `machine_changed`, and `Callers` has to call `callers_changed`.
+    """
 
-        `agent_ca` is what agents trust the gRPC server by (PEM), `registry_authorities` what they trust registries by
-        (JSON). `default_osie` is the namespace and name of the OSIE
-        that machines without a Hardware may have; `ready()` gives why the edge can't serve yet, or an empty string.
-        `depot` is the directory that has `images` and `files`; None: neither is served. `beyond` gets from another edge
-        those that are not there (None: there is none). `peers`: the other edges, which may ask here; None: nobody may.
-        `ipxe_dir` has what boot media are made of, and `nearest(ip)` is the address of ours in the network of a
-        machine's one (empty: none is), which they name. Without `fast_path` every request is
-        answered in full, which changes nothing but the time. `memory` is what was said and what went wrong, where
-        several processes serve the same machines (None: where this one does alone).
-        """
-        memory = memory or Memory()
+    def __init__(self, services: HttpServices) -> None:
+        memory, metadata, depot = services.memory or Memory(), services.metadata, services.depot
         tokens = MetadataTokens(metadata.keys, metadata.token_lifetime)
         self._context = context = Context(
-            inventory=inventory,
-            callers=RequestCallers(inventory, callers, tokens, metadata.trusted),
-            policy=policy,
-            osie_files=osie_files,
-            default_osie=default_osie,
-            binaries=binaries,
-            record=record,
+            inventory=services.inventory,
+            callers=RequestCallers(services.inventory, services.callers, tokens, metadata.trusted),
+            policy=services.policy,
+            osie_files=services.osie_files,
+            default_osie=services.default_osie,
+            binaries=services.binaries,
+            record=services.record,
             clock=time.monotonic,
-            ready=ready,
+            ready=services.ready,
             said=memory.said,
             refusals=memory.refusals,
         )
-        self._sender = sender = sender or BodySender()
-        self._peers = PeerRequests(context, sender, peers) if peers is not None else None
+        self._sender = sender = services.sender or BodySender()
+        self._peers = PeerRequests(context, sender, services.peers) if services.peers is not None else None
         self._began = context.clock()
-        self._agent_ca = agent_ca
-        self._registry_authorities = registry_authorities
+        self._agent_ca = services.agent_ca
+        self._registry_authorities = services.registry_authorities
         self._osie = OsieDownloads(context, sender, memory.failures)
-        boot = BootScripts(context, scripts, self._osie.failure)
+        boot = BootScripts(context, services.scripts, self._osie.failure)
+        media = BootMedia(context, services.scripts, MediumTokens(metadata.keys), services.ipxe_dir, services.nearest)
         compiled = MetadataCache()
-        files = Depot(context, sender, depot and depot / "images", depot and depot / "files", beyond)
+        files = Depot(context, sender, depot and depot / "images", depot and depot / "files", services.beyond)
         self._metadata = service = MetadataService(context, metadata, compiled)
         self._fast_path: FastPath | None = None
-        if fast_path and not metadata.imds_required:  # a session token has to be looked at
-            self._fast_path = FastPath(inventory, context.callers, compiled, service.sent, boot.live, context.clock)
+        if services.fast_path and not metadata.imds_required:  # only the full path checks session tokens
+            self._fast_path = FastPath(
+                services.inventory, context.callers, compiled, service.sent, boot.live, context.clock
+            )
         self._handlers: dict[Place, Handler] = {
             Place.SCRIPT: boot.script,
             Place.GRUB: boot.grub,
             Place.BINARY: boot.binary,
             Place.OSIE: self._osie.file,
-            Place.MEDIUM: BootMedia(context, scripts, MediumTokens(metadata.keys), ipxe_dir, nearest).image,
+            Place.MEDIUM: media.image,
             Place.PARAMETERS: boot.parameters,
             Place.SIGN: Signs(context).sign,
             Place.EC2: service.ec2,

@@ -1,13 +1,14 @@
-"""Connections, and what strangers can do with them: how many there may be, how long, and saying what.
+"""Connections of HTTP clients: the server, its limits, and the two protocols that a connection goes through.
 
-The machines' server and the operators' are both one of these.
+The machines' server and the operators' server are both a `BoundedServer`. A connection begins as a
+`FastPathConnection`, which answers plain requests from tables (`edge.http.fast_path`). With the first request that is
+not plain, aiohttp's protocol takes over for the rest of the connection. Both kinds are counted here.
 
-A connection begins on the fast path (`edge.http.fast_path`), and becomes aiohttp's at the first request that
-is not plain; all of them are counted here. aiohttp bounds the size of a request's head and the time that it may take to
-arrive; here is what it leaves open. A new connection is never refused while an old one only waits: the one that has
-waited longest goes, so neither a flood nor a machine that was reset in the middle of its last boot keeps anybody out. A
-connection whose buffered answer nobody takes is closed. What is no HTTP is answered with one line, and heard of in the
-log now and then.
+aiohttp limits the size of a request's head and the time until it has arrived. This module adds:
+
+- the number of connections, in all and for each address (`tink.net.connection_limit`);
+- a time limit for an answer that the client does not read;
+- one line of answer, and now and then one line in the log, for input that is not HTTP.
 """
 
 from __future__ import annotations
@@ -19,52 +20,63 @@ import resource
 import socket
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from aiohttp import HttpVersion10, web
+from aiohttp.helpers import rfc822_formatted_time
 from aiohttp.http_exceptions import BadHttpMethod, LineTooLong
 from yarl import URL
 
-from edge.callers import Networks, inside, other_end
+from edge.callers import Networks, dotted, inside, other_end
 from edge.http.context import text
-from edge.http.fast_path import FastPathConnection, HandedOnConnection, HandOn, KnownHeads, ResponseLookup
+from edge.http.fast_path import KnownHeads, LiveResponse, PreparedResponse, ResponseLookup, rest_of_head
 from tink.limits.once_per import OncePer
+from tink.net.aiohttp_requests import has_whole_request, received_requests
+from tink.net.connection_limit import OpenConnections
 from tink.net.link_local import is_link_local
 from tink.printable import printable
 
 log = logging.getLogger(__name__)
 
-
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-_NOWHERE = URL("/")
-_WELL_FORMED = re.compile(r"""^  b['"][!#$%&*+.^_`|~0-9A-Za-z-]+ \S+ HTTP/1\.[01]""", re.MULTILINE)
-"""A request line, as aiohttp's parser quotes it in what it says of a method that it does not know."""
+HandOn = Callable[[int, bytes], None]
+"""`hand_on(fd, received)`: another process goes on with this connection, which has sent that. `fd` stays ours."""
+
+_OF_PEERS: Final = (b"POST /peers/", b"GET /peers/")
+"""How the connections of other edges begin (`edge.peers.messages`)."""
 
 DESCRIPTORS_EACH = 5
-"""File descriptors that a connection may take: its socket, three times while a body is sent, and the file, twice."""
+"""Number of file descriptors that a connection may use: its socket once, and three times while a body is sent, the file
+twice."""
+MAX_AT_ONCE_BYTES: Final = 64 * 1024
+"""Size of all bodies that are written for requests that arrive together. aiohttp paces the rest."""
+_MAX_COPIED_BYTES: Final = 16 * 1024
+"""Size of a body that is copied to send it together with its head. Larger bodies are not copied for each machine."""
 
-_SHOWS_REQUESTS = {"_request_count", "_messages", "_current_request"} <= set(web.RequestHandler.__slots__)
-"""Whether aiohttp keeps count of its requests where it did in 3.14. If not, it does what it does when a machine closes
-its side of a connection: it ends that, with no answer to what was asked before."""
+_NOWHERE = URL("/")
+_END_OF_HEAD: Final = b"\r\n\r\n"
+_WELL_FORMED = re.compile(r"""^  b['"][!#$%&*+.^_`|~0-9A-Za-z-]+ \S+ HTTP/1\.[01]""", re.MULTILINE)
+"""A request line, as aiohttp's parser quotes it in its error about an unknown method."""
 
 
 def nothing_is_plain(_address: str) -> None:
-    """No request is plain."""
+    """Return None: no request is answered on the fast path."""
 
 
 def _affordable() -> int:
+    """Return the number of connections that the limit of open files leaves room for."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(64, min(4096, soft // (2 * DESCRIPTORS_EACH)))
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What strangers may take. `connections` in all and `per_address`; times in seconds; sizes in bytes.
+    """Limits of an HTTP server: numbers of connections, times in seconds, sizes in bytes.
 
-    `idle`: for a whole request head, and between two requests. `unread`: for an answer of which nothing is taken.
-    `proxies`: from there come the connections of many machines, which only `connections` bounds. `line` and `header`
-    differ, for by them it is told which of the two was too long.
+    `per_address` does not apply to the networks in `proxies`, whose connections carry the requests of many machines.
+    `idle` is the time for a whole request head, and between two requests. `unread` is the time for an answer of which
+    the client reads nothing.
     """
 
     connections: int = field(default_factory=_affordable)
@@ -72,14 +84,14 @@ class Limits:
     idle: float = 30.0
     unread: float = 30.0
     line: int = 2048
-    header: int = 4096
+    header: int = 4096  # must differ from `line`: aiohttp's error only says which number was exceeded
     headers: int = 64
-    body: int = 64 * 1024  # only cloud-init's report has one; it holds three public keys
+    body: int = 64 * 1024  # only cloud-init's report has a body; it holds three public keys
     proxies: Networks = ()
 
 
 class BoundedServer(web.Server):
-    """aiohttp's server of one `handler`, with `Limits`, and the fast path in front of it."""
+    """aiohttp's server with `Limits`, and with the fast path in front of it."""
 
     def __init__(
         self,
@@ -95,194 +107,166 @@ class BoundedServer(web.Server):
         self._respond = handler
         self._limits = limits
         self._clock = clock
-        self._said = OncePer(60.0, 256)
-        self._running = asyncio.get_running_loop()
-        self._heads: dict[str, Any] = {
+        self._logged = OncePer(60.0, 256)
+        self._loop = asyncio.get_running_loop()
+        self._parser_limits: dict[str, Any] = {
             "max_line_size": limits.line,
             "max_field_size": limits.header,
             "max_headers": limits.headers,
         }
         self.responses = responses
         self.hand_on = hand_on
-        self.heads = KnownHeads(self._running, self._heads)
-        self._open: dict[FastPathConnection, None] = {}
-        # Both in this order: the one that has been idle for longest first.
-        self._idle: dict[FastPathConnection, None] = {}
-        self._by_address: dict[str, dict[FastPathConnection, None]] = {}
-        self._sweep: asyncio.TimerHandle | None = None
-        self._aging: asyncio.TimerHandle | None = None
+        self.heads = KnownHeads(self._loop, self._parser_limits)
+        self._open: OpenConnections[FastPathConnection] = OpenConnections(
+            limits.connections, limits.per_address, _first_without_answer, self.warn
+        )
+        self._unread_timer: asyncio.TimerHandle | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
 
-    def __call__(self) -> FastPathConnection:  # type: ignore[override]  # the fast path's at first
-        """The protocol of a new connection."""
+    def __call__(self) -> FastPathConnection:  # type: ignore[override]  # aiohttp's own protocol comes later
+        """Return the protocol of a new connection."""
         return FastPathConnection(self)
 
     @property
     def open(self) -> Collection[FastPathConnection]:
-        """The connections that are served now."""
-        return self._open.keys()
+        """The open connections."""
+        return self._open.all.keys()
 
     async def take_over(self, sock: socket.socket, received: bytes) -> None:
         """Go on with a connection that began in another process, and has sent this. Raises OSError."""
-        await self._running.connect_accepted_socket(lambda: HandedOnConnection(self, received), sock)
+        await self._loop.connect_accepted_socket(lambda: HandedOnConnection(self, received), sock)
 
     def handler(self, connection: FastPathConnection) -> asyncio.Protocol:
-        """aiohttp's protocol, for what is left of a connection."""
+        """Return aiohttp's protocol for the rest of a connection."""
         return _Protocol(
             self,
             connection,
-            loop=self._running,
-            access_log=None,  # the journey says it better
+            loop=self._loop,
+            access_log=None,  # the journey has it in better words
             keepalive_timeout=self._limits.idle,
             lingering_time=2.0,
             auto_decompress=False,
-            **self._heads,
+            **self._parser_limits,
         )
 
-    # --- places: who may stay ----------------------------------------------------------------------------------------
-
-    @staticmethod
-    def _may_come_from(transport: asyncio.Transport, address: str) -> bool:
-        """Return True if the connection arrived on the link of the peer's address.
-
-        A connection to a link-local address is answered on its link, even if the route to the peer uses another link.
-        RFC 6724 section 5, rule 2, makes hosts connect there from a link-local address.
-        """
-        if ":" not in address or is_link_local(address):
-            return True
-        local = transport.get_extra_info("sockname")
-        return not (isinstance(local, tuple) and is_link_local(str(local[0])))
+    # --- admission ----------------------------------------------------------------------------------------------------
 
     def admit(self, connection: FastPathConnection) -> bool:
-        """A connection begins; where it is one too many, an idle one is closed for it, or it is itself."""
+        """Count a new connection, and close an idle one for it if necessary. Return False if it has to be closed."""
         name = connection.transport.get_extra_info("peername")
         if not isinstance(name, tuple):
-            return False  # it was reset before we could look
-        # As the inventory spells it; that of an IPv4 socket is.
+            return False  # the client has reset it already
+        # The address as the inventory spells it. That of an IPv4 socket has this form already.
         connection.address = address = other_end(name) if ":" in name[0] else name[0]
-        if not self._may_come_from(connection.transport, address):
+        if not _may_come_from(connection.transport, address):
             self.warn(
                 address, "asks at a link-local address and has none itself, so that no link is known to be its own"
             )
             return False
-        neighbours = self._by_address.get(address, {})
-        fits = True
-        if len(neighbours) >= self._limits.per_address and not inside(address, self._limits.proxies):
-            fits = self._close_idle([other for other in neighbours if other in self._idle], address)
-        elif len(self._open) >= self._limits.connections:
-            fits = self._close_idle(self._idle, "many addresses")
-        if not fits:
-            self.warn(address, "too many connections, none of them idle: a new one is closed")
+        if not self._open.admit(connection, has_share=not inside(address, self._limits.proxies)):
             return False
-        self._open[connection] = self._idle[connection] = None
-        self._by_address.setdefault(address, {})[connection] = None
-        connection.since = self._running.time()
-        if self._sweep is None:
-            self._sweep = self._running.call_later(self._limits.unread / 2, self._close_unread)
-        if self._aging is None:
-            self._aging = self._running.call_later(self._limits.idle, self._close_aged)
+        connection.since = self._loop.time()
+        if self._unread_timer is None:
+            self._unread_timer = self._loop.call_later(self._limits.unread / 2, self._close_unread)
+        if self._idle_timer is None:
+            self._idle_timer = self._loop.call_later(self._limits.idle, self._close_idle)
         return True
 
-    def idle(self, connection: FastPathConnection) -> None:
-        """From now on it is idle, the youngest of all."""
-        if connection in self._open:
-            self._idle.pop(connection, None)
-            self._idle[connection] = None
-            neighbours = self._by_address[connection.address]
-            if len(neighbours) > 1:
-                del neighbours[connection]
-                neighbours[connection] = None
-            connection.since = self._running.time()
+    def set_idle(self, connection: FastPathConnection) -> None:
+        """Record that a connection has no request from now on."""
+        self._open.set_idle(connection)
+        connection.since = self._loop.time()
 
     def release(self, connection: FastPathConnection) -> None:
-        """A connection has ended."""
-        if connection not in self._open:
-            return
-        del self._open[connection]
-        self._idle.pop(connection, None)
-        neighbours = self._by_address[connection.address]
-        del neighbours[connection]
-        if not neighbours:
-            del self._by_address[connection.address]
+        """Stop counting a connection that has ended."""
+        self._open.remove(connection)
 
     def warn(self, address: str, what: str) -> None:
-        """A line about a sender, once in a while for each."""
-        if self._said.due(address, self._clock()):
+        """Log a line about a client, at most once a minute for each."""
+        if self._logged.due(address, self._clock()):
             log.warning("%s: %s", address, what)
 
-    def _close_idle(self, among: Iterable[FastPathConnection], whose: str) -> bool:
-        """Close the first of these that does not even have an answer to send, if there is one."""
-        for connection in among:
-            if connection.transport.get_write_buffer_size() == 0:
-                self.warn(whose, "too many connections: idle ones are closed for new ones")
-                self.release(connection)
-                connection.transport.abort()
-                return True
-        return False
-
-    def _close_aged(self) -> None:
-        """Close connections on the fast path that have been idle for too long; aiohttp does so with its own."""
-        self._aging = None
-        now, limit = self._running.time(), self._limits.idle
-        for connection in [*self._idle]:
+    def _close_idle(self) -> None:
+        """Close connections on the fast path that have been idle for too long. aiohttp does so with its own."""
+        self._idle_timer = None
+        now, limit = self._loop.time(), self._limits.idle
+        for connection in [*self._open.idle]:
             if not connection.on_fast_path:
                 continue
             if now - connection.since < limit:
-                # Not for each of them at its own instant: a sixteenth later is soon enough.
+                # One timer for many connections: each may be closed up to a sixteenth of the limit later.
                 wait = max(connection.since + limit - now, limit / 16)
-                self._aging = self._running.call_later(wait, self._close_aged)
+                self._idle_timer = self._loop.call_later(wait, self._close_idle)
                 return
             connection.transport.close()
 
     def _close_unread(self) -> None:
-        """Close connections with an answer in their buffer that nobody takes."""
-        for connection in [*self._open]:
+        """Close connections whose client has read nothing of a buffered answer since the last call."""
+        for connection in [*self._open.all]:
             unread = connection.transport.get_write_buffer_size()
             if unread and unread == connection.unread:
                 self.warn(connection.address, f"took no byte of an answer for {self._limits.unread / 2:g} s")
                 connection.transport.abort()
             connection.unread = unread
-        again = bool(self._open)
-        self._sweep = self._running.call_later(self._limits.unread / 2, self._close_unread) if again else None
+        again = bool(self._open.all)
+        self._unread_timer = self._loop.call_later(self._limits.unread / 2, self._close_unread) if again else None
 
-    # --- what aiohttp calls ------------------------------------------------------------------------------------------
+    # --- called by aiohttp --------------------------------------------------------------------------------------------
 
     def pre_shutdown(self) -> None:
-        """No further requests on connections that are open."""
+        """Accept no further requests on open connections."""
         super().pre_shutdown()
-        for connection in [*self._open]:
+        for connection in [*self._open.all]:
             if connection.on_fast_path:
                 connection.transport.close()
 
     async def shutdown(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - aiohttp's own
-        """End all connections; requests that run have `timeout` seconds, twice."""
-        for timer in (self._sweep, self._aging):
+        """Close all connections. aiohttp waits up to `timeout` seconds twice: for handlers, then for their tasks."""
+        for timer in (self._unread_timer, self._idle_timer):
             if timer is not None:
                 timer.cancel()
         await super().shutdown(timeout)
-        for connection in [*self._open]:
+        for connection in [*self._open.all]:
             if connection.on_fast_path:
                 connection.transport.abort()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         connection = cast(_Protocol, request.protocol).connection
-        self._idle.pop(connection, None)
+        self._open.set_busy(connection)
         try:
             return await self._respond(request)
         finally:
-            self.idle(connection)
+            self.set_idle(connection)
 
     def _request(self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.Request:
-        # aiohttp's parser lets a request without a target through, and would answer in versions that it does not speak.
+        # aiohttp's parser accepts a request without a target, and answers in HTTP versions that it does not speak.
         if message.url is None:
             message = message._replace(url=_NOWHERE)
         if message.version.major != 1:
             message = message._replace(version=HttpVersion10, should_close=True)
         size = self._limits.body
-        return web.Request(message, payload, protocol, writer, task, self._running, client_max_size=size)
+        return web.Request(message, payload, protocol, writer, task, self._loop, client_max_size=size)
+
+
+def _first_without_answer(connections: Iterable[FastPathConnection]) -> FastPathConnection | None:
+    """Return the first idle connection that has no answer in its buffer."""
+    return next((each for each in connections if each.transport.get_write_buffer_size() == 0), None)
+
+
+def _may_come_from(transport: asyncio.Transport, address: str) -> bool:
+    """Return True if the connection arrived on the link of the peer's address.
+
+    A connection to a link-local address is answered on its link, even if the route to the peer uses another link.
+    RFC 6724 section 5, rule 2, makes hosts connect there from a link-local address.
+    """
+    if ":" not in address or is_link_local(address):
+        return True
+    local = transport.get_extra_info("sockname")
+    return not (isinstance(local, tuple) and is_link_local(str(local[0])))
 
 
 class Runner(web.ServerRunner):
-    """Runs a server on any number of sites; `close` breaks off what nobody can wait for when the edge is to stop."""
+    """Runs a server on any number of sites. It calls `close` first when the edge stops, to end long answers."""
 
     def __init__(self, server: BoundedServer, close: Callable[[], None]) -> None:
         super().__init__(server, shutdown_timeout=0.5)
@@ -293,15 +277,167 @@ class Runner(web.ServerRunner):
         self._close()
 
 
+# --- the fast path ----------------------------------------------------------------------------------------------------
+
+
+class FastPathConnection(asyncio.Protocol):
+    """A connection on the fast path. The server counts the connection under this object even after aiohttp took over.
+
+    `address` is the peer's. `since` is the time at which the connection became idle, in seconds of the loop's clock.
+    `unread` is the number of bytes in its write buffer when the server last looked.
+    """
+
+    __slots__ = ("_local", "_paused", "_server", "address", "on_fast_path", "since", "transport", "unread")
+
+    def __init__(self, server: BoundedServer) -> None:
+        self._server = server
+        self._paused = False
+        self._local: str | None = None  # our own address, looked up when it is needed
+        self.address = ""
+        self.on_fast_path = True
+        self.since = 0.0
+        self.unread = 0
+        self.transport: asyncio.Transport
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self._server.release(self)
+        self.transport.abort()
+
+    def connection_made(self, transport: Any) -> None:
+        """A client has connected."""
+        self.transport = transport
+        if not self._server.admit(self):
+            transport.abort()
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        """The connection has ended before aiohttp took over."""
+        self._server.release(self)
+
+    def pause_writing(self) -> None:
+        """The machine reads its answers more slowly than it asks."""
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        """The machine has read its answers."""
+        self._paused = False
+
+    def data_received(self, data: bytes) -> None:
+        """Answer `data` if it consists of plain requests only. Otherwise leave all of it to aiohttp."""
+        if self._server.hand_on is not None and data.startswith(_OF_PEERS):
+            self._hand_on(data, self._server.hand_on)
+            return
+        try:
+            answers = self._plain(data)
+            for response, client in answers:
+                if isinstance(response, LiveResponse):
+                    self._send(response.make(client, self._local_address()))
+                    continue
+                self._send(response)
+                if response.on_sent is not None:
+                    response.on_sent(client)
+        except Exception:
+            log.exception("an answer from a table failed")
+            self.transport.abort()
+            return
+        if answers:
+            self._server.set_idle(self)
+        else:
+            self._hand_over(data)
+
+    def _plain(self, data: bytes) -> list[tuple[PreparedResponse | LiveResponse, str]]:
+        """Return the answers to all requests in `data`, each with the client's name; [] if one of them is not plain.
+
+        All or none: aiohttp does not answer a good request either if the bytes after it can't be parsed.
+        """
+        found: list[tuple[PreparedResponse | LiveResponse, str]] = []
+        prepared = self._server.responses(self.address)
+        if prepared is None or self._paused:
+            return found
+        # The common case: one request, and everything after its target is a known head.
+        space = data.find(b" ", 4)
+        client = self._server.heads.known.get(data[space:])
+        if client is not None and data.startswith(b"GET "):
+            response = prepared.get(data[4:space])
+            if isinstance(response, PreparedResponse):
+                return [(response, client)]
+        start = size = 0
+        while start < len(data):
+            space = data.find(b" ", start + 4)
+            end = data.find(_END_OF_HEAD, space) + 4
+            if space < 0 or end < 4 or not data.startswith(b"GET ", start):
+                return []
+            response = prepared.get(data[start + 4 : space])
+            if response is None or (client := self._server.heads.client(data[space:end])) is None:
+                return []
+            found.append((response, client))
+            if isinstance(response, LiveResponse):
+                # A live response names our address, and a link-local one is of no use in a script.
+                alone = len(found) == 1 and end == len(data)
+                return found if alone and not is_link_local(self._local_address()) else []
+            size += len(response.body)
+            if size > MAX_AT_ONCE_BYTES and len(found) > 1:
+                return []
+            start = end
+        return found
+
+    def _send(self, response: PreparedResponse) -> None:
+        if len(response.body) < _MAX_COPIED_BYTES:
+            self.transport.write(b"".join((response.head, rest_of_head(rfc822_formatted_time()), response.body)))
+        else:
+            self.transport.write(response.head + rest_of_head(rfc822_formatted_time()))
+            self.transport.write(response.body)
+
+    def _local_address(self) -> str:
+        if self._local is None:
+            name = self.transport.get_extra_info("sockname")
+            self._local = dotted(str(name[0])) if isinstance(name, tuple) else ""
+        return self._local
+
+    def _hand_on(self, data: bytes, hand_on: HandOn) -> None:
+        sock = self.transport.get_extra_info("socket")
+        if sock is not None and not self.transport.get_write_buffer_size():
+            hand_on(sock.fileno(), data)
+        self.transport.abort()  # of this process's descriptor: the connection stays
+
+    def _hand_over(self, data: bytes) -> None:
+        self.on_fast_path = False
+        handler = self._server.handler(self)
+        self.transport.set_protocol(handler)
+        handler.connection_made(self.transport)
+        if self._paused:
+            handler.pause_writing()
+        handler.data_received(data)
+
+
+class HandedOnConnection(FastPathConnection):
+    """One that began in another process, which has received this of it."""
+
+    __slots__ = ("_received",)
+
+    def __init__(self, server: BoundedServer, received: bytes) -> None:
+        super().__init__(server)
+        self._received = received
+
+    def connection_made(self, transport: Any) -> None:
+        """It goes on here."""
+        super().connection_made(transport)
+        if not transport.is_closing():
+            self.data_received(self._received)
+
+
+# --- aiohttp's protocol -----------------------------------------------------------------------------------------------
+
+
 def has_ended(request: web.Request) -> bool:
-    """Whether whoever asks has closed the connection, or at least its side of it."""
+    """Return True if the client has closed the connection, or at least its side of it."""
     return cast(_Protocol, request.protocol).ended
 
 
 class _Protocol(web.RequestHandler):
-    """aiohttp's protocol, with one line for what is no HTTP and for what goes wrong.
+    """aiohttp's protocol, with one line of answer for input that is not HTTP, and for failures.
 
-    `ended`: the machine has closed its side, or all of the connection; that looks the same.
+    `ended` is True if the client has closed its side, or all of the connection: both look the same from here.
     """
 
     __slots__ = ("_answered", "_server", "connection", "ended")
@@ -314,25 +450,25 @@ class _Protocol(web.RequestHandler):
         self.connection = connection
 
     async def start(self) -> None:
-        """Answer requests; none if the machine has gone before this task began, which aiohttp takes for a mistake."""
+        """Answer requests, unless the client left before this task began. aiohttp would fail in that case."""
         if self.transport is not None:
             await super().start()
 
-    def eof_received(self) -> bool:  # type: ignore[override]  # asyncio's own: true keeps it open
-        """The machine sends no more: what it has asked for is answered, as on the fast path, and aiohttp would not.
+    def eof_received(self) -> bool:  # type: ignore[override]  # asyncio's own: True keeps the connection open
+        """Keep the connection open until all whole requests are answered.
 
-        `printf ... | nc` closes its side when it has sent its request. Of a request without its end nothing is owed.
+        `printf ... | nc` closes its side as soon as it has sent its request. aiohttp would not answer it.
         """
         self.ended = True
-        return _SHOWS_REQUESTS and self._answered < self._request_count and self._is_whole()
+        return self._answered < received_requests(self) and has_whole_request(self)
 
     async def finish_response(self, request: Any, resp: Any, start_time: float | None) -> tuple[Any, bool]:
-        """An answer is sent."""
+        """Send an answer, and close the connection after the last one if the client has closed its side."""
         try:
             return await super().finish_response(request, resp, start_time)
         finally:
             self._answered += 1
-            if self.ended and _SHOWS_REQUESTS and self._answered == self._request_count:
+            if self.ended and self._answered == received_requests(self):
                 self.close()
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -340,17 +476,10 @@ class _Protocol(web.RequestHandler):
         super().connection_lost(exc)
         self._server.release(self.connection)
 
-    def _is_whole(self) -> bool:
-        """Whether the request that came last has come with all of its body."""
-        if self._messages:
-            return bool(self._messages[-1][1].is_eof())
-        request = self._current_request
-        return request is None or request.content.is_eof()
-
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
-        """The answer to a request that can't be read (400), or that a handler failed at (500)."""
+        """Return the answer to a request that can't be parsed (400), or whose handler failed (500)."""
         if isinstance(exc, web.RequestPayloadError):
             status, message = 400, "its body is not what its headers say"
         if status == 500:
@@ -364,11 +493,11 @@ class _Protocol(web.RequestHandler):
         response = text(line, status=status)
         response.force_close()
         if request.writer.output_size > 0:
-            raise ConnectionResetError  # the answer has begun: only a broken connection tells
+            raise ConnectionResetError  # the answer has begun: the client only notices a broken connection
         return response
 
     def _refusal(self, exc: BaseException | None, message: str) -> tuple[int, str]:
-        """Status and line for what aiohttp's parser does not take (RFC 9110 section 15.5 and 15.6.2, RFC 6585)."""
+        """Return status and line for an error of aiohttp's parser (RFC 9110 sections 15.5 and 15.6.2, RFC 6585)."""
         if isinstance(exc, LineTooLong):
             if exc.args[1] == self.max_line_size:
                 return 414, f"the request line is longer than {self.max_line_size} bytes"
@@ -381,7 +510,7 @@ class _Protocol(web.RequestHandler):
         return 400, printable(first_line, ascii_only=True)[:120]
 
     def log_exception(self, *args: Any, **kwargs: Any) -> None:
-        """What is our own mistake, with its traceback; what is the sender's, in a line."""
+        """Log an error of ours with its traceback. Errors of the client's are logged in one line elsewhere."""
         error = kwargs.get("exc_info")
         if isinstance(error, (web.RequestPayloadError, web.PayloadAccessError, ConnectionError)):
             return

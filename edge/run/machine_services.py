@@ -21,7 +21,7 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import Final
 
 from edge.callers import Callers, MetadataTokens, TrustedNetworks, token_keys
-from edge.http import MachineApp, Memory, MetadataSettings
+from edge.http import HttpServices, MachineApp, Memory, MetadataSettings
 from edge.journey.events import NoteTaker, Recorder
 from edge.machines import Artifacts, Inventory, MachineScripts, NetbootPolicy, OsieFiles, OsieLookup, ReadSecret
 from edge.neighbour.resolution import AddressResolution
@@ -92,25 +92,27 @@ class MachineServices:
         self.app: MachineApp | None = None
         if self._osie_files is not None and metadata is not None:
             self.app = MachineApp(
-                inventory=inventory,
-                callers=callers,
-                policy=policy,
-                scripts=self.scripts,
-                osie_files=self._osie_files,
-                binaries=binaries,
-                record=record,
-                metadata=metadata,
-                agent_ca=boot.tls_ca,
-                registry_authorities=boot.registry_authorities,
-                default_osie=edge.default_osie,
-                ready=ready,
-                fast_path=edge.fast_path,
-                depot=settings.data_dir,
-                beyond=artifacts if edge.upstream_edge else None,
-                peers=peers,
-                ipxe_dir=edge.ipxe_dir,
-                nearest=nearest,
-                memory=memory,
+                HttpServices(
+                    inventory=inventory,
+                    callers=callers,
+                    policy=policy,
+                    scripts=self.scripts,
+                    osie_files=self._osie_files,
+                    binaries=binaries,
+                    record=record,
+                    metadata=metadata,
+                    agent_ca=boot.tls_ca,
+                    registry_authorities=boot.registry_authorities,
+                    default_osie=edge.default_osie,
+                    ready=ready,
+                    fast_path=edge.fast_path,
+                    depot=settings.data_dir,
+                    beyond=artifacts if edge.upstream_edge else None,
+                    peers=peers,
+                    ipxe_dir=edge.ipxe_dir,
+                    nearest=nearest,
+                    memory=memory,
+                )
             )
             exit_stack.callback(self.app.close)
 

@@ -28,7 +28,7 @@ from yarl import URL
 
 from edge.artifacts import ArtifactCache, Timeouts
 from edge.callers import UNSEEN, Callers, MetadataTokens, Neighbours, TrustedNetworks, token_keys
-from edge.http import MachineApp, MetadataSettings, machine_runner, osie
+from edge.http import HttpServices, MachineApp, MetadataSettings, machine_runner, osie
 from edge.http.connections import Limits
 from edge.http.files import BodySender
 from edge.journey.events import JourneyEvent, Outcome, Step
@@ -272,22 +272,24 @@ async def serving(
     policy, record = NetbootPolicy(mode), rack.journey.record
     scripts = MachineScripts(inventory, policy, osie, Scripts(BootSettings()), record, default_osie)
     app = MachineApp(
-        inventory=inventory,
-        callers=callers,
-        policy=policy,
-        scripts=scripts,
-        osie_files=OsieFiles(osie, cache),
-        binaries=rack.binaries,
-        record=record,
-        metadata=MetadataSettings(keys, reader(rack.api), **metadata),
-        default_osie=default_osie,
-        ready=lambda: rack.problem,
-        sender=BodySender(threads=2, idle_seconds=idle_seconds),
-        fast_path=fast_path,
-        depot=depot,
-        beyond=beyond,
-        ipxe_dir=ipxe_dir,
-        nearest=nearest,
+        HttpServices(
+            inventory=inventory,
+            callers=callers,
+            policy=policy,
+            scripts=scripts,
+            osie_files=OsieFiles(osie, cache),
+            binaries=rack.binaries,
+            record=record,
+            metadata=MetadataSettings(keys, reader(rack.api), **metadata),
+            default_osie=default_osie,
+            ready=lambda: rack.problem,
+            sender=BodySender(threads=2, idle_seconds=idle_seconds),
+            fast_path=fast_path,
+            depot=depot,
+            beyond=beyond,
+            ipxe_dir=ipxe_dir,
+            nearest=nearest,
+        )
     )
     inventory.on_change(scripts.machine_changed)
     inventory.on_change(app.machine_changed)

@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 from aiohttp import web
 
-from edge.http import connections, files, metadata
+from edge.http import files, metadata
 from edge.http.connections import BoundedServer, Limits, Runner
 from tests.support.objects import OTHER_MAC
 from tests.support.virtual_time import elapse, turns
@@ -254,13 +254,6 @@ async def test_client_that_closes_its_side_after_the_request_gets_its_answers_an
     assert answer.count(b" 200 OK\r\n") == answers
     if request_bytes == KERNEL:
         assert answer.endswith(rack.upstream.content)
-
-
-async def test_client_that_closes_its_side_gets_the_end_where_aiohttp_shows_no_requests(rack, monkeypatch):
-    monkeypatch.setattr(connections, "_SHOWS_REQUESTS", False)
-    for request in (KERNEL, HEALTH[:-2], HALF_A_FORM):
-        await rack.exchange(request, half_close=True)
-    assert (await rack.exchange(HEALTH.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))).endswith(b"ok\n")
 
 
 async def test_client_that_closes_its_side_gets_an_answer_that_takes_its_time(rack):

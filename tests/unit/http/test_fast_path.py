@@ -21,7 +21,7 @@ from aiohttp import web
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge.http import fast_path
+from edge.http import connections
 from edge.http.connections import BoundedServer, Limits
 from edge.http.fast_path import MAX_HEAD_BYTES, MAX_HEADS, KnownHeads, PreparedResponse
 from edge.journey.events import Outcome, Step
@@ -454,7 +454,7 @@ async def test_answers_that_nobody_reads_do_not_pile_up(other_rack, count):
         await until(lambda: [each.on_fast_path for each in rack.open] == [False])
         await turns(100)
         (connection,) = rack.open
-        assert connection.transport.get_write_buffer_size() < 4 * fast_path.MAX_AT_ONCE_BYTES
+        assert connection.transport.get_write_buffer_size() < 4 * connections.MAX_AT_ONCE_BYTES
         client.writer.transport.resume_reading()
         for _ in range(count):
             assert (await client.ask(b"")).endswith(b"\r\n\r\n" + b"u" * 30_000)

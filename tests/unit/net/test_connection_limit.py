@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import aiohttp
 import pytest
@@ -44,9 +44,10 @@ async def listen(tmp_path: Path) -> AsyncIterator[Listen]:
             runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
             await runner.setup()
             closing.push_async_callback(runner.cleanup)
-            await LimitedSite(runner, host, 0, context, "test", Limits(**limits)).start()
+            site = LimitedSite(runner, host, 0, context, "test", Limits(**limits))
+            await site.start()
             trust = ssl.create_default_context(cafile=str(tmp_path / "pki" / "ca.crt"))
-            return f"https://{host}:{runner.addresses[0][1]}", trust
+            return f"https://{host}:{site.port}", trust
 
         yield begin
 
@@ -83,17 +84,17 @@ def test_one_address_has_a_share_and_another_keeps_its_own() -> None:
     )
     greedy = [Connection(limiter, "192.0.2.1") for _ in range(30)]
     assert all(limiter.admit(each) for each in greedy)
-    assert limiter.open_of("192.0.2.1") == 10
+    assert limiter.open.count_of("192.0.2.1") == 10
     modest = Connection(limiter, "192.0.2.2")
     assert limiter.admit(modest)
-    assert limiter.open_of("192.0.2.2") == 1
+    assert limiter.open.count_of("192.0.2.2") == 1
     # Loopback is one address for all of this machine, and may have all places.
     local = [Connection(limiter, "127.0.0.1") for _ in range(25)]
     assert all(limiter.admit(each) for each in local)
-    assert limiter.open_of("127.0.0.1") == 25
+    assert limiter.open.count_of("127.0.0.1") == 25
     for each in (*greedy, modest, *local):
-        limiter.leave(each)
-    assert limiter.open_of("192.0.2.1") == 0
+        limiter.open.remove(each)
+    assert limiter.open.count_of("192.0.2.1") == 0
 
 
 def test_who_comes_and_goes_without_end_is_closed_before_the_handshake(caplog: pytest.LogCaptureFixture) -> None:
@@ -106,7 +107,7 @@ def test_who_comes_and_goes_without_end_is_closed_before_the_handshake(caplog: p
         for _ in range(count):
             one = Connection(limiter, address)
             admitted += limiter.admit(one)
-            limiter.leave(one)
+            limiter.open.remove(one)
         return admitted
 
     assert come_and_go("192.0.2.1", 1000) == 20
@@ -115,7 +116,7 @@ def test_who_comes_and_goes_without_end_is_closed_before_the_handshake(caplog: p
     assert come_and_go("127.0.0.1", 1000) == come_and_go("::1", 1000) == 1000
     now = 5.0
     assert come_and_go("192.0.2.1", 1000) == 10
-    assert limiter.open_of("192.0.2.1") == 0
+    assert limiter.open.count_of("192.0.2.1") == 0
     assert caplog.messages[0] == "test: 192.0.2.1: more than 20 connections, and then 2 a second: closed"
     assert len(caplog.messages) == 2, "each once a minute"
 
@@ -199,27 +200,3 @@ async def test_garbage_instead_of_tls_ends_and_others_are_served(listen: Listen)
     connection[1].write(b"GET / HTTP/1.1\r\n\r\n")
     await _closed([connection], at_least=1)
     assert await _get(url, trust) == "ok"
-
-
-async def test_an_aiohttp_that_hides_its_requests_serves_who_asks_and_closes_who_does_not(
-    listen: Listen, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tink.net.connection_limit._REQUESTS_ARE_SEEN", False)
-    loop, deadlines = asyncio.get_running_loop(), []
-    call_later = loop.call_later
-
-    def caught(seconds: float, callback: Callable[..., object], *arguments: Any, **more: Any) -> asyncio.TimerHandle:
-        if seconds == 601:
-            deadlines.append(callback)
-        return call_later(seconds, callback, *arguments, **more)
-
-    monkeypatch.setattr(loop, "call_later", caught)
-    url, trust = await listen(handshake=600, first=601)
-    async with aiohttp.ClientSession() as session, session.get(f"{url}/watch", ssl=trust) as watch:
-        assert await watch.content.readline() == b"begun\n"
-        idle = await _idle(url, 3)
-        await until(lambda: len(deadlines) == 4)
-        for deadline in deadlines:
-            deadline()
-        await _closed(idle, at_least=3)
-        assert not watch.content.at_eof()

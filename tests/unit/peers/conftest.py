@@ -62,7 +62,7 @@ class Edge:
 
     async def die(self) -> None:
         """As a process that is killed: its connections break, and nobody listens."""
-        for connection in [*self.server._open]:
+        for connection in [*self.server.open]:
             connection.transport.abort()
         await self.stop_serving()
 
