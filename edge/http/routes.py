@@ -17,7 +17,7 @@ from edge.machines import UKI
 from hegel.metadata import EC2_VERSIONS, NOCLOUD_FILES
 from ipxe.grub import is_directory, is_script
 from ipxe.medium_scripts import MediumKind
-from tink.mac import from_any
+from tink.mac import from_any, from_path
 
 _GRUB_LIST = re.compile(r"[a-z0-9_]+-efi/(command|fs|crypto|terminal)\.lst")
 _END_OPTION = re.compile(r"(?:%[fF]{2}|\udcff)+$")
@@ -134,9 +134,7 @@ def route(raw_path: str) -> Route | None:
 def _grub(segments: list[str]) -> Route | None:
     """What GRUB looks for in one of its directories, or beside the program: below that of programs, or of a machine."""
     rest = segments[2:] if segments[:2] == ["ipxe", "binary"] else segments
-    who = from_any(rest[0]) if len(rest) > 1 else None
-    if who is not None:
-        rest = rest[1:]
+    who, rest = from_path(rest)
     if rest and is_script(rest):
         return Route(Place.GRUB, name=rest[-1], who=who or "")
     if len(rest) > 1 and is_directory(rest[:-1]) and _GRUB_LIST.fullmatch("/".join(rest[-2:])):
