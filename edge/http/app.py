@@ -1,11 +1,14 @@
 """The HTTP server of booting machines (port 7080): scripts, boot programs, kernels, initrds, metadata, health.
 
-In the order of a boot: `edge.http.boot` (script, boot program), `edge.http.osie` (kernel, initrd),
-`edge.http.boot` (what it says on the way), `edge.http.boot` (what it may be started from instead of by its
-network card),
-`edge.http.depot` (images and files of actions), then, when the installed system comes up, `edge.http.metadata`.
-`edge.http.routes` says which path is whose, `edge.http.connections` what strangers may take. There are no
-directory listings and no redirects, and nothing here tells a machine about another one.
+The handlers in the order of a boot:
+
+    boot       scripts, boot programs, signs of life, boot media
+    osie       kernel and initrd
+    depot      images and files of actions
+    metadata   the installed system's first boot
+
+`edge.http.routes` maps paths to handlers, `edge.http.connections` limits the clients. There are no directory listings
+and no redirects, and no answer tells a machine about another one.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from edge.http.context import Context, for_people, local_address, not_allowed, n
 from edge.http.depot import Depot
 from edge.http.fast_path import ResponseLookup
 from edge.http.files import BodySender
-from edge.http.metadata import FastPath, MetadataCache, MetadataService, MetadataSettings, not_to_keep
+from edge.http.metadata import FastPath, MetadataCache, MetadataService, MetadataSettings, uncached
 from edge.http.osie import OsieDownloads
 from edge.http.peers import PeerRequests
 from edge.http.routes import Place, Route, route
@@ -48,9 +51,9 @@ from tink.limits.once_per import OncePer
 from tink.net.link_local import is_link_local
 
 SAY_AGAIN_SECONDS = 60.0
-"""After which time the same refusal, or the same document for the same machine, is worth another line."""
+"""Time after which the same refusal, or the same document for the same machine, is logged again."""
 MAX_SAID, MAX_REFUSALS = 16384, 1024
-"""Lines about machines, and about strangers, in that time."""
+"""Number of lines about machines, and about strangers, in that time."""
 MAX_SAID_OF_ONE = 256
 """Maximum number of lines about one machine: its requests can't suppress the lines about other machines."""
 
@@ -63,12 +66,12 @@ _THE_PAGE = (
 )
 _METHODS = {Place.PHONE_HOME: ("POST",), Place.IMDS_TOKEN: ("PUT",)}
 _METADATA = frozenset({Place.EC2, Place.IMDS_TOKEN, Place.LEGACY, Place.NOCLOUD, Place.PHONE_HOME})
-"""Where the path may say who asks."""
+"""The places whose path may name the machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What was logged about machines and about strangers, and why each machine's last file failed, by MAC.
+    """The recent log lines about machines and about strangers, and the last failure of each machine, by MAC.
 
     `failures` None: `OsieDownloads` keeps its own.
     """
@@ -137,8 +140,8 @@ class MachineApp:
             record=services.record,
             clock=time.monotonic,
             ready=services.ready,
-            said=memory.said,
-            refusals=memory.refusals,
+            machine_lines=memory.said,
+            stranger_lines=memory.refusals,
         )
         self._sender = sender = services.sender or BodySender()
         self._peers = PeerRequests(context, sender, services.peers) if services.peers is not None else None
@@ -181,33 +184,33 @@ class MachineApp:
         }
 
     def close(self) -> None:
-        """Abort the bodies that are being sent, and cancel the checks of user-data."""
+        """Abort all bodies, and cancel the checks of user-data."""
         self._sender.close()
         self._metadata.close()
 
     def machine_changed(self, mac: str) -> None:
-        """Make anew what was made of a machine's Hardware: for the inventory, which calls it after each change."""
+        """Drop everything that was derived from a machine's Hardware. The inventory calls this after each change."""
         self._osie.machine_changed(mac)
         self._metadata.machine_changed(mac)
         self.callers_changed()
 
     def callers_changed(self) -> None:
-        """Somebody may be at another address than a moment ago: for `edge.callers`, which calls it often."""
+        """Drop the addresses of machines. `edge.callers` calls this whenever a machine may have moved."""
         if self._fast_path is not None:
             self._fast_path.forget_callers()
 
     @property
     def responses(self) -> ResponseLookup:
-        """What plain requests on connections from an address get on the fast path, by target."""
+        """The answers of the fast path for a client's address, by target of the request line."""
         return self._fast_path.responses if self._fast_path is not None else nothing_is_plain
 
     @property
     def proxies(self) -> Networks:
-        """From where connections bring the requests of many machines."""
+        """The networks of trusted proxies, whose connections carry the requests of many machines."""
         return self._context.callers.proxies
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Any request."""
+        """Answer a request."""
         found = route(request.rel_url.raw_path)
         if found is None and is_link_local(local_address(request)):
             return not_found()
@@ -229,41 +232,41 @@ class MachineApp:
             seen = dotted(request.remote or "")
             return self._context.refuse(400, str(error), seen=seen, why=f"a trusted proxy's request: {error}")
         answer = await self._handlers[found.place](request, found, caller)
-        return not_to_keep(answer) if of_metadata and isinstance(answer, web.Response) else answer
+        return uncached(answer) if of_metadata and isinstance(answer, web.Response) else answer
 
     def trust(self, tls_ca: bytes, registry_authorities: bytes) -> None:
-        """Replace what agents are to trust: `agent_ca` and `registry_authorities` of the constructor."""
+        """Replace the certificates that agents trust: `agent_ca` and `registry_authorities` of `HttpServices`."""
         self._agent_ca, self._registry_authorities = tls_ca, registry_authorities
 
     def _ca(self) -> web.Response:
-        """What an agent trusts the gRPC server by; no secret."""
+        """Return the certificates by which agents trust the gRPC server. They are no secret."""
         if not self._agent_ca:
             return text("the gRPC server of this edge has no certificate", status=404)
         return web.Response(body=self._agent_ca, content_type="application/x-pem-file")
 
     def _registries(self) -> web.Response:
-        """The certificates that agents trust registries by; no secret."""
+        """Return the certificates by which agents trust registries. They are no secret."""
         if not self._registry_authorities:
             return text("this edge has no authorities of registries (--registry-ca)", status=404)
         return web.Response(body=self._registry_authorities, content_type="application/json")
 
     def _health_of_smee(self) -> web.Response:
-        """GET /healthcheck: Smee's words, for probes that were written for it; threads are what is like goroutines."""
+        """Answer GET /healthcheck with Smee's fields, for its probes. Python's threads stand for goroutines."""
         seconds = round(self._context.clock() - self._began, 3)
         shown = {"git_rev": version("tinkedge"), "uptime_seconds": seconds, "goroutines": threading.active_count()}
         return web.json_response(shown)
 
     def _ready(self) -> web.Response:
-        """It can serve machines."""
+        """Answer 200 if the edge can serve machines."""
         problem = self._context.ready()
         return text("ok") if not problem else text(f"not ready: {problem}", status=503)
 
 
 def machine_runner(app: MachineApp, limits: Limits | None = None, hand_on: HandOn | None = None) -> Runner:
-    """A runner of the application, for any number of sites. Needs a running loop; `cleanup` takes a second at most.
+    """Return a runner of the application, for any number of sites. Needs a running loop; `cleanup` takes a second.
 
     `hand_on`: where connections of other edges go; None: they are served here.
     """
     limits = replace(limits or Limits(), proxies=app.proxies)
-    # A body, above all: nobody can wait for all of a kernel.
+    # Shutdown aborts bodies: sending the rest of a kernel would take too long.
     return Runner(BoundedServer(app.handle, limits, time.monotonic, app.responses, hand_on), app.close)

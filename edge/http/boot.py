@@ -1,30 +1,29 @@
-"""Scripts and boot programs over HTTP: the step of the boot between DHCP and the kernel.
+"""Scripts, boot programs, signs of life and boot media over HTTP: the steps of a boot before kernel and initrd.
 
-A script is served to its own machine only: the request must come from the address where the machine is known to be
-(`edge.callers.by_request`). Whoever may not netboot gets a script that says why. All that a script names is on the
-address of ours that the machine has reached.
+**Scripts.** A script is served to its own machine only: the request must come from the address where the machine is
+known to be (`edge.callers.by_request`). A machine that may not netboot gets a script that shows the reason. All URLs in
+a script use the address of the edge that the machine has reached.
 
-Signs of life from where a machine is on its own: `/sign/starting`, from iPXE, and `/sign/up`, from the OSIE.
+**Signs of life.** iPXE requests `/sign/starting` right before it starts the kernel, and reports its model. The OSIE
+requests `/sign/up` when it has an address. So the journey tells a kernel that never ran from a kernel that found no
+network card. If the kernel does not start and iPXE continues (mostly under Secure Boot), iPXE requests `/sign/failed`.
+Nothing depends on the answers, and neither client waits for them for long.
 
-iPXE asks for the first right before it starts the kernel, and says which model it runs on; the OSIE asks for the second
-when it has its address. What lies between tells a kernel that never ran from one that found no network card. If
-the kernel does not start, and iPXE goes on, it asks for `/sign/failed`: under Secure Boot, mostly. Nothing
-depends on the answer, and neither waits for it for long.
+iPXE also reports two values:
 
-iPXE also says how much memory SMBIOS knows of: of the first two Memory Array Mapped Addresses (type 19) the eight bytes
-from offset 4 on, which are where each begins and ends, in KiB (DMTF DSP0134, section 7.20). And what time it is by the
-machine's clock, in seconds since the epoch, which iPXE writes with 0x: its OSIE will believe that clock when it is
-shown a certificate.
+- the memory that SMBIOS knows: of the first two Memory Array Mapped Addresses (type 19) the eight bytes from offset 4
+  on, which are the start and end in KiB (DMTF DSP0134, section 7.20);
+- the machine's clock, in seconds since the epoch, which iPXE writes with 0x. The OSIE will use that clock to check
+  certificates.
 
-Boot media: `/iso/<mac or token>/{boot,static}.{iso,img}`, the image of a CD or a USB stick for one machine.
+**Boot media.** `/iso/<mac or token>/{boot,static}.{iso,img}` is the image of a CD or a USB stick for one machine. A BMC
+attaches it as virtual media and reads ranges of it for hours, whenever the machine's firmware reads a block. So nothing
+is created or stored for each machine: `ipxe.medium` builds one image at the first request, and the machine's own part
+is inserted while the image is sent. `.iso` and `.img` are the same bytes, which boot from a CD and from a USB stick.
+Some BMCs choose the kind of device by the name.
 
-A BMC attaches it as virtual media and reads what the machine's firmware asks for, by ranges, for hours: so nothing is
-made or kept for it. The image is that of `ipxe.medium`, made once, when the first one is asked for; the machine's own
-part is put in as it is sent. `.iso` and `.img` are the same bytes, which boot from a CD and from a USB stick: the names
-are for BMCs that tell by them what to show to the machine.
-
-A MAC in the path is for the machine itself, known by its address as for scripts; a token (`edge.callers`) for whoever
-was given it. Whether the machine may netboot is asked when it comes for its script.
+A MAC in the path is accepted from the machine itself, which is known by its address, as for scripts. A token
+(`edge.callers`) is accepted from any client. The netboot policy is checked when the machine requests its script.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from aiohttp import web
 from edge.callers import MEDIUM_PREFIX, Caller, MediumTokens, MetadataTokenError
 from edge.http.context import Context, asked_by, client_name, local_address, size_text, text
 from edge.http.fast_path import LiveResponse, PreparedResponse
-from edge.http.files import begun, break_off, requested
+from edge.http.files import begin_response, break_off, requested_span
 from edge.http.routes import Route
 from edge.journey.events import Outcome, Step, Value
 from edge.journey.steps import NOT_STARTED, STARTING, UP
@@ -58,43 +57,41 @@ from tink.limits.newest import Newest
 from tink.mac import is_mac
 from tink.printable import printable
 
-_MEDIA = {kind.value: kind for kind in MediumKind}
+log = logging.getLogger(__name__)
+
+_KINDS: Final = {kind.value: kind for kind in MediumKind}
 _GRUB_LIST = re.compile(r"[a-z0-9_]+-efi/(command|fs|crypto|terminal)\.lst")
 
 _MAX_ORIGINS = 64
 
 _TARGETS = ("/auto.ipxe", "/{mac}/auto.ipxe", "/ipxe/script/auto.ipxe", "/ipxe/script/{mac}/auto.ipxe")
-
-log = logging.getLogger(__name__)
-
-
 NO_FAILURE = "the edge has the files of the OSIE, but the connection to this machine broke"
 
 AUTOEXEC = "autoexec.ipxe"
-"""What iPXE of 2022 and later asks for where it was loaded from, before its own DHCP."""
+"""The file that iPXE of 2022 and later requests next to itself, before its own DHCP."""
 
 
 class BootScripts:
-    """The handler of scripts, and of boot programs."""
+    """The handler of scripts and boot programs."""
 
     def __init__(self, context: Context, scripts: MachineScripts, failure: Callable[[str], str]) -> None:
-        """`failure(mac)` says what went wrong last with a machine's kernel or initrd; empty if nothing did."""
+        """`failure(mac)` returns the last failure of a machine's kernel or initrd, or an empty string."""
         self._context = context
         self._failure = failure
         self._scripts = scripts
         self._origins: Newest[str, Origin] = Newest(_MAX_ORIGINS)
-        self._as_sent = PreparedResponse.of(_script("#"))
+        self._prepared = PreparedResponse.of(_script("#"))
 
     async def script(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
-        """GET /ipxe/script/[<mac>/]auto.ipxe; with `?failed`, why the kernel or initrd did not come.
+        """Answer GET /ipxe/script/[<mac>/]auto.ipxe; with `?failed`, show why the kernel or initrd did not arrive.
 
-        A path without a MAC means the machine that asks. With `?medium=`, iPXE was started from such a boot medium.
+        A path without a MAC means the calling machine. `?medium=` names the boot medium that iPXE was started from.
         """
         mac, seen = route.who or caller.mac, caller.address
         if mac is None:
             return self._context.refuse_caller(caller, "script", step=Step.SCRIPT)
         machine = self._context.inventory.by_mac(mac)
-        # Of one that nobody registered: as far as is known.
+        # An unregistered machine has no reserved address, so its MAC is compared as far as it is known.
         if not caller.is_from(machine) if machine is not None else caller.mac not in (None, mac):
             return self._wrong_address(mac, machine, caller)
         if machine is None:
@@ -106,17 +103,17 @@ class BootScripts:
                     log.warning("%s: script asked for %s: %s, or more than one", seen, mac, decision.reason)
                 return _script(self._scripts.why(mac, decision.reason))
         if "failed" in request.query:
-            # Never the boot script itself: it would ask again, and run in itself for ever.
+            # Never the boot script itself: it would request this URL again, without end.
             return _script(self._scripts.why(mac, self._failure(mac) or NO_FAILURE))
-        medium = _MEDIA.get(request.query.get("medium", ""))
+        medium = _KINDS.get(request.query.get("medium", ""))
         origin = Origin(local_address(request), static=medium is MediumKind.STATIC)
         return _script(self._scripts.script(mac, origin, client=client_name(request), medium=medium))
 
     def live(self, machine: Machine) -> Mapping[bytes, LiveResponse]:
-        """The script of a registered machine that is known by its address, for the fast path: as `script` answers.
+        """Return the script of a registered machine for the fast path, by target of the request line.
 
-        It is decided on and recorded at each request; only the way there is shorter. By target of the request line, in
-        the spellings of what DHCP names and of Smee's.
+        The answer equals that of `script`: it is decided and recorded at each request. The targets are the URLs that
+        DHCP sends, and Smee's.
         """
         known = self._context.inventory.by_mac(machine.mac)
         if known is None or (known.name, known.namespace) != (machine.name, machine.namespace):
@@ -124,27 +121,27 @@ class BootScripts:
 
         def made(client: str, local: str) -> PreparedResponse:
             script = self._scripts.script(machine.mac, self._origin(local), client=client)
-            return self._as_sent.with_body(script.encode())
+            return self._prepared.with_body(script.encode())
 
         response = LiveResponse(made)
         return {target.format(mac=machine.mac).encode(): response for target in _TARGETS}
 
     def _origin(self, local: str) -> Origin:
-        """Scripts name the address of ours that was reached; there are few."""
+        """Return the origin for the edge's address `local`, of which there are few."""
         origin = self._origins.get(local)
         if origin is None:
             origin = self._origins[local] = Origin(local)
         return origin
 
     async def grub(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
-        """GET /grub/grub.cfg and the other names (`ipxe.grub`): the script for a GRUB that came by UEFI HTTP Boot.
+        """Answer GET /grub/grub.cfg and the other names (`ipxe.grub`): the script for a GRUB from UEFI HTTP Boot.
 
-        The machine is known by its address, and a MAC in the path must be its own. GRUB asks for its modules and fonts,
-        too, and does without.
+        The machine is known by its address, and a MAC in the path must be its own. GRUB also requests its modules and
+        fonts, and continues without them.
         """
         named = machine_of(route.name)
         if named is None:
-            # An empty list is what it does without; for one that is missing it shows an error.
+            # GRUB accepts an empty list, but shows an error if the file is missing.
             return web.Response(text="", status=200 if _GRUB_LIST.fullmatch(route.name) else 404)
         mac, context = caller.mac, self._context
         if mac is None:
@@ -161,12 +158,14 @@ class BootScripts:
                 return _script(self._scripts.why(mac, failure, Dialect.GRUB))
             return _script(self._scripts.not_started(mac) if request.method == "GET" else "")
         origin, client = Origin(local_address(request)), client_name(request)
-        is_sent = request.method == "GET"  # GRUB asks for the length first
+        is_sent = request.method == "GET"  # GRUB sends HEAD first, for the length
         return _script(self._scripts.script(mac, origin, client=client, dialect=Dialect.GRUB, recorded=is_sent))
 
     async def parameters(self, request: web.Request, _route: Route, caller: Caller) -> web.StreamResponse:
-        """GET /auto/parameters: the words of the machine's kernel command line, for an OSIE that was started without
-        them (a UKI, whose command line is signed), by the caller's address."""
+        """Answer GET /auto/parameters: the kernel command line of the machine at the caller's address.
+
+        For an OSIE that was started without it: the command line of a UKI is signed and the same for all machines.
+        """
         context, machine = self._context, caller.machine
         decision = context.policy.decide(machine)
         if machine is None:
@@ -186,7 +185,7 @@ class BootScripts:
         return _script(f"{words}\n")
 
     async def binary(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
-        """GET /ipxe/binary/[<mac>/]<name>: a boot program, to a machine that may netboot."""
+        """Answer GET /ipxe/binary/[<mac>/]<name>: a boot program, for a machine that may netboot."""
         context, seen = self._context, caller.address
         machine, is_stranger = self._booted(route, caller)
         mac = machine.mac if machine is not None else caller.mac
@@ -199,7 +198,7 @@ class BootScripts:
                 context.record(
                     machine.mac, Step.BINARY, Outcome.REFUSED, f"no boot program{to}: {decision.reason}", **by
                 )
-            # What a Hardware says is told to its own machine only.
+            # The reason may quote the Hardware, so only its own machine gets it.
             return context.refuse(
                 403, "no netboot" if is_stranger else f"no netboot: {decision.reason}", seen=seen, why=why
             )
@@ -215,7 +214,7 @@ class BootScripts:
         # UEFI HTTP Boot compares the whole header: a charset parameter would break it (EDK2 HttpBootSupport.c).
         media_type = "application/efi" if ".efi" in route.name else "application/octet-stream"
         headers = {"Content-Type": media_type, "ETag": found.etag, "Accept-Ranges": "bytes"}
-        part = requested(request, headers, len(found.content))
+        part = requested_span(request, headers, len(found.content))
         if isinstance(part, web.Response):
             return part
         if request.method == "GET" and mac is not None:
@@ -225,7 +224,7 @@ class BootScripts:
         return web.Response(body=body, status=206 if part.partial else 200, headers=headers)
 
     def _booted(self, route: Route, caller: Caller) -> tuple[Machine | None, bool]:
-        """Which machine a boot program is for, and whether it is somebody else who asks, as far as can be told."""
+        """Return the machine that a boot program is for, and True if the caller is known to be another one."""
         named, own = self._context.inventory.by_mac(route.who) if route.who else None, caller.machine
         if named is None or caller.mac == named.mac:
             return named or own, False
@@ -248,17 +247,16 @@ class BootScripts:
 
 
 def _script(script: str) -> web.Response:
-    # It may have a secret of this machine in it.
+    # A script may contain a secret of the machine.
     return web.Response(text=script, content_type="text/plain", headers={"Cache-Control": "no-store"})
 
 
-_MOST = 80
-"""Characters of what a machine says of itself."""
-_TOLD = {"model": "model", "uuid": "uuid"}
+_MAX_CHARACTERS = 80
+"""Length of a text that a machine reports about itself."""
 _RANGE = re.compile(r"[0-9a-f]{16}")
 _SECONDS = re.compile(r"0x[0-9a-f]{1,16}|[0-9]{1,10}")
-_ELSEWHERE = 0xFFFFFFFF
-"""An end that is too far for these fields."""
+_EXTENDED = 0xFFFFFFFF
+"""The end of a range that is too large for these fields (DSP0134 section 7.20)."""
 _MESSAGES = {
     STARTING: "iPXE starts the kernel",
     NOT_STARTED: "iPXE could not start the kernel: its screen says why. Where Secure Boot is on, the kernel of the "
@@ -268,7 +266,7 @@ _MESSAGES = {
 
 
 class Signs:
-    """The handler of both."""
+    """The handler of `/sign/starting`, `/sign/failed` and `/sign/up`."""
 
     def __init__(self, context: Context, clock: Callable[[], float] = time.time) -> None:
         """`clock` gives seconds since the epoch."""
@@ -276,43 +274,42 @@ class Signs:
         self._clock = clock
 
     async def sign(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
-        """GET, HEAD."""
+        """Record a sign of life. HEAD records nothing."""
         decision = self._context.policy.decide(caller.machine)
         if caller.mac is None or not decision.allowed:
             return self._context.refuse_caller(caller, f"sign {route.name}", status=403, step=Step.BOOT)
         if request.method == "GET":
             detail: dict[str, Value] = {"phase": route.name}
-            for name, key in _TOLD.items():
+            for name in ("model", "uuid"):
                 if given := _words(request.query.get(name, "")):
-                    detail[key] = given
+                    detail[name] = given
             if memory := _memory(request.query.get("memory", ""), request.query.get("above", "")):
                 detail["memory_bytes"] = memory
-            if _SECONDS.fullmatch(told := request.query.get("clock", "")):
-                detail["clock_ahead_seconds"] = round(int(told, 0 if told.startswith("0x") else 10) - self._clock())
+            if _SECONDS.fullmatch(clock := request.query.get("clock", "")):
+                detail["clock_ahead_seconds"] = round(int(clock, 0 if clock.startswith("0x") else 10) - self._clock())
             outcome = Outcome.FAILED if route.name == NOT_STARTED else Outcome.INFO
             self._context.record(caller.mac, Step.BOOT, outcome, _MESSAGES[route.name], **detail)
         return text("ok")
 
 
 def _words(text: str) -> str:
-    return " ".join(printable(text[: 2 * _MOST], " ").split())[:_MOST]
+    return " ".join(printable(text[: 2 * _MAX_CHARACTERS], " ").split())[:_MAX_CHARACTERS]
 
 
 def _memory(*ranges: str) -> int:
-    """The bytes in these ranges, each as iPXE spells it; 0: it can't be given."""
+    """Return the size of memory ranges in bytes, each in iPXE's spelling; 0 if it is unknown."""
     total = 0
     for each in filter(None, ranges):
         if _RANGE.fullmatch(each) is None:
             return 0
         begin, end = struct.unpack("<II", bytes.fromhex(each))
-        if end == _ELSEWHERE or end < begin:
+        if end == _EXTENDED or end < begin:
             return 0
         total += end - begin + 1
     return total << 10
 
 
 _TYPES: Final = {"iso": "application/x-iso9660-image", "img": "application/octet-stream"}
-_KINDS: Final = {kind.value: kind for kind in MediumKind}
 _NOT_ITS_OWN: Final = "this medium is served to its own machine, and to whoever has its signed URL (tinkedge iso --url)"
 
 
@@ -327,8 +324,8 @@ class BootMedia:
         directory: Path,
         nearest: Callable[[str], str],
     ) -> None:
-        """`directory` has what media are made of (`ipxe.medium`). `nearest(ip)` is the address of ours in the network
-        of a machine's one; empty if none is."""
+        """`directory` has the parts of media (`ipxe.medium`). `nearest(ip)` returns the edge's address in the network
+        of a machine's address, or an empty string."""
         self._context = context
         self._scripts = scripts
         self._tokens = tokens
@@ -338,7 +335,7 @@ class BootMedia:
         self._making = asyncio.Lock()
 
     async def image(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
-        """GET, HEAD."""
+        """Answer GET and HEAD of a boot medium."""
         name, _, suffix = route.name.partition(".")
         kind = _KINDS[name]
         is_signed = route.who.startswith(MEDIUM_PREFIX)
@@ -360,7 +357,7 @@ class BootMedia:
                 self._context.record(mac, Step.MEDIUM, Outcome.FAILED, f"no boot medium: {error}")
             return text(str(error), status=503 if isinstance(error, MediumError) else 404)
         headers = {"Content-Type": _TYPES[suffix], "ETag": written.etag, "Cache-Control": "no-cache"}
-        begin = await begun(request, headers, written.size)
+        begin = await begin_response(request, headers, written.size)
         if isinstance(begin, web.StreamResponse):
             return begin
         response, part = begin
@@ -379,7 +376,7 @@ class BootMedia:
         return response
 
     def _refusal(self, mac: str, machine: Machine | None, caller: Caller) -> web.Response | None:
-        """Why whoever asks does not get the medium of `mac`; None: it does."""
+        """Return the error for a caller that may not have the medium of `mac`, or None."""
         context, seen = self._context, caller.address
         if not is_mac(mac):
             return context.refuse(404, "not found", seen=seen, why="boot medium asked for with no MAC and no token")
@@ -398,9 +395,10 @@ class BootMedia:
         return text(_NOT_ITS_OWN, status=403)
 
     async def _written(self, mac: str, machine: Machine | None, reached: str, kind: MediumKind) -> Written:
-        """The image of a machine. Raises ScriptError, MediumError.
+        """Return the image of a machine. Raises ScriptError, MediumError.
 
-        `reached` is the address of ours that the request came to: a BMC's network need not be that of its machine.
+        `reached` is the edge's address on the connection. It is used only if the edge has no address in the machine's
+        network: the request may come from a BMC in another network.
         """
         address = self._nearest(machine.ip) if machine is not None and machine.ip else ""
         script = self._scripts.medium(mac, Origin(address or reached), kind)

@@ -1,28 +1,23 @@
-"""Which bytes of a file a request asks for: ranges and preconditions, as pure functions (RFC 9110 sections 13 and 14).
+"""Files as bodies of HTTP answers: conditions and ranges, the head of the answer, and the threads that send the body.
 
-UEFI firmware resumes a broken HTTP Boot download with `Range: bytes=N-` and `If-Match` (EDK2, HttpBootClient.c); it
-expects 206, the same total, and the same ETag. Files have no modification date here, so the conditions that name one
-are not considered, as section 13.1 wants it: an entity tag says the same more strictly.
+Conditions and ranges are pure functions (RFC 9110 sections 13 and 14). UEFI firmware resumes a broken HTTP Boot
+download with `Range: bytes=N-` and `If-Match` (EDK2, HttpBootClient.c); it expects 206, the same total, and the same
+ETag. Files have no modification date here, so conditions with a date are ignored, as section 13.1 demands. An entity
+tag is more precise.
 
-The head of an answer that has a file's bytes, or the answer in place of it (HEAD, 304, 412, 416).
+`BodySender` sends the head through aiohttp and the body by `os.sendfile`, straight from the page cache to the network.
+TCP_CORK (tcp(7)) holds the head back until the first bytes of the body, and keeps the segments full. A file that is
+still arriving is sent as far as it goes, and the rest later.
 
-Threads that send parts of files to sockets: `os.sendfile`, straight from the page cache to the network.
+    event loop -> Part -> SendThread: epoll waits for writable sockets, each gets a piece in turn -> event loop
 
-    event loop -> Part -> SendThread: epoll waits for machines that take bytes, each gets a piece in turn -> event loop
+uvloop has no sendfile, and asyncio's blocks on the disk. One thread serves thousands of machines: each writable socket
+gets up to `PIECE_BYTES` bytes and then waits for its next turn, so all machines get their share, and one that reads
+nothing costs nothing. Python needs a few microseconds for a piece; the kernel works without the interpreter's lock. If
+a file is not in memory, its thread waits for the disk, but only for one piece.
 
-Neither uvloop's missing sendfile nor asyncio's blocking one will do. One thread serves thousands of machines: whoever
-is ready gets up to `PIECE_BYTES` bytes, then it is the next one's turn, so all get their share, and one that takes
-nothing costs nothing. Python's own work is a few microseconds for a piece; the kernel's part is done with the
-interpreter's lock released. A file that is not in memory makes its thread wait for the disk, but for a piece only, then
-the others have theirs.
-
-The threads run at a lower priority than the event loop, so that small requests do not wait for kernels and initrds
-where they share a processor.
-
-Sending an artifact to a machine, as the body of a response: as far as the file goes, then the rest when it has come.
-
-`edge.http.files` does the sending, in threads. The response's head goes through aiohttp; TCP_CORK (tcp(7))
-keeps it back for the first bytes of the body, and keeps the body in full segments.
+The threads have a lower priority than the event loop, so that small requests do not wait for kernels and initrds on a
+shared processor.
 """
 
 from __future__ import annotations
@@ -50,11 +45,11 @@ _SINGLE = re.compile(r"bytes=\s*(?:([0-9]{1,18})-([0-9]{1,18})?|-([0-9]{1,18}))"
 
 
 class NotModifiedError(Exception):
-    """The client has these bytes: 304."""
+    """The client has these bytes already: 304."""
 
 
 class ChangedError(Exception):
-    """The client wants the rest of other bytes than these: 412."""
+    """The client wants the rest of another version: 412."""
 
 
 class UnsatisfiableError(Exception):
@@ -63,7 +58,7 @@ class UnsatisfiableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Bytes `start` to before `end` of a whole of `size`; `partial` if that was asked for by a range."""
+    """The bytes from `start` to before `end` of a file of `size` bytes. `partial` is True for a range request."""
 
     start: int
     end: int
@@ -72,7 +67,7 @@ class Span:
 
     @property
     def length(self) -> int:
-        """How many bytes."""
+        """The number of bytes."""
         return self.end - self.start
 
     @property
@@ -82,7 +77,7 @@ class Span:
 
 
 def select_span(method: str, headers: CIMultiDictProxy[str], etag: str, size: int) -> Span:
-    """What a request for a file of `size` bytes with the (strong, quoted) `etag` asks for.
+    """Return the bytes that a request wants of a file of `size` bytes with the (strong, quoted) `etag`.
 
     Conditions are evaluated in the order of section 13.2.2. Raises ChangedError, NotModifiedError, UnsatisfiableError.
     """
@@ -91,16 +86,16 @@ def select_span(method: str, headers: CIMultiDictProxy[str], etag: str, size: in
     if "If-None-Match" in headers and matches(_joined(headers, "If-None-Match"), etag, weakly=True):
         raise NotModifiedError
     ranges = headers.getall("Range", [])
-    # Range is for GET only (section 14.2); with another If-Range than our tag, a date too, the whole (section 13.1.5).
+    # Range is for GET only (section 14.2). If-Range with another tag or a date means the whole file (section 13.1.5).
     if method != "GET" or len(ranges) != 1 or headers.get("If-Range", etag).strip() != etag:
         return Span(0, size, size, partial=False)
     return span(ranges[0], size)
 
 
 def span(header: str, size: int) -> Span:
-    """What to send for a Range header. Raises UnsatisfiableError.
+    """Return the bytes that a Range header selects. Raises UnsatisfiableError.
 
-    What is not a single byte range is ignored and the whole is sent, as section 14.2 allows.
+    A header that is not a single byte range selects the whole file, as section 14.2 allows.
     """
     match = _SINGLE.fullmatch(header.strip().lower())
     whole = Span(0, size, size, partial=False)
@@ -119,7 +114,7 @@ def span(header: str, size: int) -> Span:
 
 
 def matches(header: str, etag: str, *, weakly: bool) -> bool:
-    """Whether `etag` (strong, quoted) is among the tags of an If-Match or If-None-Match header (section 8.8.3.2)."""
+    """Return True if an If-Match or If-None-Match header has `etag` (strong, quoted) (section 8.8.3.2)."""
     tags = [tag.strip() for tag in header.split(",")]
     if weakly:
         tags = [tag.removeprefix("W/") for tag in tags]
@@ -127,18 +122,18 @@ def matches(header: str, etag: str, *, weakly: bool) -> bool:
 
 
 def _joined(headers: CIMultiDictProxy[str], name: str) -> str:
-    """A list header that came in several lines, as one (section 5.3)."""
+    """Return a list header as one line, even if it was sent in several (section 5.3)."""
     return ",".join(headers.getall(name))
 
 
-async def begun(
+async def begin_response(
     request: web.Request, headers: dict[str, str], size: int
 ) -> tuple[web.StreamResponse, Span] | web.StreamResponse:
-    """The answer for a file of `size` bytes, and which of them are to follow; or an answer that is whole.
+    """Return the answer for a file of `size` bytes with the bytes to send, or a complete answer (HEAD, 304, 412, 416).
 
-    `headers` must hold the ETag.
+    `headers` must have the ETag.
     """
-    part = requested(request, headers, size)
+    part = requested_span(request, headers, size)
     if isinstance(part, web.Response):
         return part
     response = web.StreamResponse(status=206 if part.partial else 200, headers=headers)
@@ -150,15 +145,15 @@ async def begun(
 
 
 def break_off(request: web.Request) -> None:
-    """The promised length can't be kept any more; only a broken connection tells the machine so."""
+    """Abort the connection: the rest of the promised length will not follow, and HTTP has no other way to say so."""
     if request.transport is not None:
         request.transport.abort()
 
 
-def requested(request: web.Request, headers: dict[str, str], size: int) -> Span | web.Response:
-    """The bytes of a file of `size` bytes that a request asks for, or the answer if it asks for none of them.
+def requested_span(request: web.Request, headers: dict[str, str], size: int) -> Span | web.Response:
+    """Return the bytes of a file that a request wants, or the answer if it wants none.
 
-    `headers` must hold the ETag; Accept-Ranges, and Content-Range where it belongs, are put into it.
+    `headers` must have the ETag. Accept-Ranges, and Content-Range for a range, are added to it.
     """
     headers["Accept-Ranges"] = "bytes"
     try:
@@ -177,20 +172,20 @@ def requested(request: web.Request, headers: dict[str, str], size: int) -> Span 
 
 
 PIECE_BYTES = 8 << 20
-"""Bytes that a machine gets before it is the next one's turn: what comes between two pieces costs as much as 40 KiB."""
+"""Bytes that a machine gets in one turn. The overhead of a turn costs as much as sending 40 KiB."""
 
 NICENESS = 10
-"""Added to the nice value that the process has (setpriority(2), which ends at 19)."""
+"""Increment of the process's nice value for the threads (setpriority(2); the maximum is 19)."""
 
 _SWEEP_SECONDS = 0.5
 
 
 class IdleError(Exception):
-    """The machine took no byte for too long."""
+    """The machine read no byte for too long."""
 
 
 class FileEndsError(Exception):
-    """The file is shorter than it was."""
+    """The file was shortened while it was sent."""
 
 
 class StoppedError(Exception):
@@ -198,11 +193,11 @@ class StoppedError(Exception):
 
 
 class Part:
-    """Bytes `offset` to before `end` of the file `file`, on their way to the non-blocking socket `sock`.
+    """The bytes from `offset` to before `end` of a file, on their way to a non-blocking socket.
 
-    It has descriptors of its own, which its thread closes: the connection and the file may be closed by their owners
-    at any time, and the numbers be used for others. `offset` grows as bytes are taken. `done` gets no result, or the
-    exception: ConnectionError, IdleError, FileEndsError, StoppedError, OSError.
+    It duplicates both descriptors, and its thread closes the duplicates: the owners may close theirs at any time, and
+    the kernel reuses the numbers. `offset` grows while bytes are sent. `done` ends with None or one of ConnectionError,
+    IdleError, FileEndsError, StoppedError, OSError.
     """
 
     __slots__ = ("done", "dropped", "end", "file", "loop", "moved", "offset", "sock", "waiting")
@@ -223,7 +218,7 @@ class Part:
         self.dropped = False
 
     def settle(self, error: Exception | None) -> None:
-        """Tell whoever waits for it. In the event loop."""
+        """Complete `done`. Called in the event loop."""
         if self.done.done():
             return
         if error is None:
@@ -233,7 +228,7 @@ class Part:
 
 
 class SendThread:
-    """One thread and the parts that it sends. `send` and `stop` are called in the event loop."""
+    """A thread and the parts that it sends. `send` and `stop` are called in the event loop."""
 
     def __init__(self, name: str, *, idle_seconds: float) -> None:
         self._idle_seconds = idle_seconds
@@ -249,11 +244,11 @@ class SendThread:
 
     @property
     def load(self) -> int:
-        """How many parts it has."""
+        """The number of parts."""
         return len(self._waiting) + len(self._arrived)
 
     async def send(self, part: Part) -> None:
-        """Send it all. Raises what `Part` says; when cancelled, the thread lets go of it at once."""
+        """Send a part. Raises the exceptions of `Part`. If this is cancelled, the thread drops the part at once."""
         self._arrived.append(part)
         self._awake()
         try:
@@ -265,14 +260,14 @@ class SendThread:
             raise
 
     def stop(self) -> None:
-        """Give up every part, and wait for the thread to end."""
+        """Abort every part, and wait for the thread to end."""
         if not self._stopping:
             self._stopping = True
             self._awake()
             self._thread.join()
             self._epoll.close()
             os.close(self._wake)
-        # What came since: nobody else will close it.
+        # The thread does not close the parts that arrived after its end.
         self._give_up_all()
 
     def _awake(self) -> None:
@@ -317,7 +312,7 @@ class SendThread:
                 self._close(part)
 
     def _push(self, part: Part, now: float) -> None:
-        """A piece for this machine."""
+        """Send a piece to one machine."""
         try:
             sent = os.sendfile(part.sock, part.file, part.offset, min(PIECE_BYTES, part.end - part.offset))
         except BlockingIOError:
@@ -346,7 +341,7 @@ class SendThread:
 
     def _end(self, part: Part, error: Exception | None) -> None:
         self._close(part)
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed
             part.loop.call_soon_threadsafe(part.settle, error)
 
     def _close(self, part: Part) -> None:
@@ -365,16 +360,16 @@ class SendThread:
 
 
 MAX_THREADS = 4
-"""A processor sends more than a 25 Gbit/s network takes. A second thread on the same one only costs small requests."""
+"""One processor fills a 25 Gbit/s network. More threads than processors would only delay small requests."""
 
 GONE_SECONDS = 1.0
-"""How often it is looked whether a machine is still there, while it waits for the upstream."""
+"""Interval of checks for a closed connection while the machine waits for the upstream."""
 
 
 class MachineGoneError(Exception):
-    """The machine closed the connection, or took no byte for too long. `sent` is how many it has taken.
+    """The machine closed the connection, or read no byte for too long.
 
-    `waited` is for how many seconds it had waited then for bytes that the upstream did not send; 0: for none.
+    `sent` is the number of bytes that it got. `waited` is the time in seconds for which it had waited for the upstream.
     """
 
     def __init__(self, reason: str, sent: int, waited: float = 0.0) -> None:
@@ -384,16 +379,16 @@ class MachineGoneError(Exception):
 
 
 class BodySender:
-    """Sends file bodies; gives a machine up that takes nothing for `idle_seconds`."""
+    """Sends file bodies, and gives up on a machine that reads nothing for `idle_seconds`."""
 
     def __init__(self, *, threads: int | None = None, idle_seconds: float = 30.0) -> None:
-        """`threads` None: one for each processor that this process may use, up to MAX_THREADS."""
+        """`threads` None: one for each processor of this process, up to MAX_THREADS."""
         count = threads or min(MAX_THREADS, len(os.sched_getaffinity(0)))
         self._idle_seconds = idle_seconds
         self._threads = [SendThread(f"http-body-{n}", idle_seconds=idle_seconds) for n in range(count)]
 
     def close(self) -> None:
-        """Give up what is being sent, and wait for the threads to end."""
+        """Abort all bodies, and wait for the threads to end."""
         for thread in self._threads:
             thread.stop()
 
@@ -406,10 +401,10 @@ class BodySender:
         *,
         trailer: tuple[int, Callable[[], Awaitable[bytes]]] | None = None,
     ) -> None:
-        """Send `response`, whose body is its Content-Length bytes of `artifact` from `start` on; of these, the last may
-        be a `trailer`: how many bytes, and what gives them in the end.
+        """Send `response` with bytes of `artifact` from `start` on, as many as its Content-Length says.
 
-        Raises MachineGoneError, and ArtifactError if the upstream fails meanwhile. Plain TCP only, no TLS.
+        A `trailer` (length in bytes, and a function that returns it) replaces the last bytes; it is called at the end.
+        Works for plain TCP only, not for TLS. Raises MachineGoneError; ArtifactError if the upstream fails.
         """
         transport = request.transport
         if transport is None or transport.is_closing():
@@ -417,7 +412,7 @@ class BodySender:
         offset, end = start, start + (response.content_length or 0) - (trailer[0] if trailer is not None else 0)
         thread = min(self._threads, key=lambda thread: thread.load)
         try:
-            # A socket of our own: the transport may close its one at any time.
+            # Duplicate the socket: the transport may close its own at any time.
             sock = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
         except OSError as error:  # too many open files
             raise StorageError(artifact.url, f"can't be sent: {error.strerror}") from error
@@ -454,7 +449,7 @@ class BodySender:
             sock.close()
 
     async def _headers_gone(self, transport: asyncio.Transport) -> None:
-        """Wait until the transport has written what it holds: the body must not overtake the headers."""
+        """Wait until the transport's buffer is empty: the body must not overtake the headers."""
         give_up = time.monotonic() + self._idle_seconds
         pause = 0.0
         while transport.get_write_buffer_size():
@@ -469,7 +464,7 @@ class _ClosedError(Exception):
 
 
 async def _filled(artifact: Artifact, offset: int, transport: asyncio.Transport, request: web.Request) -> int:
-    """Up to where the file can be sent. Raises _ClosedError, ArtifactError."""
+    """Return the offset up to which the file can be sent. Raises _ClosedError, ArtifactError."""
     if transport.is_closing():
         raise _ClosedError
     if artifact.progress is None:
@@ -477,7 +472,7 @@ async def _filled(artifact: Artifact, offset: int, transport: asyncio.Transport,
     waiting = asyncio.ensure_future(artifact.filled(offset))
     try:
         while not (await asyncio.wait([waiting], timeout=GONE_SECONDS))[0]:
-            # Whoever has closed its side can still take a file that is there, but is rather gone than waiting for one.
+            # A client that has closed its side can still receive a complete file, but it would hardly wait for one.
             if transport.is_closing() or has_ended(request):
                 raise _ClosedError
         return waiting.result()

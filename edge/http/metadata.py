@@ -1,21 +1,15 @@
-"""What is compiled of a machine's metadata, and kept while there is room: its documents, and the fast path's responses.
+"""Metadata over HTTP: the full path, and the fast path beside it, which gives the same answers.
 
-Documents are compiled when a machine first asks after its Hardware changed (`hegel.metadata`).
+`edge.callers` identifies the machine. `MetadataService` (the full path) serves its EC2 tree, its NoCloud files, the old
+`/metadata`, session tokens (`hegel.imds`) and documents from Secrets, and receives cloud-init's report.
 
-Responses with metadata: the same on the full path (`full`) and on the fast one (`fast_path`).
+`FastPath` prepares the answers to plain requests of a machine that is known by its connection's address. It prepares
+everything but the date at the first request. `edge.http.connections` then sends the answer after a look at the
+request's bytes only. The answers of both paths must be equal byte for byte; `--no-fast-path` switches this one off.
+`live` adds the answers of other handlers to it, which are made for each request.
 
-Metadata over HTTP, in full: what `hegel.metadata` has compiled for the machine that asks.
-
-Who asks is known before (`edge.callers`); here is what they get: the EC2 tree, the NoCloud files, the old `/metadata`,
-session tokens (`hegel.imds`), documents that stand in Secrets, and what becomes of cloud-init's report. Plain requests
-of machines that are known by their address are answered by `edge.http.metadata`, without coming here.
-
-The fast path of metadata: the responses to plain requests, prepared for the machine at a connection's address.
-
-Of a prepared response everything but the date is made once, when it is first asked for;
-`edge.http.fast_path` sends it without a look at anything but the request's own bytes. What is here must equal
-what `edge.http.metadata` answers, byte for byte; without it (`--no-fast-path`) everything is answered there.
-Beside it stands what other rooms answer the machine without being asked in full (`live`).
+`MetadataCache` holds the compiled documents and the prepared answers of each machine, up to a total size. Documents are
+compiled (`hegel.metadata`) at the first request after the machine's Hardware has changed.
 """
 
 from __future__ import annotations
@@ -44,19 +38,21 @@ from tink.files.key_file import KeyFile
 from tink.offload import YAML_WEIGHT, flow, is_large, offload
 
 MAX_CACHE_BYTES = 256 << 20
-"""Of all that is kept. A machine whose crawl is under way takes some 10 kB, and its user-data as often as it asked."""
+"""Size of everything that is cached. During its crawl a machine needs 10 kB, and its user-data once for each target."""
 
 OVERHEAD_BYTES = 500
-"""What a response, or a document, takes besides its content."""
+"""Memory of a response or a document beside its content."""
 
 
 @dataclass(slots=True, eq=False)
 class Compiled:
-    """The compiled metadata of one machine at one time: the documents in `tree`, and the `size_bytes` of all of it.
+    """The compiled metadata of one machine at one time.
 
-    `responses` are the ready responses of `edge.http.metadata`, by target of the request line.
-    `problems` holds, by document name, the reason why cloud-init ignores the Hardware's user-data or vendor-data, or ""
-    if cloud-init accepts it; a document that has not been checked yet is absent.
+    tree: the documents.
+    size_bytes: the memory of all of this.
+    responses: the prepared answers of the fast path, by target of the request line.
+    problems: by document name, why cloud-init ignores the Hardware's user-data or vendor-data, or "" if it accepts it.
+        A document that has not been checked yet is absent.
     """
 
     machine: Machine
@@ -67,42 +63,42 @@ class Compiled:
 
 
 class MetadataCache:
-    """Compiled metadata by machine; where it is full, the oldest goes."""
+    """The compiled metadata of machines, up to a total size. The oldest is dropped first."""
 
     def __init__(self, max_bytes: int = MAX_CACHE_BYTES) -> None:
-        """`size_bytes` is what all that is kept takes."""
+        """`size_bytes` is the memory of everything in the cache."""
         self._max_bytes = max_bytes
-        self._kept: dict[str, Compiled] = {}
+        self._by_mac: dict[str, Compiled] = {}
         self.size_bytes = 0
 
     def of(self, machine: Machine) -> Compiled:
-        """What is compiled of `machine`; made now if it has to be."""
-        kept = self._kept.get(machine.mac)
-        # Two Hardware may claim one MAC by mistake; each is still known by its own address.
-        if kept is not None and kept.machine is machine:
-            return kept
+        """Return the compiled metadata of `machine`, compiled now if necessary."""
+        cached = self._by_mac.get(machine.mac)
+        # Compare the machine, too: two Hardware may claim one MAC by mistake, each with its own address.
+        if cached is not None and cached.machine is machine:
+            return cached
         self.forget(machine.mac)
         tree = compile_tree(machine.hardware)
-        compiled = self._kept[machine.mac] = Compiled(machine, tree, _size_bytes(tree))
+        compiled = self._by_mac[machine.mac] = Compiled(machine, tree, _size_bytes(tree))
         self._take(compiled.size_bytes)
         return compiled
 
     def grow(self, compiled: Compiled, size_bytes: int) -> None:
-        """More has been made of it."""
-        if self._kept.get(compiled.machine.mac) is compiled:
+        """Add to the size of an entry, for a prepared answer."""
+        if self._by_mac.get(compiled.machine.mac) is compiled:
             compiled.size_bytes += size_bytes
             self._take(size_bytes)
 
     def forget(self, mac: str) -> None:
-        """The machine has changed, or is gone."""
-        old = self._kept.pop(mac, None)
+        """Drop the entry of a machine that has changed or is gone."""
+        old = self._by_mac.pop(mac, None)
         if old is not None:
             self.size_bytes -= old.size_bytes
 
     def _take(self, size_bytes: int) -> None:
         self.size_bytes += size_bytes
-        while self.size_bytes > self._max_bytes and len(self._kept) > 1:
-            self.forget(next(iter(self._kept)))
+        while self.size_bytes > self._max_bytes and len(self._by_mac) > 1:
+            self.forget(next(iter(self._by_mac)))
 
 
 def _size_bytes(tree: MetadataTree) -> int:
@@ -113,22 +109,22 @@ def _size_bytes(tree: MetadataTree) -> int:
 TEXT: Final = "text/plain"
 JSON: Final = "application/json"
 NOCLOUD: Final = " (NoCloud)"
-"""What the journey adds to a document that was asked for in this way."""
+"""The suffix in the journey of a document that was requested through NoCloud."""
 
 
 def document(body: bytes, content_type: str = TEXT) -> web.Response:
-    """A document of a machine."""
+    """Return the answer with a document."""
     charset = "utf-8" if content_type == TEXT else None
     return web.Response(body=body, content_type=content_type, charset=charset)
 
 
 def missing(name: str, path: str) -> web.Response:
-    """For a machine that asks for what its Hardware, `name`, does not have."""
+    """Return the answer for a document that the Hardware `name` does not have."""
     return text(f"the Hardware {name} has no {path}", status=404)
 
 
-def not_to_keep(response: web.Response) -> web.Response:
-    """One path has another answer for each machine: a proxy in between must keep none of them."""
+def uncached(response: web.Response) -> web.Response:
+    """Forbid proxies to cache an answer: the same path has another answer for each machine."""
     response.headers["Cache-Control"] = "no-store"
     return response
 
@@ -137,19 +133,23 @@ PHONE_HOME_SECONDS = 10.0
 MAX_FORM_FIELDS = 32
 
 _DOCUMENTS = ("instance-id", "user-data", "vendor-data", "network-config", "metadata")
-"""What gets a journey entry of its own; all else that a crawl reads is one entry."""
+"""The documents with a journey entry of their own. All other documents of a crawl share one entry."""
 
 _CLOUD_INIT = "Cloud-Init/"
-"""How the User-Agent of cloud-init begins (cloudinit/version.py, cloudinit/url_helper.py)."""
+"""The start of cloud-init's User-Agent (cloudinit/version.py, cloudinit/url_helper.py)."""
 _ROOTIO = "bootkit"
 """The User-Agent of rootio, the action that makes partitions and filesystems."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataSettings:
-    """`keys` sign tokens, those in paths and those of sessions; `token_lifetime` of the former in seconds, 0: for ever.
+    """The settings of the metadata service.
 
-    `imds_required`: whoever has no token in the path needs one of a session. `read_secret` is the Kubernetes API's.
+    keys: sign the tokens in paths and the session tokens.
+    read_secret: reads a Secret from the Kubernetes API.
+    trusted: the networks whose proxies and NAT are trusted.
+    token_lifetime: seconds for which a token in a path is valid; 0 means without limit.
+    imds_required: True if a request without a token in its path needs a session token.
     """
 
     keys: KeyFile
@@ -167,7 +167,7 @@ class MetadataService:
         self._settings = settings
         self._cache = cache
         self._secrets = SecretDocuments(settings.read_secret, context.clock)
-        self._crawled: dict[str, str] = {}  # the datasource whose user-data a machine was given last, by MAC
+        self._crawled: dict[str, str] = {}  # by MAC, the datasource through which the machine last got its user-data
         self._checks: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
@@ -176,19 +176,20 @@ class MetadataService:
             task.cancel()
 
     def machine_changed(self, mac: str) -> None:
-        """Make its documents anew; of one that is gone, forget everything."""
+        """Drop the documents of a machine, and everything if no Hardware has its MAC any more."""
         self._cache.forget(mac)
         if not self._context.inventory.claimants(mac):
             self._crawled.pop(mac, None)
 
     async def ec2(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
-        """GET /2009-04-04/... and /latest/..., and the same below /tootles/instanceID/<instance>/."""
+        """Answer GET /2009-04-04/... and /latest/..., and the same below /tootles/instanceID/<instance>/."""
         machine = self._admitted(request, caller)
         if isinstance(machine, web.Response):
             return machine
         compiled = self._cache.of(machine)
         if route.instance and route.instance != compiled.tree.instance_id:
-            # Whoever knew another's id would have its user-data. The answer is the same whether there is such a one.
+            # The instance id alone gives no access to another machine's user-data. The answer does not reveal whether
+            # the instance exists.
             why = f"metadata of another instance asked for by {machine.namespace}/{machine.name}"
             reason = f"{caller.address} is not an address of the instance asked for"
             return self._context.refuse(403, reason, seen=caller.address, why=why)
@@ -200,7 +201,7 @@ class MetadataService:
         return self._document(request, machine, route.name.rpartition("/")[2], "", body)
 
     async def nocloud(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
-        """GET /nocloud/<who>/<file>."""
+        """Answer GET /nocloud/<who>/<file>."""
         machine = self._admitted(request, caller)
         if isinstance(machine, web.Response):
             return machine
@@ -210,18 +211,18 @@ class MetadataService:
         return self._document(request, machine, route.name, NOCLOUD, compiled.tree.nocloud[route.name])
 
     async def legacy(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
-        """GET /metadata: what actions of Tinkerbell's first years read."""
+        """Answer GET /metadata, which the actions of Tinkerbell's first years read."""
         machine = self._admitted(request, caller)
         if isinstance(machine, web.Response):
             return machine
         return self._document(request, machine, route.name, "", self._cache.of(machine).tree.legacy, JSON)
 
     async def session(self, request: web.Request, _route: Route, caller: Caller) -> web.StreamResponse:
-        """PUT /latest/api/token: a session token of this machine."""
+        """Answer PUT /latest/api/token with a session token of the machine."""
         if caller.machine is None:
             return self._context.refuse_caller(caller, "a session token")
         if FORWARDED in request.headers and not caller.proxied:
-            # As on EC2: an open proxy on the machine must not fetch tokens for whoever uses it.
+            # As on EC2: an open proxy on the machine must not fetch tokens for its clients.
             return text(f"no session token for a request with {FORWARDED}", status=403)
         try:
             seconds = ttl(request.headers.get(TTL_HEADER))
@@ -231,7 +232,7 @@ class MetadataService:
         return web.Response(text=token, content_type="text/plain", headers={TTL_HEADER: str(seconds)})
 
     async def phone_home(self, request: web.Request, _route: Route, caller: Caller) -> web.StreamResponse:
-        """POST /phone-home/<who>: cloud-init's module phone_home says that it has finished."""
+        """Answer POST /phone-home/<who>: cloud-init's module phone_home reports that cloud-init has finished."""
         machine = caller.machine
         if machine is None:
             return self._context.refuse_caller(caller, "a place for a report")
@@ -250,7 +251,7 @@ class MetadataService:
             message = f"cloud-init finished on {hostname}"
             if detail["instance_id"]:
                 message += f", instance {detail['instance_id']}"
-            # The report does not say where cloud-init had its metadata from.
+            # The report does not contain the datasource.
             datasource = self._crawled.pop(machine.mac, "")
             if datasource:
                 message += f", datasource {datasource}"
@@ -259,13 +260,13 @@ class MetadataService:
         return text("thank you")
 
     def sent(self, machine: Machine, name: str, how: str, client: str, of_secret: bytes | None = None) -> None:
-        """Record one journey entry for each document and crawl, not for each of its requests.
+        """Record one journey entry for each document and crawl, not for each request.
 
         `of_secret` is the document if a Secret holds it, and not the Hardware.
         """
         document = name if name in _DOCUMENTS else "meta-data"
         if document == "metadata" and client == _ROOTIO and (why := self._cache.of(machine).tree.storage_problem):
-            # Its own message is a decoder's, of the field and not of what is missing there.
+            # rootio's own message comes from a decoder and does not name the missing field.
             if self._context.first("storage", machine.mac, why):
                 message = f"rootio leaves the disks alone and fails: {why}"
                 self._context.record(machine.mac, Step.METADATA, Outcome.FAILED, message, document=document)
@@ -321,7 +322,7 @@ class MetadataService:
             self._context.record(machine.mac, Step.METADATA, Outcome.OK, message, document=document)
 
     def _admitted(self, request: web.Request, caller: Caller) -> Machine | web.Response:
-        """The machine that asks; not if it shows a session token that is not its own, or none where it must."""
+        """Return the calling machine, or the error if its session token is wrong or missing."""
         machine = caller.machine
         if machine is None:
             return self._context.refuse_caller(caller, "metadata")
@@ -340,7 +341,7 @@ class MetadataService:
     async def _secret(
         self, request: web.Request, machine: Machine, compiled: Compiled, name: str, how: str
     ) -> web.Response:
-        """A document that stands in a Secret. Where it can't be had, the machine must ask again, and not go without."""
+        """Return a document from a Secret. If the Secret is unusable, answer 503 so that the machine tries again."""
         try:
             body = await self._secrets.document(machine.namespace, compiled.tree.secrets[name])
         except SecretUnusableError as error:
@@ -363,7 +364,7 @@ class MetadataService:
 
 
 def _content(machine: Machine, document: str, of_secret: bytes | None) -> str:
-    """Return user-data or vendor-data as text, or "" if it is no text, as gzip is none."""
+    """Return user-data or vendor-data as text, or "" if it is not text (for example gzip)."""
     if of_secret is None:
         instance = machine.hardware.spec.instance
         if instance is None:
@@ -376,22 +377,22 @@ def _content(machine: Machine, document: str, of_secret: bytes | None) -> str:
 
 
 def _identity(machine: Machine) -> str:
-    """Whose a session token is: all interfaces of a Hardware are one machine."""
+    """Return the subject of a session token: all interfaces of a Hardware are one machine."""
     return f"{machine.namespace}/{machine.name}"
 
 
 _PROBED = ("2021-03-23", "2018-09-24", "2016-09-02")
-"""Versions of the EC2 tree that cloud-init asks for first, and must not find."""
+"""Versions of the EC2 tree that cloud-init tries first. They must not exist."""
 
 Sent = Callable[[Machine, str, str, str], None]
-"""`sent(machine, document, how, client)`: a document was sent."""
+"""`sent(machine, document, how, client)` is called after a document was sent."""
 
 Live = Callable[[Machine], Mapping[bytes, LiveResponse]]
-"""`live(machine)`: what is made for each of its requests, by target; asked for anew after a change of its Hardware."""
+"""`live(machine)` returns the live answers of a machine by target. Called again after each change of its Hardware."""
 
 
 class FastPath:
-    """Prepared responses by address and target."""
+    """Prepared answers by address and target."""
 
     def __init__(
         self,
@@ -409,11 +410,11 @@ class FastPath:
         self._sent = sent
         self._live = live
         self._clock = clock
-        self._by_address: dict[str, Responses] = {}  # of those that have asked in this second
+        self._by_address: dict[str, Responses] = {}  # of the clients of this second
         self._until = 0.0
 
     def responses(self, address: str) -> Responses | None:
-        """What plain requests on a connection from `address` get, by target; None: each request has to be looked at."""
+        """Return the answers to plain requests from `address` by target, or None: aiohttp has to answer."""
         now = self._clock()
         if now >= self._until:
             self._by_address.clear()
@@ -427,11 +428,11 @@ class FastPath:
         return found
 
     def forget_callers(self) -> None:
-        """Somebody may be at another address than a moment ago, or another machine."""
+        """Drop the addresses: a machine may have moved."""
         self._by_address.clear()
 
     def of(self, machine: Machine) -> Responses:
-        """What plain requests of `machine` get."""
+        """Return the answers to plain requests of `machine`."""
         compiled = self._cache.of(machine)
         if compiled.responses is None:
             own = {one.mac for one in self._inventory.by_name(machine.name, machine.namespace)}
@@ -445,12 +446,12 @@ class FastPath:
 
 
 class _Responses(dict[bytes, PreparedResponse | LiveResponse]):
-    """By target of the request line, in the spellings that clients use; `get` prepares one that is missing."""
+    """Prepared answers by target of the request line. `get` prepares a missing one."""
 
     def __init__(
         self, compiled: Compiled, own: frozenset[str], sent: Sent, grow: Callable[[Compiled, int], None]
     ) -> None:
-        """`own`: what the machine may call itself, its name and its MACs."""
+        """`own` has the names that the machine may use in paths: its name and its MACs."""
         super().__init__()
         self._compiled = compiled
         self._own = own
@@ -458,7 +459,7 @@ class _Responses(dict[bytes, PreparedResponse | LiveResponse]):
         self._grow = grow
 
     def get(self, target: bytes, default: Any = None, /) -> Any:
-        """The response to a plain request of `target`; `default` if it takes more than a look."""
+        """Return the answer to a plain request of `target`, or `default` if the full path has to answer."""
         response = super().get(target)
         if response is None:
             response = self._prepare(target)
@@ -469,7 +470,7 @@ class _Responses(dict[bytes, PreparedResponse | LiveResponse]):
         return response
 
     def _prepare(self, target: bytes) -> PreparedResponse | None:
-        """Only what the full path would answer with the same bytes, whatever else a plain request has in it."""
+        """Prepare an answer if the full path would send the same bytes for any plain request of `target`."""
         tree = self._compiled.tree
         match target.decode("latin-1").split("/", 2):
             case ["", "metadata"]:
@@ -490,9 +491,9 @@ class _Responses(dict[bytes, PreparedResponse | LiveResponse]):
         if body is not None:
             return self._document(body, path.rpartition("/")[2], "")
         if path in ("user-data", "vendor-data") and path not in tree.secrets:
-            return PreparedResponse.of(not_to_keep(missing(self._compiled.machine.name, path)))
+            return PreparedResponse.of(uncached(missing(self._compiled.machine.name, path)))
         return None
 
     def _document(self, body: bytes, name: str, how: str, content_type: str = TEXT) -> PreparedResponse:
         sent = partial(self._sent, self._compiled.machine, name, how)
-        return PreparedResponse.of(not_to_keep(document(body, content_type)), sent)
+        return PreparedResponse.of(uncached(document(body, content_type)), sent)

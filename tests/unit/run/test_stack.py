@@ -419,7 +419,7 @@ async def test_checkpoint_of_another_cluster_or_a_damaged_one_serves_nobody(
     assert "checkpoint/hardware is damaged" in caplog.text
 
 
-async def test_edge_that_is_not_to_keep_anything_does_not(beside: Make, api: Api, tmp_path: Path) -> None:
+async def test_edge_that_is_uncached_anything_does_not(beside: Make, api: Api, tmp_path: Path) -> None:
     await known(beside)
     await known(beside, checkpoint=False)
     assert not (tmp_path / "data" / "checkpoint").exists()
