@@ -1,7 +1,16 @@
-"""Kernels and initrds: fetched once from where an OSIE says they are, kept on disk, streamed while they arrive.
+"""Kernels, initrds, images and files: fetched once from their upstream, stored on disk, streamed while they arrive.
 
-`cache` is what others use; `fetch` gets files from their upstreams, `storage` keeps them. `local` and `layout` are of
-files that are here already: single ones, and container images; `shared` lets other edges have them.
+artifact    an open artifact, the errors, and files of `file://` URLs
+cache       `ArtifactCache`, which other packages use
+flight      a request to an upstream and the download that follows; it continues where it broke off
+upstream    HTTP to upstreams, and to the caches of other edges
+download    a file that is being filled, its readers, and its room
+store       the directory of artifacts
+eviction    which files and downloads give way to others (pure)
+passing     a file of another edge that is too large for the cache
+checksum    SHA-256: as people write it, and of files
+layout      OCI image layouts
+shared      files and images that other edges may have
 """
 
 from edge.artifacts.artifact import (

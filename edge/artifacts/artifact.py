@@ -1,13 +1,8 @@
-"""Why a kernel or initrd could not be had. Each error names the URL and the reason, in words for an operator.
+"""An open artifact (a kernel, an initrd), and the errors if there is none.
 
-Blocking file work in a thread, on a file descriptor that its owner is going to close.
-
-A cancelled `await loop.run_in_executor(...)` leaves the thread running. If the owner closed the descriptor then, the
-thread would write to whatever file or socket got the number next.
-
-What a machine's request holds while it is being sent a kernel or initrd.
-
-`file://` URLs: files of the edge's own machine, served as they are, never copied.
+`Artifact` is the handle that a machine's request holds while the file is sent. `ArtifactError` and its subclasses name
+the URL and the reason in words for an operator. `open_file` opens files of the edge's own machine (`file://` URLs),
+which are served as they are and never copied.
 """
 
 from __future__ import annotations
@@ -30,14 +25,14 @@ from tink.net.urls import shown
 from tink.printable import printable
 
 MAX_FOREIGN = 100
-"""Characters of what an upstream says (a reason phrase, a location) that get into a message."""
+"""Number of characters of an upstream's text (a reason phrase, a location) in a message."""
 
 
 class ArtifactError(Exception):
     """An artifact is not available. `str()` is `<url>: <reason>`, without the URL's secrets."""
 
     kind: ClassVar[str] = "other"
-    """What sort of trouble, as metrics count it."""
+    """The kind of problem, as metrics count it."""
 
     def __init__(self, url: str, reason: str) -> None:
         super().__init__(f"{shown(url)}: {reason}")
@@ -45,64 +40,64 @@ class ArtifactError(Exception):
         self.reason = reason
 
     def again(self) -> Self:
-        """The same error for another who asks: an exception that is raised twice drags its first trace along."""
+        """Return a copy for another reader. Raising the same object twice would keep its first traceback."""
         return type(self)(self.url, self.reason)
 
 
 class BadUrlError(ArtifactError):
-    """The URL is not one that can be fetched. Mended in the OSIE object."""
+    """The URL can't be fetched. The remedy is a change of the OSIE object."""
 
     kind = "url"
 
 
 class RefusedUpstreamError(ArtifactError):
-    """The URL, or a redirect, leads to an address that the edge does not fetch from."""
+    """The URL or a redirect leads to an address that the edge does not connect to."""
 
     kind = "refused"
 
 
 class NotFoundError(ArtifactError):
-    """The upstream answered that it has no such file (404, 410), or the local file is missing."""
+    """The upstream has no such file (404, 410), or the local file is missing."""
 
     kind = "not found"
 
 
 class ChecksumError(ArtifactError):
-    """The bytes are not those that the OSIE, or the file with the checksum beside them, says they are."""
+    """The bytes do not have the checksum that the OSIE or the sidecar file names."""
 
     kind = "checksum"
 
 
 class UpstreamError(ArtifactError):
-    """The upstream is not reachable, or its answer can't be used."""
+    """The upstream is unreachable, or its answer is unusable."""
 
     kind = "upstream"
 
 
 class UpstreamTimeoutError(UpstreamError):
-    """The upstream does not answer, or stopped sending, or sends too slowly."""
+    """The upstream does not answer, stopped sending, or sends too slowly."""
 
     kind = "timeout"
 
 
 class WrongContentError(UpstreamError):
-    """The upstream answered something that is no kernel or initrd: a web page, nothing, a compressed form."""
+    """The upstream's answer is not a kernel or initrd: a web page, an empty file, a compressed form."""
 
     kind = "content"
 
 
 class TooLargeError(WrongContentError):
-    """It is larger than any file that is kept."""
+    """The file is larger than the cache's maximum."""
 
 
 class ChangedError(UpstreamError):
-    """The file became another one while it was being fetched, so what came before can't be gone on with."""
+    """The upstream replaced the file during the download, so the download can't resume."""
 
     kind = "changed"
 
 
 class PeerError(UpstreamError):
-    """Another edge did not give what it offered; `peer` is which."""
+    """Another edge, `peer`, did not send what it had offered."""
 
     kind = "peer"
 
@@ -112,7 +107,7 @@ class PeerError(UpstreamError):
 
 
 class StorageError(ArtifactError):
-    """The edge's own disk: an artifact could not be read or written."""
+    """An artifact could not be read from or written to the edge's own disk."""
 
     kind = "storage"
 
@@ -142,7 +137,7 @@ KINDS = tuple(
 
 
 def foreign(text: str) -> str:
-    """What somebody else wrote, fit for one log line: short, and without control characters."""
+    """Return another host's text for a log line: short, and without control characters."""
     clean = printable(text[:MAX_FOREIGN])
     return clean if len(text) <= MAX_FOREIGN else f"{clean}…"
 
@@ -152,7 +147,11 @@ T = TypeVar("T")
 
 
 async def in_thread(pool: Executor, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run `call` in a thread of `pool`. When cancelled, the thread has ended before CancelledError is raised here."""
+    """Run `call` in a thread of `pool`. If this is cancelled, wait for the thread before raising CancelledError.
+
+    Otherwise the owner of a file descriptor could close it while the thread still uses it, and the thread would write
+    to the next file or socket with that number.
+    """
     work = asyncio.get_running_loop().run_in_executor(pool, lambda: call(*args, **kwargs))
     try:
         return await asyncio.shield(work)
@@ -164,9 +163,9 @@ async def in_thread(pool: Executor, call: Callable[P, T], *args: P.args, **kwarg
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a download is, at one moment. Bytes; `size` is None if the upstream did not say it.
+    """The progress of a download at one moment, in bytes. `size` is None if the upstream did not send it.
 
-    `waiting` counts the machines that have the artifact open or wait for it to open.
+    `waiting` is the number of machines that have the artifact open or wait for it to open.
     """
 
     url: str
@@ -176,7 +175,7 @@ class Progress:
 
 
 class Source(StrEnum):
-    """Where the bytes of an artifact come from."""
+    """The origin of an artifact's bytes."""
 
     CACHE = "cache"
     STALE = "stale cache"
@@ -187,31 +186,31 @@ class Source(StrEnum):
 
 
 def _nothing() -> None:
-    """For artifacts of which nobody keeps count."""
+    """Do nothing when an artifact is closed."""
 
 
 class Filling(Protocol):
-    """What fills a file: `edge.artifacts.flight` or `passing`, or what is known of it in another process."""
+    """The source of a file that is being filled: a `Download`, a `Passing`, or one in another process."""
 
     @property
     def is_paced(self) -> bool:
-        """Whether it goes on only as its one reader does, by what that asks of `filled`, and forgets what was read."""
+        """True if it has one reader, waits for that reader's `filled`, and frees the bytes that were read."""
 
     def progress(self) -> Progress:
-        """How far it is now."""
+        """Return the progress."""
 
     async def filled(self, offset: int) -> int:
-        """Bytes that can be read, as soon as they are more than `offset`. Raises ArtifactError."""
+        """Return the number of available bytes as soon as it exceeds `offset`. Raises ArtifactError."""
 
     async def whole_sha256(self) -> str:
-        """Wait for the end, and give the checksum. Raises ArtifactError."""
+        """Wait for the end, and return the checksum. Raises ArtifactError."""
 
 
 class Artifact:
-    """One reader's hold of an artifact: a context manager that owns the open file `fd` (use offsets, not its position).
+    """A reader's handle of an artifact: a context manager that owns the open file `fd`.
 
-    `size` in bytes; the file has that size from the beginning, so it can be mapped. `version` names these bytes and no
-    others. Bytes below `await filled(offset)` can be read from `fd`.
+    Read with offsets, since several readers may share the position. Bytes below `await filled(offset)` are available.
+    The file has its `size` (bytes) from the beginning, so it can be mapped. `version` identifies exactly these bytes.
     """
 
     def __init__(
@@ -226,7 +225,7 @@ class Artifact:
         sha256: str = "",
         released: Callable[[], None] = _nothing,
     ) -> None:
-        """`sha256` is that of a whole file, if it is known. `released` is called once, when the reader closes it."""
+        """`sha256` is the checksum of the whole file, if it is known. `released` is called once, by `close`."""
         self.url = url
         self.fd = fd
         self.size = size
@@ -238,26 +237,26 @@ class Artifact:
 
     @property
     def progress(self) -> Progress | None:
-        """How far the download has come that fills the file; None if the file was whole when it was opened."""
+        """The progress of the download that fills the file; None if the file was complete when it was opened."""
         return self._download.progress() if self._download is not None else None
 
     @property
     def is_paced(self) -> bool:
-        """Whether the file is there only around the offset that `filled` was asked for last: see `Filling`."""
+        """True if only the bytes near the last offset passed to `filled` exist: see `Filling`."""
         return self._download is not None and self._download.is_paced
 
     async def filled(self, offset: int) -> int:
-        """Up to which offset the file can be read now; waits until that is beyond `offset` (or all there is).
+        """Wait until more than `offset` bytes are available, or all. Return their number.
 
-        Raises ArtifactError if the upstream fails before. Where a checksum is to be checked, the end of the file is
-        withheld until it was found right.
+        Raises ArtifactError if the upstream fails before. If there is a checksum, the end of the file becomes available
+        only after it was verified.
         """
         if self._download is None:
             return self.size
         return await self._download.filled(offset)
 
     async def sha256(self) -> str:
-        """The checksum of the whole, when that is there and has been checked; empty if nobody computed it.
+        """Wait for the whole file, and return its verified checksum; empty if none was computed.
 
         Raises ArtifactError if the upstream fails before.
         """
@@ -280,7 +279,7 @@ class Artifact:
 
 
 def open_file(url: str, root: Path | None) -> Artifact:
-    """The file below `root` (None: no file at all) that a file:// URL names (RFC 8089). Raises ArtifactError."""
+    """Open the file that a file:// URL names (RFC 8089), below `root` (None: no files). Raises ArtifactError."""
     parts = urlsplit(url)
     if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
         raise BadUrlError(url, "a file URL must be file:///path, of a file on the edge's own machine")
@@ -302,7 +301,7 @@ def open_file(url: str, root: Path | None) -> Artifact:
 
 
 def _refused(path: str, root: Path) -> str:
-    """Say which directory or file this process can't read, and the command that lets it."""
+    """Return a message that names the unreadable directory or file, and the command that makes it readable."""
     user = os.geteuid()
     shut = first_unreadable(Path(os.path.realpath(path)), Path(os.path.realpath(root))) or root
     return f"{user_name(user)} can't read {shut}: as root: '{give(root, user)}'"
@@ -311,8 +310,8 @@ def _refused(path: str, root: Path) -> str:
 def _open_below(url: str, path: str, root: Path) -> int:
     """Open a regular file. Raises BadUrlError, OSError, ValueError.
 
-    What is found is held first, without opening it (O_PATH): only then it is certain where it is and what it is. Links
-    may change between a look and the opening, and to open a device does something to it.
+    The file is first opened with O_PATH, to check its real path and its type: a link may change between a check and the
+    opening, and opening a device has side effects.
     """
     below = os.path.realpath(root) + "/"
     outside = BadUrlError(url, f"a file URL must name a file below {root} (see --osie-dir)")
@@ -331,7 +330,7 @@ def _open_below(url: str, path: str, root: Path) -> int:
 
 
 def identity(fd: int) -> tuple[int, int, int, int, int]:
-    """What changes when the file `fd` is written to or replaced, as far as the file system tells."""
+    """Return values that change if the file `fd` is written to or replaced."""
     status = os.fstat(fd)
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 

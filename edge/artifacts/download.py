@@ -37,20 +37,24 @@ from edge.artifacts.upstream import UpstreamResponse
 log = logging.getLogger(__name__)
 
 TAIL_BYTES = 1 << 16
-"""Bytes at the end of a file that no machine gets before the checksum was found right."""
+"""Bytes at the end of a file that are withheld until the checksum was verified."""
 
 
 class Download:
-    """One file being filled. `size` in bytes (None: the upstream did not say).
+    """A file that is being filled.
 
-    `written` bytes are in the file, `hashed` in the checksum, which may lag behind by a chunk; `etag`, `last_modified`
-    and `validator` name what they are of. `source` is where they come from; `sha256` is there when the whole is.
+    size: in bytes; None if the upstream did not send it.
+    written: number of bytes in the file.
+    hashed: number of bytes in the checksum, which may lag behind by a chunk.
+    etag, last_modified, validator: identify the upstream's version.
+    source: the origin of the bytes.
+    sha256: the checksum of the whole file, set at the end.
     """
 
     is_paced = False
 
     def __init__(self, url: str, pin: str, version: str, part: Path, fd: int) -> None:
-        """Takes over `fd`, the open file `part`."""
+        """Take over `fd`, the open file `part`."""
         self.url = url
         self.pin = pin
         self.version = version
@@ -66,18 +70,18 @@ class Download:
         self.ended = False
         self.failure: ArtifactError | None = None
         self._digest = hashlib.sha256()
-        self._whole_allowed = False
-        self._news = asyncio.Event()
+        self._end_allowed = False
+        self._changed = asyncio.Event()
 
     # --- filling ---
 
     def describe(self, answer: UpstreamResponse) -> None:
-        """Take over from the upstream's headers what the file is."""
+        """Copy size and validators from the upstream's headers."""
         self.size = answer.size
         self.etag, self.last_modified, self.validator = answer.etag, answer.last_modified, answer.validator
 
     def go_on_from(self, unfinished: Unfinished, digest: hashlib._Hash) -> None:
-        """Take over what an earlier download left in the file; `digest` is over that."""
+        """Continue an unfinished download. `digest` is that of its bytes."""
         self.size = unfinished.size
         self.etag, self.last_modified = unfinished.etag, unfinished.last_modified
         self.validator = unfinished.validator
@@ -85,7 +89,7 @@ class Download:
         self._digest = digest
 
     def write(self, chunk: bytes) -> None:
-        """Append to the file. Blocks; in a thread, one call at a time. Raises OSError."""
+        """Append to the file. Blocks: call it in a thread, one call at a time. Raises OSError."""
         view = memoryview(chunk)
         offset = self.written
         while view:
@@ -95,40 +99,40 @@ class Download:
         self.written = offset
 
     def hash(self, chunk: bytes) -> None:
-        """Take a chunk that was written into the checksum. Takes long; in a thread, in the chunks' order."""
+        """Add a written chunk to the checksum. Takes long: call it in a thread, in the order of the chunks."""
         self._digest.update(chunk)
         self.hashed += len(chunk)
 
-    def tell(self) -> None:
-        """Let those who wait see what has changed."""
-        news, self._news = self._news, asyncio.Event()
-        news.set()
+    def notify(self) -> None:
+        """Wake the waiting readers."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
     def release(self) -> None:
-        """The end of the file may be read too: its checksum is right, or there is none."""
-        self._whole_allowed = True
-        self.tell()
+        """Let readers read the end of the file: its checksum is right, or there is none."""
+        self._end_allowed = True
+        self.notify()
 
     def withhold(self) -> None:
-        """The end is to wait after all: it comes from somebody whose word for it is still missing."""
-        self._whole_allowed = False
+        """Withhold the end of the file again: another edge sends it and has not signed it yet."""
+        self._end_allowed = False
 
     def end(self, failure: ArtifactError | None) -> None:
-        """Nothing more will come. Readers keep their own descriptors."""
+        """Close the file after the last byte or a failure. Readers keep their own descriptors."""
         self.ended = True
         self.failure = failure
         os.close(self.fd)
         self.fd = -1
-        self.tell()
+        self.notify()
 
     def digest(self) -> hashlib._Hash:
-        """Of what is hashed. Not while `hash` is running."""
+        """Return the digest of the hashed bytes. Must not be called while `hash` is running."""
         return self._digest.copy()
 
     def unfinished(self) -> Unfinished | None:
-        """What could be gone on with if the download broke off now. None if nothing could.
+        """Return the state from which the download could continue, or None. Must not be called during `hash`.
 
-        Not of all bytes: the rest that is asked for then must be one byte at least. Not while `hash` is running.
+        A download with all bytes can't continue: a range request needs at least one byte.
         """
         if not self.validator or self.size is None or not 0 < self.hashed < self.size:
             return None
@@ -147,38 +151,38 @@ class Download:
     # --- reading ---
 
     def reader(self) -> Artifact:
-        """A reader with a descriptor of its own. Only while the download has a known size and has not ended."""
+        """Return a reader with its own descriptor. The download must have a known size and must not have ended."""
         size = self.size if self.size is not None else self.written
         self.readers += 1
         return Artifact(self.url, os.dup(self.fd), size, self.version, self.source, self, released=self._reader_gone)
 
     async def filled(self, offset: int) -> int:
-        """Bytes that can be read, as soon as they are more than `offset`. Raises the failure, if they will never be."""
+        """Return the number of readable bytes as soon as it exceeds `offset`. Raises the download's failure."""
         while self._readable <= offset and not self.ended:
-            await self._news.wait()
+            await self._changed.wait()
         if self._readable <= offset and self.failure is not None:
             raise self.failure.again()
         return self._readable
 
     async def whole_sha256(self) -> str:
-        """Wait for the end, and give the checksum. Raises the failure."""
+        """Wait for the end, and return the checksum. Raises the download's failure."""
         await self.whole()
         if self.failure is not None:
             raise self.failure.again()
         return self.sha256
 
     async def whole(self) -> None:
-        """Wait for the end. A failure is in `failure`."""
+        """Wait for the end. Does not raise: see `failure`."""
         while not self.ended:
-            await self._news.wait()
+            await self._changed.wait()
 
     def progress(self) -> Progress:
-        """How far it is now."""
+        """Return the progress."""
         return Progress(self.url, self.written, self.size, self.readers)
 
     @property
     def _readable(self) -> int:
-        if self._whole_allowed:
+        if self._end_allowed:
             return self.written
         return max(0, min(self.written, self.size - TAIL_BYTES)) if self.size is not None else 0
 
@@ -187,20 +191,20 @@ class Download:
 
 
 MAX_FILE_BYTES = 16 << 30
-"""Bytes of one artifact: it has to fit into a machine's memory, and an upstream may announce what it likes."""
+"""Size of one artifact. It has to fit into a machine's memory, and an upstream may announce any size."""
 
 
 STEP_BYTES = 4 << 20
-"""Bytes by which the share of a download of unknown length grows."""
+"""Bytes by which the reservation of a download of unknown size grows."""
 
 
 GiveRoom = Callable[[Download, int, int], Awaitable[bool]]
-"""Ends a download of another upstream for one that wants so many bytes, in a cache of a capacity in bytes; False if no
-download has to end. Returns when the room of the ended download is free."""
+"""`await give_room(download, size, capacity)` ends another upstream's download for one that needs `size` bytes in a
+cache of `capacity` bytes. It returns after the room is free, or False if no download has to end."""
 
 
 class Allocator:
-    """Keeps the cache within `budget` bytes (None: only within its disk)."""
+    """Keeps the cache within `budget` bytes (None: within its disk)."""
 
     def __init__(self, store: Store, budget: int | None, pool: Executor, counts: Counts, give_room: GiveRoom) -> None:
         self._store = store
@@ -210,18 +214,17 @@ class Allocator:
         self._give_room = give_room
 
     async def shrink(self) -> None:
-        """Bring what is there within the budget, which may be another than it was. Raises OSError."""
+        """Evict files beyond the budget, which may have changed since the last start. Raises OSError."""
         try:
             names = leaving(self._store.occupants(), 0, self._store.room(self._budget))
-        except ShortageError:  # the disk is full, and not with ours
+        except ShortageError:  # the disk is full with other files
             return
         await self._evict(names)
 
     async def allocate(self, download: Download) -> None:
-        """Take the room for all of the file, of which the size is known. Raises NoRoomError, StorageError,
-        TooLargeError.
+        """Allocate the whole file, if its size is known. Raises NoRoomError, StorageError, TooLargeError.
 
-        A full disk is found out here and not in the middle, and readers may map the whole file from now on.
+        So a full disk is found now and not in the middle, and readers may map the whole file.
         """
         size = download.size
         if size is None:
@@ -234,13 +237,13 @@ class Allocator:
             except OSError as error:
                 if error.errno != errno.ENOSPC:
                     raise StorageError(download.url, f"can't be written to the cache: {error.strerror}") from error
-                # The file system keeps more for itself than it says; what else there is must go.
+                # The file system needs more room than it reports: evict everything else.
                 if not once_more or not await self._evict_for(size):
                     raise NoRoomError(download.url, f"no room on the cache's disk for {size} bytes") from error
         self._store.claim(download.part, size, given=size)
 
     async def extend(self, download: Download, count: int) -> None:
-        """Take the room for `count` more bytes of a file of unknown size. Raises as `allocate`."""
+        """Reserve `count` more bytes for a file of unknown size. Raises the same errors as `allocate`."""
         needed = download.written + count
         if download.size is None and needed > self._store.claimed(download.part):
             await self._claim(download, needed + STEP_BYTES - needed % STEP_BYTES)
@@ -260,7 +263,7 @@ class Allocator:
                 names = leaving(self._store.occupants(), need, room)
                 break
             except ShortageError as error:
-                # Each turn one more download has ended.
+                # One more download ends in each turn of this loop.
                 if not await self._give_room(download, size, room.capacity):
                     raise NoRoomError(download.url, str(error)) from None
         self._store.claim(download.part, size, given=download.written)

@@ -1,17 +1,15 @@
-"""Which download gives way when there are as many as there may be, or when the cache is full. Pure decisions.
+"""Decides which download or file gives way when there are too many downloads, or when the cache is full. Pure.
 
-**Their number**, when one more is to begin. Each download takes a connection, a file and some memory, for an hour if
-its upstream is slow enough. A download of the upstream with the most of them ends, and of these the slowest. So an
-upstream that holds many open, or the same one under many names, is in its own way only.
+**Number of downloads.** Each download takes a connection, a file and some memory, for an hour if its upstream is slow
+enough. When one more is to begin, a download of the upstream with the most downloads ends, the slowest of these. So an
+upstream that holds many open, or one file under many names, only harms itself.
 
-**Room**, when the cache is full of downloads in progress, which can't be evicted. Each upstream has a share of the
-cache: a half, or less if more than two upstreams download at once. Above its share an upstream holds room only while no
-other upstream needs room within its own. So an upstream whose files have no end can't keep the files of others away.
+**Room for downloads.** Downloads in progress can't be evicted. Each upstream has a share of the cache: a half, or less
+if more than two upstreams download at once. An upstream holds more than its share only while no other upstream needs
+room within its own share. So an upstream whose files have no end can't keep out the files of others.
 
-What leaves the cache when there is no room: a pure decision, made before a download begins.
-
-Least recently used first, and never what a machine is being sent or a download writes to: deleting a file that is open
-frees nothing, and the next machine would have to wait for it again.
+**Files on disk.** Before a download begins, the least recently used files are deleted. A file that is being sent or
+written is never deleted: deleting an open file frees no room, and the next machine would have to wait for it again.
 """
 
 from __future__ import annotations
@@ -25,14 +23,14 @@ from urllib.parse import urlsplit
 MAX_DOWNLOADS = 256
 
 _HEAD_START_BYTES = 1 << 20
-"""Bytes that each is taken to have brought in its first second, when it may still be waiting for an answer."""
+"""Bytes credited to each download for its first second, in which it may still wait for an answer."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A download: of which URL, how many bytes it has brought, in how many seconds."""
+    """A download that may give way: its URL, the received bytes, and its age in seconds."""
 
     url: str
     received: int
@@ -40,12 +38,12 @@ class Candidate:
 
     @property
     def rate(self) -> float:
-        """Bytes a second."""
+        """Bytes per second."""
         return (self.received + _HEAD_START_BYTES) / (self.seconds + 1)
 
 
 def preempted(candidates: Iterable[tuple[T, Candidate]]) -> T | None:
-    """Which of them; None if there are none."""
+    """Return the download that ends so that another may begin; None if there are none."""
     known = list(candidates)
     busy = Counter(host_of(candidate.url) for _, candidate in known)
     order = {each: (-busy[host_of(candidate.url)], candidate.rate) for each, candidate in known}
@@ -54,7 +52,7 @@ def preempted(candidates: Iterable[tuple[T, Candidate]]) -> T | None:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The room that a download holds, in bytes. `is_bounded`: its size is known."""
+    """The room that a download holds, in bytes. `is_bounded` is True if its size is known."""
 
     url: str
     size: int
@@ -62,10 +60,10 @@ class Claim:
 
 
 def giving_room(claims: Iterable[tuple[T, Claim]], wanted: Claim, capacity: int) -> T | None:
-    """Return the download that has to end so that the one that wants `wanted` in all gets room; None if there is none.
+    """Return the download that ends so that another gets the room `wanted`; None if there is none.
 
-    `claims` are those of the other downloads, `capacity` the bytes that the cache may hold. A download of unknown size
-    takes room from others of unknown size only: its own may have no end.
+    `claims` are those of the other downloads, `capacity` is the size of the cache in bytes. A download of unknown size,
+    which may have no end, takes room only from others of unknown size.
     """
     known = [(each, claim, host_of(claim.url)) for each, claim in claims if claim.size > 0]
     host, held = host_of(wanted.url), Counter[str]()
@@ -83,19 +81,19 @@ def giving_room(claims: Iterable[tuple[T, Claim]], wanted: Claim, capacity: int)
 
 
 def host_of(url: str) -> str:
-    """The name or address in a URL."""
+    """Return the host of a URL."""
     return urlsplit(url).hostname or ""
 
 
 FLOOR_BYTES = 1 << 30
-"""Bytes that stay free on the disk whatever the budget is, or `FLOOR_SHARE` of the disk if that is less."""
+"""Bytes of the disk that always stay free; on a small disk `FLOOR_SHARE` of it."""
 
 FLOOR_SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Occupant:
-    """A file of the cache: a whole artifact, or a download that was broken off. `size` in bytes on disk."""
+    """A file of the cache: a complete artifact or an unfinished download. `size` in bytes; `held` if it has readers."""
 
     name: str
     size: int
@@ -104,9 +102,12 @@ class Occupant:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What there is, in bytes: the cache's budget (None: none) and what is used of it, the disk's free space and size.
+    """The room of the cache, in bytes.
 
-    `promised`: of downloads that have begun, and that the disk has not given them yet.
+    budget: of the cache; None means no limit but the disk.
+    used: by the cache.
+    free, disk: free space and size of the disk.
+    promised: reserved for downloads, but not yet allocated on the disk.
     """
 
     budget: int | None
@@ -117,29 +118,30 @@ class Room:
 
     @property
     def floor(self) -> int:
-        """What is to stay free on the disk."""
+        """Bytes of the disk that stay free."""
         return min(FLOOR_BYTES, int(self.disk * FLOOR_SHARE))
 
     @property
     def capacity(self) -> int:
-        """Bytes that the cache may hold in all."""
+        """Bytes that the cache may have in all."""
         of_disk = self.used - self.promised + self.free - self.floor
         return max(of_disk if self.budget is None else min(of_disk, self.budget), 0)
 
     def short(self, need: int) -> int:
-        """How many bytes must go before `need` bytes have room; 0 if they have."""
+        """Return the number of bytes that must be freed for `need` more bytes."""
         of_disk = need + self.promised + self.floor - self.free
         of_budget = self.used + need - self.budget if self.budget is not None else 0
         return max(of_disk, of_budget, 0)
 
 
 class ShortageError(Exception):
-    """There is not enough that may go. The message says what is full and what to do."""
+    """Not enough files may be deleted. The message names the limit and the remedy."""
 
 
 def leaving(occupants: Iterable[Occupant], need: int, room: Room) -> list[str]:
-    """The names of what must go, of `occupants` (least recently used first), for `need` more bytes. Raises
-    ShortageError, and nothing need go then.
+    """Return the names of the files to delete for `need` more bytes. `occupants`: the least recently used first.
+
+    Raises ShortageError if deleting all of them would not be enough.
     """
     if room.budget is not None and need > room.budget:
         raise ShortageError(f"{need} bytes are more than the whole cache may hold, {room.budget} (see --cache-size)")

@@ -152,7 +152,7 @@ async def test_descriptor_of_a_file_that_is_being_hashed_outlives_the_machine_th
 
 
 async def test_memory_of_checksums_is_bounded(monkeypatch):
-    monkeypatch.setattr(checksum_module, "REMEMBERED", 3)
+    monkeypatch.setattr(checksum_module, "MAX_CACHED", 3)
     with ThreadPoolExecutor(1) as pool:
         sums = FileSums(pool)
         for number in range(10):
