@@ -1,15 +1,12 @@
-"""How many calls there were, of which method, how each ended, and how long those took that are one question.
+"""Limits the number of calls at once, counts all calls, and rejects messages that can't be parsed.
 
-Between the network and every service: how many calls are served at once, and messages that are none.
+One address can fill its own share of the calls and no more, so others are still served. Loopback has no share, because
+the clients on this host belong to the operator. gRPC itself limits calls earlier (`options`), and the guard, which is
+notified of each call here, limits connections.
 
-One address may fill its own share, and no more: the others go on. Loopback has no share, for who is on this host is the
-operator. What comes before a call is bounded by gRPC itself (handshakes in time, streams of a connection, calls that
-wait, bytes of a message; `options`), and by the guard of its connections, who is told of each call here.
-
-Every method is served as one that takes a stream, whatever it is: so a call is here as soon as it begins, and not when
-its message has come, which may be never. A method that nobody serves is a call like any other.
-
-What a stranger sends as a message is parsed here, so that garbage is answered, and is no error of ours in the log.
+Every method is registered as one that takes a stream of bytes. So this program sees a call as soon as it begins, and
+not only when its message has arrived, which may be never. It also parses the messages itself, so that garbage gets an
+answer and causes no error in the log. A call of an unknown method counts like any other.
 """
 
 from __future__ import annotations
@@ -36,33 +33,36 @@ Method = tuple[str, str, str]
 """Kind, full name of the service, and name: `unary`, ..., `PublishEvent`."""
 
 UNKNOWN: Final[Method] = ("unary", "unknown", "unknown")
-"""All methods that nobody serves: their names are the callers'."""
+"""Counts all unknown methods. Their names are not used, because callers choose them."""
 
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Bounds in seconds, those of gRPC's interceptors for Prometheus."""
+"""Bounds in seconds, as in gRPC's interceptors for Prometheus."""
 _CODES: Final = {
     code.value[0]: "".join(part.capitalize() for part in code.name.split("_"))
     for code in grpc.StatusCode
     if code not in (grpc.StatusCode.OK, grpc.StatusCode.CANCELLED)
 } | {0: "OK", 1: "Canceled"}
-"""As Go spells them, whose names the metrics have."""
+"""The codes in Go's spelling, which the metrics use."""
 
 
 class CallCounts:
-    """`clock` gives monotonic seconds. `held` are methods (/SERVICE/METHOD) that keep their caller waiting."""
+    """Counts calls by method and result. `clock` gives monotonic seconds.
+
+    `held` are methods (/SERVICE/METHOD) that keep their caller waiting, so they have no duration.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, held: Collection[str] = ()) -> None:
         self._clock = clock
         self._held = frozenset(held)
         self.started: Counter[Method] = Counter()
         self.handled: Counter[tuple[str, str, str, str]] = Counter()
-        """By method and code."""
+        """The number of calls by method and code."""
         self.seconds = Histograms(_BUCKETS)
 
     @contextmanager
     def counted(self, method: Method, context: grpc.aio.ServicerContext[Any, Any]) -> Iterator[None]:
-        """Around all that is done for a call. A stream has no duration: it is as long as its agent is there, as is a
-        call that is held."""
+        """Count a call, which is the body of this context. Streams and held calls have no duration: they last as long
+        as their agent is connected."""
         self.started[method] += 1
         begun, code = self._clock(), ""
         try:
@@ -82,14 +82,14 @@ class CallCounts:
 
 
 def method_of(name: str, handler: grpc.RpcMethodHandler[Any, Any]) -> Method:
-    """Of a method by its path, /SERVICE/METHOD."""
+    """Return the method of a path (/SERVICE/METHOD)."""
     service, _, method = name.lstrip("/").partition("/")
     kind = {(False, False): "unary", (True, False): "client_stream", (False, True): "server_stream"}
     return kind.get((handler.request_streaming, handler.response_streaming), "bidi_stream"), service, method
 
 
 def _spelled(code: Any) -> str:
-    """gRPC's own has a number where a handler has set nothing, else its enumeration."""
+    """Return the name of a code. gRPC gives a number if the handler has set no code, otherwise an enum member."""
     return _CODES.get(code.value[0] if isinstance(code, grpc.StatusCode) else int(code or 0), "Unknown")
 
 
@@ -101,19 +101,19 @@ if TYPE_CHECKING:
     Handler = grpc.RpcMethodHandler[Any, Any]
 
 _FIRST_MESSAGE_SECONDS: Final = 10.0
-"""Seconds that the first message of a call may take to come."""
+"""Time until the first message of a call."""
 
 
 class _FullError(Exception):
-    """No room for one more call; the message is for the caller."""
+    """There is no room for one more call. The message is for the caller."""
 
 
 class ConcurrencyLimiter(grpc.aio.ServerInterceptor):
-    """Lets `in_all` calls in at once, `per_address` of them from one address. `clock` gives monotonic seconds.
+    """Admits `in_all` calls at once, `per_address` of them from one address. `clock` gives monotonic seconds.
 
-    `busy` are the services whose calls only agents can have open for long, `held` the methods (/SERVICE/METHOD) of one
-    answer that may be long in coming. `unknown(address, method)` is called for
-    each call of a method that nobody serves.
+    busy: services whose calls only agents can keep open for long.
+    held: unary methods (/SERVICE/METHOD) whose answer may take long.
+    unknown: called with address and method for each call of an unknown method.
     """
 
     def __init__(
@@ -143,13 +143,13 @@ class ConcurrencyLimiter(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler:
-        """The handler of a call, behind the bounds."""
+        """Return the handler of a call, with the limits around it."""
         method = str(handler_call_details.method)
         known = self._handlers.get(method)
         if known is None:
             handler = await continuation(handler_call_details)
             if handler is None:
-                return self._unserved(method)  # not kept by its name: their number has no bound
+                return self._unserved(method)  # not cached: callers can invent any number of names
             known = self._handlers[method] = self._bounded(
                 handler, method_of(method, handler), busy=method.startswith(self._busy)
             )
@@ -157,7 +157,7 @@ class ConcurrencyLimiter(grpc.aio.ServerInterceptor):
 
     @contextmanager
     def _place(self, context: Context, *, busy: bool = False) -> Iterator[None]:
-        """A place for one call. Raises _FullError."""
+        """Take a place for one call. Raises _FullError."""
         peer = context.peer()
         try:
             why = self._guard.begun(peer, busy=busy)
@@ -205,7 +205,7 @@ class ConcurrencyLimiter(grpc.aio.ServerInterceptor):
         return handler
 
     def _bounded(self, handler: Handler, method: Method, *, busy: bool) -> Handler:
-        """The same method, but it takes a stream of bytes."""
+        """Return the same method, but it takes a stream of bytes and respects the limits."""
         name = ("stream" if handler.request_streaming else "unary") + (
             "_stream" if handler.response_streaming else "_unary"
         )
@@ -249,7 +249,7 @@ class ConcurrencyLimiter(grpc.aio.ServerInterceptor):
     async def _messages(
         self, raw: AsyncIterator[bytes], read: Callable[[bytes], Any], context: Context
     ) -> AsyncIterator[Any]:
-        """What comes in, parsed; ends the call where that can't be, where nothing comes, and where it is too much."""
+        """Yield the parsed messages. Abort the call if one can't be parsed, none arrives, or there are too many."""
         message = await self._first(raw, context)
         if message is None:
             return
@@ -260,7 +260,7 @@ class ConcurrencyLimiter(grpc.aio.ServerInterceptor):
             yield await _message(message, read, context)
 
     async def _first(self, raw: AsyncIterator[bytes], context: Context) -> bytes | None:
-        """The first message of a call as it came, None of one that has none; ends the call as `_messages` does."""
+        """Return the bytes of the first message; None if the call has none. Abort the call as `_messages` does."""
         try:
             async with asyncio.timeout(_FIRST_MESSAGE_SECONDS):
                 message = await anext(raw)
@@ -281,5 +281,5 @@ class ConcurrencyLimiter(grpc.aio.ServerInterceptor):
 async def _message(raw: bytes, read: Callable[[bytes], Any], context: Context) -> Any:
     try:
         return read(raw)
-    except Exception as error:  # protobuf's own, and what its implementations raise beside it
+    except Exception as error:  # protobuf's implementations raise different exceptions
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the message can't be read: {str(error)[:200]}")

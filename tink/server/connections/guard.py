@@ -1,33 +1,24 @@
-"""The sockets that gRPC has accepted, as the kernel knows them: found, measured, ended, and kept away.
+"""Closes the connections that may not stay: measures gRPC's sockets, asks `accounts`, and logs the reason.
 
-gRPC's core owns them and tells nothing of them, but they are file descriptors of this very process. They are found in
-/proc/self/fd by the port that they are bound to; how much has come in, the kernel counts (TCP_INFO). A socket is ended
-by connect(2) to nowhere (AF_UNSPEC) on a duplicate of its descriptor: that resets the connection, and drops what has
-come in and was not read yet, which after a shutdown(2) would still be read. Whether the duplicate is what was meant can
-be looked at before, so that nobody else is hit when gRPC closes it in this moment and the number is somebody else's.
-gRPC finds the connection broken, which happens to it all day, and closes it. What may not come in is dropped by a
-filter of the listening socket (SO_ATTACH_FILTER, classic BPF), before there is a connection: that costs nothing, and a
-client tries again by itself.
+**Sockets.** gRPC's core owns its sockets and has no API for them, but they are file descriptors of this process. None
+of the following needs a privilege:
 
-All of it needs no privilege.
+- find: `Sockets` lists /proc/self/fd and selects the sockets that are bound to the server's port;
+- measure: the kernel counts the received bytes (TCP_INFO);
+- close: connect(2) with AF_UNSPEC on a duplicate of the descriptor resets the connection and drops the unread bytes.
+  After shutdown(2), gRPC would still read them. The duplicate's inode is compared first, because gRPC may close the
+  descriptor at any moment and the kernel may reuse its number. gRPC then finds a broken connection and closes it;
+- reject: a filter on the listening socket (SO_ATTACH_FILTER, classic BPF) drops the packets of blocked networks before
+  a connection exists. This costs nothing, and an honest client tries again by itself.
 
-What gRPC itself bounds before a call reaches us, and how many connections this process can have.
+**When.** A measurement costs system calls for each connection, so it is made only if it can show something. New
+connections are listed if the kernel has counted some (on the whole host) and the number of this process's descriptors
+has changed, or if an unknown connection has made a call. Bytes are read while this process is busy: a flood makes it
+busy. Everything is read every few seconds at least. This takes a few percent of the time, whatever the number of
+connections.
 
-The least that an attacker may cost is in options of gRPC's core: handshakes in time, streams of a connection, calls
-that wait, bytes of a message and of its metadata. What it has no option for is the `guard`'s.
-
-Ends the connections that may not stay: measures them, asks `accounts`, and logs the reason.
-
-A measurement costs system calls for each connection, so it is made only when it can show something. New connections are
-read when the kernel has counted some and this process has other descriptors than before (the kernel's count is that of
-the whole host), or when an unknown connection has made a call. Bytes are read when this process is busy: a flood makes
-it busy. Everything is read every few seconds at least. However many connections there are, this takes a few percent of
-the time.
-
-The memory of this process is measured many times a second, because a header block of 4 kB can become 16 MB (`memory`).
-The sender is ended and kept away before the process uses too much memory.
-
-Memory that an attack used is returned to the system after the attack.
+**Memory** of this process is measured many times a second, because a header block of 4 kB can become 16 MB
+(`accounts`). The sender is closed before the process uses too much. Afterwards the memory is returned to the system.
 """
 
 from __future__ import annotations
@@ -61,11 +52,11 @@ _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27  # asm-generic/socket.h
 _NOWHERE: Final = struct.pack("=H14x", socket.AF_UNSPEC)
 """struct sockaddr."""
 _connect: Final = ctypes.CDLL(None).connect
-"""connect(2); Python's own knows no such address."""
+"""connect(2). Python's socket.connect does not accept AF_UNSPEC."""
 
 
 class Sockets:
-    """Those of this process that are bound to `port`."""
+    """The sockets of this process that are bound to `port`."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -74,8 +65,8 @@ class Sockets:
         self._away: frozenset[Block] = frozenset()
 
     def accepted(self) -> Iterator[Accepted | None]:
-        """All connections; None for any other descriptor, so that the caller can pause on its way."""
-        found = [int(name) for name in os.listdir(_DESCRIPTORS)]  # noqa: PTH208 - numbers are enough
+        """Yield all accepted sockets, and None for any other descriptor, so that the caller can pause in between."""
+        found = [int(name) for name in os.listdir(_DESCRIPTORS)]  # noqa: PTH208 - faster than paths
         for gone in self._known.keys() - set(found):
             del self._known[gone]
         for fd in found:
@@ -101,7 +92,7 @@ class Sockets:
         return None
 
     def _meet(self, fd: int, identity: tuple[int, int], sock: socket.socket) -> Accepted | None:
-        """Raises OSError if it has ended."""
+        """Return an accepted socket, or None for other sockets. Raises OSError if the connection has ended."""
         if sock.family not in (socket.AF_INET, socket.AF_INET6) or sock.type != socket.SOCK_STREAM:
             return None
         if sock.getsockname()[1] != self._port:
@@ -115,7 +106,7 @@ class Sockets:
         return Accepted(fd, identity, Peer(spelled(address), port))
 
     def keep_away(self, blocks: frozenset[Block]) -> None:
-        """No new connections from there, until this is called again. Raises OSError where the kernel won't have it."""
+        """Reject new connections from `blocks` until the next call. Raises OSError if the kernel refuses the filter."""
         self._away = blocks
         for fd, identity in [*self._listening]:
             try:
@@ -125,10 +116,9 @@ class Sockets:
                 self._listening.remove((fd, identity))
 
     def received(self, accepted: Accepted) -> int:
-        """How many bytes have come in on a connection so far; 0 if it has ended.
+        """Return the number of bytes that a connection has received so far; 0 if it has ended.
 
-        It is asked by the descriptor as it is, which may be another connection's since a moment: a hint, that `end`
-        confirms.
+        This reads the descriptor without a duplicate, so it may be another connection's already. `end` checks that.
         """
         try:
             sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=accepted.fd)
@@ -142,7 +132,7 @@ class Sockets:
             sock.detach()
 
     def end(self, accepted: Accepted, at_least: int = 0) -> bool:
-        """Break a connection; False if it is not there any more, or has received fewer bytes than `at_least`."""
+        """Reset a connection. Return False if it has ended, or has received fewer bytes than `at_least`."""
         with contextlib.suppress(OSError), _duplicate(accepted.fd, accepted.identity) as sock:
             if at_least and bytes_received(sock) < at_least:
                 return False
@@ -151,12 +141,12 @@ class Sockets:
 
 
 class StaleError(OSError):
-    """A descriptor is another file by now."""
+    """A descriptor belongs to another file by now."""
 
 
 @contextlib.contextmanager
 def _duplicate(fd: int, identity: tuple[int, int]) -> Iterator[socket.socket]:
-    """The socket that a descriptor was. Raises OSError."""
+    """Yield a duplicate of a socket. Raises OSError; StaleError if the descriptor belongs to another file."""
     try:
         copy = os.dup(fd)
     except OSError as error:
@@ -174,7 +164,7 @@ def _duplicate(fd: int, identity: tuple[int, int]) -> Iterator[socket.socket]:
 
 
 def opened() -> int:
-    """How many connections have come in so far on any port of this network namespace; -1 where that can't be read."""
+    """Return the number of connections accepted so far in this network namespace; -1 if it can't be read."""
     try:
         lines = [line.split() for line in _COUNTERS.read_text().splitlines() if line.startswith("Tcp:")]
         return int(lines[1][lines[0].index("PassiveOpens")])
@@ -183,7 +173,7 @@ def opened() -> int:
 
 
 def descriptors() -> int:
-    """How many descriptors this process has open; -1 where the kernel does not say (before Linux 6.2)."""
+    """Return the number of open descriptors of this process; -1 before Linux 6.2."""
     try:
         return os.stat(_DESCRIPTORS).st_size or -1  # noqa: PTH116 - many times a second
     except OSError:
@@ -192,19 +182,19 @@ def descriptors() -> int:
 
 # --- the filter -------------------------------------------------------------------------------------------------------
 
-_NETWORK_HEADER: Final = -0x100000  # SKF_NET_OFF in linux/filter.h: where loads are counted from the IP header
+_NETWORK_HEADER: Final = -0x100000  # SKF_NET_OFF in linux/filter.h: offsets are relative to the IP header
 _LOAD_WORD, _LOAD_BYTE, _SHIFT_RIGHT, _EQUAL, _ALWAYS, _RETURN = 0x20, 0x30, 0x74, 0x15, 0x05, 0x06
 _DROP, _TAKE = 0, 0xFFFFFFFF
 _SOURCE_V4, _SOURCE_V6 = 12, 8
 
 Instruction = tuple[int, int, int, int]
-"""Code, jump if true, jump if false (both in instructions that are passed over), constant."""
+"""Code, jump if true, jump if false (numbers of skipped instructions), constant."""
 
 
 def program(blocks: Iterable[Block]) -> list[Instruction]:
-    """Classic BPF that drops packets from `blocks`: IPv4 addresses, and IPv6 networks of 64 bits.
+    """Return a classic BPF program that drops packets from `blocks`: IPv4 addresses, and IPv6 /64 networks.
 
-    A connection that came in over IPv4 to a socket of IPv6 has an IPv4 header here.
+    An IPv4 connection to an IPv6 socket has an IPv4 header here.
     """
     v4 = [_load(_LOAD_WORD, _SOURCE_V4)]
     v6: list[Instruction] = []
@@ -225,7 +215,7 @@ def program(blocks: Iterable[Block]) -> list[Instruction]:
         _load(_LOAD_BYTE, 0),
         (_SHIFT_RIGHT, 0, 0, 4),
         (_EQUAL, 1, 0, 4),
-        (_ALWAYS, 0, 0, len(v4) + 1),  # past what is for IPv4 and its end; a conditional jump does not reach that far
+        (_ALWAYS, 0, 0, len(v4) + 1),  # skip the IPv4 part; a conditional jump does not reach that far
     ]
     return [*head, *v4, take, *v6, take]
 
@@ -236,7 +226,7 @@ def _load(size: int, offset: int) -> Instruction:
 
 def _attach(sock: socket.socket, blocks: frozenset[Block]) -> None:
     if not blocks:
-        with contextlib.suppress(FileNotFoundError):  # there is none
+        with contextlib.suppress(FileNotFoundError):  # no filter is attached
             sock.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
         return
     code = b"".join(struct.pack("=HBBI", *each) for each in program(blocks))
@@ -248,25 +238,26 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _EVERY_SECONDS, _EVERY_SECONDS_WHEN_BUSY = 0.1, 0.02
 _AT_LEAST_EVERY_SECONDS: Final = 5.0
 _SETTLES_SECONDS: Final = 1.0
-"""Seconds after the last new connection for which to look: gRPC takes a moment to accept one."""
+"""Time after the last new connection during which to list sockets: gRPC needs a moment to accept one."""
 _TURNOVER_SECONDS: Final = 1.0
-"""How often to look nevertheless while the host has new connections: one of ours may have taken another's place."""
+"""Interval of listing nevertheless while the host has new connections: one may have replaced another one."""
 _MEMORY_SECONDS: Final = 0.05
-"""Interval of memory measurements: gRPC expands at most some 50 MB in that time."""
+"""Interval of memory measurements: gRPC expands at most 50 MB in that time."""
 _GIVE_BACK_SECONDS: Final = 0.1
-"""Pause after connections were ended: gRPC takes a moment to free their memory."""
+"""Pause after connections were closed: gRPC needs a moment to free their memory."""
 _BUSY: Final = 0.25
+"""Share of a core from which on this process counts as busy."""
 _SHARE: Final = 0.05
-"""Of the time, for looking; and the share of a core that makes a process busy."""
+"""Maximum share of the time for measurements."""
 _PIECE: Final = 500
-"""Descriptors that are looked at in one go: DHCP is on the same loop."""
+"""Number of descriptors that are handled at once. DHCP may be on the same event loop."""
 _LOG_INTERVAL_SECONDS: Final = 60.0
 _OVER_SECONDS: Final = 2.0
-"""Seconds without a connection to end after which an attack is over."""
+"""Time without a closed connection after which an attack is over."""
 
 
 class Guard:
-    """Looks after the connections of one server, from `run` on."""
+    """Closes connections of one server. `run` does the work."""
 
     def __init__(
         self,
@@ -274,10 +265,10 @@ class Guard:
         memory: int | None = None,
         kept_away: Callable[[list[tuple[str, float]]], None] = lambda _: None,
     ) -> None:
-        """`memory` is the limit of this process in bytes. `kept_away` receives the blocked networks (CIDR) after each
-        new one.
+        """`memory` is the limit of this process in bytes, or None.
 
-        Each network comes with the end of its block (monotonic seconds).
+            `kept_away` is called after each newly rejected network with all of them (CIDR), each with the end of that time
+        monotonic seconds).
         """
         self._memory = MemoryWatch(memory)
         self._tell_kept_away = kept_away
@@ -291,38 +282,38 @@ class Guard:
         self._moved = 0.0
         self._descriptors = -1
         self._called = False
-        """Whether a connection has made a call that was not found before."""
+        """True if a connection has made a call before its socket was found."""
         self._listed = -_AT_LEAST_EVERY_SECONDS
         self._measured = -_AT_LEAST_EVERY_SECONDS
         self._used = time.process_time()
         self._looked = self._clock()
         self._away: frozenset[Block] = frozenset()
         self._ended: dict[str, Counter[str]] = {}
-        self._said = OncePer(_LOG_INTERVAL_SECONDS, 64)
+        self._logged = OncePer(_LOG_INTERVAL_SECONDS, 64)
         self._attacked = 0.0
 
-    # --- calls, as they come; `peer` is gRPC's name of the caller -----------------------------------------------------
+    # --- calls; `peer` is gRPC's name of the caller -------------------------------------------------------------------
 
     def begun(self, peer: str, *, busy: bool) -> str:
-        """A call has begun: why it is not to be served, empty if it is. `busy`: only agents have it open for long."""
+        """Record the start of a call. Return why it must not be served, or an empty string. `busy`: an agent's call."""
         caller = Peer(*peer_of(peer))
         self._called = self._called or caller not in self.connections
         return self._at_once(self.connections.begun(caller, self._clock(), busy=busy))
 
     def heard(self, peer: str, size: int, *, first: bool) -> str:
-        """A message has come in: why its call is to be ended, empty if it is not."""
+        """Record a message. Return why its call must be ended, or an empty string."""
         return self._at_once(self.connections.heard(Peer(*peer_of(peer)), size, self._clock(), first=first))
 
     def aborted(self, peer: str) -> None:
-        """The caller has taken a call back."""
+        """Record a cancelled call."""
         self._at_once(self.connections.aborted(Peer(*peer_of(peer)), self._clock()))
 
     def ended(self, peer: str, *, busy: bool) -> None:
-        """A call has ended."""
+        """Record the end of a call."""
         self.connections.ended(Peer(*peer_of(peer)), self._clock(), busy=busy)
 
     def _at_once(self, why: str) -> str:
-        """Where calls or connections come too fast, it may be long until it is the turn of what else `run` does."""
+        """Close connections without waiting for `run`, whose next turn may be late during a flood of calls."""
         if self.connections.kept_away != self._kept_away:
             self._keep_away()
         if why and self._sockets is not None:
@@ -331,19 +322,19 @@ class Guard:
         return why
 
     def is_open(self, peer: str) -> bool:
-        """Whether the connection of that caller is there, as far as has been seen."""
+        """Return True if the caller's connection exists, as far as is known."""
         return Peer(*peer_of(peer)) in self.connections
 
     # --- connections --------------------------------------------------------------------------------------------------
 
     def keep_away(self, blocks: Iterable[tuple[str, float]]) -> None:
-        """Keep these networks (CIDR) away, each until the given time (monotonic seconds)."""
+        """Reject these networks (CIDR), each until the given time (monotonic seconds)."""
         for name, until in blocks:
             self.connections.bar(ip_network(name), until)
 
     def listens(self, port: int) -> None:
-        """Filter a port that the server listens on, perhaps at one more address: blocked networks can't connect to
-        it."""
+        """Apply the filter to the listening sockets of a port. Call it again after the server listens at one more
+        address."""
         sockets = self._sockets = self._sockets or Sockets(port)
         for _ in sockets.accepted():
             pass
@@ -352,7 +343,7 @@ class Guard:
     async def run(self) -> None:
         """Measure until cancelled. Raises RuntimeError if `listens` was not called before."""
         if (sockets := self._sockets) is None:
-            raise RuntimeError("the guard was not told of a port")
+            raise RuntimeError("listens() was not called")
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch(sockets))
             tasks.create_task(self._watch_memory(sockets))
@@ -369,7 +360,7 @@ class Guard:
             os.close(statm)
 
     async def _expanded(self, sockets: Sockets, alarm: Alarm) -> None:
-        """End the connections that made this process grow, and return their memory to the system."""
+        """Close the connections that made this process grow, and return their memory to the system."""
         async with self._looking:
             await self._list(sockets)
             await self._measure(sockets)
@@ -390,7 +381,7 @@ class Guard:
             await asyncio.sleep(min(max(shortest, spent / _SHARE), _AT_LEAST_EVERY_SECONDS))
 
     async def _look(self, sockets: Sockets) -> float:
-        """Look once; how many seconds of the processor that took."""
+        """List and measure sockets once, as far as necessary. Return the processor time in seconds."""
         begin = time.thread_time()
         paused = 0.0
         now = self._clock()
@@ -469,19 +460,19 @@ class Guard:
         if any(block not in self._away for block, _ in barred):
             self._tell_kept_away([(str(block), until) for block, until in barred])
         for block in away - self._away:
-            if self._said.due(block, self._clock()):
+            if self._logged.due(block, self._clock()):
                 log.warning("gRPC server: no new connections from %s for a while", block)
         self._away = away
         try:
             self._sockets.keep_away(away)
         except OSError as error:
-            if self._said.due("filter", self._clock()):
+            if self._logged.due("filter", self._clock()):
                 log.warning("gRPC server: can't keep addresses away (%s): they are ended one by one", error)
 
     def _say(self) -> None:
-        """Of each address once a while, with how often; what is not said yet is kept until then, of some of them."""
+        """Log the closed connections of each address, at most once a minute. The rest is logged later."""
         for address in [*self._ended]:
-            if self._said.due(address, self._clock()):
+            if self._logged.due(address, self._clock()):
                 counts = self._ended.pop(address)
                 why, _ = counts.most_common(1)[0]
                 log.warning("gRPC server: %s: %d connections ended: %s", address, counts.total(), why)
@@ -496,7 +487,7 @@ async def _pause() -> float:
 
 
 def _give_back() -> None:
-    """Memory that is free, to the system. It is in pieces between what is in use, which glibc does not look at."""
+    """Return free memory to the system. glibc does not return free pieces between used ones by itself."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # musl has none
     if trim is not None:
         trim(0)
