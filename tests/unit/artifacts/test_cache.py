@@ -226,7 +226,7 @@ async def open_all(cache, urls):
 
 
 async def test_slow_upstream_keeps_no_machine_from_another(few, cache, upstream, clock):
-    """120, for an HTTP client has 100 connections unless it is told otherwise."""
+    """120, for an HTTP client has 100 connections by default."""
 
     async def slow(request):
         response, _ = await upstream.begun(request, 10 * MIB)

@@ -1,4 +1,4 @@
-"""Checksums: a wrong kernel never boots, whoever says what is right, and however it is written down."""
+"""Checksums: a wrong kernel never boots, whatever the source and the form of the checksum."""
 
 import asyncio
 import hashlib
@@ -122,7 +122,7 @@ async def test_no_machine_gets_the_end_before_all_is_there(cache, upstream):
         assert await waiting == len(upstream.content)
 
 
-async def test_right_kernel_boots_and_a_checksum_that_is_none_is_the_osies_fault(cache, upstream):
+async def test_right_kernel_boots_and_a_malformed_checksum_is_the_osies_fault(cache, upstream):
     with pytest.raises(ChecksumError, match=r"64 hexadecimal digits, and the OSIE says 'abc'"):
         await cache.open(upstream.url, sha256="abc")
     assert upstream.requests == []
@@ -218,7 +218,7 @@ async def test_new_annotation_is_checked_against_what_is_stored_and_gets_the_new
     assert await fetch(cache, upstream.url, digest(b"new kernel")) == (Source.UPSTREAM, b"new kernel")
 
 
-async def test_file_whose_checksum_is_not_written_down_is_fetched_anew(start_cache, upstream, directory):
+async def test_file_without_a_stored_checksum_is_fetched_again(start_cache, upstream, directory):
     cache = await start_cache()
     await fetch(cache, upstream.url)
     await cache.stop()
@@ -278,7 +278,7 @@ async def test_wrong_new_kernel_leaves_the_old_one_and_is_not_tried_on_machines_
     ],
     ids=["page", "zeros", "500", "403", "breaks", "never comes"],
 )
-async def test_checksum_file_that_is_none_is_passed_over(start_cache, upstream, caplog, content, status, mode, said):
+async def test_malformed_checksum_file_is_ignored(start_cache, upstream, caplog, content, status, mode, said):
     cache = await start_cache({"sidecar": 0.05} if mode == "sidecar silent" else None)
     upstream.sidecar, upstream.sidecar_status, upstream.mode = content, status, mode
     assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)

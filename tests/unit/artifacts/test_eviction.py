@@ -1,4 +1,4 @@
-"""Room: the least recently used goes first, what is in use never, and what can't fit is said at the start."""
+"""Room: the least recently used file is evicted first, a file in use never, and a file that can't fit is refused."""
 
 import asyncio
 import errno
@@ -42,7 +42,7 @@ PROMISED = Room(budget=None, used=90, free=60, disk=1000, promised=8)
         (PROMISED, (30, 60), "", 3, ["0"]),
     ],
 )
-def test_oldest_leave_until_there_is_room_or_the_reason_is_said(room, sizes, held, need, expected):
+def test_oldest_files_are_evicted_until_there_is_room_or_the_reason_is_given(room, sizes, held, need, expected):
     there = [Occupant(str(at), size, str(at) in held) for at, size in enumerate(sizes)]
     if isinstance(expected, list):
         assert leaving(there, need, room) == expected
@@ -152,7 +152,7 @@ def url(upstream):
 
 
 def names(cache):
-    """Of the files that are there."""
+    """Return the last letters of the URLs of all stored files."""
     return "".join(sorted(stored.url[-1] for stored in cache.stored()))
 
 
@@ -198,7 +198,7 @@ async def test_file_that_is_being_sent_is_not_evicted(start_cache, url):
     assert names(cache) == "ef"
 
 
-async def test_download_and_its_readers_are_not_evicted_and_the_next_is_told_why(start_cache, upstream, url):
+async def test_download_with_readers_is_not_evicted_and_the_next_download_gets_the_reason(start_cache, upstream, url):
     cache = await start_cache(budget=2 * MIB)
     upstream.gate.clear()
     first, second = [await cache.open(url(name)) for name in "ab"]

@@ -1,4 +1,4 @@
-"""file:// URLs lead to plain files below the root and to nothing else, also while somebody moves things about."""
+"""file:// URLs lead to regular files below the root and to nothing else, even if files are moved at the same time."""
 
 import asyncio
 import os
@@ -95,7 +95,7 @@ def test_device_is_not_even_opened(root, monkeypatch):
 # --- through the cache ---
 
 
-async def test_local_file_is_served_without_a_copy_and_what_is_none_is_named(cache, tmp_path, files):
+async def test_local_file_is_served_without_a_copy_and_other_kinds_are_rejected_by_name(cache, tmp_path, files):
     (tmp_path / "a kernel").write_bytes(b"bzImage")
     assert await fetch(cache, (tmp_path / "a kernel").as_uri()) == (Source.FILE, b"bzImage")
     assert files() == []

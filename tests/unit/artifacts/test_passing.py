@@ -82,7 +82,7 @@ def reader(passing):
 
 
 async def taken(artifact, start=0):
-    """What a reader gets from there to the end. Raises ArtifactError."""
+    """Return the bytes that a reader gets from `start` to the end. Raises ArtifactError."""
     received = bytearray()
     while (at := start + len(received)) < artifact.size:
         end = await artifact.filled(at)

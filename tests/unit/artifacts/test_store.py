@@ -126,7 +126,7 @@ class History:
         self.directory = directory
         self.store = Store(directory)
         self.versions = {}
-        """What each version that was ever begun had as its content."""
+        """The content of each version that was ever started."""
         self.answered = {}
         """Which versions may be there for each key (None: none): while something is done, that before or that after."""
         self.number = 0
@@ -218,7 +218,7 @@ class History:
         )
 
     def check(self):
-        """What a new process finds."""
+        """Check the files that a new process finds."""
         store = Store(self.directory)
         store.open()
         try:
@@ -244,7 +244,7 @@ class History:
 
 
 def crash(history_events, crash_at, power):
-    """Whether it came to the crash."""
+    """Run the events and return True if the crash happened."""
     machine = Machine()
     with tempfile.TemporaryDirectory(prefix="store-") as directory:
         history = History(Path(directory))
@@ -372,7 +372,7 @@ def test_entry_of_a_later_version_and_other_peoples_files_are_left_as_they_are(s
     ],
     ids=lambda content: str(content)[:20],
 )
-def test_entry_that_is_none_costs_a_fetch_and_no_more(store, directory, content):
+def test_malformed_entry_only_costs_another_fetch(store, directory, content):
     put(store, URLS[0], b"kernel", "a")
     store.close()
     (entry,) = directory.glob("*.json")

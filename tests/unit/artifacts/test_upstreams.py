@@ -164,7 +164,7 @@ OK = b"HTTP/1.1 200 OK\r\n"
         (b"HTTP/1.1 500 bad\x1b[2J" + b"!" * 500 + b"\r\nContent-Length: 0\r\n\r\n", "500 bad"),
     ],
 )
-async def test_answer_that_is_none_is_an_error_in_words_fit_for_a_log(cache, files, answer, reason):
+async def test_unusable_answer_is_an_error_with_words_for_the_log(cache, files, answer, reason):
     async with raw(answer) as url:
         with pytest.raises(UpstreamError, match=reason) as caught:
             await fetch(cache, f"{url}?sig=secret")
@@ -223,7 +223,7 @@ async def test_endless_body_of_a_liar_needs_no_memory_and_ends(start_cache, upst
 async def test_upstream_may_not_announce_or_send_more_than_any_machine_can_hold(
     start_cache, upstream, files, monkeypatch
 ):
-    """What others have in the cache would be thrown out for it."""
+    """Otherwise the files of others would be evicted for it."""
     cache = await start_cache(budget=8 * MIB)
     async with raw(OK + b"Content-Length: 900000000000000000\r\n\r\nMZ", then_close=False) as url:
         with pytest.raises(ArtifactError, match="it has 900000000000000000 bytes or more, and 17179869184 is the most"):
@@ -400,7 +400,7 @@ async def test_memory_of_failures_is_bounded_by_number_and_time(start_cache, ups
     upstream.mode = "503"
 
     async def asked(name):
-        """Whether the upstream is asked, or the failure is remembered."""
+        """Return True if the upstream is asked, False if the failure is remembered."""
         before = len(upstream.requests)
         with pytest.raises(UpstreamError):
             await cache.open(f"{upstream.url}-{name}")

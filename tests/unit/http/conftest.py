@@ -110,7 +110,7 @@ class Connection:
         return received
 
     async def is_closed(self, turns: int = 200) -> bool:
-        """Whether the server, which runs in the same loop, closes it within so many turns."""
+        """Return True if the server, which runs in the same loop, closes the connection within so many turns."""
         for _ in range(turns):
             if self.reader.at_eof() or self.reader.exception() is not None:
                 return True
@@ -205,7 +205,7 @@ class Rack:
 
 @pytest.fixture(autouse=True)
 def no_progress_of_what_is_slow_only_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy host any download takes half a second: tests that look at its progress say when it is told."""
+    """Report no progress by default, since on a busy host any download takes half a second."""
     monkeypatch.setattr(osie, "FIRST_PROGRESS_SECONDS", 60.0)
 
 

@@ -1,4 +1,4 @@
-"""What strangers can do with connections, and what they can't: keep machines out, fill the log, stay for ever."""
+"""Connections of strangers: they can't lock out machines, fill the log, or stay open without end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_flood_from_one_address_takes_its_own_places_only(other_rack):
         flood = [await rack.connect(STRANGER) for _ in range(20)]
         assert [await one.is_closed() for one in flood] == [True] * 17 + [False] * 3
         assert b"ok" in await machine.ask()
-        for _ in range(10):  # each boot leaves a connection behind that nobody closes
+        for _ in range(10):  # each boot leaves an open connection behind
             assert b"ok" in await (await rack.connect()).ask()
 
 
@@ -63,10 +63,10 @@ async def test_connection_that_is_used_is_not_closed_for_a_new_one(other_rack, c
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
-async def test_connection_that_was_reset_before_anybody_looked_takes_no_place(rack):
+async def test_connection_that_was_reset_at_once_takes_no_place(rack):
     connection = rack.runner.server()
     transport = mock.create_autospec(asyncio.Transport)
-    transport.get_extra_info.return_value = None  # nobody is at the other end
+    transport.get_extra_info.return_value = None  # the client is gone
     connection.connection_made(transport)
     transport.abort.assert_called_once_with()
     connection.connection_lost(None)
@@ -118,7 +118,7 @@ async def test_head_that_never_ends_is_not_waited_for(other_rack, start):
 
 
 @pytest.mark.looptime
-async def test_answer_that_nobody_takes_is_not_kept_and_a_slow_reader_gets_all_of_it(other_rack, caplog):
+async def test_unread_answer_is_dropped_and_a_slow_reader_gets_all_of_its_answer(other_rack, caplog):
     size, taken = 16_000_000, 0
     async with other_rack(limits=Limits(unread=60.0)) as rack:
         serve_big(rack, size)
@@ -185,7 +185,7 @@ async def test_body_that_is_not_what_its_headers_say_is_given_up_in_time(rack, c
     assert "Traceback" not in caplog.text
 
 
-async def test_mistake_of_ours_is_a_500_with_its_trace_in_the_log(rack, caplog, monkeypatch):
+async def test_internal_error_is_a_500_with_its_traceback_in_the_log(rack, caplog, monkeypatch):
     def broken() -> str:
         raise RuntimeError("no idea")
 

@@ -49,7 +49,7 @@ _OF_EC2 = (
 
 
 def test_only_those_versions_of_ec2_are_there_whose_readers_are_known():
-    # Whoever finds a newer one expects what only Amazon has there, and cloud-init probes for three of them.
+    # A client that finds a newer version expects documents that only Amazon has. cloud-init probes for three of them.
     served = {version for version in _OF_EC2 if route(f"/{version}/meta-data/instance-id") is not None}
     assert served == {"2009-04-04", "2019-10-01", "2021-01-03", "latest"}
 

@@ -97,7 +97,7 @@ def test_one_address_has_a_share_and_another_keeps_its_own() -> None:
     assert limiter.open.count_of("192.0.2.1") == 0
 
 
-def test_who_comes_and_goes_without_end_is_closed_before_the_handshake(caplog: pytest.LogCaptureFixture) -> None:
+def test_network_that_reconnects_too_often_is_rejected_before_the_handshake(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     limits = Limits(at_once=20, per_second=2)
     limiter = ConnectionLimiter(asyncio.Protocol, ssl.create_default_context(), "test", limits, clock=lambda: now)
@@ -121,7 +121,7 @@ def test_who_comes_and_goes_without_end_is_closed_before_the_handshake(caplog: p
     assert len(caplog.messages) == 2, "each once a minute"
 
 
-async def test_who_has_begun_with_tls_stays_while_others_send_nothing(listen: Listen) -> None:
+async def test_connection_in_the_tls_handshake_stays_while_others_send_nothing(listen: Listen) -> None:
     """He is in the middle of a handshake while connections come by the hundred: `tinkedge up` itself was, and ended."""
     url, trust = await listen(connections=20, handshake=600, first=600)
     host = url.removeprefix("https://").split(":")[0]
@@ -162,7 +162,7 @@ async def test_who_has_begun_with_tls_stays_while_others_send_nothing(listen: Li
         ("ww", None),
     ],
 )
-def test_who_goes_first_is_who_has_least_to_lose(there: str, goes: int | None) -> None:
+def test_connection_that_loses_least_is_closed_first(there: str, goes: int | None) -> None:
     """s: has sent nothing, b: has begun with TLS, a: has asked and is idle, w: watches."""
     kinds = {"s": (False, True, False), "b": (False, False, False), "a": (True, False, False), "w": (True, False, True)}
     found = [SimpleNamespace(**dict(zip(("asked", "silent", "busy"), kinds[kind], strict=True))) for kind in there]

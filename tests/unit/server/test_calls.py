@@ -37,7 +37,7 @@ SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.Health
 
 @pytest.fixture
 async def keys(rig: Rig, tmp_path: Path) -> TokenKeys:
-    """Of a server that asks for tokens; two machines."""
+    """The keys of a server that requires tokens, with two machines."""
     settings = TokenSettings(tmp_path / "key", 3600, create=True)
     await rig.start(agent_auth=AgentAuth.TOKEN, tokens=settings)
     rig.machine(ip="192.0.2.1")

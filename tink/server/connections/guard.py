@@ -267,8 +267,8 @@ class Guard:
     ) -> None:
         """`memory` is the limit of this process in bytes, or None.
 
-            `kept_away` is called after each newly rejected network with all of them (CIDR), each with the end of that time
-        monotonic seconds).
+        `kept_away` is called after each newly rejected network with all of them (CIDR), each with the end of that time
+        (monotonic seconds).
         """
         self._memory = MemoryWatch(memory)
         self._tell_kept_away = kept_away

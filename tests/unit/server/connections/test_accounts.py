@@ -98,7 +98,7 @@ def test_an_agent_whose_bytes_are_calls_may_send_as_much_as_it_has_to_say(site: 
         assert site.measure(0.01) == []
 
 
-def test_who_made_a_call_may_be_in_the_middle_of_the_largest_message(site: Site) -> None:
+def test_connection_with_a_call_may_be_in_the_middle_of_the_largest_message(site: Site) -> None:
     agent, stranger = site.connect(count=2)
     site.call(agent)
     site.sockets |= {agent: 270 * KB, stranger: 270 * KB}
@@ -184,7 +184,7 @@ def test_calls_of_a_connection_that_is_not_found_yet_end_it_when_it_is(site: Sit
 # --- places ---
 
 
-def test_who_makes_no_call_goes_and_who_made_one_stays(site: Site) -> None:
+def test_connection_without_a_call_is_closed_and_one_with_a_call_stays(site: Site) -> None:
     silent, caller = site.connect(count=2)
     site.call(caller)
     site.connections.ended(caller.peer, site.now, busy=False)
@@ -224,7 +224,7 @@ def test_of_all_too_many_those_go_that_rest_where_there_are_most(site: Site) -> 
     assert modest in site.sockets
 
 
-def test_who_connects_again_and_again_is_kept_away(site: Site) -> None:
+def test_address_that_connects_too_often_is_rejected(site: Site) -> None:
     for _ in range(200):
         site.connect()
         site.sockets.clear()
@@ -232,7 +232,7 @@ def test_who_connects_again_and_again_is_kept_away(site: Site) -> None:
     assert site.away() == {"192.0.2.1/32"}
 
 
-def test_nothing_is_remembered_of_who_is_gone(site: Site) -> None:
+def test_closed_connections_leave_no_state(site: Site) -> None:
     for number in range(50):
         (caller,) = site.connect(f"192.0.2.{number}")
         site.call(caller)

@@ -69,7 +69,7 @@ def test_an_ended_connection_is_reset_and_what_came_in_is_gone(listener: socket.
         assert poll.poll(PATIENCE_SECONDS * 1000), "who waits for it wakes up"
 
 
-def test_a_descriptor_that_is_somebody_elses_by_now_is_left_alone(listener: socket.socket) -> None:
+def test_descriptor_that_was_reused_is_left_alone(listener: socket.socket) -> None:
     sockets = Sockets(name(listener)[1])
     bystander, other = socket.socketpair()
     with socket.create_connection(name(listener)), bystander, other:
@@ -83,7 +83,7 @@ def test_a_descriptor_that_is_somebody_elses_by_now_is_left_alone(listener: sock
         served.close()
 
 
-def test_who_is_kept_away_can_not_connect_until_it_may(listener: socket.socket) -> None:
+def test_rejected_address_can_not_connect_until_its_time_is_over(listener: socket.socket) -> None:
     address, port = name(listener)
     sockets = Sockets(port)
     found(sockets)
@@ -107,6 +107,6 @@ def test_the_filter_is_no_larger_than_the_kernel_takes() -> None:
         sockets.keep_away(blocks)
 
 
-def test_other_sockets_and_files_are_none_of_ours() -> None:
+def test_other_sockets_and_files_are_ignored() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()):
         assert found(Sockets(1)) == []
