@@ -47,7 +47,7 @@ from edge.artifacts.artifact import (
 )
 from edge.artifacts.checksum import FileSums, normalized
 from edge.artifacts.download import Allocator, Download
-from edge.artifacts.eviction import MAX_DOWNLOADS, Candidate, Claim, giving_room, host_of, preempted
+from edge.artifacts.eviction import MAX_DOWNLOADS, Candidate, Claim, download_to_end, download_to_preempt, host_of
 from edge.artifacts.flight import Flight, Services
 from edge.artifacts.passing import MAX_PASSING, Passing
 from edge.artifacts.shared import SCHEME, LentFiles, SharedFiles
@@ -205,7 +205,7 @@ class ArtifactCache:
     def same_until(self, url: str, sha256: str, version: str) -> float:
         """Return the time (seconds of the clock) until which `open` will return this `version`; 0 if it is unknown."""
         pin = normalized(sha256)
-        stored, check = self._store.brought(key_of(url, pin), pin), self._checked.get((url, pin))
+        stored, check = self._store.fetched(key_of(url, pin), pin), self._checked.get((url, pin))
         if stored is None or stored.version != version:
             return 0.0
         if pin:
@@ -254,7 +254,7 @@ class ArtifactCache:
                     download.version, download.size, download.etag, download.last_modified, self._revalidate_after
                 )
                 return copy, True
-        stored = self._store.brought(key, pin)
+        stored = self._store.fetched(key, pin)
         if stored is None:
             return None, flight is not None
         check = self._checked.get((stored.url, stored.pin))
@@ -278,7 +278,7 @@ class ArtifactCache:
         flight = self._flight(key)
         if flight is not None and flight.download is not None and flight.download.version == version:
             return flight.download.reader() if self._is_shared(flight) else None
-        stored = self._store.brought(key, pin)
+        stored = self._store.fetched(key, pin)
         if stored is None or stored.version != version:
             return None
         return await self._open_intact(stored, stale=False)
@@ -307,7 +307,7 @@ class ArtifactCache:
         Return None if there is no such file with the checksum `pin`. A file from before this start is hashed once
         before it is used.
         """
-        while (stored := self._store.brought(key_of(url, pin), pin)) is not None:
+        while (stored := self._store.fetched(key_of(url, pin), pin)) is not None:
             if (artifact := await self._open_intact(stored, stale=False)) is not None:
                 return artifact
         return None
@@ -374,7 +374,7 @@ class ArtifactCache:
             if stored is not None and check is not None and self._clock() < check.until:
                 return await self._open_intact(stored, stale=check.stale)
             self._raise_remembered(key)
-            flight = self._take_off(key, stored)
+            flight = self._start_flight(key, stored)
         try:
             async with asyncio.timeout(self._timeouts.patience if flight.stored is not None else None):
                 download = await asyncio.shield(flight.answered)
@@ -407,22 +407,22 @@ class ArtifactCache:
 
     # --- flights ---
 
-    def _take_off(self, key: _Key, stored: Stored | None) -> Flight:
+    def _start_flight(self, key: _Key, stored: Stored | None) -> Flight:
         url, pin = key
         if self._services is None:
             raise UpstreamError(url, "the artifact cache is not running")
         if len(self._flights) >= MAX_DOWNLOADS:
-            self._make_way(url)
+            self._preempt_one(url)
         flight = Flight(url, pin, stored, self._services)
         self._flights[key] = flight
-        task = self._tasks[flight] = asyncio.create_task(self._fly(key, flight), name=f"artifact {shown(url)}")
+        task = self._tasks[flight] = asyncio.create_task(self._run_flight(key, flight), name=f"artifact {shown(url)}")
         task.add_done_callback(lambda _: self._tasks.pop(flight))
         return flight
 
-    def _make_way(self, url: str) -> None:
+    def _preempt_one(self, url: str) -> None:
         """End one download, so that another may begin. Raises UpstreamError if all are ending already."""
         now = self._clock()
-        flight = preempted(
+        flight = download_to_preempt(
             (flight, Candidate(flight.url, flight.received, now - flight.started))
             for flight, task in self._tasks.items()
             if flight.under_way and not task.cancelling()
@@ -443,7 +443,7 @@ class ArtifactCache:
         ending = [task for task in others.values() if task.cancelling()]
         if not ending:
             wanted = Claim(asking.url, size, asking.size is not None)
-            flight = giving_room(self._claims(others), wanted, capacity)
+            flight = download_to_end(self._claims(others), wanted, capacity)
             if flight is None:
                 return False
             flight.why_cancelled = (
@@ -464,7 +464,7 @@ class ArtifactCache:
             if download is not None and (download.size is None or download.written < download.size):
                 yield flight, Claim(flight.url, self._store.claimed(download.part), download.size is not None)
 
-    async def _fly(self, key: _Key, flight: Flight) -> None:
+    async def _run_flight(self, key: _Key, flight: Flight) -> None:
         """Run a flight and record its result. Never raises an ArtifactError."""
         url, _ = key
         try:

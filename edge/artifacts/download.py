@@ -30,7 +30,7 @@ from edge.artifacts.artifact import (
     TooLargeError,
     in_thread,
 )
-from edge.artifacts.eviction import ShortageError, leaving
+from edge.artifacts.eviction import ShortageError, files_to_evict
 from edge.artifacts.store import Store, Unfinished
 from edge.artifacts.upstream import UpstreamResponse
 
@@ -216,7 +216,7 @@ class Allocator:
     async def shrink(self) -> None:
         """Evict files beyond the budget, which may have changed since the last start. Raises OSError."""
         try:
-            names = leaving(self._store.occupants(), 0, self._store.room(self._budget))
+            names = files_to_evict(self._store.occupants(), 0, self._store.room(self._budget))
         except ShortageError:  # the disk is full with other files
             return
         await self._evict(names)
@@ -260,7 +260,7 @@ class Allocator:
             except OSError as error:
                 raise StorageError(download.url, f"can't be written to the cache: {error.strerror}") from error
             try:
-                names = leaving(self._store.occupants(), need, room)
+                names = files_to_evict(self._store.occupants(), need, room)
                 break
             except ShortageError as error:
                 # One more download ends in each turn of this loop.

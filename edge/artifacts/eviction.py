@@ -42,7 +42,7 @@ class Candidate:
         return (self.received + _HEAD_START_BYTES) / (self.seconds + 1)
 
 
-def preempted(candidates: Iterable[tuple[T, Candidate]]) -> T | None:
+def download_to_preempt(candidates: Iterable[tuple[T, Candidate]]) -> T | None:
     """Return the download that ends so that another may begin; None if there are none."""
     known = list(candidates)
     busy = Counter(host_of(candidate.url) for _, candidate in known)
@@ -59,7 +59,7 @@ class Claim:
     is_bounded: bool
 
 
-def giving_room(claims: Iterable[tuple[T, Claim]], wanted: Claim, capacity: int) -> T | None:
+def download_to_end(claims: Iterable[tuple[T, Claim]], wanted: Claim, capacity: int) -> T | None:
     """Return the download that ends so that another gets the room `wanted`; None if there is none.
 
     `claims` are those of the other downloads, `capacity` is the size of the cache in bytes. A download of unknown size,
@@ -138,7 +138,7 @@ class ShortageError(Exception):
     """Not enough files may be deleted. The message names the limit and the remedy."""
 
 
-def leaving(occupants: Iterable[Occupant], need: int, room: Room) -> list[str]:
+def files_to_evict(occupants: Iterable[Occupant], need: int, room: Room) -> list[str]:
     """Return the names of the files to delete for `need` more bytes. `occupants`: the least recently used first.
 
     Raises ShortageError if deleting all of them would not be enough.

@@ -134,7 +134,7 @@ class Flight:
         self.under_way = True
         try:
             await self._pick_up()
-            download = await self._take_all()
+            download = await self._receive_all()
             if download is None:
                 await self._end(None)
                 return None
@@ -172,7 +172,7 @@ class Flight:
         else:
             self.download.go_on_from(unfinished, digest)
 
-    async def _take_all(self) -> Download | None:
+    async def _receive_all(self) -> Download | None:
         """Send requests until all bytes have arrived. Return None if the stored file is current.
 
         Raises ArtifactError.
@@ -226,7 +226,7 @@ class Flight:
 
     async def _ask_upstream(self, offer: Offer | None, seconds: float) -> Download | None:
         """Send a request to the upstream; if only another edge has the file, ask if that copy is current."""
-        if self._is_unvouched and self.download is not None:
+        if self._is_unsigned and self.download is not None:
             self._ranges = False
         known, borrowed = self._known(), False
         if known == Known() and offer is not None and self.download is None:
@@ -235,14 +235,14 @@ class Flight:
             self.fresh = None
             if not answer.not_modified:
                 await answer.first()
-                return await self._take(answer)
+                return await self._receive(answer)
             self._services.counts.revalidations += 1
         return await self._accept(offer) if borrowed and offer is not None else None
 
     # --- other edges ---
 
     @property
-    def _is_unvouched(self) -> bool:
+    def _is_unsigned(self) -> bool:
         """True if the bytes came from another edge that has not signed them, and no checksum is known."""
         return self._offer is not None and not self._signed_sha256 and not self.pin
 
@@ -273,7 +273,7 @@ class Flight:
         services = self._services
         try:
             async with self._peers.get(offer, self.url, self.key, self.pin, offset) as answer:
-                download = await self._take(answer, offer)
+                download = await self._receive(answer, offer)
         except PeerError:
             raise
         except UpstreamError as error:
@@ -289,7 +289,7 @@ class Flight:
             return False
         return bool(self.pin) or offer.copy.same_as(download.etag, download.last_modified, download.size)
 
-    async def _take(self, answer: UpstreamResponse, offer: Offer | None = None) -> Download:
+    async def _receive(self, answer: UpstreamResponse, offer: Offer | None = None) -> Download:
         """Receive the body of an answer up to its end. `offer` is given for a peer's answer."""
         if self.download is not None and not self.answered.done() and answer.start == 0:
             self._drop_download()  # it has no readers yet, and the whole file comes again
@@ -299,10 +299,10 @@ class Flight:
         if offer is not None:
             download.withhold()
         if not self.answered.done():
-            await self._ready(download)
+            await self._start_reading(download)
         if offer is None and not self.pin and self._sidecar is None:
             self._sidecar = asyncio.create_task(self._read_sidecar(download))
-        await self._take_in(download, answer)
+        await self._write_body(download, answer)
         return download
 
     def _known(self) -> Known:
@@ -330,14 +330,14 @@ class Flight:
         self.download.describe(answer)
         return self.download
 
-    async def _ready(self, download: Download) -> None:
+    async def _start_reading(self, download: Download) -> None:
         """Allocate the file and let machines read it."""
         await self._services.room.allocate(download)
         self._services.counts.downloads += 1
         self._checkpointed = (download.written, self._services.clock())
         self.answered.set_result(download)
 
-    async def _take_in(self, download: Download, answer: UpstreamResponse) -> None:
+    async def _write_body(self, download: Download, answer: UpstreamResponse) -> None:
         """Write the body. Bytes that the file has already must be the same."""
         async with aclosing(answer.body(self._services.clock)) as body:
             if answer.start < download.written:
@@ -454,19 +454,19 @@ class Flight:
         if download is None or download.ended:
             return
         try:
-            if not await self._put_by(download, failure):
+            if not await self._keep_unfinished(download, failure):
                 self._services.store.discard(download.part)
         finally:
             download.end(failure)
 
-    async def _put_by(self, download: Download, failure: ArtifactError | None) -> bool:
+    async def _keep_unfinished(self, download: Download, failure: ArtifactError | None) -> bool:
         """Keep the received bytes, if a later flight can resume. Return False if not."""
         if not isinstance(failure, UpstreamError) or isinstance(failure, (ChangedError, WrongContentError)):
             return False
-        unfinished = None if self._is_unvouched else download.unfinished()
+        unfinished = None if self._is_unsigned else download.unfinished()
         if unfinished is None or not await self._write_checkpoint(unfinished, download.fd):
             return False
-        self._services.store.put_by(unfinished)
+        self._services.store.keep_unfinished(unfinished)
         return True
 
     def _drop_download(self) -> None:
@@ -485,7 +485,7 @@ class Flight:
             return
         if self._checkpoint is not None and not self._checkpoint.done():
             return
-        unfinished = None if self._is_unvouched else download.unfinished()
+        unfinished = None if self._is_unsigned else download.unfinished()
         if unfinished is not None:
             self._checkpointed = (download.hashed, self._services.clock())
             self._checkpoint = asyncio.create_task(self._write_checkpoint(unfinished, download.fd))

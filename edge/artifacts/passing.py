@@ -70,7 +70,7 @@ class Passing:
         self._failure: ArtifactError | None = None
         self._task: asyncio.Task[None] | None = None
         self._moved = asyncio.Event()
-        self._is_right = False
+        self._is_verified = False
         self._sha256 = ""
         self._digest = hashlib.sha256()
         self._fd = -1
@@ -129,7 +129,7 @@ class Passing:
 
     async def _pass(self) -> None:
         try:
-            await self._take_all()
+            await self._receive_all()
         except ArtifactError as error:
             self._failure = error
         except OSError as error:
@@ -143,13 +143,13 @@ class Passing:
         finally:
             self._move()
 
-    async def _take_all(self) -> None:
+    async def _receive_all(self) -> None:
         """Receive the file, with retries. Raises ArtifactError, OSError."""
         timeouts, vain = self._services.timeouts, 0
         while self._readable < self._size:
             before = self._written
             try:
-                await self._take()
+                await self._receive()
             except UpstreamError:
                 vain = vain + 1 if self._written == before else 0
                 if vain > timeouts.retries:
@@ -166,7 +166,7 @@ class Passing:
                 raise ChangedError(self._url, "became another file while it was passed through")
             self._offer = offer
 
-    async def _take(self) -> None:
+    async def _receive(self) -> None:
         """Request the rest, and receive it."""
         peers = self._services.peers
         if peers is None:
@@ -210,12 +210,12 @@ class Passing:
                     self._services.peers.distrust(self._offer, self._key)
                 raise ChecksumError(self._url, f"wrong SHA-256: it should be {wanted}, but what came has {found}")
             self._sha256 = found
-        self._is_right = True
+        self._is_verified = True
         self._move()
 
     @property
     def _readable(self) -> int:
-        if self._is_right or self._start:
+        if self._is_verified or self._start:
             return self._written
         return min(self._written, self._size - TAIL_BYTES)
 

@@ -164,7 +164,7 @@ class Store:
         """Return the complete artifact of `url`, or None."""
         return self._index.get(key_of(url, pin))
 
-    def brought(self, key: str, sha256: str = "") -> Stored | None:
+    def fetched(self, key: str, sha256: str = "") -> Stored | None:
         """Return the artifact that the URL behind `key` (see `key_of`) brought here, or None.
 
         With `sha256`, only a file with that checksum counts, whatever checksum was required when the URL was fetched. A
@@ -282,7 +282,7 @@ class Store:
         _write_durably(temporary, unfinished)
         temporary.rename(journal)
 
-    def put_by(self, unfinished: Unfinished) -> None:
+    def keep_unfinished(self, unfinished: Unfinished) -> None:
         """Keep an interrupted download, after its last checkpoint."""
         self._give_up_claim(unfinished.part)
         self._unfinished[key_of(unfinished.url, unfinished.pin)] = unfinished

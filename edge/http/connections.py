@@ -118,8 +118,14 @@ class BoundedServer(web.Server):
         self.hand_on = hand_on
         self.heads = KnownHeads(self._loop, self._parser_limits)
         self._open: OpenConnections[FastPathConnection] = OpenConnections(
-            limits.connections, limits.per_address, _first_without_answer, self.warn
+            limits.connections,
+            limits.per_address,
+            has_share=lambda address: not inside(address, limits.proxies),
+            choose=_first_without_answer,
+            warn=self.warn,
         )
+        self.release = self._open.remove
+        """Stop counting a connection that has ended."""
         self._unread_timer: asyncio.TimerHandle | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
 
@@ -163,7 +169,7 @@ class BoundedServer(web.Server):
                 address, "asks at a link-local address and has none itself, so that no link is known to be its own"
             )
             return False
-        if not self._open.admit(connection, has_share=not inside(address, self._limits.proxies)):
+        if not self._open.admit(connection):
             return False
         connection.since = self._loop.time()
         if self._unread_timer is None:
@@ -176,10 +182,6 @@ class BoundedServer(web.Server):
         """Record that a connection has no request from now on."""
         self._open.set_idle(connection)
         connection.since = self._loop.time()
-
-    def release(self, connection: FastPathConnection) -> None:
-        """Stop counting a connection that has ended."""
-        self._open.remove(connection)
 
     def warn(self, address: str, what: str) -> None:
         """Log a line about a client, at most once a minute for each."""

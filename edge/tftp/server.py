@@ -41,11 +41,11 @@ from edge.tftp.transport import (
     Address,
     UdpTransport,
     allow_fragments,
-    asked_address,
-    hear_addresses,
+    destination_address,
     max_block_bytes,
-    own_socket,
+    report_destinations,
     sender,
+    transfer_socket,
 )
 from tink.limits.allowance import Allowance
 from tink.limits.once_per import OncePer, Tally, times
@@ -217,7 +217,7 @@ class TftpServer:
     def _arrived(self, sock: socket.socket, arrived: _Arrived) -> None:
         datagram, client, local = arrived
         if self._single_port and datagram[:2] in (b"\0\4", b"\0\5"):
-            self._of_a_transfer(sock, datagram, client)
+            self._receive_for_transfer(sock, datagram, client)
             return
         if local is None:
             return  # RFC 1123 section 4.2.3.5: broadcast requests are ignored
@@ -236,7 +236,7 @@ class TftpServer:
         except RequestError as error:
             self._refuse(sock, client, Refusal(error.code, str(error)))
             return
-        if not self._is_under_way(request, client):
+        if not self._is_repeated(request, client):
             self._open(sock, request, client, local)
 
     def _report_unread(self, client: Address) -> None:
@@ -256,14 +256,14 @@ class TftpServer:
                 UNRESOLVED_IN_ALL, client[0], times(held_back),
             )  # fmt: skip
 
-    def _of_a_transfer(self, sock: socket.socket, datagram: bytes, client: Address) -> None:
+    def _receive_for_transfer(self, sock: socket.socket, datagram: bytes, client: Address) -> None:
         session = self._active.get(client)
         if session is not None:
             session.receive(datagram)
         elif datagram[1] == Opcode.ACK and len(datagram) == 4 and self._due(client[0], "unknown transfer"):
             _send_error(sock, client, ErrorCode.UNKNOWN_TRANSFER, "there is no such transfer")
 
-    def _is_under_way(self, request: ReadRequest, client: Address) -> bool:
+    def _is_repeated(self, request: ReadRequest, client: Address) -> bool:
         """Return True if the request repeats one that is being answered. End the transfer that it replaces."""
         waiting = self._waiting.get(client)
         if waiting is not None:
@@ -299,7 +299,7 @@ class TftpServer:
         else:
             if isinstance(found, Coroutine):
                 found.close()
-            self._make_wait(request, client)
+            self._log_ignored(request, client)
 
     def _may_wait(self, client_ip: str) -> bool:
         if len(self._waiting) >= MAX_WAITING:
@@ -335,8 +335,8 @@ class TftpServer:
             self._refuse(sock, client, opened)
         elif not self._active.make_room(client[0], is_machine=opened.mac is not None):
             close(opened)
-            self._make_wait(request, client)
-            self._tell_begun(opened, client, " and has to wait: too many transfers")
+            self._log_ignored(request, client)
+            self._record_begun(opened, client, " and has to wait: too many transfers")
         else:
             self._begin(sock, request, opened, client, local)
 
@@ -345,7 +345,7 @@ class TftpServer:
         try:
             largest = max_block_bytes(client, local, self._interface)
             if not self._single_port:
-                own = own_socket(local, self._interface)
+                own = transfer_socket(local, self._interface)
         except OSError as error:
             close(file)
             if self._due(client[0], "connect"):
@@ -363,7 +363,7 @@ class TftpServer:
         session = Session(request, file, transfer, transport, self._scheduler, self._ended, self._silent, sock=own)
         self._active.add(session)
         session.start()
-        self._tell_begun(file, client)
+        self._record_begun(file, client)
 
     def _blocks(self, request: ReadRequest, file: TftpFile, agreed: Agreed) -> Blocks:
         if file.filled is None and not request.netascii:
@@ -387,7 +387,7 @@ class TftpServer:
 
     # --- errors, log and journey -------------------------------------------------------------------------------------
 
-    def _make_wait(self, request: ReadRequest, client: Address) -> None:
+    def _log_ignored(self, request: ReadRequest, client: Address) -> None:
         """Send nothing: the client asks again in a second or two, and an error would end its boot."""
         held_back = self._bounds.due((client[0], "room"), self._now())
         if held_back is not None:
@@ -405,7 +405,7 @@ class TftpServer:
             return
         _send_error(sock, client, refusal.code, refusal.message)
         if refusal.about is not None:
-            self._tell_about(refusal.about, client[0], refusal)
+            self._record_about(refusal.about, client[0], refusal)
         if not self._due(client[0], refusal.message, known=refusal.mac is not None):
             return
         if refusal.expected:
@@ -414,9 +414,9 @@ class TftpServer:
             outcome = Outcome.REFUSED
         else:
             outcome = Outcome.FAILED
-        self._tell(refusal.mac, Step.TFTP, client[0], outcome, f"TFTP {refusal.message}")
+        self._record_event(refusal.mac, Step.TFTP, client[0], outcome, f"TFTP {refusal.message}")
 
-    def _tell_about(self, mac: str, client_ip: str, refusal: Refusal) -> None:
+    def _record_about(self, mac: str, client_ip: str, refusal: Refusal) -> None:
         """Record a refusal on the journey of the machine whose MAC a stranger used."""
         held_back = self._bounds.due((mac, "about"), self._now())
         if held_back is not None:
@@ -424,12 +424,12 @@ class TftpServer:
             message = f"TFTP {who} was refused what is made for it: {refusal.message}{times(held_back)}"
             self._record(mac, Step.TFTP, Outcome.INFO, message, client_ip=client_ip)
 
-    def _tell_begun(self, file: TftpFile, client: Address, how: str = "") -> None:
+    def _record_begun(self, file: TftpFile, client: Address, how: str = "") -> None:
         """Record that a machine has requested a file. For strangers, only the end is logged."""
         client_ip = client[0]
         if file.mac is not None and self._begun_once.due((client_ip, file.label), self._now()):
             message, facts = f"TFTP {file.label} asked for{how}", {"name": file.label, "phase": BEGUN}
-            self._tell(file.mac, file.step, client_ip, Outcome.INFO, message, file_bytes=file.size, **facts)
+            self._record_event(file.mac, file.step, client_ip, Outcome.INFO, message, file_bytes=file.size, **facts)
 
     def _silent(self, session: Session) -> None:
         """Record that a machine has acknowledged nothing for a while."""
@@ -445,7 +445,7 @@ class TftpServer:
             "position": transfer.position,
             "acknowledged": int(transfer.answered),
         }
-        self._tell(file.mac, file.step, session.client[0], Outcome.INFO, message, **facts)
+        self._record_event(file.mac, file.step, session.client[0], Outcome.INFO, message, **facts)
 
     def _ended(self, session: Session) -> None:
         self._active.remove(session)
@@ -460,7 +460,7 @@ class TftpServer:
         if outcome is None or not (transfer.answered or self._due(client_ip, "never answered")):
             log.debug("%s (%s)", message, client_ip)
             return
-        self._tell(
+        self._record_event(
             file.mac,
             file.step,
             client_ip,
@@ -474,7 +474,7 @@ class TftpServer:
             resent_blocks=transfer.resent_blocks,
         )
 
-    def _tell(
+    def _record_event(
         self, mac: str | None, step: Step, client_ip: str, outcome: Outcome, message: str, **detail: str | int | float
     ) -> None:
         if mac is not None:
@@ -522,7 +522,7 @@ def _warning(transfer: ReadTransfer) -> str:
 
 def _receive(sock: socket.socket) -> _Arrived:
     datagram, ancillary, _flags, client = sock.recvmsg(packets.MAX_REQUEST_BYTES + 1, 64)
-    return datagram, sender(client), asked_address(ancillary)
+    return datagram, sender(client), destination_address(ancillary)
 
 
 def _send_error(sock: socket.socket, client: Address, code: ErrorCode, message: str) -> None:
@@ -574,7 +574,7 @@ def _prepare_shared(sock: socket.socket) -> None:
 
 
 def _prepare(sock: socket.socket) -> None:
-    hear_addresses(sock)
+    report_destinations(sock)
     allow_fragments(sock)
     # Room for the requests of a rack that powers on, and for windows if all transfers share the socket.
     for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):

@@ -28,7 +28,7 @@ from edge.tftp.blocks import Burst
 from edge.tftp.packets import ErrorCode, Opcode, ReadRequest
 from edge.tftp.source import TftpFile
 from edge.tftp.transfer import ReadTransfer
-from edge.tftp.transport import Address, UdpTransport, refused, sender
+from edge.tftp.transport import Address, UdpTransport, is_port_closed, sender
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ SILENT_SECONDS = 4.0
 LATE_COPY_SECONDS = 1.0
 """A request repeated within this time after an acknowledgement is a late copy. Later, the client has restarted."""
 
-FEW = 4
+MAX_UNQUEUED = 4
 """Number of transfers whose windows fit into TURN_SECONDS: these need no queue."""
 
 _MAX_RECEIVED_BYTES = 256  # an acknowledgement has 4 bytes, an ERROR a line of text
@@ -120,20 +120,20 @@ class Session:
         self._scheduler = scheduler
         self._on_end = on_end
         self._on_silence = on_silence
-        self._silence_told = False
+        self._silence_reported = False
         self._socket = sock
         self._source: tuple[object, ...] = self.client  # in the form that recvfrom returns
         self._loop = asyncio.get_running_loop()
         self._time = self._loop.time
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
-        self._heard: bytes | None = None  # the client's packet, until this session's turn
+        self._pending_datagram: bytes | None = None  # the client's packet, until this session's turn
         self._due = False  # the timer has fired
         self._follower: asyncio.Task[None] | None = None
         self._filled = 0
         self._grown = False  # more of the file has arrived
         self._answers_left = _ANSWERS_TO_STRANGERS
-        self._let_go = False
+        self._is_closed = False
         self.scheduled = False
         """True while the session is in the queue of `TransferScheduler`, which sets it."""
 
@@ -185,9 +185,9 @@ class Session:
 
     def drop(self) -> None:
         """End the transfer without a packet to the client."""
-        if self._let_go:
+        if self._is_closed:
             return
-        self._let_go = True
+        self._is_closed = True
         self._scheduler.active -= 1
         if self._timer is not None:
             self._timer.cancel()
@@ -203,10 +203,10 @@ class Session:
 
     def step(self) -> None:
         """Handle the packet, the growth of the file and the timer, whichever has occurred."""
-        if self._let_go:
+        if self._is_closed:
             return
         try:
-            datagram, self._heard = self._heard, None
+            datagram, self._pending_datagram = self._pending_datagram, None
             if datagram is None and self._socket is not None:
                 datagram = self._take(self._socket)
             if datagram is not None:
@@ -219,22 +219,22 @@ class Session:
             if self._due:  # `expire` does nothing if the packet above has moved the deadline
                 self._due = False
                 self._send(self.transfer.expire(self._loop.time()))
-                self._tell_silence()
+                self._report_silence()
             self._settle()
         except Exception as error:
             self._fail(error)
 
     def _readable(self, sock: socket.socket) -> None:
         """Receive one packet. The event loop calls again while there are more."""
-        if self._heard is not None:
+        if self._pending_datagram is not None:
             return
         try:
             datagram = self._take(sock)
             if datagram is None:
                 self._settle()
-            elif self._scheduler.active > FEW:
+            elif self._scheduler.active > MAX_UNQUEUED:
                 # Received before this session's turn: epoll would list the socket in every turn until then.
-                self._heard = datagram
+                self._pending_datagram = datagram
                 self._scheduler.schedule(self)
             else:
                 self.receive(datagram)
@@ -248,7 +248,7 @@ class Session:
         except (BlockingIOError, InterruptedError):
             return None
         except OSError:
-            self._complained(sock)
+            self._handle_icmp_error(sock)
             return None
         if source == self._source:
             return datagram
@@ -259,10 +259,10 @@ class Session:
         self._answer_stranger(sock, datagram, stranger)
         return None
 
-    def _tell_silence(self) -> None:
-        if self.transfer.ended is None and not self._silence_told and not self.transfer.starved:
-            self._silence_told = self.transfer.silence(self._loop.time()) >= SILENT_SECONDS
-            if self._silence_told:
+    def _report_silence(self) -> None:
+        if self.transfer.ended is None and not self._silence_reported and not self.transfer.starved:
+            self._silence_reported = self.transfer.silence(self._loop.time()) >= SILENT_SECONDS
+            if self._silence_reported:
                 self._on_silence(self)
 
     def _timed_out(self) -> None:
@@ -290,9 +290,9 @@ class Session:
         log.error("TFTP to %s: internal error", self.client[0], exc_info=error)
         self.abandon("internal error")
 
-    def _complained(self, sock: socket.socket) -> None:
+    def _handle_icmp_error(self, sock: socket.socket) -> None:
         """Handle an ICMP error about a packet to the client, or about an answer to a stranger."""
-        if refused(sock, self.client):
+        if is_port_closed(sock, self.client):
             self.transfer.unreachable(self._loop.time())
             return
         # uvloop stops watching a socket after an error.
@@ -315,7 +315,7 @@ class Session:
         try:
             left = self._transport.send(burst)
         except OSError as error:
-            if self._socket is not None and refused(self._socket, self.client):
+            if self._socket is not None and is_port_closed(self._socket, self.client):
                 self.transfer.unreachable(self._loop.time())
             else:
                 # A link that went down, or an ICMP error about a stranger: a lost packet, which is sent again.

@@ -21,8 +21,8 @@ Five rules protect a transfer:
    each block that EDK2 did not expect. Answering echoes is the Sorcerer's Apprentice bug of RFC 1123 section 4.2.3.1.
 2. An acknowledgement within the window reports that the next block was lost: sending continues from there. If packets
    were duplicated or reordered, it may be an echo as well, and each answer causes more echoes. So this ends after
-   `REWINDS` times without a complete window. Then only new blocks are sent, the echoes die down, and the timer handles
-   losses.
+   `MAX_REWINDS` times without a complete window. Then only new blocks are sent, the echoes die down, and the timer
+   handles losses.
 3. Silence is answered after a timeout that follows the client's own pace (RFC 1123 section 4.2.3.2, computed as in RFC
    6298) and doubles. Long silence ends the transfer. Firmware keeps an even pace for a long time and then is busy with
    something else: EDK2 takes 24 ms a window, and 70 ms now and then. So the shortest timeout allows for that, until
@@ -72,7 +72,7 @@ OFFER_AGAIN_SECONDS: Final = 10.0
 Not sooner, because atftp hangs up when the OACK arrives twice. Not later, because EDK2 gives up after 24 s of silence
 (6 times 4 s, PxeBcImpl.h).
 """
-REWINDS: Final = 8
+MAX_REWINDS: Final = 8
 UNPROVEN_FACTOR: Final = 3
 """Ratio of sent to received bytes for a client that has acknowledged nothing (RFC 9000 section 8.1)."""
 
@@ -131,7 +131,7 @@ class ReadTransfer:
         self._window = agreed.window_blocks
         self._sent = 0
         self._highest_sent = 0
-        self._rewinds_left = REWINDS
+        self._rewinds_left = MAX_REWINDS
         self._repeated = -1  # the highest block that was sent twice; 0 is the OACK
         self._repeated_in_silence = range(0)  # the blocks that the timer repeated last
         self._offered = bool(agreed.accepted)  # waiting for ACK 0
@@ -278,7 +278,7 @@ class ReadTransfer:
 
     def _acknowledged_in_part(self) -> None:
         if self.acked > self._repeated:
-            self._rewinds_left = REWINDS
+            self._rewinds_left = MAX_REWINDS
         # An acknowledgement of exactly the last repeated block is the echo of a needless repetition.
         if self._rewinds_left and self.acked != self._repeated:
             self._rewinds_left -= 1

@@ -145,7 +145,7 @@ def sender(address: tuple[Any, ...]) -> Address:
     return address[0], address[1]
 
 
-def own_socket(local: str, interface: str | None) -> socket.socket:
+def transfer_socket(local: str, interface: str | None) -> socket.socket:
     """Return a socket on a new port: the transfer's identifier (RFC 1350 section 4). Raises OSError.
 
     It is not connected, so that it can send an error to a stranger. It receives ICMP errors.
@@ -175,7 +175,7 @@ def _is_6(sock: socket.socket) -> bool:
     return sock.family == socket.AF_INET6
 
 
-def refused(sock: socket.socket, client: Address) -> bool:
+def is_port_closed(sock: socket.socket, client: Address) -> bool:
     """Read all ICMP errors of a socket. Return True if one says that the port of `client` is closed.
 
     An unreachable host or network does not count: that may be temporary (RFC 1122 section 4.2.3.9).
@@ -200,15 +200,15 @@ def max_block_bytes(client: Address, local: str, interface: str | None) -> int:
     return max(mtu - _HEADERS_BYTES[family], packets.DEFAULT_BLOCK_BYTES)
 
 
-def hear_addresses(sock: socket.socket) -> None:
-    """Make the socket report the destination address of each datagram (see `asked_address`)."""
+def report_destinations(sock: socket.socket) -> None:
+    """Make the socket report the destination address of each datagram (see `destination_address`)."""
     if _is_6(sock):
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
     else:
         sock.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
 
 
-def asked_address(ancillary: list[tuple[int, int, bytes]]) -> str | None:
+def destination_address(ancillary: list[tuple[int, int, bytes]]) -> str | None:
     """Return the address that a datagram was sent to (IP_PKTINFO, ip(7)); None for a broadcast or a group."""
     for level, kind, value in ancillary:
         if level == socket.IPPROTO_IP and kind == _IP_PKTINFO and len(value) >= 12:

@@ -71,12 +71,20 @@ class OpenConnections(Generic[C]):
         self,
         limit: int,
         limit_per_address: int,
+        has_share: Callable[[str], bool],
         choose: Callable[[Iterable[C]], C | None],
         warn: Callable[[str, str], None],
     ) -> None:
-        """`choose` returns the idle connection to close, or None if all have to stay. `warn(whose, what)` logs."""
+        """Create the count.
+
+        limit: maximum number of connections in all.
+        limit_per_address: maximum number from one address, if `has_share(address)` is True.
+        choose: returns the idle connection to close, or None if all have to stay.
+        warn: called with an address and a message for the log.
+        """
         self._limit = limit
         self._limit_per_address = limit_per_address
+        self._has_share = has_share
         self._choose = choose
         self._warn = warn
         self.all: dict[C, None] = {}
@@ -87,24 +95,22 @@ class OpenConnections(Generic[C]):
         """Return the number of connections from an address."""
         return len(self._by_address.get(address, ()))
 
-    def admit(self, new: C, *, has_share: bool) -> bool:
+    def admit(self, new: C) -> bool:
         """Count `new`, whose `address` is set; abort an idle connection for it if necessary.
 
-        Return False if all connections are busy: then the caller closes `new`. Without `has_share` only the total limit
-        applies to its address.
+        Return False if all connections are busy: then the caller closes `new`.
         """
         address = new.address
-        neighbours = self._by_address.get(address, {})
-        if has_share and len(neighbours) >= self._limit_per_address:
-            fits = self._abort_one([each for each in neighbours if each in self.idle], address)
+        neighbours = self._by_address.get(address)
+        if neighbours is not None and len(neighbours) >= self._limit_per_address and self._has_share(address):
+            if not self._abort_one([each for each in neighbours if each in self.idle], address, new):
+                return False
         elif len(self.all) >= self._limit:
-            fits = self._abort_one(self.idle, "many addresses" if has_share else address)
-        else:
-            fits = True
-        if not fits:
-            self._warn(address, "too many connections, none of them idle: a new one is closed")
-            return False
+            whose = "many addresses" if self._has_share(address) else address
+            if not self._abort_one(self.idle, whose, new):
+                return False
         self.all[new] = self.idle[new] = None
+        # `_abort_one` may have removed the last connection of this address, and its dictionary with it.
         self._by_address.setdefault(address, {})[new] = None
         return True
 
@@ -112,8 +118,9 @@ class OpenConnections(Generic[C]):
         """Record that the connection has no request from now on. Ignored if it was removed."""
         if connection not in self.all:
             return
-        self.idle.pop(connection, None)
-        self.idle[connection] = None
+        idle = self.idle
+        idle.pop(connection, None)
+        idle[connection] = None
         neighbours = self._by_address[connection.address]
         if len(neighbours) > 1:  # most machines have one connection, whose order does not matter
             del neighbours[connection]
@@ -134,9 +141,10 @@ class OpenConnections(Generic[C]):
         if not neighbours:
             del self._by_address[connection.address]
 
-    def _abort_one(self, candidates: Iterable[C], whose: str) -> bool:
+    def _abort_one(self, candidates: Iterable[C], whose: str, new: C) -> bool:
         chosen = self._choose(candidates)
         if chosen is None:
+            self._warn(new.address, "too many connections, none of them idle: a new one is closed")
             return False
         self._warn(whose, "too many connections: idle ones are closed for new ones")
         chosen.abort()
@@ -303,19 +311,23 @@ class ConnectionLimiter:
         self._log = LimitedLog(log, clock, capacity=256)
         self._arrivals = TokenBuckets(limits.at_once, limits.per_second, capacity=_MAX_BLOCKS)
         self.open: OpenConnections[Connection] = OpenConnections(
-            limits.connections, limits.per_address, _idlest, self.warn
+            limits.connections,
+            limits.per_address,
+            has_share=lambda address: not is_loopback(address),
+            choose=_idlest,
+            warn=self.warn,
         )
 
     def admit(self, new: Connection) -> bool:
         """Return True if a new connection may stay."""
-        address, is_local = new.address, is_loopback(new.address)
-        if not is_local and not self._arrivals.allows(block_of(address), self._clock()):
+        address = new.address
+        if not is_loopback(address) and not self._arrivals.allows(block_of(address), self._clock()):
             limits = self.limits
             self.warn(
                 address, f"more than {limits.at_once} connections, and then {limits.per_second:g} a second: closed"
             )
             return False
-        return self.open.admit(new, has_share=not is_local)
+        return self.open.admit(new)
 
     def warn(self, whose: str, what: str) -> None:
         """Log a warning about a client, at most once a minute for each."""

@@ -21,7 +21,7 @@ from edge.artifacts import (
     cache_metrics,
 )
 from edge.artifacts.cache import MAX_FAILED_FETCHES
-from edge.artifacts.eviction import Candidate, preempted
+from edge.artifacts.eviction import Candidate, download_to_preempt
 from tests.unit.artifacts.conftest import MIB, chunks, fetch, for_ever, read
 from tests.waiting import until
 from tink.metrics.families import Scraped
@@ -210,7 +210,7 @@ async def test_two_processes_do_not_share_a_directory(cache, make_cache):
 )
 def test_slowest_of_the_busiest_upstream_gives_way(candidates, expected):
     numbered = enumerate(Candidate(f"http://{host}/k", *rest) for host, *rest in candidates)
-    assert preempted(numbered) == expected
+    assert download_to_preempt(numbered) == expected
 
 
 FEW = 8

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from edge.artifacts import NoRoomError, Source, StorageError, UpstreamError
 from edge.artifacts import download as download_module
-from edge.artifacts.eviction import FLOOR_BYTES, Claim, Occupant, Room, ShortageError, giving_room, leaving
+from edge.artifacts.eviction import FLOOR_BYTES, Claim, Occupant, Room, ShortageError, download_to_end, files_to_evict
 from tests.unit.artifacts.conftest import MIB, fetch, for_ever, read
 from tests.waiting import until
 
@@ -45,10 +45,10 @@ PROMISED = Room(budget=None, used=90, free=60, disk=1000, promised=8)
 def test_oldest_files_are_evicted_until_there_is_room_or_the_reason_is_given(room, sizes, held, need, expected):
     there = [Occupant(str(at), size, str(at) in held) for at, size in enumerate(sizes)]
     if isinstance(expected, list):
-        assert leaving(there, need, room) == expected
+        assert files_to_evict(there, need, room) == expected
         return
     with pytest.raises(ShortageError, match=expected):
-        leaving(there, need, room)
+        files_to_evict(there, need, room)
 
 
 def test_floor_of_a_large_disk_is_bounded():
@@ -67,14 +67,14 @@ def test_after_eviction_there_is_room_or_nothing_was_touched(files, need, budget
     there = [Occupant(str(at), size, held) for at, (size, held) in enumerate(files)]
     room = Room(budget=budget, used=sum(each.size for each in there), free=free, disk=1000, promised=promised)
 
-    def fits(leaving):
-        gone = sum(each.size for each in leaving)
+    def fits(evicted):
+        gone = sum(each.size for each in evicted)
         in_budget = budget is None or room.used - gone + need <= budget
         return in_budget and free + gone - promised - need >= room.floor
 
     may_go = [each for each in there if not each.held]
     try:
-        names = leaving(there, need, room)
+        names = files_to_evict(there, need, room)
     except ShortageError:
         assert not fits(may_go)
         return
@@ -120,7 +120,7 @@ def claim(text):
     ],
 )
 def test_upstream_above_its_share_gives_room_to_one_within_its_own(claims, wanted, expected):
-    assert giving_room(enumerate(map(claim, claims)), claim(wanted), 100) == expected
+    assert download_to_end(enumerate(map(claim, claims)), claim(wanted), 100) == expected
 
 
 @given(
@@ -135,7 +135,7 @@ def test_no_upstream_is_kept_below_its_share_by_downloads_of_others(claims, size
     while sum(each.size for each in held.values()) + size > capacity:
         hosts = {each.url for each in held.values() if each.size} | {wanted.url}
         share = capacity // max(2, len(hosts))
-        index = giving_room(held.items(), wanted, capacity)
+        index = download_to_end(held.items(), wanted, capacity)
         if index is None:
             assert size > share
             return

@@ -198,7 +198,7 @@ class History:
         if event.checkpoint or event.ending == "put by":
             self.store.checkpoint(unfinished, fd)
         if event.ending == "put by":
-            self.store.put_by(unfinished)
+            self.store.keep_unfinished(unfinished)
         elif event.ending == "discard":
             self.store.discard(part)
         elif event.ending == "whole":

@@ -100,21 +100,21 @@ _REST_SECONDS: Final = 1.0
 _SNAPSHOT_SECONDS: Final = 5.0
 _EXPANSION: Final = 8192
 """Growth factor: a byte of a header block can name an entry of HPACK's table of 4 kB (RFC 9113 section 6.5.2)."""
-_LEAST_SUSPICIOUS: Final = 1 << 10
+_MIN_SUSPICIOUS_BYTES: Final = 1 << 10
 """Stray bytes of a connection in some seconds that are no suspicion while memory grows.
 
 A ping has 17 bytes. An entry that fills HPACK's table has 2,500, Huffman coded (RFC 7541 section 5.2).
 """
-_GUILTY: Final = 0.75
+_GUILTY_SHARE: Final = 0.75
 """The share of the stray bytes whose senders are ended in one step. Other senders follow if memory goes on growing."""
-_MOST_LEFT: Final = 4096
+_MAX_CLOSED: Final = 4096
 """Maximum number of ended connections whose bytes are remembered."""
-_LEFT_SECONDS: Final = 10.0
+_CLOSED_SECONDS: Final = 10.0
 _FORGET_SECONDS: Final = 2.0
 """Seconds after which a connection that made a call, and that no socket was found for, is forgotten."""
 
 
-MOST_BLOCKS: Final = 128
+MAX_BLOCKS: Final = 128
 """Number of blocks that are rejected at once. A filter has room for 4,096 instructions, in some kernels for half of
 that."""
 
@@ -280,7 +280,7 @@ class Connections:
         self._ended: set[Accepted] = set()  # reset, but not closed by gRPC yet
         self._crowded: dict[Block | str, _BlockAccount] = {}
         self._doomed: list[_Connection] = []
-        self._left: Newest[tuple[Block, Peer], tuple[float, int]] = Newest(_MOST_LEFT)
+        self._closed: Newest[tuple[Block, Peer], tuple[float, int]] = Newest(_MAX_CLOSED)
         """End time and stray bytes of recently closed connections: gRPC may still expand these bytes."""
         share = limits.per_address
         self._calls = TokenBuckets(limits.calls_at_once, limits.calls_per_second)
@@ -424,7 +424,7 @@ class Connections:
             return
         sent = 0
         for name, size in sorted(found.items(), key=lambda each: each[1], reverse=True):
-            if sent >= _GUILTY * total:
+            if sent >= _GUILTY_SHARE * total:
                 return
             sent += size
             block = self._blocks.get(name) or _BlockAccount(name, local=False)
@@ -441,9 +441,9 @@ class Connections:
         for connection in self._all.values():
             if connection.block.name is not None and connection.recent is not None:
                 size = connection.recent.stray_lately
-                found[connection.block.name] += size if size >= _LEAST_SUSPICIOUS else 0
-        for (name, _), (when, size) in self._left.items():
-            found[name] += size if size >= _LEAST_SUSPICIOUS and now - when < _LEFT_SECONDS else 0
+                found[connection.block.name] += size if size >= _MIN_SUSPICIOUS_BYTES else 0
+        for (name, _), (when, size) in self._closed.items():
+            found[name] += size if size >= _MIN_SUSPICIOUS_BYTES and now - when < _CLOSED_SECONDS else 0
         return +found
 
     def _received(self) -> Counter[Block]:
@@ -553,7 +553,7 @@ class Connections:
         del self._all[peer], block.connections[peer]
         self._silent.pop(peer, None)
         if block.name is not None and connection.recent is not None and (stray := connection.recent.stray_lately):
-            self._left[block.name, peer] = connection.recent.at, stray
+            self._closed[block.name, peer] = connection.recent.at, stray
         if not block.connections and not block.stray.level:
             self._blocks.pop(block.name or peer.address, None)
 
@@ -579,7 +579,7 @@ class Connections:
             return
         self.kept_away += name not in self._away
         until = max(until, self._away.pop(name, 0.0))
-        while len(self._away) >= MOST_BLOCKS:
+        while len(self._away) >= MAX_BLOCKS:
             oldest = next(iter(self._away))
             del self._away[oldest]
             self._barred.pop(oldest, None)

@@ -70,9 +70,9 @@ class Sockets:
         for gone in self._known.keys() - set(found):
             del self._known[gone]
         for fd in found:
-            yield self._look(fd)
+            yield self._measure_if_due(fd)
 
-    def _look(self, fd: int) -> Accepted | None:
+    def _measure_if_due(self, fd: int) -> Accepted | None:
         try:
             state = os.fstat(fd)
         except OSError:
@@ -247,7 +247,7 @@ _GIVE_BACK_SECONDS: Final = 0.1
 """Pause after connections were closed: gRPC needs a moment to free their memory."""
 _BUSY: Final = 0.25
 """Share of a core from which on this process counts as busy."""
-_SHARE: Final = 0.05
+_MEASURING_SHARE: Final = 0.05
 """Maximum share of the time for measurements."""
 _PIECE: Final = 500
 """Number of descriptors that are handled at once. DHCP may be on the same event loop."""
@@ -271,7 +271,7 @@ class Guard:
         (monotonic seconds).
         """
         self._memory = MemoryWatch(memory)
-        self._tell_kept_away = kept_away
+        self._on_kept_away = kept_away
         self._looking = asyncio.Lock()
         self.connections = Connections(limits)
         self._clock = time.monotonic
@@ -298,21 +298,21 @@ class Guard:
         """Record the start of a call. Return why it must not be served, or an empty string. `busy`: an agent's call."""
         caller = Peer(*peer_of(peer))
         self._called = self._called or caller not in self.connections
-        return self._at_once(self.connections.begun(caller, self._clock(), busy=busy))
+        return self._close_at_once(self.connections.begun(caller, self._clock(), busy=busy))
 
     def heard(self, peer: str, size: int, *, first: bool) -> str:
         """Record a message. Return why its call must be ended, or an empty string."""
-        return self._at_once(self.connections.heard(Peer(*peer_of(peer)), size, self._clock(), first=first))
+        return self._close_at_once(self.connections.heard(Peer(*peer_of(peer)), size, self._clock(), first=first))
 
     def aborted(self, peer: str) -> None:
         """Record a cancelled call."""
-        self._at_once(self.connections.aborted(Peer(*peer_of(peer)), self._clock()))
+        self._close_at_once(self.connections.aborted(Peer(*peer_of(peer)), self._clock()))
 
     def ended(self, peer: str, *, busy: bool) -> None:
         """Record the end of a call."""
         self.connections.ended(Peer(*peer_of(peer)), self._clock(), busy=busy)
 
-    def _at_once(self, why: str) -> str:
+    def _close_at_once(self, why: str) -> str:
         """Close connections without waiting for `run`, whose next turn may be late during a flood of calls."""
         if self.connections.kept_away != self._kept_away:
             self._keep_away()
@@ -368,19 +368,19 @@ class Guard:
         for eviction in evictions:
             self._end(sockets, eviction)
         self._keep_away()
-        self._say()
+        self._log_closed()
         if evictions:
             await asyncio.sleep(_GIVE_BACK_SECONDS)
-            await asyncio.to_thread(_give_back)
+            await asyncio.to_thread(_return_memory)
 
     async def _watch(self, sockets: Sockets) -> None:
         while True:
             async with self._looking:
-                spent = await self._look(sockets)
+                spent = await self._measure_if_due(sockets)
             shortest = _EVERY_SECONDS_WHEN_BUSY if self._busy else _EVERY_SECONDS
-            await asyncio.sleep(min(max(shortest, spent / _SHARE), _AT_LEAST_EVERY_SECONDS))
+            await asyncio.sleep(min(max(shortest, spent / _MEASURING_SHARE), _AT_LEAST_EVERY_SECONDS))
 
-    async def _look(self, sockets: Sockets) -> float:
+    async def _measure_if_due(self, sockets: Sockets) -> float:
         """List and measure sockets once, as far as necessary. Return the processor time in seconds."""
         begin = time.thread_time()
         paused = 0.0
@@ -400,10 +400,10 @@ class Guard:
             if index % _PIECE == _PIECE - 1:
                 paused += await _pause()
         self._keep_away()
-        self._say()
+        self._log_closed()
         if self._attacked and self._clock() - self._attacked > _OVER_SECONDS:
             self._attacked = 0.0
-            await asyncio.to_thread(_give_back)
+            await asyncio.to_thread(_return_memory)
         return time.thread_time() - begin - paused
 
     def _has_moved(self, now: float) -> bool:
@@ -429,7 +429,7 @@ class Guard:
         for index, accepted in enumerate(sockets.accepted()):
             if accepted is not None:
                 self.connections.listed(accepted, self._clock())
-                self._at_once("")
+                self._close_at_once("")
             if index % _PIECE == _PIECE - 1:
                 paused += await _pause()
         self.connections.rest_is_gone(self._clock())
@@ -458,7 +458,7 @@ class Guard:
         self._attacked = self._clock()
         barred = self.connections.barred()
         if any(block not in self._away for block, _ in barred):
-            self._tell_kept_away([(str(block), until) for block, until in barred])
+            self._on_kept_away([(str(block), until) for block, until in barred])
         for block in away - self._away:
             if self._logged.due(block, self._clock()):
                 log.warning("gRPC server: no new connections from %s for a while", block)
@@ -469,7 +469,7 @@ class Guard:
             if self._logged.due("filter", self._clock()):
                 log.warning("gRPC server: can't keep addresses away (%s): they are ended one by one", error)
 
-    def _say(self) -> None:
+    def _log_closed(self) -> None:
         """Log the closed connections of each address, at most once a minute. The rest is logged later."""
         for address in [*self._ended]:
             if self._logged.due(address, self._clock()):
@@ -486,7 +486,7 @@ async def _pause() -> float:
     return time.thread_time() - begin
 
 
-def _give_back() -> None:
+def _return_memory() -> None:
     """Return free memory to the system. glibc does not return free pieces between used ones by itself."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # musl has none
     if trim is not None:

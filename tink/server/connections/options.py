@@ -26,7 +26,7 @@ _PENDING_SECONDS: Final = 10
 _MAX_METADATA_BYTES: Final = 16 << 10
 _BEGINNING, _BEGINNING_TLS = 1 << 10, 8 << 10
 """Bytes before the first call: HTTP/2's settings, and with TLS the client's certificates."""
-_SHARE, _SMALLEST_SHARE = 512, 16
+_MEASURING_SHARE, _SMALLEST_SHARE = 512, 16
 """Number of connections of one address by default, with many or very few available files."""
 
 
@@ -70,7 +70,7 @@ def channel_options(keepalive: float) -> list[tuple[str, int]]:
 def connection_limits(per_address: int | None, *, tls: bool = False) -> Limits:
     """Return the limits of connections. `per_address` None: as many as the limit of open files allows."""
     in_all = _affordable() * 7 // 8
-    share = per_address or min(_SHARE, max(_SMALLEST_SHARE, in_all // 4))
+    share = per_address or min(_MEASURING_SHARE, max(_SMALLEST_SHARE, in_all // 4))
     return Limits(in_all, share, beginning=_BEGINNING_TLS if tls else _BEGINNING)
 
 

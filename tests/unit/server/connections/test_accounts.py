@@ -6,7 +6,7 @@ from ipaddress import ip_network
 
 import pytest
 
-from tink.server.connections.accounts import MOST_BLOCKS, Accepted, Alarm, Connections, Eviction, Limits, Peer
+from tink.server.connections.accounts import MAX_BLOCKS, Accepted, Alarm, Connections, Eviction, Limits, Peer
 
 KB = 1000
 LIMITS = Limits(connections=100, per_address=16)
@@ -141,10 +141,10 @@ def test_an_address_whose_connections_are_ended_again_and_again_is_kept_away_for
 
 
 def test_as_many_addresses_are_kept_away_as_the_filter_has_room_for(site: Site) -> None:
-    for number in range(MOST_BLOCKS + 9):
+    for number in range(MAX_BLOCKS + 9):
         for _ in range(6):
             site.attack(f"198.51.{number >> 8}.{number & 255}")
-    assert len(site.away()) == MOST_BLOCKS
+    assert len(site.away()) == MAX_BLOCKS
     assert str(ip_network("198.51.0.0/32")) not in site.away()
 
 

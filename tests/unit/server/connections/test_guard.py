@@ -42,7 +42,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Host:
 async def watching(host: Host) -> Guard:
     made = Guard(Limits(connections=1000, per_address=100))
     made._clock = lambda: host.now
-    await made._look(host)
+    await made._measure_if_due(host)
     host.listed = 0
     return made
 
@@ -52,7 +52,7 @@ async def looks(watching: Guard, host: Host, seconds: float) -> None:
     for _ in range(round(seconds * 10)):
         host.opened += 1
         host.now += 0.1
-        await watching._look(host)
+        await watching._measure_if_due(host)
 
 
 async def test_connections_of_others_on_the_host_have_it_look_once_a_second(watching: Guard, host: Host) -> None:

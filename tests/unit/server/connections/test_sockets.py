@@ -12,7 +12,7 @@ import pytest
 
 from tests.waiting import PATIENCE_SECONDS
 from tink.net.blocks import block_of
-from tink.server.connections.accounts import MOST_BLOCKS, Accepted, Peer
+from tink.server.connections.accounts import MAX_BLOCKS, Accepted, Peer
 from tink.server.connections.guard import Sockets, opened, program
 
 
@@ -99,7 +99,7 @@ def test_rejected_address_can_not_connect_until_its_time_is_over(listener: socke
 
 
 def test_the_filter_is_no_larger_than_the_kernel_takes() -> None:
-    blocks = frozenset(ip_network(f"2001:db8:0:{number:x}::/64") for number in range(MOST_BLOCKS))
+    blocks = frozenset(ip_network(f"2001:db8:0:{number:x}::/64") for number in range(MAX_BLOCKS))
     assert len(program(blocks)) < 2048
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as listener:
         sockets = Sockets(name(listener)[1])
