@@ -180,8 +180,8 @@ class ArtifactCache:
         try:
             pin = normalized(sha256)
         except ValueError as error:
-            words = f"can't be checked: {error}, and the OSIE says {sha256[:80]!r}"
-            raise self._counted(ChecksumError(url, words)) from None
+            reason = f"can't be checked: {error}, and the OSIE says {sha256[:80]!r}"
+            raise self._counted(ChecksumError(url, reason)) from None
         if url.startswith("file:"):
             try:
                 artifact = await self._open_local(url, pin)
@@ -318,7 +318,7 @@ class ArtifactCache:
         if artifact is None or await self._sha256(artifact, stored.blob) == stored.sha256:
             return artifact
         artifact.close()
-        log.error("artifact cache: the file of %s was damaged on disk; it is fetched anew", shown(stored.url))
+        log.error("artifact cache: the file of %s was damaged on disk; it is fetched again", shown(stored.url))
         self._store.forget(stored)
         return None
 
@@ -361,7 +361,7 @@ class ArtifactCache:
             artifact = await self._try_remote(key)
             if artifact is not None:
                 return artifact
-        raise StorageError(key[0], "it was in the cache a moment ago, and is gone, again and again")
+        raise StorageError(key[0], "the cached file disappeared several times while it was opened")
 
     async def _try_remote(self, key: _Key) -> Artifact | None:
         """Open a stored file or a download; None if a stored file vanished meanwhile."""
@@ -503,7 +503,7 @@ class ArtifactCache:
                 self._checked[key] = self._check(stale=True, at_least=wait)
         elif stored is not None and isinstance(error, UpstreamError):
             if self._logged.due((key, error.reason), self._clock()):
-                log.warning("artifact cache: the stored file is served, for its upstream can't be asked: %s", error)
+                log.warning("artifact cache: the stored file is served, because its upstream can't be asked: %s", error)
             self._checked[key] = self._check(stale=True)
             flight.answered.set_result(None)
         else:

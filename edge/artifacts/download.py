@@ -281,7 +281,7 @@ class Allocator:
     async def _evict(self, names: Iterable[str]) -> None:
         paths: list[Path] = []
         for name in names:
-            log.info("artifact cache: %s makes room", self._store.label(name))
+            log.info("artifact cache: %s is evicted", self._store.label(name))
             paths += self._store.evict(name)
             self._counts.evictions += 1
         if paths:

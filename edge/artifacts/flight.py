@@ -167,7 +167,7 @@ class Flight:
         self.download = Download(self.url, self.pin, unfinished.version, part, fd)
         digest = await in_thread(services.writers, hash_file, fd, unfinished.received)
         if digest.hexdigest() != unfinished.sha256:
-            log.warning("artifact cache: what is there of %s is damaged; it is fetched anew", shown(self.url))
+            log.warning("artifact cache: the unfinished download of %s is damaged; it starts again", shown(self.url))
             self._drop_download()
         else:
             self.download.go_on_from(unfinished, digest)
@@ -200,7 +200,7 @@ class Flight:
                 before = download.written
                 if vain == self._services.timeouts.retries:
                     raise
-                log.info("artifact cache: asking again in %.3g s, from byte %d on: %s", pause, download.written, error)
+                log.info("artifact cache: resuming in %.3g s, from byte %d on: %s", pause, download.written, error)
             await asyncio.sleep(pause)
             vain, pause = vain + 1, pause * 2
 
@@ -220,7 +220,7 @@ class Flight:
         except UpstreamError as error:
             if offer is None or self.stored is not None or self.download is not None:
                 raise
-            log.warning("artifact cache: what another edge has is taken, for its upstream can't be asked: %s", error)
+            log.warning("artifact cache: another edge's copy is used, because the upstream can't be asked: %s", error)
             self.stale, self.fresh = True, None
             return await self._accept(offer)
 
@@ -438,7 +438,7 @@ class Flight:
             if content:
                 expected = from_sidecar(content, self.url)
         except (UpstreamError, ValueError) as error:
-            log.warning("artifact cache: %s is passed over: %s", shown(sidecar_url(self.url)), error)
+            log.warning("artifact cache: %s is ignored: %s", shown(sidecar_url(self.url)), error)
         if not expected:
             download.release()
         return expected
@@ -494,7 +494,7 @@ class Flight:
         try:
             await in_thread(self._services.syncers, self._services.store.checkpoint, unfinished, fd)
         except OSError as error:
-            log.warning("artifact cache: how far %s is can't be noted: %s", shown(self.url), error.strerror)
+            log.warning("artifact cache: no checkpoint of %s: %s", shown(self.url), error.strerror)
             return False
         return True
 

@@ -364,7 +364,7 @@ class Store:
                 if not stat.S_ISREG(status.st_mode) or status.st_size != stored.size:
                     raise ValueError(f"{stored.blob} is no file of {stored.size} bytes")
             except (OSError, ValueError) as error:
-                log.warning("artifact cache: %s can't be used (%s); it will be fetched anew", path.name, error)
+                log.warning("artifact cache: %s can't be used (%s); its file will be fetched again", path.name, error)
                 _remove(path)
             else:
                 found.append((status.st_mtime_ns, path.stem, stored))

@@ -173,7 +173,7 @@ class AdminApp:
             self._pages.close()
 
     def _unknown(self, request: web.Request, shown: str) -> web.Response:
-        who = request.remote or "somebody"
+        who = request.remote or "an unknown client"
         if self._refused.due(who, time.monotonic()):
             log.warning(
                 "%s: refused on the operators' port: %s", who, "a wrong token" if shown else "without the token"

@@ -310,7 +310,9 @@ def _memory(*ranges: str) -> int:
 
 
 _TYPES: Final = {"iso": "application/x-iso9660-image", "img": "application/octet-stream"}
-_NOT_ITS_OWN: Final = "this medium is served to its own machine, and to whoever has its signed URL (tinkedge iso --url)"
+_NOT_ITS_OWN: Final = (
+    "this medium is served to its own machine, and to clients that have its signed URL (tinkedge iso --url)"
+)
 
 
 class BootMedia:

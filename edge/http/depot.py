@@ -86,7 +86,7 @@ class Depot:
             why = f"{what}: it is not in {self._files}{self._nor_beyond(error)}"
             return self._failed(caller, why, "there is no such file", 404)
         except UpstreamError as error:
-            return self._failed(caller, f"{what}: {error}", "the file can't be had from another edge now", 503)
+            return self._failed(caller, f"{what}: {error}", "the other edge can't send the file now", 503)
         except ArtifactError as error:
             return self._failed(caller, f"{what}: {error}", "the file can't be read", 500)
         headers = {"Content-Type": "application/octet-stream", "ETag": f'"{artifact.version}"'}
@@ -112,7 +112,7 @@ class Depot:
             code = "MANIFEST_UNKNOWN" if kind == "manifests" else "BLOB_UNKNOWN"
             return self._refused(caller, f"{what}: {where}", code, "this edge has no such image", 404)
         except UpstreamError as error:
-            return self._refused(caller, f"{what}: {error}", "UNAVAILABLE", "can't be had from another edge now", 503)
+            return self._refused(caller, f"{what}: {error}", "UNAVAILABLE", "the other edge can't send it now", 503)
         except (LayoutError, ArtifactError, OSError) as error:
             return self._refused(caller, f"{what}: {self._images}: {error}", "UNKNOWN", "can't be read", 500)
 

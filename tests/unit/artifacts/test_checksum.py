@@ -269,9 +269,9 @@ async def test_wrong_new_kernel_leaves_the_old_one_and_is_not_tried_on_machines_
 @pytest.mark.parametrize(
     ("content", "status", "mode", "said"),
     [
-        (b"<html>nothing here</html>", 200, "", "kernel.sha256 is passed over"),
-        (b"\x00" * 100_000, 200, "", "kernel.sha256 is passed over"),
-        (HEX.encode(), 500, "", "kernel.sha256 is passed over"),
+        (b"<html>nothing here</html>", 200, "", "kernel.sha256 is ignored"),
+        (b"\x00" * 100_000, 200, "", "kernel.sha256 is ignored"),
+        (HEX.encode(), 500, "", "kernel.sha256 is ignored"),
         (HEX.encode(), 403, "", ""),
         (b"", 200, "sidecar breaks", "its checksum file"),
         (b"", 200, "sidecar silent", "its checksum file does not come"),
@@ -283,7 +283,7 @@ async def test_malformed_checksum_file_is_ignored(start_cache, upstream, caplog,
     upstream.sidecar, upstream.sidecar_status, upstream.mode = content, status, mode
     assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
     assert said in caplog.text
-    assert said or "passed over" not in caplog.text
+    assert said or "is ignored" not in caplog.text
 
 
 async def test_resumed_kernel_is_checked_as_a_whole(start_cache, upstream):

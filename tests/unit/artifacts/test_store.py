@@ -507,7 +507,7 @@ async def test_damaged_file_is_named_and_not_served_though_the_upstream_is_away(
     assert await fetch(cache, upstream.url, pin) == (Source.UPSTREAM, upstream.content)
     assert await fetch(cache, upstream.url, pin) == (Source.CACHE, upstream.content)
     said = [record.message for record in caplog.records if "damaged" in record.message]
-    assert said == [f"artifact cache: the file of {upstream.url} was damaged on disk; it is fetched anew"]
+    assert said == [f"artifact cache: the file of {upstream.url} was damaged on disk; it is fetched again"]
 
 
 async def test_stored_file_is_read_once_after_a_start(start_cache, upstream, clock, hashed):

@@ -424,7 +424,7 @@ async def test_log_has_one_line_for_the_same_trouble(start_cache, upstream, cloc
     for seconds, lines in ((11, 1), (11, 1), (31, 2)):
         clock.now += seconds
         assert (await fetch(cache, upstream.url))[0] is Source.STALE
-        assert caplog.text.count("the stored file is served, for its upstream can't be asked") == lines
+        assert caplog.text.count("the stored file is served, because its upstream can't be asked") == lines
 
 
 def test_every_kind_of_failure_is_counted():
