@@ -17,7 +17,7 @@ from aiohttp import web
 
 from tests.waiting import until
 from tink.kubeapi.apiserver import credentials
-from tink.net.connection_limit import Connection, ConnectionLimiter, LimitedSite, Limits, _idlest
+from tink.net.connection_limit import Connection, ConnectionLimiter, LimitedSite, Limits, OpenConnections, _idlest
 
 Listen = Callable[..., Awaitable[tuple[str, ssl.SSLContext]]]
 Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -76,6 +76,52 @@ async def _closed(connections: list[Pair], at_least: int) -> None:
     for task, (_, writer) in zip(waiting, connections, strict=True):
         task.cancel()
         writer.close()
+
+
+class Open:
+    """A connection of `OpenConnections`."""
+
+    def __init__(self, address: str, connections: OpenConnections[Open]) -> None:
+        self.address = address
+        self.is_aborted = False
+        self._connections = connections
+
+    def abort(self) -> None:
+        self.is_aborted = True
+        self._connections.remove(self)
+
+
+def test_longest_idle_connection_is_aborted_for_a_new_one_and_a_busy_one_never() -> None:
+    warnings: list[tuple[str, str]] = []
+    connections: OpenConnections[Open] = OpenConnections(
+        4,
+        2,
+        has_share=lambda address: address != "proxy",
+        choose=lambda idle: next(iter(idle), None),
+        warn=lambda whose, what: warnings.append((whose, what)),
+    )
+
+    def connect(address: str) -> Open | None:
+        new = Open(address, connections)
+        return new if connections.admit(new) else None
+
+    first, second = connect("a"), connect("a")
+    assert first
+    assert second
+    connections.set_busy(second)
+    connections.set_idle(second)
+    third = connect("a")
+    assert third
+    assert first.is_aborted, "the address had its share, and this one was idle for longest"
+    for each in (second, third):
+        connections.set_busy(each)
+    assert connect("a") is None
+    assert warnings[-1] == ("a", "too many connections, none of them idle: a new one is closed")
+    proxied = [connect("proxy") for _ in range(3)]
+    assert None not in proxied
+    assert connections.count_of("proxy") == 2, "a proxy has no share, but all places were taken"
+    assert [each.is_aborted for each in proxied if each] == [True, False, False]
+    assert len(connections.all) == 4
 
 
 def test_one_address_has_a_share_and_another_keeps_its_own() -> None:
