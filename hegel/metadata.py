@@ -1,7 +1,7 @@
 """What a machine's installed operating system may know about itself, compiled from its Hardware.
 
 `compile_tree` turns one Hardware into dictionaries of bytes, the EC2 tree and the NoCloud files, and Hegel's old JSON;
-serving is a look-up (`edge.http.metadata.full` does it, and knows who is asking). Nothing here does I/O.
+serving is a look-up (`edge.http.metadata` does it, and knows who is asking). Nothing here does I/O.
 
 The shapes are those that released versions of cloud-init accept, which is less than their documentation suggests:
   * a name in a listing that answers 404 makes cloud-init throw all metadata away, so only what exists is listed;

@@ -35,6 +35,15 @@ def from_any(text: str) -> str | None:
     return ":".join(digits[at : at + 2] for at in range(0, 12, 2))
 
 
+def from_path(segments: list[str]) -> tuple[str | None, list[str]]:
+    """Split the path of a URL or file into the MAC that its first directory names (None: it names none) and the rest.
+
+    The last segment is never taken for a MAC: it is the name of the file.
+    """
+    mac = from_any(segments[0]) if len(segments) > 1 else None
+    return mac, segments[1:] if mac is not None else segments
+
+
 def octets(mac: str) -> bytes:
     """The six bytes of a MAC address in this form. Raises ValueError where it has other digits."""
     return bytes.fromhex(mac.replace(":", ""))

@@ -1,26 +1,36 @@
-"""Kernels and initrds: fetched once from where an OSIE says they are, kept on disk, streamed while they arrive.
+"""Kernels, initrds, images and files: fetched once from their upstream, stored on disk, streamed while they arrive.
 
-`cache` is what others use; `fetch` gets files from their upstreams, `storage` keeps them. `local` and `layout` are of
-files that are here already: single ones, and container images; `shared` lets other edges have them.
+artifact    an open artifact, the errors, and files of `file://` URLs
+cache       `ArtifactCache`, which other packages use
+flight      a request to an upstream and the download that follows; it continues where it broke off
+upstream    HTTP to upstreams, and to the caches of other edges
+download    a file that is being filled, its readers, and its room
+store       the directory of artifacts
+eviction    which files and downloads give way to others (pure)
+passing     a file of another edge that is too large for the cache
+checksum    SHA-256: as people write it, and of files
+layout      OCI image layouts
+shared      files and images that other edges may have
 """
 
-from edge.artifacts.artifact import Artifact, Progress, Source
-from edge.artifacts.cache import ArtifactCache, FailedFetch
-from edge.artifacts.checksum import normalized
-from edge.artifacts.errors import (
+from edge.artifacts.artifact import (
+    Artifact,
     ArtifactError,
     BadUrlError,
     ChecksumError,
     NoRoomError,
     NotFoundError,
     PeerError,
+    Progress,
+    Source,
     StorageError,
     TooLargeError,
     UpstreamError,
     UpstreamTimeoutError,
+    open_file,
 )
-from edge.artifacts.fetch.peers import TRAILER_BYTES, Copy, Offer, PeerCaches, PeerResponse
-from edge.artifacts.fetch.upstream import Timeouts
+from edge.artifacts.cache import ArtifactCache, FailedFetch, cache_metrics
+from edge.artifacts.checksum import normalized
 from edge.artifacts.layout import (
     INDEX_TYPE,
     MAX_MANIFEST_BYTES,
@@ -35,10 +45,9 @@ from edge.artifacts.layout import (
     is_name,
     merged_index,
 )
-from edge.artifacts.local import open_file
-from edge.artifacts.metrics import cache_metrics
 from edge.artifacts.shared import SCHEME, SharedFiles, blob_url, file_url, manifest_url
-from edge.artifacts.storage.store import DirectoryInUseError
+from edge.artifacts.store import DirectoryInUseError
+from edge.artifacts.upstream import TRAILER_BYTES, Copy, Offer, PeerCaches, PeerResponse, Timeouts
 
 __all__ = [
     "INDEX_TYPE",

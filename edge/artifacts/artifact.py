@@ -1,20 +1,171 @@
-"""What a machine's request holds while it is being sent a kernel or initrd."""
+"""An open artifact (a kernel, an initrd), and the errors if there is none.
+
+`Artifact` is the handle that a machine's request holds while the file is sent. `ArtifactError` and its subclasses name
+the URL and the reason in words for an operator. `open_file` opens files of the edge's own machine (`file://` URLs),
+which are served as they are and never copied.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import stat
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from types import TracebackType
-from typing import Protocol
+from typing import ClassVar, ParamSpec, Protocol, Self, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from tink.files.data_directory import first_unreadable, give, user_name
+from tink.net.urls import shown
+from tink.printable import printable
+
+MAX_FOREIGN = 100
+"""Number of characters of an upstream's text (a reason phrase, a location) in a message."""
+
+
+class ArtifactError(Exception):
+    """An artifact is not available. `str()` is `<url>: <reason>`, without the URL's secrets."""
+
+    kind: ClassVar[str] = "other"
+    """The kind of problem, as metrics count it."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(f"{shown(url)}: {reason}")
+        self.url = url
+        self.reason = reason
+
+    def again(self) -> Self:
+        """Return a copy for another reader. Raising the same object twice would keep its first traceback."""
+        return type(self)(self.url, self.reason)
+
+
+class BadUrlError(ArtifactError):
+    """The URL can't be fetched. The remedy is a change of the OSIE object."""
+
+    kind = "url"
+
+
+class RefusedUpstreamError(ArtifactError):
+    """The URL or a redirect leads to an address that the edge does not connect to."""
+
+    kind = "refused"
+
+
+class NotFoundError(ArtifactError):
+    """The upstream has no such file (404, 410), or the local file is missing."""
+
+    kind = "not found"
+
+
+class ChecksumError(ArtifactError):
+    """The bytes do not have the checksum that the OSIE or the sidecar file names."""
+
+    kind = "checksum"
+
+
+class UpstreamError(ArtifactError):
+    """The upstream is unreachable, or its answer is unusable."""
+
+    kind = "upstream"
+
+
+class UpstreamTimeoutError(UpstreamError):
+    """The upstream does not answer, stopped sending, or sends too slowly."""
+
+    kind = "timeout"
+
+
+class WrongContentError(UpstreamError):
+    """The upstream's answer is not a kernel or initrd: a web page, an empty file, a compressed form."""
+
+    kind = "content"
+
+
+class TooLargeError(WrongContentError):
+    """The file is larger than the cache's maximum."""
+
+
+class ChangedError(UpstreamError):
+    """The upstream replaced the file during the download, so the download can't resume."""
+
+    kind = "changed"
+
+
+class PeerError(UpstreamError):
+    """Another edge, `peer`, did not send what it had offered."""
+
+    kind = "peer"
+
+    def __init__(self, url: str, reason: str, peer: str = "") -> None:
+        super().__init__(url, reason)
+        self.peer = peer
+
+
+class StorageError(ArtifactError):
+    """An artifact could not be read from or written to the edge's own disk."""
+
+    kind = "storage"
+
+
+class NoRoomError(StorageError):
+    """The cache or its disk is too small for the artifact."""
+
+    kind = "no room"
+
+
+KINDS = tuple(
+    error.kind
+    for error in (
+        BadUrlError,
+        RefusedUpstreamError,
+        NotFoundError,
+        ChecksumError,
+        UpstreamError,
+        UpstreamTimeoutError,
+        WrongContentError,
+        ChangedError,
+        PeerError,
+        StorageError,
+        NoRoomError,
+    )
+)
+
+
+def foreign(text: str) -> str:
+    """Return another host's text for a log line: short, and without control characters."""
+    clean = printable(text[:MAX_FOREIGN])
+    return clean if len(text) <= MAX_FOREIGN else f"{clean}…"
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+async def in_thread(pool: Executor, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run `call` in a thread of `pool`. If this is cancelled, wait for the thread before raising CancelledError.
+
+    Otherwise the owner of a file descriptor could close it while the thread still uses it, and the thread would write
+    to the next file or socket with that number.
+    """
+    work = asyncio.get_running_loop().run_in_executor(pool, lambda: call(*args, **kwargs))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        while not work.done():
+            await asyncio.wait([work])
+        raise
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a download is, at one moment. Bytes; `size` is None if the upstream did not say it.
+    """The progress of a download at one moment, in bytes. `size` is None if the upstream did not send it.
 
-    `waiting` counts the machines that have the artifact open or wait for it to open.
+    `waiting` is the number of machines that have the artifact open or wait for it to open.
     """
 
     url: str
@@ -24,7 +175,7 @@ class Progress:
 
 
 class Source(StrEnum):
-    """Where the bytes of an artifact come from."""
+    """The origin of an artifact's bytes."""
 
     CACHE = "cache"
     STALE = "stale cache"
@@ -35,27 +186,27 @@ class Source(StrEnum):
 
 
 def _nothing() -> None:
-    """For artifacts of which nobody keeps count."""
+    """Do nothing when an artifact is closed."""
 
 
 class Filling(Protocol):
-    """What fills a file: `edge.artifacts.fetch.download` or `passing`."""
+    """The source of a file that is being filled: a `Download` or a `Passing`."""
 
     def progress(self) -> Progress:
-        """How far it is now."""
+        """Return the progress."""
 
     async def filled(self, offset: int) -> int:
-        """Bytes that can be read, as soon as they are more than `offset`. Raises ArtifactError."""
+        """Return the number of available bytes as soon as it exceeds `offset`. Raises ArtifactError."""
 
     async def whole_sha256(self) -> str:
-        """Wait for the end, and give the checksum. Raises ArtifactError."""
+        """Wait for the end, and return the checksum. Raises ArtifactError."""
 
 
 class Artifact:
-    """One reader's hold of an artifact: a context manager that owns the open file `fd` (use offsets, not its position).
+    """A reader's handle of an artifact: a context manager that owns the open file `fd`.
 
-    `size` in bytes; the file has that size from the beginning, so it can be mapped. `version` names these bytes and no
-    others. Bytes below `await filled(offset)` can be read from `fd`.
+    Read with offsets, since several readers may share the position. Bytes below `await filled(offset)` are available.
+    The file has its `size` (bytes) from the beginning, so it can be mapped. `version` identifies exactly these bytes.
     """
 
     def __init__(
@@ -70,7 +221,7 @@ class Artifact:
         sha256: str = "",
         released: Callable[[], None] = _nothing,
     ) -> None:
-        """`sha256` is that of a whole file, if it is known. `released` is called once, when the reader closes it."""
+        """`sha256` is the checksum of the whole file, if it is known. `released` is called once, by `close`."""
         self.url = url
         self.fd = fd
         self.size = size
@@ -82,21 +233,21 @@ class Artifact:
 
     @property
     def progress(self) -> Progress | None:
-        """How far the download has come that fills the file; None if the file was whole when it was opened."""
+        """The progress of the download that fills the file; None if the file was complete when it was opened."""
         return self._download.progress() if self._download is not None else None
 
     async def filled(self, offset: int) -> int:
-        """Up to which offset the file can be read now; waits until that is beyond `offset` (or all there is).
+        """Wait until more than `offset` bytes are available, or all. Return their number.
 
-        Raises ArtifactError if the upstream fails before. Where a checksum is to be checked, the end of the file is
-        withheld until it was found right.
+        Raises ArtifactError if the upstream fails before. If there is a checksum, the end of the file becomes available
+        only after it was verified.
         """
         if self._download is None:
             return self.size
         return await self._download.filled(offset)
 
     async def sha256(self) -> str:
-        """The checksum of the whole, when that is there and has been checked; empty if nobody computed it.
+        """Wait for the whole file, and return its verified checksum; empty if none was computed.
 
         Raises ArtifactError if the upstream fails before.
         """
@@ -116,3 +267,79 @@ class Artifact:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def open_file(url: str, root: Path | None) -> Artifact:
+    """Open the file that a file:// URL names (RFC 8089), below `root` (None: no files). Raises ArtifactError."""
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+        raise BadUrlError(url, "a file URL must be file:///path, of a file on the edge's own machine")
+    if root is None:
+        raise BadUrlError(url, "this edge serves no files of its own machine (see --osie-dir)")
+    try:
+        fd = _open_below(url, os.path.realpath(unquote(parts.path)), root)
+    except FileNotFoundError as error:
+        raise NotFoundError(url, "no such file on the edge's machine") from error
+    except PermissionError as error:
+        raise StorageError(url, _refused(unquote(parts.path), root)) from error
+    except (OSError, ValueError) as error:
+        raise StorageError(url, f"can't be opened: {getattr(error, 'strerror', None) or error}") from error
+    status = os.fstat(fd)
+    if status.st_size == 0:
+        os.close(fd)
+        raise BadUrlError(url, "an empty file")
+    return Artifact(url, fd, status.st_size, f"{status.st_mtime_ns:x}-{status.st_size:x}", Source.FILE, None)
+
+
+def _refused(path: str, root: Path) -> str:
+    """Return a message that names the unreadable directory or file, and the command that makes it readable."""
+    user = os.geteuid()
+    shut = first_unreadable(Path(os.path.realpath(path)), Path(os.path.realpath(root))) or root
+    return f"{user_name(user)} can't read {shut}: as root: '{give(root, user)}'"
+
+
+def _open_below(url: str, path: str, root: Path) -> int:
+    """Open a regular file. Raises BadUrlError, OSError, ValueError.
+
+    The file is first opened with O_PATH, to check its real path and its type: a link may change between a check and the
+    opening, and opening a device has side effects.
+    """
+    below = os.path.realpath(root) + "/"
+    outside = BadUrlError(url, f"a file URL must name a file below {root} (see --osie-dir)")
+    if not path.startswith(below):
+        raise outside
+    held = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        itself = Path(f"/proc/self/fd/{held}")
+        if not str(itself.readlink()).startswith(below):
+            raise outside
+        if not stat.S_ISREG(os.fstat(held).st_mode):
+            raise BadUrlError(url, "not a regular file")
+        return os.open(itself, os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(held)
+
+
+def identity(fd: int) -> tuple[int, int, int, int, int]:
+    """Return values that change if the file `fd` is written to or replaced."""
+    status = os.fstat(fd)
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+@dataclass(slots=True)
+class Counts:
+    """Counts since the start: `opened` by source; `failures` by `ArtifactError.kind`.
+
+    A failure is a question to an upstream or a download that failed, however many machines waited for it. For a `file:`
+    URL it is a request.
+    """
+
+    opened: Counter[Source] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)
+    downloads: int = 0
+    resumptions: int = 0
+    revalidations: int = 0
+    evictions: int = 0
+    fetched_bytes: int = 0
+    from_peers: int = 0
+    peer_bytes: int = 0

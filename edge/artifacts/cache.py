@@ -1,27 +1,19 @@
-"""The artifact cache: kernels and initrds named by OSIE objects, fetched once for all machines.
+"""The artifact cache: kernels and initrds of OSIE objects, fetched once for all machines.
 
-`ArtifactCache.open(url)` gives an `Artifact`: its size, an open file, and how far that file is filled. A download is
-written to a file that all who ask read from while it grows, so a machine starts to receive with the first bytes, and
-fifty machines cost the upstream one request. The rooms behind this door:
+`ArtifactCache.open(url)` returns an `Artifact`: its size, an open file, and the number of bytes that are available. A
+download is written to a file that all its readers read while it grows. So a machine receives the first bytes at once,
+and fifty machines cost the upstream one request.
 
-    flight      one question to an upstream and the download that follows; goes on where it broke off
-    peers       the caches of other edges, which are asked first
-    download    the file that fills, and its readers
-    upstream    HTTP, and its troubles in our words
-    checksum    of the OSIE, of `<url>.sha256`, of files
-    store       the directory: what is whole, what was broken off; survives a crash at any moment
-    room, eviction    what goes when there is no room
-    local       file:// URLs: served from the file itself, never copied
+An artifact on disk is served from there. After `revalidate_after` seconds, the next machine makes the cache ask the
+upstream if the file has changed (ETag, Last-Modified). If the upstream is down or broken, the cache logs a line and
+serves the stored bytes as `STALE`. If the OSIE demands a checksum, and its own URL has brought a file with that
+checksum, no upstream is asked.
 
-An artifact that is on disk is served from there. After `revalidate_after` seconds the next machine makes the cache
-ask the upstream whether it has changed (ETag, Last-Modified); an upstream that is down or broken costs nothing but a
-log line then, the stored bytes are served as `STALE`. If the OSIE demands a checksum, and its own URL has brought a
-file with that checksum, no upstream is asked. A file of another URL is not served, whatever its checksum: tenants may
-know the checksums of each other's files. Each URL is fetched once for itself. An upstream's 304 proves nothing for
-another URL: only the bytes do.
+A file of another URL is not served, whatever its checksum: tenants may know the checksums of each other's files. So
+each URL is fetched separately. An upstream's 304 proves nothing about another URL: only the bytes do.
 
-A download continues when the machines that requested it have left: they, or others, will request it again. `stop`
-keeps an unfinished download. It continues with the first request after the next start.
+A download continues after the machines that requested it have left, because they will request it again. `stop` keeps an
+unfinished download, which continues with the first request after the next start.
 """
 
 from __future__ import annotations
@@ -35,54 +27,58 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge.artifacts.artifact import Artifact, Progress, Source
-from edge.artifacts.checksum import FileSums, normalized
-from edge.artifacts.errors import (
+from prometheus_client.core import Metric
+
+from edge.artifacts.artifact import (
+    KINDS,
+    Artifact,
     ArtifactError,
     BadUrlError,
     ChecksumError,
+    Counts,
     NoRoomError,
+    Progress,
+    Source,
     StorageError,
     TooLargeError,
     UpstreamError,
+    identity,
+    open_file,
 )
-from edge.artifacts.fetch.download import Download
-from edge.artifacts.fetch.flight import Flight
-from edge.artifacts.fetch.passing import MAX_PASSING, Passing
-from edge.artifacts.fetch.peers import Copy, PeerCaches
-from edge.artifacts.fetch.preemption import MAX_DOWNLOADS, Candidate, Claim, giving_room, host_of, preempted
-from edge.artifacts.fetch.services import Services
-from edge.artifacts.fetch.upstream import Timeouts, Upstream
-from edge.artifacts.local import identity, open_file
-from edge.artifacts.metrics import Counts
+from edge.artifacts.checksum import FileSums, normalized
+from edge.artifacts.download import Allocator, Download
+from edge.artifacts.eviction import MAX_DOWNLOADS, Candidate, Claim, download_to_end, download_to_preempt, host_of
+from edge.artifacts.flight import Flight, Services
+from edge.artifacts.passing import MAX_PASSING, Passing
 from edge.artifacts.shared import SCHEME, LentFiles, SharedFiles
-from edge.artifacts.storage.room import Allocator
-from edge.artifacts.storage.store import Store, Stored, key_of
+from edge.artifacts.store import Store, Stored, key_of
+from edge.artifacts.upstream import Copy, PeerCaches, Timeouts, Upstream
 from tink.limits.newest import Newest
 from tink.limits.once_per import OncePer
+from tink.metrics.families import counter, gauge
 from tink.net.outbound import Reach
 from tink.net.urls import shown
 
 log = logging.getLogger(__name__)
 
-LONGEST_MEMORY = 8
-LONGEST_CHECKSUM_MEMORY = 64
-"""Up to how many times `remember_failures` a failure is remembered when it happens again and again; a wrong file is
-remembered longer, for it costs a whole download to see it again."""
+MAX_BACKOFF = 8
+MAX_CHECKSUM_BACKOFF = 64
+"""Maximum time for which a repeated failure is remembered, as a multiple of `remember_failures`. A wrong file is
+remembered longer, because each attempt costs a whole download."""
 
 MAX_FAILURES = 4096
 MAX_FAILED_FETCHES = 100
-"""Failed fetches that are kept for people, by URL; of more, the newest."""
+"""Number of failed fetches that are listed for people, one for each URL. Only the newest are listed."""
 
-SAY_SECONDS = 30.0
-"""The same trouble with the same upstream gets a log line once in so many seconds."""
+LOG_INTERVAL_SECONDS = 30.0
+"""Interval of log lines about the same problem with the same upstream."""
 
 _Key = tuple[str, str]
-"""A URL, and the checksum that the OSIE demands (may be empty)."""
+"""A URL, and the checksum that the OSIE demands (or an empty string)."""
 
 
 class ArtifactCache:
-    """Artifacts by URL, kept in `directory`. `start` before use, `stop` after."""
+    """Artifacts by URL, stored in `directory`. Call `start` before use, and `stop` after."""
 
     def __init__(
         self,
@@ -100,15 +96,21 @@ class ArtifactCache:
         new_version: Callable[[], str] = lambda: uuid.uuid4().hex,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """`clock` gives monotonic seconds, `wall_clock` seconds since the epoch; `new_version` gives a hexadecimal name
-        that no other download had.
+        """Create the cache.
 
-        `budget` is how many bytes may be kept (None: as many as the disk has, but for a floor that stays free).
-        An upstream that gave no answer is not asked again for `remember_failures` seconds.
-        file:// URLs may name files below `file_root` only (None: none at all): who may write an OSIE object must not be
-        able to have this host's other files served. Nor its other services: `reach` says where URLs of http and https
-        may lead (None: to no special address, see `tink.net.special_addresses`). `peers`: the caches of other edges,
-        which are asked before an upstream is. `shared` are the files that they may have from this edge (`edge:` URLs).
+        clock: returns monotonic seconds.
+        timeouts: the limits of requests to upstreams.
+        revalidate_after: seconds after which the upstream is asked if a stored file has changed.
+        remember_failures: seconds for which a failed upstream is not asked again.
+        budget: bytes on disk; None means all of the disk except a floor that stays free.
+        file_root: the directory for file:// URLs, or None. The author of an OSIE object must not be able to read other
+            files of this host.
+        reach: the addresses that http and https URLs may lead to; None excludes all special addresses
+            (`tink.net.special_addresses`).
+        peers: the caches of other edges, which are asked before an upstream.
+        shared: the files that other edges may have (`edge:` URLs).
+        new_version: returns a unique hexadecimal name for a download.
+        wall_clock: returns seconds since the epoch.
         """
         self.counts = Counts()
         self._store = Store(directory, clock)
@@ -133,10 +135,10 @@ class ArtifactCache:
         self._flights: dict[_Key, Flight] = {}
         self._tasks: dict[Flight, asyncio.Task[None]] = {}
         self._passing: set[Passing] = set()
-        self._said = OncePer(SAY_SECONDS, capacity=100)
+        self._logged = OncePer(LOG_INTERVAL_SECONDS, capacity=100)
 
     async def start(self) -> None:
-        """Take the directory, sweep what an earlier process left and can't be used, and keep within the budget.
+        """Lock the directory, delete unusable leftovers of an earlier process, and evict files beyond the budget.
 
         Raises DirectoryInUseError, OSError.
         """
@@ -156,7 +158,7 @@ class ArtifactCache:
         )
 
     async def stop(self) -> None:
-        """Break downloads off, to be gone on with after the next start; whoever reads from one gets an error."""
+        """Interrupt all downloads, which continue after the next start. Their readers get an error."""
         services, self._services = self._services, None
         for task in self._tasks.values():
             task.cancel()
@@ -170,16 +172,16 @@ class ArtifactCache:
         self._store.close()
 
     async def open(self, url: str, *, sha256: str = "") -> Artifact:
-        """Get hold of the artifact of `url`: at once if it is on disk, else when the upstream's first bytes are there.
+        """Open the artifact of `url`: at once if it is on disk, otherwise after the upstream's first bytes.
 
-        `sha256`: the only bytes that will do, 64 hexadecimal digits. The caller closes the artifact. Raises
+        `sha256` is the required checksum, 64 hexadecimal digits, or empty. The caller closes the artifact. Raises
         ArtifactError.
         """
         try:
             pin = normalized(sha256)
         except ValueError as error:
-            words = f"can't be checked: {error}, and the OSIE says {sha256[:80]!r}"
-            raise self._counted(ChecksumError(url, words)) from None
+            reason = f"can't be checked: {error}, and the OSIE says {sha256[:80]!r}"
+            raise self._counted(ChecksumError(url, reason)) from None
         if url.startswith("file:"):
             try:
                 artifact = await self._open_local(url, pin)
@@ -200,14 +202,14 @@ class ArtifactCache:
         self.counts.opened[artifact.source] += 1
         return artifact
 
-    # --- what others show ---
+    # --- for metrics and pages ---
 
     def downloads(self) -> list[Progress]:
-        """Those in progress, oldest first."""
+        """Return the downloads in progress, oldest first."""
         return [flight.download.progress() for flight in self._flights.values() if flight.download is not None]
 
     def stored(self) -> list[Stored]:
-        """Those on disk, whole, in no order."""
+        """Return the complete artifacts on disk, in no order."""
         return self._store.whole()
 
     def failed_fetches(self) -> list[FailedFetch]:
@@ -216,20 +218,20 @@ class ArtifactCache:
 
     @property
     def stored_bytes(self) -> int:
-        """Size of what is on disk, whole."""
+        """The size of all complete artifacts on disk."""
         return sum(stored.size for stored in self._store.whole())
 
     @property
     def stored_files(self) -> int:
-        """How many artifacts are on disk, whole."""
+        """The number of complete artifacts on disk."""
         return len(self._store.whole())
 
-    # --- what other edges are given ---
+    # --- for other edges ---
 
     def held(self, key: str, pin: str) -> tuple[Copy | None, bool]:
         """Return the copy of an artifact and whether this edge is about to fetch it from its upstream.
 
-        `key` is made by `edge.artifacts.storage.store.key_of`.
+        `key` is made by `edge.artifacts.store.key_of`.
 
         With `pin`, the copy must have that checksum. An unfinished copy from another edge does not count: otherwise two
         edges could wait for each other.
@@ -242,7 +244,7 @@ class ArtifactCache:
                     download.version, download.size, download.etag, download.last_modified, self._revalidate_after
                 )
                 return copy, True
-        stored = self._store.brought(key, pin)
+        stored = self._store.fetched(key, pin)
         if stored is None:
             return None, flight is not None
         check = self._checked.get((stored.url, stored.pin))
@@ -252,21 +254,21 @@ class ArtifactCache:
         return copy, flight is not None
 
     def held_of(self, url: str, pin: str) -> Copy | None:
-        """The copy of `url` that others may have from here now."""
+        """Return the copy of `url` that other edges may have now, or None."""
         return self.held(key_of(url, pin), pin)[0]
 
     async def lend(self, url: str, pin: str) -> Copy | None:
-        """The copy of an `edge:` URL that another edge may have, if it is among the `shared`. Raises ArtifactError."""
+        """Return the copy of a shared `edge:` URL that another edge may have, or None. Raises ArtifactError."""
         return await self._lent.lend(url, pin) if self._lent is not None else None
 
     async def open_held(self, key: str, pin: str, version: str) -> Artifact | None:
-        """The copy that `held` has named; None if it has gone. The caller closes it. Raises ArtifactError."""
+        """Open the copy that `held` returned; None if it is gone. The caller closes it. Raises ArtifactError."""
         if self._lent is not None and (lent := await self._lent.open(key, version)) is not None:
             return lent
         flight = self._flight(key)
         if flight is not None and flight.download is not None and flight.download.version == version:
             return flight.download.reader() if self._is_shared(flight) else None
-        stored = self._store.brought(key, pin)
+        stored = self._store.fetched(key, pin)
         if stored is None or stored.version != version:
             return None
         return await self._open_intact(stored, stale=False)
@@ -275,12 +277,12 @@ class ArtifactCache:
         return next((flight for flight in self._flights.values() if flight.key == key), None)
 
     def _is_shared(self, flight: Flight) -> bool:
-        """Whether its upstream sends, and others may read what comes."""
+        """Return True if the flight's upstream is sending and other edges may read the file."""
         download = flight.download
         began = flight.answered.done() and download is not None and not download.ended
         return began and download is not None and download.source in (Source.UPSTREAM, Source.UPSTREAM_EDGE)
 
-    # --- opening what is here ---
+    # --- opening stored files ---
 
     async def _open_local(self, url: str, pin: str) -> Artifact:
         artifact = open_file(url, self._file_root)
@@ -295,23 +297,23 @@ class ArtifactCache:
         Return None if there is no such file with the checksum `pin`. A file from before this start is hashed once
         before it is used.
         """
-        while (stored := self._store.brought(key_of(url, pin), pin)) is not None:
+        while (stored := self._store.fetched(key_of(url, pin), pin)) is not None:
             if (artifact := await self._open_intact(stored, stale=False)) is not None:
                 return artifact
         return None
 
     async def _open_intact(self, stored: Stored, *, stale: bool) -> Artifact | None:
-        """A stored file, which was stored by this process or hashed once since it started; None if it is damaged."""
+        """Open a stored file, after it was hashed once by this process; None if it is damaged."""
         artifact = self._open_stored(stored, stale=stale)
         if artifact is None or await self._sha256(artifact, stored.blob) == stored.sha256:
             return artifact
         artifact.close()
-        log.error("artifact cache: the file of %s was damaged on disk; it is fetched anew", shown(stored.url))
+        log.error("artifact cache: the file of %s was damaged on disk; it is fetched again", shown(stored.url))
         self._store.forget(stored)
         return None
 
     async def _sha256(self, artifact: Artifact, content: Hashable) -> str:
-        """The checksum of an open file, which is closed if it can't be had. Raises StorageError."""
+        """Return the checksum of an open file. Close the file and raise StorageError if it can't be read."""
         try:
             return await self._sums.of(content, artifact.fd, artifact.size)
         except OSError as error:
@@ -322,7 +324,7 @@ class ArtifactCache:
             raise
 
     def _open_stored(self, stored: Stored, *, stale: bool) -> Artifact | None:
-        """None if the file is gone: whoever deleted it, it can be fetched anew."""
+        """Open a stored file without a check; None if it was deleted. Then it has to be fetched again."""
         try:
             fd = self._store.hold(stored)
         except OSError as error:
@@ -342,17 +344,17 @@ class ArtifactCache:
             released=lambda: self._store.release(blob),
         )
 
-    # --- opening what is to be asked for ---
+    # --- opening remote files ---
 
     async def _open_remote(self, key: _Key) -> Artifact:
         for _ in range(3):
             artifact = await self._try_remote(key)
             if artifact is not None:
                 return artifact
-        raise StorageError(key[0], "it was in the cache a moment ago, and is gone, again and again")
+        raise StorageError(key[0], "the cached file disappeared several times while it was opened")
 
     async def _try_remote(self, key: _Key) -> Artifact | None:
-        """None if what was here is gone."""
+        """Open a stored file or a download; None if a stored file vanished meanwhile."""
         url, pin = key
         if pin and (artifact := await self._open_pinned(url, pin)) is not None:
             return artifact
@@ -362,15 +364,15 @@ class ArtifactCache:
             if stored is not None and check is not None and self._clock() < check.until:
                 return await self._open_intact(stored, stale=check.stale)
             self._raise_remembered(key)
-            flight = self._take_off(key, stored)
+            flight = self._start_flight(key, stored)
         try:
             async with asyncio.timeout(self._timeouts.patience if flight.stored is not None else None):
                 download = await asyncio.shield(flight.answered)
         except TimeoutError:
             return await self._open_intact(flight.stored, stale=True) if flight.stored is not None else None
         if download is not None and download.size is None:
-            # The upstream did not say how long the file is, but a machine must be told: iPXE and UEFI firmware
-            # hang at the end of a body without Content-Length.
+            # The upstream sent no length, but machines need one: iPXE and UEFI firmware hang at the end of a body
+            # without Content-Length.
             await download.whole()
         if download is not None and not download.ended:
             return download.reader()
@@ -380,7 +382,7 @@ class ArtifactCache:
         return await self._open_intact(stored, stale=check is not None and check.stale) if stored is not None else None
 
     async def _pass_through(self, peers: PeerCaches, key: _Key, why: ArtifactError) -> Artifact:
-        """A file of another edge that can't be kept: to this one reader. Raises `why`, or another ArtifactError."""
+        """Open a file of another edge that can't be stored. Raises `why`, or another ArtifactError."""
         url, pin = key
         if len(self._passing) >= MAX_PASSING:
             raise UpstreamError(url, f"{why.reason}, and {MAX_PASSING} such files are being passed through: try again")
@@ -389,28 +391,28 @@ class ArtifactCache:
             raise why.again()
         passing = Passing(url, key_of(url, pin), pin, offer, self._services, self._passing.discard)
         self._passing.add(passing)
-        if self._said.due((key, "passed through"), self._clock()):
+        if self._logged.due((key, "passed through"), self._clock()):
             log.warning("artifact cache: %s is passed through, and not kept: %s", shown(url), why.reason)
         return passing.reader()
 
     # --- flights ---
 
-    def _take_off(self, key: _Key, stored: Stored | None) -> Flight:
+    def _start_flight(self, key: _Key, stored: Stored | None) -> Flight:
         url, pin = key
         if self._services is None:
             raise UpstreamError(url, "the artifact cache is not running")
         if len(self._flights) >= MAX_DOWNLOADS:
-            self._make_way(url)
+            self._preempt_one(url)
         flight = Flight(url, pin, stored, self._services)
         self._flights[key] = flight
-        task = self._tasks[flight] = asyncio.create_task(self._fly(key, flight), name=f"artifact {shown(url)}")
+        task = self._tasks[flight] = asyncio.create_task(self._run_flight(key, flight), name=f"artifact {shown(url)}")
         task.add_done_callback(lambda _: self._tasks.pop(flight))
         return flight
 
-    def _make_way(self, url: str) -> None:
-        """End one download, so that another may begin. Raises UpstreamError if all are at their end already."""
+    def _preempt_one(self, url: str) -> None:
+        """End one download, so that another may begin. Raises UpstreamError if all are ending already."""
         now = self._clock()
-        flight = preempted(
+        flight = download_to_preempt(
             (flight, Candidate(flight.url, flight.received, now - flight.started))
             for flight, task in self._tasks.items()
             if flight.under_way and not task.cancelling()
@@ -418,7 +420,7 @@ class ArtifactCache:
         if flight is None:
             raise UpstreamError(url, f"{MAX_DOWNLOADS} other downloads are under way: try again")
         flight.why_cancelled = f"gave way to another download: it was slow, and {MAX_DOWNLOADS} were under way"
-        if self._said.due("gave way", now):
+        if self._logged.due("gave way", now):
             log.warning("artifact cache: %s: %s", shown(flight.url), flight.why_cancelled)
         self._tasks[flight].cancel()
 
@@ -431,14 +433,14 @@ class ArtifactCache:
         ending = [task for task in others.values() if task.cancelling()]
         if not ending:
             wanted = Claim(asking.url, size, asking.size is not None)
-            flight = giving_room(self._claims(others), wanted, capacity)
+            flight = download_to_end(self._claims(others), wanted, capacity)
             if flight is None:
                 return False
             flight.why_cancelled = (
                 f"gave way to files of other upstreams: {host_of(flight.url)} held more than its share of the cache, "
                 f"which may hold {capacity} bytes (see --cache-size)"
             )
-            if self._said.due(("gave room", host_of(flight.url)), self._clock()):
+            if self._logged.due(("gave room", host_of(flight.url)), self._clock()):
                 log.warning("artifact cache: %s: %s", shown(flight.url), flight.why_cancelled)
             others[flight].cancel()
             ending = [others[flight]]
@@ -446,14 +448,14 @@ class ArtifactCache:
         return True
 
     def _claims(self, flights: Iterable[Flight]) -> Iterator[tuple[Flight, Claim]]:
-        """The room of downloads, but of those of which all bytes are there."""
+        """Yield the room of downloads in progress, except those that have all bytes."""
         for flight in flights:
             download = flight.download
             if download is not None and (download.size is None or download.written < download.size):
                 yield flight, Claim(flight.url, self._store.claimed(download.part), download.size is not None)
 
-    async def _fly(self, key: _Key, flight: Flight) -> None:
-        """Never raises an ArtifactError."""
+    async def _run_flight(self, key: _Key, flight: Flight) -> None:
+        """Run a flight and record its result. Never raises an ArtifactError."""
         url, _ = key
         try:
             stored = await flight.run()
@@ -478,24 +480,24 @@ class ArtifactCache:
         return error
 
     def _failed(self, key: _Key, flight: Flight, error: ArtifactError) -> None:
-        """Tell those who wait, or give them what there is; and do not ask again at once."""
+        """Pass an error to the waiting readers, or serve the stored file. Do not ask the upstream again at once."""
         self._counted(error)
         self._note_failed_fetch(key[0], error)
         stored = self._store.get(*key)
         if flight.answered.done():
-            if self._said.due((key, error.reason), self._clock()):
+            if self._logged.due((key, error.reason), self._clock()):
                 log.error("artifact cache: %s", error)
-            # What broke off may be asked for at once: it goes on where it was.
-            wait = self._remember(key, error, LONGEST_CHECKSUM_MEMORY) if isinstance(error, ChecksumError) else 0.0
-            if stored is not None:  # the machine that tries again gets what there is
+            # An interrupted download may be requested at once: it resumes.
+            wait = self._remember(key, error, MAX_CHECKSUM_BACKOFF) if isinstance(error, ChecksumError) else 0.0
+            if stored is not None:  # a machine that tries again gets the stored file
                 self._checked[key] = self._check(stale=True, at_least=wait)
         elif stored is not None and isinstance(error, UpstreamError):
-            if self._said.due((key, error.reason), self._clock()):
-                log.warning("artifact cache: the stored file is served, for its upstream can't be asked: %s", error)
+            if self._logged.due((key, error.reason), self._clock()):
+                log.warning("artifact cache: the stored file is served, because its upstream can't be asked: %s", error)
             self._checked[key] = self._check(stale=True)
             flight.answered.set_result(None)
         else:
-            self._remember(key, error, LONGEST_MEMORY)
+            self._remember(key, error, MAX_BACKOFF)
             flight.fail(error)
 
     def _note_failed_fetch(self, url: str, error: ArtifactError) -> None:
@@ -504,14 +506,14 @@ class ArtifactCache:
         self._failed_fetches[url] = FailedFetch(url, error.reason, self._wall_clock(), times)
 
     def _check(self, *, stale: bool, at_least: float = 0.0, fresh: float | None = None) -> _Check:
-        """`fresh`: for how many seconds another edge took it to be fresh, which is not to grow from edge to edge."""
+        """Return the time of the next check. `fresh`: the remaining seconds at another edge, which this one keeps."""
         seconds = self._revalidate_after if fresh is None else min(fresh, self._revalidate_after)
         return _Check(self._clock() + max(seconds, at_least), stale)
 
     def _remember(self, key: _Key, error: ArtifactError, longest: int) -> float:
-        """Gives for how many seconds."""
+        """Remember a failure. Return the number of seconds."""
         now = self._clock()
-        # Those of URLs that nobody asks for any more.
+        # Failures of URLs that are no longer requested.
         for old in [old for old, failure in self._failures.items() if now - failure.until > failure.seconds * 2]:
             del self._failures[old]
         before = self._failures.get(key)
@@ -531,7 +533,8 @@ class ArtifactCache:
 
 @dataclass(frozen=True, slots=True)
 class FailedFetch:
-    """A file whose last fetch failed: why, when (seconds since the epoch), and how often since it was fetched last."""
+    """A file whose last fetch failed: the reason, the time (seconds since the epoch), and the number of failures in a
+    row."""
 
     url: str
     reason: str
@@ -541,8 +544,9 @@ class FailedFetch:
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """Until when (monotonic seconds) the upstream need not be asked about a stored artifact again, and whether it could
-    not answer.
+    """The last check of a stored artifact with its upstream.
+
+    It is valid until `until` (monotonic seconds). `stale` is True if the upstream could not answer.
     """
 
     until: float
@@ -551,8 +555,46 @@ class _Check:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """An upstream's failure, not to be tried again before `until` (monotonic seconds), which was after `seconds`."""
+    """A failure of an upstream, which is not asked again before `until` (monotonic seconds): for `seconds`."""
 
     error: ArtifactError
     until: float
     seconds: float
+
+
+def cache_metrics(cache: ArtifactCache) -> Iterator[Metric]:
+    """Yield the metrics of the cache.
+
+    No label has a URL: OSIEs come and go, and the series would accumulate. Journeys show the progress of each download.
+    """
+    counts = cache.counts
+    text = "Kernels and initrds that machines were given, by where the bytes came from."
+    opened = {(source.value.replace(" ", "_"),): counts.opened[source] for source in Source}
+    yield counter("tinkedge_artifact_opens", text, ["source"], opened)
+    failures = {(kind.replace(" ", "_"),): counts.failures[kind] for kind in KINDS}
+    text = "Fetches of kernels and initrds that failed, by reason."
+    yield counter("tinkedge_artifact_failures", text, ["kind"], failures)
+    for name, text, value in (
+        ("downloads", "Downloads of kernels and initrds that have begun.", counts.downloads),
+        ("resumptions", "Downloads that went on where they had broken off.", counts.resumptions),
+        ("revalidations", "Times that an upstream said that the stored file is still the right one.",
+         counts.revalidations),
+        ("evictions", "Files that made room for others.", counts.evictions),
+        ("fetched_bytes", "Bytes of kernels and initrds that came from upstreams.", counts.fetched_bytes),
+        ("peer_downloads", "Kernels and initrds that came from other edges.", counts.from_peers),
+        ("peer_bytes", "Bytes of kernels and initrds that came from other edges.", counts.peer_bytes),
+    ):  # fmt: skip
+        yield counter(f"tinkedge_artifact_{name}", text, [], {(): value})
+    downloads = cache.downloads()
+    received = sum(download.received for download in downloads)
+    expected = sum(download.size for download in downloads if download.size is not None)
+    waiting = sum(download.waiting for download in downloads)
+    for name, text, value in (
+        ("stored_bytes", "Size of the kernels and initrds that are on disk.", cache.stored_bytes),
+        ("stored_files", "Kernels and initrds that are on disk.", cache.stored_files),
+        ("downloads_in_progress", "Downloads that are going on.", len(downloads)),
+        ("downloads_received_bytes", "Bytes that are there of downloads that are going on.", received),
+        ("downloads_expected_bytes", "Bytes that these will have, where it is known.", expected),
+        ("machines_waiting", "Machines that are sent a file while it is downloaded.", waiting),
+    ):
+        yield gauge(f"tinkedge_artifact_{name}", text, [], {(): value})

@@ -1,7 +1,7 @@
-"""SHA-256 checksums of kernels and initrds: how people write them, and the one computation for all who want to know.
+"""SHA-256 checksums of kernels and initrds: the forms in which people write them, and the checksums of local files.
 
-A checksum comes from the OSIE (an annotation, given to `ArtifactCache.open`) or from a file beside the artifact, whose
-URL is the artifact's with `.sha256` at the end of its path, in any of the forms that checksum programs print.
+A checksum comes from the OSIE (an annotation, passed to `ArtifactCache.open`) or from a sidecar file. The sidecar's URL
+is the artifact's with `.sha256` at the end of its path. It may have any form that checksum programs print.
 """
 
 from __future__ import annotations
@@ -14,26 +14,27 @@ from collections.abc import Hashable
 from concurrent.futures import Executor
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from edge.artifacts.threads import in_thread
+from edge.artifacts.artifact import in_thread
 from tink.limits.newest import Newest
 
 MAX_SIDECAR_BYTES = 1 << 16
-"""Bytes of a checksum file that are looked at."""
+"""Bytes of a checksum file that are read."""
 
-REMEMBERED = 1024
-"""Files whose checksum `FileSums` keeps in mind."""
+MAX_CACHED = 1024
+"""Number of files whose checksum `FileSums` caches."""
 
 _READ_BYTES = 1 << 20
 
 _DIGITS = r"[0-9a-fA-F]{64}"
 _PLAIN = re.compile(rf"\\?({_DIGITS})(?:[ \t]+[*]?(.*))?")
-"""coreutils' sha256sum: digest, two blanks or a blank and `*`, name; a backslash first if the name is escaped."""
+"""The output of coreutils' sha256sum: digest, two blanks or a blank and `*`, name. A leading backslash means that the
+name is escaped."""
 _TAGGED = re.compile(rf"\\?SHA(?:2-)?256 ?\((.*)\) ?= ?({_DIGITS})")
-"""sha256sum --tag, the BSDs, and `openssl dgst`."""
+"""The output of `sha256sum --tag`, of the BSDs, and of `openssl dgst`."""
 
 
 def normalized(sha256: str) -> str:
-    """The checksum as 64 lower-case digits; empty if there is none. Raises ValueError if it is none."""
+    """Return the checksum as 64 lower-case digits; empty for an empty text. Raises ValueError."""
     bare = sha256.strip().removeprefix("sha256:").lower()
     if bare and not re.fullmatch(r"[0-9a-f]{64}", bare):
         raise ValueError("a SHA-256 checksum is 64 hexadecimal digits")
@@ -41,16 +42,16 @@ def normalized(sha256: str) -> str:
 
 
 def sidecar_url(url: str) -> str:
-    """Where the checksum of `url` may be: beside it. A query (some upstreams want a token there) stays."""
+    """Return the URL of the checksum file beside `url`. A query stays: some upstreams expect a token there."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(path=f"{parts.path}.sha256"))
 
 
 def from_sidecar(content: bytes, url: str) -> str:
-    """The checksum that a checksum file gives for `url`. Raises ValueError if it gives none.
+    """Return the checksum of `url` in a checksum file. Raises ValueError if there is none.
 
-    A file with one line is about the artifact whatever name it mentions (it may have been renamed when it was
-    published); of several lines, that with the artifact's name counts.
+    In a file with one line, the name does not matter: the artifact may have been renamed when it was published. In a
+    file with several lines, the line with the artifact's name counts.
     """
     lines = content.decode("utf-8-sig", "replace").splitlines()
     entries = [entry for line in lines if (entry := _entry(line.strip())) is not None]
@@ -67,7 +68,7 @@ def from_sidecar(content: bytes, url: str) -> str:
 
 
 def _entry(line: str) -> tuple[str, str] | None:
-    """The digest and the name (may be empty) of one line."""
+    """Return the digest and the name (may be empty) in a line, or None."""
     if plain := _PLAIN.fullmatch(line):
         return plain[1].lower(), plain[2] or ""
     if tagged := _TAGGED.fullmatch(line):
@@ -76,7 +77,7 @@ def _entry(line: str) -> tuple[str, str] | None:
 
 
 def hash_file(fd: int, size: int) -> hashlib._Hash:
-    """SHA-256 over the first `size` bytes of the file, or as many as it has. Blocks: about 1 s for a gigabyte."""
+    """Return the SHA-256 of the first `size` bytes of a file, or of fewer. Blocks: about 1 s for a gigabyte."""
     digest = hashlib.sha256()
     offset = 0
     while chunk := os.pread(fd, min(_READ_BYTES, size - offset), offset):
@@ -86,21 +87,21 @@ def hash_file(fd: int, size: int) -> hashlib._Hash:
 
 
 class FileSums:
-    """Checksums of files on this machine, each computed once, in a thread of `pool`, whoever asks, however many."""
+    """Checksums of local files. Each is computed once, in a thread of `pool`, for all callers."""
 
     def __init__(self, pool: Executor) -> None:
         self._pool = pool
-        self._known: Newest[Hashable, str] = Newest(REMEMBERED)
+        self._known: Newest[Hashable, str] = Newest(MAX_CACHED)
         self._computing: dict[Hashable, asyncio.Task[str]] = {}
 
     def learn(self, identity: Hashable, sha256: str) -> None:
-        """Keep in mind what somebody else has computed."""
+        """Cache a checksum that was computed elsewhere."""
         self._known[identity] = sha256
 
     async def of(self, identity: Hashable, fd: int, size: int) -> str:
-        """The checksum of the file `fd`, 64 hexadecimal digits. `identity` changes when the bytes do. Raises OSError.
+        """Return the checksum of the file `fd`, 64 hexadecimal digits. Raises OSError.
 
-        `fd` remains the caller's, who may close it as soon as this returns or is cancelled.
+        `identity` must change when the bytes do. The caller may close `fd` as soon as this returns or is cancelled.
         """
         if known := self._known.get(identity):
             return known
@@ -111,7 +112,7 @@ class FileSums:
         return await asyncio.shield(computing)
 
     async def stop(self) -> None:
-        """Wait for what is being computed."""
+        """Wait for the running computations."""
         await asyncio.gather(*self._computing.values(), return_exceptions=True)
 
     async def _compute(self, identity: Hashable, fd: int, size: int) -> str:

@@ -1,10 +1,9 @@
-"""A directory of container images, as the OCI image layout specification 1.0 has it: read for machines that ask for
-their actions' images, and for bundles that take them along.
+"""A directory of container images (OCI image layout specification 1.0), read for machines and for bundles.
 
-    index.json                     the images: each the descriptor of a manifest or index, with its name
+    index.json                     the images: for each the descriptor of a manifest or index, with its name
     blobs/sha256/<hex>             manifests, configurations and layers, by their digests
 
-A name (the annotation org.opencontainers.image.ref.name) is `repository:tag`, as machines ask for it, without a host.
+A name (the annotation org.opencontainers.image.ref.name) is `repository:tag`, as machines request it, without a host.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import Any
 MAX_MANIFEST_BYTES = 4 << 20
 """The distribution specification's own limit for a manifest."""
 MAX_VALUES = 100_000
-"""Maximum number of values in an index or manifest: a value of two bytes of JSON takes some 70 bytes in Python."""
+"""Number of values in an index or manifest. A value of two bytes of JSON takes about 70 bytes in Python."""
 _MAX_DEPTH = 3
 """An index of indexes of manifests."""
 REFERENCE = "org.opencontainers.image.ref.name"
@@ -32,7 +31,7 @@ _NAME = re.compile(rf"{_PATH}(?:/{_PATH})*:[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}}")
 
 
 class LayoutError(Exception):
-    """The directory is no image layout, or lacks a part of an image; the message says which."""
+    """The directory is not an image layout, or a part of an image is missing. The message names it."""
 
 
 class NoImageError(LayoutError):
@@ -41,7 +40,7 @@ class NoImageError(LayoutError):
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
-    """What a manifest says of a blob: its media type, digest, and size in bytes."""
+    """A descriptor of a blob in a manifest: its media type, digest, and size in bytes."""
 
     media_type: str
     digest: str
@@ -49,7 +48,7 @@ class Descriptor:
 
     @classmethod
     def of(cls, fields: Any) -> Descriptor:
-        """Read it. Raises LayoutError."""
+        """Parse a descriptor. Raises LayoutError."""
         try:
             media_type, digest, size = str(fields["mediaType"]), fields["digest"], fields["size"]
         except (KeyError, TypeError):
@@ -61,7 +60,7 @@ class Descriptor:
 
 @dataclass(frozen=True, slots=True)
 class ImageManifest:
-    """A manifest or index as it stands in the layout."""
+    """A manifest or index with its original bytes."""
 
     content: bytes
     media_type: str
@@ -69,33 +68,33 @@ class ImageManifest:
 
     @classmethod
     def of(cls, content: bytes, algorithm: str = "sha256") -> ImageManifest:
-        """What these bytes are, by a digest of `algorithm`. Raises LayoutError."""
+        """Parse a manifest, and compute its digest with `algorithm`. Raises LayoutError."""
         digest = f"{algorithm}:{hashlib.new(algorithm, content).hexdigest()}"
         return cls(content, _media_type(content, digest), digest)
 
 
 def is_digest(text: object) -> bool:
-    """Whether this is a digest; it is then also safe as a file name."""
+    """Return True for a digest. A digest is also safe as a file name."""
     return isinstance(text, str) and _DIGEST.fullmatch(text) is not None
 
 
 def is_name(text: str) -> bool:
-    """Whether this is a `repository:tag` (distribution specification, "Pulling manifests")."""
+    """Return True for a `repository:tag` (distribution specification, "Pulling manifests")."""
     return len(text) <= 383 and _NAME.fullmatch(text) is not None
 
 
 class ImageLayout:
-    """The images in a directory. Nothing is kept in memory: what is put there is served from then on."""
+    """The images in a directory. Nothing is cached, so new images are served at once."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def images(self) -> dict[str, Descriptor]:
-        """The images by name; empty if there is no directory. Raises LayoutError, OSError."""
+        """Return the images by name; empty if there is no directory. Raises LayoutError, OSError."""
         return {name: Descriptor.of(fields) for name, fields in self.entries().items()}
 
     def only(self) -> Descriptor:
-        """The one image of a layout that has one, whatever its name. Raises LayoutError, OSError."""
+        """Return the only image of the layout, whatever its name. Raises LayoutError, OSError."""
         listed = self.listed()
         if len(listed) != 1:
             raise LayoutError(f"{self._directory} has {len(listed)} images, not one")
@@ -113,7 +112,7 @@ class ImageLayout:
         return listed
 
     def entries(self) -> dict[str, dict[str, Any]]:
-        """The entries of index.json that have a name, by it. Raises LayoutError, OSError."""
+        """Return the named entries of index.json by name. Raises LayoutError, OSError."""
         found = {}
         for entry in self.listed():
             notes = entry.get("annotations") if isinstance(entry, dict) else None
@@ -123,14 +122,14 @@ class ImageLayout:
         return found
 
     def path(self, digest: str) -> Path:
-        """Where a blob is, if it is there. Raises NoImageError for what is no digest."""
+        """Return the path of a blob, which may be missing. Raises NoImageError if `digest` is not a digest."""
         if not is_digest(digest):
             raise NoImageError(f"{digest[:80]!r} is no sha256 or sha512 digest")
         algorithm, _, name = digest.partition(":")
         return self._directory / "blobs" / algorithm / name
 
     def manifest(self, name: str, reference: str) -> ImageManifest:
-        """The manifest of the repository `name` with a tag or digest. Raises LayoutError, OSError."""
+        """Return the manifest of the repository `name` with a tag or digest. Raises LayoutError, OSError."""
         digest, media_type = reference, ""
         if not is_digest(reference):
             descriptor = self.images().get(f"{name}:{reference}")
@@ -144,7 +143,7 @@ class ImageLayout:
         return ImageManifest(content, media_type or _media_type(content, digest), digest)
 
     def blobs(self, image: Descriptor) -> Iterator[Descriptor]:
-        """All that an image consists of, each once, manifests first. Raises LayoutError, OSError."""
+        """Yield all blobs of an image, each once, manifests first. Raises LayoutError, OSError."""
         seen: set[str] = set()
         yield from self._below(image, seen, 0)
 
@@ -174,9 +173,9 @@ class ImageLayout:
         return [path for path in blobs if f"{path.parent.name}:{path.name}" not in used]
 
     def by_platform(self, image: Descriptor) -> dict[str, dict[str, Any]]:
-        """The manifests of an image as entries of an image index, by what they run on (`linux/amd64`, `linux/arm/v7`).
+        """Return the manifests of an image as entries of an image index, by platform (`linux/amd64`, `linux/arm/v7`).
 
-        An image without an index has one, for the platform of its configuration. Raises LayoutError, OSError.
+        An image without an index has one entry, for the platform of its configuration. Raises LayoutError, OSError.
         """
         fields = _object(_read(self.path(image.digest)), image.digest)
         if isinstance(fields.get("manifests"), list):
@@ -189,7 +188,7 @@ class ImageLayout:
         return {_platform(platform): entry}
 
     def platforms(self, image: Descriptor) -> tuple[str, ...]:
-        """What an image runs on, `linux/amd64`. Raises LayoutError, OSError."""
+        """Return the platforms of an image, such as `linux/amd64`. Raises LayoutError, OSError."""
         fields = _object(_read(self.path(image.digest)), image.digest)
         if isinstance(fields.get("manifests"), list):
             named = [one.get("platform") for one in fields["manifests"] if isinstance(one, dict)]
@@ -201,13 +200,13 @@ class ImageLayout:
 
 
 def image_index(manifests: Mapping[str, dict[str, Any]]) -> bytes:
-    """An image index (OCI image specification 1.0) of manifests by platform; the same ones give the same bytes."""
+    """Return an image index (OCI image specification 1.0) of manifests by platform. The result is deterministic."""
     listed = [manifests[platform] for platform in sorted(manifests)]
     return json.dumps({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": listed}, sort_keys=True).encode()
 
 
 def merged_index(there: ImageLayout, brought: Mapping[str, dict[str, Any]]) -> bytes:
-    """Return index.json with all entries that are there and those that are brought: of two of one name, the latter.
+    """Return index.json with all entries of a layout and the new ones, which replace entries of the same name.
 
     Raises LayoutError, OSError.
     """
@@ -242,9 +241,9 @@ def _object(content: bytes, what: str) -> dict[str, Any]:
 
 
 def _media_type(content: bytes, digest: str) -> str:
-    """Of a manifest that was asked for by its digest: OCI's own types where it does not say (they need not)."""
+    """Return the media type of a manifest. The field is optional in OCI's own types, which are the default."""
     fields = _object(content, digest)
-    said = fields.get("mediaType")
-    if isinstance(said, str) and said:
-        return said
+    given = fields.get("mediaType")
+    if isinstance(given, str) and given:
+        return given
     return INDEX_TYPE if "manifests" in fields else MANIFEST_TYPE

@@ -4,8 +4,8 @@
     edge:/blobs/<digest>                   a blob of the images in DATA_DIR/images
     edge:/manifests/<repository>:<tag>     an image's manifest or index there; `@<digest>` in the place of the tag
 
-They have no origin: an edge has such a file, or fetches it through another one (`edge.peers.upstream_edge`), or nobody
-has it. What machines may be given, other edges of the site may: what is secret does not belong there.
+These files have no origin. An edge serves one from its own directory, or fetches it through another edge
+(`edge.peers.upstream_edge`). Other edges of the site may read all of them, so a secret does not belong there.
 """
 
 from __future__ import annotations
@@ -15,13 +15,19 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote
 
-from edge.artifacts.artifact import Artifact
+from edge.artifacts.artifact import (
+    Artifact,
+    ArtifactError,
+    BadUrlError,
+    NotFoundError,
+    StorageError,
+    identity,
+    open_file,
+)
 from edge.artifacts.checksum import FileSums
-from edge.artifacts.errors import ArtifactError, BadUrlError, NotFoundError, StorageError
-from edge.artifacts.fetch.peers import Copy
 from edge.artifacts.layout import ImageLayout, LayoutError, NoImageError, is_digest, is_name
-from edge.artifacts.local import identity, open_file
-from edge.artifacts.storage.store import key_of
+from edge.artifacts.store import key_of
+from edge.artifacts.upstream import Copy
 from tink.limits.newest import Newest
 
 SCHEME: Final = "edge:"

@@ -1,6 +1,6 @@
 """Addresses of senders, as the sockets and the proxies in front of us spell them. Pure.
 
-`edge.callers.by_request` uses it to tell who asks, `edge.http.transport.connections` to count what each sender takes.
+`edge.callers.by_request` uses it to tell who asks, `edge.http.connections` to count what each sender takes.
 """
 
 from __future__ import annotations

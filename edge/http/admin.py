@@ -1,19 +1,19 @@
-"""The operators' HTTP API (port 7081, on loopback unless told otherwise): the journey as JSON, stream and metrics.
+"""The operators' HTTP API (port 7081, on loopback by default): the journey as JSON, stream and metrics.
 
-    /api/v1/machines                  every machine: registered, or only heard (then with a manifest to register it);
-                                      what is awaited of it, and what is wrong with it
+    /api/v1/machines                  every machine: registered, or seen on the network (then with a manifest to
+                                      register it), with its expected steps and its problems
     /api/v1/machines/<mac>/events     the journey of one machine, oldest event first
-    /api/v1/events?since=now|all      the journey of all, live (Server-Sent Events); `all` sends what is kept first.
-                                      `event: notice` is about the edge itself: a network that it can't serve
-    /api/v1/networks                  the networks that face machines: address, link, and what keeps one from serving
-    /api/v1/page-code                 what lets a browser in, once (`tinkedge page`)
+    /api/v1/events?since=now|all      the journeys of all machines, live (Server-Sent Events); `all` sends the stored
+                                      events first. `event: notice` is about the edge itself: a network without service
+    /api/v1/networks                  the networks that face machines: address, link, and problems
+    /api/v1/page-code                 a code that lets a browser in once (`tinkedge page`)
     /metrics                          Prometheus
-    /healthz, /livez, /readyz         as on the machines' port, which goes with its address
+    /healthz, /livez, /readyz         as on the machines' port, which may move with its address
     /, /machine/..., /edge            pages for people: `edge.page`
 
-What names a machine is for those who have the token (`edge.admin_token`, `Authorization: Bearer`): loopback
-is open to every user of the host, and to every program that fetches what it is told to. Metrics are numbers without
-names. A browser that was led here by a name of somebody else's (DNS rebinding) is sent away.
+Answers that name machines need the token (`edge.admin_token`, `Authorization: Bearer`): every user and program of the
+host can reach loopback. Metrics are numbers without names. A browser that another site's name led here (DNS rebinding)
+is refused.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from edge.http.connections import BoundedServer, Limits, Runner, has_ended
 from edge.http.context import for_people, local_address, not_allowed, text
-from edge.http.transport.connections import BoundedServer, Limits, Runner, has_ended
 from edge.journey.events import JourneyEvent, Notice
 from edge.journey.metrics import journey_metrics
 from edge.journey.recorder import Journey, MachineSummary
@@ -46,48 +46,48 @@ from tink.metrics.families import Scraped
 log = logging.getLogger(__name__)
 
 MAX_STREAMS = 64
-"""Event streams at one time; each holds a backlog in memory."""
+"""Number of event streams at one time. Each holds a backlog in memory."""
 
 LIMITS = Limits(connections=256, per_address=128, body=1024)
-"""Of connections. Streams are not closed for new ones; whoever has no token keeps none that would not be."""
+"""Limits of connections. Streams are never closed for new connections, but only clients with the token have them."""
 
 HEARTBEAT_SECONDS = 15.0
-"""A comment is sent after so long a silence: browsers keep the stream then, and a reader that is gone is noticed."""
+"""Interval of comments in a silent stream. They keep the browser connected and reveal a client that has left."""
 
 _SAY_AGAIN_SECONDS = 60.0
 
 T = TypeVar("T")
 
-_PORTION = 200  # machines, or events, that are made into JSON in one turn of the event loop: DHCP is served by it too
+_PORTION = 200  # machines or events that are serialised in one turn of the event loop, which also serves DHCP
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Networks(Protocol):
-    """The networks that face machines, and what keeps one from being served."""
+    """The networks that face machines, and their problems."""
 
     def shown(self) -> list[dict[str, object]]:
-        """Each of them, as JSON."""
+        """Return each network as JSON."""
 
     def notices(self) -> list[Notice]:
-        """What is wrong now."""
+        """Return the current problems."""
 
 
 class Pages(Protocol):
-    """What people see with a browser (`edge.page.Site`)."""
+    """The pages for browsers (`edge.page.Site`)."""
 
     def find(self, path: str) -> Callable[[web.Request, bool], Awaitable[web.StreamResponse]] | None:
-        """The handler of a path, of a request and whether it shows the token; None: it is none of theirs."""
+        """Return the handler of a path, or None. Its arguments: the request, and True if that shows the token."""
 
     async def code(self, request: web.Request) -> web.StreamResponse:
-        """What lets a browser in, for who has the token."""
+        """Return a code that lets a browser in."""
 
     def close(self) -> None:
-        """Let the streams end."""
+        """End the streams."""
 
 
 class AdminApp:
-    """From a request to its answer, if whoever asks may have it."""
+    """Answers the operators' requests, if they may have the answer."""
 
     def __init__(
         self,
@@ -104,10 +104,14 @@ class AdminApp:
         awaited: Callable[[str], Mapping[str, object]] = lambda _mac: {},
         pages: Pages | None = None,
     ) -> None:
-        """`admits(token)`: whether a token is good. `registry` has the metrics of the other servers; the journey's are
-        added. `ready()` gives why machines can't be served, or an empty string, `note()` what operators are told
-        beside "ok"; `notices()` what was announced of the edge and is still so, besides the networks'. `awaited(mac)`
-        is what is awaited of a machine, and what was found wrong with it, for its entry.
+        """Create the application.
+
+        admits: returns True for a valid token.
+        registry: has the metrics of the other servers; those of the journey are added.
+        ready: returns why machines can't be served, or an empty string.
+        note: returns a remark that `/readyz` adds to "ok".
+        notices: returns the current notices about the edge, apart from those about networks.
+        awaited: returns the expected step and the problems of a machine by MAC, for its entry.
         """
         self._metrics = registry if registry is not None else CollectorRegistry()
         self._metrics.register(Scraped(partial(journey_metrics, journey, inventory)))
@@ -138,7 +142,7 @@ class AdminApp:
             self._guarded["/api/v1/page-code"] = pages.code
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Any request."""
+        """Answer a request."""
         shown = _token(request)
         known = bool(shown) and self._admits(shown)
         if not known and not _named_here(request):
@@ -162,14 +166,14 @@ class AdminApp:
         return await handler(request)
 
     def close(self) -> None:
-        """Let the streams end, so that a stopping server does not wait for them."""
+        """End the streams, so that a stopping server does not wait for them."""
         for subscription in list(self._streams):
             subscription.close()
         if self._pages is not None:
             self._pages.close()
 
     def _unknown(self, request: web.Request, shown: str) -> web.Response:
-        who = request.remote or "somebody"
+        who = request.remote or "an unknown client"
         if self._refused.due(who, time.monotonic()):
             log.warning(
                 "%s: refused on the operators' port: %s", who, "a wrong token" if shown else "without the token"
@@ -194,10 +198,10 @@ class AdminApp:
             return text(f"not ready: {problem}", status=503)
         return text(": ".join(filter(None, ("ok", self._note()))))
 
-    # --- for those who have the token --------------------------------------------------------------------------------
+    # --- with the token ----------------------------------------------------------------------------------------------
 
     async def machines(self, request: web.Request) -> web.StreamResponse:
-        """GET /api/v1/machines: those heard last first, then those never heard."""
+        """Answer GET /api/v1/machines: the most recently active machine first, then those without activity."""
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
         before = b"["
@@ -215,22 +219,22 @@ class AdminApp:
         for mac in self._journey.macs():
             summary = self._journey.summary(mac)
             if mac in silent and not self._journey.was_heard(mac):
-                continue  # so far, its Workflow alone has done something
-            if summary is not None:  # else it was forgotten between two portions
+                continue  # so far only its Workflow was active
+            if summary is not None:  # the journey may forget a machine between two portions
                 silent.pop(mac, None)
                 yield self._heard_json(summary)
         for _, machine in sorted(silent.items()):
             yield _machine_json(machine)
 
     def _of_machine(self, path: str) -> _Handler | None:
-        """The handler of a machine's path."""
+        """Return the handler of a machine's path."""
         match path.split("/"):
             case ["", "api", "v1", "machines", mac, "events"]:
                 return partial(self.machine_events, mac)
         return None
 
     async def machine_events(self, spelled: str, _request: web.Request) -> web.Response:
-        """GET /api/v1/machines/<mac>/events."""
+        """Answer GET /api/v1/machines/<mac>/events."""
         mac = from_any(spelled) or spelled
         events = self._journey.events(mac)
         if not events and self._inventory.by_mac(mac) is None:
@@ -238,11 +242,11 @@ class AdminApp:
         return _json([event_json(event) for event in events])
 
     async def networks(self, _request: web.Request) -> web.Response:
-        """GET /api/v1/networks."""
+        """Answer GET /api/v1/networks."""
         return _json(self._networks.shown())
 
     async def events(self, request: web.Request) -> web.StreamResponse:
-        """GET /api/v1/events."""
+        """Answer GET /api/v1/events."""
         since = request.query.get("since", "now")
         if since not in ("now", "all"):
             return text("since must be now or all", status=400)
@@ -250,7 +254,7 @@ class AdminApp:
             return text(f"{MAX_STREAMS} event streams are open already", status=503)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
         with self._journey.subscribe() as subscription:
-            past = self._journey.past() if since == "all" else None  # at once: what happens later is the stream's
+            past = self._journey.past() if since == "all" else None  # taken now: later events are in the stream
             self._streams.add(subscription)
             try:
                 await response.prepare(request)
@@ -260,13 +264,13 @@ class AdminApp:
                     await self._send_past(response, past)
                 await self._stream(request, response, subscription)
             except ConnectionError:
-                pass  # the reader went away, which is how streams end
+                pass  # the client has left: the normal end of a stream
             finally:
                 self._streams.discard(subscription)
         return response
 
     async def _stream(self, request: web.Request, response: web.StreamResponse, subscription: Subscription) -> None:
-        told_of = 0
+        reported = 0
         while not has_ended(request):
             try:
                 async with asyncio.timeout(self._heartbeat_seconds):
@@ -276,8 +280,8 @@ class AdminApp:
                 continue
             except StopAsyncIteration:
                 return
-            if subscription.dropped > told_of:
-                lost, told_of = subscription.dropped - told_of, subscription.dropped
+            if subscription.dropped > reported:
+                lost, reported = subscription.dropped - reported, subscription.dropped
                 await response.write(f"event: lost\ndata: {lost}\n\n".encode())
             await response.write(_sse(event))
 
@@ -303,20 +307,20 @@ class AdminApp:
 
 
 def admin_runner(app: AdminApp, limits: Limits = LIMITS) -> web.BaseRunner:
-    """A runner of the application, for any number of sites. Needs a running loop."""
+    """Return a runner of the application, for any number of sites. Needs a running loop."""
     return Runner(BoundedServer(app.answer, limits, time.monotonic), app.close)
 
 
 def _token(request: web.Request) -> str:
-    """What `Authorization: Bearer` shows (RFC 6750 section 2.1); empty if nothing."""
+    """Return the token in `Authorization: Bearer` (RFC 6750 section 2.1), or an empty string."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def _named_here(request: web.Request) -> bool:
-    """Whether the Host may be ours: on loopback, no other name leads here but by somebody's trick.
+    """Return False if the Host header has a name that can lead to loopback only by DNS rebinding.
 
-    On other addresses the network may have names for this host that are not known here.
+    On other addresses any name is accepted, because the network may have names for this host.
     """
     host = request.headers.get("Host")
     if host is None or not ipaddress.ip_address(local_address(request) or "127.0.0.1").is_loopback:
@@ -332,7 +336,7 @@ def _named_here(request: web.Request) -> bool:
 
 
 def event_json(event: JourneyEvent) -> dict[str, object]:
-    """An event as the API shows it."""
+    """Return an event in the form of the API."""
     return {
         "time": event.time,
         "mac": event.mac,
@@ -355,7 +359,7 @@ def _machine_json(machine: Machine) -> dict[str, object]:
 
 
 def _manifest(events: list[JourneyEvent]) -> str | None:
-    """The Hardware manifest that whoever heard the machine has proposed."""
+    """Return the Hardware manifest that DHCP proposed for an unregistered machine, or None."""
     for event in reversed(events):
         manifest = event.detail.get("manifest")
         if isinstance(manifest, str):

@@ -1,6 +1,6 @@
-"""What the handlers of the machines' HTTP server work with, and how they answer.
+"""The context of the handlers of the machines' HTTP server, and the short answers that they share.
 
-`edge.http.app` makes one `Context` and hands it to each room of the server (scripts, OSIE, metadata).
+`edge.http.app` creates one `Context` for all handlers (scripts, OSIE, metadata).
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Everything a handler may ask. `clock` gives monotonic seconds; `ready` an empty string, or why not.
+    """The services that all handlers use.
 
-    `default_osie` is the namespace and name of the OSIE that machines without a Hardware may have, if any may.
+    `clock` gives monotonic seconds. `ready` gives why the edge can't serve yet, or an empty string. `default_osie` is
+    the namespace and name of the OSIE for machines without a Hardware, or None.
     """
 
     inventory: Inventory
@@ -37,30 +38,31 @@ class Context:
     record: Recorder
     clock: Callable[[], float]
     ready: Callable[[], str]
-    said: OncePer
-    """What was said of registered machines."""
-    refusals: OncePer
-    """What was said of strangers: apart, so that no number of them can silence what happens to machines."""
+    machine_lines: OncePer
+    """The recent log lines about registered machines."""
+    stranger_lines: OncePer
+    """The recent log lines about strangers. Separate, so that strangers can't suppress the lines about machines."""
 
     def first(self, what: str, mac: str, *more: Hashable) -> bool:
         """Return True if this event of a registered machine is due for a log line now."""
-        return self.said.due((what, mac, *more), self.clock(), owner=mac)
+        return self.machine_lines.due((what, mac, *more), self.clock(), owner=mac)
 
     def first_refusal(self, *key: Hashable) -> bool:
-        """Whether `key`, which holds what a stranger chose, is worth saying now."""
-        return self.refusals.due(key, self.clock())
+        """Return True if a refusal with this key is due for a log line now. A stranger may choose parts of the key."""
+        return self.stranger_lines.due(key, self.clock())
 
     def refuse(self, status: int, body: str, *, seen: str, why: str) -> web.Response:
-        """An error answer: `body` for the sender, `why` for the log, once a while for each sender."""
+        """Return an error answer with `body`, and log `why`, once in a while for each sender."""
         if self.first_refusal("refused", seen, status):
             log.warning("%s: %d: %s", seen, status, why)
         return text(body, status=status)
 
     def refuse_caller(self, caller: Caller, what: str, *, status: int = 0, step: Step = Step.METADATA) -> web.Response:
-        """The answer to somebody who is no machine and asked for `what`; `status` 0: as the caller has it.
+        """Return the error for a caller that is not recognised as a machine, and asked for `what`.
 
-        Where that is done from a machine's address, the step `step` of that machine says by whom; and where a machine
-        does that which is known by its MAC, its own says that its address is wrong.
+        `status` 0 means the caller's own status. If the request comes from a machine's address, the refusal is recorded
+        on that machine's journey, as `step`. If the caller's MAC belongs to a machine with another address, that
+        machine's journey records that its address is wrong.
         """
         owner = caller.owner
         if owner is not None and self.first_refusal("address", owner.mac, caller.mac, step):
@@ -83,23 +85,23 @@ class Context:
 
 
 def asked_by(caller: Caller) -> dict[str, Value]:
-    """Who asked, for the detail of an event on the journey of a machine that is not the one."""
+    """Return the caller's address and MAC, as the detail of an event on another machine's journey."""
     detail: dict[str, Value] = {"from": caller.address}
     return detail if caller.mac is None else detail | {"from_mac": caller.mac}
 
 
 def text(body: str, *, status: int = 200) -> web.Response:
-    """A line of plain text."""
+    """Return an answer with a line of plain text."""
     return web.Response(text=body + "\n", status=status, content_type="text/plain")
 
 
 def not_found() -> web.Response:
-    """For a path that nothing is at."""
+    """Return the answer for an unknown path."""
     return text("not found", status=404)
 
 
 def for_people(request: web.Request, here: str, instead: str) -> web.Response:
-    """Answer a request for a path that nothing is at: people read where the page is, programs read `not found`.
+    """Return the answer for an unknown path: people read where the page is, programs read `not found`.
 
     A browser is recognised by its Accept header, another client (curl) by the path `/`. `here` and `instead` are
     sentences, without HTML.
@@ -112,36 +114,35 @@ def for_people(request: web.Request, here: str, instead: str) -> web.Response:
 
 
 def not_allowed(methods: Sequence[str]) -> web.Response:
-    """For a path that another method is for."""
+    """Return the answer to a request with the wrong method."""
     response = text(f"the method must be {' or '.join(methods)}", status=405)
     response.headers["Allow"] = ", ".join(methods)
     return response
 
 
 def local_address(request: web.Request) -> str:
-    """The address of ours that the connection came to; empty if it is gone already.
+    """Return the edge's address on the connection; empty if the connection is closed already.
 
-    What a machine is told to fetch next is to be fetched from there: an address of another network of ours may be out
-    of its reach.
+    The next URLs for the machine contain this address: the machine may be unable to reach the edge's other addresses.
     """
     name = request.protocol.sockname
     return dotted(str(name[0])) if isinstance(name, tuple) else ""
 
 
 def client_name(request: web.Request) -> str:
-    """The first word of the User-Agent, `Cloud-Init/22.4.2`, fit for a log line."""
+    """Return the first word of the User-Agent for a log line, such as `Cloud-Init/22.4.2`."""
     return agent_name(request.headers.get("User-Agent", ""))
 
 
 def agent_name(user_agent: str) -> str:
-    """The same, of the header's value."""
+    """Return the same from the header's value."""
     words = user_agent.split()
     word = words[0] if words else "an unnamed client"
     return printable(word, ascii_only=True)[:60]
 
 
 def size_text(size: int) -> str:
-    """Bytes for people: `850 B`, `14.2 kB`, `14.2 MB`."""
+    """Return a size as people write it: `850 B`, `14.2 kB`, `14.2 MB`."""
     if size < 1000:
         return f"{size} B"
     return f"{size / 1e3:.1f} kB" if size < 1e6 else f"{size / 1e6:.1f} MB"

@@ -1,12 +1,11 @@
-"""What actions need and is in the data directory: container images and files, for sites without another server.
+"""Container images and files for actions, from the data directory. Sites without another server need these.
 
-    /v2/...          DATA_DIR/images, as a registry gives it that can only be read (OCI distribution specification 1.0)
-    /files/<name>    DATA_DIR/files: disk images and the like, for IMG_URL
+    /v2/...          DATA_DIR/images, as a read-only registry (OCI distribution specification 1.0)
+    /files/<name>    DATA_DIR/files: for example disk images for IMG_URL
 
 `tinkedge bundle load` and `tinkedge image import` put them there, or an operator does (`skopeo copy ...
-oci:/var/lib/tinkedge/images:NAME:TAG`).
-What is not there, an edge with `--upstream-edge` gets from that one, and keeps it in its cache as it does kernels.
-They are for machines that have a Hardware, and know no difference between these: what is secret does not belong here.
+oci:/var/lib/tinkedge/images:NAME:TAG`). An edge with `--upstream-edge` fetches missing ones from that edge and keeps
+them in its cache, like kernels. All machines with a Hardware can read all of them, so they must not contain secrets.
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ from edge.artifacts import (
 )
 from edge.callers import Caller
 from edge.http.context import Context, size_text, text
-from edge.http.files.body import BodySender, MachineGoneError
-from edge.http.files.response_head import begun, break_off, requested
+from edge.http.files import BodySender, MachineGoneError, begin_response, break_off, requested_span
 from edge.http.routes import Route
 from edge.journey.events import Outcome, Step
 from edge.machines import Artifacts
@@ -48,14 +46,15 @@ from edge.machines import Artifacts
 log = logging.getLogger(__name__)
 
 MAX_ASKED = 8
-"""Files that another edge is asked for at a time on behalf of one machine: an agent pulls four layers at once."""
+"""Number of files that one machine may make the edge request from another edge at a time. An agent pulls four layers at
+once."""
 
-_COME_AGAIN_SECONDS = 10
+_RETRY_SECONDS = 10
 _API = {"Docker-Distribution-API-Version": "registry/2.0"}
 
 
 class Depot:
-    """The handler of both."""
+    """The handler of images and files."""
 
     def __init__(
         self,
@@ -65,8 +64,7 @@ class Depot:
         files: Path | None,
         beyond: Artifacts | None = None,
     ) -> None:
-        """`images` and `files` are directories, which need not be there; None: nothing is served. `beyond` gets from
-        another edge what is not there; None: there is no other."""
+        """`images` and `files` are directories that may be missing, or None. `beyond` fetches from another edge."""
         self._context = context
         self._sender = sender
         self._images, self._files = images, files
@@ -76,7 +74,7 @@ class Depot:
         self._asked: Counter[str] = Counter()
 
     async def file(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
-        """GET /files/<name>."""
+        """Answer GET /files/<name>."""
         what = f"file {route.name}"
         if (refusal := self._refusal(caller, what)) is not None:
             return refusal
@@ -88,7 +86,7 @@ class Depot:
             why = f"{what}: it is not in {self._files}{self._nor_beyond(error)}"
             return self._failed(caller, why, "there is no such file", 404)
         except UpstreamError as error:
-            return self._failed(caller, f"{what}: {error}", "the file can't be had from another edge now", 503)
+            return self._failed(caller, f"{what}: {error}", "the other edge can't send the file now", 503)
         except ArtifactError as error:
             return self._failed(caller, f"{what}: {error}", "the file can't be read", 500)
         headers = {"Content-Type": "application/octet-stream", "ETag": f'"{artifact.version}"'}
@@ -96,7 +94,7 @@ class Depot:
             return await self._send(request, caller, artifact, headers, what)
 
     async def registry(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
-        """GET /v2/ and what is below it."""
+        """Answer GET /v2/ and the paths below it."""
         if (refusal := self._refusal(caller, f"image {route.who or '(registry)'}")) is not None:
             return refusal
         if not route.name:
@@ -114,7 +112,7 @@ class Depot:
             code = "MANIFEST_UNKNOWN" if kind == "manifests" else "BLOB_UNKNOWN"
             return self._refused(caller, f"{what}: {where}", code, "this edge has no such image", 404)
         except UpstreamError as error:
-            return self._refused(caller, f"{what}: {error}", "UNAVAILABLE", "can't be had from another edge now", 503)
+            return self._refused(caller, f"{what}: {error}", "UNAVAILABLE", "the other edge can't send it now", 503)
         except (LayoutError, ArtifactError, OSError) as error:
             return self._refused(caller, f"{what}: {self._images}: {error}", "UNKNOWN", "can't be read", 500)
 
@@ -133,7 +131,7 @@ class Depot:
             "Docker-Content-Digest": found.digest,
             "ETag": f'"{found.digest}"',
         }
-        part = requested(request, headers, len(found.content))
+        part = requested_span(request, headers, len(found.content))
         if isinstance(part, web.Response):
             return part
         body = found.content[part.start : part.end]
@@ -167,7 +165,7 @@ class Depot:
             return await self._send(request, caller, artifact, headers, f"layer {digest[:19]}")
 
     async def _opened(self, caller: Caller, url: str, pin: str = "") -> Artifact:
-        """The file here, or that of another edge, which must have the SHA-256 `pin`. Raises ArtifactError."""
+        """Open a local file, or that of another edge, which must have the SHA-256 `pin`. Raises ArtifactError."""
         try:
             return self._shared.open(url)
         except NotFoundError:
@@ -176,7 +174,7 @@ class Depot:
             return await self._asked_for(caller, self._beyond, url, pin)
 
     async def _asked_for(self, caller: Caller, beyond: Artifacts, url: str, pin: str) -> Artifact:
-        """Raises ArtifactError: UpstreamError where the machine asks for too many at once."""
+        """Open a file of another edge. Raises ArtifactError; UpstreamError also if the machine requests too many."""
         if self._asked[caller.address] >= MAX_ASKED:
             raise UpstreamError(url, f"{MAX_ASKED} other files are being asked for: try again")
         self._asked[caller.address] += 1
@@ -204,19 +202,19 @@ class Depot:
         if mac and self._context.first("depot", mac, why):
             self._context.record(mac, Step.ACTION, Outcome.FAILED, why)
         response = text(body, status=status)
-        response.headers.update(_patience(status))
+        response.headers.update(_retry_after(status))
         return response
 
     def _refused(self, caller: Caller, why: str, code: str, message: str, status: int) -> web.Response:
-        """An error as the distribution specification has it ("Error Codes")."""
+        """Return an error in the form of the distribution specification ("Error Codes")."""
         self._failed(caller, why, message, status)
-        headers = {**_API, **_patience(status)}
+        headers = {**_API, **_retry_after(status)}
         return web.json_response({"errors": [{"code": code, "message": message}]}, status=status, headers=headers)
 
     async def _send(
         self, request: web.Request, caller: Caller, artifact: Artifact, headers: dict[str, str], what: str
     ) -> web.StreamResponse:
-        begin = await begun(request, headers, artifact.size)
+        begin = await begin_response(request, headers, artifact.size)
         if isinstance(begin, web.StreamResponse):
             return begin
         response, part = begin
@@ -231,11 +229,11 @@ class Depot:
 
 
 def _pin(reference: str) -> str:
-    """The SHA-256 that a digest is; empty: it is none of these."""
+    """Return the SHA-256 of a digest; empty if it has another algorithm, or is a tag."""
     algorithm, _, digest = reference.partition(":")
     return digest if algorithm == "sha256" and is_digest(reference) else ""
 
 
-def _patience(status: int) -> dict[str, str]:
-    """What is not there now may be there then: those who download images wait for it (RFC 9110 section 10.2.3)."""
-    return {"Retry-After": str(_COME_AGAIN_SECONDS)} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}
+def _retry_after(status: int) -> dict[str, str]:
+    """Return the Retry-After header of a 503, for which image clients wait (RFC 9110 section 10.2.3)."""
+    return {"Retry-After": str(_RETRY_SECONDS)} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}

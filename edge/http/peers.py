@@ -1,6 +1,6 @@
-"""Where other edges of the site ask (`edge.peers`): who is here, what it has, and the files themselves.
+"""Requests of other edges of the site (`edge.peers`): which edges are here, what they have, and the files themselves.
 
-Everything is signed, in both directions. Whoever has not signed learns nothing here, not even which files there are.
+Every request and every answer is signed. A client without a valid signature learns nothing, not even which files exist.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from aiohttp import web
 from edge.artifacts import TRAILER_BYTES, Artifact, ArtifactError
 from edge.callers import dotted
 from edge.http.context import Context, local_address, not_allowed, not_found, text
-from edge.http.files.body import BodySender, MachineGoneError
-from edge.http.files.ranges import UnsatisfiableError, span
-from edge.http.files.response_head import break_off
+from edge.http.files import BodySender, MachineGoneError, UnsatisfiableError, break_off, span
 from edge.http.routes import Route
 from edge.peers import (
     HEADER,
@@ -37,7 +35,7 @@ _POSTED = {
     **dict.fromkeys(("hello", "ask", "chain", "fetch"), MAX_MESSAGE_BYTES),
     "happened": MAX_BATCH_BYTES,
 }
-"""What may be posted, and how many bytes."""
+"""The messages that may be posted, with their maximum size in bytes."""
 
 
 class PeerRequests:
@@ -49,7 +47,7 @@ class PeerRequests:
         self._peers = peers
 
     async def handle(self, request: web.Request, route: Route) -> web.StreamResponse:
-        """Any request below /peers."""
+        """Answer a request below /peers."""
         posted = route.name in _POSTED
         if request.method != ("POST" if posted else "GET"):
             return not_allowed(("POST",) if posted else ("GET",))
@@ -72,7 +70,7 @@ class PeerRequests:
             return text(f"no message of an edge: {error}", status=400)
 
     async def _body(self, request: web.Request, most: int) -> bytes:
-        """Read no more of a stranger's than a message has."""
+        """Read the body, but not more than a message may have. Raises StrangerError, MessageError."""
         if not request.headers.get(HEADER, ""):
             raise StrangerError(Refusal.UNSIGNED, "only edges of this site may ask here")
         body = b""
@@ -139,7 +137,7 @@ class PeerRequests:
 
 
 def _signed(request: web.Request, body: bytes) -> Request:
-    """What the request is, as it came here: to this address of ours, whatever it says."""
+    """Return the request in the form that is signed, with our real address instead of the Host header."""
     name = request.protocol.sockname
     port = name[1] if isinstance(name, tuple) else 0
     authority = join_host_port(local_address(request), port)

@@ -1,9 +1,9 @@
-"""Which path on the machines' port means what: a pure function from the raw path of a request to a `Route`.
+"""The paths on the machines' port: a pure function from the raw path of a request to a `Route`.
 
-Beside today's paths stand those of Smee and Tootles, which scripts, firmware and templates of existing sites ask for;
-they lead to the same handlers. The table is ours and not aiohttp's because firmware needs what no redirecting router
-gives it: `//` in a path means `/` (a redirect is the end for a UEFI ROM), `%3A` in a MAC is a colon (iPXE of 2019
-encodes it), and `%2F` never makes a new segment, so that nothing can be reached by another spelling than its own.
+The paths of Smee and Tootles lead to the same handlers as ours, because scripts, firmware and templates of existing
+sites request them. The table is ours and not aiohttp's because firmware needs three things that no redirecting router
+has: `//` in a path means `/` (a UEFI ROM does not follow a redirect), `%3A` in a MAC is a colon (iPXE of 2019 encodes
+it), and `%2F` never creates a new segment, so each resource can be reached by its own spelling only.
 """
 
 from __future__ import annotations
@@ -17,19 +17,18 @@ from edge.machines import UKI
 from hegel.metadata import EC2_VERSIONS, NOCLOUD_FILES
 from ipxe.grub import is_directory, is_script
 from ipxe.medium_scripts import MediumKind
-from tink.mac import from_any
+from tink.mac import from_any, from_path
 
 _GRUB_LIST = re.compile(r"[a-z0-9_]+-efi/(command|fs|crypto|terminal)\.lst")
 _END_OPTION = re.compile(r"(?:%[fF]{2}|\udcff)+$")
 MAX_PATH = 1024
-"""Characters of a path that is looked at."""
-
+"""Number of characters of a path that is parsed."""
 
 _MEDIA = frozenset(f"{kind}.{suffix}" for kind in MediumKind for suffix in ("iso", "img"))
 
 
 class Place(Enum):
-    """Where a request goes."""
+    """The resource that a request is for; each has one handler."""
 
     SCRIPT = auto()
     GRUB = auto()
@@ -55,9 +54,14 @@ class Place(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`who` is whom the path names, or empty: a MAC (lower case, colons), a name (of an OSIE, an image's repository),
-    or a token of `edge.callers.metadata_tokens`, which is a secret. `name` is what is asked for there. `instance` is
-    the instance id that a path of Tootles names, or empty."""
+    """A parsed path.
+
+    place: the resource.
+    name: the file or document there.
+    who: the machine or object that the path names, or empty: a MAC (lower case, colons), the name of an OSIE or of an
+        image's repository, or a token of `edge.callers.metadata_tokens`, which is a secret.
+    instance: the instance id in a path of Tootles, or empty.
+    """
 
     place: Place
     name: str = ""
@@ -66,10 +70,10 @@ class Route:
 
 
 def route(raw_path: str) -> Route | None:
-    """The route of a path as it stands in the request line (percent-encoded, without query); None if there is none."""
+    """Return the route of a raw path (percent-encoded, without query), or None if there is none."""
     if len(raw_path) > MAX_PATH:
         return None
-    # Some firmware reads option 67 one byte too far and takes the end option (255) for a part of the URL.
+    # Some firmware reads DHCP option 67 one byte too far and appends the end option (255) to the URL.
     path = _END_OPTION.sub("", raw_path)
     segments = [unquote(segment) for segment in path.split("/") if segment]
     for segment in segments:
@@ -132,11 +136,9 @@ def route(raw_path: str) -> Route | None:
 
 
 def _grub(segments: list[str]) -> Route | None:
-    """What GRUB looks for in one of its directories, or beside the program: below that of programs, or of a machine."""
+    """Return the route of a file that GRUB searches for, below the programs or a machine's directory; None if none."""
     rest = segments[2:] if segments[:2] == ["ipxe", "binary"] else segments
-    who = from_any(rest[0]) if len(rest) > 1 else None
-    if who is not None:
-        rest = rest[1:]
+    who, rest = from_path(rest)
     if rest and is_script(rest):
         return Route(Place.GRUB, name=rest[-1], who=who or "")
     if len(rest) > 1 and is_directory(rest[:-1]) and _GRUB_LIST.fullmatch("/".join(rest[-2:])):
@@ -145,7 +147,7 @@ def _grub(segments: list[str]) -> Route | None:
 
 
 def _metadata(segments: list[str], who: str) -> Route | None:
-    """What has no machine in its path of its own: with `/machine/<who>` in front, whose it is."""
+    """Return the route of a metadata document. `who` comes from the prefix `/machine/<who>`, or is empty."""
     match segments:
         case ["metadata"]:
             return Route(Place.LEGACY, name="metadata", who=who)

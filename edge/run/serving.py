@@ -21,7 +21,7 @@ from edge.artifacts import ArtifactCache, SharedFiles, cache_metrics
 from edge.conflict import IPV6, Changed, Quarantine, Relays
 from edge.dhcp import DhcpSettings, Responder
 from edge.dhcp6 import Responder6, Settings6, server_duid
-from edge.http import MachineApp, MetadataSettings, machine_runner
+from edge.http import HttpServices, MachineApp, MetadataSettings, machine_runner
 from edge.journey.records import Happened
 from edge.listener import listener_metrics, turn_budget
 from edge.machines import BootPaths, DhcpMode, Machine, MachineScripts, NetbootPolicy, OsieFiles, ReadSecret
@@ -142,24 +142,26 @@ class Serving:
         if self._osie_files is None or metadata is None:
             return
         self.app = MachineApp(
-            inventory=inventory,
-            callers=context.callers,
-            policy=self._policy,
-            scripts=self.scripts,
-            osie_files=self._osie_files,
-            binaries=self._binaries,
-            record=journey.record,
-            metadata=metadata,
-            agent_ca=boot.tls_ca,
-            registry_authorities=boot.registry_authorities,
-            default_osie=edge.default_osie,
-            ready=lambda: self._readiness().problem,
-            fast_path=edge.fast_path,
-            depot=settings.data_dir,
-            beyond=self.cache if edge.upstream_edge else None,
-            peers=self.peers,
-            ipxe_dir=edge.ipxe_dir,
-            nearest=self._nearest,
+            HttpServices(
+                inventory=inventory,
+                callers=context.callers,
+                policy=self._policy,
+                scripts=self.scripts,
+                osie_files=self._osie_files,
+                binaries=self._binaries,
+                record=journey.record,
+                metadata=metadata,
+                agent_ca=boot.tls_ca,
+                registry_authorities=boot.registry_authorities,
+                default_osie=edge.default_osie,
+                ready=lambda: self._readiness().problem,
+                fast_path=edge.fast_path,
+                depot=settings.data_dir,
+                beyond=self.cache if edge.upstream_edge else None,
+                peers=self.peers,
+                ipxe_dir=edge.ipxe_dir,
+                nearest=self._nearest,
+            )
         )
         context.exit_stack.callback(self.app.close)
 

@@ -1,12 +1,19 @@
-"""A file as TFTP sends it: cut into numbered blocks, as far as its bytes are there.
+"""A file as TFTP sends it: cut into numbered blocks, as far as its bytes are available.
 
-The payloads come from `edge.tftp.source.TftpFile`'s content and go through `edge.tftp.transfer` to the socket. In
-octet mode they are views of that content, so a kernel image in a memory map is never kept twice here. Netascii is
-translated on the way, no further ahead than the client's window. Of a file that many machines read the packets may be
-ready, headers and all (`edge.tftp.framed`).
+The payloads come from the content of `edge.tftp.source.TftpFile` and go through `edge.tftp.transfer` to the socket. In
+octet mode they are views of that content, so a kernel in a memory map is never copied as a whole. Netascii is
+translated on the way, no further ahead than the client's window.
 
-The first block has the number 1, and numbers never wrap here. The last block is shorter than the others, and empty
-where the size is a multiple of theirs (RFC 1350 section 6).
+The first block has the number 1, and numbers never wrap here. The last block is shorter than the others, or empty if
+the file size is a multiple of the block size (RFC 1350 section 6).
+
+A rack of machines reads one boot program with the same block size. Most of the cost of a window is then the assembly of
+its packets in Python. `FramedBlocks` assembles the packets of a file once for all transfers, so a window is one slice
+of memory. For a single reader this would cost more than it saves, so the first one gets `OctetBlocks`:
+
+    the first reader of a file       OctetBlocks
+    each reader while it is read     FramedBlocks, assembled as far as the fastest reader has come
+    after the last reader            the packets are freed
 """
 
 from __future__ import annotations
@@ -14,7 +21,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from functools import cache
-from typing import Protocol
+from typing import Final, Protocol
+from weakref import WeakValueDictionary
 
 from edge.tftp import packets
 from edge.tftp.packets import to_netascii
@@ -22,38 +30,46 @@ from edge.tftp.packets import to_netascii
 Payload = bytes | memoryview
 
 Burst = list[Payload] | memoryview
-"""Packets, to be sent as they are: header and payload in turn; or all of them behind one another, each but the last as
-long as a block and its header."""
+"""Packets to send: a list of headers and payloads in turn, or one view of all packets, which all but the last have the
+size of a block and its header."""
+
+
+MAX_BYTES: Final = 64 << 20
+"""Size of all assembled packets."""
+MIN_FILE_BYTES: Final = 64 << 10
+"""Smaller files are not shared: there may be many, and each is sent before a second reader comes."""
+
+_AHEAD_BLOCKS: Final = 64
 
 
 class Blocks(Protocol):
-    """What a transfer needs of a file."""
+    """The interface through which a transfer reads a file."""
 
     @property
     def last(self) -> int | None:
-        """The number of the last block, as soon as it is known."""
+        """The number of the last block, or None while it is unknown."""
 
     def grow(self, filled: int) -> None:
-        """The file's bytes before the offset `filled` are there now."""
+        """Record that the file's bytes before the offset `filled` are available."""
 
     def packets(self, first: int, last: int, acked: int, /) -> tuple[Burst, int]:
-        """The DATA packets of the blocks from `first` to `last`, or of fewer where the bytes or the file end; and how
-        many these are.
+        """Return the DATA packets of the blocks from `first` to `last`, and their number.
 
-        Those before `acked` have been acknowledged and will not be asked for again.
+        There are fewer if the available bytes or the file end earlier. Blocks before `acked` were acknowledged and will
+        not be requested again.
         """
 
 
 class _Payloads:
-    """Packets that are put together of a file's blocks when they are sent."""
+    """Assembles packets from a file's blocks when they are sent."""
 
     def __init__(self) -> None:
-        # The first transfer of all makes them, which takes as long as a window may: before it begins.
+        # The first call creates all headers, which takes as long as a window. So it happens before the transfer starts.
         self._headers = data_headers()
 
     @abstractmethod
     def payloads(self, first: int, last: int, acked: int, /) -> list[Payload]:
-        """The contents of the blocks, as `Blocks.packets` has them."""
+        """Return the contents of the blocks that `Blocks.packets` describes."""
 
     def packets(self, first: int, last: int, acked: int, /) -> tuple[Burst, int]:
         """See Blocks."""
@@ -68,7 +84,7 @@ class _Payloads:
 
 
 class OctetBlocks(_Payloads):
-    """Views of the content. `filled` None: all of it is there."""
+    """Blocks that are views of the content. `filled` None: all of it is available."""
 
     def __init__(self, content: bytes | memoryview, block_bytes: int, filled: int | None = None) -> None:
         super().__init__()
@@ -96,7 +112,7 @@ class OctetBlocks(_Payloads):
 
 
 class NetasciiBlocks(_Payloads):
-    """Text with the line ends of the wire. How many blocks that makes is known when the end has been translated."""
+    """Blocks of text with CR LF line ends. The number of blocks is known when the end has been translated."""
 
     def __init__(self, content: bytes | memoryview, block_bytes: int, filled: int | None = None) -> None:
         super().__init__()
@@ -125,7 +141,7 @@ class NetasciiBlocks(_Payloads):
         return [self._kept[number - self._first_kept] for number in range(first, end)]
 
     def _translate(self) -> bool:
-        """One step ahead; False where there is nothing more to translate."""
+        """Translate one more block's worth of text. Return False if there is no more."""
         if self.last is not None:
             return False
         end = min(self._read + self._size, self._there)
@@ -144,14 +160,90 @@ class NetasciiBlocks(_Payloads):
 
 @cache
 def data_headers() -> tuple[bytes, ...]:
-    """The headers of DATA packets by block number: three megabytes, which every transfer shares.
+    """Return the headers of DATA packets by block number: three megabytes, shared by all transfers.
 
-    Behind the highest number come those that a window may go on with.
+    The headers of one more window follow the highest number, so that a slice can cross the wrap to 0.
     """
     numbers = (number & 0xFFFF for number in range(0x10000 + packets.MAX_WINDOW_BLOCKS))
     return tuple(b"\0\3" + number.to_bytes(2, "big") for number in numbers)
 
 
 def size_bytes(burst: Burst) -> int:
-    """Of all packets together."""
+    """Return the size of all packets."""
     return len(burst) if isinstance(burst, memoryview) else sum(map(len, burst))
+
+
+class FramedBlocks:
+    """The assembled packets of one file and block size, for any number of transfers. Implements `Blocks`."""
+
+    __slots__ = ("__weakref__", "_block_bytes", "_content", "_made", "_packets", "_view", "last", "size_bytes")
+
+    def __init__(self, content: Payload, block_bytes: int) -> None:
+        """`size_bytes` is the size of all packets."""
+        self._content = content  # a reference: `FramedFiles` uses id(content) as key
+        self._view = memoryview(content).cast("B")
+        self._block_bytes = block_bytes
+        self.last: int = len(self._view) // block_bytes + 1
+        self.size_bytes = _framed_bytes(content, block_bytes)
+        self._packets = memoryview(bytearray(self.size_bytes))
+        self._made = 0  # the last assembled block
+
+    def grow(self, filled: int) -> None:
+        """Do nothing: all of the file was available from the beginning."""
+
+    def packets(self, first: int, last: int, _acked: int, /) -> tuple[Burst, int]:
+        """See Blocks."""
+        if last > self._made:
+            last = self._make(last)
+        step = self._block_bytes + 4
+        return self._packets[(first - 1) * step : last * step], last - first + 1
+
+    def _make(self, last: int) -> int:
+        """Assemble the packets up to `last` and some more. Return `last`, or the file's last block if that is less."""
+        last = min(last, self.last)
+        if last > self._made:
+            end = min(max(last, self._made + _AHEAD_BLOCKS), self.last)
+            size, view, headers = self._block_bytes, self._view, data_headers()
+            parts: list[Payload] = []
+            for block in range(self._made, end):
+                parts += (headers[(block + 1) & 0xFFFF], view[block * size : (block + 1) * size])
+            made, start = b"".join(parts), self._made * (size + 4)
+            self._packets[start : start + len(made)] = made
+            self._made = end
+        return last
+
+
+class FramedFiles:
+    """The blocks of files that are being read, by content and block size. For one event loop's thread."""
+
+    def __init__(self, max_bytes: int = MAX_BYTES, min_file_bytes: int = MIN_FILE_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._min_file_bytes = min_file_bytes
+        # The key is id(content). FramedBlocks keep a reference to their content, so no other object can get its id.
+        # The content of OctetBlocks may be gone and its id reused: then packets are assembled too early, which is
+        # harmless.
+        self._alone: WeakValueDictionary[tuple[int, int], OctetBlocks] = WeakValueDictionary()
+        self._framed: WeakValueDictionary[tuple[int, int], FramedBlocks] = WeakValueDictionary()
+
+    def blocks(self, content: Payload, block_bytes: int) -> OctetBlocks | FramedBlocks:
+        """Return the blocks of a file whose `content` stays unchanged during their lifetime."""
+        key = id(content), block_bytes
+        framed = self._framed.get(key)
+        if framed is not None:
+            return framed
+        if key in self._alone and self._is_room(content, block_bytes):
+            framed = self._framed[key] = FramedBlocks(content, block_bytes)
+            return framed
+        alone = OctetBlocks(content, block_bytes)
+        if memoryview(content).nbytes >= self._min_file_bytes:
+            self._alone[key] = alone
+        return alone
+
+    def _is_room(self, content: Payload, block_bytes: int) -> bool:
+        taken = sum(one.size_bytes for one in self._framed.values())
+        return taken + _framed_bytes(content, block_bytes) <= self._max_bytes
+
+
+def _framed_bytes(content: Payload, block_bytes: int) -> int:
+    size = memoryview(content).nbytes
+    return size + 4 * (size // block_bytes + 1)

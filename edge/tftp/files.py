@@ -1,16 +1,16 @@
 """The files of the edge's TFTP server. In the order of a boot:
 
     [<mac>/]<binary>                    an iPXE boot program
-    [<mac>/]autoexec.ipxe               what a new iPXE runs first
+    [<mac>/]autoexec.ipxe               the first script that a new iPXE runs
     [<mac>/]auto.ipxe                   the machine's script, for an iPXE that was built without HTTP
-    [<mac>/]osie/<name>/kernel|initrd   what that script names, from the artifact cache
-    osie/<name>/uki.efi                 both in one, where firmware is told to start that
-    [<mac>/]why.ipxe                    why one of them did not come
-    [<mac>/][<directory>/]grub.cfg[-<id>]  GRUB's script of the machine that asks, where GRUBs look (`ipxe.grub`)
-    [<mac>/]pxelinux.cfg/01-<mac>       what U-Boot boots, in one of the two ways that it knows
-    [<mac>/]boot.scr.uimg               and in the other
-    [<mac or serial>/]config.txt        what the firmware of a Raspberry Pi boots, and beside it `cmdline.txt`
-    [<mac or serial>/]...               that firmware, and the operator's own files
+    [<mac>/]osie/<name>/kernel|initrd   the files that the script names, from the artifact cache
+    osie/<name>/uki.efi                 kernel and initrd in one file, for firmware that starts it directly
+    [<mac>/]why.ipxe                    why the kernel or the initrd did not arrive
+    [<mac>/][<directory>/]grub.cfg[-<id>]  GRUB's script of the machine, in all places where GRUB looks (`ipxe.grub`)
+    [<mac>/]pxelinux.cfg/01-<mac>       U-Boot's first way to boot
+    [<mac>/]boot.scr.uimg               U-Boot's second way
+    [<mac or serial>/]config.txt        the boot configuration of a Raspberry Pi; beside it is `cmdline.txt`
+    [<mac or serial>/]...               the firmware of a Raspberry Pi, and the operator's own files
 
 The name comes from an untrusted network, in the spellings of thirty years of firmware. This module parses it. The
 operator's files are looked up below one directory, and no path leads out of it. All other files are looked up in
@@ -21,17 +21,26 @@ either. A file that is made for one machine is served to that machine only.
 The client's address identifies the client. A MAC in the name proves nothing: any client can write another machine's
 MAC. So the policy is applied to the machine at the client's address, the client receives the error, and the request is
 recorded on that machine's journey.
+
+Transfers send from memory maps, so the bytes are in the page cache once, however many machines read them. If a mapped
+file is truncated, the next access ends the process with SIGBUS. So a file is mapped directly only if this program alone
+writes it and never shortens it (the artifact cache). The operator's files may change at any time: `Snapshots` copies
+them to memory, and all readers share the copy.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import mmap
 import os
 import re
+import stat
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from edge.artifacts import ArtifactError, Source
 from edge.callers import Callers
@@ -48,7 +57,6 @@ from edge.machines import (
     OsieFiles,
 )
 from edge.neighbour.resolution import AddressResolution
-from edge.tftp.mapped import Snapshots, TooLargeError, mapped, open_below
 from edge.tftp.packets import ErrorCode, shown_name
 from edge.tftp.source import Opened, Refusal, TftpFile, TftpRequest
 from ipxe import raspberry_pi, uboot
@@ -56,18 +64,111 @@ from ipxe.binaries import BootBinaries, is_optional
 from ipxe.grub import CONFIG, WHY, is_script, machine_of
 from ipxe.scripts import Dialect, Origin
 from tink.limits.newest import Newest
-from tink.mac import from_any
+from tink.mac import from_path
+
+MAX_SNAPSHOT_BYTES = 512 * 1024 * 1024
+"""Size of the largest operator's file that is copied to memory."""
+
+_CHUNK_BYTES = 1 << 22
+
+# linux/fcntl.h. The fcntl module has these from Python 3.12 on.
+_F_ADD_SEALS = 1033
+_F_SEAL_SHRINK = 0x0002
+
+
+class TooLargeError(Exception):
+    """A file is too large to be copied to memory. The message names the limit."""
+
+
+def mapped(fd: int, size: int) -> memoryview:
+    """Map the first `size` bytes of `fd`. The file must not be shortened during the lifetime of the view.
+
+    Raises OSError; ValueError if the file is shorter than that.
+    """
+    if size == 0:
+        return memoryview(b"")
+    return memoryview(mmap.mmap(fd, size, prot=mmap.PROT_READ))
+
+
+class Snapshot:
+    """A copy of a file's bytes in memory. `content` lives as long as this object or any view of it."""
+
+    __slots__ = ("__weakref__", "content")
+
+    def __init__(self, fd: int) -> None:
+        """Copy the current content of the file. Blocks. Raises OSError, TooLargeError."""
+        copy = os.memfd_create("tftp", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            size = 0
+            while count := os.sendfile(copy, fd, size, _CHUNK_BYTES):
+                size += count
+                if size > MAX_SNAPSHOT_BYTES:
+                    raise TooLargeError(f"larger than {MAX_SNAPSHOT_BYTES >> 20} MiB")
+            fcntl.fcntl(copy, _F_ADD_SEALS, _F_SEAL_SHRINK)
+            self.content = mapped(copy, size)
+        finally:
+            os.close(copy)
+
+    def release(self) -> None:
+        """Do nothing. As `TftpFile.close`, this bound method keeps the shared copy alive during the transfer."""
+
+
+class Snapshots:
+    """The copies in use, by the file's inode, size and times. Threads of one event loop may share it."""
+
+    def __init__(self) -> None:
+        self._taken: WeakValueDictionary[tuple[int, ...], Snapshot] = WeakValueDictionary()
+
+    def take(self, fd: int) -> Snapshot:
+        """Return a copy of the file, shared until the file changes. Blocks. Raises OSError, TooLargeError."""
+        status = os.fstat(fd)
+        if status.st_size > MAX_SNAPSHOT_BYTES:
+            raise TooLargeError(f"larger than {MAX_SNAPSHOT_BYTES >> 20} MiB")
+        key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        snapshot = self._taken.get(key)
+        if snapshot is None:
+            snapshot = self._taken[key] = Snapshot(fd)
+        return snapshot
+
+
+def open_below(root: Path, segments: list[str]) -> tuple[int, Path]:
+    """Open the regular file `segments` below `root`. Symbolic links may lead anywhere inside, never outside.
+
+    Return its descriptor and its real path without links, whatever name the client requested. Blocks. Raises OSError:
+    FileNotFoundError if there is no such regular file.
+    """
+    inside = os.path.realpath(root)
+    wanted = os.path.realpath(Path(inside, *segments))
+    if os.path.commonpath((inside, wanted)) != inside or wanted == inside:
+        raise FileNotFoundError(wanted)
+    # Open step by step without following links, in case a directory is replaced by a link in the meantime.
+    place = os.open(inside, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        *directories, name = os.path.relpath(wanted, inside).split("/")
+        for directory in directories:
+            inner = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
+            os.close(place)
+            place = inner
+        # O_NONBLOCK: opening a FIFO would wait for its writer.
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=place)
+    finally:
+        os.close(place)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise FileNotFoundError(wanted)
+    return fd, Path(wanted)
+
 
 MAX_FAILURES = 4096
-"""How many machines' last failures are kept for their screens."""
+"""Number of machines whose last failure is stored for their screens."""
 NO_FAILURE = "the edge has the files of the OSIE, but the transfer to this machine broke off"
 
-# What clients ask for by habit, of which having none is the normal case.
+# Names that clients always try, and that are normally missing.
 _EXPECTED_MISSES = re.compile(
     r"autoexec\.ipxe"  # iPXE, beside the file it was loaded from, before anything else
     r"|(.*/)?pxelinux\.cfg/.*"  # PXELINUX and U-Boot, from their MAC to "default"
     r"|(.*/)?grub\.cfg(-.*)?"  # GRUB
-    r"|boot\.scr(\.uimg)?|[0-9a-f]{8}\.img"  # U-Boot; the second of its address, where it was told no boot file
+    r"|boot\.scr(\.uimg)?|[0-9a-f]{8}\.img"  # U-Boot; the second is made from its address if DHCP names no boot file
     r"|(.*/)?[a-z0-9_]+-(efi|pc)/((command|fs|crypto|terminal)\.lst|[a-z0-9_]+\.mod)"  # GRUB, below its prefix
     r"|(.*/)?(grub2?|efi/[^/]+)/(fonts|themes|locale)/.*",
     re.IGNORECASE,
@@ -77,16 +178,16 @@ _OF_ONE_MACHINE = re.compile(
     r"(auto|why|autoexec)\.ipxe|(grub|why)\.cfg|boot\.scr|(config|cmdline)\.txt|osie|[0-9a-f]{2}[:.-]?[0-9a-f]{2}",
     re.IGNORECASE,
 )
-"""What names of files have that are made for one machine, or may be in a directory of its own; others have it, too."""
+"""Matches the names of files that are made for one machine or may be in a machine's directory, and some other names."""
 _MAX_PI_CONFIG_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A request, taken apart.
+    """A parsed request.
 
-    `named` is the MAC that the name begins with, `rest` the segments behind it; `at_address` the machine at the
-    client's address, and `mac` its MAC: whose journey it belongs to.
+    `named` is the MAC that the name begins with, `rest` are the segments after it. `at_address` is the machine at the
+    client's address, and `mac` its MAC, on whose journey the request is recorded.
     """
 
     client_ip: str
@@ -99,7 +200,7 @@ class _Asked:
 
 
 class BootFiles:
-    """Opens files for machines on one network of ours. An `edge.tftp.source.OpenFile`."""
+    """Opens files for machines on one network of the edge. An `edge.tftp.source.OpenFile`."""
 
     def __init__(
         self,
@@ -116,11 +217,13 @@ class BootFiles:
         pi_firmware: Path | None = None,
         resolution: AddressResolution | None = None,
     ) -> None:
-        """`address` is ours on that network. Without `scripts`, `osie_files` or `extra` there are no such files.
+        """Files of a kind are served only if `scripts`, `osie_files` or `extra` is given.
 
-        `default_osie`: namespace and name of the OSIE that machines without a Hardware may have. `extra`: the
-        operator's directory; `pi_firmware`: that of the files that all Raspberry Pis boot. `resolution`: where the
-        neighbour table tells who asks, so that it can tell.
+        address: the edge's address on the network.
+        default_osie: namespace and name of the OSIE for machines without a Hardware.
+        extra: the operator's directory.
+        pi_firmware: the directory of the files that all Raspberry Pis boot.
+        resolution: resolves a client's MAC by ARP, if the neighbour table identifies clients.
         """
         self._resolution = resolution
         self._binaries = binaries
@@ -137,7 +240,7 @@ class BootFiles:
         self._failures: Newest[str, str] = Newest(MAX_FAILURES)
 
     def __call__(self, request: TftpRequest) -> Opened | Awaitable[Opened]:
-        """The file that `request` names, or why there is none."""
+        """Return the requested file, or the reason why there is none."""
         if (
             self._resolution is not None
             and _OF_ONE_MACHINE.search(request.name)
@@ -147,11 +250,11 @@ class BootFiles:
         return self._open(request)
 
     def machine_changed(self, mac: str) -> None:
-        """What failed is worth another try: for the inventory, which calls it after each change."""
+        """Forget a machine's failure. The inventory calls this after each change of the machine."""
         self._failures.pop(mac, None)
 
     async def _after_resolution(self, request: TftpRequest, resolution: AddressResolution) -> Opened:
-        """What is made for one machine is told to nobody of our link whose hardware address is not known."""
+        """Open a file that is made for one machine, after the kernel has resolved the client's MAC."""
         if not await resolution.resolve(request.client_ip):
             message = f"{shown_name(request.name)}: nobody answers ARP at {request.client_ip}"
             return Refusal(ErrorCode.ACCESS_VIOLATION, message)
@@ -159,21 +262,20 @@ class BootFiles:
         return await opened if isinstance(opened, Awaitable) else opened
 
     def _open(self, request: TftpRequest) -> Opened | Awaitable[Opened]:
-        # Backslashes: Windows' and some ROMs'. Empty and "." segments: "/x", "//x", "./x".
+        # Windows and some ROMs write backslashes. Empty and "." segments: "/x", "//x", "./x".
         segments = [part for part in request.name.replace("\\", "/").split("/") if part not in ("", ".")]
-        named = from_any(segments[0]) if len(segments) > 1 else None
+        named, rest = from_path(segments)
         at_address = self._interface(self._callers.machine(request.client_ip), request.client_ip, named)
         mac = at_address.mac if at_address is not None else None
         shown = shown_name(request.name)
         if ".." in segments or "\0" in request.name:
             return Refusal(ErrorCode.ACCESS_VIOLATION, f"{shown}: '..' is not allowed in names", mac)
-        if not request.name.isprintable():  # what is shown of it is not what was asked for
+        if not request.name.isprintable():  # `shown` differs from the name
             return Refusal(ErrorCode.NOT_FOUND, f"{shown}: no such file", mac)
         if at_address is not None:
             decision = self._policy.decide(at_address)
             if not decision.allowed:
                 return Refusal(ErrorCode.ACCESS_VIOLATION, f"may not netboot: {decision.reason}", mac)
-        rest = segments[1:] if named is not None else segments
         if len(rest) == 1:
             # Some ROMs write every name in capitals.
             binary = self._binaries.get(rest[0]) or self._binaries.get(rest[0].lower())
@@ -182,16 +284,16 @@ class BootFiles:
         asked = _Asked(request.client_ip, shown, segments, rest, named, at_address, mac)
         return self._of_machine(asked) or self._of_all(asked)
 
-    # --- what is made for one machine -------------------------------------------------------------------------------
+    # --- files that are made for one machine -------------------------------------------------------------------------
 
     def _of_machine(self, asked: _Asked) -> Opened | Awaitable[Opened] | None:
-        """A script, kernel or initrd; None if the name is of another kind."""
-        # Whose serial number it is that a Raspberry Pi begins a name with, nobody knows.
+        """Return a script, kernel or initrd; None if the name is of another kind."""
+        # A Raspberry Pi begins names with its serial number, which no Hardware has.
         match asked.rest[1:] if _is_of_pi(asked) else asked.rest:
             case ["auto.ipxe" | "why.ipxe" | "autoexec.ipxe" as name] if self._scripts is not None:
                 return self._script(asked, name, self._scripts)
             case [*directory, name] if self._scripts is not None and is_script([*directory, name]):
-                # GRUB asks for the common name last: the operator's must not lie behind one that is made here.
+                # GRUB tries the common name last, so the operator's common file must win over a generated specific one.
                 common = "/".join([*directory, CONFIG]) if name not in (CONFIG, WHY) else ""
                 return self._operators_or(asked, partial(self._grub, asked, name, self._scripts), common)
             case ["osie", name, file] if file == UKI_FILE and self._osie_files is not None:
@@ -210,7 +312,7 @@ class BootFiles:
     def _script(self, asked: _Asked, name: str, scripts: MachineScripts) -> Opened | None:
         mac = self._caller(asked)
         if isinstance(mac, Refusal):
-            # Without a script made for it, iPXE goes on as it was built to.
+            # Without this file, iPXE runs its built-in script.
             return None if name == "autoexec.ipxe" else mac
         if name == "autoexec.ipxe":
             return _text(scripts.autoexec(mac, Origin(self._origin.address)), name, mac)
@@ -221,7 +323,7 @@ class BootFiles:
     def _operators_or(
         self, asked: _Asked, ours: Callable[[], Opened | Awaitable[Opened]], instead: str = ""
     ) -> Opened | Awaitable[Opened]:
-        """The operator's file of this name, or what is made here; not the latter if `instead` is the operator's."""
+        """Return the operator's file of this name, else the generated one, unless the operator has a file `instead`."""
         extra = self._extra
         if extra is None:
             return ours()
@@ -241,7 +343,7 @@ class BootFiles:
         return choose()
 
     def _extlinux(self, asked: _Asked, name: str, scripts: MachineScripts) -> Opened:
-        """`pxelinux.cfg/01-<mac>`, to that machine."""
+        """Return `pxelinux.cfg/01-<mac>` to the machine with that MAC."""
         mac = self._caller(replace(asked, named=uboot.machine_of(name)))
         if isinstance(mac, Refusal):
             return mac
@@ -249,7 +351,7 @@ class BootFiles:
         return _text(script, f"{uboot.CONFIG_DIRECTORY}/{name}", mac)
 
     def _boot_script(self, asked: _Asked, scripts: MachineScripts) -> Opened:
-        """`boot.scr.uimg`, of the machine that asks."""
+        """Return `boot.scr.uimg` of the machine at the client's address."""
         mac = self._caller(asked)
         if isinstance(mac, Refusal):
             return mac
@@ -257,7 +359,7 @@ class BootFiles:
         return TftpFile(uboot.script_image(script), uboot.BOOT_SCRIPT, mac, step=Step.SCRIPT)
 
     async def _of_pi(self, asked: _Asked, name: str, scripts: MachineScripts, firmware: Path) -> Opened:
-        """`config.txt`, behind what the operator has in his for all, and `cmdline.txt`."""
+        """Return `cmdline.txt`, or `config.txt` after the lines of the operator's common one."""
         mac = self._caller(asked)
         if isinstance(mac, Refusal):
             return mac
@@ -331,7 +433,7 @@ class BootFiles:
         return file
 
     def _caller(self, asked: _Asked) -> str | Refusal:
-        """The MAC of the machine that calls, if it may have what is made for it, and asks for its own."""
+        """Return the client's MAC if it may boot from the network and requests its own file; otherwise the refusal."""
         machine = self._interface(asked.at_address, asked.client_ip, asked.named)
         mac = machine.mac if machine is not None else self._callers.mac(asked.client_ip)
         decision = self._policy.decide(machine)
@@ -344,7 +446,7 @@ class BootFiles:
         return mac
 
     def _interface(self, machine: Machine | None, ip: str, named: str | None) -> Machine | None:
-        """Return the interface that the name's MAC tells, of those of the machine that share the address."""
+        """Return the interface with the MAC `named`, of the machine's interfaces that share the address."""
         return self._inventory.interface_at(machine, ip, named) if machine is not None else None
 
     def _registered(self, mac: str | None) -> str | None:
@@ -357,7 +459,7 @@ class BootFiles:
     # --- the operator's files ---------------------------------------------------------------------------------------
 
     def _of_all(self, asked: _Asked) -> Opened | Awaitable[Opened]:
-        """The operator's file of this name, or one that all Raspberry Pis boot."""
+        """Return the operator's file of this name, or one that all Raspberry Pis boot."""
         found, firmware = self._of_operator(asked), self._pi_firmware
         if firmware is None or not asked.segments or not self._policy.decide(asked.at_address).allowed:
             return found
@@ -382,11 +484,11 @@ class BootFiles:
             message = f"{missing.message}; --rpi-dir names the firmware of Raspberry Pis"
             return Refusal(missing.code, message, asked.mac)
         if is_pi or (self._pi_firmware is not None and asked.named is not None):
-            # A Pi asks for some twenty files, of which it needs six; which ones, is its own affair.
+            # A Pi requests some twenty files and needs six of them. Which ones depends on the model.
             missing = Refusal(missing.code, missing.message, asked.mac, expected=True)
         if self._extra is None or not self._policy.decide(asked.at_address).allowed:
             return missing
-        # Whose serial number it is that a Raspberry Pi begins a name with, nobody knows; whose MAC it is, is known.
+        # The directory of another machine's MAC is not searched. A Pi's serial number belongs to no known machine.
         if asked.named is not None and asked.named not in (asked.mac, self._callers.mac(asked.client_ip)):
             asked = replace(asked, segments=asked.rest)
             return self._extra_file(self._extra, asked, missing, shared=False)
@@ -406,7 +508,7 @@ class BootFiles:
     def _read_extra(self, root: Path, asked: _Asked, shared: bool) -> TftpFile:
         """Read the file in a thread. Raises OSError, ValueError, TooLargeError, _ForeignFileError."""
         segments = asked.segments
-        # A machine's own directory where there is one, and the common files where there is none.
+        # Use the machine's own directory if it exists, otherwise the common files.
         if shared and not (root / segments[0]).is_dir():
             segments = segments[1:]
         fd, path = open_below(root, segments)
@@ -417,7 +519,7 @@ class BootFiles:
             snapshot = self._snapshots.take(fd)
         finally:
             os.close(fd)
-        # The method of the snapshot keeps it, and with it the one copy for all, until the transfer has ended.
+        # The bound method keeps the snapshot alive until the transfer has ended.
         return TftpFile(snapshot.content, label=shown_name("/".join(segments)), mac=asked.mac, close=snapshot.release)
 
     def _is_at(self, owner: str, asked: _Asked) -> bool:
@@ -446,8 +548,8 @@ def _owner(path: Path, roots: Iterable[Path | None]) -> str | None:
     for root in roots:
         inside = os.path.realpath(root) if root is not None else None
         if inside is not None and path.is_relative_to(inside):
-            segments = path.relative_to(inside).parts
-            if len(segments) > 1 and (owner := from_any(segments[0])) is not None:
+            owner, _ = from_path([*path.relative_to(inside).parts])
+            if owner is not None:
                 return owner
     return None
 
@@ -457,12 +559,12 @@ def _own_only(asked: _Asked) -> str:
 
 
 def _is_of_pi(asked: _Asked) -> bool:
-    """Whether the name begins with a directory that is named like the serial number of a Raspberry Pi."""
+    """Return True if the name begins with a directory that looks like the serial number of a Raspberry Pi."""
     return len(asked.segments) > 1 and raspberry_pi.is_serial(asked.segments[0])
 
 
 def _text_below(root: Path, name: str, roots: Iterable[Path | None]) -> str:
-    """Read a short text of the operator's that is for all machines. Blocks. Raises OSError, ValueError."""
+    """Read an operator's short text for all machines. Blocks. Raises OSError, ValueError."""
     fd, path = open_below(root, [name])
     with os.fdopen(fd, "rb") as file:
         if _owner(path, roots) is not None:

@@ -1,8 +1,8 @@
-"""TFTP packets: requests parsed, options negotiated, answers built. Pure.
+"""TFTP packets: parses requests, negotiates options, builds answers. Pure.
 
-RFC 1350 (the protocol), 2347 (options), 2348 (blksize), 2349 (timeout, tsize), 7440 (windowsize). A request goes from
-`edge.tftp.server` through `parse_request` to whoever has the file, and with the file's size to `negotiate`; what that
-agrees on, `edge.tftp.transfer` carries out.
+RFC 1350 (the protocol), 2347 (options), 2348 (blksize), 2349 (timeout, tsize), 7440 (windowsize). The server parses a
+request with `parse_request`, opens the file, and passes the file's size to `negotiate`. `edge.tftp.transfer` carries
+out the result.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ DEFAULT_BLOCK_BYTES: Final = 512  # RFC 1350 section 2
 MIN_BLOCK_BYTES: Final = 8  # RFC 2348
 MAX_BLOCK_BYTES: Final = 65464  # RFC 2348
 MAX_WINDOW_BLOCKS: Final = 64
-"""Blocks sent before an acknowledgement, at most.
+"""Number of blocks that are sent before an acknowledgement.
 
-Clients ask for 4 (EDK2) to 64. A larger window would gain nothing and lose its end: a Linux client's receive buffer of
-the usual 212,992 bytes holds 92 packets of an Ethernet's size.
+Clients ask for 4 (EDK2) to 64. The end of a larger window might be lost: a Linux client's default receive buffer of
+212,992 bytes holds 92 packets of Ethernet size.
 """
 
 MAX_REQUEST_BYTES: Final = 512  # RFC 2347, "Packet Formats"
@@ -55,12 +55,12 @@ class ErrorCode(IntEnum):
     OPTION_REFUSED = 8
 
 
-class Garbage(Exception):  # noqa: N818 - it is no error of ours, and gets no answer
+class Garbage(Exception):  # noqa: N818 - a stranger's packet, not an error
     """A packet on port 69 that is no TFTP request."""
 
 
 class RequestError(Exception):
-    """A well-formed request that can't be granted: `code` and the message go to the client."""
+    """A well-formed request that is refused. `code` and the message go to the client."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -69,9 +69,9 @@ class RequestError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """A client's wish for a file. `options` keep the client's spelling, for the answer repeats it.
+    """A client's request for a file. `options` keep the client's spelling because the answer repeats it.
 
-    `size_bytes` is that of the datagram: a client that has proven nothing yet is not sent much more.
+    `size_bytes` is the size of the datagram. It limits the bytes that an unverified client gets.
     """
 
     name: str
@@ -82,9 +82,9 @@ class ReadRequest:
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """How a transfer goes: bytes per block, blocks per window, and seconds before a retransmission (None: ours).
+    """The negotiated parameters: bytes per block, blocks per window, seconds before a retransmission (None: adaptive).
 
-    `accepted` are the options to be acknowledged (RFC 2347), in the client's spelling; empty: there is no OACK.
+    `accepted` has the options for the OACK (RFC 2347) in the client's spelling. Without any there is no OACK.
     """
 
     block_bytes: int = DEFAULT_BLOCK_BYTES
@@ -94,11 +94,11 @@ class Agreed:
 
 
 def parse_request(datagram: bytes) -> ReadRequest:
-    """The read request in a datagram that came to port 69.
+    """Parse a datagram that arrived on port 69.
 
     Raises:
-        Garbage: it is no request; nothing is to be answered.
-        RequestError: a write request, or a mode that nobody uses.
+        Garbage: not a request; it gets no answer.
+        RequestError: a write request, or the obsolete mode "mail".
     """
     if len(datagram) < 4 or len(datagram) > MAX_REQUEST_BYTES:
         raise Garbage(f"{len(datagram)} bytes")
@@ -107,9 +107,9 @@ def parse_request(datagram: bytes) -> ReadRequest:
         raise Garbage(f"opcode {opcode}")
     if datagram[-1] != 0:
         raise Garbage("its last string has no end")
-    # Some firmware reads option 67 one byte too far and takes the end option (255) for a part of the name.
+    # Some firmware reads DHCP option 67 one byte too far and appends the end option (255) to the name.
     name, *more = datagram[2:-1].split(b"\0")
-    # surrogateescape: names in an old encoding are kept as they are; they name no file here.
+    # surrogateescape keeps names in an old encoding unchanged. No file here has such a name.
     strings = [part.decode("utf-8", "surrogateescape") for part in (name.rstrip(b"\xff"), *more)]
     if len(strings) < 2 or not strings[0]:
         raise Garbage("no file name or no mode")
@@ -118,7 +118,7 @@ def parse_request(datagram: bytes) -> ReadRequest:
     mode = strings[1].lower()
     if mode not in ("octet", "netascii"):
         raise RequestError(ErrorCode.ILLEGAL_OPERATION, "only the modes octet and netascii are served")
-    # Some ROMs fill the packet with NULs behind the last string: pairs with an empty name end the list.
+    # Some ROMs fill the packet with NULs after the last string: a pair with an empty name ends the list.
     options: dict[str, str] = {}
     for option, value in zip(strings[2::2], strings[3::2], strict=False):
         if not option:
@@ -128,10 +128,10 @@ def parse_request(datagram: bytes) -> ReadRequest:
 
 
 def negotiate(request: ReadRequest, size: int | None, max_block_bytes: int) -> Agreed:
-    """What of the request's options is granted, for a transfer of `size` bytes (None: not known before its end).
+    """Return the parameters of a transfer of `size` bytes (None: unknown before its end).
 
-    Unknown options and values out of range are left out of the answer, which tells the client that they don't hold
-    (RFC 2347). No answer exceeds what was asked for: EDK2 gives up on one that does (Mtftp4RrqOackValid).
+    Unknown options and values out of range are left out of the answer, so the client ignores them (RFC 2347). No value
+    exceeds the requested one: EDK2 would abort (Mtftp4RrqOackValid).
     """
     asked: dict[str, tuple[str, int]] = {}
     for name, value in request.options.items():
@@ -148,7 +148,7 @@ def negotiate(request: ReadRequest, size: int | None, max_block_bytes: int) -> A
             window_blocks = min(number, MAX_WINDOW_BLOCKS)
             accepted[name] = str(window_blocks)
         elif known == "timeout" and 1 <= number <= 255:
-            timeout = float(number)  # RFC 2349: granted as asked, or not at all
+            timeout = float(number)  # RFC 2349: accepted unchanged or not at all
             accepted[name] = str(number)
         elif known == "tsize" and size is not None:
             accepted[name] = str(size)
@@ -156,29 +156,29 @@ def negotiate(request: ReadRequest, size: int | None, max_block_bytes: int) -> A
 
 
 def oack(accepted: Mapping[str, str]) -> bytes:
-    """The acknowledgement of options, RFC 2347."""
+    """Return the option acknowledgement (RFC 2347)."""
     strings = "".join(f"{name}\0{value}\0" for name, value in accepted.items())
     return Opcode.OACK.to_bytes(2, "big") + strings.encode("utf-8", "surrogateescape")
 
 
 def error(code: ErrorCode, message: str) -> bytes:
-    """An ERROR packet. The message is cut to what the screen of a machine shows, and made fit for it."""
+    """Return an ERROR packet. The message is shortened to a line on the machine's screen, in printable ASCII."""
     text = printable(message[:_MAX_MESSAGE], ascii_only=True).encode("ascii")
     return Opcode.ERROR.to_bytes(2, "big") + code.to_bytes(2, "big") + text + b"\0"
 
 
 def parse_error(datagram: bytes) -> tuple[int, str]:
-    """Code and message of an ERROR packet, the message made fit for a log line."""
+    """Return code and message of an ERROR packet, the message in printable ASCII."""
     text = datagram[4 : 4 + _MAX_MESSAGE].partition(b"\0")[0].decode("ascii", "replace")
     return int.from_bytes(datagram[2:4], "big"), printable(text, ascii_only=True)
 
 
 def shown_name(name: str) -> str:
-    """A client's file name made fit for a log line or a screen, and not too long for it."""
+    """Return a client's file name for a log line or a screen: printable and short."""
     shown = printable(name[:_MAX_SHOWN_NAME], ascii_only=True)
     return shown if len(name) <= _MAX_SHOWN_NAME else f"{shown}..."
 
 
 def to_netascii(content: bytes) -> bytes:
-    """Text as netascii: line ends as CR LF, a bare CR as CR NUL (RFC 764, as RFC 1350 section 1 refers to it)."""
+    """Translate text to netascii: LF becomes CR LF, CR becomes CR NUL (RFC 764, cited by RFC 1350 section 1)."""
     return content.replace(b"\r", b"\r\0").replace(b"\n", b"\r\n")

@@ -1,15 +1,15 @@
-"""The TFTP server: requests on port 69, who gets an answer, and what is told of it.
+"""The TFTP server: receives requests on port 69, decides who gets an answer, and reports transfers.
 
-    port 69 -> packets.parse_request -> open_file (who has it, may the machine have it) -> packets.negotiate
+    port 69 -> packets.parse_request -> open_file (which file, and may the machine have it) -> packets.negotiate
             -> session.Session (transfer.ReadTransfer over a transport.UdpTransport) until it has ended -> the journey
 
-Each transfer has a port of its own (RFC 1350 section 4); with `single_port` all of them share port 69 and are told
-apart by the client's address and port, for networks whose firewalls know nothing of TFTP.
+Each transfer has a port of its own (RFC 1350 section 4). With `single_port`, all transfers share port 69 and are
+distinguished by the client's address and port, for networks whose firewalls do not understand TFTP.
 
-Anybody can send requests in the name of others. So what has not been acknowledged yet is bounded in number and gives
-way to what comes later (`edge.tftp.admission`), no request costs a task or a file for longer than it takes to see that
-nobody is there, and no address gets many packets that it has not asked for: an answer that is larger than its question
-goes to each so many times, and to all so many.
+Any host can send requests with a forged source address. So transfers without an acknowledgement are limited in number
+and are dropped for later ones (`edge.tftp.session`). A request from a forged address costs a task or a file for a few
+seconds only. Answers that are larger than their question are limited, for each address and in all, so that the server
+can't be used to flood a third host.
 """
 
 from __future__ import annotations
@@ -25,23 +25,27 @@ from edge.journey.events import Outcome, Recorder, Step
 from edge.journey.steps import BEGUN, PROGRESS
 from edge.listener import Listener, advice, enlarge_buffer, udp_socket
 from edge.tftp import packets
-from edge.tftp.admission import MAX_HALF_OPEN, MAX_TRANSFERS_PER_CLIENT, ActiveTransfers
-from edge.tftp.blocks import Blocks, NetasciiBlocks, OctetBlocks
-from edge.tftp.framed import FramedFiles
+from edge.tftp.blocks import Blocks, FramedFiles, NetasciiBlocks, OctetBlocks
 from edge.tftp.packets import Agreed, ErrorCode, Garbage, Opcode, ReadRequest, RequestError, shown_name
-from edge.tftp.report import report
-from edge.tftp.session import Session, TransferScheduler, close
+from edge.tftp.session import (
+    MAX_HALF_OPEN,
+    MAX_TRANSFERS_PER_CLIENT,
+    ActiveTransfers,
+    Session,
+    TransferScheduler,
+    close,
+)
 from edge.tftp.source import Opened, OpenFile, Refusal, TftpFile, TftpRequest
-from edge.tftp.transfer import STRANGERS_PATIENCE_SECONDS, ReadTransfer
+from edge.tftp.transfer import STRANGERS_PATIENCE_SECONDS, WRAP_BLOCKS, Ended, Ending, ReadTransfer
 from edge.tftp.transport import (
     Address,
     UdpTransport,
     allow_fragments,
-    asked_address,
-    hear_addresses,
+    destination_address,
     max_block_bytes,
-    own_socket,
+    report_destinations,
     sender,
+    transfer_socket,
 )
 from tink.limits.allowance import Allowance
 from tink.limits.once_per import OncePer, Tally, times
@@ -52,21 +56,23 @@ log = logging.getLogger(__name__)
 
 TFTP_PORT = 69
 MAX_WAITING = 1024
-"""Requests whose file takes time to open."""
+"""Number of requests that wait for their file to be opened."""
 MAX_WAITING_OF_CLIENT = 8
-"""The same of one address."""
+"""Number of such requests from one address."""
 OPEN_SECONDS = 60.0
-"""How long that may take."""
+"""Time for opening a file."""
 
 UNPROVEN_SECONDS = STRANGERS_PATIENCE_SECONDS
 UNPROVEN_FIRST_BLOCKS, UNPROVEN_FIRST_BLOCKS_IN_ALL = 16, 4096
-"""First blocks that go to one address, and to all, in UNPROVEN_SECONDS, without options and before any of their
-transfers was acknowledged: 516 bytes for a request of twenty. An offer of options is no larger than its request."""
+"""Number of first blocks that one address, and all addresses, get in UNPROVEN_SECONDS without having acknowledged one.
+
+A first block without options has 516 bytes, its request twenty. An OACK is no larger than its request.
+"""
 ERRORS_A_SECOND, ERRORS_A_SECOND_IN_ALL = 100, 5000
-"""To one address, and to all: a Raspberry Pi asks for some dozens of files that are not there."""
+"""Number of errors sent to one address, and to all. A Raspberry Pi asks for dozens of files that do not exist."""
 REQUESTS_AT_ONCE, REQUESTS_A_SECOND = 1000.0, 100.0
-"""Maximum number of requests of one address that are read: GRUB requests a hundred files in seconds."""
-_MOST_SENDERS = 4096
+"""Number of requests from one address that are parsed. GRUB requests a hundred files in seconds."""
+_MAX_SENDERS = 4096
 UNRESOLVED_SECONDS = 1.0
 UNRESOLVED, UNRESOLVED_IN_ALL = 8, 50
 """Maximum number of requests from addresses on the link whose MAC the kernel does not know: of one address, and of all.
@@ -77,16 +83,16 @@ kernel drops such entries every 5 s; at gc_thresh3 (1,024) it searches the table
 net/core/neighbour.c).
 """
 
-_MOST_TRANSFERS = 4096
-_SAY_AGAIN_SECONDS, _MOST_LINES = 60.0, 600
-BEGUN_SECONDS = 3.0  # UEFI asks for the size, and then for the file; a machine that starts anew is not that quick
-MAX_BEGUN = 65536  # machines know by what was asked for what to expect next, so few may be left out
+_MAX_TRANSFERS = 4096
+_LOG_INTERVAL_SECONDS, _MAX_LINES = 60.0, 600
+BEGUN_SECONDS = 3.0  # UEFI asks for the size, then for the file; a machine that restarts needs longer
+MAX_BEGUN = 65536  # the journey derives the next expected step from each start, so few may be left out
 _BUFFER_BYTES = 4 << 20
 _REQUESTS_PER_TURN = 8
-_COUNTED_TEXT_BYTES = 1 << 20  # up to this size it is worth while to find out how long a text becomes in netascii
+_COUNTED_TEXT_BYTES = 1 << 20  # the netascii length of a larger text is not computed in advance
 
 _Arrived = tuple[bytes, Address, str | None]
-"""A datagram, its sender, and the address of ours that it was sent to (None: a broadcast)."""
+"""A datagram, its sender, and our address that it was sent to (None: a broadcast)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +104,7 @@ class _Waiting:
 
 
 class TftpServerError(Exception):
-    """The server can't start; says which port and what to do."""
+    """The server can't start. The message names the port and the remedy."""
 
 
 class TftpServer:
@@ -130,28 +136,28 @@ class TftpServer:
         self._interface = interface
         self._single_port = single_port
         if max_transfers is None:
-            max_transfers = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4, _MOST_TRANSFERS)
+            max_transfers = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4, _MAX_TRANSFERS)
         self._active = ActiveTransfers(max_transfers, max_half_open, max_transfers_per_client)
         self._scheduler = TransferScheduler()
         self._framed = FramedFiles()
         self._listener: Listener[_Arrived] | None = None
         self._waiting: dict[Address, _Waiting] = {}
-        # Of whom we know nothing there may be any number, and they are not to keep the machines' lines from us.
-        self._once = {known: OncePer(_SAY_AGAIN_SECONDS, _MOST_LINES) for known in (False, True)}
-        self._bounds = Tally(_SAY_AGAIN_SECONDS, _MOST_LINES)
+        # By whether the client is registered: any number of strangers can't suppress the lines about machines.
+        self._once = {known: OncePer(_LOG_INTERVAL_SECONDS, _MAX_LINES) for known in (False, True)}
+        self._bounds = Tally(_LOG_INTERVAL_SECONDS, _MAX_LINES)
         self._begun_once = OncePer(BEGUN_SECONDS, MAX_BEGUN)
         self._first_blocks = {
             known: Allowance(UNPROVEN_FIRST_BLOCKS, UNPROVEN_FIRST_BLOCKS_IN_ALL, UNPROVEN_SECONDS)
             for known in (False, True)
         }
-        self._requests = TokenBuckets(REQUESTS_AT_ONCE, REQUESTS_A_SECOND, _MOST_SENDERS)
+        self._requests = TokenBuckets(REQUESTS_AT_ONCE, REQUESTS_A_SECOND, _MAX_SENDERS)
         self._errors = {known: Allowance(ERRORS_A_SECOND, ERRORS_A_SECOND_IN_ALL) for known in (False, True)}
         self._is_unresolved = is_unresolved
         self._unresolved = Allowance(UNRESOLVED, UNRESOLVED_IN_ALL, UNRESOLVED_SECONDS)
 
     @property
     def transfers(self) -> int:
-        """How many transfers are under way."""
+        """The number of transfers under way."""
         return len(self._active)
 
     async def start(self) -> None:
@@ -168,9 +174,9 @@ class TftpServer:
         self._listener.start()
 
     def move_to_interface(self) -> bool:
-        """The interface was removed and made anew: go on there, with the transfers that are under way.
+        """Bind all sockets to the interface again, after it was removed and created again.
 
-        False where that needs new sockets: without CAP_NET_RAW none that is bound may be moved.
+        Return False if that needs new sockets: without CAP_NET_RAW a bound socket can't be moved.
         """
         if self._interface is None or self._listener is None:
             return self._interface is None
@@ -185,7 +191,7 @@ class TftpServer:
         return True
 
     async def stop(self) -> None:
-        """End every transfer, telling the clients, and close the socket."""
+        """End every transfer with an error to its client, and close the socket."""
         waiting = [one.task for one in self._waiting.values()]
         for task in waiting:
             task.cancel()
@@ -196,15 +202,15 @@ class TftpServer:
             self._listener.stop()
             self._listener = None
 
-    # --- what arrives on port 69 -------------------------------------------------------------------------------------
+    # --- packets that arrive on port 69 ------------------------------------------------------------------------------
 
     def _arrived(self, sock: socket.socket, arrived: _Arrived) -> None:
         datagram, client, local = arrived
         if self._single_port and datagram[:2] in (b"\0\4", b"\0\5"):
-            self._of_a_transfer(sock, datagram, client)
+            self._receive_for_transfer(sock, datagram, client)
             return
         if local is None:
-            return  # RFC 1123 section 4.2.3.5: requests to everybody are ignored
+            return  # RFC 1123 section 4.2.3.5: broadcast requests are ignored
         if not self._requests.allows(client[0], self._now()):
             self._report_unread(client)
             return
@@ -220,7 +226,7 @@ class TftpServer:
         except RequestError as error:
             self._refuse(sock, client, Refusal(error.code, str(error)))
             return
-        if not self._is_under_way(request, client):
+        if not self._is_repeated(request, client):
             self._open(sock, request, client, local)
 
     def _report_unread(self, client: Address) -> None:
@@ -240,15 +246,15 @@ class TftpServer:
                 UNRESOLVED_IN_ALL, client[0], times(held_back),
             )  # fmt: skip
 
-    def _of_a_transfer(self, sock: socket.socket, datagram: bytes, client: Address) -> None:
+    def _receive_for_transfer(self, sock: socket.socket, datagram: bytes, client: Address) -> None:
         session = self._active.get(client)
         if session is not None:
             session.receive(datagram)
         elif datagram[1] == Opcode.ACK and len(datagram) == 4 and self._due(client[0], "unknown transfer"):
             _send_error(sock, client, ErrorCode.UNKNOWN_TRANSFER, "there is no such transfer")
 
-    def _is_under_way(self, request: ReadRequest, client: Address) -> bool:
-        """Whether the request repeats one that is being answered; if it replaces one, that is ended."""
+    def _is_repeated(self, request: ReadRequest, client: Address) -> bool:
+        """Return True if the request repeats one that is being answered. End the transfer that it replaces."""
         waiting = self._waiting.get(client)
         if waiting is not None:
             if waiting.request == request:
@@ -257,7 +263,7 @@ class TftpServer:
             del self._waiting[client]
         session = self._active.get(client)
         if session is not None:
-            session.step()  # its end may have arrived just before, on another socket
+            session.step()  # the last acknowledgement may wait on the session's own socket
             session = self._active.get(client)
         if session is None:
             return False
@@ -279,11 +285,11 @@ class TftpServer:
             task = asyncio.get_running_loop().create_task(self._wait(sock, request, found, client, local))
             self._waiting[client] = _Waiting(request, task)
             if isinstance(found, Coroutine):
-                task.add_done_callback(lambda _: found.close())  # it may be cancelled before it has begun
+                task.add_done_callback(lambda _: found.close())  # a task may be cancelled before it starts
         else:
             if isinstance(found, Coroutine):
                 found.close()
-            self._make_wait(request, client)
+            self._log_ignored(request, client)
 
     def _may_wait(self, client_ip: str) -> bool:
         if len(self._waiting) >= MAX_WAITING:
@@ -310,7 +316,7 @@ class TftpServer:
         self._opened(sock, request, opened, client, local)
 
     def _with_zone(self, ip: str) -> str:
-        """The address of a client, and of a link-local one which link it is of: this server hears no other."""
+        """Return the client's address, with the interface as zone if it is link-local."""
         ip = ip.partition("%")[0]
         return f"{ip}%{self._interface}" if self._interface and is_link_local(ip) else ip
 
@@ -319,8 +325,8 @@ class TftpServer:
             self._refuse(sock, client, opened)
         elif not self._active.make_room(client[0], is_machine=opened.mac is not None):
             close(opened)
-            self._make_wait(request, client)
-            self._tell_begun(opened, client, " and has to wait: too many transfers")
+            self._log_ignored(request, client)
+            self._record_begun(opened, client, " and has to wait: too many transfers")
         else:
             self._begin(sock, request, opened, client, local)
 
@@ -329,7 +335,7 @@ class TftpServer:
         try:
             largest = max_block_bytes(client, local, self._interface)
             if not self._single_port:
-                own = own_socket(local, self._interface)
+                own = transfer_socket(local, self._interface)
         except OSError as error:
             close(file)
             if self._due(client[0], "connect"):
@@ -347,7 +353,7 @@ class TftpServer:
         session = Session(request, file, transfer, transport, self._scheduler, self._ended, self._silent, sock=own)
         self._active.add(session)
         session.start()
-        self._tell_begun(file, client)
+        self._record_begun(file, client)
 
     def _blocks(self, request: ReadRequest, file: TftpFile, agreed: Agreed) -> Blocks:
         if file.filled is None and not request.netascii:
@@ -356,7 +362,7 @@ class TftpServer:
         return kind(file.content, agreed.block_bytes, None if file.filled is None else 0)
 
     def _may_begin(self, agreed: Agreed, file: TftpFile, client: Address) -> bool:
-        """Whether the first packet may go to that address. Silence, if not: a real client asks again."""
+        """Return True if the first packet may be sent. If not, send nothing: a real client asks again."""
         known = file.mac is not None
         if agreed.accepted or self._first_blocks[known].take(client[0], self._now()):
             return True
@@ -369,10 +375,10 @@ class TftpServer:
             )  # fmt: skip
         return False
 
-    # --- what is told ------------------------------------------------------------------------------------------------
+    # --- errors, log and journey -------------------------------------------------------------------------------------
 
-    def _make_wait(self, request: ReadRequest, client: Address) -> None:
-        """Silence, not an error: the client asks again in a second or two, and an error would end its boot."""
+    def _log_ignored(self, request: ReadRequest, client: Address) -> None:
+        """Send nothing: the client asks again in a second or two, and an error would end its boot."""
         held_back = self._bounds.due((client[0], "room"), self._now())
         if held_back is not None:
             name = shown_name(request.name)
@@ -389,7 +395,7 @@ class TftpServer:
             return
         _send_error(sock, client, refusal.code, refusal.message)
         if refusal.about is not None:
-            self._tell_about(refusal.about, client[0], refusal)
+            self._record_about(refusal.about, client[0], refusal)
         if not self._due(client[0], refusal.message, known=refusal.mac is not None):
             return
         if refusal.expected:
@@ -398,25 +404,25 @@ class TftpServer:
             outcome = Outcome.REFUSED
         else:
             outcome = Outcome.FAILED
-        self._tell(refusal.mac, Step.TFTP, client[0], outcome, f"TFTP {refusal.message}")
+        self._record_event(refusal.mac, Step.TFTP, client[0], outcome, f"TFTP {refusal.message}")
 
-    def _tell_about(self, mac: str, client_ip: str, refusal: Refusal) -> None:
-        """On the journey of a machine in whose name another asked."""
+    def _record_about(self, mac: str, client_ip: str, refusal: Refusal) -> None:
+        """Record a refusal on the journey of the machine whose MAC a stranger used."""
         held_back = self._bounds.due((mac, "about"), self._now())
         if held_back is not None:
             who = f"{client_ip}, which is not known to be this machine,"
             message = f"TFTP {who} was refused what is made for it: {refusal.message}{times(held_back)}"
             self._record(mac, Step.TFTP, Outcome.INFO, message, client_ip=client_ip)
 
-    def _tell_begun(self, file: TftpFile, client: Address, how: str = "") -> None:
-        """That a machine has asked for a file: of strangers, the end is enough."""
+    def _record_begun(self, file: TftpFile, client: Address, how: str = "") -> None:
+        """Record that a machine has requested a file. For strangers, only the end is logged."""
         client_ip = client[0]
         if file.mac is not None and self._begun_once.due((client_ip, file.label), self._now()):
             message, facts = f"TFTP {file.label} asked for{how}", {"name": file.label, "phase": BEGUN}
-            self._tell(file.mac, file.step, client_ip, Outcome.INFO, message, file_bytes=file.size, **facts)
+            self._record_event(file.mac, file.step, client_ip, Outcome.INFO, message, file_bytes=file.size, **facts)
 
     def _silent(self, session: Session) -> None:
-        """A client that has asked for a file has acknowledged nothing for a while."""
+        """Record that a machine has acknowledged nothing for a while."""
         file, transfer = session.file, session.transfer
         if file.mac is None:
             return
@@ -429,7 +435,7 @@ class TftpServer:
             "position": transfer.position,
             "acknowledged": int(transfer.answered),
         }
-        self._tell(file.mac, file.step, session.client[0], Outcome.INFO, message, **facts)
+        self._record_event(file.mac, file.step, session.client[0], Outcome.INFO, message, **facts)
 
     def _ended(self, session: Session) -> None:
         self._active.remove(session)
@@ -438,13 +444,13 @@ class TftpServer:
             self._first_blocks[session.is_machine].give_back(client_ip)
         ended = transfer.ended
         if ended is None:
-            return  # dropped for another client, or by our stop
+            return  # dropped for another client, or the server stops
         outcome, message = report(file, transfer, ended)
-        # Of those who never answered there may be any number, with forged addresses.
+        # Forged addresses cause any number of transfers that are never answered.
         if outcome is None or not (transfer.answered or self._due(client_ip, "never answered")):
             log.debug("%s (%s)", message, client_ip)
             return
-        self._tell(
+        self._record_event(
             file.mac,
             file.step,
             client_ip,
@@ -458,7 +464,7 @@ class TftpServer:
             resent_blocks=transfer.resent_blocks,
         )
 
-    def _tell(
+    def _record_event(
         self, mac: str | None, step: Step, client_ip: str, outcome: Outcome, message: str, **detail: str | int | float
     ) -> None:
         if mac is not None:
@@ -474,9 +480,39 @@ class TftpServer:
         return asyncio.get_running_loop().time()
 
 
+def report(file: TftpFile, transfer: ReadTransfer, ended: Ended) -> tuple[Outcome | None, str]:
+    """Return outcome and message of an ended transfer for the journey; no outcome if it is of no interest."""
+    what = f"{file.label}, {file.size} bytes"
+    match ended.ending:
+        case Ending.SENT:
+            rate = file.size / 1e6 / ended.duration if ended.duration else 0.0
+            speed = f" ({rate:.1f} MB/s)" if rate else ""
+            message = f"TFTP sent {what} in {ended.duration:.2f} s{speed}"
+            if transfer.resent_blocks:
+                message += f", {transfer.resent_blocks} blocks sent again"
+            return Outcome.OK, message + _warning(transfer)
+        case Ending.PROBED:
+            return Outcome.INFO, f"TFTP told the size of {what}"
+        case Ending.UNCONFIRMED if transfer.answered:
+            return Outcome.INFO, f"TFTP sent {what}, not confirmed: {ended.detail}"
+        case Ending.DUPLICATE:
+            return None, f"second request for {file.label} dropped"
+        case Ending.REPLACED:
+            return Outcome.INFO if transfer.answered else None, f"TFTP transfer of {file.label}: {ended.detail}"
+        case _:
+            message = f"TFTP transfer of {file.label} failed, {ended.ending.value}: {ended.detail}"
+            return Outcome.FAILED, message + _warning(transfer)
+
+
+def _warning(transfer: ReadTransfer) -> str:
+    if not transfer.wrapped:
+        return ""
+    return f"; block numbers went beyond {WRAP_BLOCKS}, where some firmware stops: use HTTP, or larger blocks"
+
+
 def _receive(sock: socket.socket) -> _Arrived:
     datagram, ancillary, _flags, client = sock.recvmsg(packets.MAX_REQUEST_BYTES + 1, 64)
-    return datagram, sender(client), asked_address(ancillary)
+    return datagram, sender(client), destination_address(ancillary)
 
 
 def _send_error(sock: socket.socket, client: Address, code: ErrorCode, message: str) -> None:
@@ -487,7 +523,7 @@ def _send_error(sock: socket.socket, client: Address, code: ErrorCode, message: 
 
 
 def _size_on_the_wire(request: ReadRequest, file: TftpFile) -> int | None:
-    """None: not known before the end."""
+    """Return the number of bytes that are transferred, or None if it is unknown before the end."""
     if not request.netascii:
         return file.size
     if file.filled is not None or file.size > _COUNTED_TEXT_BYTES:
@@ -496,8 +532,8 @@ def _size_on_the_wire(request: ReadRequest, file: TftpFile) -> int | None:
 
 
 def _prepare(sock: socket.socket) -> None:
-    hear_addresses(sock)
+    report_destinations(sock)
     allow_fragments(sock)
-    # Room for the requests of a rack that is switched on, and for windows where all transfers share the socket.
+    # Room for the requests of a rack that powers on, and for windows if all transfers share the socket.
     for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
         enlarge_buffer(sock, option, _BUFFER_BYTES)

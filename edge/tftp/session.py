@@ -1,10 +1,15 @@
-"""A transfer under way: `transfer.ReadTransfer` with its transport, its timer, and a file that may still come.
+"""The transfers under way: one `Session` for each, their turns in the event loop, and which one gives way to another.
 
     the client's packets  --+
     the timer             --+--> transfer.ReadTransfer --> transport.UdpTransport
     more of the file      --+
 
-`edge.tftp.server` starts sessions and is told when one has ended. However it ends, its file is closed once.
+`edge.tftp.server` starts the sessions and is called when one has ended. A session closes its file exactly once.
+
+Requests with forged addresses leave half-open transfers behind, which are never acknowledged. A real client
+acknowledges within milliseconds. So when the server is full, the oldest half-open transfer ends; a transfer that the
+client acknowledges runs to its end. Registered machines and strangers are counted separately: a stranger's transfer
+gives way to a machine's, and a machine's transfer only to another machine's.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ import math
 import socket
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 
 from edge.tftp import packets
@@ -23,43 +28,47 @@ from edge.tftp.blocks import Burst
 from edge.tftp.packets import ErrorCode, Opcode, ReadRequest
 from edge.tftp.source import TftpFile
 from edge.tftp.transfer import ReadTransfer
-from edge.tftp.transport import Address, UdpTransport, refused, sender
+from edge.tftp.transport import Address, UdpTransport, is_port_closed, sender
 
 log = logging.getLogger(__name__)
 
+
+MAX_TRANSFERS_PER_CLIENT = 16
+MAX_HALF_OPEN = 512
+
 TURN_SECONDS = 0.0005
-"""What all transfers together may take of one turn of the event loop, before DHCP and the others have theirs."""
+"""Time of all transfers in one turn of the event loop. DHCP and the other services run on the same loop."""
 
 SILENT_SECONDS = 4.0
-"""After so long a silence it is said that a transfer does not get on; it may go on."""
+"""Time without an acknowledgement after which the journey reports that a transfer is stalled."""
 
 LATE_COPY_SECONDS = 1.0
-"""A request that is repeated so soon after an acknowledgement is a late copy; later, the client has restarted."""
+"""A request repeated within this time after an acknowledgement is a late copy. Later, the client has restarted."""
 
-FEW = 4
-"""So many transfers, with a window each, can't take a turn's time: they need not stand in line."""
+MAX_UNQUEUED = 4
+"""Number of transfers whose windows fit into TURN_SECONDS: these need no queue."""
 
-_LARGEST_HEARD_BYTES = 256  # an acknowledgement has 4 bytes, an ERROR a line of text
-_PAUSE_SECONDS = 0.005  # until what the kernel had no room for is sent
+_MAX_RECEIVED_BYTES = 256  # an acknowledgement has 4 bytes, an ERROR a line of text
+_PAUSE_SECONDS = 0.005  # before packets are sent again that the kernel had no room for
 _ANSWERS_TO_STRANGERS = 16
 
 
 class TransferScheduler:
-    """Shares out the event loop's turns: where many transfers have something to do they stand in line for it.
+    """Shares the event loop between transfers: a queue in which each transfer gets one window at a time.
 
-    A transfer's turn is one window at most. Without the line, those that the kernel names first would have it all: the
-    client's answer to a window is often there before the last transfer has had its turn.
+    Without the queue, the sockets that epoll lists first would get all the time: a client often acknowledges a window
+    before the last transfer has had its turn.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         """`clock` gives seconds."""
         self.active = 0
-        """How many transfers there are."""
+        """The number of transfers."""
         self._clock = clock
         self._queue: deque[Session] = deque()
 
     def schedule(self, session: Session) -> None:
-        """Have its `step` called, as soon as the others before it had theirs."""
+        """Call `session.step` after the sessions that are queued already."""
         if session.scheduled:
             return
         session.scheduled = True
@@ -68,7 +77,7 @@ class TransferScheduler:
             asyncio.get_running_loop().call_soon(self._next)
 
     def _next(self) -> None:
-        """A turn of the event loop, as far as it is ours."""
+        """Step through the queue for TURN_SECONDS, then give the event loop to others."""
         ends = self._clock() + TURN_SECONDS
         queue = self._queue
         while queue:
@@ -83,7 +92,7 @@ class TransferScheduler:
 
 
 class Session:
-    """One client's transfer. `start` it once; `on_end` is called once, when it has ended and let go of everything."""
+    """One client's transfer. Call `start` once; `on_end` is called once, after everything is closed."""
 
     def __init__(
         self,
@@ -97,7 +106,7 @@ class Session:
         *,
         sock: socket.socket | None,
     ) -> None:
-        """`sock` is the session's own; None: packets come through `receive`.
+        """`sock` is the session's own socket, or None if packets come through `receive`.
 
         `on_silence` is called once, when the client has acknowledged nothing for SILENT_SECONDS.
         """
@@ -106,27 +115,27 @@ class Session:
         self.transfer = transfer
         self.client = transport.client
         self.is_machine = file.mac is not None
-        """Whether the client is known to be a registered machine."""
+        """True if the client is a registered machine."""
         self._transport = transport
         self._scheduler = scheduler
         self._on_end = on_end
         self._on_silence = on_silence
-        self._silence_told = False
+        self._silence_reported = False
         self._socket = sock
-        self._source: tuple[object, ...] = self.client  # as the socket says it
+        self._source: tuple[object, ...] = self.client  # in the form that recvfrom returns
         self._loop = asyncio.get_running_loop()
         self._time = self._loop.time
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
-        self._heard: bytes | None = None  # what the client sent, until it is our turn
+        self._pending_datagram: bytes | None = None  # the client's packet, until this session's turn
         self._due = False  # the timer has fired
         self._follower: asyncio.Task[None] | None = None
         self._filled = 0
-        self._grown = False  # more of the file is there
+        self._grown = False  # more of the file has arrived
         self._answers_left = _ANSWERS_TO_STRANGERS
-        self._let_go = False
+        self._is_closed = False
         self.scheduled = False
-        """Whether it waits for its turn; kept by `TransferScheduler`."""
+        """True while the session is in the queue of `TransferScheduler`, which sets it."""
 
     def start(self) -> None:
         """Send the first packets."""
@@ -137,7 +146,7 @@ class Session:
         self._settle()
 
     def receive(self, datagram: bytes) -> None:
-        """A packet of the client."""
+        """Handle a packet of the client."""
         transfer = self.transfer
         burst = transfer.receive(datagram, self._time())
         if burst:
@@ -146,10 +155,10 @@ class Session:
             self._settle()
 
     def requested_again(self) -> bool:
-        """Whether this session is the answer to the client's repeated request.
+        """Return True if this session answers the client's repeated request.
 
-        It is if the client has not had an answer yet: then it gets it again. It is too if the client was heard a moment
-        ago: then the request is a copy that was late. Otherwise the client has begun anew.
+        That is so if the client has acknowledged nothing yet: the first packets are sent again. It is also so if the
+        last acknowledgement came a moment ago: the request is a late copy. Otherwise the client has restarted.
         """
         now = self._loop.time()
         if self.transfer.answered:
@@ -159,26 +168,26 @@ class Session:
         return True
 
     def replace(self) -> None:
-        """End it, for the client has asked for something else."""
+        """End the transfer because the client has requested another file."""
         self.transfer.replaced(self._loop.time())
         self._settle()
 
     def bind_to_device(self, device: bytes) -> None:
-        """Go on over another interface of that name, encoded with its zero. Raises OSError."""
+        """Use another interface of the name `device`, which ends with a NUL byte. Raises OSError."""
         if self._socket is not None:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device)
 
     def abandon(self, reason: str) -> None:
-        """End it from our side, and say so to the client."""
+        """End the transfer, and send the client an error."""
         with suppress(OSError):
             self._transport.send([packets.error(ErrorCode.UNDEFINED, reason), b""])
         self.drop()
 
     def drop(self) -> None:
-        """End it without a word to the client."""
-        if self._let_go:
+        """End the transfer without a packet to the client."""
+        if self._is_closed:
             return
-        self._let_go = True
+        self._is_closed = True
         self._scheduler.active -= 1
         if self._timer is not None:
             self._timer.cancel()
@@ -190,14 +199,14 @@ class Session:
         close(self.file)
         self._on_end(self)
 
-    # --- what happens ------------------------------------------------------------------------------------------------
+    # --- events ------------------------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """Do what there is to do."""
-        if self._let_go:
+        """Handle the packet, the growth of the file and the timer, whichever has occurred."""
+        if self._is_closed:
             return
         try:
-            datagram, self._heard = self._heard, None
+            datagram, self._pending_datagram = self._pending_datagram, None
             if datagram is None and self._socket is not None:
                 datagram = self._take(self._socket)
             if datagram is not None:
@@ -207,25 +216,25 @@ class Session:
             if self._grown:
                 self._grown = False
                 self._send(self.transfer.arrived(self._filled, self._loop.time()))
-            if self._due:  # unless what was heard just now has put it off
+            if self._due:  # `expire` does nothing if the packet above has moved the deadline
                 self._due = False
                 self._send(self.transfer.expire(self._loop.time()))
-                self._tell_silence()
+                self._report_silence()
             self._settle()
         except Exception as error:
             self._fail(error)
 
     def _readable(self, sock: socket.socket) -> None:
-        """One packet at a time: the event loop comes back while there are more."""
-        if self._heard is not None:
+        """Receive one packet. The event loop calls again while there are more."""
+        if self._pending_datagram is not None:
             return
         try:
             datagram = self._take(sock)
             if datagram is None:
                 self._settle()
-            elif self._scheduler.active > FEW:
-                # It is taken before it is our turn, for the kernel would name this socket in each turn until it is.
-                self._heard = datagram
+            elif self._scheduler.active > MAX_UNQUEUED:
+                # Received before this session's turn: epoll would list the socket in every turn until then.
+                self._pending_datagram = datagram
                 self._scheduler.schedule(self)
             else:
                 self.receive(datagram)
@@ -233,13 +242,13 @@ class Session:
             self._fail(error)
 
     def _take(self, sock: socket.socket) -> bytes | None:
-        """The next packet of the client; None: there is none."""
+        """Return the next packet of the client, or None."""
         try:
-            datagram, source = sock.recvfrom(_LARGEST_HEARD_BYTES)
+            datagram, source = sock.recvfrom(_MAX_RECEIVED_BYTES)
         except (BlockingIOError, InterruptedError):
             return None
         except OSError:
-            self._complained(sock)
+            self._handle_icmp_error(sock)
             return None
         if source == self._source:
             return datagram
@@ -250,10 +259,10 @@ class Session:
         self._answer_stranger(sock, datagram, stranger)
         return None
 
-    def _tell_silence(self) -> None:
-        if self.transfer.ended is None and not self._silence_told and not self.transfer.starved:
-            self._silence_told = self.transfer.silence(self._loop.time()) >= SILENT_SECONDS
-            if self._silence_told:
+    def _report_silence(self) -> None:
+        if self.transfer.ended is None and not self._silence_reported and not self.transfer.starved:
+            self._silence_reported = self.transfer.silence(self._loop.time()) >= SILENT_SECONDS
+            if self._silence_reported:
                 self._on_silence(self)
 
     def _timed_out(self) -> None:
@@ -262,7 +271,7 @@ class Session:
         self._scheduler.schedule(self)
 
     async def _follow(self, filled: Callable[[int], Awaitable[int]]) -> None:
-        """Go on with the transfer as more of the file arrives here, until the client is the one to wait for."""
+        """Continue the transfer whenever more of the file arrives, until the client is the one to wait for."""
         try:
             while self.transfer.starved and self._filled < self.file.size:
                 self._filled = await filled(self._filled)
@@ -277,28 +286,28 @@ class Session:
             self._follower = None
 
     def _fail(self, error: Exception) -> None:
-        """A fault of ours on one transfer ends that one, and is told once."""
+        """Log an internal error and end this transfer. Other transfers go on."""
         log.error("TFTP to %s: internal error", self.client[0], exc_info=error)
         self.abandon("internal error")
 
-    def _complained(self, sock: socket.socket) -> None:
-        """ICMP complained of a packet of ours: one to the client, or an answer to a stranger."""
-        if refused(sock, self.client):
+    def _handle_icmp_error(self, sock: socket.socket) -> None:
+        """Handle an ICMP error about a packet to the client, or about an answer to a stranger."""
+        if is_port_closed(sock, self.client):
             self.transfer.unreachable(self._loop.time())
             return
-        # uvloop hears no more of a socket that had an error.
+        # uvloop stops watching a socket after an error.
         self._loop.remove_reader(sock)
         self._loop.add_reader(sock, self._readable, sock)
 
     def _answer_stranger(self, sock: socket.socket, datagram: bytes, stranger: Address) -> None:
-        """RFC 1350 section 4: told that it is wrong here, the transfer goes on. Garbage and errors get no answer."""
+        """Send an error to another client that uses this port (RFC 1350 section 4), but not for garbage and errors."""
         if len(datagram) < 4 or datagram[0] or datagram[1] not in (Opcode.DATA, Opcode.ACK) or not self._answers_left:
             return
         self._answers_left -= 1
         with suppress(OSError):
             sock.sendto(packets.error(ErrorCode.UNKNOWN_TRANSFER, "this transfer is another client's"), stranger)
 
-    # --- what is done about it ---------------------------------------------------------------------------------------
+    # --- sending and ending ------------------------------------------------------------------------------------------
 
     def _send(self, burst: Burst) -> None:
         if not burst:
@@ -306,17 +315,20 @@ class Session:
         try:
             left = self._transport.send(burst)
         except OSError as error:
-            if self._socket is not None and refused(self._socket, self.client):
+            if self._socket is not None and is_port_closed(self._socket, self.client):
                 self.transfer.unreachable(self._loop.time())
             else:
-                # A link that went down, or what ICMP said of a stranger: a lost packet, which the protocol mends.
+                # A link that went down, or an ICMP error about a stranger: a lost packet, which is sent again.
                 log.debug("TFTP to %s: %s", self.client[0], error.strerror)
             return
         if left:
             self.transfer.not_taken(left, self._loop.time(), _PAUSE_SECONDS)
 
     def _settle(self) -> None:
-        """Let go of what has ended; see that a timer runs for what has not. One timer serves many acknowledgements."""
+        """Close the session if the transfer has ended; otherwise make sure that a timer and the follower run.
+
+        One timer serves many acknowledgements: it is replaced only if the deadline moves forward.
+        """
         transfer = self.transfer
         if transfer.ended is not None:
             self.drop()
@@ -331,8 +343,83 @@ class Session:
 
 
 def close(file: TftpFile) -> None:
-    """Let go of a file. What goes wrong there is a fault of ours, and no client's concern."""
+    """Close a file. An error there is an internal error that concerns no client."""
     try:
         file.close()
     except Exception:
         log.exception("TFTP: closing %s", file.label)
+
+
+class ActiveTransfers:
+    """The sessions under way, by the client's address and port."""
+
+    def __init__(self, limit: int, limit_half_open: int, limit_per_client: int) -> None:
+        """`limit` in all, `limit_half_open` for strangers and again for machines, `limit_per_client` for an address."""
+        self._limit = limit
+        self._limit_half_open = limit_half_open
+        self._limit_per_client = limit_per_client
+        self._sessions: dict[Address, Session] = {}
+        self._of_client: dict[str, dict[Session, None]] = {}
+        # By whether the client is a machine, oldest first. Sessions that were acknowledged since are removed lazily.
+        self._half_open: dict[bool, dict[Session, None]] = {False: {}, True: {}}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._sessions.values())
+
+    def get(self, client: Address) -> Session | None:
+        """Return the session of a client."""
+        return self._sessions.get(client)
+
+    def add(self, session: Session) -> None:
+        """Add a session, after `make_room` returned True."""
+        self._sessions[session.client] = session
+        self._of_client.setdefault(session.client[0], {})[session] = None
+        self._half_open[session.is_machine][session] = None
+
+    def remove(self, session: Session) -> None:
+        """Remove a session that has ended."""
+        del self._sessions[session.client]
+        self._half_open[session.is_machine].pop(session, None)
+        of_client = self._of_client[session.client[0]]
+        del of_client[session]
+        if not of_client:
+            del self._of_client[session.client[0]]
+
+    def make_room(self, client_ip: str, *, is_machine: bool) -> bool:
+        """Return True if the client may have one more transfer; another transfer may end for it.
+
+        `is_machine` is True for a registered machine.
+        """
+        of_client = self._of_client.get(client_ip, {})
+        if len(of_client) >= self._limit_per_client:
+            return self._drop_half_open(of_client)
+        alike = self._half_open[is_machine]
+        if len(alike) >= self._limit_half_open:
+            self._drop_half_open(alike)
+        if len(self) < self._limit:
+            return True
+        if self._drop_half_open(self._half_open[False]):
+            return True
+        return is_machine and (self._drop_stranger() or self._drop_half_open(alike))
+
+    def _drop_half_open(self, sessions: Iterable[Session]) -> bool:
+        """Drop the oldest half-open session of `sessions`. Return False if there is none."""
+        for session in list(sessions):
+            if not session.transfer.answered:
+                log.debug("TFTP: gave up on %s, which never answered, for another client", session.client[0])
+                session.drop()
+                return True
+            self._half_open[session.is_machine].pop(session, None)
+        return False
+
+    def _drop_stranger(self) -> bool:
+        """End a stranger's oldest transfer with an error, even in its middle. Return False if there is none."""
+        stranger = next((session for session in self._sessions.values() if not session.is_machine), None)
+        if stranger is None:
+            return False
+        log.debug("TFTP: ended the transfer of %s, which is not registered, for a machine", stranger.client[0])
+        stranger.abandon("the server is full, and machines that are registered come first")
+        return True

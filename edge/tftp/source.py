@@ -1,7 +1,8 @@
-"""Where TFTP's files come from: the agreement between the server, which knows the protocol, and whoever has the files.
+"""The interface between the TFTP server, which knows the protocol, and the code that has the files.
 
-The server calls one function with a TftpRequest and gets a TftpFile to send or a Refusal to pass on. It is called
-between packets, so it answers from memory or gives something to await. `edge.tftp.files` is that function for the edge.
+The server calls one function with a `TftpRequest` and gets a `TftpFile` to send, or a `Refusal` to pass on. It calls
+the function between packets, so the function answers from memory or returns an awaitable. `edge.tftp.files` is that
+function for the edge.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from edge.tftp.packets import ErrorCode
 
 
 def _nothing_to_close() -> None:
-    """For files that are kept in memory."""
+    """Close a file in memory: there is nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +28,14 @@ class TftpRequest:
 
 @dataclass(frozen=True, slots=True)
 class TftpFile:
-    """A file to send. `content` stays alive and unchanged as long as this object does (bytes, or a view of an mmap).
+    """A file to send. `content` (bytes, or a view of an mmap) stays unchanged during the lifetime of this object.
 
-    `label` names it for people; `mac` is the machine on whose journey the transfer goes (None: an unknown client), and
-    `step` which part of it. `filled(offset)` is set for a file that is still arriving: it gives up to which offset
-    `content` may be read, as soon as that is beyond `offset`, and raises when that will never be. `close` is called
-    once, when the file is not needed any more.
+    label: the file's name for people.
+    mac: the machine whose journey records the transfer, or None for an unknown client.
+    step: the step of that journey.
+    filled: set for a file that is still arriving. `await filled(offset)` returns the number of available bytes as soon
+        as it is greater than `offset`, and raises if the file will not arrive.
+    close: called once, after the last use.
     """
 
     content: bytes | memoryview
@@ -50,10 +53,11 @@ class TftpFile:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """No file: `code` and `message` go to the client's screen, `mac` says whose journey it belongs to: the client's.
+    """The reason why the client gets no file: `code` and `message` go to its screen.
 
-    `expected` is true where clients ask by habit for something that nobody has; it is no failure then. `about` is the
-    machine in whose name somebody else asked: its journey says so.
+    mac: the client, on whose journey the refusal is recorded.
+    expected: True if clients always try this name and a missing file is no failure.
+    about: the machine whose MAC the client used without being that machine; its journey records it, too.
     """
 
     code: ErrorCode
@@ -66,4 +70,4 @@ class Refusal:
 Opened = TftpFile | Refusal
 
 OpenFile = Callable[[TftpRequest], Opened | Awaitable[Opened]]
-"""Answers at once where it can; where it has to wait (an upstream), the client's repeated requests are passed over."""
+"""Returns the file at once if possible. While it waits for an upstream, repeated requests of the client are ignored."""

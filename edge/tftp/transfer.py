@@ -1,6 +1,6 @@
 """One file on its way to one client: the sender's side of a TFTP read, as a pure state machine.
 
-Packets and the time go in; packets, the time of the next retransmission and how it ended come out. There is no socket,
+Packets and the time go in; packets, the time of the next retransmission and the ending come out. There is no socket,
 no clock and no task here; `edge.tftp.session` has them.
 
 Theory of operation. Blocks are counted from 1 and never wrap here; only the number on the wire does, to 0 after 65535.
@@ -13,27 +13,27 @@ of them; an acknowledgement of `sent` opens the next window.
 
 Without options there is no OACK and the transfer starts in SENDING.
 
-Five rules keep it from harm:
+Five rules protect a transfer:
 
-1. An acknowledgement that comes again is answered only where it can mean a loss: with windows of more than one block,
-   and if nothing up to that block was sent twice. It then says that the window's first block was lost, and the window
-   is sent again (RFC 7440 section 4). Everything else that repeats itself is an echo: of a block that we repeated, or
-   of each block that EDK2 did not expect. Answering echoes is the Sorcerer's Apprentice of RFC 1123 section 4.2.3.1.
-2. An acknowledgement within the window says that the next block was lost: sending goes on from there. Where packets
-   were doubled or overtook each other it may be an echo as well, and what is sent because of it makes more of them. So
-   that ends after `REWINDS` times without a window that came through whole: then only what is new is sent, the echoes
-   die down, and a loss is left to the timer.
-3. Silence is answered after a time that follows the client's own pace (RFC 1123 section 4.2.3.2, computed as in RFC
-   6298) and doubles, and it ends the transfer in the end, so nobody can keep one for ever. Firmware is even for long
-   and then does something else for a while: EDK2 takes 24 ms a window, and 70 ms now and then. So the shortest time
-   leaves room for that, until repetitions prove losses: they are acknowledged once, and as fast as ever. A client that
-   proves by an echo that nothing was lost gets the longer time for good (as RFC 4015 has it).
-4. A file may still be arriving here. While the next block is not there, the client's silence is our fault and ends
-   nothing; the last block is repeated in a slow rhythm, so that the client knows that it was not forgotten. Real
-   clients acknowledge that again, and one from which nothing at all is heard is given up.
-5. Until the client has acknowledged something, its address may be another's, who asked for nothing. So it gets one
-   packet for a request, the OACK or the first block; the timer repeats that only while all that was sent is no more
-   than three times what came (the rule of RFC 9000 section 8.1). A real client repeats its request.
+1. A repeated acknowledgement is answered only if it can mean a loss: with windows of more than one block, and if no
+   block up to that one was sent twice. Then it reports that the window's first block was lost, and the window is sent
+   again (RFC 7440 section 4). Any other repeated acknowledgement is an echo: of a block that this side repeated, or of
+   each block that EDK2 did not expect. Answering echoes is the Sorcerer's Apprentice bug of RFC 1123 section 4.2.3.1.
+2. An acknowledgement within the window reports that the next block was lost: sending continues from there. If packets
+   were duplicated or reordered, it may be an echo as well, and each answer causes more echoes. So this ends after
+   `MAX_REWINDS` times without a complete window. Then only new blocks are sent, the echoes die down, and the timer
+   handles losses.
+3. Silence is answered after a timeout that follows the client's own pace (RFC 1123 section 4.2.3.2, computed as in RFC
+   6298) and doubles. Long silence ends the transfer. Firmware keeps an even pace for a long time and then is busy with
+   something else: EDK2 takes 24 ms a window, and 70 ms now and then. So the shortest timeout allows for that, until
+   retransmissions prove losses: they are acknowledged once, and as fast as ever. A client that proves by an echo that
+   nothing was lost gets the longer timeout for the rest of the transfer (as in RFC 4015).
+4. A file may still be arriving at the edge. While the next block is not available, the client's silence is not its
+   fault and ends nothing. The last block is repeated slowly, as a sign of life. Real clients acknowledge it again, and
+   a client that sends nothing at all is given up.
+5. Until the client has acknowledged something, its address may be forged. So a request gets one packet, the OACK or the
+   first block. The timer repeats that packet only while the bytes sent are at most three times the bytes received (the
+   rule of RFC 9000 section 8.1). A real client repeats its request.
 """
 
 from __future__ import annotations
@@ -47,56 +47,59 @@ from edge.tftp.blocks import Blocks, Burst, size_bytes
 from edge.tftp.packets import Agreed, ErrorCode, Opcode
 
 FIRST_TIMEOUT_SECONDS: Final = 1.0
-"""Seconds before the first retransmission, while the client's pace is not known (RFC 6298 section 2.1)."""
+"""Time before the first retransmission, while the client's pace is unknown (RFC 6298 section 2.1)."""
 CAUTIOUS_TIMEOUT_SECONDS: Final = 0.2
-"""Seconds before a retransmission, at the least: what Linux' TCP takes (TCP_RTO_MIN). A Raspberry Pi hangs when a block
-comes twice, and each firmware is late now and then."""
+"""Minimum time before a retransmission, as in Linux' TCP (TCP_RTO_MIN). A Raspberry Pi hangs if a block arrives twice,
+and every firmware is late now and then."""
 MIN_TIMEOUT_SECONDS: Final = 0.05
-"""The same to a quick client on a network that loses packets, which was never found to be late."""
+"""The same for a fast client on a lossy network that was never late."""
 PROVEN_LOSSES: Final = 2
-"""After so many the network is known to lose packets."""
+"""Number of losses that prove a lossy network."""
 CAUTIOUS_ROUND_TRIPS: Final = 8
-"""How many of its round trips a client may be late by, between these two."""
+"""Number of round trips by which a client may be late, between the two minimum times."""
 MAX_TIMEOUT_SECONDS: Final = 8.0
 PATIENCE_SECONDS: Final = 30.0
-"""Seconds of silence after which a client is given up."""
+"""Time of silence after which a client is given up."""
 STRANGERS_PATIENCE_SECONDS: Final = 8.0
-"""The same for one that has never answered: its address may be forged, and a real one asks again by itself."""
+"""The same for a client that has never answered: its address may be forged, and a real client asks again."""
 MAX_PATIENCE_SECONDS: Final = 60.0
-"""The same, however long a timeout the client wished for, or a file took to arrive."""
+"""The same for a client with a long timeout option, or while the file is arriving."""
 SIGN_OF_LIFE_SECONDS: Final = 1.0
-"""Seconds between repetitions of the last block while the next is still arriving here."""
+"""Time between repetitions of the last block while the next one is still arriving at the edge."""
 OFFER_AGAIN_SECONDS: Final = 10.0
-"""The same where the first block is awaited and it is the OACK that is repeated: not soon, for atftp hangs up when it
-comes twice, and not late, for EDK2 gives up after 24 s of silence (6 times 4 s, PxeBcImpl.h)."""
-REWINDS: Final = 8
+"""The same for the OACK while the first block is still arriving.
+
+Not sooner, because atftp hangs up when the OACK arrives twice. Not later, because EDK2 gives up after 24 s of silence
+(6 times 4 s, PxeBcImpl.h).
+"""
+MAX_REWINDS: Final = 8
 UNPROVEN_FACTOR: Final = 3
-"""How many times more bytes a client that has acknowledged nothing may be sent than came from it."""
+"""Ratio of sent to received bytes for a client that has acknowledged nothing (RFC 9000 section 8.1)."""
 
 WRAP_BLOCKS: Final = 65535
-"""Some firmware can't count further (netboot ROMs that take the number as signed or give up at 0)."""
+"""Some firmware can't count further: ROMs that treat the number as signed, or stop at 0."""
 
 _NO_PAYLOAD: Final = b""
-_ACK: Final = int(Opcode.ACK)  # compared for each packet, and an enumeration takes its time
+_ACK: Final = int(Opcode.ACK)  # compared for each packet; comparing with an enum member is slower
 
 
 class Ending(Enum):
-    """How a transfer ended."""
+    """The ways in which a transfer ends."""
 
     SENT = "sent"
-    PROBED = "probed"  # the client wanted to know the size only
-    UNCONFIRMED = "unconfirmed"  # all was sent, the client went without acknowledging the last block
+    PROBED = "probed"  # the client only asked for the size
+    UNCONFIRMED = "unconfirmed"  # all was sent, but the client left without acknowledging the last block
     REFUSED_BY_CLIENT = "refused by the client"
     DUPLICATE = "duplicate"  # the request came twice, the client follows the other transfer
-    REPLACED = "replaced"  # the client began anew
-    GONE = "gone"  # nobody listens there any more
+    REPLACED = "replaced"  # the client has restarted
+    GONE = "gone"  # the client's port is closed
     SILENT = "silent"
     SOURCE_FAILED = "the file did not arrive here"
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """`detail` is a sentence for the log; empty where there is nothing to say. Times are in seconds."""
+    """The end of a transfer. `detail` is a sentence for the log, or empty. Times are in seconds."""
 
     ending: Ending
     detail: str
@@ -104,9 +107,9 @@ class Ended:
 
 
 class ReadTransfer:
-    """Sends `blocks` to one client, as `agreed`.
+    """Sends `blocks` to one client with the parameters `agreed`.
 
-    Call `start` once, then `receive`, `expire`, `arrived` and so on as things happen; each gives what is to be sent.
+    Call `start` once, then a method for each event: `receive`, `expire`, `arrived`. Each returns the packets to send.
     """
 
     def __init__(self, blocks: Blocks, agreed: Agreed, now: float, *, request_bytes: int) -> None:
@@ -114,23 +117,23 @@ class ReadTransfer:
         self.agreed = agreed
         self.ended: Ended | None = None
         self.deadline = now
-        """When `expire` is due; meaningless after the end."""
+        """The time at which `expire` is due. Meaningless after the end."""
         self.acked = 0
         self.resent_blocks = 0
         self.answered = False
-        """Whether the client has acknowledged anything: its address is real and it wants the file."""
+        """True if the client has acknowledged anything. Then its address is real and it wants the file."""
         self.starved = False
-        """Whether more would be sent if more of the file were there."""
+        """True if the transfer waits for more of the file."""
         self.last_heard = now
-        """When the client was last heard."""
+        """The time of the client's last packet."""
 
         self._blocks = blocks
         self._window = agreed.window_blocks
         self._sent = 0
         self._highest_sent = 0
-        self._rewinds_left = REWINDS
+        self._rewinds_left = MAX_REWINDS
         self._repeated = -1  # the highest block that was sent twice; 0 is the OACK
-        self._repeated_in_silence = range(0)  # the blocks that the timer has repeated last
+        self._repeated_in_silence = range(0)  # the blocks that the timer repeated last
         self._offered = bool(agreed.accepted)  # waiting for ACK 0
         self._started = now
         self._last_progress = now
@@ -139,7 +142,7 @@ class ReadTransfer:
         self._held_back = False
         self._request_bytes = request_bytes
         self._heard_bytes = request_bytes
-        self._unproven_bytes = 0  # sent before anything was acknowledged
+        self._unproven_bytes = 0  # sent before the first acknowledgement
         # RFC 6298 section 2; seconds.
         self._round_trip: float | None = None
         self._variation = 0.0
@@ -149,14 +152,14 @@ class ReadTransfer:
         self._is_late = False
 
     def start(self, now: float) -> Burst:
-        """The first packets: the OACK where options were agreed on, else the first window."""
+        """Return the first packets: the OACK if options were accepted, otherwise the first window."""
         if self._offered:
             self._rearm(now)
             return self._unproven(self._offer())
         return self._unproven(self._go_on(now))
 
     def receive(self, datagram: bytes, now: float) -> Burst:
-        """What to send after the client sent `datagram`. Anything but ACK and ERROR is passed over."""
+        """Handle a packet of the client. Packets other than ACK and ERROR are ignored."""
         if self.ended is not None or len(datagram) < 4 or datagram[0]:
             return []
         opcode = datagram[1]
@@ -169,7 +172,7 @@ class ReadTransfer:
         return []
 
     def requested_again(self, now: float) -> Burst:
-        """What to send after the client repeated its request: the first packets again, if it has had no use of them."""
+        """Return the first packets again after the client repeated its request, unless it has acknowledged one."""
         if self.ended is not None or self.answered:
             return []
         self.last_heard = now
@@ -177,7 +180,7 @@ class ReadTransfer:
         return self._unproven(self._repeat(now))
 
     def expire(self, now: float) -> Burst:
-        """What to send again, the deadline having passed without an acknowledgement."""
+        """Return the packets to send again if the deadline has passed without an acknowledgement."""
         if self.ended is not None or now < self.deadline:
             return []
         silence = self.silence(now)
@@ -202,7 +205,7 @@ class ReadTransfer:
         return self._unproven(self._repeat(now))
 
     def arrived(self, filled: int, now: float) -> Burst:
-        """What to send now that the file's bytes before the offset `filled` are there."""
+        """Return the packets to send after the file's bytes before the offset `filled` have arrived."""
         self._blocks.grow(filled)
         if self.ended is not None or not self.starved:
             return []
@@ -212,7 +215,7 @@ class ReadTransfer:
         return self._go_on(now) if self.answered else self._unproven(self._go_on(now))
 
     def not_taken(self, count: int, now: float, pause: float) -> None:
-        """The way had no room for the last `count` packets of a burst; they are due after `pause` seconds."""
+        """Record that the kernel had no room for the last `count` packets. They are due after `pause` seconds."""
         if self.ended is None and not self._offered:
             self._held_back = True
             self._sent = max(self.acked, self._sent - count)
@@ -220,33 +223,33 @@ class ReadTransfer:
             self.deadline = now + pause
 
     def unreachable(self, now: float) -> None:
-        """The client's host says that nobody listens on its port (ICMP): it has gone."""
+        """End the transfer because the client's port is closed (ICMP)."""
         ending = Ending.UNCONFIRMED if self._all_sent() else Ending.GONE
         self._end(ending, f"the client closed its port at {self._position()}", now)
 
     def replaced(self, now: float) -> None:
-        """The client asked for something else from the same port."""
+        """End the transfer because the client requested another file from the same port."""
         self._end(Ending.REPLACED, f"the client began anew at {self._position()}", now)
 
     def source_failed(self, reason: str, now: float) -> Burst:
-        """What to tell the client, the rest of the file being never to come."""
+        """End the transfer because the rest of the file will not arrive. Return the error for the client."""
         if self.ended is not None:
             return []
         self._end(Ending.SOURCE_FAILED, f"{reason}, at {self._position()}", now)
         return [packets.error(ErrorCode.UNDEFINED, reason), _NO_PAYLOAD]
 
     def silence(self, now: float) -> float:
-        """For how many seconds the client has acknowledged nothing new."""
+        """Return the seconds since the client acknowledged a new block."""
         return now - (self.last_heard if self.starved else self._last_progress)
 
     @property
     def position(self) -> str:
-        """Up to where it has come, for people."""
+        """The last acknowledged block, as text for people."""
         return self._position()
 
     @property
     def wrapped(self) -> bool:
-        """Whether the block numbers went beyond what 16 bits hold."""
+        """True if the block numbers exceeded 16 bits."""
         return self._highest_sent > WRAP_BLOCKS
 
     # --- acknowledgements --------------------------------------------------------------------------------------------
@@ -258,10 +261,10 @@ class ReadTransfer:
             self._offered = False
             self._progress(now)
             return self._go_on(now)
-        # How far ahead of `acked` the number is, modulo its 16 bits; a window is far smaller than half of them.
+        # The distance from `acked`, modulo 16 bits. A window is far smaller than half of that range.
         ahead = (number - self.acked) & 0xFFFF
         if ahead > self._sent - self.acked:
-            return []  # an old one that was late
+            return []  # a late acknowledgement of an earlier block
         if ahead == 0:
             return self._acknowledged_again(now)
         self.acked = acked = self.acked + ahead
@@ -275,8 +278,8 @@ class ReadTransfer:
 
     def _acknowledged_in_part(self) -> None:
         if self.acked > self._repeated:
-            self._rewinds_left = REWINDS
-        # One that ends exactly where the repeated blocks do is the echo of a repetition that was not needed.
+            self._rewinds_left = MAX_REWINDS
+        # An acknowledgement of exactly the last repeated block is the echo of a needless repetition.
         if self._rewinds_left and self.acked != self._repeated:
             self._rewinds_left -= 1
             self._repeated = max(self._repeated, self._sent)
@@ -295,15 +298,15 @@ class ReadTransfer:
         retries, self._retries = self._retries, 0
         took = now - self._window_sent
         if took < MIN_TIMEOUT_SECONDS / 8 and self._timeout == self._least_timeout and not retries:
-            return  # the usual case: nothing would change
+            return  # the common case: nothing would change
         if retries and self.acked:
             self._repetition_helped(took)
-        # Karn: what may be the echo of a repetition is not timed; nor is a client that had to wait for the file.
+        # Karn's algorithm: do not measure a possible echo of a repetition, or a client that waited for the file.
         if self.agreed.timeout is None and self.acked > self._repeated and not self.starved:
             self._pace(took)
 
     def _repetition_helped(self, took: float) -> None:
-        """Count a loss. What is acknowledged at another time than usual may have been late instead."""
+        """Count a loss, unless the acknowledgement took unusually long and may have been late instead."""
         if self._is_late or took > max(2 * (self._round_trip or 0.0), MIN_TIMEOUT_SECONDS / 8):
             return
         self._losses += 1
@@ -311,7 +314,7 @@ class ReadTransfer:
             self._least_timeout = MIN_TIMEOUT_SECONDS
 
     def _was_late(self) -> None:
-        """Both the block and its repetition arrived: it was not lost, the client had something else to do."""
+        """Use the longer timeout: block and repetition both arrived, so the client was busy and nothing was lost."""
         self._is_late = True
         self._least_timeout = CAUTIOUS_TIMEOUT_SECONDS
         if self.agreed.timeout is None:
@@ -337,7 +340,7 @@ class ReadTransfer:
     # --- sending -----------------------------------------------------------------------------------------------------
 
     def _go_on(self, now: float) -> Burst:
-        """The blocks behind `sent`, as far as the window and the file go."""
+        """Return the blocks after `sent`, up to the end of the window or the file."""
         first, last = self._sent + 1, self.acked + self._window
         burst, count = self._blocks.packets(first, last, self.acked)
         self._sent = sent = first + count - 1
@@ -355,7 +358,7 @@ class ReadTransfer:
         return burst
 
     def _repeat(self, now: float) -> Burst:
-        """Everything that the client has not acknowledged."""
+        """Return all blocks that the client has not acknowledged."""
         if self._offered:
             self._repeated = 0
             self._rearm(now)
@@ -365,9 +368,9 @@ class ReadTransfer:
         return self._go_on(now)
 
     def _sign_of_life(self, now: float) -> Burst:
-        """The last packet again, for a client that waits for bytes that are not here yet."""
+        """Return the last packet again, for a client that waits while the file is arriving."""
         self._rearm(now)
-        # Older echoes have died down: if the client acknowledges less than was sent, once more, it lacks the rest.
+        # Older echoes have died down: a repeated acknowledgement of less than was sent now means a loss.
         self._repeated = self.acked if self.acked == self._sent else self.acked - 1
         if self._sent == 0:
             return self._offer() if self.agreed.accepted else []
@@ -377,14 +380,14 @@ class ReadTransfer:
     def _offer(self) -> Burst:
         return [packets.oack(self.agreed.accepted), _NO_PAYLOAD]
 
-    # --- to a client that has not proven its address ---------------------------------------------------------------
+    # --- clients with an unverified address --------------------------------------------------------------------------
 
     def _unproven(self, burst: Burst) -> Burst:
         self._unproven_bytes += size_bytes(burst)
         return burst
 
     def _first_bytes(self) -> int:
-        """The size of what is sent before anything is acknowledged."""
+        """Return the size of the packets that are sent before the first acknowledgement."""
         if self._offered:
             return len(packets.oack(self.agreed.accepted))
         return size_bytes(self._blocks.packets(1, 1, 0)[0])
@@ -392,7 +395,7 @@ class ReadTransfer:
     # --- time --------------------------------------------------------------------------------------------------------
 
     def _rearm(self, now: float) -> None:
-        """A timeout that the client asked for is kept to (RFC 2349); ours doubles."""
+        """Set the deadline. The client's own timeout (RFC 2349) is constant; the adaptive one doubles."""
         if self.starved:
             self.deadline = now + (SIGN_OF_LIFE_SECONDS if self._sent else OFFER_AGAIN_SECONDS)
         elif self._retries and self.agreed.timeout is None:

@@ -1,8 +1,8 @@
-"""How a transfer's packets get to its client: a socket, the client's address, and as few system calls as possible.
+"""Sends the packets of a transfer to its client, with as few system calls as possible.
 
-`edge.tftp.session` hands over what `edge.tftp.transfer` wants sent. A window of equal blocks goes to the kernel as one
-datagram that it cuts into packets itself (UDP_SEGMENT, man 7 udp): with 64 blocks of an Ethernet's size that halves the
-processor time. Where the kernel can't, or the path does not take it, the packets go one by one.
+`edge.tftp.session` passes on the packets of `edge.tftp.transfer`. A window of equal blocks goes to the kernel as one
+datagram that the kernel cuts into packets (UDP_SEGMENT, udp(7)): with 64 blocks of Ethernet size that halves the
+processor time. If the kernel or the path does not support it, the packets are sent one by one.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from edge.tftp.blocks import Burst
 log = logging.getLogger(__name__)
 
 Address = tuple[str, int]
-"""IP address (of IPv6 with its zone, if it is of a link alone) and port."""
+"""IP address (with the zone if it is link-local IPv6) and port."""
 
 Ancillary = list[tuple[int, int, bytes]]
 
 MIN_SEGMENTED: Final = 3
-"""From how many packets on the kernel is asked to cut them: two cost as much either way (measured)."""
+"""Number of packets from which on the kernel cuts them. Two packets cost as much either way (measured)."""
 _NEVER: Final = 1 << 62
 MAX_SEGMENTS: Final = 64
-"""UDP_MAX_SEGMENTS of older kernels; newer ones take 128."""
-_MAX_DATAGRAM_BYTES: Final = 65507  # what UDP over IPv4 can carry; IPv6 takes 20 more
+"""UDP_MAX_SEGMENTS of older kernels. Newer kernels accept 128."""
+_MAX_DATAGRAM_BYTES: Final = 65507  # the maximum of UDP over IPv4; IPv6 allows 20 more
 _HEADERS_BYTES: Final = {socket.AF_INET: 20 + 8 + 4, socket.AF_INET6: 40 + 8 + 4}  # IP, UDP, TFTP
 
-# linux/in.h and linux/udp.h; the socket module does not name them all.
+# linux/in.h and linux/udp.h. The socket module has no names for some of these.
 _IP_PKTINFO = getattr(socket, "IP_PKTINFO", 8)
 _IP_MTU_DISCOVER = 10
 _IP_RECVERR = 11
@@ -46,8 +46,8 @@ _UDP_SEGMENT = 103
 
 _NOT_SEGMENTED = frozenset(
     {
-        errno.EINVAL,  # a block is larger than the path's packets, or the kernel has another limit
-        errno.EIO,  # the interface does no checksums, which cutting needs on older kernels
+        errno.EINVAL,  # a block exceeds the path's MTU, or the kernel has another limit
+        errno.EIO,  # the interface computes no checksums, which older kernels need for this
         errno.EMSGSIZE,
         errno.ENOPROTOOPT,
         errno.EOPNOTSUPP,
@@ -58,10 +58,10 @@ _NO_ROOM = frozenset({errno.EAGAIN, errno.ENOBUFS})
 
 
 class UdpTransport:
-    """To one client, over a socket that is its own or shared with others."""
+    """Sends packets to one client, over its own socket or a shared one."""
 
     def __init__(self, sock: socket.socket, client: Address, block_bytes: int, local: str | None = None) -> None:
-        """`local` is the address of ours to send from where the socket has none of its own."""
+        """`local` is our source address if the socket is not bound to one."""
         self.client = client
         self._socket = sock
         self._ancillary: Ancillary = []
@@ -71,18 +71,18 @@ class UdpTransport:
         self._segmented = [*self._ancillary, (_SOL_UDP, _UDP_SEGMENT, struct.pack("=H", packet_bytes))]
         segments = min(MAX_SEGMENTS, _MAX_DATAGRAM_BYTES // packet_bytes)
         self._per_call_bytes = segments * packet_bytes
-        # What is larger the kernel is asked to cut.
+        # The kernel cuts larger bursts.
         self._uncut_bytes = (MIN_SEGMENTED - 1) * packet_bytes if segments >= MIN_SEGMENTED else _NEVER
 
     def send(self, burst: Burst) -> int:
-        """Send the packets, of which all but the last are as long as a block; gives how many there was no room for.
+        """Send packets, all of a block's size except the last. Return the number that the kernel had no room for.
 
-        Raises OSError: what ICMP said of earlier packets, or what is wrong with the path.
+        Raises OSError for an ICMP error about earlier packets, or a problem of the path.
         """
         if isinstance(burst, memoryview):
             packets = burst
         else:
-            # One copy costs less than the kernel's look at two pieces of memory for each packet (measured).
+            # One copy costs less than two pieces of memory (iovecs) for each packet (measured).
             packets = memoryview(b"".join(burst))
             if len(burst) == 2:  # an OACK or an error may be longer than a block
                 return self._send_one(packets)
@@ -128,12 +128,12 @@ class UdpTransport:
         return 0
 
     def _count(self, size: int) -> int:
-        """How many packets that is, the last of which may be short."""
+        """Return the number of packets in `size` bytes. The last one may be short."""
         return -(-size // self._packet_bytes)
 
 
 def _from(local: str) -> tuple[int, int, bytes]:
-    """That a packet is to come from this address."""
+    """Return the ancillary data that sets a packet's source address."""
     if ":" in local:
         packed = socket.inet_pton(socket.AF_INET6, local)
         return socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, struct.pack("=16sI", packed, 0)
@@ -141,18 +141,17 @@ def _from(local: str) -> tuple[int, int, bytes]:
 
 
 def sender(address: tuple[Any, ...]) -> Address:
-    """Who sent a datagram, of what the socket says: with IPv6 it adds flow label and scope."""
+    """Return address and port of a datagram's sender, without the flow label and scope of IPv6."""
     return address[0], address[1]
 
 
-def own_socket(local: str, interface: str | None) -> socket.socket:
-    """A socket on a new port of the address that a client asked: the transfer's identity (RFC 1350 section 4).
+def transfer_socket(local: str, interface: str | None) -> socket.socket:
+    """Return a socket on a new port: the transfer's identifier (RFC 1350 section 4). Raises OSError.
 
-    It is not connected, so that strangers can be told that they are wrong here; it hears what ICMP says. Raises
-    OSError.
+    It is not connected, so that it can send an error to a stranger. It receives ICMP errors.
     """
-    # From the address that was asked, which routing alone would not see to on a host with several: clients drop answers
-    # of others.
+    # Bind to the address that the client used. On a host with several addresses, routing alone may choose another one,
+    # and clients drop answers from other addresses.
     return udp_socket(local, 0, interface, _prepare)
 
 
@@ -163,8 +162,9 @@ def _prepare(sock: socket.socket) -> None:
 
 
 def allow_fragments(sock: socket.socket) -> None:
-    """No don't-fragment bit: on a path with a smaller MTU behind a router, blocks are to arrive in pieces and not be
-    lost, for PXE ROMs know nothing of path MTU discovery. It also keeps the kernel from believing what ICMP says of it.
+    """Send without the don't-fragment bit, and ignore ICMP messages about the path's MTU.
+
+    PXE ROMs do not support path MTU discovery. Behind a router with a smaller MTU, blocks must arrive in fragments.
     """
     is_6 = _is_6(sock)
     level, option = (socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER) if is_6 else (socket.IPPROTO_IP, _IP_MTU_DISCOVER)
@@ -175,10 +175,10 @@ def _is_6(sock: socket.socket) -> bool:
     return sock.family == socket.AF_INET6
 
 
-def refused(sock: socket.socket, client: Address) -> bool:
-    """Whether ICMP said that nobody listens at `client`; takes all that it said, of others too.
+def is_port_closed(sock: socket.socket, client: Address) -> bool:
+    """Read all ICMP errors of a socket. Return True if one says that the port of `client` is closed.
 
-    A host or a network that can't be reached is no such word: that may pass (RFC 1122 section 4.2.3.9).
+    An unreachable host or network does not count: that may be temporary (RFC 1122 section 4.2.3.9).
     """
     found = False
     while True:
@@ -186,12 +186,12 @@ def refused(sock: socket.socket, client: Address) -> bool:
             _, ancillary, _, where = sock.recvmsg(0, 128, socket.MSG_ERRQUEUE)
         except OSError:
             return found
-        for _, _, value in ancillary:  # struct sock_extended_err begins with the error's number
+        for _, _, value in ancillary:  # struct sock_extended_err begins with the errno
             found = found or (where[:2] == client and value[:4] == _REFUSED)
 
 
 def max_block_bytes(client: Address, local: str, interface: str | None) -> int:
-    """The largest block that goes to the client in one packet; not below RFC 1350's. Raises OSError."""
+    """Return the largest block that fits into one packet to the client, at least 512 bytes. Raises OSError."""
     with udp_socket(local, 0, interface, lambda _: None) as sock:
         sock.connect(client)
         level, option = (socket.IPPROTO_IPV6, _IPV6_MTU) if _is_6(sock) else (socket.IPPROTO_IP, _IP_MTU)
@@ -200,20 +200,20 @@ def max_block_bytes(client: Address, local: str, interface: str | None) -> int:
     return max(mtu - _HEADERS_BYTES[family], packets.DEFAULT_BLOCK_BYTES)
 
 
-def hear_addresses(sock: socket.socket) -> None:
-    """Have the socket tell to which address of ours a datagram was sent; see `asked_address`."""
+def report_destinations(sock: socket.socket) -> None:
+    """Make the socket report the destination address of each datagram (see `destination_address`)."""
     if _is_6(sock):
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
     else:
         sock.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
 
 
-def asked_address(ancillary: list[tuple[int, int, bytes]]) -> str | None:
-    """Our address that a datagram was sent to (IP_PKTINFO, man 7 ip); None: it was a broadcast, or to a group."""
+def destination_address(ancillary: list[tuple[int, int, bytes]]) -> str | None:
+    """Return the address that a datagram was sent to (IP_PKTINFO, ip(7)); None for a broadcast or a group."""
     for level, kind, value in ancillary:
         if level == socket.IPPROTO_IP and kind == _IP_PKTINFO and len(value) >= 12:
             ours, written = value[4:8], value[8:12]
             return socket.inet_ntoa(ours) if ours == written else None
         if level == socket.IPPROTO_IPV6 and kind == socket.IPV6_PKTINFO and len(value) >= 20:
             return None if value[0] == 0xFF else socket.inet_ntop(socket.AF_INET6, value[:16])
-    return "0.0.0.0"  # noqa: S104 - the kernel chooses
+    return "0.0.0.0"  # noqa: S104 - the kernel chooses the source address

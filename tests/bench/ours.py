@@ -24,7 +24,7 @@ from edge.artifacts import ArtifactCache, Source
 from edge.callers import Callers, token_keys
 from edge.dhcp import DhcpServer, DhcpSettings, Responder
 from edge.dhcp6 import Dhcp6Server, Responder6, Settings6, server_duid
-from edge.http import MachineApp, MetadataSettings, machine_runner
+from edge.http import HttpServices, MachineApp, MetadataSettings, machine_runner
 from edge.journey.expectations import Expectations, Facts, Story
 from edge.journey.recorder import Journey
 from edge.journey.steps import Milestone
@@ -109,14 +109,16 @@ async def http(exit_stack: AsyncExitStack, journey: Journey, *, directory: str) 
     policy = NetbootPolicy()
     scripts = Scripts(BootSettings(http_port=HTTP_PORT))
     app = MachineApp(
-        inventory=machines_known,
-        callers=Callers(machines_known),
-        policy=policy,
-        scripts=MachineScripts(machines_known, policy, osie, scripts, journey.record, take=journey.note),
-        osie_files=OsieFiles(osie, cache),
-        binaries=_binaries(directory),
-        record=journey.record,
-        metadata=MetadataSettings(token_keys(Path(directory), None, create=True)),
+        HttpServices(
+            inventory=machines_known,
+            callers=Callers(machines_known),
+            policy=policy,
+            scripts=MachineScripts(machines_known, policy, osie, scripts, journey.record, take=journey.note),
+            osie_files=OsieFiles(osie, cache),
+            binaries=_binaries(directory),
+            record=journey.record,
+            metadata=MetadataSettings(token_keys(Path(directory), None, create=True)),
+        )
     )
     machines = machine_runner(app)
     await machines.setup()
@@ -142,14 +144,16 @@ async def metadata(exit_stack: AsyncExitStack, journey: Journey, *, directory: s
     policy = NetbootPolicy()
     scripts = Scripts(BootSettings(http_port=HTTP_PORT))
     app = MachineApp(
-        inventory=known,
-        callers=callers,
-        policy=policy,
-        scripts=MachineScripts(known, policy, osie, scripts, journey.record, take=journey.note),
-        osie_files=OsieFiles(osie, cache),
-        binaries=_binaries(directory),
-        record=journey.record,
-        metadata=MetadataSettings(token_keys(Path(directory), None, create=True)),
+        HttpServices(
+            inventory=known,
+            callers=callers,
+            policy=policy,
+            scripts=MachineScripts(known, policy, osie, scripts, journey.record, take=journey.note),
+            osie_files=OsieFiles(osie, cache),
+            binaries=_binaries(directory),
+            record=journey.record,
+            metadata=MetadataSettings(token_keys(Path(directory), None, create=True)),
+        )
     )
     callers.on_change(app.callers_changed)
     machines = machine_runner(app)

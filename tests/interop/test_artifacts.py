@@ -46,7 +46,7 @@ import asyncio, hashlib, json, os, sys
 from ipaddress import ip_network
 from pathlib import Path
 import uvloop
-from edge.artifacts.fetch import flight
+from edge.artifacts import flight
 from edge.artifacts import ArtifactCache, ArtifactError
 from tink.net.outbound import Reach
 
@@ -121,7 +121,7 @@ class Upstream:
         temporary.rename(self.www / name)
 
     def log(self, count: int) -> list[Asked]:
-        """What was asked, but for the checksums beside the files, once nginx has written so many lines."""
+        """Return the requests without those for checksum files, after nginx has written so many lines."""
         wait_until(lambda: len(self._asked()) >= count, self._asked)
         return self._asked()
 
@@ -158,7 +158,7 @@ class CacheProcess:
         assert self.fetch(url, machines=machines) == [expected] * machines
 
     def refuses(self, url: str, reason: str) -> None:
-        """Fetch a URL, and be told why there is nothing."""
+        """Fetch a URL, and check the reason of the failure."""
         (answer,) = self.fetch(url)
         assert reason in answer["error"]
 

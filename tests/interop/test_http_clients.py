@@ -22,7 +22,7 @@ from aiohttp import web
 
 from edge.artifacts import ArtifactCache, Timeouts
 from edge.callers import Callers, token_keys
-from edge.http import MachineApp, MetadataSettings, machine_runner
+from edge.http import HttpServices, MachineApp, MetadataSettings, machine_runner
 from edge.journey.recorder import Journey
 from edge.machines import Inventory, MachineScripts, NetbootPolicy, OsieFiles
 from ipxe.binaries import BootBinaries
@@ -80,14 +80,16 @@ async def edge(tmp_path: Path) -> AsyncIterator[Edge]:
 
     policy, record = NetbootPolicy(), Journey(time.time).record
     app = MachineApp(
-        inventory=inventory,
-        callers=Callers(inventory),
-        policy=policy,
-        scripts=MachineScripts(inventory, policy, osie, Scripts(BootSettings()), record),
-        osie_files=OsieFiles(osie, cache),
-        binaries=BootBinaries(tmp_path / "boot"),
-        record=record,
-        metadata=MetadataSettings(token_keys(tmp_path, None, create=True)),
+        HttpServices(
+            inventory=inventory,
+            callers=Callers(inventory),
+            policy=policy,
+            scripts=MachineScripts(inventory, policy, osie, Scripts(BootSettings()), record),
+            osie_files=OsieFiles(osie, cache),
+            binaries=BootBinaries(tmp_path / "boot"),
+            record=record,
+            metadata=MetadataSettings(token_keys(tmp_path, None, create=True)),
+        )
     )
     runner = machine_runner(app)
     await runner.setup()

@@ -74,7 +74,7 @@ CLIENTS = {
 
 
 def get(network: Network, client: str, directory: Path) -> tuple[bytes, str]:
-    """What the client got, and what it said."""
+    """Return the received file and the client's output."""
     done = network.run("sh", "-c", CLIENTS[client], cwd=directory)
     return (directory / "got").read_bytes(), done.stderr + done.stdout
 
@@ -201,7 +201,7 @@ def test_client_counts_beyond_65535_blocks_with_us(network: Network, start: Star
 
 
 class Arriving:
-    """A file of which more is there each time that somebody waits for it, a while later."""
+    """A file that grows by a step, after a pause, each time that a reader waits for it."""
 
     def __init__(self, content: bytes, step: int, pause: float) -> None:
         self._content = content

@@ -1,13 +1,16 @@
-"""Connections to our HTTPS listeners (the embedded API, the webhooks): how many, from whom, how long unused.
+"""Limits for connections: how many, from which addresses, how often, and which one is closed for a new one.
 
-A place is taken when a connection arrives, before TLS, whose handshake has a time of its own. A new connection is never
-refused while another only waits: where more than a few have sent nothing, not even for TLS, the first of these goes,
-then one that has never asked anything, then the one that came first. A client takes no more than its share of the
-places, except on loopback, where all clients have one address. A handshake costs processor time before anything is
-known of who begins it, and places say nothing of those that come and go: so how often an address, or 64 bits of IPv6,
-may begin one is bounded, too. What is in a request and what it costs is bounded by whoever answers it.
+`OpenConnections` counts the connections of one server and is shared by all our HTTP servers. A new connection is never
+refused while another one is idle: the server closes an idle one for it. So neither a flood of connections nor a machine
+that was reset during its last boot can lock out others.
 
-`edge.http.transport.connections` is the same for machines, on plain HTTP and by the ten thousand.
+`LimitedSite` is the HTTPS listener of the embedded API and of the webhooks. It counts a connection when it arrives,
+before TLS. A handshake costs processor time before anything is known about the client, so the number of new connections
+in a second is limited for each IPv4 address and each IPv6 /64 network. A connection that sends no request in time is
+closed. Loopback has no share of its own, because all local clients have the same address.
+
+`edge.http.connections` is the shell for machines, on plain HTTP. `tink.server.connections` limits gRPC in another way,
+because gRPC accepts its connections itself.
 """
 
 from __future__ import annotations
@@ -20,43 +23,149 @@ import ssl
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from aiohttp import web
-from aiohttp.web_protocol import RequestHandler
 
 from tink.limits.log import LimitedLog
 from tink.limits.token_bucket import TokenBuckets
+from tink.net.aiohttp_requests import current_request, received_requests
 from tink.net.blocks import block_of
 from tink.net.bytes_received import bytes_received
 from tink.net.special_addresses import is_loopback
 
 log = logging.getLogger(__name__)
 
-_PER_TURN = 64
-_REQUESTS_ARE_SEEN = {"_request_count", "_current_request"} <= {*RequestHandler.__slots__}
-"""Whether this aiohttp says what its connections do; it has no public word for that."""
-_PAUSE_SECONDS = 1.0
-_ABOUT_TO_BEGIN = 8
-"""So many connections that have sent nothing may have come just now, and mean it."""
-_MOST_LOOKED_AT = 64
-"""Of so many that have asked nothing it is seen whether they have sent anything: each costs a microsecond."""
-_MOST_BLOCKS = 4096
-"""Of so many it is remembered how often they came: in a second they have made more than one of ours can take."""
-_FREEBIND = {socket.AF_INET: (socket.IPPROTO_IP, 15), socket.AF_INET6: (socket.IPPROTO_IPV6, 78)}
-"""IP_FREEBIND, IPV6_FREEBIND (linux/in.h, linux/in6.h), which Python has no names for."""
+_ACCEPTED_PER_TURN: Final = 64
+_PAUSE_SECONDS: Final = 1.0
+_BACKLOG: Final = 128
+_MAX_BEGINNING: Final = 8
+"""Number of silent connections that may have arrived just now and are about to send their first bytes."""
+_MAX_EXAMINED: Final = 64
+"""Number of connections without a request that are checked for received bytes; each check takes a microsecond."""
+_MAX_BLOCKS: Final = 4096
+"""Number of networks whose recent connections are counted. One network can open more than that in a second."""
+_FREEBIND: Final = {socket.AF_INET: (socket.IPPROTO_IP, 15), socket.AF_INET6: (socket.IPPROTO_IPV6, 78)}
+"""IP_FREEBIND and IPV6_FREEBIND (linux/in.h, linux/in6.h). Python has no names for them."""
+
+
+class Abortable(Protocol):
+    """A connection of any server."""
+
+    address: str
+
+    def abort(self) -> None:
+        """Close the connection at once, and remove it from `OpenConnections`."""
+
+
+C = TypeVar("C", bound=Abortable)
+
+
+class OpenConnections(Generic[C]):
+    """The open connections of a server, and which one is closed when a new one finds no place.
+
+    `all` has every connection, `idle` those without a request, both with the longest idle one first.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        limit_per_address: int,
+        has_share: Callable[[str], bool],
+        choose: Callable[[Iterable[C]], C | None],
+        warn: Callable[[str, str], None],
+    ) -> None:
+        """Create the count.
+
+        limit: maximum number of connections in all.
+        limit_per_address: maximum number from one address, if `has_share(address)` is True.
+        choose: returns the idle connection to close, or None if all have to stay.
+        warn: called with an address and a message for the log.
+        """
+        self._limit = limit
+        self._limit_per_address = limit_per_address
+        self._has_share = has_share
+        self._choose = choose
+        self._warn = warn
+        self.all: dict[C, None] = {}
+        self.idle: dict[C, None] = {}
+        self._by_address: dict[str, dict[C, None]] = {}
+
+    def count_of(self, address: str) -> int:
+        """Return the number of connections from an address."""
+        return len(self._by_address.get(address, ()))
+
+    def admit(self, new: C) -> bool:
+        """Count `new`, whose `address` is set; abort an idle connection for it if necessary.
+
+        Return False if all connections are busy: then the caller closes `new`.
+        """
+        address = new.address
+        neighbours = self._by_address.get(address)
+        if neighbours is not None and len(neighbours) >= self._limit_per_address and self._has_share(address):
+            if not self._abort_one([each for each in neighbours if each in self.idle], address, new):
+                return False
+        elif len(self.all) >= self._limit:
+            whose = "many addresses" if self._has_share(address) else address
+            if not self._abort_one(self.idle, whose, new):
+                return False
+        self.all[new] = self.idle[new] = None
+        # `_abort_one` may have removed the last connection of this address, and its dictionary with it.
+        self._by_address.setdefault(address, {})[new] = None
+        return True
+
+    def set_idle(self, connection: C) -> None:
+        """Record that the connection has no request from now on. Ignored if it was removed."""
+        if connection not in self.all:
+            return
+        idle = self.idle
+        idle.pop(connection, None)
+        idle[connection] = None
+        neighbours = self._by_address[connection.address]
+        if len(neighbours) > 1:  # most machines have one connection, whose order does not matter
+            del neighbours[connection]
+            neighbours[connection] = None
+
+    def set_busy(self, connection: C) -> None:
+        """Record that the connection has a request."""
+        self.idle.pop(connection, None)
+
+    def remove(self, connection: C) -> None:
+        """Stop counting a connection that has ended. Ignored if it was never admitted."""
+        if connection not in self.all:
+            return
+        del self.all[connection]
+        self.idle.pop(connection, None)
+        neighbours = self._by_address[connection.address]
+        del neighbours[connection]
+        if not neighbours:
+            del self._by_address[connection.address]
+
+    def _abort_one(self, candidates: Iterable[C], whose: str, new: C) -> bool:
+        chosen = self._choose(candidates)
+        if chosen is None:
+            self._warn(new.address, "too many connections, none of them idle: a new one is closed")
+            return False
+        self._warn(whose, "too many connections: idle ones are closed for new ones")
+        chosen.abort()
+        return True
+
+
+# --- the HTTPS listener -----------------------------------------------------------------------------------------------
 
 
 def _affordable() -> int:
+    """Return the number of connections that the limit of open files leaves room for."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(64, min(2048, soft // 8))
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Connections in all and `per_address`; seconds for the `handshake` of TLS, and `first` until the first request.
+    """Limits of an HTTPS listener: numbers of connections, times in seconds.
 
-    Of one block of addresses, so many may begin `at_once`, and then `per_second`.
+    `handshake` is the time for TLS, `first` the time until the first request. A network may open `at_once` connections,
+    and `per_second` after that.
     """
 
     connections: int = field(default_factory=_affordable)
@@ -67,10 +176,11 @@ class Limits:
     per_second: float = 16.0
 
 
-class LimitedSite(web.TCPSite):
-    """aiohttp's TCPSite with a limiter in front of TLS, at one host or several. `what` names the listener in the log.
+class LimitedSite(web.BaseSite):
+    """Listens for HTTPS at one or several hosts, and limits the connections. Used in place of aiohttp's TCPSite.
 
-    `free`: it also listens at addresses that this host does not have yet, and is there as soon as it has them.
+    `what` names the listener in the log. With `free`, the site also listens at addresses that this host does not have
+    yet (IP_FREEBIND), and is reachable as soon as the host has them.
     """
 
     def __init__(
@@ -84,38 +194,49 @@ class LimitedSite(web.TCPSite):
         *,
         free: bool = False,
     ) -> None:
+        super().__init__(runner)
+        if runner.server is None:
+            raise RuntimeError("the runner is not set up")
         self._hosts = [hosts] if isinstance(hosts, str) else list(hosts)
-        super().__init__(runner, self._hosts[0], port)
         self._free = free
-        self._tls = context
-        self._what = what
-        self._limits = limits
+        self._limiter = ConnectionLimiter(runner.server, context, what, limits)
+        self._listener: Listener | None = None
+        self.port = port
+        """The port to listen on; after `start`, the port that was chosen for 0."""
+
+    @property
+    def name(self) -> str:
+        """The URL of the site."""
+        return f"https://{self._hosts[0]}:{self.port}"
 
     async def start(self) -> None:
         """Listen. Raises OSError."""
-        await super(web.TCPSite, self).start()
-        serve = self._runner.server
-        if serve is None:
-            raise RuntimeError("the runner is not set up")
+        await super().start()
         loop = asyncio.get_running_loop()
         wanted: dict[tuple[socket.AddressFamily, Any], None] = {}
         for host in self._hosts:
-            found = await loop.getaddrinfo(host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            found = await loop.getaddrinfo(host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             wanted |= dict.fromkeys((family, address) for family, _, _, _, address in found)
         sockets: list[socket.socket] = []
         try:
             for family, address in wanted:
-                sockets.append(_listening(family, address, self._backlog, free=self._free))
+                sockets.append(_listening(family, address, free=self._free))
         except OSError:
             for each in sockets:
                 each.close()
             raise
-        limiter = ConnectionLimiter(serve, self._tls, self._what, self._limits)
-        self._server = cast(asyncio.AbstractServer, Listener(sockets, limiter))  # as much of one as aiohttp wants
+        self.port = sockets[0].getsockname()[1]
+        self._listener = Listener(sockets, self._limiter)
+
+    async def stop(self) -> None:
+        """Stop listening. Open connections stay open."""
+        if self._listener is not None:
+            self._listener.close()
+        await super().stop()
 
 
-def _listening(family: socket.AddressFamily, address: Any, backlog: int, *, free: bool) -> socket.socket:
-    """A listening socket. Raises OSError."""
+def _listening(family: socket.AddressFamily, address: Any, *, free: bool) -> socket.socket:
+    """Return a listening socket. Raises OSError."""
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -124,7 +245,7 @@ def _listening(family: socket.AddressFamily, address: Any, backlog: int, *, free
         if free:
             sock.setsockopt(*_FREEBIND[family], 1)
         sock.bind(address)
-        sock.listen(backlog)
+        sock.listen(_BACKLOG)
     except BaseException:
         sock.close()
         raise
@@ -132,10 +253,10 @@ def _listening(family: socket.AddressFamily, address: Any, backlog: int, *, free
 
 
 class Listener:
-    """Accepts connections, and has the limiter decide before anything is spent on them. Owns the `sockets`."""
+    """Accepts connections and asks the limiter before anything is spent on them. Owns the `sockets`."""
 
     def __init__(self, sockets: list[socket.socket], limiter: ConnectionLimiter) -> None:
-        self.sockets = sockets
+        self._sockets = sockets
         self._limiter = limiter
         self._loop = asyncio.get_running_loop()
         self._pauses: set[asyncio.TimerHandle] = set()
@@ -147,13 +268,13 @@ class Listener:
         self._loop.add_reader(sock, self._accept, sock)
 
     def _accept(self, listening: socket.socket) -> None:
-        for _ in range(_PER_TURN):
+        for _ in range(_ACCEPTED_PER_TURN):
             try:
                 sock, address = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # no descriptors, no memory
-                self._limiter.say("accept", f"{error.strerror}: no connections for {_PAUSE_SECONDS:g} s")
+            except OSError as error:  # out of descriptors, or of memory
+                self._limiter.warn("accept", f"{error.strerror}: no connections for {_PAUSE_SECONDS:g} s")
                 self._loop.remove_reader(listening)
                 self._pauses = {timer for timer in self._pauses if timer.when() > self._loop.time()}
                 self._pauses.add(self._loop.call_later(_PAUSE_SECONDS, self._listen, listening))
@@ -162,20 +283,17 @@ class Listener:
             Connection(self._limiter, str(address[0])).begin(sock)
 
     def close(self) -> None:
-        """Listen no more; connections go on."""
+        """Stop listening. Open connections stay open."""
         for timer in self._pauses:
             timer.cancel()
-        for each in self.sockets:
+        for each in self._sockets:
             self._loop.remove_reader(each)
             each.close()
-        self.sockets = []
-
-    async def wait_closed(self) -> None:
-        """Nothing is left to wait for."""
+        self._sockets = []
 
 
 class ConnectionLimiter:
-    """Who may stay. `serve` makes the protocol of a connection that has come through TLS."""
+    """Decides which connections of an HTTPS listener may stay. `serve` creates the protocol of a connection."""
 
     def __init__(
         self,
@@ -191,60 +309,33 @@ class ConnectionLimiter:
         self._what = what
         self._clock = clock
         self._log = LimitedLog(log, clock, capacity=256)
-        self._arrivals = TokenBuckets(limits.at_once, limits.per_second, capacity=_MOST_BLOCKS)
-        self._open: dict[Connection, None] = {}
-        self._by_address: dict[str, dict[Connection, None]] = {}
-
-    def open_of(self, address: str) -> int:
-        """How many connections an address has."""
-        return len(self._by_address.get(address, ()))
+        self._arrivals = TokenBuckets(limits.at_once, limits.per_second, capacity=_MAX_BLOCKS)
+        self.open: OpenConnections[Connection] = OpenConnections(
+            limits.connections,
+            limits.per_address,
+            has_share=lambda address: not is_loopback(address),
+            choose=_idlest,
+            warn=self.warn,
+        )
 
     def admit(self, new: Connection) -> bool:
-        """A connection begins; where it is one too many, an idle one is closed for it, or it is itself."""
+        """Return True if a new connection may stay."""
         address = new.address
         if not is_loopback(address) and not self._arrivals.allows(block_of(address), self._clock()):
             limits = self.limits
-            self.say(
+            self.warn(
                 address, f"more than {limits.at_once} connections, and then {limits.per_second:g} a second: closed"
             )
             return False
-        neighbours = self._by_address.get(address, {})
-        fits = True
-        if len(neighbours) >= self.limits.per_address and not is_loopback(address):
-            fits = self._close_idle(neighbours, address)
-        elif len(self._open) >= self.limits.connections:
-            fits = self._close_idle(self._open, "many addresses" if not is_loopback(address) else address)
-        if not fits:
-            self.say(address, "too many connections, all of them with requests under way: a new one is closed")
-            return False
-        self._open[new] = None
-        self._by_address.setdefault(address, {})[new] = None
-        return True
+        return self.open.admit(new)
 
-    def leave(self, gone: Connection) -> None:
-        """A connection has ended. Harmless when it was never admitted."""
-        if self._open.pop(gone, self) is self:
-            return
-        neighbours = self._by_address[gone.address]
-        del neighbours[gone]
-        if not neighbours:
-            del self._by_address[gone.address]
-
-    def _close_idle(self, among: Iterable[Connection], whose: str) -> bool:
-        idle = _idlest(among)
-        if idle is None:
-            return False
-        self.say(whose, "too many connections: idle ones are closed for new ones")
-        idle.abort()
-        return True
-
-    def say(self, whose: str, what: str) -> None:
-        """A line in the log, once in a while for each."""
+    def warn(self, whose: str, what: str) -> None:
+        """Log a warning about a client, at most once a minute for each."""
         self._log.warning("%s: %s: %s", self._what, whose, what, key=whose)
 
 
 def _idlest(among: Iterable[Connection]) -> Connection | None:
-    """The one of those, the oldest first, that can be closed at the least cost to somebody who means it."""
+    """Return the connection whose client loses least if it is closed, the oldest first; None if all have requests."""
     unasked: list[Connection] = []
     silent: list[Connection] = []
     waits = None
@@ -253,9 +344,9 @@ def _idlest(among: Iterable[Connection]) -> Connection | None:
             unasked.append(connection)
             if connection.silent:
                 silent.append(connection)
-                if len(silent) > _ABOUT_TO_BEGIN:
+                if len(silent) > _MAX_BEGINNING:
                     return silent[0]
-            if len(unasked) == _MOST_LOOKED_AT:
+            if len(unasked) == _MAX_EXAMINED:
                 break
         elif waits is None and not connection.busy:
             waits = connection
@@ -263,42 +354,39 @@ def _idlest(among: Iterable[Connection]) -> Connection | None:
 
 
 class Connection(asyncio.Protocol):
-    """One connection: through TLS, then handed on to the protocol that answers requests."""
+    """One connection. It does the TLS handshake, then passes everything to aiohttp's protocol."""
 
     def __init__(self, limiter: ConnectionLimiter, address: str) -> None:
         self._limiter = limiter
-        self._handler: asyncio.Protocol | None = None
+        self._handler: web.RequestHandler | None = None
         self._transport: asyncio.Transport | None = None
         self._securing: asyncio.Task[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
-        self._received = False
         self._socket: socket.socket | None = None
         self.address = address
 
     @property
     def silent(self) -> bool:
-        """Whether the client has sent nothing yet, not even to begin with TLS."""
+        """True if the client has sent no byte yet, not even of TLS."""
         if self._socket is None:
             return True
         try:
             return bytes_received(self._socket) == 0
-        except OSError:  # it is closed already
+        except OSError:  # closed
             return True
 
     @property
     def asked(self) -> bool:
-        """Whether a request has ever come; where that is not seen, whether anything has."""
-        return bool(getattr(self._handler, "_request_count", 0)) if _REQUESTS_ARE_SEEN else self._received
+        """True if the client has sent a request since it connected."""
+        return self._handler is not None and received_requests(self._handler) > 0
 
     @property
     def busy(self) -> bool:
-        """Whether a request is under way; a watch is one. Where that is not seen, it may always be."""
-        if not _REQUESTS_ARE_SEEN:
-            return self._received
-        return getattr(self._handler, "_current_request", None) is not None
+        """True while a request is being answered. A watch is such a request."""
+        return self._handler is not None and current_request(self._handler) is not None
 
     def begin(self, sock: socket.socket) -> None:
-        """Take a place, and begin with TLS; or end at once."""
+        """Ask the limiter, then start the TLS handshake or close the socket."""
         if not self._limiter.admit(self):
             sock.close()
             return
@@ -313,15 +401,15 @@ class Connection(asyncio.Protocol):
             await loop.connect_accepted_socket(
                 lambda: self, sock, ssl=limiter.context, ssl_handshake_timeout=limiter.limits.handshake
             )
-        except (OSError, asyncio.CancelledError):  # no TLS, or too late: nobody to tell
+        except (OSError, asyncio.CancelledError):  # no TLS, or too late
             self._leave()
 
     def _leave(self) -> None:
-        self._socket = None  # who else has it closes it
-        self._limiter.leave(self)
+        self._socket = None  # asyncio owns and closes it
+        self._limiter.open.remove(self)
 
     def abort(self) -> None:
-        """End it now."""
+        """Close the connection at once."""
         self._leave()
         if self._deadline is not None:
             self._deadline.cancel()
@@ -335,33 +423,33 @@ class Connection(asyncio.Protocol):
             self.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It has come through TLS."""
+        """The TLS handshake is complete."""
         self._transport = cast(asyncio.Transport, transport)
-        self._handler = self._limiter.serve()
+        self._handler = cast(web.RequestHandler, self._limiter.serve())
         self._handler.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """What came out of TLS."""
-        self._received = True
+        """Pass on the decrypted bytes."""
         if self._handler is not None:
             self._handler.data_received(data)
 
-    def eof_received(self) -> bool | None:
-        """The client sends no more."""
-        return self._handler.eof_received() if self._handler is not None else None
+    def eof_received(self) -> None:
+        """The client has closed its side."""
+        if self._handler is not None:
+            self._handler.eof_received()
 
     def pause_writing(self) -> None:
-        """The client does not take what is sent."""
+        """The client reads more slowly than we write."""
         if self._handler is not None:
             self._handler.pause_writing()
 
     def resume_writing(self) -> None:
-        """It takes it again."""
+        """The client has caught up."""
         if self._handler is not None:
             self._handler.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It has ended."""
+        """The connection has ended."""
         if self._deadline is not None:
             self._deadline.cancel()
         self._leave()

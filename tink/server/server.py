@@ -34,7 +34,7 @@ from tink.server.agents.directory import AgentDirectory
 from tink.server.agents.tls import Certificates
 from tink.server.agents.tokens import TokenKeys
 from tink.server.callers import Callers
-from tink.server.connections.concurrency import ConcurrencyLimiter
+from tink.server.connections.calls import ConcurrencyLimiter
 from tink.server.connections.guard import Guard
 from tink.server.connections.options import channel_options, connection_limits
 from tink.server.dispatch.streams import AgentStreams

@@ -144,7 +144,7 @@ class Webhooks:
         host = "0.0.0.0" if everywhere else LOOPBACK  # noqa: S104 - the API server is elsewhere
         site = LimitedSite(self._runner, host, port, self._context, "webhooks", Limits())
         await site.start()
-        self.port = self._runner.addresses[0][1]
+        self.port = site.port
         await self.look_after()
 
     async def run(self) -> None:

@@ -188,7 +188,7 @@ KINDS: dict[str, Callable[[], Pieces]] = {
 
 @dataclass
 class Attack:
-    """`churn`: a connection is closed and made anew after its first piece."""
+    """An attack. With `churn`, each connection is closed after its first piece and opened again."""
 
     kind: str
     address: str

@@ -2,7 +2,7 @@
 
 Run as `python -m tests.interop.attacks.grpc_honest JSON`; the JSON has `target`, `agent_id`, `seconds`, and for TLS
 `ca`, `certificate` and `key` (files). It holds its command stream, asks twenty times a second on the same connection,
-and connects anew every half a second. Prints JSON lines: one when its stream is open, one with what it measured at the
+and connects again every half a second. Prints JSON lines: one when its stream is open, one with what it measured at the
 end. An answer may take a second, and half a minute counts for one that was refused.
 """
 

@@ -50,7 +50,7 @@ def _read(pid: int, name: str) -> str:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of an attack: memory in MB (before, at most, and when it was over), and how the agent was served."""
+    """The result of an attack: memory in MB (before, maximum, and afterwards), and the service of the honest agent."""
 
     before: float
     peak: float
@@ -85,7 +85,7 @@ class Site:
             edge.machine(name, address=ADDRESSES[name])
 
     def attackers(self, count: int) -> list[str]:
-        """So many addresses that nobody has attacked from yet, as long as there are any."""
+        """Add addresses that were not used for an attack yet, and return them."""
         self._addresses += count
         made = [f"172.31.78.{number + 1}" for number in range(self._addresses - count, self._addresses)]
         for address in made:
@@ -144,7 +144,7 @@ class Site:
 
 @contextmanager
 def files(soft: int, hard: int = 0) -> Iterator[None]:
-    """What is started inside may open so many files."""
+    """Processes that are started in this context may open `soft` files."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard or before[1]))
     try:

@@ -233,7 +233,7 @@ async def cache(start_cache: Any) -> ArtifactCache:
 
 
 async def chunks(artifact: Artifact) -> AsyncIterator[bytes]:
-    """What comes of it, as it comes."""
+    """Yield the bytes of an artifact as they become available."""
     start = 0
     while start < artifact.size:
         chunk = os.pread(artifact.fd, await artifact.filled(start) - start, start)
@@ -258,13 +258,13 @@ async def fetch(cache: ArtifactCache, url: str, sha256: str = "") -> tuple[Sourc
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Of the cache."""
+    """The directory of the cache."""
     return tmp_path / "artifacts"
 
 
 @pytest.fixture
 def files(directory: Path) -> Callable[[], list[str]]:
-    """What kinds of files are in the cache's directory."""
+    """Returns the suffixes of the files in the cache's directory."""
     return lambda: sorted(path.suffix for path in directory.iterdir() if path.name != ".lock")
 
 

@@ -21,7 +21,7 @@ from edge.artifacts import (
     cache_metrics,
 )
 from edge.artifacts.cache import MAX_FAILED_FETCHES
-from edge.artifacts.fetch.preemption import Candidate, preempted
+from edge.artifacts.eviction import Candidate, download_to_preempt
 from tests.unit.artifacts.conftest import MIB, chunks, fetch, for_ever, read
 from tests.waiting import until
 from tink.metrics.families import Scraped
@@ -210,7 +210,7 @@ async def test_two_processes_do_not_share_a_directory(cache, make_cache):
 )
 def test_slowest_of_the_busiest_upstream_gives_way(candidates, expected):
     numbered = enumerate(Candidate(f"http://{host}/k", *rest) for host, *rest in candidates)
-    assert preempted(numbered) == expected
+    assert download_to_preempt(numbered) == expected
 
 
 FEW = 8
@@ -226,7 +226,7 @@ async def open_all(cache, urls):
 
 
 async def test_slow_upstream_keeps_no_machine_from_another(few, cache, upstream, clock):
-    """120, for an HTTP client has 100 connections unless it is told otherwise."""
+    """120, for an HTTP client has 100 connections by default."""
 
     async def slow(request):
         response, _ = await upstream.begun(request, 10 * MIB)

@@ -1,4 +1,4 @@
-"""Checksums: a wrong kernel never boots, whoever says what is right, and however it is written down."""
+"""Checksums: a wrong kernel never boots, whatever the source and the form of the checksum."""
 
 import asyncio
 import hashlib
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from edge.artifacts import ArtifactError, ChecksumError, Source, UpstreamError, normalized
 from edge.artifacts.checksum import from_sidecar, sidecar_url
-from edge.artifacts.fetch.download import TAIL_BYTES
+from edge.artifacts.download import TAIL_BYTES
 from tests.unit.artifacts.conftest import fetch
 from tests.waiting import until
 
@@ -122,7 +122,7 @@ async def test_no_machine_gets_the_end_before_all_is_there(cache, upstream):
         assert await waiting == len(upstream.content)
 
 
-async def test_right_kernel_boots_and_a_checksum_that_is_none_is_the_osies_fault(cache, upstream):
+async def test_right_kernel_boots_and_a_malformed_checksum_is_the_osies_fault(cache, upstream):
     with pytest.raises(ChecksumError, match=r"64 hexadecimal digits, and the OSIE says 'abc'"):
         await cache.open(upstream.url, sha256="abc")
     assert upstream.requests == []
@@ -218,7 +218,7 @@ async def test_new_annotation_is_checked_against_what_is_stored_and_gets_the_new
     assert await fetch(cache, upstream.url, digest(b"new kernel")) == (Source.UPSTREAM, b"new kernel")
 
 
-async def test_file_whose_checksum_is_not_written_down_is_fetched_anew(start_cache, upstream, directory):
+async def test_file_without_a_stored_checksum_is_fetched_again(start_cache, upstream, directory):
     cache = await start_cache()
     await fetch(cache, upstream.url)
     await cache.stop()
@@ -269,21 +269,21 @@ async def test_wrong_new_kernel_leaves_the_old_one_and_is_not_tried_on_machines_
 @pytest.mark.parametrize(
     ("content", "status", "mode", "said"),
     [
-        (b"<html>nothing here</html>", 200, "", "kernel.sha256 is passed over"),
-        (b"\x00" * 100_000, 200, "", "kernel.sha256 is passed over"),
-        (HEX.encode(), 500, "", "kernel.sha256 is passed over"),
+        (b"<html>nothing here</html>", 200, "", "kernel.sha256 is ignored"),
+        (b"\x00" * 100_000, 200, "", "kernel.sha256 is ignored"),
+        (HEX.encode(), 500, "", "kernel.sha256 is ignored"),
         (HEX.encode(), 403, "", ""),
         (b"", 200, "sidecar breaks", "its checksum file"),
         (b"", 200, "sidecar silent", "its checksum file does not come"),
     ],
     ids=["page", "zeros", "500", "403", "breaks", "never comes"],
 )
-async def test_checksum_file_that_is_none_is_passed_over(start_cache, upstream, caplog, content, status, mode, said):
+async def test_malformed_checksum_file_is_ignored(start_cache, upstream, caplog, content, status, mode, said):
     cache = await start_cache({"sidecar": 0.05} if mode == "sidecar silent" else None)
     upstream.sidecar, upstream.sidecar_status, upstream.mode = content, status, mode
     assert await fetch(cache, upstream.url) == (Source.UPSTREAM, upstream.content)
     assert said in caplog.text
-    assert said or "passed over" not in caplog.text
+    assert said or "is ignored" not in caplog.text
 
 
 async def test_resumed_kernel_is_checked_as_a_whole(start_cache, upstream):

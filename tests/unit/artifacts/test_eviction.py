@@ -1,4 +1,4 @@
-"""Room: the least recently used goes first, what is in use never, and what can't fit is said at the start."""
+"""Room: the least recently used file is evicted first, a file in use never, and a file that can't fit is refused."""
 
 import asyncio
 import errno
@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge.artifacts import NoRoomError, Source, StorageError, UpstreamError
-from edge.artifacts.fetch.preemption import Claim, giving_room
-from edge.artifacts.storage import room as room_module
-from edge.artifacts.storage.eviction import FLOOR_BYTES, Occupant, Room, ShortageError, leaving
+from edge.artifacts import download as download_module
+from edge.artifacts.eviction import FLOOR_BYTES, Claim, Occupant, Room, ShortageError, download_to_end, files_to_evict
 from tests.unit.artifacts.conftest import MIB, fetch, for_ever, read
 from tests.waiting import until
 
@@ -43,13 +42,13 @@ PROMISED = Room(budget=None, used=90, free=60, disk=1000, promised=8)
         (PROMISED, (30, 60), "", 3, ["0"]),
     ],
 )
-def test_oldest_leave_until_there_is_room_or_the_reason_is_said(room, sizes, held, need, expected):
+def test_oldest_files_are_evicted_until_there_is_room_or_the_reason_is_given(room, sizes, held, need, expected):
     there = [Occupant(str(at), size, str(at) in held) for at, size in enumerate(sizes)]
     if isinstance(expected, list):
-        assert leaving(there, need, room) == expected
+        assert files_to_evict(there, need, room) == expected
         return
     with pytest.raises(ShortageError, match=expected):
-        leaving(there, need, room)
+        files_to_evict(there, need, room)
 
 
 def test_floor_of_a_large_disk_is_bounded():
@@ -68,14 +67,14 @@ def test_after_eviction_there_is_room_or_nothing_was_touched(files, need, budget
     there = [Occupant(str(at), size, held) for at, (size, held) in enumerate(files)]
     room = Room(budget=budget, used=sum(each.size for each in there), free=free, disk=1000, promised=promised)
 
-    def fits(leaving):
-        gone = sum(each.size for each in leaving)
+    def fits(evicted):
+        gone = sum(each.size for each in evicted)
         in_budget = budget is None or room.used - gone + need <= budget
         return in_budget and free + gone - promised - need >= room.floor
 
     may_go = [each for each in there if not each.held]
     try:
-        names = leaving(there, need, room)
+        names = files_to_evict(there, need, room)
     except ShortageError:
         assert not fits(may_go)
         return
@@ -121,7 +120,7 @@ def claim(text):
     ],
 )
 def test_upstream_above_its_share_gives_room_to_one_within_its_own(claims, wanted, expected):
-    assert giving_room(enumerate(map(claim, claims)), claim(wanted), 100) == expected
+    assert download_to_end(enumerate(map(claim, claims)), claim(wanted), 100) == expected
 
 
 @given(
@@ -136,7 +135,7 @@ def test_no_upstream_is_kept_below_its_share_by_downloads_of_others(claims, size
     while sum(each.size for each in held.values()) + size > capacity:
         hosts = {each.url for each in held.values() if each.size} | {wanted.url}
         share = capacity // max(2, len(hosts))
-        index = giving_room(held.items(), wanted, capacity)
+        index = download_to_end(held.items(), wanted, capacity)
         if index is None:
             assert size > share
             return
@@ -153,7 +152,7 @@ def url(upstream):
 
 
 def names(cache):
-    """Of the files that are there."""
+    """Return the last letters of the URLs of all stored files."""
     return "".join(sorted(stored.url[-1] for stored in cache.stored()))
 
 
@@ -199,7 +198,7 @@ async def test_file_that_is_being_sent_is_not_evicted(start_cache, url):
     assert names(cache) == "ef"
 
 
-async def test_download_and_its_readers_are_not_evicted_and_the_next_is_told_why(start_cache, upstream, url):
+async def test_download_with_readers_is_not_evicted_and_the_next_download_gets_the_reason(start_cache, upstream, url):
     cache = await start_cache(budget=2 * MIB)
     upstream.gate.clear()
     first, second = [await cache.open(url(name)) for name in "ab"]
@@ -212,7 +211,7 @@ async def test_download_and_its_readers_are_not_evicted_and_the_next_is_told_why
 async def test_kernel_larger_than_the_cache_is_refused_whether_its_length_is_known_or_not(
     start_cache, upstream, url, files, monkeypatch
 ):
-    monkeypatch.setattr(room_module, "STEP_BYTES", 100_000)
+    monkeypatch.setattr(download_module, "STEP_BYTES", 100_000)
     cache = await start_cache(budget=MIB + 200_000)
     await fetch(cache, url("a"))
     kernel, upstream.content = upstream.content, upstream.content * 2
@@ -325,7 +324,7 @@ async def test_upstream_with_more_than_half_of_the_cache_gives_room_to_another(s
 async def test_files_without_an_end_keep_no_file_of_another_upstream_away(
     start_cache, upstream, url, elsewhere, monkeypatch, caplog
 ):
-    monkeypatch.setattr(room_module, "STEP_BYTES", 100_000)
+    monkeypatch.setattr(download_module, "STEP_BYTES", 100_000)
     sent = asyncio.Event()
 
     async def endless(request):

@@ -1,4 +1,4 @@
-"""Images in a directory, as machines and bundles read them: what is named is found, what is broken is said."""
+"""Images in a directory, as machines and bundles read them: named images are found, broken ones are reported."""
 
 import json
 
@@ -58,7 +58,7 @@ def test_nothing_of_that_name_is_no_broken_directory(directory, tmp_path):
     ],
     ids=["cut", "deep", "list", "empty", "number", "large", "many"],
 )
-def test_index_that_is_none_is_said(directory, text, said):
+def test_malformed_index_is_reported(directory, text, said):
     (directory / "index.json").write_text(text)
     with pytest.raises(LayoutError, match=said):
         ImageLayout(directory).images()

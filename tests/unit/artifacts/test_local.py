@@ -1,4 +1,4 @@
-"""file:// URLs lead to plain files below the root and to nothing else, also while somebody moves things about."""
+"""file:// URLs lead to regular files below the root and to nothing else, even if files are moved at the same time."""
 
 import asyncio
 import os
@@ -11,8 +11,8 @@ import pytest
 
 from edge.artifacts import ArtifactCache, ArtifactError, BadUrlError, ChecksumError, NotFoundError, Source, StorageError
 from edge.artifacts import checksum as checksum_module
+from edge.artifacts.artifact import open_file
 from edge.artifacts.checksum import FileSums
-from edge.artifacts.local import open_file
 from tests.support.virtual_time import turns
 from tests.unit.artifacts.conftest import fetch
 from tests.unit.artifacts.test_checksum import HEX
@@ -95,7 +95,7 @@ def test_device_is_not_even_opened(root, monkeypatch):
 # --- through the cache ---
 
 
-async def test_local_file_is_served_without_a_copy_and_what_is_none_is_named(cache, tmp_path, files):
+async def test_local_file_is_served_without_a_copy_and_other_kinds_are_rejected_by_name(cache, tmp_path, files):
     (tmp_path / "a kernel").write_bytes(b"bzImage")
     assert await fetch(cache, (tmp_path / "a kernel").as_uri()) == (Source.FILE, b"bzImage")
     assert files() == []
@@ -152,7 +152,7 @@ async def test_descriptor_of_a_file_that_is_being_hashed_outlives_the_machine_th
 
 
 async def test_memory_of_checksums_is_bounded(monkeypatch):
-    monkeypatch.setattr(checksum_module, "REMEMBERED", 3)
+    monkeypatch.setattr(checksum_module, "MAX_CACHED", 3)
     with ThreadPoolExecutor(1) as pool:
         sums = FileSums(pool)
         for number in range(10):

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import pytest
 
 from edge.artifacts import ArtifactError, ChecksumError, StorageError, UpstreamError
-from edge.artifacts.errors import ChangedError
-from edge.artifacts.fetch.download import TAIL_BYTES
-from edge.artifacts.fetch.passing import AHEAD_BYTES, Passing
-from edge.artifacts.fetch.peers import Copy, Offer
+from edge.artifacts.artifact import ChangedError
+from edge.artifacts.download import TAIL_BYTES
+from edge.artifacts.passing import AHEAD_BYTES, Passing
+from edge.artifacts.upstream import Copy, Offer
 from tests.support.virtual_time import elapse
 
 pytestmark = pytest.mark.looptime
@@ -82,7 +82,7 @@ def reader(passing):
 
 
 async def taken(artifact, start=0):
-    """What a reader gets from there to the end. Raises ArtifactError."""
+    """Return the bytes that a reader gets from `start` to the end. Raises ArtifactError."""
     received = bytearray()
     while (at := start + len(received)) < artifact.size:
         end = await artifact.filled(at)

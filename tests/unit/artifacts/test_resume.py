@@ -6,10 +6,9 @@ import os
 import pytest
 from aiohttp import web
 
-from edge.artifacts import NotFoundError, Source, UpstreamError, UpstreamTimeoutError
-from edge.artifacts.fetch import flight
-from edge.artifacts.fetch.download import Download
-from edge.artifacts.fetch.upstream import strong_validator
+from edge.artifacts import NotFoundError, Source, UpstreamError, UpstreamTimeoutError, flight
+from edge.artifacts.download import Download
+from edge.artifacts.upstream import strong_validator
 from tests.unit.artifacts.conftest import fetch, for_ever
 from tests.waiting import until
 

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge.artifacts import ArtifactError, Source, StorageError
-from edge.artifacts.storage.store import Store, Stored, Unfinished
+from edge.artifacts.store import Store, Stored, Unfinished
 from tests.unit.artifacts.conftest import fetch
 
 URLS = ("http://h/kernel", "http://h/initrd", "http://user:secret@h/kernel?x")
@@ -63,7 +63,7 @@ class Machine:
             mock.patch.object(os, "utime", counted(os.utime)),
             mock.patch.object(Path, "rename", counted(Path.rename)),
             mock.patch.object(Path, "unlink", counted(Path.unlink)),
-            mock.patch("edge.artifacts.storage.store.os.open", counted(os.open)),
+            mock.patch("edge.artifacts.store.os.open", counted(os.open)),
         ):
             yield
 
@@ -126,7 +126,7 @@ class History:
         self.directory = directory
         self.store = Store(directory)
         self.versions = {}
-        """What each version that was ever begun had as its content."""
+        """The content of each version that was ever started."""
         self.answered = {}
         """Which versions may be there for each key (None: none): while something is done, that before or that after."""
         self.number = 0
@@ -198,7 +198,7 @@ class History:
         if event.checkpoint or event.ending == "put by":
             self.store.checkpoint(unfinished, fd)
         if event.ending == "put by":
-            self.store.put_by(unfinished)
+            self.store.keep_unfinished(unfinished)
         elif event.ending == "discard":
             self.store.discard(part)
         elif event.ending == "whole":
@@ -218,7 +218,7 @@ class History:
         )
 
     def check(self):
-        """What a new process finds."""
+        """Check the files that a new process finds."""
         store = Store(self.directory)
         store.open()
         try:
@@ -244,7 +244,7 @@ class History:
 
 
 def crash(history_events, crash_at, power):
-    """Whether it came to the crash."""
+    """Run the events and return True if the crash happened."""
     machine = Machine()
     with tempfile.TemporaryDirectory(prefix="store-") as directory:
         history = History(Path(directory))
@@ -372,7 +372,7 @@ def test_entry_of_a_later_version_and_other_peoples_files_are_left_as_they_are(s
     ],
     ids=lambda content: str(content)[:20],
 )
-def test_entry_that_is_none_costs_a_fetch_and_no_more(store, directory, content):
+def test_malformed_entry_only_costs_another_fetch(store, directory, content):
     put(store, URLS[0], b"kernel", "a")
     store.close()
     (entry,) = directory.glob("*.json")
@@ -507,7 +507,7 @@ async def test_damaged_file_is_named_and_not_served_though_the_upstream_is_away(
     assert await fetch(cache, upstream.url, pin) == (Source.UPSTREAM, upstream.content)
     assert await fetch(cache, upstream.url, pin) == (Source.CACHE, upstream.content)
     said = [record.message for record in caplog.records if "damaged" in record.message]
-    assert said == [f"artifact cache: the file of {upstream.url} was damaged on disk; it is fetched anew"]
+    assert said == [f"artifact cache: the file of {upstream.url} was damaged on disk; it is fetched again"]
 
 
 async def test_stored_file_is_read_once_after_a_start(start_cache, upstream, clock, hashed):

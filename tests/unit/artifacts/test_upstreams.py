@@ -14,8 +14,8 @@ from aiohttp import web
 from cryptography import x509
 
 from edge.artifacts import ArtifactError, BadUrlError, NotFoundError, Source, UpstreamError, UpstreamTimeoutError
-from edge.artifacts.errors import KINDS, WrongContentError, foreign
-from edge.artifacts.storage import room as room_module
+from edge.artifacts import download as download_module
+from edge.artifacts.artifact import KINDS, WrongContentError, foreign
 from tests.interop.authority import Authority
 from tests.ports import free_port
 from tests.unit.artifacts.conftest import MIB, fetch
@@ -164,7 +164,7 @@ OK = b"HTTP/1.1 200 OK\r\n"
         (b"HTTP/1.1 500 bad\x1b[2J" + b"!" * 500 + b"\r\nContent-Length: 0\r\n\r\n", "500 bad"),
     ],
 )
-async def test_answer_that_is_none_is_an_error_in_words_fit_for_a_log(cache, files, answer, reason):
+async def test_unusable_answer_is_an_error_with_words_for_the_log(cache, files, answer, reason):
     async with raw(answer) as url:
         with pytest.raises(UpstreamError, match=reason) as caught:
             await fetch(cache, f"{url}?sig=secret")
@@ -223,12 +223,12 @@ async def test_endless_body_of_a_liar_needs_no_memory_and_ends(start_cache, upst
 async def test_upstream_may_not_announce_or_send_more_than_any_machine_can_hold(
     start_cache, upstream, files, monkeypatch
 ):
-    """What others have in the cache would be thrown out for it."""
+    """Otherwise the files of others would be evicted for it."""
     cache = await start_cache(budget=8 * MIB)
     async with raw(OK + b"Content-Length: 900000000000000000\r\n\r\nMZ", then_close=False) as url:
         with pytest.raises(ArtifactError, match="it has 900000000000000000 bytes or more, and 17179869184 is the most"):
             await cache.open(url)
-    monkeypatch.setattr(room_module, "MAX_FILE_BYTES", 6 * MIB)
+    monkeypatch.setattr(download_module, "MAX_FILE_BYTES", 6 * MIB)
     for number in range(4):
         assert await fetch(cache, f"{upstream.url}-{number}") == (Source.UPSTREAM, upstream.content)
     upstream.content = bytes(7 * MIB)
@@ -400,7 +400,7 @@ async def test_memory_of_failures_is_bounded_by_number_and_time(start_cache, ups
     upstream.mode = "503"
 
     async def asked(name):
-        """Whether the upstream is asked, or the failure is remembered."""
+        """Return True if the upstream is asked, False if the failure is remembered."""
         before = len(upstream.requests)
         with pytest.raises(UpstreamError):
             await cache.open(f"{upstream.url}-{name}")
@@ -424,7 +424,7 @@ async def test_log_has_one_line_for_the_same_trouble(start_cache, upstream, cloc
     for seconds, lines in ((11, 1), (11, 1), (31, 2)):
         clock.now += seconds
         assert (await fetch(cache, upstream.url))[0] is Source.STALE
-        assert caplog.text.count("the stored file is served, for its upstream can't be asked") == lines
+        assert caplog.text.count("the stored file is served, because its upstream can't be asked") == lines
 
 
 def test_every_kind_of_failure_is_counted():

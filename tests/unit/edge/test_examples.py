@@ -13,7 +13,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from edge.artifacts.errors import KINDS
+from edge.artifacts.artifact import KINDS
 from edge.cli import main
 from edge.journey.events import Outcome, Step
 from edge.neighbour.links import Link

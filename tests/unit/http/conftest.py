@@ -28,10 +28,9 @@ from yarl import URL
 
 from edge.artifacts import ArtifactCache, Timeouts
 from edge.callers import UNSEEN, Callers, MetadataTokens, Neighbours, TrustedNetworks, token_keys
-from edge.http import MachineApp, MetadataSettings, machine_runner
-from edge.http.boot import osie
-from edge.http.files.body import BodySender
-from edge.http.transport.connections import Limits
+from edge.http import HttpServices, MachineApp, MetadataSettings, machine_runner, osie
+from edge.http.connections import Limits
+from edge.http.files import BodySender
 from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.journey.recorder import Journey
 from edge.machines import Artifacts, DhcpMode, Inventory, MachineScripts, NetbootPolicy, OsieFiles
@@ -111,7 +110,7 @@ class Connection:
         return received
 
     async def is_closed(self, turns: int = 200) -> bool:
-        """Whether the server, which runs in the same loop, closes it within so many turns."""
+        """Return True if the server, which runs in the same loop, closes the connection within so many turns."""
         for _ in range(turns):
             if self.reader.at_eof() or self.reader.exception() is not None:
                 return True
@@ -206,7 +205,7 @@ class Rack:
 
 @pytest.fixture(autouse=True)
 def no_progress_of_what_is_slow_only_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy host any download takes half a second: tests that look at its progress say when it is told."""
+    """Report no progress by default, since on a busy host any download takes half a second."""
     monkeypatch.setattr(osie, "FIRST_PROGRESS_SECONDS", 60.0)
 
 
@@ -273,22 +272,24 @@ async def serving(
     policy, record = NetbootPolicy(mode), rack.journey.record
     scripts = MachineScripts(inventory, policy, osie, Scripts(BootSettings()), record, default_osie)
     app = MachineApp(
-        inventory=inventory,
-        callers=callers,
-        policy=policy,
-        scripts=scripts,
-        osie_files=OsieFiles(osie, cache),
-        binaries=rack.binaries,
-        record=record,
-        metadata=MetadataSettings(keys, reader(rack.api), **metadata),
-        default_osie=default_osie,
-        ready=lambda: rack.problem,
-        sender=BodySender(threads=2, idle_seconds=idle_seconds),
-        fast_path=fast_path,
-        depot=depot,
-        beyond=beyond,
-        ipxe_dir=ipxe_dir,
-        nearest=nearest,
+        HttpServices(
+            inventory=inventory,
+            callers=callers,
+            policy=policy,
+            scripts=scripts,
+            osie_files=OsieFiles(osie, cache),
+            binaries=rack.binaries,
+            record=record,
+            metadata=MetadataSettings(keys, reader(rack.api), **metadata),
+            default_osie=default_osie,
+            ready=lambda: rack.problem,
+            sender=BodySender(threads=2, idle_seconds=idle_seconds),
+            fast_path=fast_path,
+            depot=depot,
+            beyond=beyond,
+            ipxe_dir=ipxe_dir,
+            nearest=nearest,
+        )
     )
     inventory.on_change(scripts.machine_changed)
     inventory.on_change(app.machine_changed)

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from edge.http import AdminApp, admin_runner
 from edge.http.admin import LIMITS, MAX_STREAMS
-from edge.http.transport.connections import Limits
+from edge.http.connections import Limits
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
 from edge.machines import Inventory
@@ -152,7 +152,7 @@ async def test_readers_that_leave_make_room_and_too_many_are_refused(desk):
     await until(is_open)
 
 
-async def test_slow_reader_is_told_each_time_how_many_it_lost(desk):
+async def test_slow_reader_gets_the_number_of_lost_events_each_time(desk):
     async with desk.client.get("/api/v1/events") as stream:
         await sse(stream, 1)
         for beyond in (500, 200):

@@ -67,7 +67,7 @@ async def test_spellings_of_real_firmware_reach_the_script_without_redirect(two,
 
 
 @pytest.mark.parametrize("path", ["/auto.ipxe", "/ipxe/script/auto.ipxe", f"/{MAC}/auto.ipxe"])
-async def test_script_that_smee_served_is_the_callers_own_and_nobody_elses(two, path):
+async def test_script_under_smees_path_is_the_callers_own(two, path):
     assert f" worker_id={MAC} " in (await two.ask(path)).text
     other = await two.ask(path, ip=OTHER_IP, X_Forwarded_For=IP)
     assert f"worker_id={MAC}" not in other.text
@@ -115,7 +115,7 @@ async def test_script_of_one_interface_is_not_for_another_one_of_the_same_machin
     assert [(await rack.ask(SCRIPT, ip=ip)).status for ip in (IP, OTHER_IP)] == [200, 403]
 
 
-async def test_machine_without_an_address_is_nobody(rack):
+async def test_machine_without_an_address_is_not_identified_by_address(rack):
     rack.register(ip=None)
     assert (await rack.ask(SCRIPT)).status == 403
     assert rack.lines()[0][2].endswith("but its Hardware reserves no address")
@@ -266,7 +266,7 @@ async def test_osie_that_was_started_without_words_gets_those_of_its_machine_by_
     assert [line[2] for line in two.lines()] == ["the OSIE has asked for its parameters"]
 
 
-async def test_osie_of_a_machine_that_may_not_netboot_or_has_no_words_is_told_why(rack):
+async def test_osie_of_a_machine_without_netboot_or_parameters_gets_the_reason(rack):
     for spec, status, outcome, why in (
         ({"interface": {"disableNetboot": True}}, 403, Outcome.REFUSED, "disableNetboot is true"),
         ({"kernelParams": ["x=${mac}"]}, 404, Outcome.FAILED, "has a setting of iPXE in it"),
@@ -332,7 +332,7 @@ async def test_clock_of_a_machine_is_compared_with_ours(rack, clock, ahead):
         assert abs(int(event.detail["clock_ahead_seconds"]) + event.time - int(clock, 0)) < 60
 
 
-async def test_sign_of_whom_nobody_knows_is_none(rack):
+async def test_sign_of_an_unknown_machine_is_refused(rack):
     rack.register()
     assert (await rack.ask("/sign/up", ip="127.0.0.9")).status == 403
     assert (await rack.ask("/sign/down")).status == 404

@@ -1,4 +1,4 @@
-"""Who is asking, by address, path, header, proxy or token: every way to be taken for another machine, byte by byte."""
+"""Identification of callers by address, path, header, proxy or token: all attempts to be taken for another machine."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ async def test_another_machines_neighbour_entry_wins_over_the_reserved_address(o
 
 
 class Links:
-    """Who is on our links, by address; an empty MAC: the kernel does not know now."""
+    """The hosts on the links by address. An empty MAC: the kernel does not know it now."""
 
     def __init__(self) -> None:
         self.macs: dict[str, str] = {}
@@ -324,7 +324,7 @@ async def test_trusted_proxy_says_whose_request_it_brings(trusting):
 @pytest.mark.parametrize(
     "value", ["garbage", f"{IP}, unknown", f"{IP}, ", "_hidden", "010.0.0.1", f"for={IP}", "1.2.3"]
 )
-async def test_proxy_that_sends_garbage_is_told_so(trusting, value):
+async def test_proxy_that_sends_garbage_gets_an_error(trusting, value):
     reply = await trusting.ask("/latest/user-data", ip=PROXY, X_Forwarded_For=value)
     if value.endswith(", "):  # an empty element of a list is none (RFC 9110, section 5.6.1)
         assert reply.text == "secret-of-m1"
@@ -334,7 +334,7 @@ async def test_proxy_that_sends_garbage_is_told_so(trusting, value):
         assert (await trusting.ask("/healthz", ip=PROXY, X_Forwarded_For=value)).status == 200
 
 
-async def test_proxy_that_names_nobody_is_not_taken_for_the_machine_it_runs_on(trusting):
+async def test_proxy_that_names_no_client_is_not_taken_for_its_own_machine(trusting):
     trusting.inventory.apply(hardware("proxy", "52:54:00:00:00:0e", PROXY))
     for headers in ({}, {"X_Forwarded_For": SECOND_PROXY}, {"X_Forwarded_For": ""}):
         reply = await trusting.ask(USER_DATA, ip=PROXY, **headers)
@@ -440,7 +440,7 @@ async def test_address_that_is_known_or_claimed_by_two_is_no_third_machine_behin
 @pytest.mark.parametrize(
     ("address", "whose"), [("127.0.0.77", "not its address"), (OTHER_IP, "the address of Hardware default/m2")]
 )
-async def test_machine_that_asks_from_a_wrong_address_is_told_so_on_its_own_journey(other_rack, address, whose):
+async def test_request_from_a_wrong_address_is_recorded_on_the_machines_own_journey(other_rack, address, whose):
     links = Links()
     links.macs[address] = MAC
     async with other_rack(neighbours=links) as rack:
@@ -454,7 +454,7 @@ async def test_machine_that_asks_from_a_wrong_address_is_told_so_on_its_own_jour
 # --- tokens in the path, behind NAT -----------------------------------------------------------------------------------
 
 
-async def test_token_in_the_path_says_who_asks_from_anywhere(machines):
+async def test_token_in_the_path_identifies_the_machine_from_any_address(machines):
     token = tokens(machines).mint(SPARE_MAC)
     for ip in (STRANGER, OTHER_IP, NAT):
         for path in ("machine/{}/2009-04-04", "machine/{}/latest", "nocloud/{}"):

@@ -83,7 +83,7 @@ async def test_images_that_come_while_it_runs_are_served(rack, depot):
     assert (await rack.ask("/v2/late/manifests/1")).status == 200
 
 
-async def test_missing_image_is_said_as_registries_do_and_in_the_journey(rack):
+async def test_missing_image_is_a_registry_error_and_recorded_on_the_journey(rack):
     for path, code in (("manifests/2", "MANIFEST_UNKNOWN"), (f"blobs/sha256:{'0' * 64}", "BLOB_UNKNOWN")):
         answer = await rack.ask(f"/v2/actions/inspect/{path}")
         assert (answer.status, json.loads(answer.body)["errors"][0]["code"]) == (404, code)
@@ -92,7 +92,7 @@ async def test_missing_image_is_said_as_registries_do_and_in_the_journey(rack):
     assert "there is no image actions/inspect:2" in message
 
 
-async def test_broken_index_is_told_to_the_operator_and_not_to_the_machine(rack, depot):
+async def test_broken_index_is_logged_for_the_operator_and_not_shown_to_the_machine(rack, depot):
     (depot / "images/index.json").write_text("{")
     answer = await rack.ask(MANIFEST)
     assert (answer.status, str(depot) in answer.text) == (500, False)
@@ -108,7 +108,7 @@ async def test_file_is_sent_whole_and_in_parts(rack):
     assert (head.status, head.headers["Content-Length"]) == (200, str(len(CONTENT)))
 
 
-async def test_nothing_else_of_the_host_is_reached_and_nobody_writes_here(rack, depot):
+async def test_other_files_of_the_host_are_unreachable_and_writes_are_rejected(rack, depot):
     (depot / "files/.hidden").write_bytes(b"secret")
     (depot / "files/link").symlink_to(depot / "secret")
     (depot / "files/directory").mkdir()
@@ -123,7 +123,7 @@ async def test_nothing_else_of_the_host_is_reached_and_nobody_writes_here(rack, 
             assert (await rack.ask(path, method=method, data=b"{}")).status == 405
 
 
-async def test_whoever_is_no_registered_machine_gets_nothing_nor_where_the_edge_has_no_directory(rack, tmp_path):
+async def test_unregistered_machine_gets_no_file_and_an_edge_without_a_directory_has_none(rack, tmp_path):
     for path in ("/v2/", MANIFEST, FILE):
         assert (await rack.ask(path, ip=IP)).status == 200
         assert (await rack.ask(path, ip=OTHER_IP)).status == 403

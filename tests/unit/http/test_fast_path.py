@@ -21,9 +21,9 @@ from aiohttp import web
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge.http.transport import fast_path
-from edge.http.transport.connections import BoundedServer, Limits
-from edge.http.transport.fast_path import MAX_HEAD_BYTES, MAX_HEADS, KnownHeads, PreparedResponse
+from edge.http import connections
+from edge.http.connections import BoundedServer, Limits
+from edge.http.fast_path import MAX_HEAD_BYTES, MAX_HEADS, KnownHeads, PreparedResponse
 from edge.journey.events import Outcome, Step
 from tests.support.objects import MAC, OTHER_MAC, hardware
 from tests.support.virtual_time import elapse, turns
@@ -84,13 +84,13 @@ class Edges:
         self._thread.join()
 
     def both(self, parts: list[bytes], ip: str = IP, *, half_close: bool = False) -> tuple[bytes, bytes]:
-        """What both answer to the same parts, each a segment of its own."""
+        """Return both servers' answers to the same parts. Each part is a segment of its own."""
         fast, slow = (_said(rack.port, parts, ip, half_close) for rack in (self.fast, self.slow))
         return fast, slow
 
 
 def _said(port: int, parts: list[bytes], ip: str, half_close: bool = False) -> bytes:
-    """What comes back until the server closes."""
+    """Return all bytes until the server closes the connection."""
     with socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS, (ip, 0)) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         answer = b""
@@ -309,7 +309,7 @@ async def test_ready_answer_is_the_one_aiohttp_sends(response):
         request = get(b"/") + get(b"/", b"Connection: close")
         try:
             said.append(await asyncio.to_thread(_said, port, [request], "127.0.0.1"))
-        finally:  # uvloop waits for what is open, for ever
+        finally:  # otherwise uvloop would wait without end
             listening.close()
             await server.shutdown(1)
     assert said[0] == said[1]
@@ -323,7 +323,7 @@ def test_answer_that_is_no_bytes_is_not_taken_for_ready():
 
 async def test_plain_requests_and_scripts_need_no_aiohttp_and_are_on_the_journey(rack, monkeypatch):
     rack.register()
-    monkeypatch.setattr(rack.runner.server, "handler", None)  # whoever goes there breaks
+    monkeypatch.setattr(rack.runner.server, "handler", None)  # a request that leaves the fast path fails
     connection = await rack.connect()
     for _ in range(3):
         assert (await connection.ask(PLAIN)).endswith(b"\r\n\r\nm1")
@@ -445,7 +445,7 @@ def _flood(port: int, requests: list[bytes], stop: threading.Event) -> None:
 
 
 @pytest.mark.parametrize("count", [20, 500])  # in one segment, which is plain to its end, and in many
-async def test_answers_that_nobody_reads_do_not_pile_up(other_rack, count):
+async def test_unread_answers_do_not_accumulate(other_rack, count):
     async with other_rack() as rack:
         rack.register(instance={"userdata": "u" * 30_000})
         client = await rack.connect()
@@ -454,7 +454,7 @@ async def test_answers_that_nobody_reads_do_not_pile_up(other_rack, count):
         await until(lambda: [each.on_fast_path for each in rack.open] == [False])
         await turns(100)
         (connection,) = rack.open
-        assert connection.transport.get_write_buffer_size() < 4 * fast_path.MAX_AT_ONCE_BYTES
+        assert connection.transport.get_write_buffer_size() < 4 * connections.MAX_AT_ONCE_BYTES
         client.writer.transport.resume_reading()
         for _ in range(count):
             assert (await client.ask(b"")).endswith(b"\r\n\r\n" + b"u" * 30_000)
@@ -492,7 +492,7 @@ async def test_machine_that_goes_at_once_leaves_no_line_in_the_log(rack, caplog)
     assert len(caplog.records) <= 1
 
 
-async def test_table_that_fails_is_in_the_log_and_harms_nobody_else(rack, monkeypatch, caplog):
+async def test_table_that_fails_is_logged_and_other_connections_go_on(rack, monkeypatch, caplog):
     rack.register()
     monkeypatch.setattr(rack.runner.server, "responses", lambda _: 1 / 0)
     assert await rack.exchange(PLAIN) == b""

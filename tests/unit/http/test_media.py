@@ -23,7 +23,7 @@ STATIC = {"netmask": "255.0.0.0", "gateway": "127.0.0.1"}
 
 @pytest.fixture
 def ipxe_dir(tmp_path: Path) -> Path:
-    """What media are made of."""
+    """The parts of boot media."""
     return parts.fill(tmp_path / "ipxe")
 
 
@@ -147,7 +147,7 @@ async def test_script_for_a_medium_says_so_and_gives_the_osie_its_address(media)
     ]
 
 
-async def test_machine_that_nobody_registered_gets_one_where_such_machines_netboot(ipxe_dir, other_rack):
+async def test_unregistered_machine_gets_a_medium_if_such_machines_may_netboot(ipxe_dir, other_rack):
     default = {"mode": DhcpMode.AUTO_PROXY, "default_osie": ("default", "lab")}
     async with other_rack(ipxe_dir=ipxe_dir, nearest={IP: "10.0.0.1"}.__getitem__, **default) as rack:
         rack.callers.learn(MAC, IP)

@@ -56,7 +56,7 @@ async def test_cloud_inits_ec2_crawl_finds_everything(machines):
     ]
 
 
-async def test_what_the_hardware_lacks_is_not_found_and_a_stranger_is_told_its_address(machines):
+async def test_missing_document_is_not_found_and_a_stranger_gets_its_address(machines):
     for path in ("vendor-data", "meta-data/public-keys/", "dynamic/instance-identity/document"):
         assert (await machines.ask(f"/latest/{path}", ip=OTHER_IP)).status == 404
     reply = await machines.ask("/2009-04-04/meta-data/instance-id", ip="127.0.0.9")
@@ -152,7 +152,7 @@ async def test_report_of_cloud_init_says_which_datasource_this_instance_of_this_
     assert await report("m9", "2") == "cloud-init finished on m9, instance 2"
 
 
-async def test_user_data_that_cloud_init_drops_is_said_when_it_is_sent_and_no_other_is(rack):
+async def test_only_user_data_that_cloud_init_ignores_is_reported_when_it_is_sent(rack):
     rack.register(instance={"userdata": "# cloud-config\nusers: []\n"})
     rack.register("m2", OTHER_MAC, OTHER_IP, instance={"userdata": "#!/bin/sh\n", "vendordata": "#upstart-job\n"})
     for ip in (IP, OTHER_IP):
@@ -185,7 +185,7 @@ async def test_large_user_data_is_checked_once_and_beside_the_event_loop(rack, m
         checks.append(threading.current_thread().name)
         return problem(user_data)
 
-    monkeypatch.setattr("edge.http.metadata.full.problem", check)
+    monkeypatch.setattr("edge.http.metadata.problem", check)
     large = "#cloud-config\n[" + "a," * 15_000 + "]"
     rack.register(instance={"userdata": large})
     for number, path in enumerate(("/latest/user-data", "/nocloud/m1/user-data"), 1):
@@ -205,7 +205,7 @@ async def test_large_user_data_is_checked_once_and_beside_the_event_loop(rack, m
 
 
 class Site:
-    """An inventory whose machines' metadata is compiled, and `sent`: what the fast path said of what it sent."""
+    """An inventory with compiled metadata, and `sent`: the documents that the fast path reported as sent."""
 
     def __init__(self) -> None:
         self.inventory = Inventory()
@@ -288,7 +288,7 @@ def test_document_of_a_secret_and_a_name_that_could_be_a_mac_never_stand_ready(s
     assert site.responses(2).get(b"/nocloud/52-54-00-00-00-03/user-data") is None
 
 
-def test_change_of_a_hardware_makes_its_answers_anew(site):
+def test_change_of_a_hardware_changes_its_answers(site):
     site.apply(instance={"userdata": "old"})
     first = site.responses()
     assert site.responses() is first
@@ -314,7 +314,7 @@ def test_metadata_of_many_machines_takes_a_bounded_room(site):
     assert site.cache.size_bytes < 1_000_000
 
 
-# --- Secrets: whose, how often they are read, and what a machine is told where there is none ---
+# --- Secrets: permission, number of reads, and the answer if there is none ---
 
 WORD = "#cloud-config\n# of the Secret\n"
 REFERENCE = SecretReference("s1")

@@ -1,6 +1,6 @@
-"""Kernels and initrds: streamed, cached, resumed; every failure told to machine, log and journey; and what sends them.
+"""Kernels and initrds: streamed, cached, resumed, with every failure shown to machine, log and journey.
 
-The threads that send files: everybody gets a share, nobody's descriptors leak, and nothing is sent twice.
+The threads that send files: every machine gets a share, no descriptor leaks, and no byte is sent twice.
 """
 
 from __future__ import annotations
@@ -21,10 +21,8 @@ import pytest
 from aiohttp import web
 
 from edge.artifacts import Artifact, Source, StorageError
-from edge.http.boot import osie
-from edge.http.files import body, sendfile
-from edge.http.files.body import BodySender
-from edge.http.files.sendfile import FileEndsError, IdleError, Part, SendThread, StoppedError
+from edge.http import files, osie
+from edge.http.files import BodySender, FileEndsError, IdleError, Part, SendThread, StoppedError
 from edge.journey.events import Outcome, Step
 from edge.machines import DhcpMode
 from tests.support.objects import MAC, OTHER_MAC
@@ -37,7 +35,7 @@ pytestmark = pytest.mark.long
 
 KERNEL = "/osie/lab/kernel"
 SIZE = 4 << 20
-"""Of what the upstream has."""
+"""Size of the upstream's file."""
 
 
 async def noted(rack: Rack, count: int) -> None:
@@ -100,7 +98,7 @@ async def test_download_is_resumed_by_range_with_what_head_tells(rack):
     ("mode", "status", "reason"),
     [("404", 404, "404 Not Found"), ("500", 502, "500 Internal"), ("", 502, "the upstream answered with a web page")],
 )
-async def test_upstream_trouble_is_told_to_machine_log_and_journey(rack, caplog, mode, status, reason):
+async def test_upstream_failure_is_shown_to_machine_log_and_journey(rack, caplog, mode, status, reason):
     rack.register()
     rack.upstream.mode, rack.upstream.kind = mode, "text/html"
     rack.upstream.content = b"<html>please log in</html>"
@@ -113,7 +111,7 @@ async def test_upstream_trouble_is_told_to_machine_log_and_journey(rack, caplog,
     assert reply.text.rstrip("\n") in caplog.text
 
 
-async def test_upstream_that_refuses_or_stalls_is_said_with_its_status(other_rack, monkeypatch):
+async def test_upstream_that_refuses_or_stalls_is_reported_with_its_status(other_rack, monkeypatch):
     monkeypatch.setattr(osie, "PROGRESS_SECONDS", 0.05)
     async with other_rack(silence_seconds=0.3) as rack:
         rack.register()
@@ -154,7 +152,7 @@ async def test_reason_is_on_the_machines_screen_until_the_kernel_comes(rack):
     await rack.ask(KERNEL)
     await noted(rack, 3)
     no_failure = (await rack.ask(f"{script}?failed")).text
-    assert "osie/lab" not in no_failure  # iPXE would run the boot script within itself, for ever
+    assert "osie/lab" not in no_failure  # iPXE would run the boot script again, without end
     assert "the connection to this machine broke" in no_failure
 
 
@@ -234,7 +232,7 @@ async def test_journey_shows_how_far_a_slow_upstream_has_come(rack, monkeypatch)
 async def test_machine_that_leaves_while_it_waits_for_the_upstream_is_noticed_and_not_blamed_if_that_stalls(
     rack, monkeypatch, stalled
 ):
-    monkeypatch.setattr(body, "GONE_SECONDS", 0.1)
+    monkeypatch.setattr(files, "GONE_SECONDS", 0.1)
     monkeypatch.setattr(osie, "STALLED_SECONDS", 0.0 if stalled else 600.0)
     rack.register()
     rack.upstream.gate.clear()
@@ -286,7 +284,7 @@ async def test_machine_without_hardware_has_the_default_osie_and_nothing_else(ot
             assert (await rack.ask(path)).status == status
         await noted(rack, 1)
         assert rack.lines()[0][:2] == (Step.KERNEL, Outcome.OK)
-        # One that nobody has heard of has it too.
+        # An unknown machine gets it, too.
         assert (await rack.ask(KERNEL, ip="127.0.0.77")).body == rack.upstream.content
         # One that failed sees why, and is not sent round in circles.
         script = f"/ipxe/script/{MAC}/auto.ipxe"
@@ -448,7 +446,7 @@ async def test_machine_that_takes_nothing_is_given_up_and_a_slow_one_is_not(file
         rounds += 1
         return now
 
-    monkeypatch.setattr(sendfile, "time", SimpleNamespace(monotonic=monotonic))
+    monkeypatch.setattr(files, "time", SimpleNamespace(monotonic=monotonic))
     thread, (ours, theirs) = SendThread("test", idle_seconds=60), socketpair()
     with ours, theirs:
         pair[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
@@ -471,7 +469,7 @@ async def test_machine_that_takes_nothing_is_given_up_and_a_slow_one_is_not(file
     thread.stop()
 
 
-async def test_stuck_machine_holds_nobody_up(thread, file, pair):
+async def test_stuck_machine_does_not_delay_others(thread, file, pair):
     stuck = sent(thread, pair[0], file)
     await until(lambda: thread.load)
     ours, theirs = socketpair()
@@ -495,7 +493,7 @@ async def test_cancelled_part_is_let_go_at_once(thread, file, pair):
     assert thread.load == 0
 
 
-async def test_machine_that_hangs_up_and_file_that_shrinks_are_told_apart(thread, file, path, pair):
+async def test_closed_connection_and_shortened_file_are_reported_differently(thread, file, path, pair):
     os.truncate(path, 1000)
     with pytest.raises(FileEndsError):
         await thread.send(Part(pair[0].fileno(), file, 0, 2000))
@@ -516,7 +514,7 @@ async def test_stop_gives_everything_up_and_what_comes_later_too(thread, file, p
 
 
 async def test_fast_machines_take_turns(thread, file, monkeypatch):
-    monkeypatch.setattr(sendfile, "PIECE_BYTES", 10_000)
+    monkeypatch.setattr(files, "PIECE_BYTES", 10_000)
     pieces: list[int] = []
     real = os.sendfile
 
@@ -544,7 +542,7 @@ async def test_threads_have_a_lower_priority_than_the_event_loop(thread):
             with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
                 yield os.getpriority(os.PRIO_PROCESS, int(task.name))
 
-    lower = min(os.getpriority(os.PRIO_PROCESS, 0) + sendfile.NICENESS, 19)  # the kernel's lowest
+    lower = min(os.getpriority(os.PRIO_PROCESS, 0) + files.NICENESS, 19)  # the kernel's lowest
     await until(lambda: lower in priorities())
 
 
@@ -571,7 +569,7 @@ class LazyTransport:
 
 
 class Head(web.StreamResponse):
-    """A response whose head is sent by somebody else."""
+    """A response whose head was sent already."""
 
     async def prepare(self, _request: Any) -> Any:
         return None
@@ -612,7 +610,7 @@ async def test_body_waits_until_the_head_has_left(sends, connected):
     assert connected[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_CORK) == 0
 
 
-async def test_file_that_is_shorter_than_promised_is_an_error_of_ours(sends, connected):
+async def test_file_that_is_shorter_than_announced_is_an_internal_error(sends, connected):
     sending = asyncio.create_task(sends(len(CONTENT) + 1, 0, len(CONTENT) + 1))
     await received(connected[1], len(CONTENT) + 4)
     with pytest.raises(StorageError, match=f"http://h/u: the file ends before byte {len(CONTENT)}"):

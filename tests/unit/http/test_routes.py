@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from edge.callers import dotted, other_end
+from edge.http import files
 from edge.http.context import size_text
-from edge.http.files import ranges
-from edge.http.files.ranges import Span, UnsatisfiableError, select, span
+from edge.http.files import Span, UnsatisfiableError, select_span, span
 from edge.http.routes import Place, Route, route
 from tests.support.objects import MAC
 
@@ -49,7 +49,7 @@ _OF_EC2 = (
 
 
 def test_only_those_versions_of_ec2_are_there_whose_readers_are_known():
-    # Whoever finds a newer one expects what only Amazon has there, and cloud-init probes for three of them.
+    # A client that finds a newer version expects documents that only Amazon has. cloud-init probes for three of them.
     served = {version for version in _OF_EC2 if route(f"/{version}/meta-data/instance-id") is not None}
     assert served == {"2009-04-04", "2019-10-01", "2021-01-03", "latest"}
 
@@ -86,10 +86,10 @@ def test_conditions_select_the_whole_a_part_or_nothing(case):
     headers = CIMultiDictProxy(CIMultiDict(lines))
     if expected in ("whole", "part"):
         found = Span(4, 10, 10, True) if expected == "part" else Span(0, 10, 10, False)
-        assert select(method, headers, '"v1"', 10) == found
+        assert select_span(method, headers, '"v1"', 10) == found
     else:
-        with pytest.raises(getattr(ranges, expected)):
-            select(method, headers, '"v1"', 10)
+        with pytest.raises(getattr(files, expected)):
+            select_span(method, headers, '"v1"', 10)
 
 
 @pytest.mark.parametrize(("size", "shown"), [(850, "850 B"), (14_200, "14.2 kB"), (14_249_999, "14.2 MB")])

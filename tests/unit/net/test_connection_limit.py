@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import aiohttp
 import pytest
@@ -17,7 +17,7 @@ from aiohttp import web
 
 from tests.waiting import until
 from tink.kubeapi.apiserver import credentials
-from tink.net.connection_limit import Connection, ConnectionLimiter, LimitedSite, Limits, _idlest
+from tink.net.connection_limit import Connection, ConnectionLimiter, LimitedSite, Limits, OpenConnections, _idlest
 
 Listen = Callable[..., Awaitable[tuple[str, ssl.SSLContext]]]
 Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -44,9 +44,10 @@ async def listen(tmp_path: Path) -> AsyncIterator[Listen]:
             runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
             await runner.setup()
             closing.push_async_callback(runner.cleanup)
-            await LimitedSite(runner, host, 0, context, "test", Limits(**limits)).start()
+            site = LimitedSite(runner, host, 0, context, "test", Limits(**limits))
+            await site.start()
             trust = ssl.create_default_context(cafile=str(tmp_path / "pki" / "ca.crt"))
-            return f"https://{host}:{runner.addresses[0][1]}", trust
+            return f"https://{host}:{site.port}", trust
 
         yield begin
 
@@ -77,26 +78,72 @@ async def _closed(connections: list[Pair], at_least: int) -> None:
         writer.close()
 
 
+class Open:
+    """A connection of `OpenConnections`."""
+
+    def __init__(self, address: str, connections: OpenConnections[Open]) -> None:
+        self.address = address
+        self.is_aborted = False
+        self._connections = connections
+
+    def abort(self) -> None:
+        self.is_aborted = True
+        self._connections.remove(self)
+
+
+def test_longest_idle_connection_is_aborted_for_a_new_one_and_a_busy_one_never() -> None:
+    warnings: list[tuple[str, str]] = []
+    connections: OpenConnections[Open] = OpenConnections(
+        4,
+        2,
+        has_share=lambda address: address != "proxy",
+        choose=lambda idle: next(iter(idle), None),
+        warn=lambda whose, what: warnings.append((whose, what)),
+    )
+
+    def connect(address: str) -> Open | None:
+        new = Open(address, connections)
+        return new if connections.admit(new) else None
+
+    first, second = connect("a"), connect("a")
+    assert first
+    assert second
+    connections.set_busy(second)
+    connections.set_idle(second)
+    third = connect("a")
+    assert third
+    assert first.is_aborted, "the address had its share, and this one was idle for longest"
+    for each in (second, third):
+        connections.set_busy(each)
+    assert connect("a") is None
+    assert warnings[-1] == ("a", "too many connections, none of them idle: a new one is closed")
+    proxied = [connect("proxy") for _ in range(3)]
+    assert None not in proxied
+    assert connections.count_of("proxy") == 2, "a proxy has no share, but all places were taken"
+    assert [each.is_aborted for each in proxied if each] == [True, False, False]
+    assert len(connections.all) == 4
+
+
 def test_one_address_has_a_share_and_another_keeps_its_own() -> None:
     limiter = ConnectionLimiter(
         asyncio.Protocol, ssl.create_default_context(), "test", Limits(connections=40, per_address=10)
     )
     greedy = [Connection(limiter, "192.0.2.1") for _ in range(30)]
     assert all(limiter.admit(each) for each in greedy)
-    assert limiter.open_of("192.0.2.1") == 10
+    assert limiter.open.count_of("192.0.2.1") == 10
     modest = Connection(limiter, "192.0.2.2")
     assert limiter.admit(modest)
-    assert limiter.open_of("192.0.2.2") == 1
+    assert limiter.open.count_of("192.0.2.2") == 1
     # Loopback is one address for all of this machine, and may have all places.
     local = [Connection(limiter, "127.0.0.1") for _ in range(25)]
     assert all(limiter.admit(each) for each in local)
-    assert limiter.open_of("127.0.0.1") == 25
+    assert limiter.open.count_of("127.0.0.1") == 25
     for each in (*greedy, modest, *local):
-        limiter.leave(each)
-    assert limiter.open_of("192.0.2.1") == 0
+        limiter.open.remove(each)
+    assert limiter.open.count_of("192.0.2.1") == 0
 
 
-def test_who_comes_and_goes_without_end_is_closed_before_the_handshake(caplog: pytest.LogCaptureFixture) -> None:
+def test_network_that_reconnects_too_often_is_rejected_before_the_handshake(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     limits = Limits(at_once=20, per_second=2)
     limiter = ConnectionLimiter(asyncio.Protocol, ssl.create_default_context(), "test", limits, clock=lambda: now)
@@ -106,7 +153,7 @@ def test_who_comes_and_goes_without_end_is_closed_before_the_handshake(caplog: p
         for _ in range(count):
             one = Connection(limiter, address)
             admitted += limiter.admit(one)
-            limiter.leave(one)
+            limiter.open.remove(one)
         return admitted
 
     assert come_and_go("192.0.2.1", 1000) == 20
@@ -115,12 +162,12 @@ def test_who_comes_and_goes_without_end_is_closed_before_the_handshake(caplog: p
     assert come_and_go("127.0.0.1", 1000) == come_and_go("::1", 1000) == 1000
     now = 5.0
     assert come_and_go("192.0.2.1", 1000) == 10
-    assert limiter.open_of("192.0.2.1") == 0
+    assert limiter.open.count_of("192.0.2.1") == 0
     assert caplog.messages[0] == "test: 192.0.2.1: more than 20 connections, and then 2 a second: closed"
     assert len(caplog.messages) == 2, "each once a minute"
 
 
-async def test_who_has_begun_with_tls_stays_while_others_send_nothing(listen: Listen) -> None:
+async def test_connection_in_the_tls_handshake_stays_while_others_send_nothing(listen: Listen) -> None:
     """He is in the middle of a handshake while connections come by the hundred: `tinkedge up` itself was, and ended."""
     url, trust = await listen(connections=20, handshake=600, first=600)
     host = url.removeprefix("https://").split(":")[0]
@@ -161,7 +208,7 @@ async def test_who_has_begun_with_tls_stays_while_others_send_nothing(listen: Li
         ("ww", None),
     ],
 )
-def test_who_goes_first_is_who_has_least_to_lose(there: str, goes: int | None) -> None:
+def test_connection_that_loses_least_is_closed_first(there: str, goes: int | None) -> None:
     """s: has sent nothing, b: has begun with TLS, a: has asked and is idle, w: watches."""
     kinds = {"s": (False, True, False), "b": (False, False, False), "a": (True, False, False), "w": (True, False, True)}
     found = [SimpleNamespace(**dict(zip(("asked", "silent", "busy"), kinds[kind], strict=True))) for kind in there]
@@ -199,27 +246,3 @@ async def test_garbage_instead_of_tls_ends_and_others_are_served(listen: Listen)
     connection[1].write(b"GET / HTTP/1.1\r\n\r\n")
     await _closed([connection], at_least=1)
     assert await _get(url, trust) == "ok"
-
-
-async def test_an_aiohttp_that_hides_its_requests_serves_who_asks_and_closes_who_does_not(
-    listen: Listen, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tink.net.connection_limit._REQUESTS_ARE_SEEN", False)
-    loop, deadlines = asyncio.get_running_loop(), []
-    call_later = loop.call_later
-
-    def caught(seconds: float, callback: Callable[..., object], *arguments: Any, **more: Any) -> asyncio.TimerHandle:
-        if seconds == 601:
-            deadlines.append(callback)
-        return call_later(seconds, callback, *arguments, **more)
-
-    monkeypatch.setattr(loop, "call_later", caught)
-    url, trust = await listen(handshake=600, first=601)
-    async with aiohttp.ClientSession() as session, session.get(f"{url}/watch", ssl=trust) as watch:
-        assert await watch.content.readline() == b"begun\n"
-        idle = await _idle(url, 3)
-        await until(lambda: len(deadlines) == 4)
-        for deadline in deadlines:
-            deadline()
-        await _closed(idle, at_least=3)
-        assert not watch.content.at_eof()

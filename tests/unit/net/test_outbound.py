@@ -125,7 +125,7 @@ LOOPBACK = Reach(allowed=(ip_network("127.0.0.1/32"),))
 
 
 async def asked(reach: Reach, url: str, *, roots: Path | None = None, **settings: Any) -> str:
-    """What comes of asking: the body, or why nothing was asked."""
+    """Return the body of the answer, or why no request was sent."""
     async with session(reach, **settings) as client:
         try:
             async with client.get(url, ssl=roots is None or ssl.create_default_context(cafile=roots)) as response:
@@ -361,7 +361,7 @@ async def test_answer_that_is_hardly_any_body_is_broken_off(head: bytes, again: 
         assert sent[0] < 10_000_000  # what was on its way
 
 
-async def test_why_it_was_broken_off_is_said() -> None:
+async def test_reason_of_an_interrupted_download_is_reported() -> None:
     for head, again in ((b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 100), (CHUNKED, b"1\r\nx\r\n" * 1000)):
         async with flooding(head, again) as (url, *_), session(LOOPBACK) as client:
             with pytest.raises(WastefulAnswerError):

@@ -15,11 +15,11 @@ import pytest
 from aiohttp import web
 
 from edge.artifacts import Artifact, ArtifactCache, SharedFiles, Timeouts
+from edge.http.connections import BoundedServer, Limits, Runner
 from edge.http.context import text
-from edge.http.files.body import BodySender
+from edge.http.files import BodySender
 from edge.http.peers import PeerRequests
 from edge.http.routes import Place, route
-from edge.http.transport.connections import BoundedServer, Limits, Runner
 from edge.journey.recorder import Journey
 from edge.peers import Peers, calls
 from tests.ports import free_ports
@@ -62,7 +62,7 @@ class Edge:
 
     async def die(self) -> None:
         """As a process that is killed: its connections break, and nobody listens."""
-        for connection in [*self.server._open]:
+        for connection in [*self.server.open]:
             connection.transport.abort()
         await self.stop_serving()
 

@@ -23,7 +23,7 @@ from edge.artifacts import (
     file_url,
     manifest_url,
 )
-from edge.artifacts.storage.store import key_of
+from edge.artifacts.store import key_of
 from edge.http import peers as handler
 from edge.peers import HEADER, CallError, Request, probe, upstream_edge
 from edge.peers.calls import Calls

@@ -25,7 +25,7 @@ from tink.kube.cache import AWAY_SECONDS
 from tink.server.agents.auth import AgentAuth
 from tink.server.agents.tokens import TokenKeys, TokenSettings
 from tink.server.connections.accounts import Limits
-from tink.server.connections.concurrency import ConcurrencyLimiter
+from tink.server.connections.calls import ConcurrencyLimiter
 from tink.server.connections.guard import Guard
 
 OTHER = "52:54:00:00:00:09"
@@ -37,7 +37,7 @@ SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.Health
 
 @pytest.fixture
 async def keys(rig: Rig, tmp_path: Path) -> TokenKeys:
-    """Of a server that asks for tokens; two machines."""
+    """The keys of a server that requires tokens, with two machines."""
     settings = TokenSettings(tmp_path / "key", 3600, create=True)
     await rig.start(agent_auth=AgentAuth.TOKEN, tokens=settings)
     rig.machine(ip="192.0.2.1")
@@ -204,8 +204,8 @@ async def test_calls_of_all_are_bounded_and_places_come_free(rig: Rig) -> None:
 async def test_one_address_can_not_take_the_places_of_others(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING, "tink.server.connections.concurrency")
-    monkeypatch.setattr("tink.server.connections.concurrency.is_loopback", lambda _: False)
+    caplog.set_level(logging.WARNING, "tink.server.connections.calls")
+    monkeypatch.setattr("tink.server.connections.calls.is_loopback", lambda _: False)
     await rig.start(calls_per_address=5, agent_auth=AgentAuth.NONE)
     for number in range(40):
         rig.machine(f"h{number}", f"52:54:00:00:01:{number:02x}")

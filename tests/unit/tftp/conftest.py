@@ -1,4 +1,4 @@
-"""What the tests of transfers share: packets as bytes, and the server on both event loops."""
+"""Fixtures of the TFTP tests: packets as bytes, and the server on both event loops."""
 
 from __future__ import annotations
 

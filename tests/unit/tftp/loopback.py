@@ -64,7 +64,7 @@ class Client:
         return await self.receive()
 
     async def answer(self, datagram: bytes) -> bytes:
-        """What the server sends for that."""
+        """Send a datagram and return the server's answer."""
         self.send(datagram)
         return await self.receive()
 

@@ -20,7 +20,7 @@ from edge.callers import Callers
 from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
 from edge.machines import DhcpMode, Inventory, MachineScripts, NetbootPolicy, OsieFiles
-from edge.tftp import BootFiles, mapped, packets
+from edge.tftp import BootFiles, files, packets
 from edge.tftp.files import MAX_FAILURES
 from edge.tftp.packets import ErrorCode
 from edge.tftp.source import Refusal, TftpFile, TftpRequest
@@ -179,7 +179,7 @@ async def test_mac_in_the_name_tells_the_asker_nothing_of_the_machine_that_has_i
 
 @pytest.mark.parametrize("name", ["auto.ipxe", "why.ipxe", "osie/lab/kernel"])
 @pytest.mark.parametrize("client", [OTHER_IP, STRANGER_IP])
-async def test_what_is_made_for_a_machine_is_served_to_no_other_and_the_machine_hears_of_it(edge, name, client):
+async def test_generated_file_is_served_to_its_own_machine_whose_journey_records_other_requests(edge, name, client):
     answer = await edge.refused(f"{MAC}/{name}", client)
     assert (answer.code, answer.about) == (ErrorCode.ACCESS_VIOLATION, MAC)
     assert (await edge.refused(f"02:00:00:00:00:77/{name}", client)).about is None
@@ -207,7 +207,7 @@ async def test_characters_that_can_not_be_shown_reach_no_screen(edge, character)
     assert "\nreboot" not in shown
 
 
-async def test_failures_of_machines_that_nobody_registered_are_bounded(make_edge, monkeypatch):
+async def test_stored_failures_of_unregistered_machines_are_bounded(make_edge, monkeypatch):
     edge = make_edge(DhcpMode.AUTO_PROXY, default_osie=("default", "lab"))
     edge.osies.clear()
     monkeypatch.setattr(Callers, "machine", lambda self, ip: None)
@@ -235,7 +235,7 @@ HABITS = [
     "boot.scr", "0A000032.img", "menus/grub.cfg-0A000001", "EFI/redhat/x86_64-efi/tftp.mod", "revocations_sku.efi",
     "revocations_sbat.efi", "shim_certificate_0.efi", "/grub/x86_64-efi/command.lst", "/grub/x86_64-efi/http.mod",
 ]  # fmt: skip
-"""What boot loaders ask for in vain."""
+"""Missing files that boot loaders always request."""
 NOTHING = ["nope.efi", "/etc/passwd", "notes.txt", "boot/snponly.efi", "x/y/snponly.efi", "/", ".", "a/" * 40 + "b"]
 
 
@@ -325,7 +325,7 @@ async def test_machine_whose_interfaces_share_an_address_gets_the_script_of_the_
         await edge.refused(f"{mac}/auto.ipxe", OTHER_IP)
 
 
-async def test_operators_own_grub_cfg_is_served_instead_of_ours(edge):
+async def test_operators_grub_cfg_is_served_instead_of_the_generated_one(edge):
     write(edge.extra, {"grub/grub.cfg": "set mine=1"})
     assert await edge.text("grub/grub.cfg") == "set mine=1"
     assert (await edge.refused("grub/grub.cfg", LOCKED_IP)).code is ErrorCode.ACCESS_VIOLATION
@@ -370,8 +370,8 @@ async def test_script_follows_the_hardware(edge):
     assert " quiet " in await edge.text("auto.ipxe")
 
 
-class Nobody:
-    """In place of the resolution: the neighbour table does not know who asks, and nobody answers ARP."""
+class Unresolved:
+    """Replaces the resolution: the neighbour table does not know the client, and no host answers ARP."""
 
     def is_due(self, _ip):
         return True
@@ -387,9 +387,9 @@ class Nobody:
         "pxelinux.cfg/01-52-54-00-12-34-56", "config.txt", "cmdline.txt", f"{PI}/cmdline.txt",
     ],
 )  # fmt: skip
-async def test_what_is_made_for_a_machine_is_told_to_nobody_whose_mac_is_not_known(make_edge, tmp_path, name):
+async def test_generated_files_are_not_sent_to_clients_with_an_unknown_mac(make_edge, tmp_path, name):
     (tmp_path / "rpi").mkdir()
-    edge = make_edge(pi_firmware=tmp_path / "rpi", resolution=Nobody())
+    edge = make_edge(pi_firmware=tmp_path / "rpi", resolution=Unresolved())
     assert "nobody answers ARP" in (await edge.refused(name)).message
     assert await edge.text("snponly.efi") == "snponly"
 
@@ -501,7 +501,7 @@ async def test_stranger_in_auto_proxy_gets_the_default_osie_and_no_other(make_ed
     edge.osies["default", "secret"] = edge.osies["default", "lab"]
     assert (await edge.refused("osie/secret/kernel", STRANGER_IP)).code is ErrorCode.ACCESS_VIOLATION
     assert (await edge.refused("02:00:00:00:00:02/auto.ipxe", STRANGER_IP)).code is ErrorCode.ACCESS_VIOLATION
-    # Nobody knows who this is: there is no script to make.
+    # The client is unknown, so no script can be made.
     assert (await edge.refused("auto.ipxe", "10.9.9.8")).code is ErrorCode.ACCESS_VIOLATION
     assert (await edge.refused("osie/lab/kernel", "10.9.9.8")).code is ErrorCode.ACCESS_VIOLATION
 
@@ -519,7 +519,7 @@ async def test_raspberry_pi_gets_the_common_firmware_or_its_own(edge):
     assert (await edge.refused(f"{PI}/overlays/a.dtbo")).expected
 
 
-async def test_raspberry_pi_is_told_where_its_firmware_would_be(make_edge):
+async def test_raspberry_pi_without_firmware_gets_the_name_of_the_option(make_edge):
     edge = make_edge(extra=None)
     answer = await edge.refused(f"{PI}/start4.elf")
     assert (answer.expected, "--rpi-dir" in answer.message) == (False, True)
@@ -581,7 +581,7 @@ async def test_raspberry_pi_gets_nothing_of_another_nor_a_stranger_anything(pi):
     assert f"({OTHER})" in await pi.text(f"{PI}/config.txt", OTHER_IP)  # its own: a serial number says nothing
 
 
-async def test_raspberry_pi_that_can_not_boot_is_told_no_kernel_and_its_journey_why(pi):
+async def test_raspberry_pi_without_netboot_gets_no_kernel_and_its_journey_has_the_reason(pi):
     del pi.osies["default", "lab"]
     config = await pi.text(f"{PI}/config.txt")
     assert config.splitlines()[-1] == "kernel=netboot-not-allowed"
@@ -716,7 +716,7 @@ async def test_file_may_change_between_two_transfers_and_during_one(edge):
 
 
 async def test_file_that_is_too_large_for_memory_is_refused(edge, monkeypatch):
-    monkeypatch.setattr(mapped, "MAX_SNAPSHOT_BYTES", 1 << 20)
+    monkeypatch.setattr(files, "MAX_SNAPSHOT_BYTES", 1 << 20)
     with (edge.extra / "big").open("wb") as file:
         file.truncate((1 << 20) + 1)
     assert "larger than 1 MiB" in (await edge.refused("big")).message

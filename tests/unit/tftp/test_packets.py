@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from scapy.layers.tftp import TFTP, TFTP_ERROR, TFTP_OACK, TFTP_Options
 
 from edge.tftp import packets
-from edge.tftp.blocks import NetasciiBlocks, OctetBlocks
-from edge.tftp.framed import FramedBlocks, FramedFiles
+from edge.tftp.blocks import FramedBlocks, FramedFiles, NetasciiBlocks, OctetBlocks
 from edge.tftp.packets import ErrorCode, Garbage, ReadRequest, RequestError, to_netascii
 from edge.tftp.transport import UdpTransport
 from tests.unit.tftp.conftest import packets_of
@@ -58,7 +57,7 @@ def test_the_requests_of_real_clients_are_understood():
         rrq("f" * 600, "octet"),
     ],
 )
-def test_garbage_is_told_from_requests_so_that_it_gets_no_answer(datagram):
+def test_garbage_is_distinguished_from_requests_and_gets_no_answer(datagram):
     with pytest.raises(Garbage):
         packets.parse_request(datagram)
 
@@ -138,7 +137,7 @@ def taken(blocks, window, size):
 
 
 def payloads(burst, first, size, count):
-    """Of packets that are numbered from `first` on."""
+    """Return the payloads of packets that are numbered from `first` on."""
     packets = packets_of(burst, size)
     assert [packet[:4] for packet in packets] == [
         b"\0\3" + (first + at & 0xFFFF).to_bytes(2, "big") for at in range(count)
@@ -170,7 +169,7 @@ def test_block_numbers_wrap_in_packets_that_are_ready():
     assert taken(FramedBlocks(content, 3), 64, 3) == [content[at : at + 3] for at in range(0, len(content) + 1, 3)]
 
 
-def test_packets_are_made_ready_for_those_who_read_the_same_file_at_the_same_time():
+def test_packets_are_shared_between_concurrent_readers_of_a_file():
     files = FramedFiles(max_bytes=1100, min_file_bytes=100)
     content, other = bytes(500), bytes(bytearray(500))
     alone = files.blocks(content, 100)
@@ -342,7 +341,7 @@ def test_answer_that_is_longer_than_a_block_is_one_packet():
     assert kernel.packets == [b"\0\6blksize\0008\0windowsize\00064\0tsize\000300000\0"]
 
 
-def test_kernel_is_told_the_length_of_a_packet_and_the_address_to_send_from():
+def test_kernel_gets_the_packet_length_and_the_source_address():
     kernel = Kernel()
     transport(kernel, 1468).send(burst_of(1))
     assert kernel.ancillary == []

@@ -1,4 +1,4 @@
-"""The TFTP server over loopback, packet by packet: who gets which file, through what losses, and what is told of it."""
+"""The TFTP server over loopback, packet by packet: permissions, losses, and the journey."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ import pytest
 from edge.journey.events import Outcome, Step
 from edge.tftp import TftpServer, TftpServerError
 from edge.tftp import server as server_module
-from edge.tftp.framed import FramedBlocks
+from edge.tftp.blocks import FramedBlocks
 from edge.tftp.packets import ErrorCode
 from edge.tftp.server import MAX_WAITING_OF_CLIENT, UNPROVEN_FIRST_BLOCKS, UNRESOLVED_IN_ALL
 from edge.tftp.source import Refusal, TftpFile
@@ -183,7 +183,7 @@ async def test_copy_of_a_request_that_was_late_disturbs_no_transfer(serve, singl
 
 @EITHER_PORT
 @pytest.mark.parametrize("second", ["a", "b"], ids=["the same file, after a reset", "another file"])
-async def test_client_that_begins_anew_from_its_port_gets_what_it_asks_for(serve, single_port, second, monkeypatch):
+async def test_client_that_restarts_from_the_same_port_gets_its_file(serve, single_port, second, monkeypatch):
     monkeypatch.setattr("edge.tftp.session.LATE_COPY_SECONDS", 0.0)
     opens = lambda request: TftpFile(request.name.encode() * 600, request.name, MAC)  # noqa: E731
     loopback = await serve(opens, single_port=single_port)
@@ -310,7 +310,7 @@ async def test_client_beyond_the_limit_waits_where_all_transfers_are_real(serve,
     assert (await last.ask())[:4] == b"\0\3\0\1"
 
 
-async def test_machine_in_whose_name_another_asks_hears_who_once_and_the_asker_nothing_of_it(serve):
+async def test_forged_request_is_recorded_once_on_the_victims_journey_and_not_revealed_to_the_sender(serve):
     loopback = await serve(lambda _request: Refusal(ErrorCode.ACCESS_VIOLATION, "its own machine only", about=MAC))
     client = loopback.client()
     for _ in range(20):
@@ -339,7 +339,7 @@ async def test_strangers_do_not_keep_a_machines_refusal_from_its_journey(serve):
 # --- strangers and garbage -------------------------------------------------------------------------------------------
 
 
-async def test_stranger_is_told_a_bounded_number_of_times_that_it_is_wrong_and_the_transfer_goes_on(serve):
+async def test_stranger_on_a_transfers_port_gets_a_bounded_number_of_errors_and_the_transfer_continues(serve):
     loopback = await serve(b"x" * 1200)
     client, stranger, gone = loopback.clients(3)
     await client.ask(*UNHURRIED)
@@ -351,7 +351,7 @@ async def test_stranger_is_told_a_bounded_number_of_times_that_it_is_wrong_and_t
     assert {await stranger.receive() for _ in range(15)} == {b"\0\5\0\5this transfer is another client's\0"}
     stranger.send(b"\0\5\0\0stop\0")
     chance = random.Random(5)
-    for _ in range(50):  # garbage gets no answer, whoever sends it
+    for _ in range(50):  # garbage gets no answer from any client
         for one in (stranger, client):
             one.send(chance.randbytes(chance.randrange(600)))
     client.send(b"")
@@ -384,7 +384,7 @@ async def test_garbage_gets_no_answer_and_does_not_end_the_service(serve, caplog
     assert caplog.text.count("is ignored") == 1
 
 
-# --- files that take their time: to be opened, to arrive, or for ever ------------------------------------------------
+# --- files that open or arrive slowly, or not at all ------------------------------------------------------------------
 
 
 class Arriving:
@@ -434,7 +434,7 @@ async def test_file_that_is_still_arriving_is_sent_while_it_comes(serve):
     assert loopback.events[0].detail["resent_blocks"] == 0
 
 
-async def test_upstream_that_fails_in_the_middle_is_told_with_its_reason(serve):
+async def test_upstream_that_fails_in_the_middle_is_reported_with_its_reason(serve):
     arriving = Arriving(600)
     loopback = await serve(arriving.open)
     client, stranger = loopback.clients(2)
@@ -593,7 +593,7 @@ async def test_request_for_which_no_socket_is_left_closes_its_file_and_leaves_th
     loopback = await serve(b"x" * 600, {"close": lambda: closed.append(True)})
     client = loopback.client()
     with monkeypatch.context() as patch:
-        patch.setattr(server_module, "own_socket", none_left)
+        patch.setattr(server_module, "transfer_socket", none_left)
         for _ in range(3):
             client.request()
         await loopback.has_read()
@@ -602,7 +602,7 @@ async def test_request_for_which_no_socket_is_left_closes_its_file_and_leaves_th
     assert await client.download() == b"x" * 600
 
 
-async def test_fault_of_ours_ends_one_transfer_and_is_told_once(serve, monkeypatch, caplog):
+async def test_internal_error_ends_one_transfer_and_is_logged_once(serve, monkeypatch, caplog):
     def fault(*_):
         raise ZeroDivisionError
 

@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from edge.tftp.admission import ActiveTransfers
 from edge.tftp.blocks import NetasciiBlocks, OctetBlocks
 from edge.tftp.packets import Agreed, ReadRequest, to_netascii
-from edge.tftp.session import TURN_SECONDS, Session, TransferScheduler
+from edge.tftp.session import TURN_SECONDS, ActiveTransfers, Session, TransferScheduler
 from edge.tftp.source import TftpFile
 from edge.tftp.transfer import (
     CAUTIOUS_TIMEOUT_SECONDS,
@@ -210,7 +209,7 @@ def test_file_that_is_still_arriving_is_sent_as_far_as_it_is_there():
     assert transfer.resent_blocks == 0
 
 
-def test_client_that_waits_for_bytes_is_told_every_second_that_it_was_not_forgotten():
+def test_client_that_waits_for_bytes_gets_a_sign_of_life_every_second():
     transfer = begun(5000, filled=1024)
     transfer.receive(ack(1), 0.0)
     assert transfer.receive(ack(2), 0.0) == []
@@ -248,7 +247,7 @@ def test_loss_within_the_part_that_is_there_is_mended_while_the_rest_is_awaited(
 
 
 @pytest.mark.parametrize("filled", [512, 0])
-def test_client_of_which_nothing_is_heard_while_the_file_arrives_is_given_up(filled):
+def test_client_that_sends_nothing_while_the_file_arrives_is_given_up(filled):
     transfer = begun(5000, filled=filled)
     if filled:
         transfer.receive(ack(1), 0.0)
@@ -562,7 +561,7 @@ class Client:
         return self.acknowledged() if self.done or self.in_window == self.window else None
 
     def acknowledged(self):
-        """What it sends at the end of a window, after a silence or a gap: the last acknowledgement."""
+        """Return the packet at the end of a window, after a silence or a gap: the last acknowledgement."""
         self.in_window = 0
         return ack(self.expected - 1)
 
@@ -806,7 +805,7 @@ async def test_others_wait_for_the_time_of_a_turn_and_not_for_all_transfers(shar
     assert len(crowd.turns) == min(2 * at_once, 299)
 
 
-async def test_line_that_came_to_its_end_begins_anew():
+async def test_queue_that_became_empty_starts_again():
     crowd = Crowd("a", most=1)
     for count in (1, 2, 3):
         await turns(2)
@@ -860,7 +859,7 @@ class Stub:
         # A full house gives a half open place, and never one that is taken.
         ((3, 100, 100), ["m1+", "m1", "m1+", "m1+", "m1!"], [1]),
         ((3, 100, 100), ["s1+", "s2", "m3+", "s4+", "m5+"], [0, 1]),
-        # One client pushes out its own, and nobody else's.
+        # One client replaces its own transfers only.
         ((100, 100, 2), ["m1", "m2", "m2+", "m2+", "m2!", "m1"], [1]),
         # Nothing is left of those who went.
         ((2, 1, 2), ["m1", "m1+", "all go", "m1+", "m1+", "m1!"], [0, 1]),

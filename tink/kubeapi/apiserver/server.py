@@ -185,12 +185,10 @@ class ApiServer:
         """
         if ANYWHERE in self._addresses:
             await self._listen_at([ANYWHERE], LimitedSite(runner, ANYWHERE, self._port, context, "API", Limits()))
-            self._port = runner.addresses[0][1]
             return
         await self._listen_at(
             [self._host], LimitedSite(runner, self._host, self._port, context, "embedded API", Limits())
         )
-        self._port = runner.addresses[0][1]
         if self._addresses:
             what = f"API at {', '.join(self._addresses)}"
             site = LimitedSite(runner, self._addresses, self._port, context, what, Limits(), free=True)
@@ -208,6 +206,7 @@ class ApiServer:
             await site.start()
         except OSError as error:
             raise ApiServerError(self._why_not(error, ", ".join(hosts))) from error
+        self._port = site.port
 
     def _why_not(self, error: OSError, hosts: str) -> str:
         where = f"{hosts}:{self._port}"

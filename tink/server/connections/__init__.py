@@ -1,8 +1,7 @@
-"""What connections and calls of strangers may cost: docs/security.md.
+"""Limits of connections and calls on the gRPC port (docs/security.md). gRPC accepts its connections itself.
 
-options      what gRPC itself bounds, before a call reaches us
-concurrency  how many calls are served at once, of one address and of all
-accounts     which connections may stay (pure)
-sockets      gRPC's connections as the kernel knows them
-guard        looks after the connections, and ends those that may not stay
+options      the limits that gRPC's core applies before a call reaches this program
+calls        the number of calls at once, for each address and in all, and their metrics
+accounts     decides which connections have to be closed (pure)
+guard        measures gRPC's sockets and closes those connections
 """

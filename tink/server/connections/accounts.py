@@ -1,32 +1,42 @@
-"""Decides which connections of agents may stay, by comparing the bytes of each connection with its calls.
+"""Decides which connections of agents may stay, by comparing the bytes of each connection with its calls. Pure.
 
-gRPC's core reads HTTP/2 in threads of its own, and this program sees only the resulting calls. Some traffic costs the
-core as much as a call and is invisible here: calls that are reset at once (CVE-2023-44487), frames that belong to no
-call (SETTINGS, PING, a header block without an end), and calls that are never finished. But all of it arrives as bytes,
-and the kernel counts bytes. So each connection has an account:
+gRPC's core accepts connections and reads HTTP/2 in threads of its own, and this program sees only the resulting calls.
+So `tink.net.connection_limit` can't be used here. gRPC's own options (`tink.server.connections.options`) limit the
+size and number of calls, but do not stop these attacks of `tests/interop/attacks/test_grpc.py`. This module does:
 
-    received    the bytes that the kernel has counted (`tink.server.connections.sockets`)
+- floods of cheap frames: calls that are reset at once (CVE-2023-44487), frames that belong to no call (SETTINGS, PING,
+  a header block without an end), calls that are never finished;
+- connections that come and go, or stay without a call, until no place is left for agents;
+- header blocks that expand in memory.
+
+All of this arrives as bytes, and the kernel counts bytes. So each connection has an account:
+
+    received    the bytes that the kernel has counted (`tink.server.connections.guard`)
     explained   the bytes of the observed calls and messages, and of the start of a connection
     stray       the rest, which leaks away at `stray_per_second`; an honest agent sends some pings
 
-A connection with too many stray bytes is ended, whatever they were. The rate of calls is limited, too. Both limits hold
-for a connection and for a *block*: an IPv4 address, or an IPv6 /64 network, behind which there may be several agents. A
-block is kept away for a while if several of its connections were ended, or if it connects too often.
+A connection with too many stray bytes is closed. The rate of calls is limited, too. Both limits apply to a connection
+and to a *block*: an IPv4 address, or an IPv6 /64 network, behind which there may be several agents. New connections of
+a block are rejected for a while if several of its connections were closed, or if it connects too often.
 
-The number of connections is limited separately. A connection that makes no call in `first_call` seconds is ended. Of
-more than `per_address` connections the longest idle ones are ended, and of more than `connections` those of the block
+The number of connections is limited separately. A connection that makes no call in `first_call` seconds is closed. Of
+more than `per_address` connections the longest idle ones are closed, and of more than `connections` those of the block
 with the most. A connection with an open command stream is never idle. Unknown clients can't open one, so they make room
 for agents.
 
-Bytes that belong to no call can become 4,000 times as many in memory (`memory`). If memory grows, the blocks that sent
-most of these bytes in the last seconds are ended at once, and kept away for longer.
+Memory: gRPC's core expands header blocks (HPACK, RFC 7541) as they arrive. `grpc.absolute_max_metadata_size` becomes
+SETTINGS_MAX_HEADER_LIST_SIZE, which the core applies when the peer has acknowledged it (RFC 9113 section 6.5.3). A peer
+that acknowledges nothing may use 16 MB for each block, of which 4 kB come over the wire. `MemoryWatch` detects memory
+that the connections do not account for. Then the connections of the blocks that sent most stray bytes in the last
+seconds are closed at once, and these blocks are rejected for longer. Bytes that were read are expanded even after their
+connection was closed, so the memory limit of the process has to bound a single burst.
 
-Loopback is the operator: it has no limit. Pure bookkeeping: the caller reports sockets, times and calls.
+Loopback is the operator: it has no limit. The caller reports sockets, times and calls.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -35,40 +45,106 @@ from typing import Final
 from tink.limits.newest import Newest
 from tink.limits.token_bucket import TokenBuckets
 from tink.net.blocks import Block, block_of
-from tink.server.connections.memory import PRESSED_BYTES, Alarm
-from tink.server.connections.sockets import MOST_BLOCKS, Accepted, Peer
 
-_CONNECTION_BYTES: Final = 8 << 10
-"""Bytes that a connection may begin with: TLS with a chain of certificates, and HTTP/2's preface."""
+SUDDEN_BYTES: Final = 32 << 20
+WINDOW_SECONDS: Final = 2.0
+CONNECTION_BYTES: Final = 64 << 10
+"""Bytes that an honest connection with its calls may use: memory also grows when 10,000 agents connect at once."""
+PRESSED: Final = 0.75
+"""The share of the memory limit above which smaller growth counts as well."""
+PRESSED_BYTES: Final = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """Memory grew by `grown` bytes within WINDOW_SECONDS. `pressed` is True if little is left below the limit."""
+
+    grown: int
+    pressed: bool
+
+
+class MemoryWatch:
+    """Watches the memory of a process with a `limit` in bytes; with None, only sudden growth counts."""
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
+        self._samples: deque[tuple[float, int]] = deque()
+        """Times, each with the memory that connections do not account for. The memory increases from first to last."""
+
+    def look(self, resident: int, connections: int, now: float) -> Alarm | None:
+        """Record the memory in bytes at a monotonic time. Return an alarm if it grows too much."""
+        own = resident - connections * CONNECTION_BYTES
+        samples = self._samples
+        while samples and samples[-1][1] >= own:
+            samples.pop()
+        samples.append((now, own))
+        while now - samples[0][0] > WINDOW_SECONDS:
+            samples.popleft()
+        grown = own - samples[0][1]
+        pressed = self._limit is not None and resident > PRESSED * self._limit
+        if grown < (PRESSED_BYTES if pressed else SUDDEN_BYTES):
+            return None
+        samples.clear()
+        samples.append((now, own))
+        return Alarm(grown, pressed)
+
+
+_PREAMBLE_BYTES: Final = 8 << 10
+"""Bytes at the start of a connection: TLS with a chain of certificates, and HTTP/2's preface."""
 _CALL_BYTES: Final = 512
-"""Bytes of a call's headers and its end. Ours have 200, the largest token included 600."""
+"""Bytes of a call's headers and its end. Agents' calls have 200, with the largest token 600."""
 _MESSAGE_BYTES: Final = 128
-"""Bytes of a message beside itself: frames, window updates, TLS records."""
+"""Overhead of a message: frames, window updates, TLS records."""
 _REST_SECONDS: Final = 1.0
 """Seconds without a call after which a connection makes room for another one of its block."""
 _SNAPSHOT_SECONDS: Final = 5.0
 _EXPANSION: Final = 8192
 """Growth factor: a byte of a header block can name an entry of HPACK's table of 4 kB (RFC 9113 section 6.5.2)."""
-_LEAST_SUSPICIOUS: Final = 1 << 10
+_MIN_SUSPICIOUS_BYTES: Final = 1 << 10
 """Stray bytes of a connection in some seconds that are no suspicion while memory grows.
 
 A ping has 17 bytes. An entry that fills HPACK's table has 2,500, Huffman coded (RFC 7541 section 5.2).
 """
-_GUILTY: Final = 0.75
+_GUILTY_SHARE: Final = 0.75
 """The share of the stray bytes whose senders are ended in one step. Other senders follow if memory goes on growing."""
-_MOST_LEFT: Final = 4096
+_MAX_CLOSED: Final = 4096
 """Maximum number of ended connections whose bytes are remembered."""
-_LEFT_SECONDS: Final = 10.0
+_CLOSED_SECONDS: Final = 10.0
 _FORGET_SECONDS: Final = 2.0
 """Seconds after which a connection that made a call, and that no socket was found for, is forgotten."""
 
 
+MAX_BLOCKS: Final = 128
+"""Number of blocks that are rejected at once. A filter has room for 4,096 instructions, in some kernels for half of
+that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The client's end of a connection: an IP address (IPv4 addresses in IPv4 notation on any socket) and a port."""
+
+    address: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.address} port {self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A socket that gRPC has accepted: its descriptor, and its device and inode when it was found."""
+
+    fd: int
+    identity: tuple[int, int]
+    peer: Peer
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`connections` in all and `per_address`. Times in seconds, sizes in bytes.
+    """The limits of the gRPC port: `connections` in all and `per_address`. Times in seconds, sizes in bytes.
 
-    A message may be 256 kB, and is heard of when it is whole: `stray` is more. `stray_before` is for a connection that
-    has made no call yet.
+    `stray` is more than the largest message (256 kB), because a message is reported only when it is complete.
+    `stray_before` is the limit before the first call of a connection.
     """
 
     connections: int
@@ -81,32 +157,32 @@ class Limits:
     calls_per_second: float = 200.0
     aborts_at_once: int = 200
     aborts_per_second: float = 2.0
-    """Calls of one connection that the caller takes back; an agent does so when it ends, or loses patience."""
+    """Number of calls that one connection may cancel. An agent cancels calls when it ends, or after a timeout."""
     strikes: int = 5
-    """How often a block's connections may be ended within a minute before it is kept away."""
+    """Number of a block's connections that may be closed within a minute before the block is rejected."""
     away: float = 30.0
-    """How long a block is kept away."""
+    """Time for which a block is rejected."""
     away_for_memory: float = 300.0
-    """Time for which a block is kept away after its header blocks used much memory."""
+    """Time for which a block is rejected after its header blocks used much memory."""
     beginning: int = 1 << 10
-    """Initial bytes of a connection that are no suspicion when memory grows; more with TLS."""
+    """Initial bytes of a connection that cause no suspicion when memory grows; more with TLS."""
     full: float = 3.0
-    """How long it is kept away when it merely has all of its places."""
+    """Time for which a block is rejected that only has too many connections."""
 
     @property
     def stray_of_all(self) -> int:
-        """What all connections of a block may have: 2 MB for 512 of them."""
+        """Stray bytes of all connections of a block: 2 MB for 512 connections."""
         return max(2 * self.stray, self.per_address * (4 << 10))
 
     @property
     def stray_of_all_per_second(self) -> int:
-        """256 kB for 512 connections."""
+        """Rate of these bytes per second: 256 kB for 512 connections."""
         return max(self.stray_per_second, self.per_address * 512)
 
 
 @dataclass(slots=True)
 class _LeakyBucket:
-    """A level that falls by itself, and at most to 0."""
+    """A level that falls at a given rate, down to 0."""
 
     level: float = 0.0
     at: float = 0.0
@@ -150,7 +226,7 @@ class _Recent:
 
 @dataclass(slots=True, eq=False)
 class _Connection:
-    """`since` it is known; `rests` since no call was open. `busy` counts the calls that only agents can have open."""
+    """A connection. `since`: when it was found. `rests`: when its last call ended. `busy`: number of agents' calls."""
 
     peer: Peer
     block: _BlockAccount
@@ -162,16 +238,16 @@ class _Connection:
     busy: int = 0
     explained: int = 0
     unexplained: int = 0
-    """Received less explained, when it was measured last."""
+    """Received minus explained bytes at the last measurement."""
     stray: _LeakyBucket = field(default_factory=_LeakyBucket)
     recent: _Recent | None = None
     doomed: str = ""
-    """Why it is to be ended, as soon as its socket is found."""
+    """The reason why it will be closed as soon as its socket is found, or an empty string."""
 
 
 @dataclass(slots=True, eq=False)
 class _BlockAccount:
-    """A block, and its connections."""
+    """A block and its connections."""
 
     name: Block | None
     local: bool
@@ -181,7 +257,7 @@ class _BlockAccount:
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """A connection to be ended, and why. `unless`: only if so many bytes have come in on it."""
+    """A connection that has to be closed, and the reason. Not if it has received fewer than `unless` bytes."""
 
     accepted: Accepted
     why: str
@@ -189,23 +265,23 @@ class Eviction:
 
 
 class Connections:
-    """All of one server. Times are monotonic seconds."""
+    """All connections of one server. Times are monotonic seconds."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self._all: dict[Peer, _Connection] = {}
-        self._silent: dict[Peer, _Connection] = {}  # in the order of their beginning
+        self._silent: dict[Peer, _Connection] = {}  # connections without a call, oldest first
         self._blocks: dict[Block | str, _BlockAccount] = {}
         self._away: dict[Block, float] = {}
-        self._barred: dict[Block, float] = {}  # of these, the ones that have done something
+        self._barred: dict[Block, float] = {}  # those of `_away` that have attacked
         self.kept_away = 0
-        """How often a block was kept away that was not."""
+        """Number of times that a block was newly rejected."""
         self._listed: set[Accepted] = set()
-        self._ended: set[Accepted] = set()  # gRPC may take a moment to close them
+        self._ended: set[Accepted] = set()  # reset, but not closed by gRPC yet
         self._crowded: dict[Block | str, _BlockAccount] = {}
         self._doomed: list[_Connection] = []
-        self._left: Newest[tuple[Block, Peer], tuple[float, int]] = Newest(_MOST_LEFT)
-        """End time and size of connections that had sent stray bytes shortly before: gRPC may still expand these."""
+        self._closed: Newest[tuple[Block, Peer], tuple[float, int]] = Newest(_MAX_CLOSED)
+        """End time and stray bytes of recently closed connections: gRPC may still expand these bytes."""
         share = limits.per_address
         self._calls = TokenBuckets(limits.calls_at_once, limits.calls_per_second)
         self._aborts = TokenBuckets(limits.aborts_at_once, limits.aborts_per_second)
@@ -222,7 +298,7 @@ class Connections:
     # --- calls --------------------------------------------------------------------------------------------------------
 
     def begun(self, peer: Peer, now: float, *, busy: bool) -> str:
-        """A call has begun. Why it is not to be served; empty if it is. `ended` is to follow in either case."""
+        """Record the start of a call. Return why it must not be served, or "". In any case, call `ended` later."""
         connection = self._all.get(peer) or self._begin(peer, now)
         if not connection.begun:
             del self._silent[peer]
@@ -233,7 +309,7 @@ class Connections:
         return self._paced(connection, now)
 
     def heard(self, peer: Peer, size: int, now: float, *, first: bool) -> str:
-        """A message of a call has come in, with `size` bytes. All but the first count as calls do."""
+        """Record a message of `size` bytes, which counts as a call unless it is its first. Returns as `begun` does."""
         connection = self._all.get(peer)
         if connection is None:
             return ""
@@ -241,7 +317,7 @@ class Connections:
         return "" if first else self._paced(connection, now)
 
     def ended(self, peer: Peer, now: float, *, busy: bool) -> None:
-        """A call has ended."""
+        """Record the end of a call."""
         connection = self._all.get(peer)
         if connection is not None:
             connection.open = max(0, connection.open - 1)
@@ -250,7 +326,7 @@ class Connections:
                 connection.rests = now
 
     def aborted(self, peer: Peer, now: float) -> str:
-        """The caller took a call back. Why that is too much; empty if it is not."""
+        """Record a cancelled call. Return why that was one too many, or an empty string."""
         connection = self._all.get(peer)
         if connection is None or connection.doomed or self._aborts.allows(peer, now):
             return ""
@@ -278,14 +354,14 @@ class Connections:
     # --- sockets ------------------------------------------------------------------------------------------------------
 
     def listed(self, accepted: Accepted, now: float) -> None:
-        """This connection is there. After all of them, `rest_is_gone`."""
+        """Record that a socket exists. Call `rest_is_gone` after all of them."""
         peer = accepted.peer
         self._listed.add(accepted)
         if accepted in self._ended:
             return
         connection = self._all.get(peer)
         if connection is not None and connection.accepted not in (None, accepted):
-            self._forget(connection)  # another one by the same name
+            self._forget(connection)  # an earlier connection from the same port
             connection = None
         if connection is None:
             connection = self._begin(peer, now)
@@ -294,7 +370,7 @@ class Connections:
         connection.accepted = accepted
 
     def rest_is_gone(self, now: float) -> None:
-        """Those that were not listed since this was called last have ended."""
+        """Forget the connections that were not listed since the last call: they have ended."""
         listed, self._listed = self._listed, set()
         self._ended &= listed
         for connection in [each for each in self._all.values() if each.accepted not in listed]:
@@ -305,11 +381,11 @@ class Connections:
                 del self._blocks[key]
 
     def sockets(self) -> list[Accepted]:
-        """Those that can be measured."""
+        """Return the sockets that can be measured."""
         return [each.accepted for each in self._all.values() if each.accepted is not None]
 
     def measured(self, accepted: Accepted, received: int, now: float) -> Eviction | None:
-        """So many bytes have come in on a connection so far."""
+        """Record the number of bytes that a connection has received so far. Return the eviction if that is too much."""
         connection = self._all.get(accepted.peer)
         if connection is None or connection.accepted is not accepted or not received:
             return None
@@ -318,13 +394,13 @@ class Connections:
             begun = limits.beginning
             connection.recent = _Recent(now, now, base_stray=begun, next_stray=begun)
         connection.recent.measured(received, received - connection.explained, now)
-        unexplained = max(0, received - connection.explained - _CONNECTION_BYTES)
+        unexplained = max(0, received - connection.explained - _PREAMBLE_BYTES)
         more, connection.unexplained = unexplained - connection.unexplained, unexplained
         stray = connection.stray.add(more, limits.stray_per_second, now)
         of_all = block.stray.add(more, limits.stray_of_all_per_second, now)
         if stray > (limits.stray if connection.begun else limits.stray_before):
             why = f"sent {_size(stray)} that belong to no call"
-        elif not block.local and of_all > limits.stray_of_all and stray > _CONNECTION_BYTES:
+        elif not block.local and of_all > limits.stray_of_all and stray > _PREAMBLE_BYTES:
             why = f"with others of its address, sent {_size(of_all)} that belong to no call"
         else:
             return None
@@ -334,7 +410,7 @@ class Connections:
     # --- memory -------------------------------------------------------------------------------------------------------
 
     def expanded(self, alarm: Alarm, now: float) -> Iterator[Eviction]:
-        """End the connections of the blocks that caused growing memory, and keep these blocks away from now on.
+        """Yield the connections of the blocks that caused growing memory, and reject these blocks from now on.
 
         Call it after all connections were measured. Yields nothing if no block has sent enough bytes: then memory grows
         for another reason.
@@ -348,7 +424,7 @@ class Connections:
             return
         sent = 0
         for name, size in sorted(found.items(), key=lambda each: each[1], reverse=True):
-            if sent >= _GUILTY * total:
+            if sent >= _GUILTY_SHARE * total:
                 return
             sent += size
             block = self._blocks.get(name) or _BlockAccount(name, local=False)
@@ -365,9 +441,9 @@ class Connections:
         for connection in self._all.values():
             if connection.block.name is not None and connection.recent is not None:
                 size = connection.recent.stray_lately
-                found[connection.block.name] += size if size >= _LEAST_SUSPICIOUS else 0
-        for (name, _), (when, size) in self._left.items():
-            found[name] += size if size >= _LEAST_SUSPICIOUS and now - when < _LEFT_SECONDS else 0
+                found[connection.block.name] += size if size >= _MIN_SUSPICIOUS_BYTES else 0
+        for (name, _), (when, size) in self._closed.items():
+            found[name] += size if size >= _MIN_SUSPICIOUS_BYTES and now - when < _CLOSED_SECONDS else 0
         return +found
 
     def _received(self) -> Counter[Block]:
@@ -376,21 +452,21 @@ class Connections:
         for connection in self._all.values():
             if connection.block.name is not None and connection.recent is not None:
                 size = connection.recent.received_lately
-                found[connection.block.name] += size if size >= _CONNECTION_BYTES else 0
+                found[connection.block.name] += size if size >= _PREAMBLE_BYTES else 0
         return +found
 
     def bar(self, name: Block, until: float) -> None:
-        """Keep this block away until then. An earlier process of this server decided that."""
+        """Reject a block until then, as an earlier process of this server decided."""
         self._bar(_BlockAccount(name, local=False), until, 0.0)
 
     def barred(self) -> list[tuple[Block, float]]:
-        """Return the blocks that are kept away for an attack, each with the end of that time."""
+        """Return the blocks that are rejected for an attack, each with the end of that time."""
         return [*self._barred.items()]
 
-    # --- who goes -----------------------------------------------------------------------------------------------------
+    # --- connections that have to be closed ---------------------------------------------------------------------------
 
     def excess(self, now: float) -> Iterator[Eviction]:
-        """Those that have to go now, beside the ones that were measured."""
+        """Yield the connections to close, apart from those that `measured` returned."""
         yield from self.doomed()
         for connection in [*self._silent.values()]:
             if now - connection.since < self.limits.first_call:
@@ -401,7 +477,7 @@ class Connections:
         yield from self._beyond_all()
 
     def doomed(self) -> Iterator[Eviction]:
-        """Those whose calls are too many, as far as their sockets are known."""
+        """Yield the connections with too many calls, as far as their sockets are known."""
         doomed, self._doomed = self._doomed, []
         for connection in doomed:
             if connection.accepted is not None:
@@ -410,7 +486,7 @@ class Connections:
                 self._doomed.append(connection)
 
     def _beyond_share(self, now: float) -> Iterator[Eviction]:
-        """Of a block that has all of its places, some that rest; and whatever is too much."""
+        """Yield idle connections of blocks that have reached their share, and any that exceed it."""
         share = self.limits.per_address
         for key, block in [*self._crowded.items()]:
             count = len(block.connections)
@@ -441,13 +517,13 @@ class Connections:
                 yield self._end(connection, connection.accepted, why)
 
     def away(self, now: float) -> frozenset[Block]:
-        """From where no connection is taken now."""
+        """Return the blocks that are rejected now."""
         for block in [block for block, until in self._away.items() if until <= now]:
             del self._away[block]
             self._barred.pop(block, None)
         return frozenset(self._away)
 
-    # --- how ----------------------------------------------------------------------------------------------------------
+    # --- bookkeeping --------------------------------------------------------------------------------------------------
 
     def _begin(self, peer: Peer, now: float) -> _Connection:
         try:
@@ -477,7 +553,7 @@ class Connections:
         del self._all[peer], block.connections[peer]
         self._silent.pop(peer, None)
         if block.name is not None and connection.recent is not None and (stray := connection.recent.stray_lately):
-            self._left[block.name, peer] = connection.recent.at, stray
+            self._closed[block.name, peer] = connection.recent.at, stray
         if not block.connections and not block.stray.level:
             self._blocks.pop(block.name or peer.address, None)
 
@@ -491,7 +567,7 @@ class Connections:
             self._bar(block, now)
 
     def _bar(self, block: _BlockAccount, now: float, seconds: float | None = None) -> None:
-        """Keep it away, and end what comes nevertheless: it had begun before, or there is no filter."""
+        """Reject a block, and close its later connections: they began earlier, or there is no filter."""
         if block.name is not None:
             until = now + (self.limits.away if seconds is None else seconds)
             self._barred[block.name] = max(until, self._barred.get(block.name, until))
@@ -503,7 +579,7 @@ class Connections:
             return
         self.kept_away += name not in self._away
         until = max(until, self._away.pop(name, 0.0))
-        while len(self._away) >= MOST_BLOCKS:
+        while len(self._away) >= MAX_BLOCKS:
             oldest = next(iter(self._away))
             del self._away[oldest]
             self._barred.pop(oldest, None)
@@ -511,7 +587,7 @@ class Connections:
 
 
 def _by_worth(block: _BlockAccount) -> list[_Connection]:
-    """The one that goes first, first: those that rest before those that have calls, those that rest longest before."""
+    """Return the connections in the order in which they are closed: idle before busy, the longest idle first."""
     return sorted(block.connections.values(), key=lambda each: (bool(each.busy), bool(each.open), each.rests))
 
 

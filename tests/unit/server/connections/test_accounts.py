@@ -6,9 +6,7 @@ from ipaddress import ip_network
 
 import pytest
 
-from tink.server.connections.accounts import Connections, Eviction, Limits
-from tink.server.connections.memory import Alarm
-from tink.server.connections.sockets import MOST_BLOCKS, Accepted, Peer
+from tink.server.connections.accounts import MAX_BLOCKS, Accepted, Alarm, Connections, Eviction, Limits, Peer
 
 KB = 1000
 LIMITS = Limits(connections=100, per_address=16)
@@ -100,7 +98,7 @@ def test_an_agent_whose_bytes_are_calls_may_send_as_much_as_it_has_to_say(site: 
         assert site.measure(0.01) == []
 
 
-def test_who_made_a_call_may_be_in_the_middle_of_the_largest_message(site: Site) -> None:
+def test_connection_with_a_call_may_be_in_the_middle_of_the_largest_message(site: Site) -> None:
     agent, stranger = site.connect(count=2)
     site.call(agent)
     site.sockets |= {agent: 270 * KB, stranger: 270 * KB}
@@ -143,10 +141,10 @@ def test_an_address_whose_connections_are_ended_again_and_again_is_kept_away_for
 
 
 def test_as_many_addresses_are_kept_away_as_the_filter_has_room_for(site: Site) -> None:
-    for number in range(MOST_BLOCKS + 9):
+    for number in range(MAX_BLOCKS + 9):
         for _ in range(6):
             site.attack(f"198.51.{number >> 8}.{number & 255}")
-    assert len(site.away()) == MOST_BLOCKS
+    assert len(site.away()) == MAX_BLOCKS
     assert str(ip_network("198.51.0.0/32")) not in site.away()
 
 
@@ -186,7 +184,7 @@ def test_calls_of_a_connection_that_is_not_found_yet_end_it_when_it_is(site: Sit
 # --- places ---
 
 
-def test_who_makes_no_call_goes_and_who_made_one_stays(site: Site) -> None:
+def test_connection_without_a_call_is_closed_and_one_with_a_call_stays(site: Site) -> None:
     silent, caller = site.connect(count=2)
     site.call(caller)
     site.connections.ended(caller.peer, site.now, busy=False)
@@ -226,7 +224,7 @@ def test_of_all_too_many_those_go_that_rest_where_there_are_most(site: Site) -> 
     assert modest in site.sockets
 
 
-def test_who_connects_again_and_again_is_kept_away(site: Site) -> None:
+def test_address_that_connects_too_often_is_rejected(site: Site) -> None:
     for _ in range(200):
         site.connect()
         site.sockets.clear()
@@ -234,7 +232,7 @@ def test_who_connects_again_and_again_is_kept_away(site: Site) -> None:
     assert site.away() == {"192.0.2.1/32"}
 
 
-def test_nothing_is_remembered_of_who_is_gone(site: Site) -> None:
+def test_closed_connections_leave_no_state(site: Site) -> None:
     for number in range(50):
         (caller,) = site.connect(f"192.0.2.{number}")
         site.call(caller)

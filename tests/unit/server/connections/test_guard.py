@@ -8,10 +8,8 @@ import pytest
 
 from tink.net.blocks import Block
 from tink.server.connections import guard
-from tink.server.connections.accounts import Limits
-from tink.server.connections.guard import Guard
-from tink.server.connections.memory import CONNECTION_BYTES, Alarm, MemoryWatch
-from tink.server.connections.sockets import Accepted, Sockets
+from tink.server.connections.accounts import CONNECTION_BYTES, Accepted, Alarm, Limits, MemoryWatch
+from tink.server.connections.guard import Guard, Sockets
 
 PEER = "ipv4:10.0.0.7:40000"
 
@@ -44,7 +42,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Host:
 async def watching(host: Host) -> Guard:
     made = Guard(Limits(connections=1000, per_address=100))
     made._clock = lambda: host.now
-    await made._look(host)
+    await made._measure_if_due(host)
     host.listed = 0
     return made
 
@@ -54,7 +52,7 @@ async def looks(watching: Guard, host: Host, seconds: float) -> None:
     for _ in range(round(seconds * 10)):
         host.opened += 1
         host.now += 0.1
-        await watching._look(host)
+        await watching._measure_if_due(host)
 
 
 async def test_connections_of_others_on_the_host_have_it_look_once_a_second(watching: Guard, host: Host) -> None:

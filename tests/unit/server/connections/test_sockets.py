@@ -12,7 +12,8 @@ import pytest
 
 from tests.waiting import PATIENCE_SECONDS
 from tink.net.blocks import block_of
-from tink.server.connections.sockets import MOST_BLOCKS, Accepted, Peer, Sockets, opened, program
+from tink.server.connections.accounts import MAX_BLOCKS, Accepted, Peer
+from tink.server.connections.guard import Sockets, opened, program
 
 
 @pytest.fixture(params=["127.0.0.1", "::1", "::"])
@@ -68,7 +69,7 @@ def test_an_ended_connection_is_reset_and_what_came_in_is_gone(listener: socket.
         assert poll.poll(PATIENCE_SECONDS * 1000), "who waits for it wakes up"
 
 
-def test_a_descriptor_that_is_somebody_elses_by_now_is_left_alone(listener: socket.socket) -> None:
+def test_descriptor_that_was_reused_is_left_alone(listener: socket.socket) -> None:
     sockets = Sockets(name(listener)[1])
     bystander, other = socket.socketpair()
     with socket.create_connection(name(listener)), bystander, other:
@@ -82,7 +83,7 @@ def test_a_descriptor_that_is_somebody_elses_by_now_is_left_alone(listener: sock
         served.close()
 
 
-def test_who_is_kept_away_can_not_connect_until_it_may(listener: socket.socket) -> None:
+def test_rejected_address_can_not_connect_until_its_time_is_over(listener: socket.socket) -> None:
     address, port = name(listener)
     sockets = Sockets(port)
     found(sockets)
@@ -98,7 +99,7 @@ def test_who_is_kept_away_can_not_connect_until_it_may(listener: socket.socket) 
 
 
 def test_the_filter_is_no_larger_than_the_kernel_takes() -> None:
-    blocks = frozenset(ip_network(f"2001:db8:0:{number:x}::/64") for number in range(MOST_BLOCKS))
+    blocks = frozenset(ip_network(f"2001:db8:0:{number:x}::/64") for number in range(MAX_BLOCKS))
     assert len(program(blocks)) < 2048
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as listener:
         sockets = Sockets(name(listener)[1])
@@ -106,6 +107,6 @@ def test_the_filter_is_no_larger_than_the_kernel_takes() -> None:
         sockets.keep_away(blocks)
 
 
-def test_other_sockets_and_files_are_none_of_ours() -> None:
+def test_other_sockets_and_files_are_ignored() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()):
         assert found(Sockets(1)) == []

@@ -1,10 +1,9 @@
-"""Kernels and initrds: `/osie/<name>/{kernel,initrd}`, and both in one, `/osie/<name>/uki.efi`, from the URLs that the
-OSIE object names, through the cache.
+"""Kernels and initrds: `/osie/<name>/{kernel,initrd}`, and `/osie/<name>/uki.efi` which has both.
 
-The machine is known by its address, and may ask for the OSIEs of its own namespace; where machines without a Hardware
-are served (auto-proxy), those may have the default OSIE and nothing else. Whatever goes wrong with the upstream is told
-three times: to the machine (iPXE shows the status), to the log and to the journey, which also shows how far a file has
-come that the machine still waits for.
+The files come from the URLs in the OSIE object, through the cache. A machine is known by its address and may request
+the OSIEs of its own namespace. If the edge serves machines without a Hardware (auto-proxy), those get the default OSIE
+only. A problem with the upstream is reported to the machine (iPXE shows the status), in the log and on the journey. The
+journey also shows the progress of a file that the machine still waits for.
 """
 
 from __future__ import annotations
@@ -21,9 +20,7 @@ from aiohttp import web
 from edge.artifacts import Artifact, ArtifactError, NotFoundError, StorageError, UpstreamTimeoutError
 from edge.callers import Caller
 from edge.http.context import Context, size_text, text
-from edge.http.files.body import BodySender, MachineGoneError
-from edge.http.files.ranges import Span
-from edge.http.files.response_head import begun, break_off
+from edge.http.files import BodySender, MachineGoneError, Span, begin_response, break_off
 from edge.http.routes import Route
 from edge.journey.events import Outcome, Step, Value
 from edge.journey.steps import BEGUN, PROGRESS
@@ -31,20 +28,20 @@ from edge.machines import UKI, Located, NoArtifactError
 from tink.limits.newest import Newest
 
 FIRST_PROGRESS_SECONDS, PROGRESS_SECONDS = 0.5, 5.0
-"""When a machine's journey first shows how far the file has come that it waits for, and how often from then on."""
+"""Time until a machine's journey first shows the progress of the awaited file, and the interval after that."""
 
 STALLED_SECONDS = 2.0
-"""An upstream that has sent nothing for so long is why a machine hangs up, and not the machine."""
+"""If a machine hangs up after the upstream was silent for this time, the upstream is to blame."""
 
 MAX_FAILURES = 4096
-"""How many machines' last failures are kept for their screens."""
+"""Number of machines whose last failure is stored for their screens."""
 
 _STEP = {"kernel": Step.KERNEL, "initrd": Step.INITRD, UKI: Step.BINARY}
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """Which file, for whom. `mac` is empty where the asking machine has no Hardware and is not known otherwise."""
+    """A requested file. `mac` is empty if the machine is unknown."""
 
     mac: str
     part: str
@@ -61,7 +58,7 @@ class _Wanted:
 
 
 class OsieDownloads:
-    """The handler of both files."""
+    """The handler of kernel, initrd and UKI."""
 
     def __init__(self, context: Context, sender: BodySender) -> None:
         self._context = context
@@ -69,15 +66,15 @@ class OsieDownloads:
         self._failures: Newest[str, str] = Newest(MAX_FAILURES)
 
     def failure(self, mac: str) -> str:
-        """Why the file that this machine asked for last did not come; empty if it did."""
+        """Return why the last file that a machine requested failed, or an empty string."""
         return self._failures.get(mac, "")
 
     def machine_changed(self, mac: str) -> None:
-        """What failed is worth another try."""
+        """Forget a machine's failure."""
         self._failures.pop(mac, None)
 
     async def file(self, request: web.Request, route: Route, caller: Caller) -> web.StreamResponse:
-        """GET, HEAD."""
+        """Answer GET and HEAD of a file."""
         machine, mac = caller.machine, caller.mac or ""
         refusal = self._refusal(caller, route)
         if refusal is not None:
@@ -98,7 +95,7 @@ class OsieDownloads:
         with artifact:
             return await self._send(request, wanted, artifact)
 
-    # --- who may have it ---
+    # --- permission ---
 
     def _refusal(self, caller: Caller, route: Route) -> web.Response | None:
         machine = caller.machine
@@ -116,7 +113,7 @@ class OsieDownloads:
             self._context.record(machine.mac, _STEP[route.name], Outcome.REFUSED, f"no {route.name}: {decision.reason}")
         return text(f"no netboot: {decision.reason}", status=403)
 
-    # --- what is told ---
+    # --- the journey ---
 
     def _failed(self, mac: str, part: str, message: str, *, status: int) -> web.Response:
         self._say_failed(mac, part, message)
@@ -134,17 +131,17 @@ class OsieDownloads:
 
     @asynccontextmanager
     async def _waiting(self, wanted: _Wanted, artifact: Artifact | None = None) -> AsyncIterator[None]:
-        """Tell, while this lasts, how far the file has come from its upstream; nothing of one that is here."""
+        """Report the progress of the file's download during this context. A complete file has none."""
         if artifact is not None and artifact.progress is None:
             yield
             return
-        telling = asyncio.create_task(self._tell(wanted, artifact))
+        reporting = asyncio.create_task(self._report_progress(wanted, artifact))
         try:
             yield
         finally:
-            telling.cancel()
+            reporting.cancel()
 
-    async def _tell(self, wanted: _Wanted, artifact: Artifact | None) -> None:
+    async def _report_progress(self, wanted: _Wanted, artifact: Artifact | None) -> None:
         await asyncio.sleep(FIRST_PROGRESS_SECONDS if artifact is not None else PROGRESS_SECONDS)
         while True:
             progress = artifact.progress if artifact is not None else None
@@ -156,7 +153,7 @@ class OsieDownloads:
                 whole = f" of {size_text(progress.size)}" if progress.size is not None else ""
                 message = f"{wanted.what} is being fetched from {wanted.host}: {far}{whole}"
             else:
-                return  # what is slow now is the machine
+                return  # from now on only the machine is slow
             received = progress.received if progress is not None else 0
             detail: dict[str, Value] = {"phase": PROGRESS, "received_bytes": received, "upstream": wanted.host}
             self._say(wanted.mac, wanted.part, Outcome.INFO, message, **detail)
@@ -165,10 +162,10 @@ class OsieDownloads:
     # --- the file ---
 
     async def _send(self, request: web.Request, wanted: _Wanted, artifact: Artifact) -> web.StreamResponse:
-        # UEFI HTTP Boot tells by it what to do with the file (UEFI 2.10 section 24.7.3.5).
+        # UEFI HTTP Boot decides by the media type what to do with the file (UEFI 2.10 section 24.7.3.5).
         media_type = "application/efi" if wanted.part == UKI else "application/octet-stream"
         headers = {"Content-Type": media_type, "ETag": f'"{artifact.version}"'}
-        begin = await begun(request, headers, artifact.size)
+        begin = await begin_response(request, headers, artifact.size)
         if isinstance(begin, web.StreamResponse):
             return begin
         response, part = begin
@@ -181,7 +178,7 @@ class OsieDownloads:
     async def _send_body(
         self, request: web.Request, response: web.StreamResponse, wanted: _Wanted, artifact: Artifact, part: Span
     ) -> bool:
-        """Whether the machine has got it all. Says in the journey how it went."""
+        """Send the body and record the outcome. Return False if the machine did not get all of it."""
         try:
             await self._sender.send(request, response, artifact, part.start)
         except MachineGoneError as gone:

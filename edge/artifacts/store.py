@@ -1,18 +1,18 @@
-"""The artifact cache's directory: which files of which URLs are there, whole, and which were broken off.
+"""The directory of the artifact cache: complete artifacts by URL, and unfinished downloads.
 
-Four kinds of files, all named by a hash of what was asked for (the URL, and the checksum if the OSIE has one):
+Four kinds of files, named by a hash of the request (the URL, and the checksum if the OSIE has one):
 
-    <key>.<id>.part      a download in progress, or broken off; never served after a restart
+    <key>.<id>.part      a download in progress, or an unfinished one; never served after a restart
     <key>.<id>.journal   how much of it is safely on disk, and how to ask the upstream for the rest
-    <key>.<id>.blob      a whole artifact, written, checked, fsynced and renamed from its .part
-    <key>.json           says which blob is the URL's, its size and checksum, the upstream's ETag and Last-Modified
+    <key>.<id>.blob      a complete artifact: written, checked, fsynced and renamed from its .part
+    <key>.json           the URL's entry: its blob, size, checksum, and the upstream's ETag and Last-Modified
 
-The rename of the .json is the moment at which an artifact exists. A crash before it leaves files that the next start
-sweeps away, or a .part with a .journal, from which a download goes on; after it, everything is on disk. A blob whose
-size is not what the .json says is not served. A blob's modification time is when it was last used.
+An artifact exists from the moment its .json is renamed into place. After a crash before that, the next start deletes
+the files, or continues the download from a .part with a .journal. After that moment, everything is on disk. A blob is
+not served if its size differs from its entry. The modification time of a blob is the time of its last use.
 
-`open`, `commit` and `checkpoint` block on the disk: `edge.artifacts.cache` calls them in a thread. The rest is memory
-and at most a directory entry.
+`open`, `commit` and `checkpoint` block on the disk: `edge.artifacts.cache` calls them in a thread. All other methods
+use memory, and change at most a directory entry.
 """
 
 from __future__ import annotations
@@ -34,20 +34,21 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from edge.artifacts.storage.eviction import Occupant, Room
+from edge.artifacts.eviction import Occupant, Room
 from tink.files.private_files import sync_directory
 from tink.net.urls import shown
 
 log = logging.getLogger(__name__)
 
+
 TOUCH_SECONDS = 60.0
-"""A blob's last use is written down once in so many seconds."""
+"""Interval in which the last use of a blob is written to disk."""
 
 KEEP_UNFINISHED_SECONDS = 7 * 24 * 3600.0
-"""What nobody has asked for since is not gone on with."""
+"""An unfinished download that is older is dropped."""
 
 _MAX_ENTRY_BYTES = 1 << 20
-"""Bytes of an entry or a journal; a URL has 2,048 at most."""
+"""Size of an entry or a journal. A URL has at most 2,048 bytes."""
 
 _BLOB = re.compile(r"[0-9a-f]{32}\.[0-9a-f]+\.blob")
 _PART = re.compile(r"[0-9a-f]{32}\.[0-9a-f]+\.part")
@@ -55,14 +56,17 @@ _OURS = (".part", ".journal", ".tmp", ".blob")
 
 
 class DirectoryInUseError(Exception):
-    """Another process serves from the same directory, and would sweep away what this one downloads."""
+    """Another process uses the same directory, and would delete the downloads of this one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A whole artifact on disk. `size` in bytes; `etag` and `last_modified` as the upstream sent them, or empty.
+    """A complete artifact on disk.
 
-    `sha256` is what its bytes were found to have; `pin` what the OSIE demanded when it was fetched.
+    size: in bytes.
+    sha256: the checksum of the bytes.
+    etag, last_modified: as the upstream sent them, or empty.
+    pin: the checksum that the OSIE demanded when the file was fetched, or empty.
     """
 
     url: str
@@ -75,15 +79,15 @@ class Stored:
 
     @property
     def version(self) -> str:
-        """Names these bytes and no others; a strong validator for the machines."""
+        """Identifies exactly these bytes; machines get it as a strong validator."""
         return self.blob.split(".")[1]
 
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """A download that was broken off: the first `received` bytes of `part` are on disk, and `sha256` is theirs.
+    """An unfinished download: the first `received` bytes of `part` are on disk and have the checksum `sha256`.
 
-    `size` is of the whole. `etag` and `last_modified` name what was being fetched; at least one is a strong validator.
+    `size` is that of the whole file. `etag` and `last_modified` identify it; at least one is a strong validator.
     """
 
     url: str
@@ -98,18 +102,18 @@ class Unfinished:
 
     @property
     def version(self) -> str:
-        """As that of the artifact that it becomes."""
+        """The version of the artifact that it will become."""
         return self.part.split(".")[1]
 
 
 class Store:
-    """The files in `directory`, which is made if it is missing."""
+    """The files in `directory`, which is created if it is missing."""
 
     def __init__(self, directory: Path, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` gives monotonic seconds."""
         self._directory = directory
         self._clock = clock
-        # Both in the order of use, least recently used first.
+        # Both in the order of use, the least recently used first.
         self._index: dict[str, Stored] = {}
         self._unfinished: dict[str, Unfinished] = {}
         self._claimed: dict[str, int] = {}
@@ -119,9 +123,9 @@ class Store:
         self._lock_fd = -1
 
     def open(self) -> None:
-        """Take the directory, sweep leftovers, learn what is there. Raises DirectoryInUseError, OSError.
+        """Lock the directory, read the entries, delete leftovers. Raises DirectoryInUseError, OSError.
 
-        On a read-only disk what is there is served, and leftovers stay.
+        On a read-only disk, artifacts are served and leftovers stay.
         """
         if not self._directory.is_dir():
             self._directory.mkdir(mode=0o700, parents=True)
@@ -149,18 +153,18 @@ class Store:
                 _remove(path)
 
     def close(self) -> None:
-        """Give the directory up."""
+        """Unlock the directory."""
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
 
-    # --- whole artifacts ---
+    # --- complete artifacts ---
 
     def get(self, url: str, pin: str = "") -> Stored | None:
-        """The whole artifact of `url`, if there is one."""
+        """Return the complete artifact of `url`, or None."""
         return self._index.get(key_of(url, pin))
 
-    def brought(self, key: str, sha256: str = "") -> Stored | None:
+    def fetched(self, key: str, sha256: str = "") -> Stored | None:
         """Return the artifact that the URL behind `key` (see `key_of`) brought here, or None.
 
         With `sha256`, only a file with that checksum counts, whatever checksum was required when the URL was fetched. A
@@ -173,15 +177,15 @@ class Store:
         return next((each for each in alike if key_of(each.url, sha256) == key), None)
 
     def whole(self) -> list[Stored]:
-        """All artifacts, least recently used first."""
+        """Return all complete artifacts, least recently used first."""
         return list(self._index.values())
 
     def path(self, stored: Stored) -> Path:
-        """Where its bytes are."""
+        """Return the path of an artifact's file."""
         return self._directory / stored.blob
 
     def hold(self, stored: Stored) -> int:
-        """Open it for a reader, who calls `release` in the end. Raises OSError. Until then it is not evicted."""
+        """Open an artifact for a reader. It can't be evicted until the reader calls `release`. Raises OSError."""
         fd = _open_regular(self.path(stored), os.O_RDONLY, stored.size)
         self._holders[stored.blob] += 1
         key = key_of(stored.url, stored.pin)
@@ -190,18 +194,18 @@ class Store:
         now = self._clock()
         if now - self._touched.get(stored.blob, -TOUCH_SECONDS) >= TOUCH_SECONDS:
             self._touched[stored.blob] = now
-            with suppress(OSError):  # a disk that has become read-only can be read
+            with suppress(OSError):  # the disk may be read-only
                 os.utime(self.path(stored))
         return fd
 
     def release(self, blob: str) -> None:
-        """A reader has closed its file."""
+        """Record that a reader has closed its file."""
         self._holders[blob] -= 1
         if self._holders[blob] <= 0:
             del self._holders[blob]
 
     def forget(self, stored: Stored) -> None:
-        """Drop an artifact: its bytes turned out to be missing or wrong, or it has to make room."""
+        """Delete an artifact whose bytes are missing or wrong."""
         key = key_of(stored.url, stored.pin)
         if self._index.get(key) == stored:
             del self._index[key]
@@ -210,7 +214,7 @@ class Store:
         _remove(self.path(stored))
 
     def commit(self, stored: Stored, part: Path, fd: int) -> None:
-        """Make the downloaded `part` (open as `fd`) the blob of `stored`. Raises OSError; then nothing has changed."""
+        """Turn the downloaded `part` (open as `fd`) into the blob of `stored`. Raises OSError without any change."""
         os.fsync(fd)
         entry = self._entry(key_of(stored.url, stored.pin))
         temporary = entry.with_suffix(".tmp")
@@ -225,9 +229,9 @@ class Store:
             raise
 
     def adopt(self, stored: Stored, part: Path) -> None:
-        """Serve `stored`, which was committed from `part`, from now on.
+        """Serve `stored`, which was committed from `part`.
 
-        Machines that still read the artifact it replaces keep their open file.
+        Readers of the artifact that it replaces keep their open file.
         """
         key = key_of(stored.url, stored.pin)
         replaced = self._index.pop(key, None)
@@ -241,49 +245,50 @@ class Store:
     # --- downloads ---
 
     def part_path(self, url: str, version: str, pin: str = "") -> Path:
-        """Where a download of `url` is to be written."""
+        """Return the path for a download of `url`."""
         return self._directory / f"{key_of(url, pin)}.{version}.part"
 
     def claim(self, part: Path, size: int, *, given: int) -> None:
-        """A download takes `size` bytes in all for `part`, of which the disk has given `given` already."""
+        """Reserve `size` bytes in all for `part`, of which the disk has allocated `given` already."""
         self._claimed[part.name] = size
         self._promised[part.name] = size - given
 
     def claimed(self, part: Path) -> int:
-        """How many bytes a download has taken."""
+        """Return the number of bytes that are reserved for a download."""
         return self._claimed.get(part.name, 0)
 
     def location(self, unfinished: Unfinished) -> Path:
-        """Where its bytes are."""
+        """Return the path of an unfinished download."""
         return self._directory / unfinished.part
 
     def reopen(self, unfinished: Unfinished) -> int:
-        """Open it, to be gone on with. Raises OSError."""
+        """Open an unfinished download, to continue it. Raises OSError."""
         return _open_regular(self.location(unfinished), os.O_RDWR)
 
     def take_unfinished(self, url: str, pin: str = "") -> Unfinished | None:
-        """What is there of an earlier download of `url`. It is the caller's now, to go on with or to `discard`."""
+        """Return the unfinished download of `url`, or None. The caller continues it, or calls `discard`."""
         unfinished = self._unfinished.pop(key_of(url, pin), None)
         if unfinished is not None:
-            # Of the disk, only what is written is sure: the file system may not have kept the rest for it.
+            # Only the written bytes are certainly allocated: the file system may have dropped the rest of the
+            # allocation.
             self.claim(self._directory / unfinished.part, unfinished.size, given=unfinished.received)
         return unfinished
 
     def checkpoint(self, unfinished: Unfinished, fd: int) -> None:
-        """Write down, durably, that so much of the download in `fd` is on disk. Raises OSError."""
+        """Fsync the download in `fd` and write its journal. Raises OSError."""
         os.fdatasync(fd)
         journal = self._journal_path(unfinished.part)
         temporary = journal.with_suffix(".tmp")
         _write_durably(temporary, unfinished)
         temporary.rename(journal)
 
-    def put_by(self, unfinished: Unfinished) -> None:
-        """A download that was checkpointed so is broken off, and kept for later."""
+    def keep_unfinished(self, unfinished: Unfinished) -> None:
+        """Keep an interrupted download, after its last checkpoint."""
         self._give_up_claim(unfinished.part)
         self._unfinished[key_of(unfinished.url, unfinished.pin)] = unfinished
 
     def discard(self, part: Path) -> None:
-        """Delete a download that can't be used."""
+        """Delete an unusable download."""
         self._give_up_claim(part.name)
         self._journal_path(part.name).unlink(missing_ok=True)
         part.unlink(missing_ok=True)
@@ -291,7 +296,7 @@ class Store:
     # --- room ---
 
     def room(self, budget: int | None) -> Room:
-        """How full the cache and its disk are. Raises OSError."""
+        """Return the room of the cache and its disk. Raises OSError."""
         disk = os.statvfs(self._directory)
         return Room(
             budget=budget,
@@ -303,25 +308,25 @@ class Store:
 
     @property
     def used(self) -> int:
-        """Bytes of the budget that are taken, by what is whole, in progress or broken off."""
+        """Bytes of the budget in use: by complete artifacts, downloads in progress and unfinished ones."""
         whole = sum(stored.size for stored in self._index.values())
         return whole + sum(self._claimed.values()) + sum(each.size for each in self._unfinished.values())
 
     def occupants(self) -> Iterator[Occupant]:
-        """What could go, in the order in which it should."""
+        """Yield the files that may be evicted, in that order."""
         for unfinished in self._unfinished.values():
             yield Occupant(unfinished.part, unfinished.size, held=False)
         for stored in self._index.values():
             yield Occupant(stored.blob, stored.size, held=stored.blob in self._holders)
 
     def label(self, name: str) -> str:
-        """An occupant for a log line."""
+        """Return the URL of a file, for a log line."""
         everything = [(each.blob, each.url) for each in self._index.values()]
         everything += [(each.part, each.url) for each in self._unfinished.values()]
         return next((shown(url) for known, url in everything if known == name), name)
 
     def evict(self, name: str) -> list[Path]:
-        """Take an occupant out; gives the files that are still to be deleted, which may take long (in a thread)."""
+        """Forget a file. Return the paths to delete; the caller deletes them in a thread, since that may take long."""
         for key, unfinished in self._unfinished.items():
             if unfinished.part == name:
                 del self._unfinished[key]
@@ -359,7 +364,7 @@ class Store:
                 if not stat.S_ISREG(status.st_mode) or status.st_size != stored.size:
                     raise ValueError(f"{stored.blob} is no file of {stored.size} bytes")
             except (OSError, ValueError) as error:
-                log.warning("artifact cache: %s can't be used (%s); it will be fetched anew", path.name, error)
+                log.warning("artifact cache: %s can't be used (%s); its file will be fetched again", path.name, error)
                 _remove(path)
             else:
                 found.append((status.st_mtime_ns, path.stem, stored))
@@ -390,14 +395,17 @@ Entry = TypeVar("Entry", Stored, Unfinished)
 
 
 def _read(kind: type[Entry], path: Path) -> Entry:
-    """Raises OSError, ValueError. Fields of a later version are passed over, missing ones have their default."""
+    """Read an entry. Fields of a later version are ignored, missing ones get their default.
+
+    Raises OSError, ValueError.
+    """
     try:
         with os.fdopen(_open_regular(path, os.O_RDONLY), "rb") as file:
             raw: Any = json.loads(file.read(_MAX_ENTRY_BYTES))
     except RecursionError:
         raise ValueError("not an entry") from None
     if not isinstance(raw, dict):
-        raise ValueError("not a JSON object")  # noqa: TRY004 - of the file, as the others
+        raise ValueError("not a JSON object")  # noqa: TRY004 - the file is bad, not an argument
     given = {field.name: raw[field.name] for field in fields(kind) if field.name in raw}
     for field in fields(kind):
         if field.name in given and type(given[field.name]).__name__ != field.type:
@@ -409,8 +417,9 @@ def _read(kind: type[Entry], path: Path) -> Entry:
 
 
 def _open_regular(path: Path, mode: int, size: int | None = None) -> int:
-    """Open a file of ours, of `size` bytes if that is given, and nothing else that may be in its place: to open a pipe
-    would wait for its writer, and a link leads out of the directory. Raises OSError.
+    """Open a regular file, of `size` bytes if given. Raises OSError.
+
+    Anything else in its place is refused: opening a pipe would wait for its writer, and a link may leave the directory.
     """
     fd = os.open(path, mode | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     status = os.fstat(fd)
@@ -421,17 +430,17 @@ def _open_regular(path: Path, mode: int, size: int | None = None) -> int:
 
 
 def _remove(path: Path) -> None:
-    """Remove what has the name of a file of ours, whatever it is."""
+    """Delete a file, or whatever else has its name."""
     try:
         path.unlink(missing_ok=True)
     except IsADirectoryError:
         shutil.rmtree(path, ignore_errors=True)
-    except OSError as error:  # it is in nobody's way: names are not used twice
+    except OSError as error:  # harmless: no name is used twice
         log.warning("artifact cache: %s can't be removed: %s", path.name, error.strerror)
 
 
 def _write_durably(path: Path, entry: Stored | Unfinished) -> None:
-    # Readable for us alone: URLs may have passwords.
+    # Mode 0600: URLs may contain passwords.
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "w") as file:
         json.dump(asdict(entry), file)
@@ -440,7 +449,7 @@ def _write_durably(path: Path, entry: Stored | Unfinished) -> None:
 
 
 def key_of(url: str, pin: str) -> str:
-    """Names an artifact, and tells nobody its URL, which may have a secret in it: 32 hexadecimal digits."""
+    """Return the name of an artifact: 32 hexadecimal digits. It does not reveal the URL, which may contain a secret."""
     wanted = f"{url}\n{pin}" if pin else url
     return hashlib.sha256(wanted.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 

@@ -1,12 +1,12 @@
-"""A file of another edge that the cache has no room for: passed through to one reader, and not kept.
+"""Passes a file of another edge through to one reader, because the cache has no room for it. Nothing is stored.
 
-    reader at offset -> what comes from the other edge, AHEAD_BYTES in front of it -> a file in memory, as long as the
-    whole and with holes: what the reader has got is let go again, BEHIND_BYTES later
+    the other edge -> up to AHEAD_BYTES ahead of the reader -> a file in memory with the size of the whole file, whose
+    bytes are freed again BEHIND_BYTES after the reader
 
-So a reader sees what it sees of a download (a file that fills, bytes at their own offsets), and may be in another
-process. Each has its own transfer, from where it begins (Range); it goes on where it broke off. What is read from the
-first byte is checked against the SHA-256 that the other edge signs, and its end withheld until then. A part of the file
-can't be checked so: who wants that asks for the whole, or has a digest of its own.
+The reader sees the same as with a download: a file that fills, with all bytes at their offsets. It may be in another
+process. Each reader has its own transfer, which starts at the reader's offset (Range) and resumes if it breaks off. A
+transfer from the first byte is checked against the SHA-256 that the other edge signs, and its end is withheld until
+then. A transfer of a part can't be checked; its reader needs a digest of its own, or requests the whole file.
 """
 
 from __future__ import annotations
@@ -20,31 +20,32 @@ from collections.abc import Callable
 from contextlib import aclosing
 from typing import Final
 
-from edge.artifacts.artifact import Artifact, Progress
-from edge.artifacts.errors import (
+from edge.artifacts.artifact import (
+    Artifact,
     ArtifactError,
     ChangedError,
     ChecksumError,
     PeerError,
+    Progress,
     StorageError,
     UpstreamError,
+    in_thread,
 )
-from edge.artifacts.fetch.download import TAIL_BYTES
-from edge.artifacts.fetch.flight import source_of
-from edge.artifacts.fetch.peers import Offer
-from edge.artifacts.fetch.services import Services
-from edge.artifacts.threads import in_thread
+from edge.artifacts.download import TAIL_BYTES
+from edge.artifacts.flight import Services, source_of
+from edge.artifacts.upstream import Offer
 from tink.net.urls import shown
 
 log = logging.getLogger(__name__)
 
+
 MAX_PASSING: Final = 16
-"""Readers at a time."""
+"""Number of readers at a time."""
 AHEAD_BYTES: Final = 4 << 20
 BEHIND_BYTES: Final = 4 << 20
-"""What the kernel may still have to send of a reader's bytes: more than a socket's send buffer holds (tcp_wmem)."""
+"""Bytes behind the reader that stay available, because the kernel may still send them: more than tcp_wmem."""
 _STEP_BYTES: Final = 2 << 20
-"""Holes begin and end at multiples of that, so that no page, however large, is cut."""
+"""Holes begin and end at multiples of this, so that no page is cut, not even a huge one."""
 
 # linux/falloc.h
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
@@ -52,7 +53,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Passing:
-    """One reader's transfer of what `offer` has of `url`, with the checksum `pin` if there is one."""
+    """One reader's transfer of a peer's copy of `url`, with the checksum `pin` if there is one."""
 
     def __init__(
         self, url: str, key: str, pin: str, offer: Offer, services: Services, gone: Callable[[Passing], None]
@@ -67,7 +68,7 @@ class Passing:
         self._failure: ArtifactError | None = None
         self._task: asyncio.Task[None] | None = None
         self._moved = asyncio.Event()
-        self._is_right = False
+        self._is_verified = False
         self._sha256 = ""
         self._digest = hashlib.sha256()
         self._fd = -1
@@ -81,24 +82,24 @@ class Passing:
             raise StorageError(url, f"can't be passed through: {error.strerror}") from error
 
     def reader(self) -> Artifact:
-        """Its file, once. What is behind the offset that `Artifact.filled` was asked for is soon there no more."""
+        """Return the reader. Call it once. Bytes before the last offset of `Artifact.filled` are freed soon."""
         version, source = self._offer.copy.version, source_of(self._offer)
         return Artifact(self._url, self._reader_fd, self._size, version, source, self, released=self._released)
 
     async def stop(self) -> None:
-        """Break it off; its reader gets an error."""
+        """Abort the transfer. Its reader gets an error."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    # --- what a reader asks: `edge.artifacts.artifact.Filling` ---
+    # --- for the reader: `edge.artifacts.artifact.Filling` ---
 
     def progress(self) -> Progress:
-        """How far it is now."""
+        """Return the progress."""
         return Progress(self._url, self._written, self._size, 1)
 
     async def filled(self, offset: int) -> int:
-        """Bytes that can be read, as soon as they are more than `offset`, before which the reader has all it wants.
+        """Return the number of available bytes as soon as it exceeds `offset`. Earlier bytes may be freed.
 
         Raises ArtifactError.
         """
@@ -115,7 +116,7 @@ class Passing:
         return self._readable
 
     async def whole_sha256(self) -> str:
-        """The checksum, when all has come and was right; empty of a part. Raises ArtifactError."""
+        """Return the verified checksum of the whole file; empty for a part. Raises ArtifactError."""
         while self._readable < self._size and self._failure is None:
             await self._moved.wait()
         if self._failure is not None:
@@ -126,7 +127,7 @@ class Passing:
 
     async def _pass(self) -> None:
         try:
-            await self._take_all()
+            await self._receive_all()
         except ArtifactError as error:
             self._failure = error
         except OSError as error:
@@ -140,22 +141,22 @@ class Passing:
         finally:
             self._move()
 
-    async def _take_all(self) -> None:
-        """Raises ArtifactError, OSError."""
+    async def _receive_all(self) -> None:
+        """Receive the file, with retries. Raises ArtifactError, OSError."""
         timeouts, vain = self._services.timeouts, 0
         while self._readable < self._size:
             before = self._written
             try:
-                await self._take()
+                await self._receive()
             except UpstreamError:
                 vain = vain + 1 if self._written == before else 0
                 if vain > timeouts.retries:
                     raise
                 await asyncio.sleep(timeouts.pause * 2**vain)
-                await self._ask_anew()
+                await self._find_again()
 
-    async def _ask_anew(self) -> None:
-        """It may have started anew, and not know any more what it has offered. Raises ChangedError, NotFoundError."""
+    async def _find_again(self) -> None:
+        """Ask the peer for a new offer: it may have restarted. Raises ChangedError, NotFoundError."""
         peers, before = self._services.peers, self._offer.copy
         offer = await peers.find(self._key, self._url, self._pin, ()) if peers is not None else None
         if offer is not None:
@@ -163,12 +164,12 @@ class Passing:
                 raise ChangedError(self._url, "became another file while it was passed through")
             self._offer = offer
 
-    async def _take(self) -> None:
-        """Ask for the rest, and take it in, as far as it comes."""
+    async def _receive(self) -> None:
+        """Request the rest, and receive it."""
         peers = self._services.peers
         if peers is None:
             raise PeerError(self._url, "there is no other edge")
-        # Of a file that is there but for its signature, the last byte brings that once more.
+        # If only the signature is missing, request the last byte again: the signature follows it.
         offset = min(self._written, self._size - 1)
         is_known = offset < self._written
         async with peers.get(self._offer, self._url, self._key, self._pin, offset) as answer:
@@ -199,7 +200,7 @@ class Passing:
         self._written = offset
 
     def _check(self, signed: str) -> None:
-        """Raises ChecksumError."""
+        """Compare the checksum of a transfer from the first byte. Raises ChecksumError."""
         if not self._start:
             found, wanted = self._digest.hexdigest(), self._pin or signed
             if wanted and found != wanted:
@@ -207,12 +208,12 @@ class Passing:
                     self._services.peers.distrust(self._offer, self._key)
                 raise ChecksumError(self._url, f"wrong SHA-256: it should be {wanted}, but what came has {found}")
             self._sha256 = found
-        self._is_right = True
+        self._is_verified = True
         self._move()
 
     @property
     def _readable(self) -> int:
-        if self._is_right or self._start:
+        if self._is_verified or self._start:
             return self._written
         return min(self._written, self._size - TAIL_BYTES)
 
@@ -220,10 +221,10 @@ class Passing:
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
 
-    # --- letting go ---
+    # --- freeing ---
 
     def _free(self) -> None:
-        """Give back what the reader has had for long enough."""
+        """Free the bytes that are far enough behind the reader."""
         first = self._freed - self._freed % _STEP_BYTES
         end = (self._read - BEHIND_BYTES) // _STEP_BYTES * _STEP_BYTES
         if end > first:

@@ -1,7 +1,12 @@
-"""Asking an upstream HTTP server for an artifact: one GET, its errors in our words, and bounded in time and memory.
+"""HTTP requests for artifacts: to upstream servers, and to the caches of the other edges of the site.
 
-Used by `edge.artifacts.fetch.flight` alone. What aiohttp raises becomes one of `edge.artifacts.errors`, so that a
-machine's screen, the log and the journey say the same thing about the same trouble.
+`Upstream.get` sends one GET, bounded in time and memory. Each error of aiohttp becomes an `ArtifactError`, so that the
+machine's screen, the log and the journey give the same reason for the same problem.
+
+`PeerCaches` is the interface to the other edges, which `edge.peers` implements. An edge only sends a peer what it has,
+and fetches nothing for it (RFC 9111 section 5.2.1.7, `only-if-cached`; RFC 2187 calls it a sibling). So no request goes
+in a circle. Only an upstream edge fetches for others (`edge.peers.upstream_edge`). A peer's body ends with a trailer of
+`TRAILER_BYTES`: the SHA-256 of the whole file with its signature.
 """
 
 from __future__ import annotations
@@ -10,26 +15,28 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
+from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 import aiohttp
 
-from edge.artifacts.checksum import MAX_SIDECAR_BYTES, sidecar_url
-from edge.artifacts.errors import (
+from edge.artifacts.artifact import (
     ArtifactError,
     BadUrlError,
     NotFoundError,
+    PeerError,
     RefusedUpstreamError,
     UpstreamError,
     UpstreamTimeoutError,
     WrongContentError,
     foreign,
 )
+from edge.artifacts.checksum import MAX_SIDECAR_BYTES, sidecar_url
 from tink.net.outbound import (
     Reach,
     RefusedAddressError,
@@ -41,15 +48,15 @@ from tink.net.outbound import (
 )
 
 READ_BYTES = 1 << 20
-"""Bytes that are read, and written to disk, in one go; a download holds a few times as many in memory."""
+"""Bytes that are read and written at once. A download holds a few times as many in memory."""
 
 MAX_REDIRECTS = 5
 
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
 _STRONG = re.compile(r'"[^"]*"')
 _SURE_AFTER = timedelta(seconds=60)
-"""A file that was changed less than this before it was sent may change again within the same second, and its
-Last-Modified would not tell (RFC 9110 section 8.8.2.2)."""
+"""Minimum age of a file whose Last-Modified is a strong validator. A younger file may change again within the same
+second (RFC 9110 section 8.8.2.2)."""
 
 _WASTEFUL = "no usable answer: most of what the upstream sends is no file, but headers and the like"
 
@@ -59,13 +66,16 @@ _SURELY_PAGE = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:!doctype html|html)[\s>]", 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long an upstream is waited for: seconds, unless said otherwise.
+    """The limits of requests to an upstream, in seconds.
 
-    `connect` for the connection; `silence` while an answer or bytes are expected; `total` for a download with all that
-    it takes. `patience` is how long a machine waits for the answer whether a file that is on disk is still the right
-    one, before it gets that. Less than `slowest` bytes a second over `slow_window` of waiting is as good as silence.
-    `sidecar` for the file with the checksum. A download that breaks off is gone on with `retries` times without any
-    progress, the first time after `pause`, then after twice as long each time.
+    connect: for the connection.
+    silence: for the answer, and between two pieces of the body.
+    total: for a download with all its retries.
+    patience: for the answer if a stored file is still valid; after that the machine gets the stored file.
+    slowest, slow_window: less than `slowest` bytes a second over `slow_window` of waiting counts as silence.
+    sidecar: for the file with the checksum.
+    retries, pause: an interrupted download is resumed at most `retries` times without progress, the first time after
+        `pause`, then after twice as long each time.
     """
 
     connect: float = 5.0
@@ -81,9 +91,9 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is here already: the version of a whole file (`offset` 0), or the start of one up to `offset`.
+    """The part of a file that is on disk already: all of it (`offset` 0), or its start up to `offset`.
 
-    `validator` goes into If-Range (RFC 9110 section 13.1.5); `size` is what the whole must have.
+    `validator` goes into If-Range (RFC 9110 section 13.1.5). `size` is the expected size of the whole file.
     """
 
     etag: str = ""
@@ -94,13 +104,13 @@ class Known:
 
 
 class RangeError(UpstreamError):
-    """The upstream can't go on where a download broke off, or we can't be sure that it does: all must come again."""
+    """The upstream can't resume a download, or not reliably: the whole file has to be fetched again."""
 
 
 class UpstreamResponse:
     """An upstream's answer: its headers, and its body, which can be read once.
 
-    `start` is the offset of the body's first byte, `size` that of the whole file (None: not said).
+    `start` is the offset of the body's first byte, `size` the size of the whole file (None: unknown).
     """
 
     def __init__(self, url: str, response: aiohttp.ClientResponse, timeouts: Timeouts) -> None:
@@ -119,7 +129,7 @@ class UpstreamResponse:
             self.start, self.size = int(span[1]), int(span[3])
 
     async def first(self) -> None:
-        """Wait for the body's first bytes, and look whether they can be a kernel's. Raises UpstreamError."""
+        """Wait for the body's first bytes, and check that they are not a web page. Raises UpstreamError."""
         self._first = await self._read(0)
         if self.start:
             return
@@ -130,7 +140,7 @@ class UpstreamResponse:
             raise WrongContentError(self._url, f"the upstream answered with a web page ({foreign(kind)}), not a file")
 
     async def body(self, clock: Callable[[], float] = time.monotonic) -> AsyncGenerator[bytes, None]:
-        """The bytes, as they arrive. Raises UpstreamError if they stop before the end, or trickle.
+        """Yield the bytes as they arrive. Raises UpstreamError if they end too early or arrive too slowly.
 
         `clock` gives seconds.
         """
@@ -174,12 +184,12 @@ class Upstream:
     """An HTTP client for artifacts."""
 
     def __init__(self, timeouts: Timeouts, reach: Reach) -> None:
-        """`reach` says which addresses are never connected to, whatever a URL, a name or a redirect says."""
+        """`reach` decides which addresses may be connected to, also after name resolution and redirects."""
         self._timeouts = timeouts
         self._session = session(
             reach,
-            trust_env=True,  # HTTP_PROXY, HTTPS_PROXY and NO_PROXY, as other programs of this host go by
-            # Bytes are kept as they are named: an upstream that compresses on the fly would change size and checksum.
+            trust_env=True,  # HTTP_PROXY, HTTPS_PROXY and NO_PROXY, as for other programs of this host
+            # Store the file's own bytes: compression on the fly would change size and checksum.
             auto_decompress=False,
             headers={"Accept-Encoding": "identity", "User-Agent": "tinkedge"},
             read_bufsize=READ_BYTES,
@@ -191,10 +201,10 @@ class Upstream:
 
     @asynccontextmanager
     async def get(self, url: str, known: Known, *, seconds: float | None = None) -> AsyncIterator[UpstreamResponse]:
-        """Ask for `url`, unless it still is the version that is `known`, or for what is missing of that.
+        """Request `url` if it differs from the `known` version, or the missing rest of it.
 
-        `seconds`: for all of it. Raises NotFoundError, UpstreamTimeoutError, UpstreamError, BadUrlError; RangeError if
-        it has to be asked for from the start.
+        `seconds` limits the whole request. Raises NotFoundError, UpstreamTimeoutError, UpstreamError, BadUrlError;
+        RangeError if the file has to be requested from the start.
         """
         if not url.startswith(("http://", "https://")):
             raise UpstreamError(url, "no other edge that can be asked has it, and it has no origin")
@@ -217,8 +227,9 @@ class Upstream:
             yield answer
 
     async def sidecar(self, url: str) -> bytes:
-        """The file with the checksum of `url`; empty if there is none (any 4xx: some upstreams answer 403 to all that
-        they don't have). Raises UpstreamError if the upstream can't say.
+        """Return the sidecar file with the checksum of `url`; empty if there is none. Raises UpstreamError.
+
+        Any 4xx means that there is none: some upstreams answer 403 for all missing files.
         """
         try:
             async with asyncio.timeout(self._timeouts.sidecar):
@@ -234,9 +245,9 @@ class Upstream:
             raise UpstreamError(url, f"its checksum file: {type(error).__name__}") from error
 
     def _translated(self, url: str, error: Exception) -> ArtifactError:
-        """What an operator should read about a request that got no answer.
+        """Return the error for a failed request, in words for an operator.
 
-        Never the library's own text: it may have the URL with its secrets.
+        The library's own text is never used: it may contain the URL with its secrets.
         """
         if isinstance(error, WastefulAnswerError):
             return WrongContentError(url, _WASTEFUL)
@@ -291,7 +302,7 @@ def _advice(refused: RefusedAddressError) -> str:
 
 
 def strong_validator(etag: str, last_modified: str, date: str) -> str:
-    """What may go into If-Range (RFC 9110 sections 8.8.1, 8.8.2.2, 13.1.5); empty if nothing may."""
+    """Return the validator for If-Range (RFC 9110 sections 8.8.1, 8.8.2.2, 13.1.5), or an empty string."""
     if etag:
         return etag if _STRONG.fullmatch(etag) else ""
     try:
@@ -334,10 +345,10 @@ def _encodings(response: aiohttp.ClientResponse) -> list[str]:
 
 
 def _is_of_the_file(encoding: str, url: str) -> bool:
-    """Return True if a Content-Encoding names how the file itself is compressed, whose bytes are kept as they are.
+    """Return True if a Content-Encoding describes the file itself, whose bytes are stored unchanged.
 
-    Apache calls a file `x-gzip` by its name (AddEncoding) or its first bytes (mod_mime_magic), which does so with an
-    initrd.img; S3 and others repeat what was given with the upload. Compression on the fly is `gzip`, of any file.
+    Apache sets `x-gzip` by a file's name (AddEncoding) or its first bytes (mod_mime_magic), for example for initrd.img.
+    S3 and others repeat the value of the upload. Compression on the fly is `gzip`, for any file.
     """
     name = encoding.lower()
     endings = {"gzip": (".gz", ".tgz"), "zstd": (".zst",), "xz": (".xz",), "bzip2": (".bz2",)}
@@ -346,7 +357,7 @@ def _is_of_the_file(encoding: str, url: str) -> bool:
 
 
 def _check_range(url: str, response: aiohttp.ClientResponse, answer: UpstreamResponse, known: Known) -> None:
-    """Whether a 206 goes on with what we have (RFC 9110 sections 14.4, 15.3.7). Raises RangeError."""
+    """Check that a 206 continues the known bytes (RFC 9110 sections 14.4, 15.3.7). Raises RangeError."""
     span = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
     if span is None:
         raise RangeError(url, "sent a part of the file, and not which")
@@ -355,7 +366,7 @@ def _check_range(url: str, response: aiohttp.ClientResponse, answer: UpstreamRes
         raise RangeError(url, f"sent bytes {first}-{last} of {size} when all from {known.offset} on were asked for")
     if size != known.size:
         raise RangeError(url, f"the file has {size} bytes now, not {known.size}")
-    # There are upstreams that answer a range whatever If-Range says.
+    # Some upstreams ignore If-Range.
     if (answer.etag and answer.etag != known.etag) or (
         not answer.etag and answer.last_modified and answer.last_modified != known.last_modified
     ):
@@ -371,3 +382,112 @@ async def _read_all(response: aiohttp.ClientResponse, limit: int) -> bytes:
 
 def _status(response: aiohttp.ClientResponse) -> str:
     return f"{response.status} {foreign(response.reason or '')}".rstrip()
+
+
+DIGEST_CHARACTERS: Final = 64
+TRAILER_BYTES: Final = DIGEST_CHARACTERS + 43
+"""The SHA-256 in hexadecimal digits, and its signature (HMAC-SHA256, base64url)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Another edge's copy of an artifact.
+
+    version: identifies the bytes at that edge.
+    size: in bytes.
+    etag, last_modified: from the upstream.
+    fresh: seconds for which the upstream need not be asked if the file has changed.
+    sha256: empty while the copy is incomplete.
+    """
+
+    version: str
+    size: int
+    etag: str = ""
+    last_modified: str = ""
+    fresh: float = 0.0
+    sha256: str = ""
+
+    def same_as(self, etag: str, last_modified: str, size: int | None) -> bool:
+        """Return True if the copy certainly has the bytes of an upstream's version (strong comparison, RFC 9110 section
+        8.8.3.2)."""
+        if size is not None and size != self.size:
+            return False
+        if etag or self.etag:
+            return bool(strong_validator(etag, "", "")) and etag == self.etag
+        return bool(last_modified) and last_modified == self.last_modified and size == self.size
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The copy of the edge `peer`, shown to people as `address`.
+
+    `is_parent` is True for an upstream edge (`--upstream-edge`), which fetches missing files, so it may still be
+    receiving the file that it sends.
+    """
+
+    peer: str
+    address: str
+    copy: Copy
+    is_parent: bool = False
+
+
+class PeerResponse(UpstreamResponse):
+    """A peer's answer, which is read like that of an upstream. `sha256` is set after the body was read."""
+
+    def __init__(
+        self,
+        url: str,
+        response: aiohttp.ClientResponse,
+        timeouts: Timeouts,
+        offer: Offer,
+        start: int,
+        signed: Callable[[str, str], bool],
+    ) -> None:
+        """`signed(sha256, signature)` returns True if the peer has signed the trailer. Raises PeerError."""
+        super().__init__(url, response, timeouts)
+        copy = offer.copy
+        self._peer = offer.peer
+        self._signed = signed
+        self.sha256 = ""
+        self.not_modified = False
+        self.etag, self.last_modified = copy.etag, copy.last_modified
+        self.validator = strong_validator(copy.etag, "", "")
+        self.start, self.size, self._length = start, copy.size, copy.size - start
+        if response.content_length != self._length + TRAILER_BYTES:
+            raise PeerError(url, f"the edge {offer.address} sends another length than it offered", offer.peer)
+
+    async def first(self) -> None:
+        """Do nothing: the peer has checked the first bytes."""
+
+    async def body(self, clock: Callable[[], float] = time.monotonic) -> AsyncGenerator[bytes, None]:
+        """Yield the file's bytes, and set `sha256` at the end. Raises UpstreamError."""
+        left = self._length or 0
+        tail = b""
+        self._length = left + TRAILER_BYTES
+        async for chunk in super().body(clock):
+            file, tail = chunk[:left], tail + chunk[left:]
+            left -= len(file)
+            if file:
+                yield file
+        sha256, signature = tail[:DIGEST_CHARACTERS].decode("latin-1"), tail[DIGEST_CHARACTERS:].decode("latin-1")
+        if not self._signed(sha256, signature):
+            raise PeerError(self._url, "another edge has not signed what it sent", self._peer)
+        self.sha256 = sha256
+
+
+class PeerCaches(Protocol):
+    """The caches of the other edges."""
+
+    async def find(self, key: str, url: str, pin: str, avoided: Collection[str]) -> Offer | None:
+        """Return the best copy of the artifact `key` that a peer outside `avoided` has.
+
+        `key` belongs to `url` and the checksum `pin` (may be empty). A file that another URL brought to the peer does
+        not count. If the result is None or a copy that is not fresh, this edge has to ask the upstream. The call may
+        take a while if another edge is about to have the file.
+        """
+
+    def get(self, offer: Offer, url: str, key: str, pin: str, offset: int) -> AbstractAsyncContextManager[PeerResponse]:
+        """Request the bytes from `offset` on. Raises PeerError. `url` is for messages and is not sent to the peer."""
+
+    def distrust(self, offer: Offer, key: str) -> None:
+        """Do not ask that peer for this artifact for a while: its bytes did not match its offer."""

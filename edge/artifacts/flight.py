@@ -1,18 +1,18 @@
-"""One flight to an upstream: a question, and the download that may follow from it, for all who ask meanwhile.
+"""A flight: a request to an upstream, and the download that may follow, for all machines that wait for one artifact.
 
-The order of things, from `Flight.run`:
+The order of events in `Flight.run`:
 
-    pick up     what an earlier download of the same file left on disk, if there is any
-    ask         the other edges of the site, then the upstream: for the rest of that; or whether the stored file is
-                still the right one; or for the file
-    take in     the body, chunk by chunk: written and hashed in a thread, then readers are told. Every now and then what
-                is there is fsynced and noted in a journal (`Store.checkpoint`), for a restart to go on from
-    go on       when the upstream breaks off, from where it did: by Range where the upstream can, else by asking for all
-                again and comparing what we have. Readers wait meanwhile and notice nothing. What another edge sent and
-                has not signed for, because it went, is compared in any case
+    pick up     open the unfinished download of the same file, if the store has one
+    ask         the other edges of the site, then the upstream: for the rest of that download; or if the stored file is
+                still valid; or for the file
+    receive     write and hash the body in a thread, chunk by chunk, and notify the readers. Now and then fsync it and
+                write a journal (`Store.checkpoint`), so that a restart can continue from there
+    resume      if the upstream breaks off: by Range if the upstream supports it, otherwise by fetching everything again
+                and comparing it with the received bytes. Readers wait meanwhile and do not notice. Bytes from another
+                edge that went away before it signed them are always compared
     keep        if the checksum is right: the file becomes the artifact of its URL
 
-Whoever reads is given bytes as they arrive, so a download never takes another version's bytes after those of the first.
+Readers get bytes as they arrive, so a download never mixes the bytes of two versions.
 """
 
 from __future__ import annotations
@@ -21,47 +21,75 @@ import asyncio
 import hashlib
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor
 from contextlib import aclosing
+from dataclasses import dataclass
 
-from edge.artifacts.artifact import Source
-from edge.artifacts.checksum import from_sidecar, hash_file, sidecar_url
-from edge.artifacts.errors import (
+from edge.artifacts.artifact import (
     ArtifactError,
     ChangedError,
     ChecksumError,
+    Counts,
     PeerError,
+    Source,
     StorageError,
     UpstreamError,
     UpstreamTimeoutError,
     WrongContentError,
+    in_thread,
 )
-from edge.artifacts.fetch.download import Download
-from edge.artifacts.fetch.peers import Copy, Offer, PeerCaches, PeerResponse
-from edge.artifacts.fetch.services import Services
-from edge.artifacts.fetch.upstream import Known, RangeError, UpstreamResponse
-from edge.artifacts.storage.store import Stored, Unfinished, key_of
-from edge.artifacts.threads import in_thread
+from edge.artifacts.checksum import from_sidecar, hash_file, sidecar_url
+from edge.artifacts.download import Allocator, Download
+from edge.artifacts.store import Store, Stored, Unfinished, key_of
+from edge.artifacts.upstream import (
+    Copy,
+    Known,
+    Offer,
+    PeerCaches,
+    PeerResponse,
+    RangeError,
+    Timeouts,
+    Upstream,
+    UpstreamResponse,
+)
 from tink.net.urls import shown
 
 log = logging.getLogger(__name__)
 
+
 CHECKPOINT_BYTES = 32 << 20
 CHECKPOINT_SECONDS = 2.0
-"""What a crash may cost: so many bytes, or what came in so many seconds."""
+"""Interval of checkpoints, in bytes and in time: a crash loses at most that much."""
 
 PROGRESS_BYTES = 1 << 20
-"""Bytes that an upstream must bring before it breaks off for that not to count as another vain try."""
+"""Bytes that an attempt must bring. An attempt with fewer bytes counts as one without progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The services that all flights share. `writers` run quick work, `syncers` run fsync and other slow disk work."""
+
+    store: Store
+    upstream: Upstream
+    peers: PeerCaches | None
+    room: Allocator
+    timeouts: Timeouts
+    writers: Executor
+    syncers: Executor
+    counts: Counts
+    clock: Callable[[], float]
+    new_version: Callable[[], str]
 
 
 class Flight:
-    """For `url`, with the checksum `pin` if the OSIE has one. `stored` is what is there already.
+    """A request for `url`, with the checksum `pin` if the OSIE demands one. `stored` is the artifact on disk, or None.
 
-    `answered` gives the download that has begun, or None: serve what is stored. Its exception is set by whoever calls
-    `run`, who knows what else there is to serve. Whoever cancels `run` may say why (`why_cancelled`).
-
-    `fresh` is for how many seconds another edge knows that the file is the upstream's; None: the upstream itself said
-    it. `stale`: the upstream could not be asked.
+    answered: a future that returns the started download, or None if the stored file is to be served. The caller of
+        `run` sets its exception.
+    why_cancelled: the caller that cancels `run` may set the reason before.
+    fresh: seconds for which another edge vouches that the file is current; None if the upstream itself answered.
+    stale: True if the upstream could not be asked.
     """
 
     def __init__(self, url: str, pin: str, stored: Stored | None, services: Services) -> None:
@@ -89,24 +117,24 @@ class Flight:
 
     @property
     def received(self) -> int:
-        """Bytes that it has brought."""
+        """The number of bytes that this flight has received."""
         return self.download.written - self.download.resumed if self.download is not None else 0
 
     def fail(self, error: ArtifactError) -> None:
-        """Tell those who still wait for the answer; there may be none."""
+        """Pass an error to the machines that wait for `answered`, if any."""
         if not self.answered.done():
             self.answered.set_exception(error)
-            self.answered.exception()  # seen: whoever asked may have gone, and nobody is to be told then
+            self.answered.exception()  # marks it as retrieved: the waiting machines may have left
 
     async def run(self) -> Stored | None:
-        """Fly. Gives what was stored in the end, or None if the upstream says that nothing has changed.
+        """Run the flight. Return the new artifact, or None if the stored file is still current.
 
-        Raises ArtifactError, after readers were told.
+        Raises ArtifactError, after the readers got it.
         """
         self.under_way = True
         try:
             await self._pick_up()
-            download = await self._take_all()
+            download = await self._receive_all()
             if download is None:
                 await self._end(None)
                 return None
@@ -125,7 +153,7 @@ class Flight:
     # --- asking ---
 
     async def _pick_up(self) -> None:
-        """Open what an earlier download left, if it is what its journal says."""
+        """Open an unfinished download, if its bytes match its journal."""
         services = self._services
         unfinished = services.store.take_unfinished(self.url, self.pin)
         if unfinished is None:
@@ -139,13 +167,16 @@ class Flight:
         self.download = Download(self.url, self.pin, unfinished.version, part, fd)
         digest = await in_thread(services.writers, hash_file, fd, unfinished.received)
         if digest.hexdigest() != unfinished.sha256:
-            log.warning("artifact cache: what is there of %s is damaged; it is fetched anew", shown(self.url))
+            log.warning("artifact cache: the unfinished download of %s is damaged; it starts again", shown(self.url))
             self._drop_download()
         else:
             self.download.go_on_from(unfinished, digest)
 
-    async def _take_all(self) -> Download | None:
-        """Ask until all bytes are there; None if the stored ones are still right. Raises ArtifactError."""
+    async def _receive_all(self) -> Download | None:
+        """Send requests until all bytes have arrived. Return None if the stored file is current.
+
+        Raises ArtifactError.
+        """
         vain, pause, before = 0, self._services.timeouts.pause, 0
         while True:
             try:
@@ -169,12 +200,12 @@ class Flight:
                 before = download.written
                 if vain == self._services.timeouts.retries:
                     raise
-                log.info("artifact cache: asking again in %.3g s, from byte %d on: %s", pause, download.written, error)
+                log.info("artifact cache: resuming in %.3g s, from byte %d on: %s", pause, download.written, error)
             await asyncio.sleep(pause)
             vain, pause = vain + 1, pause * 2
 
     async def _attempt(self) -> Download | None:
-        """One request, and its body up to the end. None if the stored file is still the right one."""
+        """Send one request and receive its whole body. Return None if the stored file is current."""
         seconds = self._deadline - self._services.clock()
         if seconds <= 0:
             raise UpstreamTimeoutError(self.url, f"not there within {self._services.timeouts.total:g} s")
@@ -189,13 +220,13 @@ class Flight:
         except UpstreamError as error:
             if offer is None or self.stored is not None or self.download is not None:
                 raise
-            log.warning("artifact cache: what another edge has is taken, for its upstream can't be asked: %s", error)
+            log.warning("artifact cache: another edge's copy is used, because the upstream can't be asked: %s", error)
             self.stale, self.fresh = True, None
             return await self._accept(offer)
 
     async def _ask_upstream(self, offer: Offer | None, seconds: float) -> Download | None:
-        """One request to it; where all that there is is another edge's, whether that is still the right one."""
-        if self._is_unvouched and self.download is not None:
+        """Send a request to the upstream; if only another edge has the file, ask if that copy is current."""
+        if self._is_unsigned and self.download is not None:
             self._ranges = False
         known, borrowed = self._known(), False
         if known == Known() and offer is not None and self.download is None:
@@ -204,26 +235,26 @@ class Flight:
             self.fresh = None
             if not answer.not_modified:
                 await answer.first()
-                return await self._take(answer)
+                return await self._receive(answer)
             self._services.counts.revalidations += 1
         return await self._accept(offer) if borrowed and offer is not None else None
 
     # --- other edges ---
 
     @property
-    def _is_unvouched(self) -> bool:
-        """Whether what is there came from another edge, which has not signed for it yet, and no checksum will tell."""
+    def _is_unsigned(self) -> bool:
+        """True if the bytes came from another edge that has not signed them, and no checksum is known."""
         return self._offer is not None and not self._signed_sha256 and not self.pin
 
     @property
     def _peers(self) -> PeerCaches:
-        """For what one of them has offered."""
+        """The other edges, after one of them has made an offer."""
         if self._services.peers is None:
             raise PeerError(self.url, "there is no other edge")
         return self._services.peers
 
     def _is_usable(self, offer: Offer) -> bool:
-        """Whether it goes on with what readers have been given already."""
+        """Return True if the offered copy continues the bytes that readers already have."""
         download = self.download
         if download is None or not self.answered.done():
             return True
@@ -232,7 +263,7 @@ class Flight:
         return offer.copy.same_as(download.etag, download.last_modified, download.size)
 
     async def _accept(self, offer: Offer) -> Download | None:
-        """Take a peer's copy; None if it is the one that is here. Raises PeerError."""
+        """Receive a peer's copy. Return None if it equals the stored file. Raises PeerError."""
         copy, stored = offer.copy, self.stored
         if stored is not None and not self.answered.done() and _is_same(stored, copy):
             return None
@@ -242,7 +273,7 @@ class Flight:
         services = self._services
         try:
             async with self._peers.get(offer, self.url, self.key, self.pin, offset) as answer:
-                download = await self._take(answer, offer)
+                download = await self._receive(answer, offer)
         except PeerError:
             raise
         except UpstreamError as error:
@@ -252,26 +283,26 @@ class Flight:
         return download
 
     def _is_usable_start(self, offer: Offer) -> bool:
-        """Whether what an earlier download left is the start of it."""
+        """Return True if the unfinished download is the start of the offered copy."""
         download = self.download
         if download is None or download.size != offer.copy.size:
             return False
         return bool(self.pin) or offer.copy.same_as(download.etag, download.last_modified, download.size)
 
-    async def _take(self, answer: UpstreamResponse, offer: Offer | None = None) -> Download:
-        """The body of an answer, up to its end; `offer` if it is a peer's."""
+    async def _receive(self, answer: UpstreamResponse, offer: Offer | None = None) -> Download:
+        """Receive the body of an answer up to its end. `offer` is given for a peer's answer."""
         if self.download is not None and not self.answered.done() and answer.start == 0:
-            self._drop_download()  # nobody has read of it, and all comes again
+            self._drop_download()  # it has no readers yet, and the whole file comes again
         download = await self._begin(answer) if self.download is None else self.download
         self._offer, self._signed_sha256 = offer or self._offer, ""
         download.source = source_of(offer)
         if offer is not None:
             download.withhold()
         if not self.answered.done():
-            await self._ready(download)
+            await self._start_reading(download)
         if offer is None and not self.pin and self._sidecar is None:
             self._sidecar = asyncio.create_task(self._read_sidecar(download))
-        await self._take_in(download, answer)
+        await self._write_body(download, answer)
         return download
 
     def _known(self) -> Known:
@@ -288,7 +319,7 @@ class Flight:
             return Known(etag=stored.etag, last_modified=stored.last_modified)
         return Known()
 
-    # --- taking in ---
+    # --- receiving ---
 
     async def _begin(self, answer: UpstreamResponse) -> Download:
         services = self._services
@@ -299,15 +330,15 @@ class Flight:
         self.download.describe(answer)
         return self.download
 
-    async def _ready(self, download: Download) -> None:
-        """Nothing stands in the way any more: let machines read."""
+    async def _start_reading(self, download: Download) -> None:
+        """Allocate the file and let machines read it."""
         await self._services.room.allocate(download)
         self._services.counts.downloads += 1
         self._checkpointed = (download.written, self._services.clock())
         self.answered.set_result(download)
 
-    async def _take_in(self, download: Download, answer: UpstreamResponse) -> None:
-        """Write the body. What of it is there already must be the same."""
+    async def _write_body(self, download: Download, answer: UpstreamResponse) -> None:
+        """Write the body. Bytes that the file has already must be the same."""
         async with aclosing(answer.body(self._services.clock)) as body:
             if answer.start < download.written:
                 await self._add(download, await self._skip(download, answer, body))
@@ -328,10 +359,10 @@ class Flight:
             return
         await self._services.room.extend(download, len(chunk))
         await in_thread(self._services.writers, download.write, chunk)
-        download.tell()
+        download.notify()
         await self._hashed()
         self._checkpoint_if_due(download)
-        # While the next chunk comes and is written.
+        # Hash this chunk while the next one is received and written.
         loop = asyncio.get_running_loop()
         self._hashing = loop.run_in_executor(self._services.writers, download.hash, chunk)
 
@@ -342,8 +373,9 @@ class Flight:
             self._hashing.result()
 
     async def _skip(self, download: Download, answer: UpstreamResponse, body: AsyncIterator[bytes]) -> bytes:
-        """An upstream that can't go on in the middle sends all again: read up to where we are, and see that it is the
-        same. Gives what came beyond. Raises ChangedError.
+        """Compare a body that starts too early with the received bytes. Return the rest of the first chunk beyond them.
+
+        Raises ChangedError if they differ.
         """
         if answer.size != download.size:
             raise ChangedError(self.url, f"has {answer.size} bytes now; it had {download.size} when it broke off")
@@ -356,7 +388,7 @@ class Flight:
             if not ahead:
                 if again.digest() != download.digest().digest():
                     break
-                # What we have is how the new version begins too, so its rest fits, whatever the upstream calls it.
+                # The received bytes are also the start of the new version, so its rest fits, whatever its ETag.
                 download.describe(answer)
                 return beyond
         raise ChangedError(self.url, "became another file while it was being fetched")
@@ -364,7 +396,7 @@ class Flight:
     # --- keeping ---
 
     async def _keep(self, download: Download) -> Stored:
-        """Make the whole file the artifact, if it is the right one. Raises ChecksumError, OSError."""
+        """Store the complete file as the artifact, if its checksum is right. Raises ChecksumError, OSError."""
         services = self._services
         await self._hashed()
         sha256 = download.digest().hexdigest()
@@ -387,10 +419,7 @@ class Flight:
         return stored
 
     async def _check(self, sha256: str) -> None:
-        """Compare with the OSIE's checksum, else with that of the edge that it came from, or that beside the file.
-
-        Raises ChecksumError.
-        """
+        """Compare with the OSIE's checksum, or with the sending edge's, or with the sidecar's. Raises ChecksumError."""
         expected, source = self.pin, "the OSIE says"
         if not expected and self._signed_sha256:
             expected, source = self._signed_sha256, "the edge that it came from says"
@@ -402,20 +431,20 @@ class Flight:
             raise ChecksumError(self.url, f"wrong SHA-256: {source} {expected}, but what came has {sha256}")
 
     async def _read_sidecar(self, download: Download) -> str:
-        """The checksum beside the file; empty if there is none that can be used: then the file is taken without."""
+        """Return the checksum of the sidecar file. Without a usable one, return "" and accept the file unchecked."""
         expected = ""
         try:
             content = await self._services.upstream.sidecar(self.url)
             if content:
                 expected = from_sidecar(content, self.url)
         except (UpstreamError, ValueError) as error:
-            log.warning("artifact cache: %s is passed over: %s", shown(sidecar_url(self.url)), error)
+            log.warning("artifact cache: %s is ignored: %s", shown(sidecar_url(self.url)), error)
         if not expected:
             download.release()
         return expected
 
     async def _end(self, failure: ArtifactError | None) -> None:
-        """Let the download go: put it by if it can be gone on with, and tell readers. Does nothing twice."""
+        """End the download: keep it if it can be resumed, and pass the failure to readers. Idempotent."""
         if self._sidecar is not None:
             self._sidecar.cancel()
             await asyncio.wait([self._sidecar])
@@ -425,23 +454,23 @@ class Flight:
         if download is None or download.ended:
             return
         try:
-            if not await self._put_by(download, failure):
+            if not await self._keep_unfinished(download, failure):
                 self._services.store.discard(download.part)
         finally:
             download.end(failure)
 
-    async def _put_by(self, download: Download, failure: ArtifactError | None) -> bool:
-        """Keep what is there, if a later flight can go on with it."""
+    async def _keep_unfinished(self, download: Download, failure: ArtifactError | None) -> bool:
+        """Keep the received bytes, if a later flight can resume. Return False if not."""
         if not isinstance(failure, UpstreamError) or isinstance(failure, (ChangedError, WrongContentError)):
             return False
-        unfinished = None if self._is_unvouched else download.unfinished()
+        unfinished = None if self._is_unsigned else download.unfinished()
         if unfinished is None or not await self._write_checkpoint(unfinished, download.fd):
             return False
-        self._services.store.put_by(unfinished)
+        self._services.store.keep_unfinished(unfinished)
         return True
 
     def _drop_download(self) -> None:
-        """Start over with another file; nobody has read of this one."""
+        """Drop the download, which has no readers yet."""
         download, self.download = self.download, None
         if download is not None:
             self._services.store.discard(download.part)
@@ -456,7 +485,7 @@ class Flight:
             return
         if self._checkpoint is not None and not self._checkpoint.done():
             return
-        unfinished = None if self._is_unvouched else download.unfinished()
+        unfinished = None if self._is_unsigned else download.unfinished()
         if unfinished is not None:
             self._checkpointed = (download.hashed, self._services.clock())
             self._checkpoint = asyncio.create_task(self._write_checkpoint(unfinished, download.fd))
@@ -465,7 +494,7 @@ class Flight:
         try:
             await in_thread(self._services.syncers, self._services.store.checkpoint, unfinished, fd)
         except OSError as error:
-            log.warning("artifact cache: how far %s is can't be noted: %s", shown(self.url), error.strerror)
+            log.warning("artifact cache: no checkpoint of %s: %s", shown(self.url), error.strerror)
             return False
         return True
 
@@ -475,7 +504,7 @@ class Flight:
 
 
 def source_of(offer: Offer | None) -> Source:
-    """Where bytes come from; None: the upstream itself."""
+    """Return the source of the bytes of an offer; None means the upstream."""
     if offer is None:
         return Source.UPSTREAM
     return Source.UPSTREAM_EDGE if offer.is_parent else Source.PEER

@@ -1,1 +1,0 @@
-"""How an artifact comes from its upstream."""

@@ -1,1 +1,0 @@
-"""The directory of artifacts, and what goes when there is no room."""

@@ -1,1 +1,0 @@
-"""Connections of HTTP: how many and how long (`connections`), and plain requests answered at once (`fast_path`)."""
