@@ -10,21 +10,23 @@ from __future__ import annotations
 import gc
 import importlib
 import signal
+import sys
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import click
 
-from edge.settings import SERVICES, CommandGroup, explain, prepare
+from edge.settings import SERVICES, CommandGroup, apply, explain, prepare
+from tink.errors import TinkedgeError
 
 # name -> (module in edge.commands, what it does)
 COMMANDS = {
-    "up": ("serve.up", "The whole stack in one process."),
-    "edge": ("serve.services", "DHCP, TFTP, HTTP and metadata, for a cluster."),
-    "controller": ("serve.services", "The workflow controller, for a cluster."),
-    "server": ("serve.services", "The gRPC server of the agents, for a cluster."),
-    "apiserver": ("serve.services", "The embedded Kubernetes API alone."),
+    "up": ("serve", "The whole stack in one process."),
+    "edge": ("serve", "DHCP, TFTP, HTTP and metadata, for a cluster."),
+    "controller": ("serve", "The workflow controller, for a cluster."),
+    "server": ("serve", "The gRPC server of the agents, for a cluster."),
+    "apiserver": ("serve", "The embedded Kubernetes API alone."),
     "agent": ("agent", "The agent, inside the OSIE."),
     "prepare": ("prepare", "What machines boot and run, made into the data directory."),
     "lab": ("lab", "An isolated virtual rack: boots a real QEMU machine through the whole path."),
@@ -35,7 +37,7 @@ COMMANDS = {
     "render": ("render", "Show what a Workflow would run, without running it."),
     "convert": ("convert", "Older and foreign resources to those of today."),
     "metal3": ("metal3.hardware", "Keep Hardware in step with Metal3's BareMetalHosts."),
-    "metal3-webhook": ("serve.services", "The conversion webhook of Metal3's BareMetalHost, for a cluster."),
+    "metal3-webhook": ("serve", "The conversion webhook of Metal3's BareMetalHost, for a cluster."),
     "metal3-migrate": ("metal3.migrate", "Move what is stored of Metal3's BareMetalHosts to v1beta1."),
     "watch": ("watch", "The journey of machines, live."),
     "page": ("page", "A link to the web page of a running edge."),
@@ -88,16 +90,19 @@ class LazyGroup(CommandGroup):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the subcommand. Raises click.UsageError, completed by `explain`."""
+        """Run the subcommand. Raises click.UsageError, completed by `explain`.
+
+        An expected error of any package ends the process with its message.
+        """
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
             raise explain(error) from None
+        except TinkedgeError as error:
+            click.ClickException(str(error)).show()
+            sys.exit(error.exit_status)
 
     def _settings(self, ctx: click.Context, name: str, file: Path | None) -> None:
-        # Here and not above: `tinkedge --help` reads no file.
-        from edge.settings import apply
-
         apply(ctx, name, file, self.command_named)
 
     def command_named(self, name: str) -> click.Command:

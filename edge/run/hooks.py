@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client import CollectorRegistry
 
 from edge.run.networks import tcp_advice
-from edge.run.settings import Service, StackSettings
 from edge.run.tasks import StackError
+from edge.settings.model import Service, StackSettings
 from tink.api.mistakes import Site
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Informer

@@ -26,7 +26,7 @@ from edge.journey.events import NoteTaker, Recorder
 from edge.machines import Artifacts, Inventory, MachineScripts, NetbootPolicy, OsieFiles, OsieLookup, ReadSecret
 from edge.neighbour.resolution import AddressResolution
 from edge.peers import Peers
-from edge.run.settings import StackSettings, Syslog
+from edge.settings.model import StackSettings, Syslog
 from edge.tftp import BootFiles, TftpServer
 from ipxe.binaries import BootBinaries
 from ipxe.scripts import BootSettings, LogsTo, Origin, Scripts

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from edge.callers import UNSEEN, Callers, Neighbours
 from edge.machines import DhcpMode, Inventory
 from edge.neighbour.table import NeighbourTable, neighbour_changes
-from edge.run.settings import EDGE, Service, StackSettings
+from edge.settings.model import EDGE, Service, StackSettings
 
 log = logging.getLogger(__name__)
 

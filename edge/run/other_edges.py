@@ -11,8 +11,8 @@ from edge.journey.recorder import Journey
 from edge.journey.records import Happened
 from edge.machines import DhcpMode
 from edge.peers import EdgeLeases, Peers, ServerReports
-from edge.run.settings import Service, StackSettings
 from edge.run.tasks import Tasks
+from edge.settings.model import Service, StackSettings
 from tink.files.key_file import KeyFile
 from tink.kube.client import KubeClient
 from tink.kube.runtime import own_pod, pod_namespace

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from edge.run.settings import EDGE, Service
+from edge.settings.model import EDGE, Service
 
 SMALL: Final = 4
 """Fewer processors than that are kept busy by one process, and the programs beside it."""

@@ -67,8 +67,8 @@ from edge.run.machine_services import MachineServices, boot_binaries, metadata_s
 from edge.run.networks import HostNetworks, LinkMetadata, MakeSite, NetworkServices, Sites, Tftp, sites_of
 from edge.run.other_edges import peers_of
 from edge.run.readiness import Readiness
-from edge.run.settings import Service, StackSettings, Syslog
 from edge.run.workers import Edges, Inbox, Networks, Pool, Sources, WorkerSite, WorkerTftp
+from edge.settings.model import Service, StackSettings, Syslog
 from edge.syslog import LogFiles, MachineLogs, SyslogServer, SyslogServerError, syslog_metrics
 from edge.tftp import BootFiles
 from ipxe.parameters import is_hookos

@@ -54,8 +54,8 @@ from edge.run.outage import Kept, NotListedError, followed, forget, keeps, secre
 from edge.run.process import read_up
 from edge.run.readiness import ApiContact, Readiness
 from edge.run.serving import Serving, reach_of
-from edge.run.settings import EDGE, Service, StackSettings
 from edge.run.tasks import StackError, Tasks
+from edge.settings.model import EDGE, Service, StackSettings
 from edge.telemetry import BootEnds, Durations, Telemetry, Traces
 from tink.api.crds import generate
 from tink.api.mistakes import ELSEWHERE, Site

@@ -9,12 +9,14 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, Final
 
+from tink.errors import TinkedgeError
+
 log = logging.getLogger(__name__)
 
 _CANCEL_SECONDS: Final = 10.0
 
 
-class StackError(Exception):
+class StackError(TinkedgeError):
     """The stack can't start, or a part of it ended; the message says which and why."""
 
 

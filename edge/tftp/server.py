@@ -43,6 +43,7 @@ from edge.tftp.transport import (
     own_socket,
     sender,
 )
+from tink.errors import TinkedgeError
 from tink.limits.allowance import Allowance
 from tink.limits.once_per import OncePer, Tally, times
 from tink.limits.token_bucket import TokenBuckets
@@ -97,7 +98,7 @@ class _Waiting:
     task: asyncio.Task[None]
 
 
-class TftpServerError(Exception):
+class TftpServerError(TinkedgeError):
     """The server can't start; says which port and what to do."""
 
 

@@ -22,6 +22,7 @@ from edge.neighbour.host import NetworkState
 from edge.neighbour.router_advertisement import ROUTER_LIFETIME_SECONDS, Advertised, RouterAdvertiser
 from edge.syslog import SyslogServer, SyslogServerError
 from edge.tftp import BootFiles
+from tink.errors import TinkedgeError
 from tink.net.host_port import join_host_port
 
 log = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ log = logging.getLogger(__name__)
 _BACKLOG = 1024  # connections that may wait: a rack of machines asks at the same moment
 
 
-class ServingError(Exception):
+class ServingError(TinkedgeError):
     """A service can't start; says which, why and what to do."""
 
 

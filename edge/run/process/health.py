@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from edge.run.readiness import Readiness
+from tink.errors import TinkedgeError
 from tink.net.host_port import join_host_port
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ _MOST_AT_ONCE: Final = 16
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
-class HealthError(Exception):
+class HealthError(TinkedgeError):
     """The port can't be had; the message says which, and what to do."""
 
 

@@ -9,7 +9,7 @@ from typing import Final
 from edge.neighbour.host import NetworkState
 from edge.run.process.notify import Notifier
 from edge.run.readiness import Readiness
-from edge.run.settings import EDGE, Service, StackSettings
+from edge.settings.model import EDGE, Service, StackSettings
 
 _EVERY_SECONDS: Final = 1.0
 

@@ -23,7 +23,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from edge.journey.events import Notice, Outcome
 from edge.run.server_process.core_log import CoreLog
-from edge.run.settings import Service, StackSettings
 from edge.run.tasks import StackError
 from edge.run.workers import (
     Activity,
@@ -43,6 +42,7 @@ from edge.run.workers import (
     say,
     start_process,
 )
+from edge.settings.model import Service, StackSettings
 from tink.files.rereading import register
 from tink.limits.backoff import Backoff
 from tink.metrics.families import counter, gauge

@@ -24,7 +24,6 @@ from typing import Final
 from prometheus_client.core import Metric
 
 from edge.journey.events import Notice, Outcome
-from edge.run.settings import StackSettings
 from edge.run.workers.inbox import Inbox
 from edge.run.workers.measures import cpu_seconds, resident_bytes
 from edge.run.workers.messages import (
@@ -41,7 +40,9 @@ from edge.run.workers.messages import (
     Unlisten,
 )
 from edge.run.workers.worker import Begin, Sources, Worker, how_ended
+from edge.settings.model import StackSettings
 from tink.api.v1alpha2 import Raw
+from tink.errors import TinkedgeError
 from tink.files.rereading import register
 from tink.limits.backoff import Backoff
 from tink.metrics.families import counter, gauge
@@ -61,7 +62,7 @@ _SHARES: Final = 64
 """More workers than any machine is given."""
 
 
-class WorkersError(Exception):
+class WorkersError(TinkedgeError):
     """The workers can't begin; says which and why."""
 
 

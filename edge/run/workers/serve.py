@@ -29,7 +29,6 @@ from edge.machines import Inventory, NetbootPolicy, PendingWorkflows
 from edge.peers import ToldEdges
 from edge.run.machine_services import MachineServices, boot_binaries, metadata_settings, nearest_of
 from edge.run.neighbours import callers_of
-from edge.run.settings import Service
 from edge.run.workers.borrowing import BorrowedArtifacts, BorrowedSecrets
 from edge.run.workers.channel import Channel
 from edge.run.workers.messages import (
@@ -58,6 +57,7 @@ from edge.run.workers.messages import (
 )
 from edge.run.workers.shared import SharedFailures, SharedOnce
 from edge.run.workers.worker import Begin
+from edge.settings.model import Service
 from edge.tftp import BEGUN_SECONDS, MAX_BEGUN, MAX_FAILURES, BootFiles, TftpServer
 from ipxe.scripts import Origin
 from tink.api.v1alpha2 import Raw

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from edge.artifacts import ArtifactCache
 from edge.machines import ReadSecret as SecretReader
-from edge.run.settings import StackSettings
 from edge.run.workers.channel import Channel, pair
 from edge.run.workers.feed import Feed
 from edge.run.workers.lending import Lending
@@ -29,6 +28,7 @@ from edge.run.workers.messages import (
     ReadSecret,
     Up,
 )
+from edge.settings.model import StackSettings
 from tink.kube.cache import Informer
 from tink.waiting import failure_is_said
 

@@ -29,7 +29,7 @@ from edge.machines import DhcpMode, NetbootWhen
 from edge.neighbour.host import Network
 from edge.run.machine_services import Authorities, boot_settings, metadata_settings
 from edge.run.processors import default_server_memory
-from edge.run.settings import EDGE, ON_REQUEST, EdgeSettings, Service, StackSettings
+from edge.settings.model import EDGE, ON_REQUEST, EdgeSettings, Service, StackSettings
 from ipxe.scripts import BootSettings
 from tink.api.v1alpha2 import Raw
 from tink.files import private_files
@@ -65,8 +65,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Served:
     def serve(services: frozenset[Service], given: dict[str, Any]) -> None:
         seen["settings"] = settings(services, given)
 
-    for module in ("up", "services"):
-        monkeypatch.setattr(f"edge.commands.serve.{module}.run", serve)
+    monkeypatch.setattr("edge.commands.serve.run", serve)
     return seen
 
 
@@ -499,7 +498,7 @@ def told(services: frozenset[Service], *words: str) -> StackSettings:
     found: list[StackSettings] = []
 
     @click.command()
-    @serving(*services, "client", "process")
+    @serving(services)
     def command(**options: Any) -> None:
         found.append(settings(services, options))
 

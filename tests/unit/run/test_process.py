@@ -37,7 +37,7 @@ from edge.run.process import (
 from edge.run.process.status import status_line
 from edge.run.processors import default_server_memory, default_workers, memory, processors
 from edge.run.readiness import Readiness
-from edge.run.settings import EDGE, Service, StackSettings
+from edge.settings.model import EDGE, Service, StackSettings
 from tests.ports import free_port
 from tests.support.virtual_time import elapse
 from tests.waiting import until

@@ -18,9 +18,9 @@ from edge.journey.events import Notice
 from edge.run.server_process import supervisor
 from edge.run.server_process.core_log import LINES, MOST_BYTES, CoreLog
 from edge.run.server_process.supervisor import ServerBegin, ServerProcess, child_settings
-from edge.run.settings import EdgeSettings, Service, StackSettings
 from edge.run.tasks import StackError
 from edge.run.workers import Activity, Channel, Failed, KeptAway, Message, Reread, ServerState, Up
+from edge.settings.model import EdgeSettings, Service, StackSettings
 from tests.interop.authority import Authority
 from tests.support.virtual_time import turns
 from tests.waiting import PATIENCE_SECONDS, until

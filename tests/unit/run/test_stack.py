@@ -21,9 +21,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from edge.journey.events import Outcome, Step
 from edge.neighbour.host import Network
 from edge.run import outage, readiness, serving, stack
-from edge.run.settings import EdgeSettings, Service, StackSettings
 from edge.run.stack import Stack
 from edge.run.tasks import StackError
+from edge.settings.model import EdgeSettings, Service, StackSettings
 from tests.ports import free_port
 from tests.support import objects
 from tests.support.informer import InMemoryInformer

@@ -18,14 +18,12 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from edge.cli import COMMANDS, main
-from edge.commands.serve.agreement import Finding, disagreements
-from edge.commands.serve.roles import services_of
-from edge.commands.serve.surroundings import Host, obstacles
 from edge.settings import (
-    GROUPS,
-    REST,
+    PREFIX,
     SERVICES,
+    Group,
     group_of,
+    in_file,
     key,
     place,
     settable,
@@ -33,7 +31,8 @@ from edge.settings import (
     variable,
     variable_problems,
 )
-from edge.settings.options import PREFIX, in_file
+from edge.settings.checks import Finding, Host, contradictions, obstacles
+from edge.settings.model import services_of
 from tink.kube.certificates import builder, common_name, new_key
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -95,9 +94,17 @@ def test_variables_of_options_that_python_calls_otherwise_are_heard() -> None:
 
 
 def test_every_option_of_a_service_has_its_group_in_the_help() -> None:
-    keys = {key(option) for name in SERVICES for option in settable(command_named(name))}
-    assert not [name for name in sorted(keys) if group_of(name) == REST]
-    assert len(GROUPS["First of all"]) == 10
+    commands = {name: command_named(name) for name in SERVICES if name != "agent"}  # its help is one short list
+    groups = {
+        (name, key(option)): group_of(command, option)
+        for name, command in commands.items()
+        for option in settable(command)
+    }
+    assert not [each for each, group in groups.items() if group == Group.OTHER]
+    assert [option for (name, option), group in groups.items() if (name, group) == ("up", Group.FIRST)] == [
+        *("interface", "public-ip", "data-dir", "kubeconfig", "manifests", "dhcp-mode", "osie-dir", "disable"),
+        "log-level",
+    ]
 
 
 def test_help_has_what_everybody_needs_first() -> None:
@@ -290,7 +297,7 @@ def given(role: str, *words: str) -> dict[str, Any]:
 
 def disagreeing(role: str, *words: str) -> list[Finding]:
     options = given(role, *words)
-    return list(disagreements(services_of(role, options), options))
+    return list(contradictions(services_of(role, options), options))
 
 
 def here(options: Mapping[str, Any], role: str = "up", **host: Any) -> list[Finding]:
@@ -319,14 +326,14 @@ def test_defaults_fit_together(role: str) -> None:
         ("controller", "--webhook-service a/b --health-address 9443", ("health-address", "webhook-port"), "9443"),
         ("server", "--grpc-tls-cert c", ("grpc-tls-key", "grpc-tls-cert"), "go together"),
         ("server", "--grpc-client-ca c", ("grpc-client-ca", "grpc-tls-cert"), "needs both"),
-        ("server", "--agent-auth mtls", ("grpc-client-ca", "agent-auth"), "not said whose are good"),
+        ("server", "--agent-auth mtls", ("grpc-client-ca", "agent-auth"), "no authority for them is given"),
         ("server", "--agent-auth token", ("agent-token-key", "agent-auth"), "run apart"),
-        ("server", "--peer 10.0.0.2", ("peer", "reports-key"), "a key for that"),
+        ("server", "--peer 10.0.0.2", ("peer", "reports-key"), "share a key with them"),
         ("edge", "--peer 10.0.0.2", ("peer", "metadata-token-key"), "would make its own"),
         ("up", "--peer-group rack", ("peer-group", "metadata-token-key"), "would make its own"),
         ("edge", "--upstream-edge http://10.0.0.2", ("upstream-edge", "metadata-token-key"), "would make its own"),
         ("up", "--downstream-edges", ("downstream-edges", "metadata-token-key"), "would make its own"),
-        ("edge", "--checkpoint-secrets --no-checkpoint", ("checkpoint-secrets", "checkpoint"), "that is not kept"),
+        ("edge", "--checkpoint-secrets --no-checkpoint", ("checkpoint-secrets", "checkpoint"), "and there is none"),
         ("server", "--grpc-address 0.0.0.0 --grpc-address 10.0.0.9", ("grpc-address",), "leave the others out"),
         ("up", "--interface lo --grpc-address 0.0.0.0 --http-port 42113", ("grpc-port", "http-port"), "port 42113"),
         ("up", "--default-osie hook", ("default-osie", "dhcp-mode"), "--dhcp-mode auto-proxy"),

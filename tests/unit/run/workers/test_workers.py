@@ -18,7 +18,6 @@ import pytest
 
 from edge.artifacts import Artifact, ArtifactCache, NotFoundError, Progress, Source, StorageError, UpstreamError
 from edge.journey.events import Outcome, Step
-from edge.run.settings import EdgeSettings, Service, StackSettings
 from edge.run.workers import pool as pools
 from edge.run.workers import worker as workers
 from edge.run.workers.borrowing import BorrowedArtifacts, BorrowedSecrets
@@ -47,6 +46,7 @@ from edge.run.workers.messages import (
 from edge.run.workers.pool import Pool
 from edge.run.workers.shared import SharedFailures, SharedOnce
 from edge.run.workers.worker import Begin, Sources, Worker
+from edge.settings.model import EdgeSettings, Service, StackSettings
 from tests.support.virtual_time import elapse, turns
 from tests.unit.artifacts.conftest import Clock, Upstream, clock, make_cache, start_cache, upstream
 from tests.waiting import until

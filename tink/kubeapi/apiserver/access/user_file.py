@@ -17,6 +17,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from tink.errors import TinkedgeError
 from tink.files import private_files
 from tink.kubeapi.apiserver.access.users import Credential, UserError, Users
 
@@ -25,7 +26,7 @@ FILE: Final = "users.json"
 _LARGEST_BYTES: Final = 16 << 20
 
 
-class UserFileError(Exception):
+class UserFileError(TinkedgeError):
     """The file can't be used; the message names it and says what to do."""
 
 

@@ -18,6 +18,7 @@ from typing import Annotated, Final
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
+from tink.errors import TinkedgeError
 from tink.kubeapi.apiserver.access.callers import AUTHENTICATED, Caller
 from tink.kubeapi.apiserver.access.roles import ROLES
 
@@ -32,7 +33,7 @@ _ID_LETTERS: Final = "abcdefghijkmnpqrstuvwxyz23456789"
 """Without those that look alike: people type ids."""
 
 
-class UserError(Exception):
+class UserError(TinkedgeError):
     """That can't be done with this user; the message says why and what to do."""
 
 
