@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 from click.core import ParameterSource
 
-from edge.settings import DataDirectory, FilePath, Group, option, types
+from edge.settings import DataDirectory, FilePath, Group, types
 
 if TYPE_CHECKING:
     from edge.run.process import OperatorAddresses
@@ -20,37 +20,32 @@ METRICS_PORTS: Final = {"controller": 7091, "server": 7092, "apiserver": 7093, "
 """The default metrics ports of the services that have no operators' HTTP."""
 _METRICS_PORTS_TEXT: Final = ", ".join(f"{port} ({name})" for name, port in METRICS_PORTS.items())
 
-health_address = option(
+health_address = Group.OPERATORS.option(
     "--health-address",
-    group=Group.OPERATORS,
     type=types.health_address,
     default=None,
     help="Answer /healthz, /livez and /readyz here, too: 7082 (on loopback), 10.0.0.1:7082, [fd00::1]:7082; "
     "[::]:7082 is all addresses. Default: nowhere.",
 )
-log_level = option(
+log_level = Group.FIRST.option(
     "--log-level",
-    group=Group.FIRST,
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
     help="Verbosity.",
 )
-log_format = option(
+log_format = Group.LOGGING.option(
     "--log-format",
-    group=Group.LOGGING,
     type=click.Choice(["text", "json"]),
     default="text",
     help="Lines for people or programs.",
 )
-context = option(
+context = Group.METAL3.option(
     "--context",
-    group=Group.METAL3,
     default=None,
     help="A context of the kubeconfig.  [default: its current one]",
 )
-empty_checksum_type = option(
+empty_checksum_type = Group.METAL3.option(
     "--empty-checksum-type",
-    group=Group.METAL3,
     type=types.empty_checksum_type,
     default="md5",
     help=types.EMPTY_CHECKSUM_TYPE_HELP,
@@ -60,9 +55,8 @@ empty_checksum_type = option(
 def metrics_address(command: Command) -> Command:
     """Give a command the option, with the default port of the command's name."""
     port = METRICS_PORTS.get(command.__name__.replace("_", "-"))
-    decorate = option(
+    decorate = Group.OPERATORS.option(
         "--metrics-address",
-        group=Group.OPERATORS,
         type=types.metrics_address,
         default=f"127.0.0.1:{port}" if port else None,
         help="Answer /metrics here, for Prometheus, and the paths of --health-address: 7091 (on loopback), "

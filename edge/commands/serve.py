@@ -45,7 +45,6 @@ from edge.settings import (
     GroupedCommand,
     file_of,
     key,
-    option,
     origins,
     place,
     schema_of,
@@ -83,16 +82,15 @@ def serving(services: Collection[Service], *own: Decorator) -> Decorator:
 
 def _disable(services: Collection[Service], text: str = "Leave out. Repeatable.") -> Decorator:
     choices = click.Choice([service.value for service in services])
-    return option("--disable", group=Group.FIRST, type=choices, multiple=True, help=text)
+    return Group.FIRST.option("--disable", type=choices, multiple=True, help=text)
 
 
 @click.command(cls=GroupedCommand)
 @serving(
     frozenset(Service),
     _disable([each for each in Service if each in ALWAYS]),
-    option(
+    Group.METAL3.option(
         "--metal3",
-        group=Group.METAL3,
         is_flag=True,
         help="Serve Metal3's BareMetalHost in both of its versions: definitions and conversion.",
     ),

@@ -1,11 +1,11 @@
 """The settings of the stack: one frozen model for each service, and the option of each field.
 
-A field that `setting` declares is an option of every command that runs one of its services. To add an option, add a
-field here: `edge.run` reads the field, and everything else (flag, variable, key, help, chart) follows from it. Settings
-whose models belong to `tink`, such as those of the controller, are declared below by the names of the model's fields.
+A field that `Group.setting` declares is an option of every command that runs one of its services. To add an option,
+add a field here: `edge.run` reads the field, and flag, variable, key, help and chart follow from it. The options of
+models that belong to `tink`, such as the controller's, are declared below by the names of the fields.
 """
 
-# `setting` returns a dataclass field, which the rule can't know.
+# `Group.setting` returns a dataclass field, which the rule can't know.
 # ruff: noqa: RUF009
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from edge.callers import Networks
 from edge.machines import DhcpMode, NetbootWhen
 from edge.neighbour.host import HostError, Network, default_interface
 from edge.settings import types
-from edge.settings.options import Group, Holds, Setting, SettingsField, setting
+from edge.settings.options import Group, Holds, Setting, SettingsField
 from edge.settings.types import DataDirectory, FilePath
 from ipxe.binaries import BootPath
 from tink.controller import ControllerSettings
@@ -128,16 +128,13 @@ _SECONDS: Final = click.FloatRange(min=0, min_open=True)
 _MAX_LIFETIME: Final = 10 * 365 * 86_400
 
 _APISERVER: Final = frozenset({Service.APISERVER})
-_DHCP: Final = frozenset({Service.DHCP})
-_HTTP: Final = frozenset({Service.HTTP})
-_ADMIN: Final = frozenset({Service.ADMIN})
 _CONTROLLER: Final = frozenset({Service.CONTROLLER})
 _SERVER: Final = frozenset({Service.SERVER})
 _WEBHOOKS: Final = frozenset({Service.WEBHOOKS})
 _CONVERSION: Final = frozenset({Service.CONVERSION})
-_WITH_MACHINES: Final = frozenset({Service.DHCP, Service.TFTP, Service.HTTP, Service.SERVER})
+_WITH_MACHINES: Final = EDGE | _SERVER
 _WITH_AGENTS: Final = frozenset({Service.HTTP, Service.SERVER})
-_WITH_OBJECTS: Final = frozenset({Service.HTTP, Service.SERVER, Service.CONTROLLER})
+_WITH_OBJECTS: Final = _WITH_AGENTS | _CONTROLLER
 _CLIENTS: Final = frozenset(Service) - _APISERVER
 
 
@@ -153,381 +150,273 @@ def _unique(values: Collection[str]) -> tuple[str, ...]:
 class EdgeSettings:
     """The settings of the services that machines boot from: DHCP, TFTP, HTTP and the operators' HTTP."""
 
-    dhcp_mode: DhcpMode = setting(
+    dhcp_mode: DhcpMode = Group.FIRST.setting(
         DhcpMode.RESERVATION,
-        "reservation: addresses and boot files for machines with a Hardware. proxy: boot files only, beside another "
-        "DHCP server. auto-proxy: the same, for machines without a Hardware, too. off: no DHCP.",
-        group=Group.FIRST,
-        services=_DHCP,
+        "reservation: addresses and boot files for machines with a Hardware. proxy: boot files only, beside "
+        "another DHCP server. auto-proxy: the same, for machines without a Hardware, too. off: no DHCP.",
     )
-    osie_dir: Path | None = setting(
+    osie_dir: Path | None = Group.FIRST.setting(
         None,
         "OSIEs of any namespace may name any file below this directory as file://. Default: DATA_DIR/osie.",
-        group=Group.FIRST,
-        services=_HTTP,
         type=_DIRECTORY,
     )
-    http_port: int = setting(
-        DEFAULT_HTTP_PORT,
-        "Port of scripts, kernels and metadata.",
-        group=Group.NETWORK,
-        services=_HTTP,
-        type=_PORT,
-    )
-    peers: tuple[str, ...] = setting(
+    http_port: int = Group.NETWORK.setting(DEFAULT_HTTP_PORT, "Port of scripts, kernels and metadata.", type=_PORT)
+    peers: tuple[str, ...] = Group.NETWORK.setting(
         (),
         "Another edge of this site, ADDRESS[:PORT]. Edges share their caches and what they see of machines, and "
-        "machines that boot from one continue with another if it fails; all need the same --metadata-token-key. A "
-        "server reports to the edge what agents do and what actions print; both need the same --reports-key. "
+        "machines that boot from one continue with another if it fails; all need the same --metadata-token-key. "
+        "A server reports to the edge what agents do and what actions print; both need the same --reports-key. "
         "Repeatable.",
-        group=Group.NETWORK,
         services=_WITH_AGENTS,
         flag="--peer",
         type=types.edge_address,
         multiple=True,
     )
     """Other edges of the site as `address:port`."""
-    peer_group: str = setting(
+    peer_group: str = Group.NETWORK.setting(
         "",
         "Find the other edges of this site by the Leases that edges with the same name here keep in "
         "--lease-namespace. Default: do not look for any.",
-        group=Group.NETWORK,
         services=_WITH_AGENTS,
         type=types.peer_group,
     )
-    reports_key: Path | None = setting(
+    reports_key: Path | None = Group.NETWORK.setting(
         None,
-        "File with the keys, the newest first, with which servers that run apart from the edges sign their reports "
-        "about agents. Edges and servers need the same keys. Default: an edge accepts no such reports.",
-        group=Group.NETWORK,
+        "File with the keys, the newest first, with which servers that run apart from the edges sign their "
+        "reports about agents. Edges and servers need the same keys. Default: an edge accepts no such reports.",
         services=_WITH_AGENTS,
         type=_PATH,
         holds=Holds.KEYS,
     )
-    upstream_edge: str = setting(
+    upstream_edge: str = Group.NETWORK.setting(
         "",
-        "http://ADDRESS[:PORT] of an edge at another site. Kernels, initrds, and what actions need at /files and /v2 "
-        "are fetched through it, once for both sites; kernels and initrds are fetched from their origins while it is "
-        "away. It needs --downstream-edges, and both need the same --metadata-token-key.",
-        group=Group.NETWORK,
-        services=_HTTP,
+        "http://ADDRESS[:PORT] of an edge at another site. Kernels, initrds, and what actions need at /files and "
+        "/v2 are fetched through it, once for both sites; kernels and initrds are fetched from their origins "
+        "while it is away. It needs --downstream-edges, and both need the same --metadata-token-key.",
         type=types.upstream_edge,
         option_default=None,
     )
     """The edge of another site as `address:port`; empty: fetch files from their origins."""
-    downstream_edges: bool = setting(
+    downstream_edges: bool = Group.NETWORK.setting(
         False,
-        "Fetch kernels and initrds for edges of other sites that name this one as --upstream-edge, and serve them the "
-        "files in DATA_DIR/files and DATA_DIR/images.",
-        group=Group.NETWORK,
-        services=_HTTP,
+        "Fetch kernels and initrds for edges of other sites that name this one as --upstream-edge, and serve "
+        "them the files in DATA_DIR/files and DATA_DIR/images.",
     )
-    legacy_ports: tuple[int, ...] = setting(
+    legacy_ports: tuple[int, ...] = Group.NETWORK.setting(
         (),
         "More ports that serve machines like --http-port, for software that expects them: 50061 (Hegel's, which "
         "actions like rootio use), 8080 (Smee's).",
-        group=Group.NETWORK,
-        services=_HTTP,
         type=types.ports,
     )
-    known_by_address: Networks = setting(
+    known_by_address: Networks = Group.NETWORK.setting(
         (),
-        "Networks where an address alone identifies its machine, though others could take it: where a router answers "
-        "ARP for machines, or bridges have MACs that no Hardware names.",
-        group=Group.NETWORK,
+        "Networks where an address alone identifies its machine, though others could take it: where a router "
+        "answers ARP for machines, or bridges have MACs that no Hardware names.",
         services=_WITH_AGENTS,
         type=types.networks,
     )
-    trusted_proxies: Networks = setting(
+    trusted_proxies: Networks = Group.NETWORK.setting(
         (),
         "HTTP proxies in front of the edge. Their X-Forwarded-For names the sender of a request.",
-        group=Group.NETWORK,
-        services=_HTTP,
         type=types.networks,
     )
-    router_advertisements: bool | None = setting(
+    router_advertisements: bool | None = Group.NETWORK.setting(
         None,
-        "Answer each IPv6 router solicitation: there is no router here (with --ipv6: use DHCPv6). Default: answer only "
-        "iPXE, if no router is heard and --ipv6 is not given; it boots 16 s sooner. Off: answer no host.",
-        group=Group.NETWORK,
-        services=_HTTP,
+        "Answer each IPv6 router solicitation: there is no router here (with --ipv6: use DHCPv6). Default: "
+        "answer only iPXE, if no router is heard and --ipv6 is not given; it boots 16 s sooner. Off: answer no "
+        "host.",
     )
-    ipv6_router: tuple[str, ...] = setting(
+    ipv6_router: tuple[str, ...] = Group.NETWORK.setting(
         (),
-        "An interface on which this host announces itself as the IPv6 router. Use it where there is no other router "
-        "and this host forwards. Repeatable.",
-        group=Group.NETWORK,
-        services=_HTTP,
+        "An interface on which this host announces itself as the IPv6 router. Use it where there is no other "
+        "router and this host forwards. Repeatable.",
         multiple=True,
         metavar="NAME",
     )
-    decline_quarantine: float = setting(
+    decline_quarantine: float = Group.NETWORK.setting(
         600.0,
         "Seconds for which an address is not offered after its machine found another host there.",
-        group=Group.NETWORK,
-        services=_DHCP,
         type=click.FloatRange(0, 86400),
     )
-    relays: Networks = setting(
+    relays: Networks = Group.NETWORK.setting(
         (),
-        "Addresses and networks that DHCP relays send from. Messages through other relays do not count when a machine "
-        "declines or releases its address, or reports its address in the proxy modes. Leases are given through any "
-        "relay.",
-        group=Group.NETWORK,
-        services=_DHCP,
+        "Addresses and networks that DHCP relays send from. Messages through other relays do not count when a "
+        "machine declines or releases its address, or reports its address in the proxy modes. Leases are given "
+        "through any relay.",
         type=types.networks,
     )
     """If empty, a relay that brings leases to several machines of its own network is trusted."""
-    netboot_when: NetbootWhen = setting(
+    netboot_when: NetbootWhen = Group.NETBOOT.setting(
         NetbootWhen.ALLOWED,
         "allowed: whenever the Hardware allows it. workflow: only while the machine has a Workflow that has not ended.",
-        group=Group.NETBOOT,
-        services=_DHCP,
     )
-    default_osie: tuple[str, str] | None = setting(
+    default_osie: tuple[str, str] | None = Group.NETBOOT.setting(
         None,
-        "The OSIE that machines without a Hardware netboot in auto-proxy mode. Default: their screen shows how to "
-        "register them.",
-        group=Group.NETBOOT,
-        services=_DHCP,
+        "The OSIE that machines without a Hardware netboot in auto-proxy mode. Default: their screen shows how "
+        "to register them.",
         type=types.osie,
     )
     """Namespace and name."""
-    boot_path: BootPath = setting(
+    boot_path: BootPath = Group.NETBOOT.setting(
         BootPath.IPXE,
-        "How UEFI machines load their kernel if their Hardware does not choose: by iPXE, or by a distribution's shim "
-        "and GRUB, which Secure Boot accepts. auto: by iPXE, then by GRUB if the firmware did not run iPXE. uki: by "
-        "their OSIE's unified kernel image.",
-        group=Group.NETBOOT,
-        services=_HTTP,
+        "How UEFI machines load their kernel if their Hardware does not choose: by iPXE, or by a distribution's "
+        "shim and GRUB, which Secure Boot accepts. auto: by iPXE, then by GRUB if the firmware did not run iPXE. "
+        "uki: by their OSIE's unified kernel image.",
     )
-    boot_files: tuple[tuple[str, str], ...] = setting(
+    boot_files: tuple[tuple[str, str], ...] = Group.NETBOOT.setting(
         (),
-        "The file of --ipxe-dir for machines of a kind, such as x86_64=ipxe-signed.efi. Kinds are bios, x86_64 and "
-        "arm64. Repeatable. Default: the names that Debian, iPXE and Tinkerbell use.",
-        group=Group.NETBOOT,
-        services=_HTTP,
+        "The file of --ipxe-dir for machines of a kind, such as x86_64=ipxe-signed.efi. Kinds are bios, x86_64 "
+        "and arm64. Repeatable. Default: the names that Debian, iPXE and Tinkerbell use.",
         flag="--boot-file",
         type=types.boot_file,
         multiple=True,
     )
     """Kinds of machines (`ipxe.binaries.KINDS`) and the names of their boot files."""
-    ipxe_dir: Path = setting(
-        Path("/usr/lib/ipxe"),
-        "Directory of the iPXE binaries.",
-        group=Group.NETBOOT,
-        services=_HTTP,
-        type=_PATH,
-    )
-    shim_dir: Path | None = setting(
+    ipxe_dir: Path = Group.NETBOOT.setting(Path("/usr/lib/ipxe"), "Directory of the iPXE binaries.", type=_PATH)
+    shim_dir: Path | None = Group.NETBOOT.setting(
         None,
-        "Directory of shimx64.efi and grubx64.efi (shimaa64.efi, grubaa64.efi) for the boot path grub. Default: those "
-        "of Debian's and Ubuntu's packages.",
-        group=Group.NETBOOT,
-        services=_HTTP,
+        "Directory of shimx64.efi and grubx64.efi (shimaa64.efi, grubaa64.efi) for the boot path grub. Default: "
+        "those of Debian's and Ubuntu's packages.",
         type=_DIRECTORY,
     )
-    tftp_dir: Path | None = setting(
-        None,
-        "More files to serve over TFTP. They take precedence.",
-        group=Group.NETBOOT,
-        services=_DHCP,
-        type=_DIRECTORY,
+    tftp_dir: Path | None = Group.NETBOOT.setting(
+        None, "More files to serve over TFTP. They take precedence.", type=_DIRECTORY
     )
-    rpi_dir: Path | None = setting(
-        None,
-        "Firmware with which Raspberry Pi 4 and 5 boot.",
-        group=Group.NETBOOT,
-        services=_DHCP,
-        type=_DIRECTORY,
+    rpi_dir: Path | None = Group.NETBOOT.setting(
+        None, "Firmware with which Raspberry Pi 4 and 5 boot.", type=_DIRECTORY
     )
-    tftp_single_port: bool = setting(
-        False,
-        "Send TFTP files from port 69, for firewalls and NAT in between.",
-        group=Group.NETBOOT,
-        services=_DHCP,
+    tftp_single_port: bool = Group.NETBOOT.setting(
+        False, "Send TFTP files from port 69, for firewalls and NAT in between."
     )
-    insecure_registries: tuple[str, ...] = setting(
+    insecure_registries: tuple[str, ...] = Group.NETBOOT.setting(
         (),
         "Registry whose certificate agents do not check, and that may speak plain HTTP. Repeatable.",
-        group=Group.NETBOOT,
-        services=_HTTP,
         flag="--insecure-registry",
         multiple=True,
         check=_check_host_and_port,
     )
-    registry_cas: tuple[tuple[str, Path], ...] = setting(
+    registry_cas: tuple[tuple[str, Path], ...] = Group.NETBOOT.setting(
         (),
         "HOST[:PORT]=FILE: the certificates (PEM) by which agents trust a registry. Repeatable.",
-        group=Group.NETBOOT,
-        services=_HTTP,
         flag="--registry-ca",
         type=types.registry_ca,
         multiple=True,
     )
-    kernel_parameters: tuple[str, ...] = setting(
+    kernel_parameters: tuple[str, ...] = Group.NETBOOT.setting(
         (),
-        "Words for the kernel command line of every machine that netboots, before those of its OSIE and Hardware. "
-        "{{.MAC}} and the like are filled in; ${...} are settings of iPXE. Repeatable.",
-        group=Group.NETBOOT,
-        services=_HTTP,
+        "Words for the kernel command line of every machine that netboots, before those of its OSIE and "
+        "Hardware. {{.MAC}} and the like are filled in; ${...} are settings of iPXE. Repeatable.",
         type=types.kernel_words,
         multiple=True,
         convert=_flat,
     )
-    syslog: Syslog = setting(
+    syslog: Syslog = Group.NETBOOT.setting(
         Syslog.AUTO,
-        "Receive log lines of machines on UDP port 514, and configure machines to send them. auto: for machines that "
-        "boot HookOS, which tink_worker_image= or docker_registry= on its command line reveals.",
-        group=Group.NETBOOT,
-        services=_HTTP,
+        "Receive log lines of machines on UDP port 514, and configure machines to send them. auto: for machines "
+        "that boot HookOS, which tink_worker_image= or docker_registry= on its command line reveals.",
     )
-    imds_required: bool = setting(
+    imds_required: bool = Group.METADATA.setting(
         False,
-        "required: serve metadata only to requests with a session token (IMDSv2: PUT /latest/api/token). Signed URLs "
-        "need none.",
-        group=Group.METADATA,
-        services=_HTTP,
+        "required: serve metadata only to requests with a session token (IMDSv2: PUT /latest/api/token). Signed "
+        "URLs need none.",
         flag="--imds-tokens",
         type=click.Choice(["optional", "required"]),
         option_default="optional",
         convert=lambda word: word == "required",
     )
-    link_metadata: bool = setting(
+    link_metadata: bool = Group.METADATA.setting(
         False,
         "Serve metadata at [fe80::a9fe:a9fe]:80 of each network's link, too: an address that images know without "
         "configuration. Needs CAP_NET_ADMIN.",
-        group=Group.METADATA,
-        services=_HTTP,
     )
-    metadata_nat: Networks = setting(
+    metadata_nat: Networks = Group.METADATA.setting(
         (),
-        "Addresses that NAT gives to machines. A request from such an address gets the metadata of the MAC in the "
-        "path, /machine/MAC/... or /nocloud/MAC/...",
-        group=Group.METADATA,
-        services=_HTTP,
+        "Addresses that NAT gives to machines. A request from such an address gets the metadata of the MAC in "
+        "the path, /machine/MAC/... or /nocloud/MAC/...",
         type=types.networks,
     )
-    metadata_tokens: bool = setting(
+    metadata_tokens: bool = Group.METADATA.setting(
         False,
         "Give each machine's OSIE a signed URL of its metadata on the kernel command line: tinkerbell_metadata=URL.",
-        group=Group.METADATA,
-        services=_HTTP,
     )
-    metadata_token_key: Path | None = setting(
+    metadata_token_key: Path | None = Group.METADATA.setting(
         None,
-        "File with the keys that sign such URLs, the newest first, the same for all edges. Default: "
+        "File with the keys that sign such URLs of metadata, the newest first, the same for all edges. Default: "
         "DATA_DIR/metadata-token.key, which the edge makes.",
-        group=Group.METADATA,
-        services=_HTTP,
         type=_PATH,
         holds=Holds.KEYS,
     )
-    metadata_token_lifetime: float = setting(
-        0.0,
-        "Seconds for which such a URL is valid; 0: without limit.",
-        group=Group.METADATA,
-        services=_HTTP,
-        type=click.FloatRange(0, _MAX_LIFETIME),
+    metadata_token_lifetime: float = Group.METADATA.setting(
+        0.0, "Seconds for which such a URL is valid; 0: without limit.", type=click.FloatRange(0, _MAX_LIFETIME)
     )
-    grpc_authority: str = setting(
+    grpc_authority: str = Group.WORKFLOWS.setting(
         "",
-        "HOST[:PORT] where agents find the gRPC server. Default: the address of this host that the machine reached, "
-        "and --grpc-port.",
-        group=Group.WORKFLOWS,
-        services=_HTTP,
+        "HOST[:PORT] where agents find the gRPC server. Default: the address of this host that the machine "
+        "reached, and --grpc-port.",
         check=_check_host_and_port,
     )
-    cache_bytes: int | None = setting(
+    cache_bytes: int | None = Group.STORAGE.setting(
         None,
         "Disk space for kernels and initrds, such as 20GB. Default: as much as the disk has room for.",
-        group=Group.STORAGE,
-        services=_HTTP,
         flag="--cache-size",
         type=types.size,
     )
-    allowed_upstreams: Networks = setting(
+    allowed_upstreams: Networks = Group.STORAGE.setting(
         (),
-        "Networks that OSIEs may name though they are this host's own, loopback or link-local, such as 10.0.0.1/32. "
-        "Repeatable.",
-        group=Group.STORAGE,
-        services=_HTTP,
+        "Networks that OSIEs may name though they are this host's own, loopback or link-local, such as "
+        "10.0.0.1/32. Repeatable.",
         flag="--allow-upstream",
         type=types.networks,
         multiple=True,
         convert=_flat,
     )
-    checkpoint: bool = setting(
+    checkpoint: bool = Group.STORAGE.setting(
         True,
-        "Keep a copy of the cluster's Hardware, OSIEs and Workflows in DATA_DIR/checkpoint. With it, the edge can "
-        "start and serve machines while the API is away.",
-        group=Group.STORAGE,
-        services=_HTTP,
+        "Keep a copy of the cluster's Hardware, OSIEs and Workflows in DATA_DIR/checkpoint. With it, the edge "
+        "can start and serve machines while the API is away.",
     )
-    checkpoint_secrets: bool = setting(
+    checkpoint_secrets: bool = Group.STORAGE.setting(
         False,
-        "Keep the Secrets that Hardware name (user-data) there, too, encrypted: read in advance, and served while the "
-        "API is away.",
-        group=Group.STORAGE,
-        services=_HTTP,
+        "Keep the Secrets that Hardware name (user-data) there, too, encrypted: read in advance, and served "
+        "while the API is away.",
     )
-    checkpoint_key: Path | None = setting(
+    checkpoint_key: Path | None = Group.STORAGE.setting(
         None,
-        "File with the keys that encrypt them, the newest first. Default: DATA_DIR/checkpoint.key, which the edge "
-        "makes.",
-        group=Group.STORAGE,
-        services=_HTTP,
+        "File with the keys that encrypt them, the newest first. Default: DATA_DIR/checkpoint.key, which the "
+        "edge makes.",
         type=_PATH,
         holds=Holds.KEYS,
     )
-    admin_address: str = setting(
-        "127.0.0.1",
-        "Address on which operators' HTTP listens.",
-        group=Group.OPERATORS,
-        services=_ADMIN,
-        check=_check_listening_address,
+    admin_address: str = Group.OPERATORS.setting(
+        "127.0.0.1", "Address on which operators' HTTP listens.", check=_check_listening_address
     )
-    admin_port: int = setting(
-        7081,
-        "Port of operators' HTTP: journeys and metrics.",
-        group=Group.OPERATORS,
-        services=_ADMIN,
-        type=_PORT,
-    )
-    admin_token_file: Path | None = setting(
+    admin_port: int = Group.OPERATORS.setting(7081, "Port of operators' HTTP: journeys and metrics.", type=_PORT)
+    admin_token_file: Path | None = Group.OPERATORS.setting(
         None,
         "File with the tokens that operators' HTTP accepts, one a line, the newest first. Default: "
         "DATA_DIR/admin-token, which the edge makes. Metrics need none.",
-        group=Group.OPERATORS,
-        services=_ADMIN,
         type=_PATH,
         holds=Holds.KEYS,
     )
-    otlp_endpoint: str = setting(
+    otlp_endpoint: str = Group.OPERATORS.setting(
         "",
-        "An OpenTelemetry collector (OTLP over HTTP), http://HOST:4318, that gets a trace of each boot. Needs the "
-        "extra `otlp`. Default: none.",
-        group=Group.OPERATORS,
-        services=_ADMIN,
+        "An OpenTelemetry collector (OTLP over HTTP), http://HOST:4318, that gets a trace of each boot. Needs "
+        "the extra `otlp`. Default: none.",
         metavar="URL",
         check=_check_collector,
     )
-    workers: int = setting(
+    workers: int = Group.ADVANCED.setting(
         1,
-        "Processes that serve machines over HTTP (scripts, files, metadata) and TFTP; DHCP, downloads from upstreams "
-        "and all else stay in one more. 1: it does everything. Default: for tinkedge edge with 4 processors or more, "
-        "one for each but one, up to 4; else 1.",
-        group=Group.ADVANCED,
-        services=frozenset({Service.HTTP, Service.TFTP}),
+        "Processes that serve machines over HTTP (scripts, files, metadata) and TFTP; DHCP, downloads from "
+        "upstreams and all else stay in one more. 1: it does everything. Default: for tinkedge edge with 4 "
+        "processors or more, one for each but one, up to 4; else 1.",
         type=click.IntRange(1, 64),
         option_default=None,
     )
-    fast_path: bool = setting(
+    fast_path: bool = Group.ADVANCED.setting(
         True,
-        "Answer plain DHCP packets and metadata requests from prepared answers, and plain requests for scripts without "
-        "a detour. Without it each is answered in full: the same bytes, in more time.",
-        group=Group.ADVANCED,
-        services=frozenset({Service.DHCP, Service.HTTP}),
+        "Answer plain DHCP packets and metadata requests from prepared answers, and plain requests for scripts "
+        "without a detour. Without it each is answered in full: the same bytes, in more time.",
     )
 
 
@@ -538,67 +427,56 @@ class StackSettings:
     services: frozenset[Service]
     networks: tuple[Network, ...] = (LOOPBACK,)
     """The networks that face machines. Services for machines listen there and nowhere else."""
-    data_dir: Path = setting(
+    data_dir: Path = Group.FIRST.setting(
         Path("/var/lib/tinkedge"),
         "Database, keys and cache of kernels and initrds.",
-        group=Group.FIRST,
         services=frozenset({Service.APISERVER, Service.HTTP}),
         type=DataDirectory(checked_later=True),
     )
-    kubeconfig: Path | None = setting(
-        None,
-        "The cluster's. Default: see above.",
-        group=Group.FIRST,
-        services=_CLIENTS,
-        type=_PATH,
-        holds=Holds.OTHER,
+    kubeconfig: Path | None = Group.FIRST.setting(
+        None, "The cluster's. Default: see above.", services=_CLIENTS, type=_PATH, holds=Holds.OTHER
     )
     """None: use the embedded API if it is one of `services`, else the service account of this pod."""
-    manifests: Path | None = setting(
+    manifests: Path | None = Group.FIRST.setting(
         None,
         "Directory of manifests to apply at the start; bad ones are logged and tried again.",
-        group=Group.FIRST,
         services=_CLIENTS,
         type=_PATH,
     )
-    grpc_port: int = setting(
+    grpc_port: int = Group.WORKFLOWS.setting(
         42113,
         "Port of the gRPC server for agents. An edge without --grpc-authority sends machines to this port.",
-        group=Group.WORKFLOWS,
         services=_WITH_AGENTS,
         type=_PORT,
     )
-    grpc_addresses: tuple[str, ...] = setting(
+    grpc_addresses: tuple[str, ...] = Group.WORKFLOWS.setting(
         (),
-        "Address on which the gRPC server listens: 0.0.0.0 or :: for all addresses of this host, or one that may be "
-        "another host's for now. Repeatable. Default: those of --interface. Machines learn --grpc-authority.",
-        group=Group.WORKFLOWS,
+        "Address on which the gRPC server listens: 0.0.0.0 or :: for all addresses of this host, or one that may "
+        "be another host's for now. Repeatable. Default: those of --interface. Machines learn --grpc-authority.",
         services=_SERVER,
         flag="--grpc-address",
         type=types.ip_or_all,
         multiple=True,
     )
-    namespaces: tuple[str, ...] = setting(
+    namespaces: tuple[str, ...] = Group.API.setting(
         (),
         "Use only objects of these namespaces, such as berlin,ulm: for rights that are limited to namespaces. "
         "Default: all.",
-        group=Group.API,
         services=_WITH_OBJECTS,
         type=types.namespaces,
     )
-    hardware_selector: str = setting(
+    # A controller would give up the Workflows whose Hardware it does not see.
+    hardware_selector: str = Group.API.setting(
         "",
         "Use only Hardware with these labels, such as site=berlin: the machines of a site. Default: all.",
-        group=Group.API,
         services=_WITH_AGENTS,
-        unless=_CONTROLLER,  # A controller would give up the Workflows whose Hardware it does not see.
+        unless=_CONTROLLER,
         type=types.label_selector,
     )
-    api_addresses: tuple[str, ...] = setting(
+    api_addresses: tuple[str, ...] = Group.API.setting(
         (),
         "An address of this host on which the embedded API listens for other hosts, too, each user with a token "
         "(tinkedge kubeconfig). Repeatable; 0.0.0.0: all, with --api-name. Default: loopback only.",
-        group=Group.API,
         services=_APISERVER,
         flag="--api-address",
         type=types.api_address,
@@ -606,44 +484,31 @@ class StackSettings:
         convert=_unique,
     )
     """The API always listens on loopback, too."""
-    api_names: tuple[str, ...] = setting(
+    api_names: tuple[str, ...] = Group.API.setting(
         (),
         "A name or address by which other hosts reach the API, for its certificate. Repeatable.",
-        group=Group.API,
         services=_APISERVER,
         flag="--api-name",
         type=types.host_name,
         multiple=True,
         convert=_unique,
     )
-    api_port: int = setting(
-        6443,
-        "Port of the embedded API.",
-        group=Group.API,
-        services=_APISERVER,
-        type=_PORT,
-    )
-    leader_elect: bool = setting(
+    api_port: int = Group.API.setting(6443, "Port of the embedded API.", services=_APISERVER, type=_PORT)
+    leader_elect: bool = Group.API.setting(
         False,
         "Let only one of several replicas work, the holder of a Lease. Default: not with the embedded API.",
-        group=Group.API,
         services=_CONTROLLER,
         flag="--leader-elect/--no-leader-elect",
         option_default=None,
     )
-    lease_namespace: str = setting(
+    lease_namespace: str = Group.API.setting(
         "",
         "Namespace of the Leases. Default: this pod's namespace, or default.",
-        group=Group.API,
         services=_WITH_OBJECTS,
         type=types.namespace,
     )
-    empty_checksum_type: Literal["md5", "auto"] = setting(
-        "md5",
-        types.EMPTY_CHECKSUM_TYPE_HELP,
-        group=Group.METAL3,
-        services=_CONVERSION,
-        type=types.empty_checksum_type,
+    empty_checksum_type: Literal["md5", "auto"] = Group.METAL3.setting(
+        "md5", types.EMPTY_CHECKSUM_TYPE_HELP, services=_CONVERSION, type=types.empty_checksum_type
     )
     edge: EdgeSettings = field(default_factory=EdgeSettings)
     controller: ControllerSettings = field(default_factory=ControllerSettings)
@@ -660,96 +525,80 @@ class StackSettings:
         return " ".join(parts)
 
 
-# --- options of models that belong to tink, and options from which values are made ------------------------------------
+@dataclass(frozen=True, slots=True)
+class _NetworkOptions:
+    """The options from which `StackSettings.networks` is made."""
+
+    interface: tuple[tuple[str, str], ...] = Group.FIRST.setting(
+        (),
+        "An interface that faces machines, and this host's address there if it is not the first: eth1, "
+        "eth1=10.0.0.1, eth1.100. Repeatable. Default: the interface of the default route.",
+        type=types.interface,
+        multiple=True,
+    )
+    public_ip: str = Group.FIRST.setting(
+        "", "The address of the only interface, as machines reach it.", type=types.ipv4, option_default=None
+    )
+    ipv6: bool = Group.NETWORK.setting(
+        False,
+        "Serve machines over IPv6, too: at the interfaces' IPv6 addresses, and with DHCPv6 for Hardware that has "
+        "dhcp.ipv6.",
+        flag="--ipv6/--no-ipv6",
+    )
+    public_ipv6: str = Group.NETWORK.setting(
+        "",
+        "The IPv6 address of the only interface, with --ipv6. Default: the first that was not made from a router's "
+        "advertisement.",
+        type=types.ipv6_address,
+        option_default=None,
+    )
+
+    def networks(self) -> tuple[Network, ...]:
+        """Return the networks that face machines. Raises HostError if no default route chooses one."""
+        interfaces = self.interface or ((default_interface(), ""),)
+        return tuple(
+            Network(name, address or self.public_ip, self.ipv6, self.public_ipv6) for name, address in interfaces
+        )
 
 
-def _fields_of(model: type[Any]) -> tuple[SettingsField, ...]:
-    """Return the fields of a model that have an option."""
+# --- options of models that belong to tink ----------------------------------------------------------------------------
+
+
+def _fields_of(model: type[Any], services: frozenset[Service] = frozenset()) -> tuple[SettingsField, ...]:
+    """Return the fields of a model that declare an option. `services` are those of options that name none."""
     return tuple(
-        SettingsField(each.name, each.default, each.metadata[Setting])
+        SettingsField(each.name, each.default, each.metadata[Setting], each.metadata[Setting].services or services)
         for each in fields(model)
         if Setting in each.metadata
     )
 
 
-def _options_for(model: type[Any], group: Group, services: frozenset[Service], **options: Any) -> Any:
-    """Declare options for fields of a model that belongs to another package: texts of help, or `_with` of more."""
+def _fields_for(model: type[Any], services: frozenset[Service], **options: Setting) -> tuple[SettingsField, ...]:
+    """Return fields of a model that belongs to another package, with their options by the names of the fields."""
     defaults = {each.name: None if each.default is MISSING else each.default for each in fields(model)}
     return tuple(
-        SettingsField(name, defaults[name], make(group=group, services=services)) for name, make in options.items()
+        SettingsField(name, defaults[name], setting, setting.services or services) for name, setting in options.items()
     )
 
 
-def _with(text: str, **attributes: Any) -> Callable[..., Setting]:
-    """Return a function that makes a `Setting` with these attributes, and others that are weaker."""
-    return lambda **common: Setting(help=text, **(common | attributes))
-
-
-_NETWORK_FIELDS: Final = (
-    SettingsField(
-        "interface",
-        (),
-        Setting(
-            help="An interface that faces machines, and this host's address there if it is not the first: eth1, "
-            "eth1=10.0.0.1, eth1.100. Repeatable. Default: the interface of the default route.",
-            group=Group.FIRST,
-            services=_WITH_MACHINES,
-            type=types.interface,
-            multiple=True,
-        ),
-    ),
-    SettingsField(
-        "public_ip",
-        None,
-        Setting(
-            help="The address of the only interface, as machines reach it.",
-            group=Group.FIRST,
-            services=_WITH_MACHINES,
-            type=types.ipv4,
-        ),
-    ),
-    SettingsField(
-        "ipv6",
-        False,
-        Setting(
-            help="Serve machines over IPv6, too: at the interfaces' IPv6 addresses, and with DHCPv6 for Hardware that "
-            "has dhcp.ipv6.",
-            group=Group.NETWORK,
-            services=_WITH_MACHINES,
-            flag="--ipv6/--no-ipv6",
-        ),
-    ),
-    SettingsField(
-        "public_ipv6",
-        None,
-        Setting(
-            help="The IPv6 address of the only interface, with --ipv6. Default: the first that was not made from a "
-            "router's advertisement.",
-            group=Group.NETWORK,
-            services=_WITH_MACHINES,
-            type=types.ipv6_address,
-        ),
-    ),
-)
-"""Options from which `StackSettings.networks` is made."""
-
-_CONTROLLER_FIELDS: Final = _options_for(
+_CONTROLLER_FIELDS: Final = _fields_for(
     ControllerSettings,
-    Group.WORKFLOWS,
     _CONTROLLER,
-    scheduled_timeout=_with("Seconds a Workflow may be Scheduled.", type=_SECONDS),
-    cancelling_timeout=_with("Seconds a Workflow may be Cancelling.", type=_SECONDS),
-    action_timeout=_with(
+    scheduled_timeout=Group.WORKFLOWS.declare("Seconds a Workflow may be Scheduled.", type=_SECONDS),
+    cancelling_timeout=Group.WORKFLOWS.declare("Seconds a Workflow may be Cancelling.", type=_SECONDS),
+    action_timeout=Group.WORKFLOWS.declare(
         "Seconds an action without a timeout of its own may take; 0: without limit.",
         type=click.FloatRange(min=0),
         option_default=0.0,
         convert=lambda seconds: seconds or None,
     ),
-    reference_timeout=_with("Seconds a Workflow waits for its Hardware and Template.", type=click.FloatRange(min=0)),
-    hardware_gone_timeout=_with(
+    reference_timeout=Group.WORKFLOWS.declare(
+        "Seconds a Workflow waits for its Hardware and Template.", type=click.FloatRange(min=0)
+    ),
+    hardware_gone_timeout=Group.WORKFLOWS.declare(
         "Seconds an agent may keep a Workflow whose Hardware was deleted; then the Workflow fails."
     ),
-    history_limit=_with(
+    history_limit=Group.WORKFLOWS.declare(
         "Number of ended Workflows to keep for each Hardware; older ones are deleted. Default: keep all but those with "
         "spec.ttlSecondsAfterFinished.",
         flag="--workflow-history-limit",
@@ -757,18 +606,23 @@ _CONTROLLER_FIELDS: Final = _options_for(
     ),
 )
 
-_TLS_FIELDS: Final = _options_for(
+
+_TLS_FIELDS: Final = _fields_for(
     TlsFiles,
-    Group.WORKFLOWS,
     _SERVER,
-    certificate=_with(
+    certificate=Group.WORKFLOWS.declare(
         "The gRPC server's certificate (PEM), and those that lead to its authority. Default: no TLS.",
         flag="--grpc-tls-cert",
         type=_AWAITED,
         holds=Holds.CERTIFICATES,
     ),
-    key=_with("Its private key (PEM).", flag="--grpc-tls-key", type=_AWAITED, holds=Holds.OTHER),
-    client_ca=_with(
+    key=Group.WORKFLOWS.declare(
+        "The private key (PEM) of the gRPC server's certificate.",
+        flag="--grpc-tls-key",
+        type=_AWAITED,
+        holds=Holds.OTHER,
+    ),
+    client_ca=Group.WORKFLOWS.declare(
         "The authority (PEM) of the certificates that all clients of the gRPC server must then show.",
         flag="--grpc-client-ca",
         type=_AWAITED,
@@ -776,56 +630,56 @@ _TLS_FIELDS: Final = _options_for(
     ),
 )
 
-_SERVER_FIELDS: Final = _options_for(
+
+_SERVER_FIELDS: Final = _fields_for(
     ServerSettings,
-    Group.WORKFLOWS,
     _SERVER,
-    tls_ca=_with(
+    tls_ca=Group.WORKFLOWS.declare(
         "Certificates (PEM) by which agents trust the gRPC server. Default: the last of --grpc-tls-cert.",
         services=_WITH_AGENTS,
         flag="--grpc-tls-ca",
         type=_AWAITED,
         holds=Holds.CERTIFICATES,
     ),
-    reboot_grace=_with(
+    reboot_grace=Group.WORKFLOWS.declare(
         "Seconds an agent must be gone before a last action that reboots its machine has succeeded.", type=_SECONDS
     ),
-    connections_per_address=_with(
+    connections_per_address=Group.WORKFLOWS.declare(
         "Connections, and calls at once, that one address may have. Raise it for many agents behind one address (NAT, "
         "a Service). Default: 512, or fewer if the limit of open files is low.",
         flag="--grpc-connections-per-address",
         type=click.IntRange(min=1),
     ),
-    memory=_with(
+    memory=Group.WORKFLOWS.declare(
         "Memory that the gRPC server may use, such as 1GB. Unknown clients can make gRPC use more; the server process "
         "then ends. In tinkedge up it is a process of its own, which is started again. Default there: a quarter of "
         "this host's, between 400 MB and 4 GB; of tinkedge server: all that its container may have.",
         flag="--grpc-memory",
         type=types.memory,
     ),
-    older_agents=_with(
+    older_agents=Group.WORKFLOWS.declare(
         "Accept Tinkerbell's tink-agent and tink-worker, which have no tokens. auto: where --agent-auth requires no "
         "more than an address. address: by their address, whatever --agent-auth requires. off: never.",
     ),
-    agent_auth=_with(
+    agent_auth=Group.WORKFLOWS.declare(
         "How an agent proves which machine it is. address: by a connection from an IP of its Hardware. token: by the "
         "token of its iPXE script. mtls: by a certificate in the machine's name. none: every agent is accepted.",
         services=_WITH_AGENTS,
     ),
 )
 
-_TOKEN_FIELDS: Final = _options_for(
+
+_TOKEN_FIELDS: Final = _fields_for(
     TokenSettings,
-    Group.WORKFLOWS,
     _WITH_AGENTS,
-    key=_with(
+    key=Group.WORKFLOWS.declare(
         "File with the keys that sign tokens, the newest first. Default: DATA_DIR/agent-token.key, which is made at "
         "the start.",
         flag="--agent-token-key",
         type=_PATH,
         holds=Holds.KEYS,
     ),
-    lifetime=_with(
+    lifetime=Group.WORKFLOWS.declare(
         "Seconds for which a token is valid. A connected agent gets a new one in time.",
         flag="--agent-token-lifetime",
         type=click.FloatRange(60, _MAX_LIFETIME),
@@ -833,29 +687,29 @@ _TOKEN_FIELDS: Final = _options_for(
     ),
 )
 
-_WEBHOOK_FIELDS: Final = _options_for(
+
+_WEBHOOK_FIELDS: Final = _fields_for(
     WebhookSettings,
-    Group.API,
     _WEBHOOKS | _CONVERSION,
-    url=_with("https://HOST:PORT where a cluster's API reaches the webhooks.", flag="--webhook-url"),
-    service=_with(
+    url=Group.API.declare("https://HOST:PORT where a cluster's API reaches the webhooks.", flag="--webhook-url"),
+    service=Group.API.declare(
         "NAMESPACE/NAME[:PORT] of the Service in front of the webhooks. All replicas share the certificate authority "
         "in the Secret NAME-ca of that namespace.",
         flag="--webhook-service",
     ),
-    port=_with(
+    port=Group.API.declare(
         "Port on which the webhooks listen. 0: any free port on loopback, 9443 with a URL or a Service.",
         flag="--webhook-port",
         type=click.IntRange(0, 65535),
     ),
-    failure_policy=_with(
+    failure_policy=Group.API.declare(
         "How a cluster treats a Hardware that claims addresses while no webhook answers: Fail refuses it, Ignore "
         "accepts it without a review. The embedded API reviews writes itself.",
         services=_WEBHOOKS,
         flag="--webhook-failure-policy",
         type=click.Choice(["Ignore", "Fail"]),
     ),
-    configuration=_with(
+    configuration=Group.API.declare(
         "Name of the ValidatingWebhookConfiguration. Several installations in a cluster need different names. tinkedge "
         "makes one that is missing; in one that the chart or an operator made it writes caBundle only.",
         services=_WEBHOOKS,
@@ -863,8 +717,9 @@ _WEBHOOK_FIELDS: Final = _options_for(
     ),
 )
 
+_NETWORK_FIELDS: Final = _fields_of(_NetworkOptions, _WITH_MACHINES)
 _STACK_FIELDS: Final = _fields_of(StackSettings)
-_EDGE_FIELDS: Final = _fields_of(EdgeSettings)
+_EDGE_FIELDS: Final = _fields_of(EdgeSettings, EDGE)
 FIELDS: Final[tuple[SettingsField, ...]] = (
     *_NETWORK_FIELDS,
     *_STACK_FIELDS,
@@ -881,7 +736,7 @@ FIELDS: Final[tuple[SettingsField, ...]] = (
 def options_for(services: Collection[Service]) -> Iterator[Callable[[Any], Any]]:
     """Yield decorators that give a command the options of these services."""
     for each in FIELDS:
-        if each.setting.services.intersection(services) and not each.setting.unless.intersection(services):
+        if each.services.intersection(services) and not each.setting.unless.intersection(services):
             yield each.option()
 
 
@@ -898,9 +753,9 @@ def stack_settings(services: frozenset[Service], options: Mapping[str, Any]) -> 
     stack = _values(_STACK_FIELDS, options)
     if options.get("leader_elect") is None:
         stack["leader_elect"] = Service.APISERVER not in services
-    if services & (EDGE | _SERVER):
-        stack["networks"] = _networks(options)
     try:
+        if services & _WITH_MACHINES:
+            stack["networks"] = _NetworkOptions(**_values(_NETWORK_FIELDS, options)).networks()
         return StackSettings(
             services=services,
             edge=_edge(options),
@@ -910,18 +765,8 @@ def stack_settings(services: frozenset[Service], options: Mapping[str, Any]) -> 
             server_apart=Service.SERVER in services and services != _SERVER,
             **stack,
         )
-    except ValueError as error:
+    except (HostError, ValueError) as error:
         raise click.UsageError(str(error)) from error
-
-
-def _networks(options: Mapping[str, Any]) -> tuple[Network, ...]:
-    """Return the networks that face machines. Raises click.UsageError if there is no default route to choose one by."""
-    public_ip, ipv6, address6 = (options.get(name) for name in ("public_ip", "ipv6", "public_ipv6"))
-    try:
-        wanted = options.get("interface") or ((default_interface(), ""),)
-    except HostError as error:
-        raise click.UsageError(str(error)) from error
-    return tuple(Network(name, address or public_ip or "", bool(ipv6), address6 or "") for name, address in wanted)
 
 
 def _edge(options: Mapping[str, Any]) -> EdgeSettings:

@@ -1,7 +1,8 @@
 """Options: how a settings field declares one, the names that it has, and the commands that have options.
 
-An option is declared once, by `setting` as a field of a model (`edge.settings.model`) or by `option` on a command. The
-flag, the variable, the key in the settings file, the entry in `--help` and the types of the Helm chart come from there.
+An option is declared once: as a field of a model (`Group.setting`, see `edge.settings.model`), or on a command
+(`Group.option`). Its flag, its variable, its key in the settings file, its entry in `--help` and its schema in the Helm
+chart all follow from that declaration.
 """
 
 from __future__ import annotations
@@ -65,6 +66,18 @@ class Group(StrEnum):
     ADVANCED = "Advanced"
     OTHER = "Other options"
 
+    def setting(self, default: Any, text: str, **attributes: Any) -> Any:
+        """Declare a field of a settings model together with its option. `text` is its help; see `Setting`."""
+        return field(default=default, metadata={Setting: self.declare(text, **attributes)})
+
+    def declare(self, text: str, **attributes: Any) -> Setting:
+        """Declare the option of a field of another package's model. `text` is its help."""
+        return Setting(help=text, group=self, **attributes)
+
+    def option(self, *flags: str, **attributes: Any) -> Callable[[Any], Any]:
+        """Return a decorator that gives a command an option of this group. `attributes` are those of click.Option."""
+        return click.option(*flags, cls=GroupedOption, group=self, **attributes)
+
 
 class GroupedOption(click.Option):
     """An option that belongs to a group."""
@@ -73,11 +86,6 @@ class GroupedOption(click.Option):
         """`args` and `attributes` are those of click.Option."""
         super().__init__(*args, **attributes)
         self.group = group
-
-
-def option(*flags: str, group: Group, **attributes: Any) -> Callable[[Any], Any]:
-    """Return a decorator that gives a command an option of a group. `attributes` are those of click.Option."""
-    return click.option(*flags, cls=GroupedOption, group=group, **attributes)
 
 
 # --- options that are fields of a model -------------------------------------------------------------------------------
@@ -107,7 +115,8 @@ class Setting:
 
     help: str
     group: Group
-    services: Services
+    services: Services = frozenset()
+    """Empty: those of the model."""
     unless: Services = frozenset()
     flag: str = ""
     """The flag, or a pair such as --ipv6/--no-ipv6. Empty: made from the name of the field."""
@@ -132,6 +141,7 @@ class SettingsField:
     name: str
     default: Any
     setting: Setting
+    services: Services
 
     @property
     def flags(self) -> str:
@@ -160,9 +170,8 @@ class SettingsField:
             default, option_type = default.value, click.Choice([each.value for each in modes])
         if isinstance(default, tuple):
             default = None if setting.multiple else ""
-        return option(
+        return setting.group.option(
             self.flags,
-            group=setting.group,
             type=option_type,
             default=default,
             multiple=setting.multiple,
@@ -178,12 +187,6 @@ class SettingsField:
         if self.setting.convert is not None:
             return self.setting.convert(given)
         return type(self.default)(given) if isinstance(self.default, StrEnum) else given
-
-
-def setting(default: Any, text: str, *, group: Group, services: Services, **attributes: Any) -> Any:
-    """Declare a field of a dataclass together with its option. `text` is its help; for `attributes` see `Setting`."""
-    declared = Setting(help=text, group=group, services=services, **attributes)
-    return field(default=default, metadata={Setting: declared})
 
 
 # --- the names of an option -------------------------------------------------------------------------------------------
@@ -262,7 +265,7 @@ def prepare(name: str, command: click.Command, read: Callable[[click.Context, Pa
         given = [option.envvar] if isinstance(option.envvar, str) else list(option.envvar or ())
         own = variable(option)
         option.envvar = [own, *(each for each in given if each != own)]
-        option.type = with_bounds(option.type, "port" if key(option).endswith("port") else "number")
+        option.type = with_bounds(option.type)
     if isinstance(command, click.Group):
         for child in command.commands.values():
             prepare(name, child, read)

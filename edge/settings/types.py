@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -75,64 +75,47 @@ def parsed(name: str, path_of: Callable[[str], str] = lambda _text: "") -> Calla
 # --- numbers ----------------------------------------------------------------------------------------------------------
 
 
-class WholeNumber(click.IntRange):
-    """An integer within bounds. Unlike click's type, it names the bounds in its error message."""
+class _BoundsNamed(click.ParamType[Any]):
+    """A mixin for click's types of numbers that names the bounds in error messages. It refuses infinity and NaN."""
 
-    def __init__(self, bounds: click.IntRange, noun: str) -> None:
-        """`noun` names the number in messages, such as `port`."""
-        super().__init__(bounds.min, bounds.max, bounds.min_open, bounds.max_open, bounds.clamp)
-        self.noun = noun
+    min: Any
+    max: Any
+    min_open: bool
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the number. Raises click.BadParameter."""
-        try:
-            return super().convert(value, None, None)
-        except click.BadParameter:
-            _refuse(self, self.noun, value, param, ctx)
-
-
-class Number(click.FloatRange):
-    """A finite number within bounds. Unlike click's type, it names the bounds in its error message."""
-
-    def __init__(self, bounds: click.FloatRange) -> None:
-        super().__init__(bounds.min, bounds.max, bounds.min_open, bounds.max_open, bounds.clamp)
+    def __init__(self, bounds: click.IntRange | click.FloatRange) -> None:
+        super().__init__(bounds.min, bounds.max, bounds.min_open, bounds.max_open, bounds.clamp)  # type: ignore[call-arg]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the number. Raises click.BadParameter."""
         try:
             found = super().convert(value, None, None)
         except click.BadParameter:
-            _refuse(self, "number", value, param, ctx)
+            found = math.nan
         if not math.isfinite(found):  # float() reads "nan", which is within all bounds, and "inf"
-            _refuse(self, "number", value, param, ctx)
+            noun = "port" if param is not None and str(param.name).endswith("port") else "number"
+            self.fail(f"{str(value)!r} is no {noun} {self._bounds()}", param, ctx)
         return found
 
+    def _bounds(self) -> str:
+        if self.min is None:
+            return f"up to {self.max}"
+        if self.max is None:
+            return f"{'greater than' if self.min_open else 'from'} {self.min}{'' if self.min_open else ' on'}"
+        return f"from {self.min} to {self.max}"
 
-def with_bounds(option_type: click.ParamType[Any], noun: str) -> click.ParamType[Any]:
+
+class WholeNumber(_BoundsNamed, click.IntRange):
+    """An integer within bounds."""
+
+
+class Number(_BoundsNamed, click.FloatRange):
+    """A finite number within bounds."""
+
+
+def with_bounds(option_type: click.ParamType[Any]) -> click.ParamType[Any]:
     """Return the type of this module that replaces click's type of a number, or the given type if it is another."""
-    if type(option_type) is click.IntRange:
-        return WholeNumber(option_type, noun)
-    if type(option_type) is click.FloatRange:
-        return Number(option_type)
-    return option_type
-
-
-def _refuse(
-    kind: click.IntRange | click.FloatRange,
-    noun: str,
-    value: Any,
-    param: click.Parameter | None,
-    ctx: click.Context | None,
-) -> NoReturn:
-    kind.fail(f"{str(value)!r} is no {noun} {_bounds(kind)}", param, ctx)
-
-
-def _bounds(kind: click.IntRange | click.FloatRange) -> str:
-    if kind.min is None:
-        return f"up to {kind.max}"
-    if kind.max is None:
-        return f"{'greater than' if kind.min_open else 'from'} {kind.min}{'' if kind.min_open else ' on'}"
-    return f"from {kind.min} to {kind.max}"
+    replacements: dict[type, Any] = {click.IntRange: WholeNumber, click.FloatRange: Number}
+    return replacements[type(option_type)](option_type) if type(option_type) in replacements else option_type
 
 
 # --- paths ------------------------------------------------------------------------------------------------------------

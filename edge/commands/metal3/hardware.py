@@ -19,7 +19,7 @@ from edge.commands.serve import begin
 from edge.run.logs import set_up
 from edge.run.process import HealthServer, Notifier, OperatorAddresses, Reload, Step, Watchdog
 from edge.run.readiness import Readiness
-from edge.settings import FilePath, Group, GroupedCommand, option, types
+from edge.settings import FilePath, Group, GroupedCommand, types
 
 if TYPE_CHECKING:
     from tink.metal3.following import Follower
@@ -30,19 +30,17 @@ _STATUS = "keeping Hardware in step with BareMetalHosts"
 
 
 @click.command(cls=GroupedCommand, group=Group.METAL3)
-@option(
+@Group.FIRST.option(
     "--kubeconfig",
-    group=Group.FIRST,
     type=FilePath(dir_okay=False),
     default=None,
     help="The API with the hosts, where the Hardware goes, too.  [default: the service account of this pod]",
 )
 @options.context
-@option(
+@Group.API.option(
     "-n",
     "--namespaces",
     "--namespace",
-    group=Group.API,
     type=types.namespaces,
     default="",
     help="Hosts of these namespaces only: a,b. Default: of all.",
@@ -55,15 +53,13 @@ _STATUS = "keeping Hardware in step with BareMetalHosts"
     help="Seconds after which a host is looked at again though it has not changed: its Secrets may have.",
 )
 @host_options
-@option(
+@Group.API.option(
     "--leader-elect/--no-leader-elect",
-    group=Group.API,
     default=True,
     help="Let only one of several replicas work, the holder of a Lease.",
 )
-@option(
+@Group.API.option(
     "--lease-namespace",
-    group=Group.API,
     default="",
     help="Namespace of the Lease.  [default: this pod's namespace, or default]",
 )
