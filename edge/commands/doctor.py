@@ -103,7 +103,7 @@ def _of_up(command: click.Command) -> click.Command:
         if added.name == "data_dir":
             added.type = FilePath(readable=False)
         elif added.name == "kubeconfig":
-            added.help = "The cluster's, whose OSIEs are looked at. Default: DATA_DIR/kubeconfig."
+            added.help = "The kubeconfig of the cluster, whose OSIEs are checked. Default: DATA_DIR/kubeconfig."
         command.params.append(added)
     return command
 

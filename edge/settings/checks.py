@@ -92,7 +92,9 @@ def _check_interfaces(options: Options) -> Iterator[Finding]:
         if not options.get("ipv6"):
             yield Finding(("ipv6-router", "ipv6"), "IPv6 is not served", "give --ipv6 as well, or leave it out")
         elif name not in [name for name, _ in given]:
-            yield Finding(("ipv6-router",), f"{name} is no interface that faces machines", f"give --interface {name}")
+            yield Finding(
+                ("ipv6-router",), f"{name} is not an interface that faces machines", f"give --interface {name}"
+            )
     agents: tuple[str, ...] = options.get("grpc_address") or ()
     for address in set(_ALL_ADDRESSES) & set(agents):
         if len(set(agents)) > 1:
@@ -465,7 +467,7 @@ def _check_data_dir(services: Services, options: Options, host: Host) -> Iterato
                 yield wrong(f"{directory} can't be made in {existing}", f"make it: '{command}'")
             return
         if not directory.is_dir():
-            yield wrong(f"{directory} is no directory", "name one, or a path where nothing is")
+            yield wrong(f"{directory} is not a directory", "name one, or a path where nothing is")
             return
         # A command that runs as root becomes the owner of the directory at its start.
         for problem in data_directory.problems(directory, host.user() or directory.stat().st_uid):

@@ -126,13 +126,13 @@ def read(path: Path, commands: Collection[str]) -> ConfigFile:
     try:
         root = yaml.compose(content.decode(), Loader=yaml.SafeLoader)
     except UnicodeDecodeError as error:
-        raise ConfigError(path, [Problem(content[: error.start].count(b"\n") + 1, "", "is no UTF-8")]) from error
+        raise ConfigError(path, [Problem(content[: error.start].count(b"\n") + 1, "", "is not UTF-8")]) from error
     except RecursionError as error:
         raise ConfigError(path, [Problem(0, "", "is nested too deep")]) from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         what = getattr(error, "problem", None) or str(error)
-        raise ConfigError(path, [Problem(mark.line + 1 if mark else 0, "", f"is no YAML: {what}")]) from error
+        raise ConfigError(path, [Problem(mark.line + 1 if mark else 0, "", f"is not YAML: {what}")]) from error
     found = ConfigFile(path)
     if root is not None:
         _read_keys(found, root, commands, "")

@@ -100,13 +100,13 @@ def _check_host_and_port(value: str) -> Iterator[tuple[str, str]]:
         host = urlsplit(value if "://" in value else f"//{value}").netloc
         yield f"{value!r} must be HOST or HOST:PORT, not a URL", f"write {host or 'HOST:PORT'}"
     elif not _HOST_AND_PORT.fullmatch(value):
-        yield f"{value!r} is no HOST or HOST:PORT", "write it like tinkedge.example.org:42113"
+        yield f"{value!r} is not HOST or HOST:PORT", "write it like tinkedge.example.org:42113"
 
 
 def _check_collector(value: str) -> Iterator[tuple[str, str]]:
     url = urlsplit(value)
     if url.scheme not in ("http", "https") or not url.hostname:
-        yield f"{shown(value)!r} is no URL of a collector", "write http://HOST:4318"
+        yield f"{shown(value)!r} is not the URL of a collector", "write http://HOST:4318"
 
 
 def _check_listening_address(value: str) -> Iterator[tuple[str, str]]:
@@ -114,7 +114,7 @@ def _check_listening_address(value: str) -> Iterator[tuple[str, str]]:
         ipaddress.ip_address(value)
     except ValueError:
         remedy = "give one of this host, 127.0.0.1 to be reached from here alone, or 0.0.0.0 for all"
-        yield f"{value!r} is no IP address", remedy
+        yield f"{value!r} is not an IP address", remedy
 
 
 # --- the models -------------------------------------------------------------------------------------------------------
@@ -434,9 +434,9 @@ class StackSettings:
         type=DataDirectory(checked_later=True),
     )
     kubeconfig: Path | None = Group.FIRST.setting(
-        None, "The cluster's. Default: see above.", services=_CLIENTS, type=_PATH, holds=Holds.OTHER
+        None, "The kubeconfig of the cluster. Default: see above.", services=_CLIENTS, type=_PATH, holds=Holds.OTHER
     )
-    """None: use the embedded API if it is one of `services`, else the service account of this pod."""
+    """Without it, the process uses the embedded API if it runs that, else the service account of this pod."""
     manifests: Path | None = Group.FIRST.setting(
         None,
         "Directory of manifests to apply at the start; bad ones are logged and tried again.",

@@ -121,7 +121,7 @@ class Setting:
     flag: str = ""
     """The flag, or a pair such as --ipv6/--no-ipv6. Empty: made from the name of the field."""
     type: click.ParamType[Any] | None = None
-    """None: the type of the default."""
+    """If it is None, the option has the type of the default."""
     option_default: Any = _FIELDS_OWN
     """The default of the option, if it is not that of the field."""
     multiple: bool = False

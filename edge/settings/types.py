@@ -93,7 +93,7 @@ class _BoundsNamed(click.ParamType[Any]):
             found = math.nan
         if not math.isfinite(found):  # float() reads "nan", which is within all bounds, and "inf"
             noun = "port" if param is not None and str(param.name).endswith("port") else "number"
-            self.fail(f"{str(value)!r} is no {noun} {self._bounds()}", param, ctx)
+            self.fail(f"{str(value)!r} is not a {noun} {self._bounds()}", param, ctx)
         return found
 
     def _bounds(self) -> str:
@@ -237,7 +237,7 @@ def ipv4(text: str) -> str:
     try:
         address = ipaddress.IPv4Address(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no IPv4 address") from None
+        raise ValueError(f"{text!r} is not an IPv4 address") from None
     if address.is_unspecified or address.is_multicast:
         raise ValueError(f"{text} is not the address of one host: machines must be able to reach it")
     return str(address)
@@ -251,7 +251,7 @@ def ip_address(text: str) -> str:
     try:
         address = ipaddress.IPv6Address(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no IP address") from None
+        raise ValueError(f"{text!r} is not an IP address") from None
     if address.is_unspecified or address.is_multicast or address.is_link_local:
         raise ValueError(f"{text} is not the address of one host: machines must be able to reach it")
     return str(address)
@@ -261,7 +261,7 @@ def ip_address(text: str) -> str:
 def ipv6_address(text: str) -> str:
     """Parse an IPv6 address of one host."""
     if ":" not in text:
-        raise ValueError(f"{text!r} is no IPv6 address")
+        raise ValueError(f"{text!r} is not an IPv6 address")
     return ip_address.read(text)
 
 
@@ -313,7 +313,7 @@ def api_address(text: str) -> str:
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no address; names are for --api-name") from None
+        raise ValueError(f"{text!r} is not an address; names are for --api-name") from None
     if address.is_loopback:
         raise ValueError(f"the API is always there on loopback; leave {text} out")
     if address.is_multicast or (address.is_unspecified and address.version == _IPV6):
@@ -329,7 +329,7 @@ def host_name(text: str) -> str:
     except ValueError:
         name = text.lower().rstrip(".")
     if len(name) > _MAX_NAME or not re.fullmatch(_NAME, name):
-        raise ValueError(f"{text!r} is no name of a host, such as tinkedge.example.org")
+        raise ValueError(f"{text!r} is not the name of a host, such as tinkedge.example.org")
     return name
 
 
@@ -349,8 +349,8 @@ def _not_a_network(text: str, error: ValueError) -> str:
     try:
         near = ipaddress.ip_network(text, strict=False)
     except ValueError:
-        return f"{text!r} is no network such as 10.1.0.0/16: {error}"
-    return f"{text!r} is no network such as {near}: write that, or the address alone"
+        return f"{text!r} is not a network such as 10.1.0.0/16: {error}"
+    return f"{text!r} is not a network such as {near}: write that, or the address alone"
 
 
 @parsed("port,...")
@@ -358,7 +358,7 @@ def ports(text: str) -> tuple[int, ...]:
     """Parse TCP ports, divided by commas: `50061,8080`. A port that is given twice is returned once."""
     for part in _parts(text):
         if not _is_port(part):
-            raise ValueError(f"{part!r} is no port: 1 to 65535, with commas in between")
+            raise ValueError(f"{part!r} is not a port: 1 to 65535, with commas in between")
     return tuple(dict.fromkeys(map(int, _parts(text))))
 
 
@@ -369,7 +369,7 @@ def ports(text: str) -> tuple[int, ...]:
 def peer_group(text: str) -> str:
     """Parse the name that the edges of a site share. It must be a valid label value."""
     if text and not re.fullmatch(_LABEL_VALUE, text):
-        raise ValueError(f"{text!r} is no value of a label, such as tinkedge or rack-7: 63 characters at most")
+        raise ValueError(f"{text!r} is not a label value, such as tinkedge or rack-7: 63 characters at most")
     return text
 
 
@@ -388,7 +388,7 @@ def osie(text: str) -> tuple[str, str]:
 def namespace(text: str) -> str:
     """Parse the name of a namespace, or an empty text."""
     if text and not re.fullmatch(_LABEL, text):
-        raise ValueError(f"{text!r} is no name of a namespace: lower case letters, digits and '-'")
+        raise ValueError(f"{text!r} is not the name of a namespace: lower case letters, digits and '-'")
     return text
 
 
@@ -403,7 +403,7 @@ def label_selector(text: str) -> str:
     """Parse a label selector as kubectl's option -l takes it: `site=berlin`, `site in (berlin,ulm),!spare`."""
     selector = text.strip()
     if selector and (len(selector) > _MAX_SELECTOR or not re.fullmatch(_SELECTOR, selector)):
-        raise ValueError(f"{text!r} is no label selector such as site=berlin or 'site in (berlin,ulm)'")
+        raise ValueError(f"{text!r} is not a label selector such as site=berlin or 'site in (berlin,ulm)'")
     return selector
 
 
@@ -472,5 +472,5 @@ def memory(text: str) -> int:
 def _bytes(text: str) -> int:
     match = re.fullmatch(r"(\d{1,15})\s*([a-z]*)", text.strip().lower())
     if match is None or match[2] not in _UNITS:
-        raise ValueError(f"{text!r} is no size; 20GB and 512MiB are")
+        raise ValueError(f"{text!r} is not a size; 20GB and 512MiB are")
     return int(match[1]) * _UNITS[match[2]]

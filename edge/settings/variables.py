@@ -52,7 +52,7 @@ def unknown_variables(
         return {}
     known = own.union(*(_variables(schema(name)) for name in commands))
     return {
-        name: f"the variable {name} is no option, and does nothing{nearest(name, known)}"
+        name: f"the variable {name} is not an option, and does nothing{nearest(name, known)}"
         for name in strange
         if name not in known
     }

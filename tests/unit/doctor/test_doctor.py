@@ -545,8 +545,8 @@ def test_options_that_fit_together_are_one_good_finding(tmp_path: Path) -> None:
     ("options", "name", "seen"),
     [
         (["--insecure-registry", "http://r/x"], "--insecure-registry (flag)", "must be HOST or HOST:PORT, not a URL"),
-        (["--grpc-authority", "a b"], "--grpc-authority (flag)", "is no HOST or HOST:PORT"),
-        (["--otlp-endpoint", "collector"], "--otlp-endpoint (flag)", "is no URL of a collector"),
+        (["--grpc-authority", "a b"], "--grpc-authority (flag)", "is not HOST or HOST:PORT"),
+        (["--otlp-endpoint", "collector"], "--otlp-endpoint (flag)", "is not the URL of a collector"),
         (["--metadata-token-key", "/nonexistent/key"], "--metadata-token-key (flag)", "No such file or directory"),
         (["--boot-file", "x86_64=none.efi"], "--boot-file (flag), --ipxe-dir (flag)", "no boot file none.efi"),
         (["--api-port", "7081"], "--admin-port (default), --api-port (flag)", "both would listen on port 7081"),
