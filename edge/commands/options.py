@@ -28,27 +28,16 @@ health_address = Group.OPERATORS.option(
     "[::]:7082 is all addresses. Default: nowhere.",
 )
 log_level = Group.FIRST.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    help="Verbosity.",
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", help="Verbosity."
 )
 log_format = Group.LOGGING.option(
-    "--log-format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    help="Lines for people or programs.",
+    "--log-format", type=click.Choice(["text", "json"]), default="text", help="Lines for people or programs."
 )
 context = Group.METAL3.option(
-    "--context",
-    default=None,
-    help="A context of the kubeconfig.  [default: its current one]",
+    "--context", default=None, help="A context of the kubeconfig.  [default: its current one]"
 )
 empty_checksum_type = Group.METAL3.option(
-    "--empty-checksum-type",
-    type=types.empty_checksum_type,
-    default="md5",
-    help=types.EMPTY_CHECKSUM_TYPE_HELP,
+    "--empty-checksum-type", type=types.empty_checksum_type, default="md5", help=types.EMPTY_CHECKSUM_TYPE_HELP
 )
 
 

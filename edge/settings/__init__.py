@@ -11,17 +11,7 @@ This package must stay fast to import: `tinkedge --help` imports it.
 """
 
 from edge.settings import types
-from edge.settings.file import (
-    ConfigError,
-    ConfigFile,
-    apply,
-    check,
-    example_file,
-    file_of,
-    origins,
-    place,
-    unreadable,
-)
+from edge.settings.file import ConfigError, ConfigFile, apply, check, example_file, file_of, origins, place, unreadable
 from edge.settings.options import (
     DEFAULT_FILE,
     PREFIX,

@@ -659,7 +659,7 @@ _SERVER_FIELDS: Final = _fields_for(
     ),
     older_agents=Group.WORKFLOWS.declare(
         "Accept Tinkerbell's tink-agent and tink-worker, which have no tokens. auto: where --agent-auth requires no "
-        "more than an address. address: by their address, whatever --agent-auth requires. off: never.",
+        "more than an address. address: by their address, whatever --agent-auth requires. off: never."
     ),
     agent_auth=Group.WORKFLOWS.declare(
         "How an agent proves which machine it is. address: by a connection from an IP of its Hardware. token: by the "
