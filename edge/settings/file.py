@@ -39,6 +39,7 @@ from edge.settings.options import (
     settable,
     variable_in_use,
 )
+from tink.errors import TinkedgeError
 
 if TYPE_CHECKING:
     import yaml
@@ -63,7 +64,7 @@ class Problem:
         return ": ".join(filter(None, (where, self.key, self.message)))
 
 
-class ConfigError(Exception):
+class ConfigError(TinkedgeError):
     """A settings file can't be used. The message lists all of its problems in the order of the lines."""
 
     def __init__(self, path: Path, problems: Collection[Problem]) -> None:
