@@ -1,8 +1,7 @@
-"""`tinkedge ...`: the one command; every service and tool of the stack is a subcommand.
+"""The command `tinkedge`. Every service and tool of the stack is a subcommand.
 
-A subcommand's module is imported only when it is called: `tinkedge --help` stays fast, and the agent, which runs on
-slow machines with little memory, loads nothing of the servers. Every flag can also be given as the environment
-variable TINKEDGE_<FLAG>, and those of services in a file (`edge.settings`).
+A subcommand's module is imported only when it is called. So `tinkedge --help` stays fast, and the agent, which runs on
+slow machines with little memory, loads nothing of the servers.
 """
 
 from __future__ import annotations
@@ -10,51 +9,52 @@ from __future__ import annotations
 import gc
 import importlib
 import signal
-from pathlib import Path
+import sys
 from types import MappingProxyType
 from typing import Any
 
 import click
 
-from edge.settings import SERVICES, CommandGroup, explain, prepare
+from edge.settings import SERVICES, CommandGroup, apply, explain, prepare
+from tink.errors import TinkedgeError
 
-# name -> (module in edge.commands, what it does)
 COMMANDS = {
-    "up": ("serve.up", "The whole stack in one process."),
-    "edge": ("serve.services", "DHCP, TFTP, HTTP and metadata, for a cluster."),
-    "controller": ("serve.services", "The workflow controller, for a cluster."),
-    "server": ("serve.services", "The gRPC server of the agents, for a cluster."),
-    "apiserver": ("serve.services", "The embedded Kubernetes API alone."),
-    "agent": ("agent", "The agent, inside the OSIE."),
-    "prepare": ("prepare", "What machines boot and run, made into the data directory."),
-    "lab": ("lab", "An isolated virtual rack: boots a real QEMU machine through the whole path."),
-    "fleet": ("fleet", "Simulated machines by the thousand, from power-on to the installed system."),
+    "up": ("serve", "Run the whole stack on one host."),
+    "edge": ("serve", "Run DHCP, TFTP, HTTP and metadata, for a cluster."),
+    "controller": ("serve", "Run the workflow controller, for a cluster."),
+    "server": ("serve", "Run the gRPC server of the agents, for a cluster."),
+    "apiserver": ("serve", "Run the embedded Kubernetes API alone."),
+    "agent": ("agent", "Run the agent, inside the OSIE."),
+    "prepare": ("prepare", "Make the files that machines boot and run, in the data directory."),
+    "lab": ("lab", "Boot a real QEMU machine through the whole path, in an isolated virtual rack."),
+    "fleet": ("fleet", "Simulate machines by the thousand, from power-on to the installed system."),
     "crds": ("crds", "Print the CustomResourceDefinitions."),
-    "examples": ("examples", "An operating system's Hardware, Workflow, Template and OSIE, with your values."),
-    "image": ("image", "Disk images of operating systems: fetched, checked, served to machines."),
-    "render": ("render", "Show what a Workflow would run, without running it."),
-    "convert": ("convert", "Older and foreign resources to those of today."),
+    "examples": ("examples", "Print an operating system's Hardware, Workflow, Template and OSIE, with your values."),
+    "image": ("image", "Fetch and check disk images of operating systems, and serve them to machines."),
+    "render": ("render", "Show the actions of a Workflow, without running it."),
+    "convert": ("convert", "Convert older and foreign resources to those of today."),
     "metal3": ("metal3.hardware", "Keep Hardware in step with Metal3's BareMetalHosts."),
-    "metal3-webhook": ("serve.services", "The conversion webhook of Metal3's BareMetalHost, for a cluster."),
-    "metal3-migrate": ("metal3.migrate", "Move what is stored of Metal3's BareMetalHosts to v1beta1."),
-    "watch": ("watch", "The journey of machines, live."),
-    "page": ("page", "A link to the web page of a running edge."),
-    "metadata-url": ("metadata_url", "Signed URLs of a machine's metadata, for machines behind NAT."),
-    "iso": ("iso", "A machine's boot medium, for a CD, a USB stick or a BMC."),
-    "backup": ("state.backup", "The data directory as one file, while everything runs."),
-    "restore": ("state.restore", "A data directory from a backup."),
-    "move": ("state.move", "All objects to another API: from the embedded one to a cluster, and back."),
-    "bundle": ("bundle", "One signed file for a site without a route: made, checked, loaded."),
-    "kubeconfig": ("users", "A kubeconfig for a user of the embedded API, with a token of its own."),
-    "users": ("users", "Who has a token for the embedded API: list, change, revoke."),
-    "health": ("health", "Whether the services that run here are alive and ready."),
-    "config": ("config", "The file with settings: check it, show it, begin one."),
-    "doctor": ("doctor", "What keeps this host from serving, and the remedy."),
+    "metal3-webhook": ("serve", "Run the conversion webhook of Metal3's BareMetalHost, for a cluster."),
+    "metal3-migrate": ("metal3.migrate", "Move stored objects of Metal3's BareMetalHost to v1beta1."),
+    "watch": ("watch", "Show the journeys of machines, live."),
+    "page": ("page", "Print a link to the web page of a running edge."),
+    "metadata-url": ("metadata_url", "Print signed URLs of a machine's metadata, for machines behind NAT."),
+    "iso": ("iso", "Make a machine's boot medium, for a CD, a USB stick or a BMC."),
+    "backup": ("state.backup", "Save the data directory as one file, while everything runs."),
+    "restore": ("state.restore", "Restore a data directory from a backup."),
+    "move": ("state.move", "Move all objects to another API: from the embedded one to a cluster, and back."),
+    "bundle": ("bundle", "Make, check and load one signed file for a site without a route."),
+    "kubeconfig": ("users", "Make a kubeconfig for a user of the embedded API, with a token of its own."),
+    "users": ("users", "List, change and revoke the users of the embedded API."),
+    "health": ("health", "Check that the services on this host are alive and ready."),
+    "config": ("config", "Check the settings file, show its values, or write a new one."),
+    "doctor": ("doctor", "Find what keeps this host from serving, and the remedy."),
 }
+"""Each command with its module in `edge.commands` and its help."""
 
 
 class LazyGroup(CommandGroup):
-    """Lists its subcommands without importing them."""
+    """A group that lists its subcommands without importing them."""
 
     words = MappingProxyType(
         {
@@ -67,48 +67,48 @@ class LazyGroup(CommandGroup):
     )
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
-        """The names, in the order of the table."""
+        """Return the names, in the order of the table."""
         return list(COMMANDS)
 
     def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the subcommand; None if there is none of this name."""
+        """Import the subcommand. Return None if it does not exist."""
         if cmd_name not in COMMANDS:
             return None
         if cmd_name in SERVICES and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
-            # It does not end a service that is still loading, either. No SIG_IGN: children would inherit that.
+            # SIGHUP must not end a service that is still loading. Not by SIG_IGN: child processes would inherit that.
             signal.signal(signal.SIGHUP, lambda *_: None)
-        # What modules make stays: to look for garbage in it, again and again, is a sixth of the time to start.
+        # The objects of modules are never garbage. Searching them again and again takes a sixth of the start time.
         gc.disable()
         module = importlib.import_module(f"edge.commands.{COMMANDS[cmd_name][0]}")
         gc.freeze()
         gc.enable()
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         command.context_settings.setdefault("show_default", True)
-        prepare(cmd_name, command, lambda ctx, file: self._settings(ctx, cmd_name, file))
+        prepare(cmd_name, command, lambda ctx, file: apply(ctx, cmd_name, file, self.command_named))
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the subcommand. Raises click.UsageError, completed by `explain`."""
+        """Run the subcommand. Raises click.UsageError, completed by `explain`.
+
+        An expected error of any package ends the process with its message.
+        """
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
             raise explain(error) from None
-
-    def _settings(self, ctx: click.Context, name: str, file: Path | None) -> None:
-        # Here and not above: `tinkedge --help` reads no file.
-        from edge.settings import apply
-
-        apply(ctx, name, file, self.command_named)
+        except TinkedgeError as error:
+            click.ClickException(str(error)).show()
+            sys.exit(error.exit_status)
 
     def command_named(self, name: str) -> click.Command:
-        """The subcommand. Raises click.UsageError if there is none of this name."""
+        """Return the subcommand. Raises click.UsageError if it does not exist."""
         found = self.get_command(click.Context(self), name)
         if found is None:
             raise click.UsageError(f"there is no command {name}")
         return found
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list that `--help` ends with."""
+        """Write the list at the end of `--help`."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
@@ -118,8 +118,8 @@ class LazyGroup(CommandGroup):
 def main() -> None:
     """The Tinkerbell v1alpha2 stack: netboot, metadata and workflows for bare metal.
 
-    Every option of a command is also an environment variable: --data-dir is TINKEDGE_DATA_DIR. Those of services can
-    stand in a file, too: see tinkedge config.
+    Every option of a command is also an environment variable: --data-dir is TINKEDGE_DATA_DIR. The options of services
+    are keys of a settings file, too: see tinkedge config.
     """
 
 

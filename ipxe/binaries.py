@@ -36,6 +36,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from tink.errors import TinkedgeError
+
 log = logging.getLogger(__name__)
 
 BOOT_FILE_SUFFIXES = frozenset({".efi", ".kpxe", ".kkpxe", ".pxe"})
@@ -64,7 +66,7 @@ class BootPath(StrEnum):
     """The OSIE itself, as one program for UEFI that is signed as a whole; iPXE where the firmware is no UEFI."""
 
 
-class BinariesError(Exception):
+class BinariesError(TinkedgeError):
     """The directory of iPXE binaries can't be used."""
 
 

@@ -47,6 +47,7 @@ from ipxe.parameters import (
 )
 from tink.api.annotations import AGENT_ID_ANNOTATION, KERNEL_PARAMETERS_ANNOTATION
 from tink.api.v1alpha2 import Hardware
+from tink.errors import TinkedgeError
 from tink.printable import printable
 
 MAX_COMMAND_LINE = 2047
@@ -78,7 +79,7 @@ MAX_SHOWN = 400
 """Characters of a line for the screen: iPXE has room on its stack for the words of a line, not of a book."""
 
 
-class ScriptError(ValueError):
+class ScriptError(TinkedgeError, ValueError):
     """There is no script for this machine. The message names the Hardware or OSIE, the field and what to do."""
 
 

@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from edge.artifacts.eviction import Occupant, Room
+from tink.errors import TinkedgeError
 from tink.files.private_files import sync_directory
 from tink.net.urls import shown
 
@@ -55,7 +56,7 @@ _PART = re.compile(r"[0-9a-f]{32}\.[0-9a-f]+\.part")
 _OURS = (".part", ".journal", ".tmp", ".blob")
 
 
-class DirectoryInUseError(Exception):
+class DirectoryInUseError(TinkedgeError):
     """Another process uses the same directory, and would delete the downloads of this one."""
 
 

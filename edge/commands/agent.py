@@ -12,8 +12,7 @@ from typing import Any
 import click
 
 from edge.commands.options import log_level as log_level_option
-from edge.commands.options import registry_ca as registry_ca_type
-from edge.settings import FilePath
+from edge.settings import FilePath, types
 from tink.agent import AgentError, from_kernel_command_line, run
 from tink.printable import escaped
 
@@ -63,7 +62,7 @@ class AgentFormatter(logging.Formatter):
 )
 @click.option(
     "--registry-ca",
-    type=registry_ca_type,
+    type=types.registry_ca,
     multiple=True,
     help="HOST[:PORT]=FILE: certificates (PEM) that sign that of a registry. Repeatable.",
 )

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edge.commands.options import DataDirectory
 from edge.commands.progress import Progress
-from edge.settings import CommandGroup, FilePath
+from edge.settings import CommandGroup, DataDirectory, FilePath
 
 if TYPE_CHECKING:
     from edge.bundle import Manifest, Reader
@@ -204,14 +203,10 @@ def load(file: Path, key: Path, data_dir: Path, allow_older: bool) -> None:
     """
     from edge.bundle import load as put
     from edge.bundle import next_steps
-    from tink.files.data_directory import DataDirectoryError
 
     progress = Progress()
-    try:
-        with _errors(progress, file), _opened(file, key) as reader:
-            loaded = put(reader, data_dir, progress, allow_older=allow_older)
-    except DataDirectoryError as error:
-        raise click.ClickException(str(error)) from error
+    with _errors(progress, file), _opened(file, key) as reader:
+        loaded = put(reader, data_dir, progress, allow_older=allow_older)
     for line in _said(loaded.manifest, file):
         click.echo(line)
     click.echo(f"{data_dir}: {len(loaded.files)} files put there, signed by {reader.signer}")

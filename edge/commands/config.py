@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from edge.commands.serve import ROLES, Finding, disagreements, obstacles, services_of
 from edge.settings import (
     DEFAULT_FILE,
     SERVICES,
@@ -27,6 +26,8 @@ from edge.settings import (
     variable_problems,
 )
 from edge.settings import check as check_file
+from edge.settings.checks import Finding, contradictions, obstacles
+from edge.settings.model import ROLES, services_of
 
 
 @click.group(cls=CommandGroup)
@@ -91,7 +92,7 @@ def _together(ctx: click.Context, schema: Schema, file: Path, roles: tuple[str, 
         with made:
             asked[role] = {str(param.name).replace("_", "-") for param in command.params}
             services = services_of(role, made.params)
-            for finding in (*disagreements(services, made.params), *obstacles(services, made.params)):
+            for finding in (*contradictions(services, made.params), *obstacles(services, made.params)):
                 where = {key: place(made, key) for key in finding.keys}
                 if roles or any(each.startswith(f"{file}:") for each in where.values()):
                     by_line.setdefault(finding.text(where.__getitem__), {})[role] = finding

@@ -218,14 +218,11 @@ def _not_written(place: str, error: OSError) -> Finding:
 
 @contextlib.asynccontextmanager
 async def _connected(cluster: _Cluster) -> AsyncIterator[KubeClient]:
-    """A client of the cluster. Raises ClickException for what goes wrong with it, then or later."""
-    from tink.kube.client import ApiError, KubeClient, KubeConfigError
+    """Yield a client of the cluster. Raises ApiError and KubeConfigError."""
+    from tink.kube.client import KubeClient
 
-    try:
-        async with await KubeClient.connect(cluster.kubeconfig, cluster.context) as client:
-            yield client
-    except (ApiError, KubeConfigError) as error:
-        raise click.ClickException(str(error)) from error
+    async with await KubeClient.connect(cluster.kubeconfig, cluster.context) as client:
+        yield client
 
 
 async def _read(cluster: _Cluster, to: str | None, progress: Progress) -> list[Document | Finding]:

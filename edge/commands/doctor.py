@@ -18,7 +18,8 @@ from typing import Any, Final
 import click
 
 from edge.building.builder import default_cache, in_checkout
-from edge.commands.serve import command_up, disagreements, listeners, obstacles, services_of, settings
+from edge.commands.serve import settings
+from edge.commands.serve import up as command_up
 from edge.doctor import doctor as examine
 from edge.doctor.checks import (
     Finding,
@@ -34,18 +35,19 @@ from edge.doctor.checks import (
     warning,
 )
 from edge.neighbour.host import HostError
-from edge.run.settings import Service, Syslog
 from edge.settings import (
     VARIABLES_FILE,
     FilePath,
+    Group,
     GroupedCommand,
     group_of,
     place,
-    place_in_group,
     schema_of,
     settable,
     variable_problems,
 )
+from edge.settings.checks import contradictions, listeners, obstacles
+from edge.settings.model import Service, Syslog, services_of
 from edge.syslog import SYSLOG_PORT
 from tink.net.host_port import join_host_port
 
@@ -61,7 +63,6 @@ _PATH = FilePath()
 _API_SECONDS: Final = 10.0
 _CERTIFICATES: Final = ("tls-cert", "tls-ca", "client-ca")
 _OWN: Final = ("cache_dir", "with_lab", "probe", "as_json", "config", "help")
-_FIRST: Final = "First of all"
 _PORT_OPTIONS: Final = {"http": "http_port", "server": "grpc_port", "apiserver": "api_port", "admin": "admin_port"}
 _MORE_PORTS: Final = {
     "legacy-ports": "HTTP, --legacy-ports",
@@ -81,7 +82,7 @@ class _DoctorCommand(GroupedCommand):
         for param in sorted(self.get_params(ctx), key=lambda each: _place(str(each.name))):
             record = param.get_help_record(ctx)
             own = str(param.name) in _OWN
-            if record is not None and (own or group_of(str(param.name).replace("_", "-")) == _FIRST):
+            if record is not None and isinstance(param, click.Option) and (own or group_of(self, param) == Group.FIRST):
                 records[own].append(record)
         for own, title in ((True, "Options"), (False, "Options of `tinkedge up`")):
             with formatter.section(title):
@@ -91,7 +92,8 @@ class _DoctorCommand(GroupedCommand):
 
 
 def _place(name: str) -> int:
-    return _OWN.index(name) if name in _OWN else place_in_group(name.replace("_", "-"))
+    """Return the place of an option of doctor itself. Those of up keep their order."""
+    return _OWN.index(name) if name in _OWN else len(_OWN)
 
 
 def _of_up(command: click.Command) -> click.Command:
@@ -101,7 +103,7 @@ def _of_up(command: click.Command) -> click.Command:
         if added.name == "data_dir":
             added.type = FilePath(readable=False)
         elif added.name == "kubeconfig":
-            added.help = "The cluster's, whose OSIEs are looked at. Default: DATA_DIR/kubeconfig."
+            added.help = "The kubeconfig of the cluster, whose OSIEs are checked. Default: DATA_DIR/kubeconfig."
         command.params.append(added)
     return command
 
@@ -205,7 +207,7 @@ def _settings(services: frozenset[Service], given: dict[str, Any]) -> Iterator[F
         remedy = "name the interface that faces machines, or leave DHCP out with --disable dhcp"
         yield warning("DHCP on lo", "no machine is on the loopback interface, and DHCP does not start there", remedy)
     apart = [each for each in obstacles(services, given) if each.keys[0] not in _LOOKED_AT_ELSEWHERE]
-    for each in (*disagreements(services, given), *apart):
+    for each in (*contradictions(services, given), *apart):
         name = ", ".join(f"--{key} ({where(key)})" for key in each.keys)
         severity = Severity.ERROR if each.is_error else Severity.WARNING
         yield Finding(name, ok=False, seen=each.message, remedy=each.remedy, severity=severity)

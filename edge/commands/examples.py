@@ -18,8 +18,7 @@ import click
 import yaml
 
 from edge.commands import one_machine
-from edge.commands.options import either, ipv4, parsed
-from edge.settings import FilePath
+from edge.settings import FilePath, parsed, types
 from tink.mac import from_any
 from tink.net.host_port import join_host_port
 
@@ -267,10 +266,10 @@ def _write(text: str, output: Path | None, *, force: bool) -> None:
 @click.command()
 @click.argument("name", required=False, default="", shell_complete=_complete)
 @click.option("--mac", type=_mac, default=None, help="MAC address of the network card that the machine boots with.")
-@click.option("--ip", type=ipv4, default=None, help="Address that the machine gets.")
+@click.option("--ip", type=types.ipv4, default=None, help="Address that the machine gets.")
 @click.option("--netmask", type=_netmask, default=None, help="Netmask there, such as 255.255.255.0.")
-@click.option("--gateway", type=ipv4, default=None, help="The machine's router.")
-@click.option("--nameserver", type=ipv4, multiple=True, help="DNS server. Repeatable. Default: the --gateway.")
+@click.option("--gateway", type=types.ipv4, default=None, help="The machine's router.")
+@click.option("--nameserver", type=types.ipv4, multiple=True, help="DNS server. Repeatable. Default: the --gateway.")
 @click.option("--disk", type=_disk, default=None, help="Disk that is erased and installed, such as /dev/nvme0n1.")
 @click.option("--ssh-key", type=FilePath(dir_okay=False), default=None, help="File with the public key of who logs in.")
 @click.option("--name", "hostname", type=_name, default=None, help="Name of the Hardware, and host name.")
@@ -285,7 +284,7 @@ def _write(text: str, output: Path | None, *, force: bool) -> None:
     "--public-ip",
     "--edge",
     "public_ip",
-    type=either,
+    type=types.ip_address,
     default=None,
     help="Address of the edge, as the machine reaches it. Default: of --interface.",
 )

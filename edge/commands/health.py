@@ -12,8 +12,8 @@ from typing import Final
 
 import click
 
-from edge.commands import options
-from edge.commands.options import METRICS_PORTS, address_and_port
+from edge.commands.options import METRICS_PORTS
+from edge.settings import types
 from tink.net.host_port import join_host_port
 
 _PORT = click.IntRange(1, 65535)
@@ -23,12 +23,12 @@ _MOST_BYTES = 4096
 @click.command()
 @click.option(
     "--interface",
-    type=options.interface,
+    type=types.interface,
     metavar="NAME[=IP]",
     multiple=True,
     help="An interface that the edge serves. Repeatable. Default: of the default route.",
 )
-@click.option("--public-ip", type=options.ipv4, default=None, help="Or its address there.")
+@click.option("--public-ip", type=types.ipv4, default=None, help="Or its address there.")
 @click.option("--http-port", type=_PORT, default=7080, help="The port of scripts and metadata there.")
 @click.option(
     "--health-address",
@@ -85,7 +85,7 @@ _LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - who lis
 
 def _place(address: str) -> tuple[str, int]:
     try:
-        host, port = address_and_port(address)
+        host, port = types.address_and_port(address)
     except ValueError as error:
         raise click.UsageError(f"{error}: it must be a port to ask, like 7082, 127.0.0.1:7082 or [::1]:7082") from error
     return _LOOPBACK.get(host, host), port

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edge.commands import one_machine
-from edge.commands.options import data_dir, either
+from edge.commands.options import data_dir
 from edge.commands.progress import Progress
+from edge.settings import types
 from tink.net.host_port import join_host_port
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ _EDGE = click.option(
     "--public-ip",
     "--edge",
     "public_ip",
-    type=either,
+    type=types.ip_address,
     default=None,
     help="Address of the edge, for the lines that are printed. Default: of --interface.",
 )
@@ -130,14 +131,9 @@ def remove(name: str, data_dir: Path) -> None:
 
 @contextmanager
 def _errors(progress: Progress | None = None) -> Iterator[None]:
-    """Turn errors into click's."""
-    from edge.disk_images import ImageError
-    from tink.files.data_directory import DataDirectoryError
-
+    """Turn errors of the system into click's."""
     try:
         yield
-    except (ImageError, DataDirectoryError) as error:
-        raise click.ClickException(str(error)) from error
     except OSError as error:
         what = f"{error.filename}: " if error.filename else ""
         raise click.ClickException(f"{what}{error.strerror or error}") from error

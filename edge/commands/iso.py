@@ -110,10 +110,10 @@ def _write(
     http_port: int,
     kind: MediumKind,
 ) -> None:
-    """Raises click.ClickException."""
-    from ipxe.medium import MediumError, make_medium
+    """Write the medium to a file. Raises click.ClickException, MediumError and ScriptError."""
+    from ipxe.medium import make_medium
     from ipxe.medium_scripts import MediumScripts
-    from ipxe.scripts import BootSettings, Origin, ScriptError, Scripts
+    from ipxe.scripts import BootSettings, Origin, Scripts
     from tink.api.v1alpha2 import Hardware
     from tink.files import private_files
 
@@ -125,8 +125,6 @@ def _write(
         written = medium.written(MediumScripts(Scripts(BootSettings())).compile(mac, hardware, origin, kind))
         with private_files.stream(file, private=False) as out:
             out.writelines(written.pieces(0, written.size))
-    except (MediumError, ScriptError) as error:
-        raise click.ClickException(str(error)) from error
     except OSError as error:
         raise click.ClickException(f"{file}: {error.strerror}") from error
     click.echo(f"{file}: {medium.described}, boots {mac}")

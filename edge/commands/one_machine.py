@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edge.commands import options
-from edge.settings import FilePath
+from edge.settings import FilePath, types
 from tink.mac import is_mac
 
 if TYPE_CHECKING:
@@ -19,11 +18,11 @@ _PATH = FilePath()
 
 namespace = click.option("-n", "--namespace", default="default", help="Of the Hardware.")
 public_ip = click.option(
-    "--public-ip", type=options.either, default=None, help="The address of the edge, as the machine reaches it."
+    "--public-ip", type=types.ip_address, default=None, help="The address of the edge, as the machine reaches it."
 )
 interface = click.option(
     "--interface",
-    type=options.interface,
+    type=types.interface,
     metavar="NAME[=IP]",
     multiple=True,
     help="Or the edge's interface on this host: eth1, eth1=10.0.0.1. Repeatable. Default: of the default route.",

@@ -17,8 +17,7 @@ import click
 import orjson
 import yaml
 
-from edge.commands.options import either
-from edge.settings import FilePath
+from edge.settings import FilePath, types
 from tink.api import crds
 from tink.api.annotations import KERNEL_PARAMETERS_ANNOTATION
 from tink.api.v1alpha2 import API_VERSION, Hardware, Raw
@@ -41,7 +40,7 @@ from tink.template import TemplateError, render_actions
 @click.option(
     "--netboot",
     "edge",
-    type=either,
+    type=types.ip_address,
     metavar="IP",
     default=None,
     help="Show instead what the machines netboot: the iPXE script of each, from an edge at this address.",
@@ -54,15 +53,12 @@ def render(files: tuple[Path, ...], edge: str | None, workflow: str | None, outp
     Or, with --netboot, what machines boot from the network, an installer without Workflow, say; as of an edge with no
     other options.
     """
-    try:
-        manifests = [manifest for file in files for manifest in load(file)]
-        if edge is not None:
-            for script in _scripts(manifests, edge):
-                click.echo(script)
-            return
-        actions = _actions(manifests, _workflow(manifests, workflow))
-    except ManifestError as error:
-        raise click.ClickException(str(error)) from error
+    manifests = [manifest for file in files for manifest in load(file)]
+    if edge is not None:
+        for script in _scripts(manifests, edge):
+            click.echo(script)
+        return
+    actions = _actions(manifests, _workflow(manifests, workflow))
     if output == "json":
         click.echo(orjson.dumps(actions, option=orjson.OPT_INDENT_2).decode())
     else:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import click
 
-from edge.commands.options import data_dir, parsed
-from edge.settings import CommandGroup, FilePath
+from edge.commands.options import data_dir
+from edge.settings import CommandGroup, FilePath, parsed
 
 _DAYS = {"h": 1 / 24, "d": 1, "w": 7, "y": 365}
 _ROLES = ("cluster-admin", "admin", "edit", "view", "tinkedge-edge", "tinkedge-server")
@@ -242,15 +242,12 @@ def role_(name: str, role: str, namespaces: tuple[str, ...], data_dir: Path) -> 
 @contextmanager
 def _said(data_dir: Path) -> Iterator[None]:
     """Act as the owner of the data directory; what is wrong with a user, the file or the directory is a message."""
-    from tink.files.data_directory import DataDirectoryError, as_owner
-    from tink.kubeapi import UserError, UserFileError
+    from tink.files.data_directory import as_owner
 
     try:
         if not data_dir.is_dir():  # nor is it made here
             _must_have_an_api(data_dir)
         with as_owner(data_dir):
             yield
-    except (UserError, UserFileError, DataDirectoryError) as error:
-        raise click.ClickException(str(error)) from error
     except OSError as error:
         raise click.ClickException(f"{error.filename or data_dir}: {error.strerror or error}") from error

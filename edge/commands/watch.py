@@ -24,13 +24,12 @@ from click.core import ParameterSource
 
 from edge.admin_token import AdminTokenError, read, token_file
 from edge.commands.options import admin_token_from
-from edge.commands.options import interface as interface_type
 from edge.commands.watching.machine import boots, summary
 from edge.commands.watching.table import Table
 from edge.commands.watching.words import precise, printable, span, wrapped
 from edge.journey.events import COLOURS, JourneyEvent, Notice, Step
 from edge.journey.follow import Lost, Rows, events_of, follow, machine, machines, rows
-from edge.settings import FilePath
+from edge.settings import FilePath, types
 from tink.mac import is_mac
 from tink.net.host_port import join_host_port
 
@@ -74,7 +73,7 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - who listens 
 @click.option(
     "--interface",
     "interfaces",
-    type=interface_type,
+    type=types.interface,
     metavar="NAME",
     multiple=True,
     help="Where to capture. Default: that of the settings; without one, the interface with the default route.",

@@ -7,9 +7,10 @@ from ipaddress import IPv4Network
 from urllib.parse import urlsplit
 
 from edge.dhcp.wire import options
+from tink.errors import TinkedgeError
 
 
-class SettingsError(ValueError):
+class SettingsError(TinkedgeError, ValueError):
     """A setting of the DHCP server that can't work."""
 
 

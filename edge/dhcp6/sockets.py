@@ -15,6 +15,7 @@ from edge.dhcp6.prober import NeighbourProber
 from edge.dhcp6.responder import Responder6
 from edge.dhcp6.wire import MAX_MESSAGE_BYTES, address_of
 from edge.listener import ModeratedListener, ReceiveBuffers, Segments, advice, enlarge_buffer, udp_socket
+from tink.errors import TinkedgeError
 from tink.limits.once_per import OncePer
 from tink.net.link_local import is_link_local
 
@@ -27,7 +28,7 @@ _MULTICAST: Final = 0xFF
 """The first byte of a group's address: RFC 4291 section 2.7."""
 
 
-class Dhcp6ServerError(Exception):
+class Dhcp6ServerError(TinkedgeError):
     """The server can't start; says which port and what to do."""
 
 

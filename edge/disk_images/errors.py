@@ -1,5 +1,7 @@
 """The error of this package."""
 
+from tink.errors import TinkedgeError
 
-class ImageError(Exception):
+
+class ImageError(TinkedgeError):
     """A file can't be imported, listed or removed. The message names it, and what to do."""

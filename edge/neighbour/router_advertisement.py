@@ -35,6 +35,7 @@ from ipaddress import IPv6Address, IPv6Network
 from typing import Final
 
 from edge.listener import Listener, advice
+from tink.errors import TinkedgeError
 from tink.limits.allowance import Allowance
 from tink.limits.newest import Newest
 from tink.mac import eui64_mac
@@ -65,7 +66,7 @@ _ON_LINK: Final = 0x80
 _SOURCE_LINK_LAYER, _PREFIX_INFORMATION = 1, 3
 
 
-class RouterAdvertiserError(Exception):
+class RouterAdvertiserError(TinkedgeError):
     """Router solicitations can't be answered; says why and what to do."""
 
 

@@ -45,7 +45,7 @@ class ThisEdge:
 
 
 def osies_of(objects: Iterable[Raw]) -> Iterator[Osie]:
-    """Return the OSIE objects with the URLs of their files, whatever their authors wrote into them."""
+    """Yield the OSIE objects with the URLs of their files. The objects need not be valid."""
     for raw in objects:
         metadata, spec = as_mapping(raw.get("metadata")), as_mapping(raw.get("spec"))
         files = [(kind, str(spec[name])) for kind, name in _FILES if spec.get(name)]
@@ -58,12 +58,12 @@ def osies_of(objects: Iterable[Raw]) -> Iterator[Osie]:
 def _version() -> str:
     try:
         return version("tinkedge")
-    except PackageNotFoundError:  # run from a checkout that is not installed
+    except PackageNotFoundError:  # a checkout that is not installed
         return UNKNOWN_VERSION
 
 
 def _space(directory: Path) -> tuple[int | None, int | None]:
-    """Return the free and the total bytes of a directory's file system; None: the kernel does not tell."""
+    """Return the free and the total bytes of a directory's file system, or None if the kernel does not report them."""
     try:
         found = os.statvfs(directory)
     except OSError:
@@ -72,7 +72,7 @@ def _space(directory: Path) -> tuple[int | None, int | None]:
 
 
 def _synchronised() -> bool | None:
-    """Return the kernel's word on whether the clock follows a time server; None: it gives none."""
+    """Return True if the clock follows a time server, or None if the kernel does not report it."""
     try:
         return not kernel_unsynchronised()
     except OSError:

@@ -14,7 +14,7 @@ from typing import Final
 from edge.callers import MetadataTokens, TrustedNetworks, token_keys
 from edge.http import MetadataSettings
 from edge.machines import ReadSecret
-from edge.run.settings import StackSettings, Syslog
+from edge.settings.model import StackSettings, Syslog
 from ipxe.binaries import BootBinaries
 from ipxe.scripts import BootSettings, LogsTo
 from tink.files import rereading

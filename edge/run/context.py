@@ -18,7 +18,7 @@ from edge.machines import Inventory, PendingWorkflows
 from edge.run.errors import StackError
 from edge.run.networks import HostNetworks
 from edge.run.readiness import ApiContact
-from edge.run.settings import StackSettings
+from edge.settings.model import StackSettings
 from tink.kube.cache import Informer
 from tink.kube.client import KubeClient
 from tink.kube.resources import ResourceType

@@ -9,8 +9,10 @@ RunError
 
 from __future__ import annotations
 
+from tink.errors import TinkedgeError
 
-class RunError(Exception):
+
+class RunError(TinkedgeError):
     """The root of these exceptions."""
 
 

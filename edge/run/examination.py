@@ -22,7 +22,7 @@ import orjson
 from pydantic import ValidationError
 
 from edge.artifacts import ArtifactError, ImageLayout, LayoutError, NotFoundError, StorageError, open_file
-from edge.run.settings import Service, StackSettings
+from edge.settings.model import Service, StackSettings
 from hegel.sshkeys import ssh_keys
 from ipxe.parameters import MAX_CHARACTERS, check_places, kernel_words
 from ipxe.scripts import BootSettings, Origin, ScriptError, Scripts

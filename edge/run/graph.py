@@ -55,7 +55,7 @@ from edge.run.process import read_up
 from edge.run.readiness import ApiContact, Readiness
 from edge.run.reviews import HOOKS, Reviews, are_reached
 from edge.run.serving import Serving, reach_of
-from edge.run.settings import EDGE, Service, StackSettings
+from edge.settings.model import EDGE, Service, StackSettings
 from edge.telemetry import BootEnds, Durations, Telemetry, Traces
 from tink.api.crds import generate
 from tink.api.mistakes import ELSEWHERE, Site

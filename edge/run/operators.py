@@ -15,7 +15,7 @@ from edge.run.context import Context
 from edge.run.networks import Sites, sites_of
 from edge.run.readiness import Readiness
 from edge.run.serving import Serving
-from edge.run.settings import Service
+from edge.settings.model import Service
 from tink.api.v1alpha2 import Raw
 from tink.kube.resources import OSIE, WORKFLOW
 

@@ -10,7 +10,7 @@ from edge.journey.records import Happened
 from edge.machines import DhcpMode
 from edge.peers import EdgeLeases, Peers, ServerReports
 from edge.run.context import Context
-from edge.run.settings import Service
+from edge.settings.model import Service
 from tink.files.key_file import KeyFile
 from tink.kube.runtime import own_pod, pod_namespace
 

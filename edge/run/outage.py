@@ -23,7 +23,7 @@ from edge.checkpoint import HARDWARE as HARDWARE_KIND
 from edge.checkpoint import KEY_FILE, Checkpoint, KeptSecrets, LookedUpBy, discard
 from edge.machines import Inventory, PendingWorkflows, ReadSecret, looked_up_by
 from edge.run.errors import StackError
-from edge.run.settings import Service, StackSettings
+from edge.settings.model import Service, StackSettings
 from tink.files.key_file import KeyFile
 from tink.kube.cache import Informer
 from tink.kube.client import KubeClient

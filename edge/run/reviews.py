@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from edge.run.errors import StackError
 from edge.run.networks import tcp_advice
-from edge.run.settings import Service, StackSettings
+from edge.settings.model import Service, StackSettings
 from tink.api.mistakes import Site
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Informer

@@ -35,7 +35,7 @@ from edge.run.context import Context
 from edge.run.networks import LinkMetadata, NetworkServices, Sites, sites_of
 from edge.run.other_edges import peers_of
 from edge.run.readiness import Readiness
-from edge.run.settings import Service, StackSettings, Syslog
+from edge.settings.model import Service, StackSettings, Syslog
 from edge.syslog import LogFiles, MachineLogs, SyslogServer, SyslogServerError, syslog_metrics
 from edge.tftp import BootFiles, TftpServer
 from ipxe.parameters import is_hookos

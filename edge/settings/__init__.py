@@ -1,52 +1,55 @@
-"""Settings: one schema for flags, variables and the file. The options of the commands are that schema.
+"""Settings: each option is declared once, and flag, variable, file key, help, group and check come from that.
 
-    options  -> a flag's variable and its key in the file; which commands read the file
-    file     -> YAML with the line of each key
-    values   -> what of a file is for one command, checked by its options' types, as click's default_map; TINKEDGE_...
-                that nobody knows
-    numbers  -> what numbers of options say of their bounds
-    variables -> what is wrong with variables, also with those that the systemd units read
-    usage    -> what click's usage errors do not say
-    groups   -> the order in which people are shown the options
-    example, origin -> a file to begin with; where each value is from
+    types      -> the types of values, one function for each
+    options    -> how an option is declared, its names, and the commands that have options
+    file       -> the settings file: reading, checking, the origin of each value, an example
+    variables  -> checks of TINKEDGE_ variables
+    model      -> the settings of the services, with their options; imported by its name, because it imports much
+    checks     -> contradictions between settings, and obstacles on this host; imported by its name, too
 
-A flag is stronger than a variable, that than the file, and that than the default (click's parameter sources).
+This package must stay fast to import: `tinkedge --help` imports it.
 """
 
-from edge.settings.example import example_file
-from edge.settings.file import ConfigError, ConfigFile
-from edge.settings.groups import GROUPS, REST, CommandGroup, GroupedCommand, group_of, place_in_group
+from edge.settings import types
+from edge.settings.file import ConfigError, ConfigFile, apply, check, example_file, file_of, origins, place, unreadable
 from edge.settings.options import (
     DEFAULT_FILE,
+    PREFIX,
+    REMOVED,
     SERVICES,
     TOOLS,
-    FilePath,
+    CommandGroup,
+    Group,
+    GroupedCommand,
+    GroupedOption,
     Schema,
+    explain,
+    group_of,
+    in_file,
     key,
     prepare,
     schema_of,
     settable,
     variable,
 )
-from edge.settings.origin import origins, place
-from edge.settings.removed import REMOVED
-from edge.settings.usage import explain
-from edge.settings.values import apply, check, file_of, unknown_variables, unreadable
-from edge.settings.variables import VARIABLES_FILE, VariableProblem, variable_problems
+from edge.settings.types import DataDirectory, FilePath, parsed
+from edge.settings.variables import VARIABLES_FILE, VariableProblem, unknown_variables, variable_problems
 
 __all__ = [
     "DEFAULT_FILE",
-    "GROUPS",
+    "PREFIX",
     "REMOVED",
-    "REST",
     "SERVICES",
     "TOOLS",
     "VARIABLES_FILE",
     "CommandGroup",
     "ConfigError",
     "ConfigFile",
+    "DataDirectory",
     "FilePath",
+    "Group",
     "GroupedCommand",
+    "GroupedOption",
     "Schema",
     "VariableProblem",
     "apply",
@@ -55,13 +58,15 @@ __all__ = [
     "explain",
     "file_of",
     "group_of",
+    "in_file",
     "key",
     "origins",
+    "parsed",
     "place",
-    "place_in_group",
     "prepare",
     "schema_of",
     "settable",
+    "types",
     "unknown_variables",
     "unreadable",
     "variable",

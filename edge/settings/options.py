@@ -1,27 +1,43 @@
-"""What an option is called elsewhere: `--data-dir` is the variable TINKEDGE_DATA_DIR and `data-dir` in the file."""
+"""Options: how a settings field declares one, the names that it has, and the commands that have options.
+
+An option is declared once: as a field of a model (`Group.setting`, see `edge.settings.model`), or on a command
+(`Group.option`). Its flag, its variable, its key in the settings file, its entry in `--help` and its schema in the Helm
+chart all follow from that declaration.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 
-from edge.settings.numbers import worded
+from edge.settings.types import FilePath, with_bounds
 
 DEFAULT_FILE: Final = Path("/etc/tinkedge/tinkedge.yaml")
 PREFIX: Final = "TINKEDGE_"
 
+REMOVED: Final = {
+    "workers": "take it out: one process serves all machines. If that is not enough, run a second edge (docs/edges.md)",
+}
+"""Options of earlier releases, by the key in the file, with the remedy. Using one is an error."""
+
 SERVICES: Final = ("up", "edge", "controller", "server", "apiserver", "metal3", "metal3-webhook", "agent")
-"""Commands that run for years. The file is theirs: each of their options is a key."""
+"""Commands that run until they are stopped. Each of their options is a key of the settings file."""
 
 TOOLS: Final = (
     *("backup", "bundle", "doctor", "examples", "health", "image", "iso", "kubeconfig", "metadata-url", "move", "page"),
     *("prepare", "restore", "users", "watch"),
 )
-"""Commands about a service on this host. They take from the file what says where that is."""
+"""Commands that work with a service on this host. They read from the settings file how to find it."""
 
 _SHARED: Final = frozenset(
     {
@@ -30,47 +46,209 @@ _SHARED: Final = frozenset(
         *("manifests", "metadata-token-key", "metadata-token-lifetime", "metrics-address", "public-ip"),
     }
 )
+"""Keys that the tools read from the settings file."""
 READS_AS: Final = {"doctor": "up"}
-"""Tools that take every option of a service, and from the file every value of that service."""
-_OWN: Final = frozenset({"cache-dir", "json", "lab", "probe"})
-"""Options of those tools that are no settings of a service."""
+"""Tools that take every option of a service, and read from the file every value of that service."""
+_TOOLS_OWN: Final = frozenset({"cache-dir", "json", "lab", "probe"})
+"""Options of those tools that are not settings of a service."""
 SECRETS: Final = frozenset({"registry-password", "token"})
-"""Values that no file of settings has: everybody may read it, and it is shown."""
+"""Options that the settings file refuses, because every user may read it, and that `config show` does not print."""
 
 
-class FilePath(click.Path):
-    """The type of options and arguments that are paths. `~` and `~user` are the home directories that a shell means.
+class Group(StrEnum):
+    """The groups of options in `--help` and in the example file, in their order."""
 
-    The shell itself expands `~` neither in `--data-dir=~/d`, nor in a variable or the file of settings. `./~` is a file
-    of that name.
+    FIRST = "First of all"
+    NETWORK = "Network"
+    NETBOOT = "Netboot"
+    METADATA = "Metadata"
+    WORKFLOWS = "Workflows and agents"
+    API = "API and webhooks"
+    METAL3 = "Metal3"
+    STORAGE = "Storage and cache"
+    OPERATORS = "Operators"
+    LOGGING = "Logging"
+    ADVANCED = "Advanced"
+    OTHER = "Other options"
+
+    def setting(self, default: Any, text: str, **attributes: Any) -> Any:
+        """Declare a field of a settings model together with its option. `text` is its help; see `Setting`."""
+        return field(default=default, metadata={Setting: self.declare(text, **attributes)})
+
+    def declare(self, text: str, **attributes: Any) -> Setting:
+        """Declare the option of a field of another package's model. `text` is its help."""
+        return Setting(help=text, group=self, **attributes)
+
+    def option(self, *flags: str, **attributes: Any) -> Callable[[Any], Any]:
+        """Return a decorator that gives a command an option of this group. `attributes` are those of click.Option."""
+        return click.option(*flags, cls=GroupedOption, group=self, **attributes)
+
+
+class GroupedOption(click.Option):
+    """An option that belongs to a group."""
+
+    def __init__(self, *args: Any, group: Group = Group.OTHER, **attributes: Any) -> None:
+        """`args` and `attributes` are those of click.Option."""
+        super().__init__(*args, **attributes)
+        self.group = group
+
+
+# --- options that are fields of a model -------------------------------------------------------------------------------
+
+
+class Holds(StrEnum):
+    """The content of a file that must be readable at the start of a service."""
+
+    KEYS = "keys"
+    CERTIFICATES = "certificates"
+    OTHER = "other"
+
+
+Check = Callable[[str], Iterator[tuple[str, str]]]
+"""Yields a message and a remedy for each problem of a value."""
+Services = frozenset[str]
+
+_FIELDS_OWN: Final = object()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """The option from which a field of a settings model gets its value.
+
+    A command has the option if it runs one of `services` and none of `unless`.
     """
 
-    def __init__(self, **constraints: Any) -> None:
-        """`constraints` are those of click.Path."""
-        super().__init__(path_type=Path, **constraints)
+    help: str
+    group: Group
+    services: Services = frozenset()
+    """Empty: those of the model."""
+    unless: Services = frozenset()
+    flag: str = ""
+    """The flag, or a pair such as --ipv6/--no-ipv6. Empty: made from the name of the field."""
+    type: click.ParamType[Any] | None = None
+    """If it is None, the option has the type of the default."""
+    option_default: Any = _FIELDS_OWN
+    """The default of the option, if it is not that of the field."""
+    multiple: bool = False
+    metavar: str | None = None
+    convert: Callable[[Any], Any] | None = None
+    """Turns the option's value into the field's value."""
+    check: Check | None = None
+    """Checks a value further. The option itself accepts what only a check refuses."""
+    holds: Holds | None = None
+    """For an option that names a file: the content that the file must have at the start."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path. Raises click.BadParameter."""
-        if str(value) == "":  # Path("") would be the working directory
-            self.fail("the path is empty: name one, or leave the option out", param, ctx)
-        if str(value).startswith("~"):
-            try:
-                value = Path(value).expanduser()
-            except RuntimeError:
-                self.fail(f"'{value}': there is no such user's home directory; './{value}' is a file", param, ctx)
-        return super().convert(value, param, ctx)
 
-    def path_of(self, text: str) -> str:
-        """Return the part of a value that is a path: all of it."""
-        return text
+@dataclass(frozen=True, slots=True)
+class SettingsField:
+    """A field of a settings model with the default and the option that it has."""
 
+    name: str
+    default: Any
+    setting: Setting
+    services: Services
+
+    @property
+    def flags(self) -> str:
+        """The flag, or the pair of flags."""
+        setting, name = self.setting, self.name.replace("_", "-")
+        is_pair = setting.type is None and (self.default is True or self.default is None)
+        return setting.flag or (f"--{name}/--no-{name}" if is_pair else f"--{name}")
+
+    @property
+    def key(self) -> str:
+        """The key in the settings file, such as `data-dir`."""
+        return self.flags.partition("/")[0].removeprefix("--")
+
+    @property
+    def parameter(self) -> str:
+        """The name of the option's value in click, such as `data_dir`."""
+        return self.key.replace("-", "_")
+
+    def option(self) -> Callable[[Any], Any]:
+        """Return a decorator that gives a command the option."""
+        setting = self.setting
+        default = self.default if setting.option_default is _FIELDS_OWN else setting.option_default
+        option_type = setting.type
+        if isinstance(default, StrEnum):
+            modes: type[StrEnum] = type(default)
+            default, option_type = default.value, click.Choice([each.value for each in modes])
+        if isinstance(default, tuple):
+            default = None if setting.multiple else ""
+        return setting.group.option(
+            self.flags,
+            type=option_type,
+            default=default,
+            multiple=setting.multiple,
+            is_flag=True if isinstance(default, bool) or "/" in self.flags else None,
+            metavar=setting.metavar,
+            help=setting.help,
+        )
+
+    def value(self, given: Any) -> Any:
+        """Return the field's value for the option's value. Raises ValueError."""
+        if given is None:
+            return self.default
+        if self.setting.convert is not None:
+            return self.setting.convert(given)
+        return type(self.default)(given) if isinstance(self.default, StrEnum) else given
+
+
+# --- the names of an option -------------------------------------------------------------------------------------------
+
+
+def settable(command: click.Command) -> Iterator[click.Option]:
+    """Yield the options of a command that have a value: all but --help and --config."""
+    for param in command.params:
+        if isinstance(param, click.Option) and not param.is_eager:
+            yield param
+
+
+def key(option: click.Option) -> str:
+    """Return the key of an option: `data-dir` for --data-dir, `fast-path` for --fast-path/--no-fast-path."""
+    return max(option.opts, key=len).lstrip("-")
+
+
+def variable(option: click.Option) -> str:
+    """Return the environment variable of an option: `TINKEDGE_DATA_DIR` for --data-dir."""
+    return PREFIX + key(option).upper().replace("-", "_")
+
+
+def variable_in_use(option: click.Option) -> str:
+    """Return the variable of an option that is set in the environment, the strongest first; empty if none is."""
+    names = [option.envvar] if isinstance(option.envvar, str) else list(option.envvar or ())
+    return next((name for name in names if os.environ.get(name)), "")
+
+
+def in_file(command: str, option: click.Option) -> bool:
+    """Return True if a command takes the value of this option from the settings file."""
+    name = key(option)
+    if command in SERVICES:
+        return name not in SECRETS
+    if command in READS_AS:
+        return name not in SECRETS | _TOOLS_OWN
+    return command in TOOLS and name in _SHARED
+
+
+def is_list(option: click.Option) -> bool:
+    """Return True if the settings file may have a list of values for this option."""
+    return option.multiple or option.type.name.endswith(",...")
+
+
+def nearest(name: str, known: set[str]) -> str:
+    """Return `; do you mean NAME?` with the nearest known name, or an empty text."""
+    found = get_close_matches(name, sorted(known), n=1, cutoff=0.6)
+    return f"; do you mean {found[0]}?" if found else ""
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
 
 Schema = Callable[[str], click.Command]
-"""A command by its name, imported if it was not."""
+"""Returns a command by its name, and imports it if necessary."""
 
 
 def schema_of(ctx: click.Context) -> Schema:
-    """The commands of the program that `ctx` is a part of."""
+    """Return the schema of the program that runs in `ctx`."""
     root = ctx.find_root()
     group = root.command
 
@@ -83,54 +261,16 @@ def schema_of(ctx: click.Context) -> Schema:
     return command
 
 
-def settable(command: click.Command) -> Iterator[click.Option]:
-    """The options that have a value: not --help, and not --config, which says where the values are."""
-    for param in command.params:
-        if isinstance(param, click.Option) and not param.is_eager:
-            yield param
-
-
-def key(option: click.Option) -> str:
-    """`data-dir` for --data-dir; for a pair, that of the first: `fast-path` for --fast-path/--no-fast-path."""
-    return max(option.opts, key=len).lstrip("-")
-
-
-def variable(option: click.Option) -> str:
-    """`TINKEDGE_DATA_DIR` for --data-dir."""
-    return PREFIX + key(option).upper().replace("-", "_")
-
-
-def variable_in_use(option: click.Option) -> str:
-    """Return the variable of an option that is set in the environment, the strongest first; empty if none is."""
-    names = [option.envvar] if isinstance(option.envvar, str) else list(option.envvar or ())
-    return next((name for name in names if os.environ.get(name)), "")
-
-
-def in_file(command: str, option: click.Option) -> bool:
-    """Whether a command takes this option's value from the file."""
-    name = key(option)
-    if command in SERVICES:
-        return name not in SECRETS
-    if command in READS_AS:
-        return name not in SECRETS | _OWN
-    return command in TOOLS and name in _SHARED
-
-
-def is_list(option: click.Option) -> bool:
-    """Whether the file may have a list: several values, or one with commas in between."""
-    return option.multiple or option.type.name.endswith(",...")
-
-
 def prepare(name: str, command: click.Command, read: Callable[[click.Context, Path | None], None]) -> None:
-    """Give each option its variable, numbers their own types, and the command --config if it reads the file.
+    """Give each option its variable, numbers their bounds, and the command --config if it reads the settings file.
 
-    `read` is called before the options are looked at, with what --config or TINKEDGE_CONFIG says.
+    `read` is called before all other options are processed, with the value of --config or TINKEDGE_CONFIG.
     """
     for option in settable(command):
         given = [option.envvar] if isinstance(option.envvar, str) else list(option.envvar or ())
         own = variable(option)
         option.envvar = [own, *(each for each in given if each != own)]
-        option.type = worded(option, "port" if key(option).endswith("port") else "number")
+        option.type = with_bounds(option.type)
     if isinstance(command, click.Group):
         for child in command.commands.values():
             prepare(name, child, read)
@@ -144,8 +284,9 @@ def prepare(name: str, command: click.Command, read: Callable[[click.Context, Pa
             read(ctx, value)
 
     command.params.append(
-        click.Option(
+        GroupedOption(
             ["--config"],
+            group=Group.FIRST,
             type=FilePath(),
             envvar=f"{PREFIX}CONFIG",
             is_eager=True,
@@ -155,3 +296,120 @@ def prepare(name: str, command: click.Command, read: Callable[[click.Context, Pa
             "there; /dev/null: none.",
         )
     )
+
+
+class CommandGroup(click.Group):
+    """A group of commands that suggests the nearest names if the given command does not exist."""
+
+    words: Mapping[str, str] = MappingProxyType({})
+    """The commands to suggest for words that are commands of other programs."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that `args` begin with. Raises click.UsageError."""
+        names = self.list_commands(ctx)
+        if args and not args[0].startswith("-") and args[0] not in names and not ctx.resilient_parsing:
+            found = [self.words[args[0]]] if args[0] in self.words else get_close_matches(args[0], names)
+            near = " or ".join(f"'{name}'" for name in found)
+            raise click.UsageError(f"No such command '{args[0]}'.{f' Did you mean {near}?' if near else ''}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+class GroupedCommand(click.Command):
+    """A command whose `--help` lists its options in groups."""
+
+    def __init__(self, *args: Any, group: Group = Group.OTHER, **attributes: Any) -> None:
+        """`group` is that of options without one. The other arguments are those of click.Command."""
+        super().__init__(*args, **attributes)
+        self.group = group
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the groups in their order, and --help at the end."""
+        records: dict[Group, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None and isinstance(param, click.Option):
+                records.setdefault(group_of(self, param), []).append(record)
+        for group in Group:
+            if group in records:
+                with formatter.section(group.value):
+                    formatter.write_dl(records[group])
+
+
+def group_of(command: click.Command, option: click.Option) -> Group:
+    """Return the group of an option of a command."""
+    if isinstance(option, GroupedOption):
+        return option.group
+    return command.group if isinstance(command, GroupedCommand) and not option.is_eager else Group.OTHER
+
+
+# --- usage errors -----------------------------------------------------------------------------------------------------
+
+_EXTRA: Final = re.compile(r"Got unexpected extra arguments? \((.*)\)", re.DOTALL)
+_MAC: Final = re.compile(r"([0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}")
+_NAME_OPTIONS: Final = ("filename", "hardware", "user")
+"""Options whose value users often give as an argument."""
+
+
+def was_removed(key: str) -> str:
+    """Return what to do about a removed option, as the rest of a sentence; empty if no such option was removed."""
+    return f"was removed: {REMOVED[key]}" if key in REMOVED else ""
+
+
+def refuse_removed_variables(ctx: click.Context) -> None:
+    """Raise click.UsageError if the environment has a variable of a removed option."""
+    for key in REMOVED:
+        name = PREFIX + key.upper().replace("-", "_")
+        if name in os.environ:
+            raise click.UsageError(f"the variable {name} {was_removed(key)}", ctx)
+
+
+def explain(error: click.UsageError) -> click.UsageError:
+    """Return a usage error of click with what its message lacks: the variable, the option's help, or the option to use.
+
+    The given error may be changed.
+    """
+    if isinstance(error, click.MissingParameter):
+        return _with_help(error)
+    if isinstance(error, click.BadParameter):
+        _name_variable(error)
+    elif isinstance(error, click.NoSuchOption) and (removed := was_removed(error.option_name.lstrip("-"))):
+        return click.UsageError(f"{error.option_name} {removed}", error.ctx)
+    elif match := _EXTRA.match(error.message):
+        return click.UsageError(f"{error.message}{_suggestion(error, match[1])}", error.ctx)
+    return error
+
+
+def _name_variable(error: click.BadParameter) -> None:
+    """Name the variable, if the value came from one and not from the command line."""
+    ctx, option = error.ctx, error.param
+    if ctx is None or not isinstance(option, click.Option) or error.param_hint is not None:
+        return
+    if ctx.get_parameter_source(str(option.name)) is ParameterSource.ENVIRONMENT:
+        error.param_hint = f"'--{key(option)}' (env {variable_in_use(option)})"
+
+
+def _with_help(error: click.MissingParameter) -> click.UsageError:
+    """Add the help of the missing option."""
+    option = error.param
+    if not isinstance(option, click.Option) or error.message or not option.help:
+        return error
+    return click.MissingParameter(option.help, error.ctx, option, error.param_hint, error.param_type)
+
+
+def _suggestion(error: click.UsageError, words: str) -> str:
+    """Name the option that takes such a word, or explain that the command takes options only."""
+    if error.ctx is None:
+        return ""
+    command = error.ctx.command
+    options = {key(each): each for each in command.params if isinstance(each, click.Option)}
+    name = next((name for name in _NAME_OPTIONS if name in options), "")
+    if "mac" in options and _MAC.match(words):
+        name = "mac"
+    if name:
+        short = min(options[name].opts, key=len)
+        return f": did you mean '{short} {words.split(' ')[0]}'?"
+    if any(isinstance(each, click.Argument) for each in command.params):
+        return ""
+    return f": {error.ctx.command_path} takes options alone, which begin with '-'"

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from prometheus_client.core import Metric
 
 from edge.telemetry.ends import EndedBoot, EndedStep
+from tink.errors import TinkedgeError
 from tink.metrics.families import counter
 from tink.net.urls import shown
 from tink.printable import printable
@@ -38,7 +39,7 @@ _PATH: Final = "/v1/traces"
 _MAX_TEXT: Final = 500
 
 
-class TracesError(Exception):
+class TracesError(TinkedgeError):
     """There can be no traces; the message says why and what to do."""
 
 

@@ -47,6 +47,7 @@ from edge.tftp.transport import (
     sender,
     transfer_socket,
 )
+from tink.errors import TinkedgeError
 from tink.limits.allowance import Allowance
 from tink.limits.once_per import OncePer, Tally, times
 from tink.limits.token_bucket import TokenBuckets
@@ -103,7 +104,7 @@ class _Waiting:
     task: asyncio.Task[None]
 
 
-class TftpServerError(Exception):
+class TftpServerError(TinkedgeError):
     """The server can't start. The message names the port and the remedy."""
 
 

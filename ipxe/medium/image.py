@@ -21,6 +21,7 @@ from typing import Final
 
 from ipxe.medium import fat, iso9660
 from ipxe.medium.iso9660 import SECTOR
+from tink.errors import TinkedgeError
 
 AREA_BYTES: Final = 4096
 """Of each of the areas that hold the script, with what fills them up."""
@@ -54,7 +55,7 @@ _PARTITIONS_AT = 0x1BE
 _BOOT_TABLE_AT = 8  # of isolinux.bin, where mkisofs' -boot-info-table writes what follows
 
 
-class MediumError(Exception):
+class MediumError(TinkedgeError):
     """There is no such image; the message says what is missing, and what to do."""
 
 

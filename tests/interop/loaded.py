@@ -37,7 +37,7 @@ from typing import IO, Any, NoReturn
 _CLONE_NEWNS, _CLONE_NEWNET = 0x00020000, 0x40000000
 _MS_BIND, _MS_REC, _MS_SLAVE, _MNT_DETACH = 0x1000, 0x4000, 0x80000, 2
 _PR_SET_PDEATHSIG = 1
-_LOADED = ("serve.up", "serve.services", "agent", "doctor", "users", "watch")
+_LOADED = ("serve", "agent", "doctor", "users", "watch")
 """In edge.commands: what is started again and again."""
 _MESSAGE_BYTES = 1 << 17
 

@@ -417,7 +417,7 @@ def test_notes_name_the_addresses_to_open(helm: Helm) -> None:
         (["scope.namespaces={Berlin}"], "/scope/namespaces/0"),
         (
             ["scope.hardwareSelector=site in ("],
-            r'scope.hardwareSelector: "site in \(" is no label selector such as site=berlin',
+            r'scope.hardwareSelector: "site in \(" is not a label selector such as site=berlin',
         ),
         (["settings.namespaces=a"], "namespaces"),
         (

@@ -20,6 +20,8 @@ from typing import Any, BinaryIO, cast
 
 import orjson
 
+from tink.errors import TinkedgeError
+
 FORMAT = 1
 MANIFEST = "manifest.json"
 _MAX_MANIFEST = 4 << 20
@@ -34,7 +36,7 @@ _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@+:=-]*")
 Progress = Callable[[str, int, int], None]
 
 
-class ArchiveError(Exception):
+class ArchiveError(TinkedgeError):
     """A file is no backup, or not whole; the message says what is wrong."""
 
 

@@ -10,11 +10,12 @@ from typing import BinaryIO
 
 from tink.backup import archive, contents
 from tink.backup.archive import Manifest, Progress
+from tink.errors import TinkedgeError
 from tink.files import private_files
 from tink.kubeapi import survey_snapshot, take_snapshot
 
 
-class BackupError(Exception):
+class BackupError(TinkedgeError):
     """No backup can be made; the message says why."""
 
 

@@ -22,6 +22,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from tink.errors import TinkedgeError
+
 _INTRO = b"age-encryption.org/v1\n"
 _STANZA = re.compile(rb"-> scrypt ([A-Za-z0-9+/]{22}) ([1-9][0-9]?)\n([A-Za-z0-9+/]{43})\n---")
 _SALT_LABEL = b"age-encryption.org/v1/scrypt"
@@ -34,7 +36,7 @@ _TAG = 16
 _MAX_HEADER = 16 << 10
 
 
-class EncryptionError(Exception):
+class EncryptionError(TinkedgeError):
     """A file can't be decrypted; the message says why."""
 
 

@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 from tink.api.annotations import HOLD_ANNOTATION
 from tink.backup import contents
 from tink.backup.archive import Manifest, Progress, Reader
+from tink.errors import TinkedgeError
 from tink.files import private_files
 from tink.kubeapi import advance_snapshot, lock_state, newest_answered, salvage_state, survey_snapshot
 from tink.workflow.guards import begun, paused
@@ -38,7 +39,7 @@ _PER_SECOND = 10**6
 """And as many for each second since the backup: more than any server has written."""
 
 
-class RestoreError(Exception):
+class RestoreError(TinkedgeError):
     """Nothing was restored; the message says why."""
 
 

@@ -30,6 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tink.errors import TinkedgeError
+
 log = logging.getLogger(__name__)
 
 SECRET = frozenset(
@@ -78,7 +80,7 @@ _MIN_FREE_BYTES = 1 << 20
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
-class DataDirectoryError(Exception):
+class DataDirectoryError(TinkedgeError):
     """The data directory can't be used; the message says which and what to do."""
 
 

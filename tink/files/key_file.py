@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tink.errors import TinkedgeError
 from tink.files import private_files, rereading
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ _RECHECK_SECONDS = 1.0
 """Seconds for which the file is taken to be as it was."""
 
 
-class KeyFileError(Exception):
+class KeyFileError(TinkedgeError):
     """The key file can't be used; the message says which and what to do."""
 
 

@@ -23,6 +23,7 @@ import yaml
 from yarl import URL
 
 from tink.api.v1alpha2 import Raw
+from tink.errors import TinkedgeError
 from tink.kube.identity import cluster_ids
 from tink.kube.library import library
 from tink.kube.resources import ResourceType
@@ -69,11 +70,11 @@ Authorize = Callable[[], Awaitable[Mapping[str, str]]]
 _NOT_NOW = (0, 429)
 
 
-class KubeConfigError(Exception):
+class KubeConfigError(TinkedgeError):
     """The kubeconfig, or the pod's service account, can't be used; the message says which and why."""
 
 
-class ApiError(Exception):
+class ApiError(TinkedgeError):
     """The API answered with an error, or (status 0) did not answer.
 
     `status` is the HTTP status, `reason` the machine readable word of the Status object, `message` its sentence.

@@ -14,6 +14,7 @@ import orjson
 
 from tink.api.v1alpha2 import Raw
 from tink.api.yaml import MAX_BYTES, YamlError, objects_and_errors
+from tink.errors import TinkedgeError
 from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
 from tink.kube.resources import CRD, HARDWARE, OSIE, TEMPLATE, WORKFLOW, ResourceType
 
@@ -29,7 +30,7 @@ MAX_PROBLEMS = 100
 """So many of one file are named at most."""
 
 
-class ManifestError(Exception):
+class ManifestError(TinkedgeError):
     """A manifest that can't be used; the message names the file."""
 
 

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from tink.api.annotations import ORIGIN_ANNOTATION, PAUSED_ANNOTATION
 from tink.api.crds import generate
 from tink.api.v1alpha2 import Raw, as_mapping
+from tink.errors import TinkedgeError
 from tink.kube.client import ConflictError, KubeClient, NotFoundError
 from tink.kube.manifests import ManifestError, apply_object
 from tink.kube.objects import NamespacedName
@@ -46,7 +47,7 @@ Progress = Callable[[str, int, int], None]
 _Objects = dict[ResourceType, list[Raw]]
 
 
-class MoveError(Exception):
+class MoveError(TinkedgeError):
     """The move can't go on; the message says why and what to do."""
 
 

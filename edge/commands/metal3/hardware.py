@@ -15,12 +15,11 @@ import click
 
 from edge.commands import options
 from edge.commands.metal3.options import host_options, osies_by_architecture
-from edge.commands.serve import begin, namespace_list
-from edge.run.errors import HealthError
+from edge.commands.serve import begin
 from edge.run.logs import set_up
 from edge.run.process import HealthServer, Notifier, OperatorAddresses, Reload, Step, Watchdog
 from edge.run.readiness import Readiness
-from edge.settings import FilePath, GroupedCommand
+from edge.settings import FilePath, Group, GroupedCommand, types
 
 if TYPE_CHECKING:
     from tink.metal3.following import Follower
@@ -30,19 +29,19 @@ log = logging.getLogger(__name__)
 _STATUS = "keeping Hardware in step with BareMetalHosts"
 
 
-@click.command(cls=GroupedCommand)
-@click.option(
+@click.command(cls=GroupedCommand, group=Group.METAL3)
+@Group.FIRST.option(
     "--kubeconfig",
     type=FilePath(dir_okay=False),
     default=None,
     help="The API with the hosts, where the Hardware goes, too.  [default: the service account of this pod]",
 )
 @options.context
-@click.option(
+@Group.API.option(
     "-n",
     "--namespaces",
     "--namespace",
-    type=namespace_list,
+    type=types.namespaces,
     default="",
     help="Hosts of these namespaces only: a,b. Default: of all.",
 )
@@ -54,10 +53,16 @@ _STATUS = "keeping Hardware in step with BareMetalHosts"
     help="Seconds after which a host is looked at again though it has not changed: its Secrets may have.",
 )
 @host_options
-@click.option(
-    "--leader-elect/--no-leader-elect", default=True, help="Of several replicas one works, agreed by a Lease."
+@Group.API.option(
+    "--leader-elect/--no-leader-elect",
+    default=True,
+    help="Let only one of several replicas work, the holder of a Lease.",
 )
-@click.option("--lease-namespace", default="", help="Where the Lease is.  [default: this pod's namespace, or default]")
+@Group.API.option(
+    "--lease-namespace",
+    default="",
+    help="Namespace of the Lease.  [default: this pod's namespace, or default]",
+)
 @options.health_address
 @options.metrics_address
 @options.log_level
@@ -87,7 +92,6 @@ def metal3(
     import uvloop
 
     from tink.convert.metal3 import HostOptions
-    from tink.kube.client import ApiError, KubeConfigError
     from tink.kube.runtime import LeaderElectionConfig, pod_namespace
     from tink.metal3.following import Follower
     from tink.metal3.settings import Metal3Settings
@@ -99,12 +103,9 @@ def metal3(
     if leader_elect and not once:
         election = LeaderElectionConfig("tinkedge-metal3", lease_namespace or pod_namespace())
     follower = Follower(kubeconfig, context, namespaces, Metal3Settings(hosts, resync), election)
-    try:
-        ctx = click.get_current_context()
-        steps, addresses = begin(ctx), options.operator_addresses(ctx)
-        sys.exit(uvloop.run(follower.once() if once else _until_stopped(follower, addresses, steps)))
-    except (ApiError, HealthError, KubeConfigError) as error:
-        raise click.ClickException(str(error)) from error
+    ctx = click.get_current_context()
+    steps, addresses = begin(ctx), options.operator_addresses(ctx)
+    sys.exit(uvloop.run(follower.once() if once else _until_stopped(follower, addresses, steps)))
 
 
 async def _until_stopped(follower: Follower, addresses: OperatorAddresses, steps: Sequence[Step]) -> int:

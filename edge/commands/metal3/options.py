@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import click
 
-from edge.commands.options import parsed
+from edge.settings import parsed
 from tink.convert.constraints import object_name
 
 Command = Callable[..., None]

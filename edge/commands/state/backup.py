@@ -65,10 +65,9 @@ def backup(
     directory is left out, and named. `tinkedge restore` takes it back.
     """
     # Only for who makes a backup: the API server is a tenth of a second of imports.
-    from tink.backup import ArchiveError, BackupError, create, encrypted, foreign
+    from tink.backup import create, encrypted, foreign
     from tink.files import private_files
-    from tink.files.data_directory import DataDirectoryError, as_owner, as_root_again
-    from tink.kubeapi import ApiServerError
+    from tink.files.data_directory import as_owner, as_root_again
 
     passphrase, now = read_passphrase(passphrase_file), datetime.now(UTC).replace(microsecond=0)
     to_stdout, directory, alike = str(file) == "-", file, ""
@@ -116,8 +115,6 @@ def backup(
             left_out = foreign(data_dir, also)
         sys.stdout.buffer.flush()
         gone = _remove(directory, file.name, keep) if keep is not None else []
-    except (BackupError, ArchiveError, ApiServerError, DataDirectoryError) as error:
-        raise click.ClickException(str(error)) from error
     except OSError as error:
         raise click.ClickException(f"{error.filename or file}: {error.strerror or error}") from error
     finally:

@@ -85,8 +85,8 @@ async def _run(
     source: Path, target: Path, contexts: tuple[str | None, str | None], how: dict[str, bool] | None
 ) -> Report:
     """`how` None: take back what was begun."""
-    from tink.kube.client import ApiError, KubeClient, KubeConfigError
-    from tink.move import MoveError, Mover
+    from tink.kube.client import ApiError, KubeClient
+    from tink.move import Mover
 
     progress = Progress()
     try:
@@ -96,8 +96,6 @@ async def _run(
         ):
             mover = Mover(from_client, to_client, progress)
             return await (mover.abort() if how is None else mover.run(**how))
-    except (MoveError, KubeConfigError) as error:
-        raise click.ClickException(str(error)) from error
     except ApiError as error:
         advice = "what was done stays: run this again, or take it back with --abort"
         raise click.ClickException(f"{error}; {advice}") from error

@@ -64,11 +64,10 @@ def restore(
     As root, it works as the user that the data directory belongs to. A missing /var/lib/tinkedge is made for the user
     tinkedge of the package, and any other directory for root: give that to the user of the service (chown -R).
     """
-    from tink.backup import ArchiveError, EncryptionError, RestoreError
+    from tink.backup import ArchiveError
     from tink.backup import restore as restore_backup
     from tink.backup import salvage as salvage_directory
-    from tink.files.data_directory import DataDirectoryError, as_owner
-    from tink.kubeapi import ApiServerError
+    from tink.files.data_directory import as_owner
 
     passphrase = read_passphrase(passphrase_file)
     progress, now = Progress(), datetime.now(UTC)
@@ -85,8 +84,6 @@ def restore(
                 restored = restore_backup(
                     source, data_dir, now=now, progress=progress, force=force, resume=resume, also=also
                 )
-    except (RestoreError, EncryptionError, ApiServerError, DataDirectoryError) as error:
-        raise click.ClickException(str(error)) from error
     except ArchiveError as error:
         raise click.ClickException(f"{file}: {error}. Nothing was restored") from error
     except OSError as error:

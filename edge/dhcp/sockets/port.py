@@ -20,6 +20,7 @@ from edge.dhcp.responder import Responder
 from edge.dhcp.sockets.link import Link, NoLinkError
 from edge.dhcp.wire import codec, options
 from edge.listener import ModeratedListener, ReceiveBuffers, Segments, advice, enlarge_buffer, udp_socket
+from tink.errors import TinkedgeError
 from tink.limits.once_per import OncePer
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ _REPLACED_SECONDS = 0.1
 _IP_PKTINFO = getattr(socket, "IP_PKTINFO", 8)
 
 
-class DhcpServerError(Exception):
+class DhcpServerError(TinkedgeError):
     """The server can't start; says which port and what to do."""
 
 

@@ -16,7 +16,7 @@ from typing import Final, Self
 
 from edge.neighbour.host import NetworkState
 from edge.run.readiness import Readiness
-from edge.run.settings import EDGE, Service, StackSettings
+from edge.settings.model import EDGE, Service, StackSettings
 
 log = logging.getLogger(__name__)
 

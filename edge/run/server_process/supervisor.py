@@ -41,7 +41,7 @@ from edge.run.server_process.channel import (
     pair,
 )
 from edge.run.server_process.core_log import CoreLog
-from edge.run.settings import Service, StackSettings
+from edge.settings.model import Service, StackSettings
 from tink.files.rereading import register
 from tink.limits.backoff import Backoff
 from tink.metrics.families import counter, gauge

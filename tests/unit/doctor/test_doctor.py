@@ -42,7 +42,7 @@ from edge.doctor.checks.findings import note, warning
 from edge.doctor.checks.firewall import Packet, Ruleset, judge
 from edge.doctor.doctor import Port
 from edge.neighbour.links import Link
-from edge.run.settings import Service
+from edge.settings.model import Service
 from tests.ports import free_port
 from tests.support.objects import osie
 from tests.unit.ipxe_medium import parts
@@ -545,12 +545,12 @@ def test_options_that_fit_together_are_one_good_finding(tmp_path: Path) -> None:
     ("options", "name", "seen"),
     [
         (["--insecure-registry", "http://r/x"], "--insecure-registry (flag)", "must be HOST or HOST:PORT, not a URL"),
-        (["--grpc-authority", "a b"], "--grpc-authority (flag)", "is no HOST or HOST:PORT"),
-        (["--otlp-endpoint", "collector"], "--otlp-endpoint (flag)", "is no URL of a collector"),
+        (["--grpc-authority", "a b"], "--grpc-authority (flag)", "is not HOST or HOST:PORT"),
+        (["--otlp-endpoint", "collector"], "--otlp-endpoint (flag)", "is not the URL of a collector"),
         (["--metadata-token-key", "/nonexistent/key"], "--metadata-token-key (flag)", "No such file or directory"),
         (["--boot-file", "x86_64=none.efi"], "--boot-file (flag), --ipxe-dir (flag)", "no boot file none.efi"),
         (["--api-port", "7081"], "--admin-port (default), --api-port (flag)", "both would listen on port 7081"),
-        (["--api-address", "0.0.0.0"], "options", "needs --api-name"),
+        (["--api-address", "0.0.0.0"], "--api-address (flag), --api-name (default)", "the certificate needs a name"),
     ],
 )
 def test_what_does_not_fit_or_is_not_there_is_a_problem_of_its_option(

@@ -1,4 +1,4 @@
-"""The one command: what it loads, what it takes, and what it says when it can't."""
+"""The command `tinkedge`: its imports, its options and its error messages."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ from edge.machines import DhcpMode, NetbootWhen
 from edge.neighbour.host import Network
 from edge.run.boot_settings import Authorities, boot_settings, metadata_settings
 from edge.run.process import default_server_memory
-from edge.run.settings import EDGE, ON_REQUEST, EdgeSettings, Service, StackSettings
+from edge.settings.model import EDGE, ON_REQUEST, EdgeSettings, Service, StackSettings
 from ipxe.scripts import BootSettings
 from tink.api.v1alpha2 import Raw
+from tink.errors import TinkedgeError
 from tink.files import private_files
 from tink.files.key_file import KeyFileError
 from tink.kubeapi import USERS_FILE, ApiServer, read_users
@@ -60,18 +61,17 @@ def run(*arguments: str | Path, **env: str) -> Result:
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Served:
-    """What the commands that serve would have run."""
+    """The settings with which a command that serves would have run."""
     seen: Served = {}
 
     def serve(services: frozenset[Service], given: dict[str, Any]) -> None:
         seen["settings"] = settings(services, given)
 
-    for module in ("up", "services"):
-        monkeypatch.setattr(f"edge.commands.serve.{module}.run", serve)
+    monkeypatch.setattr("edge.commands.serve.run", serve)
     return seen
 
 
-def test_help_lists_every_command_with_what_it_does_and_each_has_its_own() -> None:
+def test_help_lists_every_command_and_each_command_has_help() -> None:
     for command in COMMANDS:
         result = run(command, "--help")
         assert (result.exit_code, f"Usage: main {command}" in result.output) == (0, True)
@@ -93,7 +93,7 @@ def test_help_lists_every_command_with_what_it_does_and_each_has_its_own() -> No
         ("health --health-address 9 --config /dev/null", {*HEAVY, "yaml", "asyncio"} - {"rich", "jinja2"}),
     ],
 )
-def test_slow_machines_and_those_without_an_extra_load_nothing_of_it(words: str, refused: set[str]) -> None:
+def test_command_does_not_import_heavy_packages_that_it_does_not_need(words: str, refused: set[str]) -> None:
     code = (
         "import sys\nfrom edge.cli import main\ntry: main(sys.argv[1:])\n"
         "except SystemExit: print(*(name.partition('.')[0] for name in sys.modules), file=sys.stderr)\n"
@@ -124,7 +124,7 @@ def test_every_flag_is_also_an_environment_variable(monkeypatch: pytest.MonkeyPa
 # --- the commands that serve ------------------------------------------------------------------------------------------
 
 
-def test_up_without_options_is_what_the_stack_defaults_to(served: Served) -> None:
+def test_up_without_options_has_the_default_settings(served: Served) -> None:
     assert run("up", "--interface", "lo").exit_code == 0
     server = ServerSettings(memory=default_server_memory(alone=False))
     services = frozenset(Service) - ON_REQUEST
@@ -144,7 +144,7 @@ def test_conversion_of_hosts_is_served_only_on_request(served: Served) -> None:
     assert "No such option" in run("metal3-webhook", "--webhook-failure-policy", "Fail").output
 
 
-def test_environment_names_several_interfaces_and_services_and_flags_win_over_it(served: Served) -> None:
+def test_variables_hold_several_values_and_flags_win_over_them(served: Served) -> None:
     environment = {
         "TINKEDGE_INTERFACE": "lo eth7=10.7.0.1",
         "TINKEDGE_DISABLE": "dhcp tftp",
@@ -157,7 +157,7 @@ def test_environment_names_several_interfaces_and_services_and_flags_win_over_it
     assert settings.edge.http_port == 81
 
 
-def test_edge_takes_every_network_and_what_a_proxy_needs(served: Served, tmp_path: Path) -> None:
+def test_edge_takes_several_networks_and_the_options_of_a_proxy(served: Served, tmp_path: Path) -> None:
     given = ["--interface", "lo", "--interface", "eth7=10.7.0.1", "--cache-size", "20GB", "--tftp-dir", tmp_path]
     result = run("edge", *given, "--dhcp-mode", "auto-proxy", "--default-osie", "hook", "--netboot-when", "workflow")
     assert result.exit_code == 0, result.output
@@ -168,17 +168,17 @@ def test_edge_takes_every_network_and_what_a_proxy_needs(served: Served, tmp_pat
     assert settings.edge == EdgeSettings(**modes, default_osie=osie, tftp_dir=tmp_path, cache_bytes=20 * 10**9)
 
 
-def test_upstreams_are_allowed_by_flags_and_by_the_environment(served: Served) -> None:
+def test_upstreams_are_allowed_by_flags_and_by_variables(served: Served) -> None:
     networks = [ip_network(each) for each in ("127.0.0.0/8", "10.0.0.1/32", "fd00::/64")]
     run("edge", "--interface", "lo", "--allow-upstream", "127.0.0.0/8,10.0.0.1", "--allow-upstream", "fd00::/64")
     assert list(served["settings"].edge.allowed_upstreams) == networks
     run("up", TINKEDGE_INTERFACE="lo", TINKEDGE_ALLOW_UPSTREAM="127.0.0.0/8 10.0.0.1 fd00::/64")
     assert list(served["settings"].edge.allowed_upstreams) == networks
     wrong = run("edge", "--interface", "lo", "--allow-upstream", "kernels.example")
-    assert "is no network such as 10.1.0.0/16" in wrong.output
+    assert "is not a network such as 10.1.0.0/16" in wrong.output
 
 
-def test_other_edges_are_at_the_port_of_this_one_unless_said_otherwise(served: Served, tmp_path: Path) -> None:
+def test_peer_without_a_port_has_the_port_of_this_edge(served: Served, tmp_path: Path) -> None:
     words = ("edge", "--interface", "lo", "--metadata-token-key", str(tmp_path), "--http-port", "8080")
     run(*words, "--peer", "10.0.0.2", "--peer", "10.0.0.3:7080", "--peer-group", "rack-7", "--lease-namespace", "ns")
     settings = served["settings"]
@@ -189,10 +189,10 @@ def test_other_edges_are_at_the_port_of_this_one_unless_said_otherwise(served: S
     wrong = ("edge.example", "10.0.0.2:", "10.0.0.2:0", "10.0.0.2:65536", "0.0.0.0", "10.0.0.2:7080:1")
     for peer in (*wrong, "[fd00::2", "[fd00::2]7080", "[fd00::2]:", "[edge]:7080", "::", "[::]:7080"):
         assert "Invalid value for '--peer'" in run(*words, "--peer", peer).output
-    assert "is no value of a label" in run(*words, "--peer-group", "rack 7").output
+    assert "is not a label value" in run(*words, "--peer-group", "rack 7").output
 
 
-def test_single_service_serves_just_itself(served: Served) -> None:
+def test_each_command_runs_its_services_only(served: Served) -> None:
     for words, services in (
         (("edge", "--interface", "lo"), EDGE),
         (("controller",), {Service.CONTROLLER, Service.WEBHOOKS}),
@@ -205,39 +205,39 @@ def test_single_service_serves_just_itself(served: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
-        (["up", "--public-ip", "10.0.0.256"], "'--public-ip': '10.0.0.256' is no IPv4 address"),
+        (["up", "--public-ip", "10.0.0.256"], "'--public-ip': '10.0.0.256' is not an IPv4 address"),
         (["up", "--public-ip", "0.0.0.0"], "machines must be able to reach it"),
         (["up", "--interface", "lo="], "'lo=' must be like eth1 or eth1=10.0.0.1"),
-        (["up", "--interface", "eth1=WRONG"], "'--interface': 'WRONG' is no IPv4 address"),
-        (["doctor", "--interface", "eth1=WRONG"], "'--interface': 'WRONG' is no IPv4 address"),
-        (["health", "--interface", "eth1=WRONG"], "'--interface': 'WRONG' is no IPv4 address"),
-        (["health", "--public-ip", "WRONG"], "'--public-ip': 'WRONG' is no IPv4 address"),
-        (["metadata-url", "--interface", "eth1=WRONG", "m"], "'--interface': 'WRONG' is no IPv4 address"),
+        (["up", "--interface", "eth1=WRONG"], "'--interface': 'WRONG' is not an IPv4 address"),
+        (["doctor", "--interface", "eth1=WRONG"], "'--interface': 'WRONG' is not an IPv4 address"),
+        (["health", "--interface", "eth1=WRONG"], "'--interface': 'WRONG' is not an IPv4 address"),
+        (["health", "--public-ip", "WRONG"], "'--public-ip': 'WRONG' is not an IPv4 address"),
+        (["metadata-url", "--interface", "eth1=WRONG", "m"], "'--interface': 'WRONG' is not an IPv4 address"),
         (["up", "--interface", "lo", "--interface", "lo=10.0.0.1"], "an interface is given twice: lo, lo"),
         (["up", "--interface", "lo=10.0.0.1", "--interface", "lo=10.0.0.1"], "given twice"),
         (["up", *(f"--interface={each}" for each in ("lo", "eth1=10.0.0.1")), "--public-ip", "10.0.0.2"], EACH),
         (["up", "--tftp-dir", "absent"], "Directory 'absent' does not exist"),
         (["up", "--cache-size", "0"], "no kernel fits"),
-        (["up", "--cache-size", "20 parsecs"], "'20 parsecs' is no size; 20GB and 512MiB are"),
+        (["up", "--cache-size", "20 parsecs"], "'20 parsecs' is not a size; 20GB and 512MiB are"),
         (["up", "--interface", "lo", "--default-osie", "hook"], "is for --dhcp-mode auto-proxy"),
         (["up", "--default-osie", "/hook"], "'/hook' must be like hook or provisioning/hook"),
         (["edge", "--dhcp-mode", "proxies"], "'proxies' is not one of 'reservation', 'proxy'"),
-        (["up", "--http-port", "70800"], "'--http-port': '70800' is no port from 1 to 65535"),
+        (["up", "--http-port", "70800"], "'--http-port': '70800' is not a port from 1 to 65535"),
         (["up", "--disable", "dchp"], "'dchp' is not one of 'apiserver'"),
-        (["up", "--interface", "lo", "--scheduled-timeout", "0"], "'0' is no number greater than 0"),
+        (["up", "--interface", "lo", "--scheduled-timeout", "0"], "'0' is not a number greater than 0"),
         (["controller", "--data-dir", "d"], "No such option"),
         (["controller", "--webhook-url", "http://10.0.0.1"], "the URL of the webhooks must be https://HOST:PORT"),
         (["controller", "--webhook-service", "name"], "must be NAMESPACE/NAME"),
         (["controller", "--interface", "lo"], "No such option"),
         (["apiserver", "--kubeconfig", "k"], "No such option"),
         (["apiserver", "--api-address", "127.0.0.1"], "the API is always there on loopback"),
-        (["apiserver", "--api-address", "api.example.org"], "is no address; names are for --api-name"),
+        (["apiserver", "--api-address", "api.example.org"], "is not an address; names are for --api-name"),
         (["apiserver", "--api-address", "::"], "is not the address of one host"),
         (["apiserver", "--api-address", "224.0.0.1"], "is not the address of one host"),
-        (["apiserver", "--api-name", "a b"], "is no name of a host"),
-        (["apiserver", "--api-name", "-a"], "is no name of a host"),
+        (["apiserver", "--api-name", "a b"], "is not the name of a host"),
+        (["apiserver", "--api-name", "-a"], "is not the name of a host"),
         (["server", "--interface", "lo", "--agent-auth", "token"], "give both the same file"),
         (["edge", "--interface", "lo", "--agent-auth", "token"], "give both the same file"),
         (["server", "--interface", "lo", "--agent-auth", "mtls"], "--grpc-client-ca"),
@@ -249,7 +249,7 @@ def test_single_service_serves_just_itself(served: Served) -> None:
             for each in ("59", "nan", "1e12")
         ),
         *(
-            (["edge", flag, value], "is no network such as")
+            (["edge", flag, value], "is not a network such as")
             for flag in ("--trusted-proxies", "--metadata-nat")
             for value in ("10.0.0.1/16", "10.0.0", "proxy.example", "10.0.0.0/33", "10.0.0.1 10.0.0.2", "*")
         ),
@@ -260,17 +260,17 @@ def test_single_service_serves_just_itself(served: Served) -> None:
         ),
     ],
 )
-def test_what_can_not_be_is_a_usage_error_that_names_it(served: Served, arguments: list[str], said: str) -> None:
+def test_invalid_option_is_a_usage_error_that_names_it(served: Served, arguments: list[str], expected: str) -> None:
     result = run(*arguments, "--config", "/dev/null")
     assert result.exit_code == 2
-    assert said in " ".join(result.output.split())
+    assert expected in " ".join(result.output.split())
     assert not served
 
 
 # --- crds and render --------------------------------------------------------------------------------------------------
 
 
-def test_crds_prints_what_is_in_deploy(tmp_path: Path) -> None:
+def test_crds_prints_the_files_in_deploy(tmp_path: Path) -> None:
     printed = list(yaml.safe_load_all(run("crds").output))
     files = sorted((DEPLOY / "crds").glob("*.yaml"))
     assert len(files) == 4
@@ -314,7 +314,7 @@ spec: {hardwareRef: {name: h}, templateRef: {name: t}, templateParams: {tag: v1}
 
 
 @pytest.mark.parametrize(
-    ("file", "old", "new", "said"),
+    ("file", "old", "new", "expected"),
     [
         ("template", ".tag", ".tug", ["template.yaml: Template t: template: spec.actions[0].image:1:", "tug"]),
         ("template", "{name: a, image", "{nam: a, image", ["template.yaml: Template t: ", "spec.actions[0].name: Req"]),
@@ -338,8 +338,8 @@ spec: {hardwareRef: {name: h}, templateRef: {name: t}, templateParams: {tag: v1}
         ("workflow", "name: w}", "name: 7}", ["workflow.yaml: Workflow: metadata.name must be a string, not 7"]),
     ],
 )
-def test_render_names_the_file_and_the_field_that_are_wrong(
-    tmp_path: Path, file: str, old: str, new: str, said: list[str]
+def test_render_names_the_wrong_file_and_field(
+    tmp_path: Path, file: str, old: str, new: str, expected: list[str]
 ) -> None:
     for name, text in (("hardware", HARDWARE), ("template", TEMPLATE), ("workflow", WORKFLOW)):
         (tmp_path / f"{name}.yaml").write_text(text)
@@ -349,11 +349,11 @@ def test_render_names_the_file_and_the_field_that_are_wrong(
     wrong.write_text(wrong.read_text().replace(old, new))
     result = run("render", "-f", tmp_path)
     assert result.exit_code == 1
-    for words in said:
+    for words in expected:
         assert words in result.output
 
 
-def test_render_finds_in_the_objects_what_the_api_would_have_put_there(tmp_path: Path) -> None:
+def test_render_adds_the_defaults_of_the_api_to_the_objects(tmp_path: Path) -> None:
     hardware = HARDWARE.replace("{}}}", "{dhcp: {ip: 10.0.0.2, netmask: 255.0.0.0}}}}")
     fields = ".hardware.metadata.namespace }}-{{ range .hardware.networkInterfaces }}{{ .dhcp.leaseTimeSeconds }}{{ end"
     template = TEMPLATE.replace(".Params.tag", fields)
@@ -376,9 +376,9 @@ def test_render_names_the_files_of_two_workflows_of_one_name(tmp_path: Path) -> 
 def test_render_asks_which_of_several_workflows(tmp_path: Path) -> None:
     second = WORKFLOW.replace("name: w", "name: x").replace("v1}", "v2}")
     (tmp_path / "all.yaml").write_text("---\n".join((HARDWARE, TEMPLATE, WORKFLOW, second)))
-    said = run("render", "-f", tmp_path).output
-    assert all(f"default/{name} in {tmp_path}/all.yaml" in said for name in ("w", "x"))
-    assert "Choose one with --workflow" in said
+    output = run("render", "-f", tmp_path).output
+    assert all(f"default/{name} in {tmp_path}/all.yaml" in output for name in ("w", "x"))
+    assert "Choose one with --workflow" in output
     assert "image: i:v2" in run("render", "-f", tmp_path, "--workflow", "x").output
 
 
@@ -386,7 +386,7 @@ def test_render_asks_which_of_several_workflows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         ([], "agent id: missing; give --agent-id or boot with worker_id= on the kernel command line"),
         (["--agent-id", "m"], "server: missing; give --server or boot with grpc_authority="),
@@ -398,13 +398,13 @@ def test_render_asks_which_of_several_workflows(tmp_path: Path) -> None:
         (["--kernel-command-line", "/nonexistent"], "'/nonexistent' does not exist"),
     ],
 )
-def test_agent_says_what_it_is_not_told(arguments: list[str], said: str) -> None:
+def test_agent_reports_a_missing_or_invalid_setting(arguments: list[str], expected: str) -> None:
     result = run("agent", *arguments)
     assert result.exit_code == 2
-    assert said in result.output
+    assert expected in result.output
 
 
-def test_agent_takes_what_the_kernel_command_line_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agent_takes_settings_from_the_kernel_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     monkeypatch.setattr("edge.commands.agent.run", lambda settings: seen.append(settings) or 3)
     cmdline = tmp_path / "cmdline"
@@ -417,7 +417,7 @@ def test_agent_takes_what_the_kernel_command_line_says(tmp_path: Path, monkeypat
 
 
 def test_no_message_and_no_exception_of_the_agent_forges_a_line_or_moves_the_cursor() -> None:
-    """Its lines on a machine's console contain text that others choose."""
+    """Servers and registries choose parts of the lines that the agent prints on a machine's console."""
     forged = "agent: workflow lab/install succeeded"
     try:
         raise ValueError(f"the registry answered x\n{forged}\x1b[2J")
@@ -430,12 +430,12 @@ def test_no_message_and_no_exception_of_the_agent_forges_a_line_or_moves_the_cur
     assert all(line.isprintable() for line in rest)
 
 
-# --- as somebody else than tinkedge's user ----------------------------------------------------------------------------
+# --- as another user than tinkedge's ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def not_ours(tmp_path: Path) -> Iterator[Path]:
-    """A data directory of somebody else, for whoever this is."""
+def foreign_directory(tmp_path: Path) -> Iterator[Path]:
+    """A data directory that this user may not read."""
     directory, us = tmp_path / "data", os.geteuid()
     directory.mkdir(mode=0)
     if us == 0:
@@ -451,10 +451,10 @@ def not_ours(tmp_path: Path) -> Iterator[Path]:
     "command",
     ["up", "apiserver", "backup /dev/null", "restore /dev/null", "users list", "kubeconfig --user a", "bundle load b"],
 )
-def test_who_may_not_look_into_the_data_directory_is_told_who_may(not_ours: Path, command: str) -> None:
-    result = run(*command.split(), "--data-dir", not_ours)
+def test_data_directory_of_another_user_is_refused_with_the_users_name(foreign_directory: Path, command: str) -> None:
+    result = run(*command.split(), "--data-dir", foreign_directory)
     assert result.exit_code == 2
-    assert f"'{not_ours}' is for user " in result.output
+    assert f"'{foreign_directory}' is for user " in result.output
     assert "alone: run this as root (sudo), or as that user" in result.output
 
 
@@ -471,15 +471,17 @@ def test_file_for_a_missing_directory_is_refused_with_the_name_of_the_directory(
 
 
 @pytest.mark.parametrize("name", ["watch", "page", "doctor", "metadata-url"])
-def test_what_works_without_the_data_directory_does_not_insist_on_it(name: str) -> None:
-    """With a copy of the token, or the key. (click asks as the real user: access(2).)"""
+def test_commands_that_work_without_the_data_directory_accept_an_unreadable_one(name: str) -> None:
+    """They can use a copy of the token or the key. (click checks as the real user: access(2).)"""
     command = main.get_command(click.Context(main), name)
     assert command is not None
     (option,) = (each for each in command.params if each.name == "data_dir")
     assert not option.type.readable  # type: ignore[attr-defined]
 
 
-def test_who_may_not_read_the_admin_token_is_told_of_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_admin_token_is_an_error_that_mentions_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: Any, **__: Any) -> Any:
         raise PermissionError
 
@@ -488,19 +490,19 @@ def test_who_may_not_read_the_admin_token_is_told_of_copies(tmp_path: Path, monk
         read(tmp_path / "admin-token")
 
 
-# --- The options about agents and metadata: what edge and server make of them, together and apart ---------------------
+# --- options about agents and metadata, for edge and server together and apart ----------------------------------------
 
 
 ALL = frozenset(Service)
 SERVER = frozenset({Service.SERVER})
 
 
-def told(services: frozenset[Service], *words: str) -> StackSettings:
-    """What a command with the options of these services makes of `words`."""
+def settings_of(services: frozenset[Service], *words: str) -> StackSettings:
+    """Return the settings that a command with the options of these services makes of `words`."""
     found: list[StackSettings] = []
 
     @click.command()
-    @serving(*services, "client", "process")
+    @serving(services)
     def command(**options: Any) -> None:
         found.append(settings(services, options))
 
@@ -508,16 +510,16 @@ def told(services: frozenset[Service], *words: str) -> StackSettings:
     return found[0]
 
 
-def test_addresses_are_asked_for_and_nothing_is_encrypted_unless_told() -> None:
+def test_agents_prove_their_address_and_tls_is_off_by_default() -> None:
     for services in (ALL, SERVER, EDGE):
-        server = told(services).server
+        server = settings_of(services).server
         assert (server.agent_auth, server.tokens, server.tls) == (AgentAuth.ADDRESS, None, None)
-        boot = boot_of(told(services), None)
+        boot = boot_of(settings_of(services), None)
         assert (boot.token, boot.tinkerbell_tls, boot.tls_ca) == (None, False, b"")
 
 
 def test_edge_and_server_in_one_process_make_their_key(tmp_path: Path) -> None:
-    made = told(ALL, "--agent-auth", "token", "--data-dir", str(tmp_path), "--agent-token-lifetime", "600")
+    made = settings_of(ALL, "--agent-auth", "token", "--data-dir", str(tmp_path), "--agent-token-lifetime", "600")
     tokens = made.server.tokens
     assert tokens
     assert (tokens.key, tokens.lifetime, tokens.create) == (tmp_path / "agent-token.key", 600, True)
@@ -530,22 +532,22 @@ def test_edge_and_server_in_one_process_make_their_key(tmp_path: Path) -> None:
 def test_edge_and_server_apart_do_not_make_the_key_that_they_share(
     services: frozenset[Service], tmp_path: Path
 ) -> None:
-    tokens = told(services, "--agent-auth", "token", "--agent-token-key", str(tmp_path / "key")).server.tokens
+    tokens = settings_of(services, "--agent-auth", "token", "--agent-token-key", str(tmp_path / "key")).server.tokens
     assert tokens is not None
     assert (tokens.key, tokens.create) == (tmp_path / "key", False)
 
 
-def test_server_has_its_certificates_and_the_edge_needs_none_for_agents_that_have_them() -> None:
-    tls = told(SERVER, "--grpc-tls-cert", "c", "--grpc-tls-key", "k", "--grpc-client-ca", "a").server.tls
+def test_only_the_server_needs_certificates_for_agents_with_mtls() -> None:
+    tls = settings_of(SERVER, "--grpc-tls-cert", "c", "--grpc-tls-key", "k", "--grpc-client-ca", "a").server.tls
     assert tls is not None
     assert (tls.certificate, tls.key, tls.client_ca) == (Path("c"), Path("k"), Path("a"))
-    assert told(EDGE, "--agent-auth", "mtls").server.agent_auth is AgentAuth.ADDRESS
+    assert settings_of(EDGE, "--agent-auth", "mtls").server.agent_auth is AgentAuth.ADDRESS
 
 
 def test_address_with_many_agents_gets_more_connections_and_calls() -> None:
-    settings = told(SERVER, "--grpc-connections-per-address", "5000").server
+    settings = settings_of(SERVER, "--grpc-connections-per-address", "5000").server
     assert (settings.connections_per_address, settings.calls_per_address) == (5000, 5000)
-    assert told(SERVER).server.connections_per_address is None
+    assert settings_of(SERVER).server.connections_per_address is None
 
 
 def boot_of(made: StackSettings, metadata: MetadataSettings | None) -> BootSettings:
@@ -556,8 +558,8 @@ async def nothing(_namespace: str, _name: str) -> Raw:
     return {}
 
 
-def test_nobody_is_believed_and_no_token_handed_out_unless_told(tmp_path: Path) -> None:
-    made = told(EDGE, "--data-dir", str(tmp_path))
+def test_no_proxy_is_trusted_and_no_token_is_given_by_default(tmp_path: Path) -> None:
+    made = settings_of(EDGE, "--data-dir", str(tmp_path))
     metadata = metadata_settings(made, nothing)
     assert (metadata.trusted.proxies, metadata.trusted.nat) == ((), ())
     assert (metadata.token_lifetime, metadata.imds_required) == (0, False)
@@ -565,10 +567,10 @@ def test_nobody_is_believed_and_no_token_handed_out_unless_told(tmp_path: Path) 
     assert stat.S_IMODE((tmp_path / "metadata-token.key").stat().st_mode) == 0o600
 
 
-def test_what_is_told_is_done(tmp_path: Path) -> None:
+def test_options_for_proxies_and_tokens_take_effect(tmp_path: Path) -> None:
     proxies = ("--trusted-proxies", "10.0.0.1, 2001:db8::/32,", "--metadata-nat", "10.9.0.0/16")
     tokens = ("--imds-tokens", "required", "--metadata-tokens", "--metadata-token-lifetime", "60")
-    made = told(EDGE, "--data-dir", str(tmp_path), *proxies, *tokens)
+    made = settings_of(EDGE, "--data-dir", str(tmp_path), *proxies, *tokens)
     metadata = metadata_settings(made, nothing)
     assert [str(each) for each in metadata.trusted.proxies] == ["10.0.0.1/32", "2001:db8::/32"]
     assert [str(each) for each in metadata.trusted.nat] == ["10.9.0.0/16"]
@@ -579,7 +581,7 @@ def test_what_is_told_is_done(tmp_path: Path) -> None:
 
 
 def test_edges_that_share_a_key_file_do_not_make_it(tmp_path: Path) -> None:
-    made = told(EDGE, "--data-dir", str(tmp_path), "--metadata-token-key", str(tmp_path / "shared"))
+    made = settings_of(EDGE, "--data-dir", str(tmp_path), "--metadata-token-key", str(tmp_path / "shared"))
     with pytest.raises(KeyFileError, match="shared"):
         metadata_settings(made, nothing)
     (tmp_path / "shared").write_text("a" * 64)
@@ -587,12 +589,12 @@ def test_edges_that_share_a_key_file_do_not_make_it(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["shared"]
 
 
-def test_fast_path_is_taken_unless_told() -> None:
-    assert told(EDGE).edge.fast_path
-    assert not told(EDGE, "--no-fast-path").edge.fast_path
+def test_fast_path_is_on_by_default() -> None:
+    assert settings_of(EDGE).edge.fast_path
+    assert not settings_of(EDGE, "--no-fast-path").edge.fast_path
 
 
-# --- `tinkedge kubeconfig` and `tinkedge users`: who gets which file, what is said, and what is refused b -------------
+# --- `tinkedge kubeconfig` and `tinkedge users` -----------------------------------------------------------------------
 
 
 NAME = "alice"
@@ -621,7 +623,7 @@ def run_on(data: Path, *words: str) -> Result:
     return CliRunner().invoke(main, [*words])
 
 
-def test_directory_without_an_api_is_refused_and_not_one_without_users(tmp_path: Path) -> None:
+def test_directory_without_an_embedded_api_is_refused(tmp_path: Path) -> None:
     for words in ("users list", f"kubeconfig --user {NAME} --role view --stdout"):
         for directory in (tmp_path / "absent", tmp_path):
             ran = run_on(directory, *words.split())
@@ -629,7 +631,7 @@ def test_directory_without_an_api_is_refused_and_not_one_without_users(tmp_path:
             assert "is no data directory with an embedded API: give --data-dir" in ran.stderr
 
 
-def test_kubeconfig_is_for_its_owner_alone_and_never_written_over(data: Path, tmp_path: Path) -> None:
+def test_kubeconfig_is_readable_by_its_owner_only_and_never_overwritten(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "alice.kubeconfig"
     words = ("kubeconfig", "--user", NAME, "--role", "edit", "-n", "lab", "--out", str(out), "--server", "https://x:1")
     ran = run_on(data, *words)
@@ -651,7 +653,7 @@ def test_kubeconfig_is_for_its_owner_alone_and_never_written_over(data: Path, tm
     assert len(read_users(data / USERS_FILE).users[NAME].credentials) == 1
 
 
-def test_token_whose_file_cannot_be_written_is_taken_back(data: Path, tmp_path: Path) -> None:
+def test_token_is_revoked_if_its_file_cannot_be_written(data: Path, tmp_path: Path) -> None:
     ran = run_on(data, "kubeconfig", "--user", NAME, "--role", "view", "--out", str(tmp_path / "no" / "where"))
     assert (ran.exit_code, "No such file" in ran.output) == (1, True)
     assert read_users(data / USERS_FILE).users[NAME].credentials == ()
@@ -666,7 +668,7 @@ def test_token_whose_file_cannot_be_written_is_taken_back(data: Path, tmp_path: 
         ({"api-address": "0.0.0.0", "api-name": ["api.example.org"]}, "https://api.example.org:6443"),
     ],
 )
-def test_server_is_where_the_settings_have_it(
+def test_kubeconfig_has_the_server_of_the_settings(
     data: Path, tmp_path: Path, settings_: dict[str, Any], server: str
 ) -> None:
     config = tmp_path / "tinkedge.yaml"
@@ -676,7 +678,7 @@ def test_server_is_where_the_settings_have_it(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (("--role", "root"), "'root' is not one of"),
         ((), "there is no user alice yet: choose a role"),
@@ -686,12 +688,12 @@ def test_server_is_where_the_settings_have_it(
         (("--role", "view", "--server", "https://u:p@10.0.0.5"), "is no URL such as"),
     ],
 )
-def test_what_makes_no_sense_is_refused_and_nobody_gets_a_token(
-    data: Path, tmp_path: Path, words: tuple[str, ...], said: str
+def test_invalid_options_are_refused_and_no_token_is_made(
+    data: Path, tmp_path: Path, words: tuple[str, ...], expected: str
 ) -> None:
     out = tmp_path / "out"
     ran = run_on(data, "kubeconfig", "--user", NAME, "--out", str(out), *words)
-    assert (ran.exit_code != 0, said in ran.output) == (True, True), ran.output
+    assert (ran.exit_code != 0, expected in ran.output) == (True, True), ran.output
     assert not out.exists()
     assert not (data / USERS_FILE).exists()
 
@@ -715,25 +717,25 @@ def test_users_are_listed_changed_and_revoked(data: Path) -> None:
     assert "there is no user bob; there is alice" in run_on(data, "users", "revoke", "bob").output
 
 
-def test_garbled_file_of_users_is_named(data: Path) -> None:
+def test_damaged_file_of_users_is_reported(data: Path) -> None:
     (data / USERS_FILE).write_text("{")
     ran = run_on(data, "users", "list")
     assert (ran.exit_code, f"{data / USERS_FILE}: the file is cut off" in ran.output) == (1, True)
 
 
-async def test_it_is_said_if_the_certificate_is_not_for_that_url(api: ApiServer, tmp_path: Path) -> None:
+async def test_kubeconfig_warns_if_the_certificate_is_not_for_the_url(api: ApiServer, tmp_path: Path) -> None:
     port = api.url.rpartition(":")[2]
 
-    async def said(server: str) -> str:
+    async def output_for(server: str) -> str:
         words = ("kubeconfig", "--user", NAME, "--role", "view", "--stdout", "--server", server)
         return (await asyncio.to_thread(run_on, tmp_path / "data", *words)).output
 
-    assert "note:" not in await said(f"https://127.0.0.2:{port}")
-    assert "shows a certificate that is not for 127.0.0.3" in await said(f"https://127.0.0.3:{port}")
-    assert "is not reached from here" in await said("https://127.0.0.1:1")
+    assert "note:" not in await output_for(f"https://127.0.0.2:{port}")
+    assert "shows a certificate that is not for 127.0.0.3" in await output_for(f"https://127.0.0.3:{port}")
+    assert "is not reached from here" in await output_for("https://127.0.0.1:1")
 
 
-# --- the settings of who serves
+# --- contradictions ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -744,8 +746,23 @@ async def test_it_is_said_if_the_certificate_is_not_for_that_url(api: ApiServer,
         ({Service.APISERVER}, {"api_address": ("0.0.0.0", "10.0.0.5"), "api_name": ("a",)}),
     ],
 )
-def test_settings_that_do_not_go_together_are_refused(services: set[Service], options: dict[str, Any]) -> None:
+def test_contradicting_settings_are_refused(services: set[Service], options: dict[str, Any]) -> None:
     with pytest.raises(click.UsageError, match="--api-"):
         settings(frozenset(services), options)
     made = settings(frozenset({Service.APISERVER}), {"api_port": 6443})
     assert (made.api_addresses, made.api_names) == ((), ()), "on loopback alone unless the operator says otherwise"
+
+
+# --- expected errors --------------------------------------------------------------------------------------------------
+
+
+def test_expected_error_ends_a_command_with_its_message_and_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    class SpecialError(TinkedgeError):
+        exit_status = 7
+
+    def fail(**_: Any) -> None:
+        raise SpecialError("the disk is on fire: use another")
+
+    monkeypatch.setattr(main.get_command(click.Context(main), "crds"), "callback", fail)
+    result = run("crds")
+    assert (result.exit_code, result.output) == (7, "Error: the disk is on fire: use another\n")

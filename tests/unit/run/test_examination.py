@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from edge.run.examination import Examination
-from edge.run.settings import EDGE, EdgeSettings, Service, StackSettings
+from edge.settings.model import EDGE, EdgeSettings, Service, StackSettings
 from tests.support import objects
 from tests.support.objects import MAC
 from tink.api.v1alpha2 import Raw

@@ -23,7 +23,7 @@ from edge.neighbour.host import Network
 from edge.run import graph, outage, readiness, serving
 from edge.run.errors import StackError
 from edge.run.graph import Stack
-from edge.run.settings import EdgeSettings, Service, StackSettings
+from edge.settings.model import EdgeSettings, Service, StackSettings
 from tests.ports import free_port
 from tests.support import objects
 from tests.support.informer import InMemoryInformer

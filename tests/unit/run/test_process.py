@@ -38,7 +38,7 @@ from edge.run.process import (
 from edge.run.process import memory as heap
 from edge.run.process.memory import memory
 from edge.run.readiness import Readiness
-from edge.run.settings import Service, StackSettings
+from edge.settings.model import Service, StackSettings
 from tests.ports import free_port
 from tests.support.virtual_time import elapse
 from tests.waiting import until

@@ -33,7 +33,7 @@ from edge.run.server_process.channel import (
 )
 from edge.run.server_process.core_log import LINES, MOST_BYTES, CoreLog
 from edge.run.server_process.supervisor import ServerBegin, ServerProcess, child_settings
-from edge.run.settings import EdgeSettings, Service, StackSettings
+from edge.settings.model import EdgeSettings, Service, StackSettings
 from tests.interop.authority import Authority
 from tests.support.virtual_time import turns
 from tests.waiting import PATIENCE_SECONDS, until

@@ -27,7 +27,7 @@ from edge.run.networks import NetworkServices
 from edge.run.networks.follow import HostNetworks
 from edge.run.readiness import ApiContact, Readiness
 from edge.run.serving import Serving
-from edge.run.settings import EDGE, EdgeSettings, StackSettings
+from edge.settings.model import EDGE, EdgeSettings, StackSettings
 from ipxe.scripts import Origin
 from tests.interop.authority import Authority
 from tests.support import objects

@@ -31,6 +31,7 @@ from typing import Annotated, Final
 from multidict import MultiMapping
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
+from tink.errors import TinkedgeError
 from tink.files import private_files, rereading
 from tink.kubeapi.schema import Raw, quote
 
@@ -160,7 +161,7 @@ _ID_LETTERS: Final = "abcdefghijkmnpqrstuvwxyz23456789"
 """Letters of token ids, without those that look alike: people type ids."""
 
 
-class UserError(Exception):
+class UserError(TinkedgeError):
     """The change of a user is not possible. The message says why and what to do."""
 
 
@@ -329,7 +330,7 @@ USERS_FILE: Final = "users.json"
 MAX_FILE_BYTES: Final = 16 << 20
 
 
-class UserFileError(Exception):
+class UserFileError(TinkedgeError):
     """The file of users cannot be used. The message names the file and says what to do."""
 
 

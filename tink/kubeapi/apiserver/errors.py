@@ -10,10 +10,11 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tink.errors import TinkedgeError
 from tink.kubeapi.schema import FieldError, Raw, TooMuchAddedError, quote
 
 
-class ApiServerError(Exception):
+class ApiServerError(TinkedgeError):
     """The API server cannot start or continue. The message says what to do."""
 
 

@@ -23,6 +23,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from tink.errors import TinkedgeError
 from tink.files import rereading
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ ENDS_SOON = timedelta(days=14)
 """So long before the end it is said: who renews by a program does so earlier, and who does not has time to."""
 
 
-class TlsError(Exception):
+class TlsError(TinkedgeError):
     """A certificate or key can't be used; the message names the file, the flag and what to do."""
 
 

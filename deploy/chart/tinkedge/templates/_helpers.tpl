@@ -110,7 +110,7 @@ true
 {{- $key := printf `([-a-z0-9.]+/)?%s` $value -}}
 {{- $one := printf `\s*(!\s*%[1]s|%[1]s(\s*(=|==|!=)\s*(%[2]s)?|\s+(in|notin)\s*\(\s*(%[2]s)?(\s*,\s*(%[2]s)?)*\s*\))?)\s*` $key $value -}}
 {{- with $values.scope.hardwareSelector }}{{ if not (regexMatch (printf `^%[1]s(,%[1]s)*$` $one) .) -}}
-{{- fail (printf "scope.hardwareSelector: %q is no label selector such as site=berlin or 'site in (berlin,ulm)'" .) -}}
+{{- fail (printf "scope.hardwareSelector: %q is not a label selector such as site=berlin or 'site in (berlin,ulm)'" .) -}}
 {{- end }}{{ end -}}
 {{- if and $values.server.enabled (eq $values.server.mode "service") $values.edge.enabled (not $values.server.address) -}}
 {{- fail "server.address: with server.mode service, edges have to tell agents where the Service is: the load balancer's address, or a name for it (or choose server.mode edges)" -}}
