@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import click
 
 from edge.commands import options
-from edge.commands.metal3.options import host_options, osies_by_architecture
+from edge.commands.host_options import host_options, osies_by_architecture
 from edge.commands.progress import Progress
 from edge.settings import FilePath
 from tink.convert.documents import (

@@ -25,9 +25,7 @@ from click.core import ParameterSource
 from edge.admin_token import AdminTokenError, read, token_file
 from edge.commands.options import admin_token_from
 from edge.commands.options import interface as interface_type
-from edge.commands.watching.machine import boots, summary
-from edge.commands.watching.table import Table
-from edge.commands.watching.words import precise, printable, span, wrapped
+from edge.commands.watching import Table, boots, precise, printable, span, summary, wrapped
 from edge.journey.events import COLOURS, JourneyEvent, Notice, Step
 from edge.journey.follow import Lost, Rows, events_of, follow, machine, machines, rows
 from edge.settings import FilePath

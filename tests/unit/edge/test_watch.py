@@ -22,8 +22,7 @@ from aiohttp import web
 from click.testing import CliRunner, Result
 
 from edge.cli import main
-from edge.commands.watching.table import Shape, Table, lines_of
-from edge.commands.watching.words import cells, cut, due, printable, span, spoken, wrapped
+from edge.commands.watching import Shape, Table, cells, cut, due, lines_of, printable, span, spoken, wrapped
 from edge.journey.events import Outcome, Step
 from edge.journey.expectations.limits import LIMITS
 from edge.journey.follow import Rows

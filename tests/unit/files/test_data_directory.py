@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.commands.state.rotation import ALIKE, name_at
+from edge.commands.backup import ALIKE, name_at
 from edge.doctor import doctor
 from tink.files import data_directory, private_files
 from tink.files.data_directory import (

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
+from collections.abc import Iterable
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -14,9 +16,55 @@ import click
 
 from edge.commands.options import data_dir as data_dir_option
 from edge.commands.progress import Progress
-from edge.commands.state.passphrase import passphrase_option, read_passphrase
-from edge.commands.state.rotation import ALIKE, name_at, too_many
 from edge.settings import FilePath
+
+_MAX_BYTES = 1024
+_LEAST_CHARACTERS = 12
+
+passphrase_option = click.option(
+    "--passphrase-file",
+    type=FilePath(dir_okay=False),
+    default=None,
+    help="A file whose first line is the passphrase that encrypts the backup (scrypt and ChaCha20-Poly1305, as age "
+    "does it).",
+)
+
+
+def read_passphrase(file: Path | None) -> bytes | None:
+    """The first line of the file. Raises ClickException."""
+    if file is None:
+        return None
+    try:
+        with file.open("rb") as opened:
+            line = opened.read(_MAX_BYTES + 1).partition(b"\n")[0].rstrip(b"\r")
+    except OSError as error:
+        raise click.ClickException(f"--passphrase-file {file}: {error.strerror}") from error
+    if not _LEAST_CHARACTERS <= len(line) <= _MAX_BYTES:
+        raise click.ClickException(
+            f"--passphrase-file {file}: its first line has {len(line)} bytes; a passphrase has {_LEAST_CHARACTERS} to "
+            f"{_MAX_BYTES} ('openssl rand -base64 32' makes one)"
+        )
+    return line
+
+
+ALIKE = "tinkedge-????????T??????Z.tgz*"
+"""Glob pattern of such names."""
+_BACKUP_NAME = re.compile(r"tinkedge-\d{8}T\d{6}Z\.tgz(\.age)?")
+
+
+def name_at(now: datetime, *, encrypted: bool) -> str:
+    """Of a backup that is made at `now` (with a time zone): ISO 8601's basic form in UTC, which sorts by time."""
+    return f"tinkedge-{now.astimezone(UTC):%Y%m%dT%H%M%SZ}.tgz{'.age' if encrypted else ''}"
+
+
+def too_many(names: Iterable[str], made: str, keep: int) -> list[str]:
+    """Of the `names` in a directory where `made` is the newest backup, those to remove, so that `keep` stay.
+
+    What is no backup of ours is not looked at. A name of a later time is of a clock that was wrong: it goes first.
+    """
+    others = {name for name in names if _BACKUP_NAME.fullmatch(name)} - {made}
+    stay = sorted(others, key=lambda name: (name < made, name), reverse=True)[: max(0, keep - 1)]
+    return sorted(others - {*stay})
 
 
 @click.command()

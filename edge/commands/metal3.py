@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edge.commands import options
-from edge.commands.metal3.options import host_options, osies_by_architecture
+from edge.commands.host_options import host_options, osies_by_architecture
 from edge.commands.serve import begin, namespace_list
 from edge.run.logs import set_up
 from edge.run.process import HealthError, HealthServer, Notifier, OperatorAddresses, Reload, Step, Watchdog
