@@ -33,7 +33,7 @@ from tink.mac import is_mac
 from tink.net.host_port import join_host_port
 
 if TYPE_CHECKING:
-    from edge.doctor.listening import Heard, Listening, Timed
+    from edge.doctor import CapturedLine, Listening, Timed
 
 _REDRAWN_SECONDS = 1.0
 _ANY_WIDTH = 100_000
@@ -330,8 +330,7 @@ async def _watch(machine: str | None, edge: _Edge, history: bool, form: _Form) -
 
 
 async def _capture(mac: str, edge: _Edge, history: bool, form: _Form, interface: str | None, write: Path | None) -> int:
-    from edge.doctor.extra import DiagnoseError
-    from edge.doctor.listening import Listening, in_order
+    from edge.doctor import DiagnoseError, Listening, in_order
     from edge.neighbour.host import HostError, default_interface
 
     listening: Listening | None = None
@@ -366,16 +365,18 @@ def _on_interrupt(end: Callable[[], None]) -> None:
     loop.add_signal_handler(signal.SIGINT, first)
 
 
-async def _packets(listening: Listening) -> AsyncGenerator[Timed[Heard | JourneyEvent | Notice | Lost], None]:
-    from edge.doctor.listening import Timed
+async def _packets(listening: Listening) -> AsyncGenerator[Timed[CapturedLine | JourneyEvent | Notice | Lost], None]:
+    from edge.doctor import Timed
 
-    async for heard in listening.heard():
+    async for heard in listening.lines():
         yield Timed(heard.time, heard)
 
 
-async def _journey(edge: _Edge, history: bool) -> AsyncGenerator[Timed[Heard | JourneyEvent | Notice | Lost], None]:
-    """The edge's events; where no edge runs, or no more, packets are worth showing all the same."""
-    from edge.doctor.listening import Timed
+async def _journey(
+    edge: _Edge, history: bool
+) -> AsyncGenerator[Timed[CapturedLine | JourneyEvent | Notice | Lost], None]:
+    """Yield the events of the edge. Without an edge, or after its end, packets alone are shown."""
+    from edge.doctor import Timed
 
     try:
         async for event in edge.events(history=history):
@@ -397,7 +398,7 @@ class _Printer:
         self._is_one = macs is not None and len(macs) == 1
         self._width = _width()
 
-    def show(self, found: Heard | JourneyEvent | Notice | Lost) -> None:
+    def show(self, found: CapturedLine | JourneyEvent | Notice | Lost) -> None:
         """Print one of them."""
         as_json = self._form.output == "json"
         if isinstance(found, Lost):

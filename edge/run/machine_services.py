@@ -24,7 +24,7 @@ from edge.callers import Callers, MetadataTokens, TrustedNetworks, token_keys
 from edge.http import MachineApp, Memory, MetadataSettings
 from edge.journey.events import NoteTaker, Recorder
 from edge.machines import Artifacts, Inventory, MachineScripts, NetbootPolicy, OsieFiles, OsieLookup, ReadSecret
-from edge.neighbour.resolution import AddressResolution
+from edge.neighbour.table import AddressResolution
 from edge.peers import Peers
 from edge.run.settings import StackSettings, Syslog
 from edge.tftp import BootFiles, TftpServer

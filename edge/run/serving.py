@@ -44,8 +44,8 @@ from edge.machines import (
     ReadSecret,
 )
 from edge.neighbour.host import NetworkState
-from edge.neighbour.resolution import LinkLocalResolution
 from edge.neighbour.route import is_own
+from edge.neighbour.table import LinkLocalResolution
 from edge.page import (
     Access,
     Api,

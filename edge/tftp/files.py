@@ -47,7 +47,7 @@ from edge.machines import (
     NoArtifactError,
     OsieFiles,
 )
-from edge.neighbour.resolution import AddressResolution
+from edge.neighbour.table import AddressResolution
 from edge.tftp.mapped import Snapshots, TooLargeError, mapped, open_below
 from edge.tftp.packets import ErrorCode, shown_name
 from edge.tftp.source import Opened, Refusal, TftpFile, TftpRequest

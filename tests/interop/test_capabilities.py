@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.doctor.doctor import _CAPABILITIES
+from edge.doctor.host import CAPABILITIES
 from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Kubectl, Namespaces, Process
 from tests.waiting import wait_until
 
@@ -98,7 +98,7 @@ def held(process: Process) -> tuple[set[str], set[str]]:
     mask = 0
     for kind in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
         mask |= int(status[kind][0], 16)
-    names = {number: name.removeprefix("CAP_").lower() for name, number in _CAPABILITIES.items()}
+    names = {number: name.removeprefix("CAP_").lower() for name, number in CAPABILITIES.items()}
     return {*status["Uid"], *status["Gid"]}, {names.get(bit, str(bit)) for bit in range(64) if mask >> bit & 1}
 
 

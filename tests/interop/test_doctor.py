@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from edge.neighbour.links import look
-from edge.neighbour.well_known import METADATA_ADDRESS, Held, hold, look_at
+from edge.neighbour.links import METADATA_ADDRESS, AddressState, address_state, hold_address, look
 from tests.interop.conftest import in_namespace
 from tests.interop.rack import IN_EDGE, TINKEDGE, Namespaces, ip
 from tests.interop.test_networks import Host
@@ -66,15 +65,15 @@ class Doctor(Namespaces):
         assert link is not None
         return link.mac.hex(":")
 
-    def holds(self) -> Held:
+    def holds(self) -> AddressState:
         """Have this host have the address, as the edge has it; whether it has."""
         link = in_namespace(self.namespaces[IN_EDGE], lambda: look("eth1"))
         assert link is not None
 
-        def try_it() -> Held:
-            hold(link.index, METADATA_ADDRESS, 3600)
-            wait_until(lambda: look_at(link.index, METADATA_ADDRESS) is not Held.TRIED)
-            return look_at(link.index, METADATA_ADDRESS)
+        def try_it() -> AddressState:
+            hold_address(link.index, METADATA_ADDRESS, 3600)
+            wait_until(lambda: address_state(link.index, METADATA_ADDRESS) is not AddressState.TENTATIVE)
+            return address_state(link.index, METADATA_ADDRESS)
 
         return in_namespace(self.namespaces[IN_EDGE], try_it)
 
@@ -217,10 +216,10 @@ def linked(host: Doctor) -> Doctor:
 
 def test_nothing_is_said_of_it_where_it_is_not_wanted_and_that_it_could_be_served_where_it_is(linked: Doctor) -> None:
     assert NAME not in linked.found("--ipxe-dir", NEW_IPXE, severity="ok")
-    assert linked.link_metadata() == ("ok", "nobody is known to have it, and its port is free")
+    assert linked.link_metadata() == ("ok", "no other host is known to have it, and its port is free")
     assert linked.found("--link-metadata") == {}
     asked = linked.found("--link-metadata", "--probe", severity="ok")
-    assert asked["who has fe80::a9fe:a9fe on eth1"]["seen"] == "nobody"
+    assert asked["who has fe80::a9fe:a9fe on eth1"]["seen"] == "no host"
 
 
 def test_interface_without_ipv6_or_that_is_down_is_named(linked: Doctor) -> None:
@@ -252,8 +251,8 @@ def test_other_host_with_the_address_is_named_with_its_mac_and_so_is_a_duplicate
 @pytest.mark.parametrize("is_there", [False, True], ids=["no-address", "address"])
 def test_port_that_another_program_has_is_named(linked: Doctor, is_there: bool) -> None:
     if is_there:
-        assert linked.holds() is Held.OURS
-        assert linked.link_metadata() == ("warning", "the address is held, and nobody answers at its port")
+        assert linked.holds() is AddressState.HELD
+        assert linked.link_metadata() == ("warning", "this host holds the address, but no server answers at its port")
     linked.start(IN_EDGE, "python3", "-m", "http.server", "--bind", "::", "80")
     wait_until(lambda: "tcp:80" in linked.listening())
     assert linked.link_metadata() == ("error", "another program has port 80")

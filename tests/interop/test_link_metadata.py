@@ -13,8 +13,7 @@ import pytest
 
 from edge.journey.events import Notice
 from edge.neighbour.host import NetworkState
-from edge.neighbour.links import look
-from edge.neighbour.well_known import Held, look_at
+from edge.neighbour.links import AddressState, address_state, look
 from edge.run.networks import LinkMetadata
 from tests.interop.cloud_init.computer import Computer, release, releases, version
 from tests.interop.cloud_init.rack import MetadataRack, Registered
@@ -176,8 +175,8 @@ def test_second_edge_on_a_link_waits_until_the_first_has_gone(rack: MetadataRack
     rack.process.popen.kill()
     rack.process.status()
     wait_until(serves, lambda: str(said), every=0.2)
-    held = in_namespace(rack.namespaces[IN_EDGE], lambda: look_at(first.index, WELL_KNOWN))
-    assert held is Held.NOT, "the kernel has taken it back from the one that was killed"
+    held = in_namespace(rack.namespaces[IN_EDGE], lambda: address_state(first.index, WELL_KNOWN))
+    assert held is AddressState.ABSENT, "the kernel has taken it back from the one that was killed"
     in_namespace(where, lambda: asyncio.run(second.stop()))
     assert not sites
-    assert in_namespace(where, lambda: look_at(link.index, WELL_KNOWN)) is Held.NOT
+    assert in_namespace(where, lambda: address_state(link.index, WELL_KNOWN)) is AddressState.ABSENT

@@ -23,8 +23,7 @@ from aiohttp import web
 from scapy.layers.dhcp import BOOTP
 from scapy.utils import rdpcap
 
-from edge.doctor import fetch
-from edge.doctor.extra import DiagnoseError
+from edge.doctor import DiagnoseError, tftp
 from edge.journey.events import Outcome, Step
 from edge.tftp import TftpServer
 from edge.tftp.packets import ErrorCode
@@ -185,10 +184,11 @@ PROXY = ("--dhcp-range=10.77.6.0,proxy", "--pxe-service=x86-64_EFI,boot,ipxe.efi
 def probe(namespace: str, interface: str, ipxe_dir: Path = Path("/nowhere")) -> str:
     """What the probe finds, in a process of its own, for scapy knows one set of interfaces; with less patience."""
     script = (
-        "import sys; from pathlib import Path; from edge.doctor import doctor; from edge.doctor import servers\n"
-        "servers.LISTEN_SECONDS = 0.7\n"
-        "for found in doctor.probe([sys.argv[1]], Path(sys.argv[2])):\n"
-        "    print('ok' if found.ok else 'PROBLEM', f'{found.name}: {found.seen} -> {found.remedy}')\n"
+        "import sys; from pathlib import Path; from edge.doctor import Serving, dhcp_servers, probe\n"
+        "dhcp_servers.LISTEN_SECONDS = 0.7\n"
+        "name, _, address = sys.argv[1].partition('=')\n"
+        "for found in probe(Serving([(name, address)], Path(sys.argv[2]))):\n"
+        "    print('ok' if found.is_fine else 'PROBLEM', f'{found.name}: {found.seen} -> {found.remedy}')\n"
     )
     return run(namespace, "-c", script, interface, str(ipxe_dir))
 
@@ -249,7 +249,7 @@ def test_tftp_is_fetched_and_compared_with_the_file_and_the_firewall_is_looked_a
         # What this host asks itself does not come in on the machines' interface.
         network.firewall(network.server, "INPUT", "-i", "srv0", "-p", "udp", "--dport", "69", "-j", "DROP")
         told = probe(network.server, "srv0", tmp_path)
-    why = r"PROBLEM TFTP from 10\.77\.6\.1: .* machines on srv0 ask in vain: 69/udp on srv0 is dropped by"
+    why = r"PROBLEM TFTP from 10\.77\.6\.1: .* requests of machines on srv0 get no answer: 69/udp on srv0 is dropped by"
     assert re.search(why, told), told
 
 
@@ -267,10 +267,10 @@ def test_ports_are_asked_as_if_from_outside_whatever_the_rules_of_this_host_are(
 def test_tftp_server_that_has_not_the_file_is_quoted_and_a_silent_one_given_up(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch, "_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(tftp, "_TIMEOUT_SECONDS", 0.2)
     with network.serving(lambda: start_tftp(network)):
         with pytest.raises(DiagnoseError, match=r"10\.77\.6\.1 port 69: File not found"):
-            network.inside(network.server, lambda: fetch.fetch(network.server_ip, "missing"))
+            network.inside(network.server, lambda: tftp.fetch(network.server_ip, "missing"))
         network.firewall(network.server, "INPUT", "-p", "udp", "--dport", "69", "-j", "DROP")
         with pytest.raises(DiagnoseError, match="does not answer"):
-            network.inside(network.server, lambda: fetch.fetch(network.server_ip, "snponly.efi"))
+            network.inside(network.server, lambda: tftp.fetch(network.server_ip, "snponly.efi"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 
 from edge.neighbour.links import other_ethernets
-from edge.neighbour.way_back import trouble
+from edge.neighbour.table import delivery_problem
 from tests.interop.conftest import Network
 from tests.waiting import wait_until
 
@@ -15,13 +15,13 @@ def ip(network: Network, *words: str) -> None:
 
 
 def why(network: Network, address: str) -> str:
-    found: str = network.inside(network.server, lambda: trouble(address, ["srv0"]))
+    found: str = network.inside(network.server, lambda: delivery_problem(address, ["srv0"]))
     return found
 
 
 def test_what_keeps_answers_from_a_relay_is_told_and_nothing_else_is(network: Network) -> None:
     assert why(network, "10.98.0.1") == "this host has no route to it ('ip route get 10.98.0.1')"
-    assert why(network, "10.77.6.51") == "nobody answers ARP for it on srv0"
+    assert why(network, "10.77.6.51") == "no host answers ARP for it on srv0"
     assert why(network, "10.77.6.1").endswith("is this host's own address")
     assert why(network, "no address") == ""
     ip(network, "link", "add", "other0", "type", "veth", "peer", "name", "other1")

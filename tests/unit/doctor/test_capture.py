@@ -20,10 +20,9 @@ from scapy.layers.inet6 import ICMPv6ND_RS, IPv6
 from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet, Raw
 
-from edge.doctor import extra, listening, selection
-from edge.doctor.capture import Heard, take_the_rest
+from edge.doctor import Listening, Timed, capture, extra, in_order
+from edge.doctor.capture import OnFrame, all_frames_of, conversation_of, drain
 from edge.doctor.extra import MissingExtraError, scapy, scapy_sockets
-from edge.doctor.listening import Listening, Timed, in_order
 from edge.neighbour.packet_filter import attach
 from tests.support.virtual_time import elapse
 
@@ -40,7 +39,7 @@ async def source(*items: tuple[float, str], after: float = 0.0, ends: bool = Tru
 @pytest.mark.looptime
 async def test_late_event_takes_its_place_before_packets_that_came_sooner() -> None:
     packets = source((1.0, "discover"), (3.0, "request"), ends=False)
-    journey = source((2.0, "offered"), (4.0, "acknowledged"), after=listening.HOLD_SECONDS / 2, ends=False)
+    journey = source((2.0, "offered"), (4.0, "acknowledged"), after=capture.HOLD_SECONDS / 2, ends=False)
     async with aclosing(in_order(packets, journey)) as stream:
         assert [await anext(stream) for _ in range(4)] == ["discover", "offered", "request", "acknowledged"]
 
@@ -48,8 +47,8 @@ async def test_late_event_takes_its_place_before_packets_that_came_sooner() -> N
 class Frames:
     """A capture whose thread has not kept up: frames wait when it is told to stop."""
 
-    def __init__(self, _interface: str, _mac: str, heard: Heard, _write: Path | None = None) -> None:
-        self._heard = heard
+    def __init__(self, _interface: str, _mac: str, on_frame: OnFrame, _write: Path | None = None) -> None:
+        self._on_frame = on_frame
         self._left = 3
         self.seen = 0
 
@@ -64,14 +63,14 @@ class Frames:
     def _take(self) -> None:
         self._left -= 1
         self.seen += 1
-        self._heard(float(self.seen), b"frame")
+        self._on_frame(float(self.seen), b"frame")
 
 
 async def test_what_was_heard_until_the_end_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "Capture", Frames)
-    monkeypatch.setattr(listening.Conversation, "lines", lambda _self, at, _frame: [f"frame {at:.0f}"])
+    monkeypatch.setattr(capture, "Capture", Frames)
+    monkeypatch.setattr(capture.Conversation, "lines", lambda _self, at, _frame: [f"frame {at:.0f}"])
     async with Listening("eth0", "52:54:00:00:00:01") as heard:
-        lines = heard.heard()
+        lines = heard.lines()
         assert (await anext(lines)).text == "frame 1"
         heard.end()
         assert [line.text async for line in lines] == ["frame 2", "frame 3"]
@@ -90,7 +89,7 @@ def test_frames_that_wait_are_taken_up_to_the_end_and_no_further() -> None:
     frames = [SimpleNamespace(time=at) for at in (1.0, 2.0, 3.0, 4.0)]
     sock = SimpleNamespace(ins=SimpleNamespace(setblocking=lambda _: None), recv=lambda: frames.pop(0))
     taken: list[float] = []
-    take_the_rest(sock, 2.5, lambda frame: taken.append(frame.time))
+    drain(sock, 2.5, lambda frame: taken.append(frame.time))
     assert taken == [1.0, 2.0]
 
 
@@ -136,14 +135,14 @@ def test_debians_own_package_will_do_where_the_environment_has_none(
 ) -> None:
     monkeypatch.setattr(extra, "DEBIAN", tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(extra, "_PACKAGES", {"selfmade": "python3-selfmade"})
+    monkeypatch.setattr(extra, "_DEBIAN_PACKAGES", {"selfmade": "python3-selfmade"})
     with pytest.raises(MissingExtraError, match=r"selfmade is not installed: apt install python3-selfmade, or pip"):
-        extra._load("selfmade.all")
+        extra._import("selfmade.all")
     assert str(tmp_path) not in sys.path
     (tmp_path / "selfmade").mkdir()
     (tmp_path / "selfmade" / "__init__.py").touch()
     (tmp_path / "selfmade" / "all.py").write_text("HERE = 1\n")
-    assert extra._load("selfmade.all").HERE == 1
+    assert extra._import("selfmade.all").HERE == 1
     assert sys.path[-1] == str(tmp_path), "behind all that is tinkedge's own"
 
 
@@ -178,13 +177,13 @@ class Filtered:
 
 @pytest.fixture(scope="module")
 def conversation() -> Iterator[Filtered]:
-    with closing(Filtered(selection.conversation_of(ITS))) as found:
+    with closing(Filtered(conversation_of(ITS))) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def everything() -> Iterator[Filtered]:
-    with closing(Filtered(selection.everything_of(ITS))) as found:
+    with closing(Filtered(all_frames_of(ITS))) as found:
         yield found
 
 
@@ -277,7 +276,7 @@ def test_giant_frame_is_cut_for_reading_and_kept_whole_for_the_file(
     conversation: Filtered, everything: Filtered
 ) -> None:
     frame = bytes(FROM / BETWEEN / UDP() / Raw(bytes(60000)))
-    assert conversation(frame) == frame[: selection.SNAP_BYTES]
+    assert conversation(frame) == frame[: capture.READ_BYTES]
     assert everything(frame) == frame
 
 

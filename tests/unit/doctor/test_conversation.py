@@ -12,9 +12,8 @@ from scapy.layers.l2 import ARP, Dot1Q, Ether
 from scapy.packet import Packet, Raw
 
 from edge.dhcp.wire import Message, codec, options
-from edge.doctor.conversation import Conversation
-from edge.doctor.dhcp_words import describe
-from edge.doctor.servers import Offer, _read, discover
+from edge.doctor.dhcp_servers import Offer, discover, read_offer
+from edge.doctor.frames import Conversation, describe_dhcp
 
 MAC, SERVER = "52:54:00:cc:00:01", "02:00:00:00:00:aa"
 CLIENT_IP, SERVER_IP = "10.0.0.2", "10.0.0.1"
@@ -196,7 +195,7 @@ def message(options: dict[int, bytes], **fields: object) -> bytes:
 def test_discover_of_a_uefi_rom() -> None:
     options = {53: b"\1", 57: b"\x05\xc0", 55: bytes((1, 3, 67)), 60: b"PXEClient:Arch:00007:UNDI:003016"}
     options |= {93: b"\0\7", 94: b"\1\3\x10", 97: bytes(17)}
-    assert describe(message(options, flags=0x8000, secs=4)) == (
+    assert describe_dhcp(message(options, flags=0x8000, secs=4)) == (
         "DHCPDISCOVER of 52:54:00:cc:00:01 xid 1f2e3d4c broadcast secs 4 max-size 1472 asks-for 1,3,67 "
         'class(60) "PXEClient:Arch:00007:UNDI:003016" arch(93) 7 (UEFI x86-64) nic(94) 010310 '
         "uuid(97) 00000000000000000000000000000000"
@@ -208,7 +207,7 @@ def test_ack_to_a_rom_behind_a_relay() -> None:
     options |= {6: bytes(range(20)), 66: b"10.0.0.1\0", 67: b"snponly.efi\0", 82: b"\1\4eth0\5\4\x0a\0\0\0"}
     addresses = {"yiaddr": bytes((10, 0, 0, 5)), "siaddr": bytes((10, 0, 0, 1)), "giaddr": bytes((10, 0, 9, 1))}
     found = message(options, op=2, hops=1, sname=b"edge", file=b"snponly.efi", **addresses)
-    assert describe(found) == (
+    assert describe_dhcp(found) == (
         "DHCPACK to 52:54:00:cc:00:01 xid 1f2e3d4c hops 1 yiaddr 10.0.0.5 siaddr 10.0.0.1 giaddr 10.0.9.1 "
         'sname "edge" file "snponly.efi" server 10.0.0.1 lease infinite t1 3600s mask 255.255.255.0 '
         'dns 0.1.2.3,4.5.6.7,8.9.10.11,12.13.14.15... tftp(66) "10.0.0.1" bootfile(67) "snponly.efi" '
@@ -241,20 +240,20 @@ def test_ack_to_a_rom_behind_a_relay() -> None:
     ],
 )  # fmt: skip
 def test_option_is_told_by_its_name(code: int, value: bytes, words: str) -> None:
-    assert describe(message({53: b"\1", code: value})).partition("1f2e3d4c ")[2] == words
+    assert describe_dhcp(message({53: b"\1", code: value})).partition("1f2e3d4c ")[2] == words
 
 
 def test_malformed_message_and_one_without_a_known_type_are_told() -> None:
-    assert describe(b"x") == "DHCP, malformed: 1 bytes is less than a DHCP header (240)"
-    assert "says 200 bytes" in describe(message({53: b"\1"})[:243] + b"\x0c\xc8ab")
-    assert describe(message({53: b"\x63"})).startswith("DHCP message of type 99 of")
-    assert describe(message({12: b"x"})).startswith("BOOTP message of")
+    assert describe_dhcp(b"x") == "DHCP, malformed: 1 bytes is less than a DHCP header (240)"
+    assert "says 200 bytes" in describe_dhcp(message({53: b"\1"})[:243] + b"\x0c\xc8ab")
+    assert describe_dhcp(message({53: b"\x63"})).startswith("DHCP message of type 99 of")
+    assert describe_dhcp(message({12: b"x"})).startswith("BOOTP message of")
 
 
 @given(st.dictionaries(st.integers(1, 254), st.binary(max_size=300), max_size=12))
 @settings(max_examples=200, deadline=None)
 def test_no_option_breaks_the_line(options: dict[int, bytes]) -> None:
-    line = describe(message(options))
+    line = describe_dhcp(message(options))
     assert line.isascii()
     assert line.isprintable()
 
@@ -286,7 +285,7 @@ def frame(kind: str = "offer", *more: tuple[str, str], op: int = 2, xid: int = 7
 def test_offer_is_read_with_its_address_and_boot_file_and_nothing_else_is_one(
     found: bytes, offer: Offer | None
 ) -> None:
-    assert _read(found, XID) == offer
+    assert read_offer(found, XID) == offer
 
 
 def test_question_is_one_that_a_uefi_machine_asks() -> None:

@@ -28,7 +28,7 @@ from edge.neighbour.router_advertisement import (
     mac_of,
     router_advertisement,
 )
-from edge.neighbour.table import changed_address, hardware_address, request
+from edge.neighbour.table import changed_address, hardware_address, neighbour_request
 
 ADDRESS = socket.inet_aton("10.0.0.5")
 MAC = bytes.fromhex("525400123456")
@@ -72,7 +72,7 @@ def test_neighbour_with_an_ipv6_address_is_asked_for_and_given_alike() -> None:
     assert hardware_address(known, 3, ADDRESS) is None
     assert hardware_address(answer(), 3, address) is None
     assert changed_address(known) == "fd00::5"
-    assert request(3, address, 7)[16] == V6
+    assert neighbour_request(3, address, 7)[16] == V6
     link_local, lo = socket.inet_pton(V6, "fe80::5"), socket.if_nametoindex("lo")
     on_lo = changed_address(answer(family=V6, address=link_local, interface=lo))
     assert on_lo == "fe80::5%lo", "on another link it is another host's"

@@ -1,8 +1,8 @@
-"""Whether this host's packet filter drops what machines send to our ports, as far as its rules can be read.
+"""The packet filter of this host: the rules that drop packets of machines to our ports.
 
-`nft -j list ruleset` (nftables, libnftables-json(5)) shows the rules of nft and of today's iptables. They are followed
-for the first packet of a new conversation that comes in at an interface. What can't be told of it (a source address, a
-rate, an extension of iptables) makes a rule one that may match: where only such rules drop it, nothing is said.
+`nft -j list ruleset` (libnftables-json(5)) shows the rules of nft and of today's iptables. The first packet of a new
+conversation is followed through the chains. Some conditions can't be decided for it: a source address, a rate, an
+extension of iptables. A rule with such a condition may match. A packet that only such rules drop is not reported.
 """
 
 from __future__ import annotations
@@ -16,20 +16,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from edge.doctor.checks.findings import Finding, note, warning
+from edge.doctor.findings import Finding, note, passed, problem, warning
 
-_PATIENCE_SECONDS: Final = 10.0
+_NFT_TIMEOUT_SECONDS: Final = 10.0
 _HOOKS: Final = ("prerouting", "input")
 _FAMILIES: Final = {4: ("ip", "inet"), 6: ("ip6", "inet")}
-_OF_THE_OTHER: Final = {4: "ip6", 6: "ip"}
-_DEEPEST: Final = 16  # jumps; the kernel has the same bound
-_LEGACY: Final = Path("/proc/net/ip_tables_names")
+_OTHER_VERSION: Final = {4: "ip6", 6: "ip"}
+_MAX_JUMPS: Final = 16  # as in the kernel
+_LEGACY_TABLES: Final = Path("/proc/net/ip_tables_names")
 
 
 @dataclass(frozen=True, slots=True)
-class Packet:
-    """The first packet of a conversation: protocol ("udp", "tcp"), port of ours, and where it comes in; of IPv4, or of
-    the other `version`, 6."""
+class FirstPacket:
+    """The first packet of a conversation between a machine and a port of ours.
+
+    protocol: `udp` or `tcp`.
+    interface: where the packet comes in.
+    version: of IP, 4 or 6.
+    """
 
     protocol: str
     port: int
@@ -39,7 +43,7 @@ class Packet:
 
 @dataclass(slots=True)
 class Ruleset:
-    """What `nft -j list ruleset` shows, by table."""
+    """The output of `nft -j list ruleset`: chains, rules and sets by family, table and name."""
 
     chains: dict[tuple[str, str, str], Mapping[str, Any]] = field(default_factory=dict)
     rules: dict[tuple[str, str, str], list[Sequence[Any]]] = field(default_factory=dict)
@@ -47,19 +51,19 @@ class Ruleset:
 
     @classmethod
     def read(cls, text: str) -> Ruleset:
-        """Raises ValueError."""
+        """Parse the output of nft. Raises ValueError."""
         made = cls()
         for entry in json.loads(text).get("nftables", ()):
             for kind, obj in entry.items():
                 if kind in ("chain", "set"):
-                    kept: dict[tuple[str, str, str], Any] = made.chains if kind == "chain" else made.sets
-                    kept[obj["family"], obj["table"], obj["name"]] = obj
+                    found: dict[tuple[str, str, str], Any] = made.chains if kind == "chain" else made.sets
+                    found[obj["family"], obj["table"], obj["name"]] = obj
                 elif kind == "rule":
                     made.rules.setdefault((obj["family"], obj["table"], obj["chain"]), []).append(obj["expr"])
         return made
 
-    def dropped(self, packet: Packet) -> tuple[str, bool] | None:
-        """Which chain drops the packet, and whether others of that kind may pass; None if none does for sure."""
+    def dropped(self, packet: FirstPacket) -> tuple[str, bool] | None:
+        """Return the chain that drops the packet, and whether similar packets may pass. None if it may pass."""
         for key, chain in self.chains.items():
             if chain.get("hook") not in _HOOKS or key[0] not in _FAMILIES[packet.version]:
                 continue
@@ -71,17 +75,17 @@ class Ruleset:
 
 
 class _Walk:
-    """The way of one packet through a chain."""
+    """The path of one packet through a chain."""
 
-    def __init__(self, ruleset: Ruleset, packet: Packet) -> None:
+    def __init__(self, ruleset: Ruleset, packet: FirstPacket) -> None:
         self._ruleset = ruleset
         self._packet = packet
         self.some_pass = False
         self.by = ""
 
     def chain(self, key: tuple[str, str, str], depth: int = 0) -> str:
-        """ "accept", "drop", or "" where the packet comes out at the end."""
-        if depth > _DEEPEST:
+        """Return the verdict of a chain: `accept`, `drop`, or empty if the packet reaches the end of the chain."""
+        if depth > _MAX_JUMPS:
             return ""
         for expressions in self._ruleset.rules.get(key, ()):
             matches = self._matches(key, expressions)
@@ -107,7 +111,7 @@ class _Walk:
         return ""
 
     def _matches(self, key: tuple[str, str, str], expressions: Sequence[Any]) -> bool | None:
-        """None: that depends on what is not known of the packet."""
+        """Return whether a rule matches. None if that depends on something that is not known about the packet."""
         certain: bool | None = True
         for expression in expressions:
             for kind, value in expression.items():
@@ -132,7 +136,7 @@ class _Walk:
             if payload.get("protocol") not in (packet.protocol, "th"):
                 return False
             ours = packet.port
-        elif isinstance(payload, dict) and payload.get("protocol") == _OF_THE_OTHER[packet.version]:
+        elif isinstance(payload, dict) and payload.get("protocol") == _OTHER_VERSION[packet.version]:
             return False  # such a match is for packets of that version alone
         elif isinstance(payload, dict) and payload.get("field") in ("protocol", "nexthdr"):
             ours = packet.protocol
@@ -180,59 +184,58 @@ def _verdict(expressions: Sequence[Any]) -> tuple[str, str]:
     return "", ""
 
 
-def check_firewall(packets: Sequence[Packet]) -> Iterator[Finding]:
-    """What this host's filter does to such packets."""
+def check_firewall(packets: Sequence[FirstPacket]) -> Iterator[Finding]:
+    """Report which of the packets this host's packet filter drops."""
     name = "firewall"
-    legacy = _LEGACY.exists() and _readable(_LEGACY)
-    if legacy:
-        yield note(name, "there are rules of the older iptables, which are not read: see iptables-legacy -S")
+    if _has_legacy_tables():
+        yield note(name, "there are rules of the older iptables, which are not examined: see iptables-legacy -S")
     program = shutil.which("nft") or shutil.which("nft", path="/usr/sbin:/sbin")
     if program is None:
-        yield note(name, "not looked at: there is no nft here", "apt-get install nftables")
+        yield note(name, "not examined: there is no nft here", "apt-get install nftables")
         return
     try:
         done = subprocess.run(
             [program, "-j", "list", "ruleset"],
             capture_output=True,
             text=True,
-            timeout=_PATIENCE_SECONDS,
+            timeout=_NFT_TIMEOUT_SECONDS,
             check=True,
         )
         ruleset = Ruleset.read(done.stdout)
     except subprocess.CalledProcessError as error:
-        said = error.stderr.strip().splitlines()
-        yield note(name, f"not looked at: nft says: {said[-1] if said else error.returncode}", "run this as root")
+        lines = error.stderr.strip().splitlines()
+        yield note(name, f"not examined: nft reports: {lines[-1] if lines else error.returncode}", "run this as root")
         return
     except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError, AttributeError) as error:
-        yield note(name, f"not looked at: what nft says can't be read: {error}")
+        yield note(name, f"not examined: the output of nft can't be read: {error}")
         return
     yield from judge(ruleset, packets)
 
 
-def judge(ruleset: Ruleset, packets: Sequence[Packet]) -> Iterator[Finding]:
-    """A finding for each of `packets` that is dropped, or one that none is."""
-    fine = True
+def judge(ruleset: Ruleset, packets: Sequence[FirstPacket]) -> Iterator[Finding]:
+    """Yield a finding for each packet that is dropped, or one finding that none is."""
+    is_any_dropped = False
     for packet in packets:
         found = ruleset.dropped(packet)
         if found is None:
             continue
-        fine = False
+        is_any_dropped = True
         by, some_pass = found
-        of = "" if packet.version == 4 else " of IPv6"
-        where = f"{packet.port}/{packet.protocol}{of} on {packet.interface}"
+        version = "" if packet.version == 4 else " of IPv6"
+        where = f"{packet.port}/{packet.protocol}{version} on {packet.interface}"
         remedy = (
             f"accept it: nft insert rule {by} iifname {packet.interface} {packet.protocol} dport {packet.port} accept"
         )
         if some_pass:
-            yield warning("firewall", f"{where} is dropped by the chain {by}, unless another rule takes it", remedy)
+            yield warning("firewall", f"{where} is dropped by the chain {by}, unless another rule accepts it", remedy)
         else:
-            yield Finding("firewall", False, f"{where} is dropped by the chain {by}", remedy)
-    if fine:
-        yield Finding("firewall", True, f"no rule drops any of {len(packets)} kinds of packets for sure")
+            yield problem("firewall", f"{where} is dropped by the chain {by}", remedy)
+    if not is_any_dropped:
+        yield passed("firewall", f"no rule surely drops any of {len(packets)} kinds of packets")
 
 
-def _readable(path: Path) -> bool:
+def _has_legacy_tables() -> bool:
     try:
-        return bool(path.read_text().strip())
+        return bool(_LEGACY_TABLES.read_text().strip())
     except OSError:
         return False
