@@ -1,4 +1,4 @@
-"""`tinkedge metal3`: keeps Hardware in step with Metal3's BareMetalHosts, on the cluster where these are."""
+"""`tinkedge metal3`: keep Hardware in step with Metal3's BareMetalHosts, on their cluster."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _STATUS = "keeping Hardware in step with BareMetalHosts"
     "--kubeconfig",
     type=FilePath(dir_okay=False),
     default=None,
-    help="The API with the hosts, where the Hardware goes, too.  [default: the service account of this pod]",
+    help="Kubeconfig of the API with the hosts and the Hardware.  [default: the service account of this pod]",
 )
 @options.context
 @click.option(
@@ -43,20 +43,20 @@ _STATUS = "keeping Hardware in step with BareMetalHosts"
     "--namespace",
     type=namespace_list,
     default="",
-    help="Hosts of these namespaces only: a,b. Default: of all.",
+    help="Only hosts in these namespaces: a,b. Default: all.",
 )
-@click.option("--once", is_flag=True, help="Bring every host in step once, and exit: with 1 if one could not be.")
+@click.option("--once", is_flag=True, help="Synchronise every host once, and exit; with 1 if one failed.")
 @click.option(
     "--resync",
     type=click.FloatRange(1, 86_400),
     default=300.0,
-    help="Seconds after which a host is looked at again though it has not changed: its Secrets may have.",
+    help="Seconds after which a host is examined again, because its Secrets may have changed.",
 )
 @host_options
 @click.option(
-    "--leader-elect/--no-leader-elect", default=True, help="Of several replicas one works, agreed by a Lease."
+    "--leader-elect/--no-leader-elect", default=True, help="Elect one active replica of several with a Lease."
 )
-@click.option("--lease-namespace", default="", help="Where the Lease is.  [default: this pod's namespace, or default]")
+@click.option("--lease-namespace", default="", help="Namespace of the Lease.  [default: that of this pod, or default]")
 @options.health_address
 @options.metrics_address
 @options.log_level
@@ -78,7 +78,7 @@ def metal3(
     log_level: str,
     log_format: str,
 ) -> None:
-    """Keep a Hardware in step with each BareMetalHost of Metal3's.
+    """Keep a Hardware in step with each BareMetalHost of Metal3.
 
     A host that is provisioned, paused, detached, powered off, in use or in an unknown state never netboots. Hardware
     that was not made from a host is never touched.
@@ -119,8 +119,7 @@ async def _until_stopped(follower: Follower, addresses: OperatorAddresses, steps
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, running.cancel)
     watching = asyncio.create_task(Watchdog(notifier, {}).run())
-    # It waits for the API, a leader's Lease and definitions by itself, and says so (/readyz, too): the service manager
-    # does not have to wait for that.
+    # Ready at once: the service manager does not have to wait for the API, the Lease and the definitions. /readyz does.
     notifier.ready(_STATUS)
     reload.ready()
     try:

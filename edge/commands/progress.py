@@ -1,4 +1,4 @@
-"""How far a command is, on standard error: a line that is drawn again on a terminal, a line now and then elsewhere."""
+"""The progress of a command on standard error: one line that is drawn again on a terminal, else a line now and then."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ _LOG_SECONDS = 10.0  # seconds, elsewhere
 
 
 class Progress:
-    """Called with what is done, how much of it, and how much there is (0: nobody knows).
-
-    `shown` False: says nothing.
-    """
+    """Shows the progress of a command. It is called after each object, or after some."""
 
     def __init__(self, *, shown: bool = True) -> None:
+        """With `shown` False, show nothing."""
         self._shown = shown
         self._terminal = sys.stderr.isatty()
         self._every = _DRAW_SECONDS if self._terminal else _LOG_SECONDS
@@ -25,7 +23,7 @@ class Progress:
         self._drawn = False
 
     def __call__(self, what: str, count: int, total: int) -> None:
-        """Told after each object, or a few of them."""
+        """Show that `count` of `total` objects are done (0: the total is not known); `what` is what was done."""
         now = time.monotonic()
         if now < self._next or not self._shown:
             return
@@ -35,7 +33,7 @@ class Progress:
         self._drawn = self._terminal
 
     def clear(self) -> None:
-        """Take the line away."""
+        """Remove the line from the terminal."""
         if self._drawn:
             click.echo("\r\x1b[K", nl=False, err=True)
         self._drawn = False

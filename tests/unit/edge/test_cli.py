@@ -645,7 +645,7 @@ def test_kubeconfig_is_for_its_owner_alone_and_never_written_over(data: Path, tm
     assert token not in ran.output
     assert users[NAME].credentials[0].id in token
     again = run_on(data, *words)
-    assert (again.exit_code, "is there already" in again.output) == (2, True)
+    assert (again.exit_code, "exists already" in again.output) == (2, True)
     assert yaml.safe_load(out.read_text()) == content
     assert len(read_users(data / USERS_FILE).users[NAME].credentials) == 1
 

@@ -130,7 +130,7 @@ def test_what_the_machine_netboots_is_shown(directory: Path) -> None:
 
 def test_directory_without_a_workflow_leads_to_what_is_netbooted() -> None:
     result = render(EXAMPLES / "kickstart")
-    assert (result.exit_code, "with --netboot IP" in result.output) == (1, True)
+    assert (result.exit_code, "--netboot IP, the address of the edge, shows" in result.output) == (1, True)
 
 
 @pytest.mark.parametrize("name", sorted(WITH_WORKFLOW | {"autoinstall"}))
@@ -266,7 +266,7 @@ def test_router_is_the_nameserver_unless_there_are_others() -> None:
 def test_address_without_its_router_is_printed_and_refused_by_the_api_so_far() -> None:
     result = print_example("debian", "--ip", "10.1.2.3", "--edge", "10.1.2.9")
     assert (result.exit_code, "ip: 10.1.2.3" in result.stdout) == (0, True)
-    assert "The API refuses it so far: Hardware debian-1: spec.networkInterfaces" in result.stderr
+    assert "The API rejects it so far: Hardware debian-1: spec.networkInterfaces" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -363,7 +363,7 @@ def test_file_with_changes_is_not_replaced_unless_asked(tmp_path: Path) -> None:
     file.write_text("mine")
     refused = print_example(*words)
     assert (refused.exit_code, file.read_text()) == (1, "mine")
-    assert "is there already, maybe with changes of yours: --force replaces it" in refused.stderr
+    assert "exists already, perhaps with your changes: --force replaces it" in refused.stderr
     assert print_example(*words, "--force").exit_code == 0
     assert file.read_text() != "mine"
 

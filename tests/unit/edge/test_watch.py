@@ -173,7 +173,7 @@ def test_edge_is_asked_where_the_settings_say_that_it_listens(
     [
         ("interface: [absent0=10.0.0.1]", "there is no interface absent0"),
         ("interface: absent0", "there is no interface absent0"),
-        ("interface: [absent0, absent1]", "say with --interface on which of absent0, absent1"),
+        ("interface: [absent0, absent1]", "give with --interface the interface of the machine: one of absent0, absent1"),
     ],
 )
 def test_packets_are_looked_for_where_the_settings_say_that_machines_are(
