@@ -72,7 +72,7 @@ def named(findings: list[Finding], name: str) -> Finding:
     return next(finding for finding in findings if name in finding.name)
 
 
-def test_doctor_looks_for_every_package_that_make_run_installs_and_for_no_other(
+def test_doctor_checks_exactly_the_packages_that_make_run_installs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = {*lab.LAB_PROGRAMS.values(), *lab.LAB_FILES}
@@ -100,7 +100,7 @@ def test_doctor_looks_for_every_package_that_make_run_installs_and_for_no_other(
 @pytest.mark.parametrize(
     ("checkout", "given", "looked"), [(True, [], True), (False, [], False), (False, ["--lab"], True)]
 )
-def test_lab_is_not_asked_for_where_tinkedge_is_installed(
+def test_lab_is_examined_in_a_checkout_or_on_request_only(
     checkout: bool, given: list[str], looked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("edge.commands.doctor.in_checkout", lambda: checkout)
@@ -147,7 +147,7 @@ def serving(tmp_path: Path) -> Check:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", ""])
-def test_taken_port_is_found_with_how_to_go_without_it(serving: Check, address: str) -> None:
+def test_port_of_another_program_is_a_problem_with_the_option_to_disable_it(serving: Check, address: str) -> None:
     with taken("127.0.0.1") as number:
         port = Port("HTTP", socket.SOCK_STREAM, number, "http", address)
         finding = named(serving(port), f"port {number}/tcp")
@@ -163,7 +163,7 @@ def test_taken_port_is_found_with_how_to_go_without_it(serving: Check, address: 
 
 
 @pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM])
-def test_port_that_tinkedge_itself_has_is_no_problem(
+def test_port_that_tinkedge_holds_is_no_problem(
     serving: Check, monkeypatch: pytest.MonkeyPatch, kind: socket.SocketKind
 ) -> None:
     words = Path("/proc/self/cmdline").read_text().split("\0")
@@ -173,7 +173,7 @@ def test_port_that_tinkedge_itself_has_is_no_problem(
     assert (finding.is_fine, finding.seen) == (True, f"tinkedge serves here, process {os.getpid()}")
 
 
-def test_every_interface_is_looked_at_with_the_address_that_was_given(serving: Check) -> None:
+def test_every_interface_is_examined_with_its_given_address(serving: Check) -> None:
     dhcp, admin = (
         Port("DHCP", socket.SOCK_DGRAM, 1067, "dhcp"),
         Port("admin", socket.SOCK_STREAM, 1081, "admin", "127.0.0.1"),
@@ -185,7 +185,7 @@ def test_every_interface_is_looked_at_with_the_address_that_was_given(serving: C
     assert names == ["port 1067/udp (DHCP) on lo"] * 2 + ["port 1081/tcp (admin)"]
 
 
-def test_probe_without_the_extra_says_how_to_install_it_and_does_the_rest(
+def test_probe_without_the_extra_names_it_and_runs_the_other_checks(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "scapy.arch", None)
@@ -210,7 +210,7 @@ def test_missing_interface_and_boot_programs_are_found(serving: Check, tmp_path:
     assert named(serving(), "iPXE").is_fine
 
 
-def test_what_boot_media_start_is_said_and_no_error(serving: Check, tmp_path: Path) -> None:
+def test_boot_media_are_described_and_never_an_error(serving: Check, tmp_path: Path) -> None:
     none = named(serving(), "boot media")
     assert (none.is_fine, none.severity) == (True, Severity.NOTE)
     assert "install the package ipxe" in none.seen
@@ -226,7 +226,7 @@ INPUT = {"family": "inet", "table": "f", "name": "in", "type": "filter", "hook":
 
 
 def ruleset(*rules: list[Any], policy: str = "accept", **more: list[list[Any]]) -> Ruleset:
-    """Rules of the chain `in`, and of chains without a hook."""
+    """Return a rule set with rules in the chain `in`, and in chains without a hook."""
     entries: list[Any] = [{"chain": INPUT | {"policy": policy}}]
     entries += [{"chain": {"family": "inet", "table": "f", "name": name}} for name in more]
     for chain, expressions in (("in", rules), *more.items()):
@@ -271,7 +271,7 @@ DROP, ACCEPT = {"drop": None}, {"accept": None}
         (ruleset([{"jump": {"target": "in"}}]), Severity.OK),
     ],
 )
-def test_rules_are_followed_as_far_as_they_can_be_read(rules: Ruleset, severity: Severity) -> None:
+def test_firewall_rules_are_followed(rules: Ruleset, severity: Severity) -> None:
     (found,) = judge(rules, [FirstPacket("udp", 69, "eth1")])
     assert found.severity == severity, found
     if severity > Severity.OK:
@@ -288,15 +288,15 @@ def test_rules_are_followed_as_far_as_they_can_be_read(rules: Ruleset, severity:
         (ruleset([FROM, ACCEPT], policy="drop"), {4, 6}),
     ],
 )
-def test_rule_of_one_version_of_ip_drops_no_packet_of_the_other(rules: Ruleset, dropped: set[int]) -> None:
+def test_firewall_rule_for_one_ip_version_drops_no_packet_of_the_other(rules: Ruleset, dropped: set[int]) -> None:
     found = {each: judge(rules, [FirstPacket("tcp", 80, "eth1", version=each)]) for each in (4, 6)}
-    said = {each: next(iter(one)) for each, one in found.items()}
-    assert {each for each, one in said.items() if one.severity > Severity.OK} == dropped, said
+    expected = {each: next(iter(one)) for each, one in found.items()}
+    assert {each for each, one in expected.items() if one.severity > Severity.OK} == dropped, expected
     if 6 in dropped:
-        assert said[6].seen.startswith("80/tcp of IPv6 on eth1 is dropped")
+        assert expected[6].seen.startswith("80/tcp of IPv6 on eth1 is dropped")
 
 
-def test_clock_of_a_board_without_battery_is_found() -> None:
+def test_wrong_year_is_a_problem_and_unsynchronised_clock_a_warning() -> None:
     epoch = check_clock(lambda: 0.0, lambda: True)
     assert (epoch.severity, epoch.seen) == (Severity.ERROR, "it is the year 1970 here")
     assert check_clock(time.time, lambda: False).severity == Severity.WARNING
@@ -320,7 +320,7 @@ def test_clock_of_a_board_without_battery_is_found() -> None:
         (50 * 2**30, (10**6, 0), [("data directory's inodes", Severity.ERROR)]),
     ],
 )
-def test_disk_that_is_nearly_full_is_found(
+def test_low_disk_space_and_few_inodes_are_reported(
     monkeypatch: pytest.MonkeyPatch, free: int, inodes: tuple[int, int], found: list[tuple[str, Severity]]
 ) -> None:
     state = SimpleNamespace(f_bavail=free // 4096, f_frsize=4096, f_blocks=2**24, f_files=inodes[0], f_favail=inodes[1])
@@ -328,7 +328,7 @@ def test_disk_that_is_nearly_full_is_found(
     assert [(one.name, one.severity) for one in check_space(Path("/"))] == found
 
 
-def test_name_that_can_not_be_resolved_is_named_with_its_osie(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unresolved_name_is_reported_with_its_osie(monkeypatch: pytest.MonkeyPatch) -> None:
     def getaddrinfo(name: str, *_: Any, **__: Any) -> list[Any]:
         if name != "kernels.example":
             raise socket.gaierror(-2, "Name or service not known")
@@ -351,8 +351,8 @@ def test_name_that_can_not_be_resolved_is_named_with_its_osie(monkeypatch: pytes
     monkeypatch.setenv("HTTPS_PROXY", "http://10.1.1.1")
     assert [one.seen for one in check_osie_names(osies)] == ["resolved: kernels.example"]
     monkeypatch.setenv("HTTPS_PROXY", "socks5://me:secret@10.1.1.1:1080")
-    said = "HTTPS_PROXY is socks5://10.1.1.1:1080: SOCKS is not supported; write http://HOST:PORT of an HTTP proxy"
-    assert [one.seen for one in check_osie_names(osies)] == [said, "resolved: kernels.example"]
+    expected = "HTTPS_PROXY is socks5://10.1.1.1:1080: SOCKS is not supported; write http://HOST:PORT of an HTTP proxy"
+    assert [one.seen for one in check_osie_names(osies)] == [expected, "resolved: kernels.example"]
 
 
 WELL, BAD = passed("a", "well"), problem("a", "bad", "fix it")
@@ -361,7 +361,7 @@ WELL, BAD = passed("a", "well"), problem("a", "bad", "fix it")
 @pytest.mark.parametrize(
     ("worst", "status"), [(WELL, 0), (note("a", "not looked at"), 0), (warning("a", "odd", "fix it"), 3), (BAD, 1)]
 )
-def test_exit_status_says_how_bad_it_is(monkeypatch: pytest.MonkeyPatch, worst: Finding, status: int) -> None:
+def test_exit_status_shows_the_worst_severity(monkeypatch: pytest.MonkeyPatch, worst: Finding, status: int) -> None:
     monkeypatch.setattr(command, "check_serving", lambda _: iter([worst]))
     for name in ("check_data_directory", "check_lab", "check_running_edge", "_check_osies"):
         monkeypatch.setattr(command, name, lambda *_: iter(()))
@@ -373,13 +373,13 @@ def test_exit_status_says_how_bad_it_is(monkeypatch: pytest.MonkeyPatch, worst: 
     assert document["findings"][0]["severity"] == worst.severity.name.lower()
 
 
-def test_address_that_this_host_does_not_have_is_a_warning() -> None:
+def test_api_address_that_this_host_does_not_have_is_a_warning() -> None:
     here, there = check_api_addresses(["127.0.0.1", "192.0.2.7"])
     assert (here.name, here.severity) == ("--api-address 127.0.0.1", Severity.OK)
     assert (there.severity, "ip -brief address" in there.remedy) == (Severity.WARNING, True)
 
 
-def test_tokens_that_end_soon_are_named_and_a_bad_file_is_an_error(tmp_path: Path) -> None:
+def test_expiring_tokens_are_named_and_a_broken_users_file_is_an_error(tmp_path: Path) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     assert list(check_api_users(tmp_path, now)) == []
     issue_token(tmp_path, "bob", "view", (), now, None)
@@ -393,7 +393,7 @@ def test_tokens_that_end_soon_are_named_and_a_bad_file_is_an_error(tmp_path: Pat
     assert (found.severity, str(tmp_path / USERS_FILE) in found.seen) == (Severity.ERROR, True)
 
 
-def test_backups_that_are_made_no_more_are_said(tmp_path: Path) -> None:
+def test_old_backups_are_a_warning(tmp_path: Path) -> None:
     now = time.time()
 
     def found(days: float = 0) -> list[tuple[Severity, str]]:
@@ -408,7 +408,7 @@ def test_backups_that_are_made_no_more_are_said(tmp_path: Path) -> None:
     assert found(2.1) == [(Severity.WARNING, "1, the newest 2 days old")]
 
 
-def test_certificates_of_the_agents_server_are_looked_at_before_they_end(tmp_path: Path) -> None:
+def test_certificates_of_the_agent_server_are_reported_before_they_expire(tmp_path: Path) -> None:
     now = datetime.now(UTC)
     key = new_key()
     name = common_name("server")
@@ -431,7 +431,7 @@ def test_certificates_of_the_agents_server_are_looked_at_before_they_end(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("settings", "addresses", "worst", "said"),
+    ("settings", "addresses", "worst", "expected"),
     [
         ({}, ("fd00::1/64", "fd00::2/64"), Severity.OK, "machines use fd00::1 (and 1 more)"),
         ({}, (), Severity.ERROR, "it has no address that machines can use"),
@@ -439,8 +439,8 @@ def test_certificates_of_the_agents_server_are_looked_at_before_they_end(tmp_pat
         ({"all/forwarding": "0"}, ("fd00::1/64",), Severity.WARNING, "it forwards nothing"),
     ],
 )
-def test_what_ipv6_needs_of_an_interface_is_said(
-    tmp_path: Path, settings: dict[str, str], addresses: tuple[str, ...], worst: Severity, said: str
+def test_interface_without_the_requirements_of_ipv6_is_reported(
+    tmp_path: Path, settings: dict[str, str], addresses: tuple[str, ...], worst: Severity, expected: str
 ) -> None:
     for name, value in {"lo/disable_ipv6": "0", "all/forwarding": "1", **settings}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -448,11 +448,11 @@ def test_what_ipv6_needs_of_an_interface_is_said(
     link = Link("lo", 1, up=True, carrier=True, mtu=1500, addresses6=tuple(map(IPv6Interface, addresses)))
     found = [*check_ipv6("lo", is_router=True, serves_dhcp=False, look_up=lambda _: link, settings=tmp_path)]
     assert max(each.severity for each in found) is worst
-    assert any(said in each.seen for each in found), found
+    assert any(expected in each.seen for each in found), found
     assert [*check_ipv6("gone0", look_up=lambda _: None)] == [], "another check reports that"
 
 
-def test_upstream_edge_that_does_not_answer_is_a_warning_and_one_without_a_key_is_wrong(tmp_path: Path) -> None:
+def test_silent_upstream_edge_is_a_warning_and_missing_key_an_error(tmp_path: Path) -> None:
     assert list(check_upstream_edge("", None)) == [], "none is named"
     key = tmp_path / "key"
     key.write_text("k" * 64)
@@ -474,7 +474,7 @@ def ethernet(name: str, index: int, address: str, mac: str, *, up: bool = True) 
     return Link(name, index, up, True, 1500, addresses, mac=bytes.fromhex(mac.replace(":", "")))
 
 
-def said(system: Path, *links: Link, seen: dict[int, set[tuple[str, str]]], served: str = "eth1") -> list[str]:
+def warnings_of(system: Path, *links: Link, seen: dict[int, set[tuple[str, str]]], served: str = "eth1") -> list[str]:
     by_name = {each.name: each for each in links}
     found = check_ethernets(
         [served],
@@ -513,25 +513,25 @@ ONE, OTHER = ethernet("eth1", 2, "10.0.0.1/24", "02:00:00:00:00:01"), ethernet("
         (ethernet("eth2", 3, "10.9.0.1/24", "02:00:00:00:00:01"), {2: {("10.0.0.9", "02:00:00:00:00:01")}}, ""),
     ],
 )
-def test_two_interfaces_on_one_ethernet_are_told_and_what_can_be_so_on_two_is_not(
+def test_only_two_interfaces_on_one_ethernet_are_reported(
     tmp_path: Path, other: Link, seen: dict[int, set[tuple[str, str]]], tells: str
 ) -> None:
-    found = said(tmp_path, ONE, other, seen=seen)
+    found = warnings_of(tmp_path, ONE, other, seen=seen)
     assert len(found) == bool(tells)
     assert all(tells in line for line in found)
 
 
 @pytest.mark.parametrize("where", ["all", "eth2"])
-def test_host_that_minds_where_it_is_asked_is_well(tmp_path: Path, where: str) -> None:
+def test_arp_ignore_on_either_level_is_fine(tmp_path: Path, where: str) -> None:
     (tmp_path / where).mkdir()
     (tmp_path / where / "arp_ignore").write_text("1\n")
-    assert said(tmp_path, ONE, OTHER, seen={2: {HOST}, 3: {HOST}}) == []
+    assert warnings_of(tmp_path, ONE, OTHER, seen={2: {HOST}, 3: {HOST}}) == []
 
 
-# --- what doctor makes of the options of up ---------------------------------------------------------------------------
+# --- the options of up ------------------------------------------------------------------------------------------------
 
 
-def asked(tmp_path: Path, *options: str) -> dict[str, dict[str, str]]:
+def findings_of(tmp_path: Path, *options: str) -> dict[str, dict[str, str]]:
     """Return the findings of doctor with these options, by their names."""
     words = ["doctor", "--no-lab", "--json", "--config", "/dev/null", "--interface", "lo", *options]
     if "--data-dir" not in options:
@@ -541,9 +541,9 @@ def asked(tmp_path: Path, *options: str) -> dict[str, dict[str, str]]:
     return {finding["name"]: finding for finding in json.loads(result.stdout)["findings"]}
 
 
-def test_options_that_fit_together_are_one_good_finding(tmp_path: Path) -> None:
-    assert asked(tmp_path)["options"]["severity"] == "ok"
-    assert asked(tmp_path, "--log-level", "debug", "--insecure-registry", "r:5000")["options"]["severity"] == "ok"
+def test_consistent_options_are_one_good_finding(tmp_path: Path) -> None:
+    assert findings_of(tmp_path)["options"]["severity"] == "ok"
+    assert findings_of(tmp_path, "--log-level", "debug", "--insecure-registry", "r:5000")["options"]["severity"] == "ok"
 
 
 @pytest.mark.parametrize(
@@ -558,42 +558,42 @@ def test_options_that_fit_together_are_one_good_finding(tmp_path: Path) -> None:
         (["--api-address", "0.0.0.0"], "options", "needs --api-name"),
     ],
 )
-def test_what_does_not_fit_or_is_not_there_is_a_problem_of_its_option(
+def test_contradiction_or_missing_file_is_a_problem_of_its_option(
     tmp_path: Path, options: list[str], name: str, seen: str
 ) -> None:
     (tmp_path / "snponly.efi").write_bytes(b"program")
-    found = asked(tmp_path, "--ipxe-dir", str(tmp_path), *options)
+    found = findings_of(tmp_path, "--ipxe-dir", str(tmp_path), *options)
     assert (found[name]["severity"], seen in found[name]["seen"]) == ("error", True), found[name]
     assert found[name]["remedy"]
 
 
-def test_manifests_that_are_not_there_are_waited_for_with_a_warning(tmp_path: Path) -> None:
-    found = asked(tmp_path, "--manifests", "/nonexistent")["--manifests (flag)"]
+def test_missing_manifests_directory_is_a_warning(tmp_path: Path) -> None:
+    found = findings_of(tmp_path, "--manifests", "/nonexistent")["--manifests (flag)"]
     assert (found["severity"], found["seen"]) == ("warning", "there is no directory /nonexistent")
 
 
-def test_authority_of_a_registry_is_read(tmp_path: Path) -> None:
-    found = asked(tmp_path, "--registry-ca", f"r.example.org={tmp_path}/none.pem")
+def test_certificate_of_a_registry_is_examined(tmp_path: Path) -> None:
+    found = findings_of(tmp_path, "--registry-ca", f"r.example.org={tmp_path}/none.pem")
     assert found[f"--registry-ca r.example.org {tmp_path}/none.pem"]["severity"] == "error"
 
 
-def test_ports_of_further_options_are_tried(tmp_path: Path) -> None:
+def test_ports_of_other_options_are_examined(tmp_path: Path) -> None:
     with taken("127.0.0.1") as number:
         given = ["--legacy-ports", str(number), "--health-address", f"127.0.0.1:{number}"]
-        (legacy, health) = (each for name, each in asked(tmp_path, *given).items() if f"port {number}/" in name)
+        (legacy, health) = (each for name, each in findings_of(tmp_path, *given).items() if f"port {number}/" in name)
     assert (legacy["severity"], health["severity"]) == ("error", "error")
     assert "leave --legacy-ports out, or give another" in legacy["remedy"]
-    assert "port 514/udp (syslog) on lo" in asked(tmp_path, "--syslog", "on")
-    assert "port 514/udp (syslog) on lo" not in asked(tmp_path, "--syslog", "on", "--disable", "http")
+    assert "port 514/udp (syslog) on lo" in findings_of(tmp_path, "--syslog", "on")
+    assert "port 514/udp (syslog) on lo" not in findings_of(tmp_path, "--syslog", "on", "--disable", "http")
 
 
 def test_data_directory_with_a_colon_is_a_warning_that_names_kubectls_option(tmp_path: Path) -> None:
-    found = asked(tmp_path, "--data-dir", f"{tmp_path}/a:b")["--data-dir (flag)"]
+    found = findings_of(tmp_path, "--data-dir", f"{tmp_path}/a:b")["--data-dir (flag)"]
     assert found["severity"] == "warning"
     assert f"kubectl --kubeconfig {tmp_path}/a:b/kubeconfig" in found["remedy"]
 
 
 def test_dhcp_on_the_loopback_interface_is_a_warning(tmp_path: Path) -> None:
-    assert asked(tmp_path)["DHCP on lo"]["severity"] == "warning"
-    assert "DHCP on lo" not in asked(tmp_path, "--disable", "dhcp")
-    assert "DHCP on lo" not in asked(tmp_path, "--dhcp-mode", "off")
+    assert findings_of(tmp_path)["DHCP on lo"]["severity"] == "warning"
+    assert "DHCP on lo" not in findings_of(tmp_path, "--disable", "dhcp")
+    assert "DHCP on lo" not in findings_of(tmp_path, "--dhcp-mode", "off")

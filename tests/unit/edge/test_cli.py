@@ -59,7 +59,7 @@ def run(*arguments: str | Path, **env: str) -> Result:
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Served:
-    """What the commands that serve would have run."""
+    """Record the settings with which the commands that serve would run."""
     seen: Served = {}
 
     def serve(services: frozenset[Service], given: dict[str, Any]) -> None:
@@ -70,7 +70,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Served:
     return seen
 
 
-def test_help_lists_every_command_with_what_it_does_and_each_has_its_own() -> None:
+def test_help_lists_every_command_with_a_description_and_each_has_its_own_help() -> None:
     for command in COMMANDS:
         result = run(command, "--help")
         assert (result.exit_code, f"Usage: main {command}" in result.output) == (0, True)
@@ -92,7 +92,7 @@ def test_help_lists_every_command_with_what_it_does_and_each_has_its_own() -> No
         ("health --health-address 9 --config /dev/null", {*HEAVY, "yaml", "asyncio"} - {"rich", "jinja2"}),
     ],
 )
-def test_slow_machines_and_those_without_an_extra_load_nothing_of_it(words: str, refused: set[str]) -> None:
+def test_agent_and_help_import_nothing_of_the_servers_and_extras(words: str, refused: set[str]) -> None:
     code = (
         "import sys\nfrom edge.cli import main\ntry: main(sys.argv[1:])\n"
         "except SystemExit: print(*(name.partition('.')[0] for name in sys.modules), file=sys.stderr)\n"
@@ -123,7 +123,7 @@ def test_every_flag_is_also_an_environment_variable(monkeypatch: pytest.MonkeyPa
 # --- the commands that serve ------------------------------------------------------------------------------------------
 
 
-def test_up_without_options_is_what_the_stack_defaults_to(served: Served) -> None:
+def test_up_without_options_has_the_defaults_of_the_stack(served: Served) -> None:
     assert run("up", "--interface", "lo").exit_code == 0
     server = ServerSettings(memory=default_server_memory(alone=False))
     services = frozenset(Service) - ON_REQUEST
@@ -177,7 +177,7 @@ def test_upstreams_are_allowed_by_flags_and_by_the_environment(served: Served) -
     assert "is no network such as 10.1.0.0/16" in wrong.output
 
 
-def test_other_edges_are_at_the_port_of_this_one_unless_said_otherwise(served: Served, tmp_path: Path) -> None:
+def test_other_edges_have_the_port_of_this_edge_by_default(served: Served, tmp_path: Path) -> None:
     words = ("edge", "--interface", "lo", "--metadata-token-key", str(tmp_path), "--http-port", "8080")
     run(*words, "--peer", "10.0.0.2", "--peer", "10.0.0.3:7080", "--peer-group", "rack-7", "--lease-namespace", "ns")
     settings = served["settings"]
@@ -191,7 +191,7 @@ def test_other_edges_are_at_the_port_of_this_one_unless_said_otherwise(served: S
     assert "is no value of a label" in run(*words, "--peer-group", "rack 7").output
 
 
-def test_single_service_serves_just_itself(served: Served) -> None:
+def test_single_service_runs_only_itself(served: Served) -> None:
     for words, services in (
         (("edge", "--interface", "lo"), EDGE),
         (("controller",), {Service.CONTROLLER, Service.WEBHOOKS}),
@@ -204,7 +204,7 @@ def test_single_service_serves_just_itself(served: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (["up", "--public-ip", "10.0.0.256"], "'--public-ip': '10.0.0.256' is no IPv4 address"),
         (["up", "--public-ip", "0.0.0.0"], "machines must be able to reach it"),
@@ -259,17 +259,17 @@ def test_single_service_serves_just_itself(served: Served) -> None:
         ),
     ],
 )
-def test_what_can_not_be_is_a_usage_error_that_names_it(served: Served, arguments: list[str], said: str) -> None:
+def test_impossible_value_is_a_usage_error_that_names_it(served: Served, arguments: list[str], expected: str) -> None:
     result = run(*arguments, "--config", "/dev/null")
     assert result.exit_code == 2
-    assert said in " ".join(result.output.split())
+    assert expected in " ".join(result.output.split())
     assert not served
 
 
 # --- crds and render --------------------------------------------------------------------------------------------------
 
 
-def test_crds_prints_what_is_in_deploy(tmp_path: Path) -> None:
+def test_crds_prints_the_files_in_deploy(tmp_path: Path) -> None:
     printed = list(yaml.safe_load_all(run("crds").output))
     files = sorted((DEPLOY / "crds").glob("*.yaml"))
     assert len(files) == 4
@@ -313,7 +313,7 @@ spec: {hardwareRef: {name: h}, templateRef: {name: t}, templateParams: {tag: v1}
 
 
 @pytest.mark.parametrize(
-    ("file", "old", "new", "said"),
+    ("file", "old", "new", "expected"),
     [
         ("template", ".tag", ".tug", ["template.yaml: Template t: template: spec.actions[0].image:1:", "tug"]),
         ("template", "{name: a, image", "{nam: a, image", ["template.yaml: Template t: ", "spec.actions[0].name: Req"]),
@@ -338,7 +338,7 @@ spec: {hardwareRef: {name: h}, templateRef: {name: t}, templateParams: {tag: v1}
     ],
 )
 def test_render_names_the_file_and_the_field_that_are_wrong(
-    tmp_path: Path, file: str, old: str, new: str, said: list[str]
+    tmp_path: Path, file: str, old: str, new: str, expected: list[str]
 ) -> None:
     for name, text in (("hardware", HARDWARE), ("template", TEMPLATE), ("workflow", WORKFLOW)):
         (tmp_path / f"{name}.yaml").write_text(text)
@@ -348,11 +348,11 @@ def test_render_names_the_file_and_the_field_that_are_wrong(
     wrong.write_text(wrong.read_text().replace(old, new))
     result = run("render", "-f", tmp_path)
     assert result.exit_code == 1
-    for words in said:
+    for words in expected:
         assert words in result.output
 
 
-def test_render_finds_in_the_objects_what_the_api_would_have_put_there(tmp_path: Path) -> None:
+def test_render_sees_the_defaults_of_the_api(tmp_path: Path) -> None:
     hardware = HARDWARE.replace("{}}}", "{dhcp: {ip: 10.0.0.2, netmask: 255.0.0.0}}}}")
     fields = ".hardware.metadata.namespace }}-{{ range .hardware.networkInterfaces }}{{ .dhcp.leaseTimeSeconds }}{{ end"
     template = TEMPLATE.replace(".Params.tag", fields)
@@ -372,12 +372,12 @@ def test_render_names_the_files_of_two_workflows_of_one_name(tmp_path: Path) -> 
         assert words in result.output
 
 
-def test_render_asks_which_of_several_workflows(tmp_path: Path) -> None:
+def test_render_lists_several_workflows(tmp_path: Path) -> None:
     second = WORKFLOW.replace("name: w", "name: x").replace("v1}", "v2}")
     (tmp_path / "all.yaml").write_text("---\n".join((HARDWARE, TEMPLATE, WORKFLOW, second)))
-    said = run("render", "-f", tmp_path).output
-    assert all(f"default/{name} in {tmp_path}/all.yaml" in said for name in ("w", "x"))
-    assert "Choose one with --workflow" in said
+    expected = run("render", "-f", tmp_path).output
+    assert all(f"default/{name} in {tmp_path}/all.yaml" in expected for name in ("w", "x"))
+    assert "Choose one with --workflow" in expected
     assert "image: i:v2" in run("render", "-f", tmp_path, "--workflow", "x").output
 
 
@@ -385,7 +385,7 @@ def test_render_asks_which_of_several_workflows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         ([], "agent id: missing; give --agent-id or boot with worker_id= on the kernel command line"),
         (["--agent-id", "m"], "server: missing; give --server or boot with grpc_authority="),
@@ -397,13 +397,13 @@ def test_render_asks_which_of_several_workflows(tmp_path: Path) -> None:
         (["--kernel-command-line", "/nonexistent"], "'/nonexistent' does not exist"),
     ],
 )
-def test_agent_says_what_it_is_not_told(arguments: list[str], said: str) -> None:
+def test_agent_names_missing_options(arguments: list[str], expected: str) -> None:
     result = run("agent", *arguments)
     assert result.exit_code == 2
-    assert said in result.output
+    assert expected in result.output
 
 
-def test_agent_takes_what_the_kernel_command_line_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agent_reads_the_kernel_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     monkeypatch.setattr("edge.commands.agent.run", lambda settings: seen.append(settings) or 3)
     cmdline = tmp_path / "cmdline"
@@ -416,7 +416,7 @@ def test_agent_takes_what_the_kernel_command_line_says(tmp_path: Path, monkeypat
 
 
 def test_no_message_and_no_exception_of_the_agent_forges_a_line_or_moves_the_cursor() -> None:
-    """Its lines on a machine's console contain text that others choose."""
+    """Lines on a machine's console contain text that others choose."""
     forged = "agent: workflow lab/install succeeded"
     try:
         raise ValueError(f"the registry answered x\n{forged}\x1b[2J")
@@ -429,12 +429,12 @@ def test_no_message_and_no_exception_of_the_agent_forges_a_line_or_moves_the_cur
     assert all(line.isprintable() for line in rest)
 
 
-# --- as somebody else than tinkedge's user ----------------------------------------------------------------------------
+# --- as another user than that of tinkedge ----------------------------------------------------------------------------
 
 
 @pytest.fixture
 def not_ours(tmp_path: Path) -> Iterator[Path]:
-    """A data directory of somebody else, for whoever this is."""
+    """Yield a data directory of another user, also if the tests run as root."""
     directory, us = tmp_path / "data", os.geteuid()
     directory.mkdir(mode=0)
     if us == 0:
@@ -450,7 +450,7 @@ def not_ours(tmp_path: Path) -> Iterator[Path]:
     "command",
     ["up", "apiserver", "backup /dev/null", "restore /dev/null", "users list", "kubeconfig --user a", "bundle load b"],
 )
-def test_who_may_not_look_into_the_data_directory_is_told_who_may(not_ours: Path, command: str) -> None:
+def test_closed_data_directory_is_refused_with_the_user_who_may_read_it(not_ours: Path, command: str) -> None:
     result = run(*command.split(), "--data-dir", not_ours)
     assert result.exit_code == 2
     assert f"'{not_ours}' is for user " in result.output
@@ -470,7 +470,7 @@ def test_file_for_a_missing_directory_is_refused_with_the_name_of_the_directory(
 
 
 @pytest.mark.parametrize("name", ["watch", "page", "doctor", "metadata-url"])
-def test_what_works_without_the_data_directory_does_not_insist_on_it(name: str) -> None:
+def test_commands_with_a_copy_of_token_or_key_do_not_need_the_data_directory(name: str) -> None:
     """With a copy of the token, or the key. (click asks as the real user: access(2).)"""
     command = main.get_command(click.Context(main), name)
     assert command is not None
@@ -478,7 +478,9 @@ def test_what_works_without_the_data_directory_does_not_insist_on_it(name: str) 
     assert not option.type.readable  # type: ignore[attr-defined]
 
 
-def test_who_may_not_read_the_admin_token_is_told_of_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_admin_token_is_refused_with_the_option_for_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: Any, **__: Any) -> Any:
         raise PermissionError
 
@@ -487,15 +489,15 @@ def test_who_may_not_read_the_admin_token_is_told_of_copies(tmp_path: Path, monk
         read(tmp_path / "admin-token")
 
 
-# --- The options about agents and metadata: what edge and server make of them, together and apart ---------------------
+# --- the options about agents and metadata, for edge and server together and apart ------------------------------------
 
 
 ALL = frozenset(Service)
 SERVER = frozenset({Service.SERVER})
 
 
-def told(services: frozenset[Service], *words: str) -> StackSettings:
-    """What a command with the options of these services makes of `words`."""
+def settings_of(services: frozenset[Service], *words: str) -> StackSettings:
+    """Return the settings of a command with the options of these services, for the arguments `words`."""
     found: list[StackSettings] = []
 
     @click.command()
@@ -507,16 +509,16 @@ def told(services: frozenset[Service], *words: str) -> StackSettings:
     return found[0]
 
 
-def test_addresses_are_asked_for_and_nothing_is_encrypted_unless_told() -> None:
+def test_agents_are_known_by_address_without_tls_by_default() -> None:
     for services in (ALL, SERVER, EDGE):
-        server = told(services).server
+        server = settings_of(services).server
         assert (server.agent_auth, server.tokens, server.tls) == (AgentAuth.ADDRESS, None, None)
-        boot = boot_of(told(services), None)
+        boot = boot_of(settings_of(services), None)
         assert (boot.token, boot.tinkerbell_tls, boot.tls_ca) == (None, False, b"")
 
 
 def test_edge_and_server_in_one_process_make_their_key(tmp_path: Path) -> None:
-    made = told(ALL, "--agent-auth", "token", "--data-dir", str(tmp_path), "--agent-token-lifetime", "600")
+    made = settings_of(ALL, "--agent-auth", "token", "--data-dir", str(tmp_path), "--agent-token-lifetime", "600")
     tokens = made.server.tokens
     assert tokens
     assert (tokens.key, tokens.lifetime, tokens.create) == (tmp_path / "agent-token.key", 600, True)
@@ -529,22 +531,22 @@ def test_edge_and_server_in_one_process_make_their_key(tmp_path: Path) -> None:
 def test_edge_and_server_apart_do_not_make_the_key_that_they_share(
     services: frozenset[Service], tmp_path: Path
 ) -> None:
-    tokens = told(services, "--agent-auth", "token", "--agent-token-key", str(tmp_path / "key")).server.tokens
+    tokens = settings_of(services, "--agent-auth", "token", "--agent-token-key", str(tmp_path / "key")).server.tokens
     assert tokens is not None
     assert (tokens.key, tokens.create) == (tmp_path / "key", False)
 
 
 def test_server_has_its_certificates_and_the_edge_needs_none_for_agents_that_have_them() -> None:
-    tls = told(SERVER, "--grpc-tls-cert", "c", "--grpc-tls-key", "k", "--grpc-client-ca", "a").server.tls
+    tls = settings_of(SERVER, "--grpc-tls-cert", "c", "--grpc-tls-key", "k", "--grpc-client-ca", "a").server.tls
     assert tls is not None
     assert (tls.certificate, tls.key, tls.client_ca) == (Path("c"), Path("k"), Path("a"))
-    assert told(EDGE, "--agent-auth", "mtls").server.agent_auth is AgentAuth.ADDRESS
+    assert settings_of(EDGE, "--agent-auth", "mtls").server.agent_auth is AgentAuth.ADDRESS
 
 
 def test_address_with_many_agents_gets_more_connections_and_calls() -> None:
-    settings = told(SERVER, "--grpc-connections-per-address", "5000").server
+    settings = settings_of(SERVER, "--grpc-connections-per-address", "5000").server
     assert (settings.connections_per_address, settings.calls_per_address) == (5000, 5000)
-    assert told(SERVER).server.connections_per_address is None
+    assert settings_of(SERVER).server.connections_per_address is None
 
 
 def boot_of(made: StackSettings, metadata: MetadataSettings | None) -> BootSettings:
@@ -555,8 +557,8 @@ async def nothing(_namespace: str, _name: str) -> Raw:
     return {}
 
 
-def test_nobody_is_believed_and_no_token_handed_out_unless_told(tmp_path: Path) -> None:
-    made = told(EDGE, "--data-dir", str(tmp_path))
+def test_no_proxy_is_trusted_and_no_token_issued_by_default(tmp_path: Path) -> None:
+    made = settings_of(EDGE, "--data-dir", str(tmp_path))
     metadata = metadata_settings(made, nothing)
     assert (metadata.trusted.proxies, metadata.trusted.nat) == ((), ())
     assert (metadata.token_lifetime, metadata.imds_required) == (0, False)
@@ -564,10 +566,10 @@ def test_nobody_is_believed_and_no_token_handed_out_unless_told(tmp_path: Path) 
     assert stat.S_IMODE((tmp_path / "metadata-token.key").stat().st_mode) == 0o600
 
 
-def test_what_is_told_is_done(tmp_path: Path) -> None:
+def test_trusted_proxies_and_tokens_are_set_by_options(tmp_path: Path) -> None:
     proxies = ("--trusted-proxies", "10.0.0.1, 2001:db8::/32,", "--metadata-nat", "10.9.0.0/16")
     tokens = ("--imds-tokens", "required", "--metadata-tokens", "--metadata-token-lifetime", "60")
-    made = told(EDGE, "--data-dir", str(tmp_path), *proxies, *tokens)
+    made = settings_of(EDGE, "--data-dir", str(tmp_path), *proxies, *tokens)
     metadata = metadata_settings(made, nothing)
     assert [str(each) for each in metadata.trusted.proxies] == ["10.0.0.1/32", "2001:db8::/32"]
     assert [str(each) for each in metadata.trusted.nat] == ["10.9.0.0/16"]
@@ -578,7 +580,7 @@ def test_what_is_told_is_done(tmp_path: Path) -> None:
 
 
 def test_edges_that_share_a_key_file_do_not_make_it(tmp_path: Path) -> None:
-    made = told(EDGE, "--data-dir", str(tmp_path), "--metadata-token-key", str(tmp_path / "shared"))
+    made = settings_of(EDGE, "--data-dir", str(tmp_path), "--metadata-token-key", str(tmp_path / "shared"))
     with pytest.raises(KeyFileError, match="shared"):
         metadata_settings(made, nothing)
     (tmp_path / "shared").write_text("a" * 64)
@@ -586,12 +588,12 @@ def test_edges_that_share_a_key_file_do_not_make_it(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["shared"]
 
 
-def test_fast_path_is_taken_unless_told() -> None:
-    assert told(EDGE).edge.fast_path
-    assert not told(EDGE, "--no-fast-path").edge.fast_path
+def test_fast_path_is_on_by_default() -> None:
+    assert settings_of(EDGE).edge.fast_path
+    assert not settings_of(EDGE, "--no-fast-path").edge.fast_path
 
 
-# --- `tinkedge kubeconfig` and `tinkedge users`: who gets which file, what is said, and what is refused b -------------
+# --- `tinkedge kubeconfig` and `tinkedge users` -----------------------------------------------------------------------
 
 
 NAME = "alice"
@@ -599,7 +601,7 @@ NAME = "alice"
 
 @pytest.fixture
 async def api(tmp_path: Path) -> Any:
-    """An API at all addresses of this host, with a certificate for one more than loopback's usual one."""
+    """Run an API at all addresses of this host, with a certificate for one address beside that of loopback."""
     server = ApiServer(tmp_path / "data", port=0, addresses=["0.0.0.0"], names=["127.0.0.2"])
     await server.start()
     yield server
@@ -608,7 +610,7 @@ async def api(tmp_path: Path) -> Any:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A data directory whose API does not run."""
+    """Return a data directory whose API does not run."""
     (tmp_path / "data").mkdir()
     credentials.load_authority(tmp_path / "data" / "pki", datetime.now(UTC))
     return tmp_path / "data"
@@ -650,7 +652,7 @@ def test_kubeconfig_is_for_its_owner_alone_and_never_written_over(data: Path, tm
     assert len(read_users(data / USERS_FILE).users[NAME].credentials) == 1
 
 
-def test_token_whose_file_cannot_be_written_is_taken_back(data: Path, tmp_path: Path) -> None:
+def test_token_is_revoked_if_its_file_can_not_be_written(data: Path, tmp_path: Path) -> None:
     ran = run_on(data, "kubeconfig", "--user", NAME, "--role", "view", "--out", str(tmp_path / "no" / "where"))
     assert (ran.exit_code, "No such file" in ran.output) == (1, True)
     assert read_users(data / USERS_FILE).users[NAME].credentials == ()
@@ -665,9 +667,7 @@ def test_token_whose_file_cannot_be_written_is_taken_back(data: Path, tmp_path: 
         ({"api-address": "0.0.0.0", "api-name": ["api.example.org"]}, "https://api.example.org:6443"),
     ],
 )
-def test_server_is_where_the_settings_have_it(
-    data: Path, tmp_path: Path, settings_: dict[str, Any], server: str
-) -> None:
+def test_server_url_comes_from_the_settings(data: Path, tmp_path: Path, settings_: dict[str, Any], server: str) -> None:
     config = tmp_path / "tinkedge.yaml"
     config.write_text(yaml.safe_dump({"data-dir": str(data), **settings_}))
     ran = run_on(data, "kubeconfig", "--user", NAME, "--role", "view", "--stdout", "--config", str(config))
@@ -675,7 +675,7 @@ def test_server_is_where_the_settings_have_it(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (("--role", "root"), "'root' is not one of"),
         ((), "there is no user alice yet: say what alice may do"),
@@ -685,12 +685,12 @@ def test_server_is_where_the_settings_have_it(
         (("--role", "view", "--server", "https://u:p@10.0.0.5"), "is no URL such as"),
     ],
 )
-def test_what_makes_no_sense_is_refused_and_nobody_gets_a_token(
-    data: Path, tmp_path: Path, words: tuple[str, ...], said: str
+def test_invalid_options_are_refused_and_issue_no_token(
+    data: Path, tmp_path: Path, words: tuple[str, ...], expected: str
 ) -> None:
     out = tmp_path / "out"
     ran = run_on(data, "kubeconfig", "--user", NAME, "--out", str(out), *words)
-    assert (ran.exit_code != 0, said in ran.output) == (True, True), ran.output
+    assert (ran.exit_code != 0, expected in ran.output) == (True, True), ran.output
     assert not out.exists()
     assert not (data / USERS_FILE).exists()
 
@@ -720,16 +720,16 @@ def test_garbled_file_of_users_is_named(data: Path) -> None:
     assert (ran.exit_code, f"{data / USERS_FILE}: does not end with its line" in ran.output) == (1, True)
 
 
-async def test_it_is_said_if_the_certificate_is_not_for_that_url(api: ApiServer, tmp_path: Path) -> None:
+async def test_certificate_for_another_host_is_reported(api: ApiServer, tmp_path: Path) -> None:
     port = api.url.rpartition(":")[2]
 
-    async def said(server: str) -> str:
+    async def note_of(server: str) -> str:
         words = ("kubeconfig", "--user", NAME, "--role", "view", "--stdout", "--server", server)
         return (await asyncio.to_thread(run_on, tmp_path / "data", *words)).output
 
-    assert "note:" not in await said(f"https://127.0.0.2:{port}")
-    assert "shows a certificate that is not for 127.0.0.3" in await said(f"https://127.0.0.3:{port}")
-    assert "is not reached from here" in await said("https://127.0.0.1:1")
+    assert "note:" not in await note_of(f"https://127.0.0.2:{port}")
+    assert "shows a certificate that is not for 127.0.0.3" in await note_of(f"https://127.0.0.3:{port}")
+    assert "is not reached from here" in await note_of("https://127.0.0.1:1")
 
 
 # --- the settings of who serves
@@ -743,7 +743,7 @@ async def test_it_is_said_if_the_certificate_is_not_for_that_url(api: ApiServer,
         ({Service.APISERVER}, {"api_address": ("0.0.0.0", "10.0.0.5"), "api_name": ("a",)}),
     ],
 )
-def test_settings_that_do_not_go_together_are_refused(services: set[Service], options: dict[str, Any]) -> None:
+def test_contradicting_settings_are_refused(services: set[Service], options: dict[str, Any]) -> None:
     with pytest.raises(click.UsageError, match="--api-"):
         settings(frozenset(services), options)
     made = settings(frozenset({Service.APISERVER}), {"api_port": 6443})
