@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import socket
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from copy import copy
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -32,7 +31,7 @@ from edge.doctor import (
     check_certificates,
     check_data_directory,
     check_lab,
-    check_osie_names,
+    check_osies,
     check_running_edge,
     check_serving,
     check_upstream_edge,
@@ -67,7 +66,6 @@ _SIGNS: Final = {
     Severity.ERROR: ("PROBLEM", "red"),
 }
 _PATH = FilePath()
-_API_SECONDS: Final = 10.0
 _CERTIFICATES: Final = ("tls-cert", "tls-ca", "client-ca")
 _OWN_OPTIONS: Final = ("cache_dir", "with_lab", "is_probed", "as_json", "config", "help")
 _FIRST_GROUP: Final = "First of all"
@@ -175,7 +173,7 @@ def _check_up(services: frozenset[Service], serving: Serving, given: dict[str, A
         check_backups(),
         check_running_edge(data_dir, given["admin_address"], given["admin_port"]),
         check_upstream_edge(_upstream_authority(given), given["metadata_token_key"]),
-        _check_osies(given["manifests"], given["kubeconfig"] or data_dir / "kubeconfig"),
+        check_osies(given["manifests"], given["kubeconfig"] or data_dir / "kubeconfig"),
     )
 
 
@@ -275,32 +273,3 @@ def _as_json(groups: dict[str, Iterator[Finding]]) -> Severity:
     }
     click.echo(json.dumps(document, indent=2))
     return worst
-
-
-def _check_osies(manifests: Path | None, kubeconfig: Path) -> Iterator[Finding]:
-    """Resolve the host names in the URLs of the OSIEs in the manifests and in the API."""
-    from tink.kube.manifests import ManifestError, manifest_files, read
-
-    found: list[dict[str, Any]] = []
-    try:
-        for file in manifest_files(manifests) if manifests is not None else ():
-            usable, problems = read(file)
-            found += [obj for obj in usable if obj["kind"] == "OSIE"]
-            for each in problems:
-                yield problem("manifests", str(each), "correct the file; the others are applied")
-    except ManifestError as error:
-        yield problem("manifests", str(error), "see --manifests")
-    try:
-        if kubeconfig.exists():
-            found += asyncio.run(_list_osies(kubeconfig))
-    except Exception as error:  # An API fails in many ways, and the other checks go on.
-        yield note("OSIEs of the API", f"not listed with {kubeconfig}: {error or type(error).__name__}")
-    yield from check_osie_names(found)
-
-
-async def _list_osies(kubeconfig: Path) -> Iterable[dict[str, Any]]:
-    from tink.kube.client import KubeClient
-    from tink.kube.resources import OSIE
-
-    async with await KubeClient.connect(kubeconfig) as client, asyncio.timeout(_API_SECONDS):
-        return [*(await client.list(OSIE))["items"]]

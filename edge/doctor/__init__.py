@@ -20,7 +20,7 @@ from edge.doctor.services import (
     check_api_addresses,
     check_api_users,
     check_certificates,
-    check_osie_names,
+    check_osies,
     check_running_edge,
     check_upstream_edge,
 )
@@ -41,7 +41,7 @@ __all__ = [
     "check_certificates",
     "check_data_directory",
     "check_lab",
-    "check_osie_names",
+    "check_osies",
     "check_running_edge",
     "check_serving",
     "check_upstream_edge",

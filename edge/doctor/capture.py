@@ -1,7 +1,9 @@
 """Captures the frames of one machine on an interface of this host, with scapy, and describes them beside its journey.
 
-interface -> the kernel's filter (a BPF program) -> scapy's thread -> `Listening` -> `in_order` -> a terminal
-                                                                   -> a pcap file
+    interface -> the kernel's filter (a BPF program) -> scapy's thread -> `Listening` -> `in_order` -> a terminal
+                                                                       -> a pcap file
+
+Nothing that serves machines uses it: scapy is loaded when a capture starts.
 """
 
 from __future__ import annotations
@@ -111,7 +113,7 @@ class Capture:
                 raise OSError(errno.EFBIG, f"it has reached its maximum of {MAX_FILE_BYTES // 10**6} MB")
             self._writer.write(packet)
         except OSError as error:
-            log.error("%s: %s; the capture goes on without it", self._path, error.strerror)
+            log.error("%s: %s; the capture continues without the file", self._path, error.strerror)
             with suppress(OSError):
                 self._writer.close()
             self._writer = None

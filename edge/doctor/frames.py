@@ -157,7 +157,7 @@ class Conversation:
 
     def _udp(self, time: float, packet: Packet) -> list[str] | None:
         if packet.source_port in _DHCP_PORTS or packet.destination_port in _DHCP_PORTS:
-            return [f"{_way(packet)} {describe_dhcp(packet.payload)}"]
+            return [f"{_from_to(packet)} {describe_dhcp(packet.payload)}"]
         if len(packet.payload) < 4:
             return None
         operation = int.from_bytes(packet.payload[:2], "big")
@@ -169,14 +169,14 @@ class Conversation:
         ):
             transfer = self._transfers.get(place)
             if transfer is not None:
-                return [f"{_way(packet)} {line}" for line in self._part(time, packet, place, transfer, by_client)]
+                return [f"{_from_to(packet)} {line}" for line in self._part(time, packet, place, transfer, by_client)]
         return None
 
     def _request(self, time: float, packet: Packet, operation: int) -> str:
         name, _mode, *asked = [_text(part) for part in packet.payload[2:].removesuffix(b"\0").split(b"\0")] + [""] * 2
         place = packet.source, packet.source_port
         self._transfers[place] = _Transfer(name, time)
-        return f'{_way(packet)} TFTP {"reads" if operation == _RRQ else "WRITES"} "{name}"{_pairs(asked)}'
+        return f'{_from_to(packet)} TFTP {"reads" if operation == _RRQ else "WRITES"} "{name}"{_pairs(asked)}'
 
     def _part(self, time: float, packet: Packet, place: _Endpoint, transfer: _Transfer, by_client: bool) -> list[str]:
         operation, number = (int.from_bytes(packet.payload[at : at + 2], "big") for at in (0, 2))
@@ -192,9 +192,9 @@ class Conversation:
         if operation == _DATA and not by_client:
             return _block(packet, transfer, number)
         if operation == _ACK and by_client:
-            ahead = (number - transfer.acknowledged) & 0xFFFF
-            if ahead < 0x8000:
-                transfer.acknowledged += ahead
+            advance = (number - transfer.acknowledged) & 0xFFFF
+            if advance < 0x8000:
+                transfer.acknowledged += advance
             if transfer.blocks and transfer.acknowledged >= transfer.blocks:
                 del self._transfers[place]
                 took = time - transfer.began
@@ -220,13 +220,13 @@ def _block(packet: Packet, transfer: _Transfer, number: int) -> list[str]:
 
 def _tcp(packet: Packet) -> list[str] | None:
     if packet.payload.startswith(b"PRI * HTTP/2"):
-        return [f"{_way(packet)} HTTP/2 connection (gRPC)"]
+        return [f"{_from_to(packet)} HTTP/2 connection (gRPC)"]
     found = _HTTP.match(packet.payload)
     if found is None:
         return None
     head = packet.payload.partition(b"\r\n\r\n")[0]
     details = [f"{_text(name).lower()} {_text(value)}" for name, value in _HTTP_HEADERS.findall(head)]
-    return [f"{_way(packet)} {_text(found[0])}" + (f" ({', '.join(details)})" if details else "")]
+    return [f"{_from_to(packet)} {_text(found[0])}" + (f" ({', '.join(details)})" if details else "")]
 
 
 def _arp(packet: ArpPacket) -> str:
@@ -239,7 +239,7 @@ def _arp(packet: ArpPacket) -> str:
     return f"ARP who has {packet.target}? asks {packet.sender} ({packet.sender_mac})"
 
 
-def _way(packet: Packet) -> str:
+def _from_to(packet: Packet) -> str:
     ends = (packet.source, packet.source_port), (packet.destination, packet.destination_port)
     return " > ".join(join_host_port(*end) for end in ends)
 

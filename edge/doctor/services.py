@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from edge.admin_token import AdminTokenError, read, token_file
+from edge.admin_token import AdminTokenError, token_file
+from edge.admin_token import read as read_token
 from edge.doctor.findings import Finding, note, passed, problem, warning
 from edge.neighbour.links import look
 from tink.net.proxies import Proxies, ProxyError
@@ -27,6 +28,7 @@ _ADMIN_TIMEOUT_SECONDS: Final = 3.0
 _RESOLVER_TIMEOUT_SECONDS: Final = 5.0
 _MAX_BODY_BYTES: Final = 1 << 20
 _MAX_NAMES: Final = 64
+_API_TIMEOUT_SECONDS: Final = 10.0
 _TOKEN_WARNING: Final = timedelta(days=7)
 
 
@@ -52,7 +54,7 @@ def check_running_edge(data_dir: Path, address: str = "127.0.0.1", port: int = 7
         text = text.strip().removeprefix("not ready: ")
         yield problem(name, f"not ready: {text}", "fix that; the edge then continues by itself. Its log says more")
     try:
-        status, text = _get(address, port, "/api/v1/networks", read(token_file(data_dir, None)))
+        status, text = _get(address, port, "/api/v1/networks", read_token(token_file(data_dir, None)))
     except (AdminTokenError, OSError, HTTPException) as error:
         yield note("running edge's networks", f"not known: {error}")
         return
@@ -184,6 +186,35 @@ def check_upstream_edge(authority: str, keys: Path | None) -> Iterator[Finding]:
 
 
 # --- the hosts of OSIEs' URLs -----------------------------------------------------------------------------------------
+
+
+def check_osies(manifests: Path | None, kubeconfig: Path) -> Iterator[Finding]:
+    """Resolve the host names in the URLs of the OSIEs in the manifests and in the API, if there is a kubeconfig."""
+    from tink.kube.manifests import ManifestError, manifest_files, read
+
+    osies: list[Mapping[str, Any]] = []
+    try:
+        for file in manifest_files(manifests) if manifests is not None else ():
+            usable, problems = read(file)
+            osies += [obj for obj in usable if obj["kind"] == "OSIE"]
+            for each in problems:
+                yield problem("manifests", str(each), "correct the file; the others are applied")
+    except ManifestError as error:
+        yield problem("manifests", str(error), "see --manifests")
+    try:
+        if kubeconfig.exists():
+            osies += asyncio.run(_list_osies(kubeconfig))
+    except Exception as error:  # An API fails in many ways, and the other checks go on.
+        yield note("OSIEs of the API", f"not listed with {kubeconfig}: {error or type(error).__name__}")
+    yield from check_osie_names(osies)
+
+
+async def _list_osies(kubeconfig: Path) -> Sequence[Mapping[str, Any]]:
+    from tink.kube.client import KubeClient
+    from tink.kube.resources import OSIE
+
+    async with await KubeClient.connect(kubeconfig) as client, asyncio.timeout(_API_TIMEOUT_SECONDS):
+        return [*(await client.list(OSIE))["items"]]
 
 
 def check_osie_names(osies: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:

@@ -34,7 +34,6 @@ from edge.doctor import (
     check_backups,
     check_certificates,
     check_lab,
-    check_osie_names,
     check_serving,
     check_upstream_edge,
     lab,
@@ -49,6 +48,7 @@ from edge.doctor.data_directory import check_space
 from edge.doctor.firewall import FirstPacket, Ruleset, judge
 from edge.doctor.host import check_clock
 from edge.doctor.interfaces import check_ethernets, check_ipv6
+from edge.doctor.services import check_osie_names
 from edge.neighbour.links import Link
 from edge.run.settings import Service
 from tests.ports import free_port
@@ -363,7 +363,7 @@ WELL, BAD = passed("a", "well"), problem("a", "bad", "fix it")
 )
 def test_exit_status_shows_the_worst_severity(monkeypatch: pytest.MonkeyPatch, worst: Finding, status: int) -> None:
     monkeypatch.setattr(command, "check_serving", lambda _: iter([worst]))
-    for name in ("check_data_directory", "check_lab", "check_running_edge", "_check_osies"):
+    for name in ("check_data_directory", "check_lab", "check_running_edge", "check_osies"):
         monkeypatch.setattr(command, name, lambda *_: iter(()))
     assert CliRunner().invoke(command.doctor, []).exit_code == status
     ran = CliRunner().invoke(command.doctor, ["--json"])
