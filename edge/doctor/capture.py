@@ -62,7 +62,7 @@ class Capture:
         """The number of frames that `on_frame` was called with."""
 
     def start(self) -> None:
-        """Start to capture. Raises DiagnoseError."""
+        """Start the capture. Raises DiagnoseError."""
         scapy = extra.scapy()
         try:
             self._sniff(scapy, conversation_of(self._mac), self._read)

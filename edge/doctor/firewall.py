@@ -70,7 +70,7 @@ class Ruleset:
             walk = _Walk(self, packet)
             verdict = walk.chain(key) or chain.get("policy", "accept")
             if verdict == "drop":
-                return f"{key[0]} {key[1]} {walk.by or key[2]}", walk.some_pass
+                return f"{key[0]} {key[1]} {walk.dropped_by or key[2]}", walk.may_pass
         return None
 
 
@@ -80,8 +80,8 @@ class _Walk:
     def __init__(self, ruleset: Ruleset, packet: FirstPacket) -> None:
         self._ruleset = ruleset
         self._packet = packet
-        self.some_pass = False
-        self.by = ""
+        self.may_pass = False
+        self.dropped_by = ""
 
     def chain(self, key: tuple[str, str, str], depth: int = 0) -> str:
         """Return the verdict of a chain: `accept`, `drop`, or empty if the packet reaches the end of the chain."""
@@ -103,10 +103,10 @@ class _Walk:
             else:
                 verdict = kind
             if matches is None:
-                self.some_pass |= verdict == "accept"
+                self.may_pass |= verdict == "accept"
             elif verdict:
-                if verdict == "drop" and not self.by:
-                    self.by = key[2]
+                if verdict == "drop" and not self.dropped_by:
+                    self.dropped_by = key[2]
                 return verdict
         return ""
 
@@ -127,47 +127,48 @@ class _Walk:
         return certain
 
     def _match(self, key: tuple[str, str, str], match: Mapping[str, Any]) -> bool | None:
-        left, packet = match.get("left"), self._packet
-        if not isinstance(left, dict):
-            return None
-        payload, meta = left.get("payload"), left.get("meta")
-        ours: Any = None
-        if isinstance(payload, dict) and payload.get("field") == "dport":
-            if payload.get("protocol") not in (packet.protocol, "th"):
-                return False
-            ours = packet.port
-        elif isinstance(payload, dict) and payload.get("protocol") == _OTHER_VERSION[packet.version]:
-            return False  # such a match is for packets of that version alone
-        elif isinstance(payload, dict) and payload.get("field") in ("protocol", "nexthdr"):
-            ours = packet.protocol
-        elif isinstance(meta, dict) and meta.get("key") == "nfproto":
-            ours = f"ipv{packet.version}"
-        elif isinstance(meta, dict) and meta.get("key") in ("iifname", "iif"):
-            ours = packet.interface
-        elif isinstance(meta, dict) and meta.get("key") == "l4proto":
-            ours = packet.protocol
-        elif isinstance(left.get("ct"), dict) and left["ct"].get("key") == "state":
-            ours = "new"
-        found = self._holds(key, match.get("right"), ours) if ours is not None else None
+        value = self._value_of(match.get("left"))
+        if value is False:
+            return False
+        found = self._equals(key, match.get("right"), value) if value is not None else None
         if found is None or match.get("op") not in ("==", "in", "!="):
             return None
         return not found if match.get("op") == "!=" else found
 
-    def _holds(self, key: tuple[str, str, str], right: Any, ours: Any) -> bool | None:
+    def _value_of(self, left: Any) -> str | int | None:
+        """Return the packet's value of an expression. None if it is not known, False if the rule can't match."""
+        packet = self._packet
+        match left:
+            case {"payload": {"field": "dport"} as payload}:
+                return packet.port if payload.get("protocol") in (packet.protocol, "th") else False
+            case {"payload": {"protocol": protocol}} if protocol == _OTHER_VERSION[packet.version]:
+                return False
+            case {"payload": {"field": "protocol" | "nexthdr"}} | {"meta": {"key": "l4proto"}}:
+                return packet.protocol
+            case {"meta": {"key": "nfproto"}}:
+                return f"ipv{packet.version}"
+            case {"meta": {"key": "iifname" | "iif"}}:
+                return packet.interface
+            case {"ct": {"key": "state"}}:
+                return "new"
+        return None
+
+    def _equals(self, key: tuple[str, str, str], right: Any, value: str | int) -> bool | None:
+        """Return whether the value equals the right side of a match, or is in it. None if that is not known."""
         if isinstance(right, str) and right.startswith("@"):
             named = self._ruleset.sets.get((key[0], key[1], right[1:]))
-            return self._holds(key, {"set": named.get("elem", [])}, ours) if named is not None else None
+            return self._equals(key, {"set": named.get("elem", [])}, value) if named is not None else None
         if isinstance(right, dict) and "set" in right:
             right = right["set"]
         if isinstance(right, list):
-            each = [self._holds(key, one, ours) for one in right]
+            each = [self._equals(key, one, value) for one in right]
             return True if True in each else None if None in each else False
-        if isinstance(right, dict) and isinstance(right.get("range"), list) and isinstance(ours, int):
+        if isinstance(right, dict) and isinstance(right.get("range"), list) and isinstance(value, int):
             first, last = right["range"]
-            return bool(first <= ours <= last) if isinstance(first, int) and isinstance(last, int) else None
-        if isinstance(right, str) and isinstance(ours, str):
-            return fnmatch.fnmatchcase(ours, right)
-        return ours == right if isinstance(right, int | str) else None
+            return bool(first <= value <= last) if isinstance(first, int) and isinstance(last, int) else None
+        if isinstance(right, str) and isinstance(value, str):
+            return fnmatch.fnmatchcase(value, right)
+        return value == right if isinstance(right, int | str) else None
 
 
 def _verdict(expressions: Sequence[Any]) -> tuple[str, str]:
@@ -220,13 +221,13 @@ def judge(ruleset: Ruleset, packets: Sequence[FirstPacket]) -> Iterator[Finding]
         if found is None:
             continue
         is_any_dropped = True
-        by, some_pass = found
+        by, may_pass = found
         version = "" if packet.version == 4 else " of IPv6"
         where = f"{packet.port}/{packet.protocol}{version} on {packet.interface}"
         remedy = (
             f"accept it: nft insert rule {by} iifname {packet.interface} {packet.protocol} dport {packet.port} accept"
         )
-        if some_pass:
+        if may_pass:
             yield warning("firewall", f"{where} is dropped by the chain {by}, unless another rule accepts it", remedy)
         else:
             yield problem("firewall", f"{where} is dropped by the chain {by}", remedy)

@@ -85,7 +85,7 @@ class Arrivals:
         self._loop.add_reader(self._socket, self._readable)
 
     def close(self) -> None:
-        """Stop to count."""
+        """Close the socket."""
         self._loop.remove_reader(self._socket)
         self._socket.close()
 
