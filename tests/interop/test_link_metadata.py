@@ -1,4 +1,4 @@
-"""Metadata at fe80::a9fe:a9fe: cloud-init and curl ask there from machines that have no address but the link's own."""
+"""Metadata at fe80::a9fe:a9fe: requests of cloud-init and curl on machines with a link-local address only."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def test_machine_is_known_by_the_mac_of_its_link_local_address(rack: MetadataRac
     assert "no Hardware has the address fe80::5054:ff:fe00:c03%rack0" in get(rack, STRANGER, "/latest/user-data")
 
 
-def test_owner_s_address_on_another_link_is_not_the_owner(rack: MetadataRack) -> None:
-    """Whoever takes it there is told what is its own, whether it is asked first or last."""
+def test_owners_address_on_another_link_is_not_the_owner(rack: MetadataRack) -> None:
+    """A host with that address on another link gets its own metadata, whether it asks first or last."""
     thief = rack.namespaces[THIEF.name]
     ip("-6", "-n", thief, "address", "flush", "dev", "eth0")
     ip("-n", thief, "address", "add", f"{OF_OWNER}/64", "dev", "eth0", "nodad")
@@ -90,7 +90,7 @@ def test_gateway_of_the_edge_with_the_owners_global_address_is_not_the_owner(rac
         assert get(rack, THIEF.name, "/latest/meta-data/instance-id") == "thief"
 
 
-def test_nothing_but_metadata_is_there(rack: MetadataRack) -> None:
+def test_only_metadata_is_served_there(rack: MetadataRack) -> None:
     for path in ("/auto.ipxe", "/v2/", "/osie/lab/kernel", "/healthz", "/peers/hello"):
         assert get(rack, OWNER.name, path) == "here is metadata alone (--link-metadata)\n", path
 
@@ -112,7 +112,7 @@ def test_cloud_init_finds_its_instance_without_an_address_of_its_own(
     assert computer.read("var/lib/cloud/data/instance-id").strip() == "owner"
 
 
-def test_doctor_sees_that_it_is_served_here_and_by_an_edge_elsewhere(rack: MetadataRack) -> None:
+def test_doctor_recognises_this_edge_and_another_edge(rack: MetadataRack) -> None:
     def found(where: str, interface: str, *options: str) -> dict[str, tuple[str, str]]:
         words = ["doctor", "--no-lab", "--json", "--link-metadata", "--interface", interface, *options]
         document = json.loads(rack.run(where, *TINKEDGE, *words).out)
@@ -130,7 +130,7 @@ def test_doctor_sees_that_it_is_served_here_and_by_an_edge_elsewhere(rack: Metad
 
 
 class Site:
-    """Where somebody would listen."""
+    """In place of a site: records the addresses at which it would listen."""
 
     def __init__(self, open_: list[str], address: str) -> None:
         self._open, self._address = open_, address
