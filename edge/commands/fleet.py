@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ipaddress
 import json
-import signal
 import sys
 from ipaddress import IPv4Address, IPv4Interface
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 import click
 import uvloop
 
+from edge.commands.progress import run_interruptible
 from edge.fleet import (
     DEFAULT_BARS,
     DEFAULT_NETWORK,
@@ -201,7 +200,7 @@ def fleet(
     except (ProfileError, BarError, SettingsError) as error:
         raise click.UsageError(str(error)) from error
     run = Fleet(settings, shown=not quiet)
-    report = uvloop.run(_run(run))
+    report = _run(run)
     if isinstance(report, int):
         sys.exit(report)
     counts = {key: len(values) for key, values in run.recorder.seconds.items()}
@@ -219,20 +218,13 @@ def _fault(text: str) -> tuple[str, float]:
         raise click.UsageError(f"--fault {text}: NAME=RATE, such as power-cuts=0.02") from None
 
 
-async def _run(fleet: Fleet) -> Report | int:
+def _run(fleet: Fleet) -> Report | int:
     """Run the fleet. Return the report, or the exit status if the run was not possible."""
-    task = asyncio.ensure_future(fleet.run())
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, task.cancel)
     try:
-        return await task
+        return run_interruptible(fleet.run(), uvloop.run)
     except FleetError as error:
         click.secho(f"the fleet can't run: {error}", fg="red", err=True)
         return 2
     except asyncio.CancelledError:
         click.secho("interrupted", fg="red", err=True)
         return 130
-    finally:
-        with contextlib.suppress(ValueError):
-            loop.remove_signal_handler(signal.SIGINT)

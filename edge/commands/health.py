@@ -8,13 +8,12 @@ from __future__ import annotations
 import json
 import socket
 import sys
-from typing import Final
 
 import click
 
 from edge.commands import options
 from edge.commands.options import METRICS_PORTS, address_and_port
-from tink.net.host_port import join_host_port
+from tink.net.host_port import join_host_port, reachable_host
 
 _PORT = click.IntRange(1, 65535)
 _MAX_BYTES = 4096
@@ -80,15 +79,12 @@ def health(
     sys.exit(0 if good else 1)
 
 
-_LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - a server that listens everywhere is asked here
-
-
 def _place(address: str) -> tuple[str, int]:
     try:
         host, port = address_and_port(address)
     except ValueError as error:
         raise click.UsageError(f"{error}: it must be a port to ask, like 7082, 127.0.0.1:7082 or [::1]:7082") from error
-    return _LOOPBACK.get(host, host), port
+    return reachable_host(host), port
 
 
 def _networks(interfaces: tuple[tuple[str, str], ...], public_ip: str | None, port: int) -> list[tuple[str, int]]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import click
 
 from edge.building.builder import default_cache
 from edge.building.screen import Screen
+from edge.commands.progress import run_interruptible
 from edge.lab.machine import Drive, Firmware
 from edge.lab.run import Lab, LabError, LabSettings
 from edge.settings import FilePath
@@ -79,24 +78,18 @@ def lab(firmware: str, cache_dir: Path | None, medium: str | None, **given: Any)
         raise click.UsageError("a BIOS boots a USB stick, but not the disk after it: use --medium cdrom with --full")
     drive = Drive(medium) if medium is not None else None
     settings = LabSettings(firmware=Firmware(firmware), cache=cache_dir or default_cache(), medium=drive, **given)
-    sys.exit(asyncio.run(_run(settings)))
+    sys.exit(_run(settings))
 
 
-async def _run(settings: LabSettings) -> int:
+def _run(settings: LabSettings) -> int:
+    """Run the lab and return the exit status."""
     screen = Screen()
-    task = asyncio.ensure_future(Lab(settings, screen).run())
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, task.cancel)
     try:
-        await task
+        run_interruptible(Lab(settings, screen).run())
     except LabError as error:
         screen.error(f"\nlab failed: {error}")
         return 1
     except asyncio.CancelledError:
         screen.error("\nlab interrupted; everything was removed")
         return 130
-    finally:
-        with contextlib.suppress(ValueError):
-            loop.remove_signal_handler(signal.SIGINT)
     return 0

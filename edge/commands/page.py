@@ -12,11 +12,10 @@ import click
 
 from edge.admin_token import AdminTokenError, read, token_file
 from edge.commands.options import admin_token_from
-from tink.net.host_port import join_host_port
+from tink.net.host_port import join_host_port, reachable_host
 from tink.net.outbound import no_answer
 
 _SECONDS = 10.0
-_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - a server that listens everywhere is asked here
 
 
 class _NoLinkError(Exception):
@@ -40,7 +39,7 @@ def page(
     The link is valid once, for two minutes. The browser that opens it has access for twelve hours. From another host:
     ssh -L 7081:127.0.0.1:7081 EDGE, and open the link there.
     """
-    own = f"http://{join_host_port(_EVERYWHERE.get(admin_address, admin_address), admin_port)}"
+    own = f"http://{join_host_port(reachable_host(admin_address), admin_port)}"
     url = (admin_url or own).rstrip("/")
     try:
         code, seconds = asyncio.run(_code(url, token_file(data_dir, admin_token_file)))

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
@@ -28,9 +25,8 @@ from edge.building.prepare import (
 from edge.building.screen import Screen
 from edge.building.shell import CommandError
 from edge.commands.options import data_dir as data_dir_option
+from edge.commands.progress import run_interruptible
 from edge.settings import FilePath
-
-T = TypeVar("T")
 
 
 @click.command()
@@ -111,9 +107,9 @@ def prepare(
         check_directory(settings.data_dir)
         todo = outdated(settings, screen)
         _announce_and_install(todo, host, screen, yes=yes)
-        osies = bring(settings, _interruptible(run(settings, todo, screen)), screen)
+        osies = bring(settings, run_interruptible(run(settings, todo, screen)), screen)
         if osies:
-            _interruptible(apply(settings, osies, screen))
+            run_interruptible(apply(settings, osies, screen))
     except (PrepareError, CommandError) as error:
         screen.error(f"tinkedge prepare: {error}")
         sys.exit(1)
@@ -137,7 +133,7 @@ def _announce_and_install(todo: dict[str, set[Part]], host: packages.Host, scree
     screen.step("plan", f"missing Debian packages: {' '.join(sorted(missing))}")
     if not yes and not (sys.stdin.isatty() and click.confirm("Install them now?", default=True)):
         raise PrepareError(f"Debian packages are missing. Install them, or run this with --yes:\n  {command}")
-    _interruptible(_install(missing, screen))
+    run_interruptible(_install(missing, screen))
     screen.step("plan", "installed; no service was enabled or started")
 
 
@@ -148,19 +144,3 @@ async def _install(missing: set[str], screen: Screen) -> None:
     finally:
         progress.cancel()
         await asyncio.wait([progress])
-
-
-def _interruptible(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine, and cancel it on SIGINT, SIGTERM and SIGHUP, so that recipes clean up.
-
-    Raises asyncio.CancelledError then.
-    """
-
-    async def cancellable() -> T:
-        task = asyncio.ensure_future(work)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, task.cancel)
-        return await task
-
-    return asyncio.run(cancellable())

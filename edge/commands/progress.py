@@ -1,18 +1,27 @@
-"""The progress of a command on standard error: one line that is drawn again on a terminal, else a line now and then."""
+"""Commands that take long: their progress on standard error, and their end by a signal."""
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import sys
 import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 import click
+
+T = TypeVar("T")
 
 _DRAW_SECONDS = 0.2  # seconds, on a terminal
 _LOG_SECONDS = 10.0  # seconds, elsewhere
 
 
 class Progress:
-    """Shows the progress of a command. It is called after each object, or after some."""
+    """Shows the progress of a command: one line that is drawn again on a terminal, else a line now and then.
+
+    It is called after each object, or after some.
+    """
 
     def __init__(self, *, shown: bool = True) -> None:
         """With `shown` False, show nothing."""
@@ -37,3 +46,18 @@ class Progress:
         if self._drawn:
             click.echo("\r\x1b[K", nl=False, err=True)
         self._drawn = False
+
+
+def run_interruptible(work: Coroutine[Any, Any, T], run: Callable[[Coroutine[Any, Any, T]], T] = asyncio.run) -> T:
+    """Run a coroutine with `run`, and cancel it on SIGINT, SIGTERM and SIGHUP, so that it cleans up.
+
+    Raises asyncio.CancelledError then.
+    """
+
+    async def cancellable() -> T:
+        task = asyncio.ensure_future(work)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        return await task
+
+    return run(cancellable())

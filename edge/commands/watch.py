@@ -32,7 +32,7 @@ from edge.journey.events import COLOURS, JourneyEvent, Notice, Step
 from edge.journey.follow import Lost, Rows, events_of, follow, machine, machines, rows
 from edge.settings import FilePath
 from tink.mac import is_mac
-from tink.net.host_port import join_host_port
+from tink.net.host_port import join_host_port, reachable_host
 
 if TYPE_CHECKING:
     from edge.doctor import CapturedLine, Listening, Timed
@@ -44,7 +44,6 @@ _MAX_NAMES = 10
 _MAX_SIMILAR = 3
 _MIN_SIMILARITY = 0.7
 """The similarity (of `difflib`) from which a name is suggested."""
-_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - a server that listens everywhere is asked here
 
 
 @click.command()
@@ -111,7 +110,7 @@ def watch(
     its token with --admin-token-file.
     """
     if admin_url is None:
-        admin_url = f"http://{join_host_port(_EVERYWHERE.get(admin_address, admin_address), admin_port)}"
+        admin_url = f"http://{join_host_port(reachable_host(admin_address), admin_port)}"
     edge = _Edge(admin_url, token_file(data_dir, admin_token_file))
     spelled = machine.lower().replace("-", ":") if machine else ""
     mac = spelled if is_mac(spelled) else None
