@@ -1,4 +1,4 @@
-"""`tinkedge agent`: runs inside the OSIE. Imports click, `tink.agent` and leaves of `tink`."""
+"""`tinkedge agent`: the agent that runs inside the OSIE. It imports only click, `tink.agent` and leaves of `tink`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _FILE = FilePath(exists=True, dir_okay=False)
 
 
 class AgentFormatter(logging.Formatter):
-    """A formatter for the machine's console: `agent: message`, and below it the indented lines of an exception.
+    """Formats records for the machine's console: `agent: message`, then the indented lines of an exception.
 
-    Servers, registries and actions choose parts of the text. The formatter keeps them from starting a line of their own
-    and from moving the cursor.
+    Parts of the text come from servers, registries and actions. They are escaped, so that they can't start a line or
+    move the cursor.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
@@ -34,18 +34,21 @@ class AgentFormatter(logging.Formatter):
 
 
 @click.command()
-@click.option("--agent-id", help="Who this machine is: the MAC that it booted from, or its Hardware's name.")
-@click.option("--server", help="The workflow server, host:port.")
+@click.option(
+    "--agent-id",
+    help="The identity of this machine: the MAC of the interface that it booted from, or the name of its Hardware.",
+)
+@click.option("--server", help="Address of the workflow server, HOST:PORT.")
 @click.option(
     "--kernel-command-line",
     type=_FILE,
-    help="Read what is not given as an option from this file; in the OSIE, /proc/cmdline.",
+    help="File with values for the options that are not given; in the OSIE, /proc/cmdline.",
 )
 @click.option(
     "--runtime",
     type=click.Choice(["runc", "crun", "docker", "process"]),
     default="runc",
-    help="What runs actions; docker is also Podman.",
+    help="The container runtime for actions; docker is Docker or Podman.",
 )
 @click.option(
     "--docker-host",
@@ -53,40 +56,42 @@ class AgentFormatter(logging.Formatter):
     default="",
     help="The container engine's socket, a path or unix:// URL. Default: /run/docker.sock, /run/podman/podman.sock.",
 )
-@click.option("--state-dir", type=FilePath(), default=Path("/run/tinkedge"), help="Images, containers, volumes.")
+@click.option(
+    "--state-dir", type=FilePath(), default=Path("/run/tinkedge"), help="Directory for images, containers and volumes."
+)
 @click.option(
     "--insecure-registry",
     multiple=True,
-    help="Host, host:port or network of registries whose certificates are not checked, and that may speak plain HTTP. "
+    help="Host, host:port or network of registries that may use plain HTTP, and whose certificates are not checked. "
     "Repeatable.",
 )
 @click.option(
     "--registry-ca",
     type=types.registry_ca,
     multiple=True,
-    help="HOST[:PORT]=FILE: certificates (PEM) that sign that of a registry. Repeatable.",
+    help="HOST[:PORT]=FILE: certificate authorities (PEM) of a registry. Repeatable.",
 )
 @click.option(
     "--registry-config",
     type=_FILE,
-    help="Docker's config.json or Podman's auth.json: credentials of registries, or of repositories in them.",
+    help="Credentials for registries, or for repositories in them: Docker's config.json or Podman's auth.json.",
 )
-@click.option("--docker-registry", help="The registry, HOST[:PORT][/PATH], that the user and password belong to.")
-@click.option("--registry-username", help="Its user name.")
-@click.option("--registry-password", help="Its password; better given as TINKEDGE_REGISTRY_PASSWORD.")
-@click.option(
-    "--tls/--no-tls", default=None, help="Speak TLS with the server. Default: as the kernel command line says."
-)
-@click.option("--tls-roots", type=_FILE, help="The authorities (PEM) that the server's certificate must be of.")
-@click.option("--tls-cert", type=_FILE, help="This machine's certificate (PEM), for a server that asks for one.")
-@click.option("--tls-key", type=_FILE, help="Its private key (PEM).")
+@click.option("--docker-registry", help="The registry, HOST[:PORT][/PATH], for the user name and the password.")
+@click.option("--registry-username", help="User name for --docker-registry.")
+@click.option("--registry-password", help="Password for --docker-registry; better set as TINKEDGE_REGISTRY_PASSWORD.")
+@click.option("--tls/--no-tls", default=None, help="Use TLS to the server. Default: the kernel command line.")
+@click.option("--tls-roots", type=_FILE, help="Certificate authorities (PEM) of the server.")
+@click.option("--tls-cert", type=_FILE, help="Certificate (PEM) of this machine, for a server that asks for one.")
+@click.option("--tls-key", type=_FILE, help="Private key (PEM) of --tls-cert.")
 @click.option(
     "--token",
     envvar="TINKEDGE_TOKEN",
-    help="What the server knows this machine by; better given as TINKEDGE_TOKEN, for others see what commands run.",
+    help="The machine's token for the server; better set as TINKEDGE_TOKEN, because others can list command lines.",
 )
 @click.option(
-    "--after-workflow", default="", help="A command to run when a Workflow has ended and the server knows it."
+    "--after-workflow",
+    default="",
+    help="Command to run after a Workflow has ended and the server has acknowledged that.",
 )
 @log_level_option
 def agent(
@@ -97,10 +102,10 @@ def agent(
     log_level: str,
     **flags: Any,
 ) -> None:
-    """The agent: takes Workflows from the server and runs their actions on this machine.
+    """Receive Workflows from the server and run their actions on this machine.
 
-    HTTP_PROXY, HTTPS_PROXY and NO_PROXY, on the kernel command line or in the environment, are for registries, and are
-    passed on to actions.
+    HTTP_PROXY, HTTPS_PROXY and NO_PROXY, on the kernel command line or in the environment, are used for registries and
+    passed to actions.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(AgentFormatter())
@@ -111,7 +116,7 @@ def agent(
         raise click.BadParameter(f"{error}: {after_workflow}", param_hint="--after-workflow") from error
     try:
         settings = from_kernel_command_line(
-            # Whoever wrote the command line may have used any encoding; what is for the agent is ASCII.
+            # Other words of the command line may have any encoding; the agent's words are ASCII.
             kernel_command_line.read_text(errors="replace") if kernel_command_line is not None else "",
             os.environ,
             insecure_registries=insecure_registry or None,

@@ -1,4 +1,4 @@
-"""`tinkedge bundle`: one signed file for a site without a route; docs/airgap.md."""
+"""`tinkedge bundle`: one signed file for a site without internet access; docs/airgap.md."""
 
 from __future__ import annotations
 
@@ -24,57 +24,59 @@ _KEY = click.option(
     "--key",
     type=_FILE,
     required=True,
-    help="The public key (.pgp) of who made the bundle; that it is the right one is all that this host has to trust.",
+    help="Public key (.pgp) of the bundle's maker. It is the only thing that this host has to trust.",
 )
 
 
 @click.group(cls=CommandGroup)
 def bundle() -> None:
-    """One signed file with all that a site without a route needs, from an empty Debian to machines that boot.
+    """Bring all that a site without internet access needs in one signed file: from an empty Debian to booting machines.
 
     \b
-    with a route:     tinkedge bundle key site
+    with internet:    tinkedge bundle key site
                       tinkedge bundle create --key site.key --deb ... --osie ... --image ... -o site.bundle
-    without a route:  what `create` prints, which needs no tinkedge, installs it
+    without:          the commands that `create` prints, without tinkedge, install it
                       tinkedge bundle load site.bundle --key site.pgp
     """
 
 
 @bundle.command("key")
 @click.argument("prefix", type=FilePath())
-@click.option("--name", default="", help="Whose it is, for people. Default: the last part of PREFIX.")
+@click.option("--name", default="", help="Name of the key's owner, for people. Default: the last part of PREFIX.")
 def make(prefix: Path, name: str) -> None:
-    """Make a key to sign bundles with: PREFIX.key, the secret, and PREFIX.pgp, which goes to the sites.
+    """Make a key that signs bundles: PREFIX.key, the secret key, and PREFIX.pgp, the public key for the sites.
 
-    Bring PREFIX.pgp to the site on another way than the bundles, or compare its SHA-256 there with what is printed
-    here: whoever can replace both can sign. The secret has no passphrase: keep it where only you can read it. Who has
-    an OpenPGP key of their own, on a smart card perhaps, needs none of this: create --gpg-user, and
-    gpg --export > site.pgp.
+    Bring PREFIX.pgp to the site separately from the bundles, or compare its SHA-256 there with the one printed here:
+    an attacker who can replace both can sign. The secret key has no passphrase: keep it where only you can read it. If
+    you have an OpenPGP key of your own, perhaps on a smart card, you do not need this command: use create --gpg-user,
+    and gpg --export > site.pgp.
     """
     from edge.bundle import digest_of, make_key
 
     with _errors():
         made = make_key(prefix, name or prefix.name)
         digest = digest_of(made.public)
-    click.echo(f"{made.secret}: the secret key; whoever has it can sign for your sites")
+    click.echo(f"{made.secret}: the secret key; everyone who has it can sign for your sites")
     click.echo(f"{made.public}: the public key; SHA-256 {digest}")
     click.echo(f"fingerprint {made.fingerprint}")
 
 
 @bundle.command()
-@click.option("-o", "--output", type=_FILE, required=True, help="The bundle.")
-@click.option("--key", type=_FILE, default=None, help="Sign with this secret key; `tinkedge bundle key` makes one.")
-@click.option("--gpg-user", default="", help="Sign with this key of your own keyring or smart card.")
-@click.option("--deb", type=_FILE, default=None, help="Debian package of tinkedge. apt fetches what it needs.")
+@click.option("-o", "--output", type=_FILE, required=True, help="The bundle to write.")
+@click.option("--key", type=_FILE, default=None, help="Secret key to sign with; `tinkedge bundle key` makes one.")
+@click.option("--gpg-user", default="", help="Key of your own keyring or smart card to sign with.")
+@click.option("--deb", type=_FILE, default=None, help="Debian package of tinkedge. apt downloads its dependencies.")
 @click.option(
     "--package",
     "packages",
     type=_FILE,
     multiple=True,
-    help="Debian package to bring beside it; apt is not asked then. Repeatable.",
+    help="Debian package that --deb depends on; apt downloads none then. Repeatable.",
 )
-@click.option("--wheels", type=_DIRECTORY, default=None, help="What `make wheels` makes, for other systems.")
-@click.option("--kubectl", type=_FILE, default=None, help="A kubectl, for /usr/local/bin.")
+@click.option(
+    "--wheels", type=_DIRECTORY, default=None, help="Directory with the output of `make wheels`, for other systems."
+)
+@click.option("--kubectl", type=_FILE, default=None, help="A kubectl to install in /usr/local/bin.")
 @click.option(
     "--osie",
     "osies",
@@ -85,12 +87,10 @@ def make(prefix: Path, name: str) -> None:
     "--image",
     "images",
     multiple=True,
-    help="Container image: REF of a registry, NAME:TAG=REF, or NAME:TAG=oci:DIR:TAG as skopeo has sources. Repeatable.",
+    help="Container image: REF of a registry, NAME:TAG=REF, or NAME:TAG=oci:DIR:TAG, a source of skopeo. Repeatable.",
 )
-@click.option(
-    "--platform", default="amd64", help="Processor of the machines, amd64 or arm64; all: each that images have."
-)
-@click.option("--insecure-registry", multiple=True, help="Registry that is asked over plain HTTP. Repeatable.")
+@click.option("--platform", default="amd64", help="Processor of the machines: amd64, arm64 or all.")
+@click.option("--insecure-registry", multiple=True, help="Registry without TLS. Repeatable.")
 @click.option("--file", "files", multiple=True, help="Disk image or other file, a path or URL. Repeatable.")
 @click.option(
     "--objects",
@@ -98,13 +98,15 @@ def make(prefix: Path, name: str) -> None:
     multiple=True,
     help="Hardware, Template and others, as YAML: a file or directory. Repeatable.",
 )
-@click.option("--boot-programs", type=_DIRECTORY, default=None, help="iPXE of your own, beside Debian's.")
-@click.option("--cache", type=FilePath(file_okay=False), default=None, help="Keeps what was downloaded.")
+@click.option(
+    "--boot-programs", type=_DIRECTORY, default=None, help="Directory with your own iPXE binaries, beside Debian's."
+)
+@click.option("--cache", type=FilePath(file_okay=False), default=None, help="Directory that keeps downloads.")
 def create(output: Path, key: Path | None, gpg_user: str, cache: Path | None, **given: Any) -> None:
-    """Bring together what a site needs, and sign it; for a host that has a route.
+    """Collect all that a site needs in a bundle, and sign it. For a host with internet access.
 
-    What is downloaded is kept, so that once more goes on where it ended. A bundle may have any of the parts: a new OSIE
-    alone is one, too.
+    Downloads are kept, so that the next run continues after an interruption. Every part is optional: a bundle may have
+    a new OSIE alone.
     """
     from edge.building.builder import default_cache, recipes
     from edge.bundle import Contents, Osie, Surroundings, Wanted, sign_with_file, sign_with_keyring
@@ -115,11 +117,11 @@ def create(output: Path, key: Path | None, gpg_user: str, cache: Path | None, **
             "give --key FILE, or --gpg-user ID. No key yet: `tinkedge bundle key site` makes site.key and site.pgp"
         )
     if given["packages"] and given["deb"] is None:
-        raise click.UsageError("--package is for what --deb needs")
+        raise click.UsageError("--package names dependencies of --deb: give --deb, too")
     progress = Progress()
     now = datetime.now(UTC).replace(microsecond=0)
 
-    def say(line: str) -> None:
+    def log_line(line: str) -> None:
         progress.clear()
         click.echo(line, err=True)
 
@@ -137,14 +139,16 @@ def create(output: Path, key: Path | None, gpg_user: str, cache: Path | None, **
             objects=given["objects"],
             boot_programs=given["boot_programs"],
         )
-        around = Surroundings(recipes(), cache or default_cache() / "bundle", version("tinkedge"), now, progress, say)
+        around = Surroundings(
+            recipes(), cache or default_cache() / "bundle", version("tinkedge"), now, progress, log_line
+        )
         made = write(
             contents,
             output,
             lambda text: sign_with_file(key, text) if key is not None else sign_with_keyring(gpg_user, text),
             around,
         )
-    for line in _said(made, output):
+    for line in _summary(made, output):
         click.echo(line)
     for line in _commands(made, output, key):
         click.echo(line)
@@ -166,15 +170,15 @@ def verify(file: Path, key: Path) -> None:
 @bundle.command()
 @click.argument("file", type=_FILE)
 @_KEY
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Form.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Format of the output.")
 def show(file: Path, key: Path, output: str) -> None:
-    """Say what is in FILE, once its signature is found right. What is in the files themselves is not looked at."""
+    """List the contents of FILE after checking its signature. The files in it are not read."""
     with _errors(None, file), _opened(file, key) as reader:
         made = reader.manifest
         if output == "json":
             click.echo(made.to_json().decode())
             return
-        for line in _said(made, file):
+        for line in _summary(made, file):
             click.echo(line)
         click.echo(f"signed by {reader.signer}")
         for name, size in made.sizes.items():
@@ -188,15 +192,15 @@ def show(file: Path, key: Path, output: str) -> None:
     "--data-dir",
     type=DataDirectory(),
     default=Path("/var/lib/tinkedge"),
-    help="Where OSIEs, images, files, boot programs and objects are put.",
+    help="Data directory that receives OSIEs, images, files, boot programs and objects.",
 )
 @click.option(
     "--allow-older",
     is_flag=True,
-    help="Load FILE although it was made before the bundle that was loaded last; from then on its age is what counts.",
+    help="Load FILE although it is older than the bundle that was loaded last. Its age counts from then on.",
 )
 def load(file: Path, key: Path, data_dir: Path, allow_older: bool) -> None:
-    """Put what FILE brings for machines into the data directory, once every byte of it is checked.
+    """Put the files that FILE has for machines into the data directory, after checking every byte.
 
     Files of earlier bundles stay. A FILE that is older than the bundle loaded last is refused, because it could restore
     files that were replaced since; --allow-older loads it. The bundle's own install.sh installs the program.
@@ -207,7 +211,7 @@ def load(file: Path, key: Path, data_dir: Path, allow_older: bool) -> None:
     progress = Progress()
     with _errors(progress, file), _opened(file, key) as reader:
         loaded = put(reader, data_dir, progress, allow_older=allow_older)
-    for line in _said(loaded.manifest, file):
+    for line in _summary(loaded.manifest, file):
         click.echo(line)
     click.echo(f"{data_dir}: {len(loaded.files)} files put there, signed by {reader.signer}")
     for line in next_steps(loaded, data_dir):
@@ -216,7 +220,7 @@ def load(file: Path, key: Path, data_dir: Path, allow_older: bool) -> None:
 
 @contextmanager
 def _opened(file: Path, key: Path) -> Iterator[Reader]:
-    """The bundle, its signature checked."""
+    """Open a bundle and check its signature."""
     from edge.bundle import Reader, verify
 
     with file.open("rb") as opened:
@@ -225,7 +229,7 @@ def _opened(file: Path, key: Path) -> Iterator[Reader]:
 
 @contextmanager
 def _errors(progress: Progress | None = None, file: Path | None = None) -> Iterator[None]:
-    """What went wrong, as click says it; of a bundle that is read, with its name."""
+    """Turn errors into messages of click. `file` is the bundle that is read, if any."""
     from edge.bundle import BundleError
 
     try:
@@ -239,7 +243,7 @@ def _errors(progress: Progress | None = None, file: Path | None = None) -> Itera
             progress.clear()
 
 
-def _said(made: Manifest, file: Path) -> Iterator[str]:
+def _summary(made: Manifest, file: Path) -> Iterator[str]:
     size = sum(made.sizes.values()) / 1e6
     yield f"{file}: made {made.created:%Y-%m-%d %H:%M:%S} UTC by tinkedge {made.tinkedge}, {size:.1f} MB"
     if made.program is not None:
@@ -256,7 +260,7 @@ def _said(made: Manifest, file: Path) -> Iterator[str]:
 
 
 def _commands(made: Manifest, output: Path, key: Path | None) -> Iterator[str]:
-    """What is typed at the site."""
+    """Yield the commands for the site."""
     public = f"{key.stem}.pgp" if key is not None else "site.pgp"
     name = shlex.quote(output.name)
     if any(one == "install.sh" for one in made.sizes):

@@ -1,4 +1,4 @@
-"""`tinkedge config`: the file with settings: what is wrong in it, what a command makes of it, and one to begin with."""
+"""`tinkedge config`: check the file with settings, show the values that a command uses, and write a new file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ from edge.settings.model import ROLES, services_of
 
 @click.group(cls=CommandGroup)
 def config() -> None:
-    """The file with settings, /etc/tinkedge/tinkedge.yaml or --config: one key for each option of the services."""
+    """Check, show or write the file with settings: /etc/tinkedge/tinkedge.yaml, or --config.
+
+    It has one key for each option of the services.
+    """
 
 
 @config.command()
@@ -42,14 +45,14 @@ def config() -> None:
     "roles",
     type=click.Choice(ROLES),
     multiple=True,
-    help="A service that this host runs with it. Repeatable. Default: what is wrong for some only is a warning.",
+    help="A service that this host runs with FILE. Repeatable. Default: a mistake for some services only is a warning.",
 )
 @click.pass_context
 def check(ctx: click.Context, file: Path, roles: tuple[str, ...]) -> None:
-    """Say all that is wrong in FILE, with line and key. Exits with 1 if something is, but for warnings.
+    """List all mistakes in FILE, with line and key. Exits with 1 if there is one that is not only a warning.
 
-    Values are checked as those of flags are; then what does not fit together, and what is not on this host, as each
-    service does at its start: with the variables that are set here. A key may be of any command that serves.
+    Values are checked as those of flags. Then the checks of each service at its start follow, with the variables of
+    this environment: values that contradict each other, and files or interfaces that this host does not have.
     """
     schema = schema_of(ctx)
     try:
@@ -76,9 +79,9 @@ def _summary(found: ConfigFile) -> str:
 
 
 def _together(ctx: click.Context, schema: Schema, file: Path, roles: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    """Errors and warnings of the services; without `roles`, of what the file says only.
+    """Return the errors and warnings of the services; without `roles`, only those about keys in the file.
 
-    What some services would refuse and others take may be right on this host: it is for those, then, a warning.
+    A value that only some services reject may be right on this host, which may run the others. So it is a warning.
     """
     by_line: dict[str, dict[str, Finding]] = {}
     asked: dict[str, set[str]] = {}
@@ -86,7 +89,7 @@ def _together(ctx: click.Context, schema: Schema, file: Path, roles: tuple[str, 
         command = schema(role)
         try:
             made = command.make_context(role, ["--config", str(file)], parent=ctx.find_root())
-        except click.UsageError as error:  # of a variable, for the file is good
+        except click.UsageError as error:  # from a variable, because the file is valid
             by_line.setdefault(explain(error).format_message(), {})[role] = Finding((), "", "")
             continue
         with made:
@@ -110,12 +113,12 @@ def _together(ctx: click.Context, schema: Schema, file: Path, roles: tuple[str, 
 @config.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.argument("command", type=click.Choice(SERVICES), default="up")
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
-@click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", help="Form.")
+@click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", help="Format of the output.")
 @click.pass_context
 def show(ctx: click.Context, command: str, options: tuple[str, ...], output: str) -> None:
-    """Say what COMMAND would run with, and where each value is from: flag, env, FILE:LINE or default.
+    """Show the values that COMMAND would use, and the source of each: flag, env, FILE:LINE or default.
 
-    OPTIONS are the command's own, --config among them. What is printed as YAML can be used as a file.
+    OPTIONS are those of COMMAND, such as --config. The YAML output can be used as a file with settings.
     """
     found = schema_of(ctx)(command)
     with found.make_context(command, list(options), parent=ctx.find_root()) as made:

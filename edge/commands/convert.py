@@ -1,7 +1,6 @@
-"""`tinkedge convert`: older and foreign resources to those of today, and a report of what could not come along.
+"""`tinkedge convert`: convert older and foreign resources to the current ones, and report what could not be converted.
 
-Reads with `tink.convert.documents.files` or `tink.convert.cluster`, converts with `tink.convert.run`, writes with
-`tink.convert.documents.writer` or applies. Manifests go to standard output, all else to standard error.
+Manifests go to standard output, all else to standard error.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import click
 
 from edge.commands import options
-from edge.commands.metal3.options import host_options, osies_by_architecture
+from edge.commands.host_options import host_options, osies_by_architecture
 from edge.commands.progress import Progress
 from edge.settings import FilePath
 from tink.convert.documents import (
@@ -62,45 +61,45 @@ class _Cluster:
     "files",
     multiple=True,
     metavar="FILE|DIR|-",
-    help="What to convert: a file, a directory with all that is below it, or - for standard input. Repeatable.",
+    help="Resources to convert: a file, a directory with its subdirectories, or - for standard input. Repeatable.",
 )
-@click.option("--from-cluster", is_flag=True, help="Convert what a cluster serves. With -n or -A.")
-@options.kubeconfig("For --from-cluster and --apply.")
+@click.option("--from-cluster", is_flag=True, help="Convert the resources of a cluster. Requires -n or -A.")
+@options.kubeconfig("Kubeconfig for --from-cluster and --apply.")
 @options.context
-@click.option("-n", "--namespace", default=None, help="The namespace to read, and to apply to what names none.")
+@click.option("-n", "--namespace", default=None, help="Namespace to read, and for objects without one.")
 @click.option("-A", "--all-namespaces", is_flag=True, help="Read all namespaces.")
-@click.option("--to", type=click.Choice(TARGETS), default=None, help="What to make of Metal3's BareMetalHosts.")
+@click.option("--to", type=click.Choice(TARGETS), default=None, help="Target of Metal3's BareMetalHosts.")
 @click.option(
     "--image-registry",
     default="",
     metavar="HOST[/PATH]",
-    help="Put before images of v1alpha1's Templates that name no registry, as tink-worker did with docker_registry=.",
+    help="Prefix of images without a registry in Templates of v1alpha1, like docker_registry= of tink-worker.",
 )
 @options.empty_checksum_type
 @host_options
-@click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", help="Format.")
+@click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", help="Format of the output.")
 @click.option(
     "--out",
     type=FilePath(dir_okay=False),
     default=None,
-    help="Write to this file, whole or not; - is standard output.",
+    help="Write to this file, completely or not at all; - is standard output.",
 )
 @click.option(
     "--output-dir",
     type=FilePath(file_okay=False),
     default=None,
-    help="Write one file an object into this directory.",
+    help="Write one file for each object into this directory.",
 )
-@click.option("--apply", is_flag=True, help="Apply the result instead of writing it (server-side apply).")
 @click.option(
-    "--force-conflicts", is_flag=True, help="With --apply: take over fields that another field manager has set."
+    "--apply", is_flag=True, help="Apply the result to the cluster (server-side apply) instead of writing it."
 )
-@click.option("--report", type=click.Choice(["table", "json"]), default="table", help="Form of the report.")
+@click.option("--force-conflicts", is_flag=True, help="With --apply: take over fields of another field manager.")
+@click.option("--report", type=click.Choice(["table", "json"]), default="table", help="Format of the report.")
 @click.option(
     "--report-file",
     type=FilePath(dir_okay=False),
     default=None,
-    help="Write the report here, not to standard error.",
+    help="Write the report to this file, not to standard error.",
 )
 @click.option("--allow-loss", is_flag=True, help="Exit with 0 even if fields were dropped.")
 def convert(
@@ -126,11 +125,11 @@ def convert(
     report_file: Path | None,
     allow_loss: bool,
 ) -> None:
-    """Convert older and foreign resources to those of today.
+    """Convert older and foreign resources to the current ones.
 
-    Reads Tinkerbell's v1alpha1, the early revision of v1alpha2 and Metal3's BareMetalHost. What could not be carried
-    over is reported field by field. Exits with 0 if all came through, with 2 if something was dropped, with 1 if
-    something could not be converted; what could be is written all the same.
+    Reads Tinkerbell's v1alpha1, the early revision of v1alpha2 and Metal3's BareMetalHost. Each field that can't be
+    converted is reported. Exits with 0 if everything was converted, with 2 if fields were dropped, with 1 if an object
+    could not be converted; the others are written all the same.
     """
     if bool(files) == from_cluster:
         raise click.UsageError("give -f FILE, DIR or - (or --from-cluster, but not both)")
@@ -151,7 +150,7 @@ def convert(
     progress = Progress(shown=sys.stderr.isatty() and not sys.stdout.isatty())
     cluster = _Cluster(kubeconfig, context, namespace)
     try:
-        with _uncollected():
+        with _without_garbage_collection():
             if from_cluster:
                 found: Iterable[Document | Finding] = asyncio.run(_read(cluster, to, progress))
             else:
@@ -165,17 +164,17 @@ def convert(
             else:
                 result = _write_all(result, output, out, progress)
     except BrokenPipeError:
-        # Whoever read the manifests has gone (`| head`): nothing more to say to anybody.
-        sys.stdout = None  # else Python complains about it at exit
+        # The reader of the manifests has gone (`| head`), so there is nothing more to write.
+        sys.stdout = None  # or Python reports the error again at exit
         sys.exit(1)
     finally:
         progress.clear()
-    _tell(result, report, report_file, "applied" if apply else "written")
+    _report(result, report, report_file, "applied" if apply else "written")
     sys.exit(result.exit_code(allow_loss=allow_loss))
 
 
 def _write_all(result: Result, output: str, out: Path | None, progress: Progress) -> Result:
-    """Write the manifests as one stream; the result with a finding if that failed. Raises BrokenPipeError."""
+    """Write the manifests as one stream. Return the result, with a finding if that failed. Raises BrokenPipeError."""
     texts = [to_json(result.objects)] if output == "json" else _counted(progress, "written", to_yaml(result.converted))
     try:
         if out is not None:
@@ -188,14 +187,14 @@ def _write_all(result: Result, output: str, out: Path | None, progress: Progress
         raise
     except OSError as error:
         if out is None:
-            sys.stdout = None  # else Python tries once more at exit
+            sys.stdout = None  # or Python tries again at exit
         found = _not_written(str(out or "standard output"), error)
         return replace(result, findings=[*result.findings, found], lost=len(result.converted))
     return result
 
 
 def _write_each(result: Result, output: str, directory: Path, progress: Progress) -> Result:
-    """Write a file for each object; the result with a finding for each that could not be written."""
+    """Write a file for each object. Return the result, with a finding for each file that could not be written."""
     failed: list[Finding] = []
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -235,7 +234,7 @@ async def _read(cluster: _Cluster, to: str | None, progress: Progress) -> list[D
 
 
 async def _apply(cluster: _Cluster, result: Result, progress: Progress, *, force: bool) -> Result:
-    """The result with a finding for each object that was refused."""
+    """Apply the objects. Return the result, with a finding for each object that was rejected."""
     from tink.convert.cluster import apply_all
 
     async with _connected(cluster) as client:
@@ -246,8 +245,8 @@ async def _apply(cluster: _Cluster, result: Result, progress: Progress, *, force
     return replace(result, findings=[*result.findings, *applied.refused], lost=lost)
 
 
-def _tell(result: Result, report: str, file: Path | None, done: str) -> None:
-    """The report: to its file, or to standard error, where a summary stands in any case."""
+def _report(result: Result, report: str, file: Path | None, done: str) -> None:
+    """Write the report to its file or to standard error, and a summary to standard error."""
     terminal = file is None and sys.stderr.isatty()
     width = shutil.get_terminal_size().columns if terminal else 120
     text = as_json(result) if report == "json" else "".join(f"{line}\n" for line in as_table(result.findings, width))
@@ -269,15 +268,15 @@ def _tell(result: Result, report: str, file: Path | None, done: str) -> None:
 
 
 def _counted(progress: Progress, what: str, items: Iterable[_T]) -> Iterator[_T]:
-    """The same items, counted as they pass."""
+    """Yield the same items, and show their count as progress."""
     for count, item in enumerate(items, start=1):
         progress(what, count, 0)
         yield item
 
 
 @contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without garbage collection: there are hundreds of thousands of values, all of them needed until the end."""
+def _without_garbage_collection() -> Iterator[None]:
+    """Disable garbage collection: there are hundreds of thousands of values, all needed until the end."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""`tinkedge crds`: the schema of the resources, for `kubectl apply -f -`."""
+"""`tinkedge crds`: print the CustomResourceDefinitions, for `kubectl apply -f -`."""
 
 from __future__ import annotations
 
@@ -14,32 +14,35 @@ from tink.api.metal3 import crds as metal3
 
 
 @click.command()
-@click.option("--out", type=FilePath(file_okay=False), default=None, help="Write one file a resource here.")
+@click.option(
+    "--out", type=FilePath(file_okay=False), default=None, help="Write one file for each resource into this directory."
+)
 @click.option(
     "--metal3",
     "of_metal3",
     is_flag=True,
-    help="Those of metal3.io: BareMetalHost and HardwareData. Hosts must not be written as v1beta1 before the webhook "
-    "that converts them runs.",
+    help="Print those of metal3.io instead: BareMetalHost and HardwareData. No host may be written as v1beta1 before "
+    "the "
+    "conversion webhook runs.",
 )
 @click.option(
     "--storage-version",
     type=click.Choice(HOST_VERSIONS),
     default=HOST_VERSIONS[0],
     show_default=True,
-    help="With --metal3: what hosts are stored as; v1beta1 after tinkedge metal3-migrate.",
+    help="With --metal3: the version in which hosts are stored; v1beta1 after tinkedge metal3-migrate.",
 )
 @click.option(
     "--stop-serving-v1alpha1",
     is_flag=True,
-    help="With --metal3: after tinkedge metal3-migrate --stop-serving-v1alpha1.",
+    help="With --metal3: do not serve v1alpha1. For use after tinkedge metal3-migrate --stop-serving-v1alpha1.",
 )
 def crds(out: Path | None, of_metal3: bool, storage_version: str, stop_serving_v1alpha1: bool) -> None:
     """Print the CustomResourceDefinitions of tinkerbell.org/v1alpha2 as YAML, or those of metal3.io.
 
     On a cluster: tinkedge crds | kubectl apply --server-side -f -
 
-    So nothing is warned of where tinkedge has applied them before. For metal3.io see docs/metal3.md.
+    With --server-side, kubectl does not warn if tinkedge has applied them before. For metal3.io see docs/metal3.md.
     """
     old = HOST_VERSIONS[0]
     if not of_metal3 and (stop_serving_v1alpha1 or storage_version != old):

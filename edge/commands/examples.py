@@ -1,8 +1,8 @@
-"""`tinkedge examples`: the operating systems of deploy/examples as one file each, with the values of a machine in it.
+"""`tinkedge examples`: the operating systems of deploy/examples as one file each, with the values of a machine.
 
 The files in deploy/examples are complete and pass the checks of the API. Their values are placeholders: addresses and
-MACs of the ranges for documentation (RFC 5737, RFC 7042 section 2.1.1). The command replaces these in the part of the
-file above "Nothing to edit below", and says which are left.
+MACs of the ranges for documentation (RFC 5737, RFC 7042 section 2.1.1). The command replaces them in the part of the
+file above "Nothing to edit below", and lists those that are left.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _COMMENT: Final = re.compile(r"[\w@.+:-]{1,100}", re.ASCII)
 
 @parsed("mac")
 def _mac(text: str) -> str:
-    """A MAC address, in any of the usual spellings."""
+    """Parse a MAC address in any of the usual spellings."""
     found = from_any(text)
     if found is None:
         raise ValueError(f"{text!r} is no MAC address: write it like 52:54:00:12:34:56")
@@ -49,7 +49,7 @@ def _mac(text: str) -> str:
 
 @parsed("netmask")
 def _netmask(text: str) -> str:
-    """A netmask in dotted form, such as 255.255.255.0."""
+    """Parse a netmask in dotted form, such as 255.255.255.0."""
     try:
         mask = IPv4Address(text)
         network = IPv4Network(f"0.0.0.0/{mask}")
@@ -62,7 +62,7 @@ def _netmask(text: str) -> str:
 
 @parsed("device")
 def _disk(text: str) -> str:
-    """The path of a disk on the machine."""
+    """Parse the path of a disk on the machine."""
     if not re.fullmatch(r"/dev/[A-Za-z0-9][A-Za-z0-9_.:/-]*", text, re.ASCII):
         raise ValueError(f"{text!r} is no disk: write the kernel's path, like /dev/sda or /dev/nvme0n1")
     return text
@@ -70,7 +70,7 @@ def _disk(text: str) -> str:
 
 @parsed("name")
 def _name(text: str) -> str:
-    """A name for the Hardware, which is also the machine's host name."""
+    """Parse a name for the Hardware, which is also the host name of the machine."""
     if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", text, re.ASCII):
         raise ValueError(f"{text!r} is no host name: use lower-case letters, digits and '-' in between, 63 at most")
     if text in _WORDS or _NUMBER.fullmatch(text):
@@ -80,7 +80,7 @@ def _name(text: str) -> str:
 
 @parsed("url")
 def _image(text: str) -> str:
-    """The URL of a disk image, or its name in the edge's DATA_DIR/files."""
+    """Parse the URL of a disk image, or its name in DATA_DIR/files of the edge."""
     if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", text, re.ASCII):
         return text
     if not re.fullmatch(r"(https?|oci|oci\+http)://[^\s\"'\\<>#]+", text):
@@ -90,7 +90,7 @@ def _image(text: str) -> str:
 
 @parsed("hex")
 def _sha256(text: str) -> str:
-    """A SHA-256 in hexadecimal digits."""
+    """Parse a SHA-256 in hexadecimal digits."""
     if not re.fullmatch(r"[0-9a-fA-F]{64}", text):
         raise ValueError(f"{text[:80]!r} is no SHA-256: 64 hexadecimal digits")
     return text.lower()
@@ -98,9 +98,11 @@ def _sha256(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A value of the examples. `places` is a regular expression for where it stands, without groups.
+    """A value of the examples.
 
-    `is_needed`: the placeholder fits no machine. Else it is a default that is right for many.
+    places: a regular expression, without groups, that matches the value in the file.
+    what: its description.
+    is_needed: the placeholder fits no machine; False: it is a default that fits many.
     """
 
     option: str
@@ -149,7 +151,7 @@ def _files() -> dict[str, Path]:
 
 
 def _title(file: Path) -> str:
-    """Return what an example is, by its first line; empty if the file is no example."""
+    """Return the title of an example from its first line; empty if the file is no example."""
     with file.open() as opened:
         name, colon, title = opened.readline().removeprefix("# ").partition(": ")
     return title.strip() if colon and name == file.stem else ""
@@ -220,7 +222,7 @@ def _filled(text: str, texts: Mapping[str, str], values: Mapping[str, _Value], g
 
 
 def _problems(text: str) -> list[str]:
-    """Return why the API would refuse the objects when they are applied."""
+    """Return the reasons for which the API would reject the objects."""
     from edge.commands.render import checkers
 
     found = []
@@ -255,7 +257,7 @@ def _write(text: str, output: Path | None, *, force: bool) -> None:
         click.echo(text, nl=False)
         return
     if output.is_file() and not force:
-        raise click.ClickException(f"{output} is there already, maybe with changes of yours: --force replaces it")
+        raise click.ClickException(f"{output} exists already, perhaps with your changes: --force replaces it")
     try:
         with private_files.stream(output, private=False) as out:
             out.write(text.encode())
@@ -266,16 +268,16 @@ def _write(text: str, output: Path | None, *, force: bool) -> None:
 @click.command()
 @click.argument("name", required=False, default="", shell_complete=_complete)
 @click.option("--mac", type=_mac, default=None, help="MAC address of the network card that the machine boots with.")
-@click.option("--ip", type=types.ipv4, default=None, help="Address that the machine gets.")
-@click.option("--netmask", type=_netmask, default=None, help="Netmask there, such as 255.255.255.0.")
+@click.option("--ip", type=types.ipv4, default=None, help="Address of the machine.")
+@click.option("--netmask", type=_netmask, default=None, help="Netmask of its network, such as 255.255.255.0.")
 @click.option("--gateway", type=types.ipv4, default=None, help="The machine's router.")
 @click.option("--nameserver", type=types.ipv4, multiple=True, help="DNS server. Repeatable. Default: the --gateway.")
 @click.option("--disk", type=_disk, default=None, help="Disk that is erased and installed, such as /dev/nvme0n1.")
-@click.option("--ssh-key", type=FilePath(dir_okay=False), default=None, help="File with the public key of who logs in.")
-@click.option("--name", "hostname", type=_name, default=None, help="Name of the Hardware, and host name.")
 @click.option(
-    "--image", type=_image, default=None, help="URL of the disk image, or its name as `tinkedge image list` has it."
+    "--ssh-key", type=FilePath(dir_okay=False), default=None, help="File with the SSH public key that may log in."
 )
+@click.option("--name", "hostname", type=_name, default=None, help="Name of the Hardware, and host name.")
+@click.option("--image", type=_image, default=None, help="URL of the disk image, or its name in `tinkedge image list`.")
 @click.option("--sha256", type=_sha256, default=None, help="Checksum of the image.")
 @click.option(
     "--partition", type=click.IntRange(1, 128), default=None, help="Number of the image's partition that is written to."
@@ -286,15 +288,18 @@ def _write(text: str, output: Path | None, *, force: bool) -> None:
     "public_ip",
     type=types.ip_address,
     default=None,
-    help="Address of the edge, as the machine reaches it. Default: of --interface.",
+    help="Address of the edge, as the machine reaches it. Default: that of --interface.",
 )
 @one_machine.interface
 @one_machine.http_port
 @click.option(
-    "--data-dir", type=FilePath(readable=False), default=Path(_DATA_DIR), help="The edge's, which has the OSIE's files."
+    "--data-dir",
+    type=FilePath(readable=False),
+    default=Path(_DATA_DIR),
+    help="Data directory of the edge, with the files of the OSIE.",
 )
 @click.option("-o", "--output", type=FilePath(dir_okay=False), default=None, help="Write to this file.")
-@click.option("--force", is_flag=True, help="Replace the file of --output.")
+@click.option("--force", is_flag=True, help="Replace --output if it exists.")
 def examples(
     name: str,
     hostname: str | None,
@@ -307,8 +312,8 @@ def examples(
     """List the examples, or print the one that is called NAME as YAML for kubectl apply -f -.
 
     An example is an operating system for one machine: Hardware, Workflow, Template and OSIE in one file, with the
-    values to edit at its top. Options fill them in. Others stay placeholders, which fit no real machine; standard error
-    lists them.
+    values to edit at its top. Options replace values. The others stay placeholders, which fit no real machine; standard
+    error lists them.
     """
     files = _files()
     if not name:
@@ -331,11 +336,11 @@ def examples(
     problems = _problems(filled)
     is_half_given = ("ip" in texts) != ("gateway" in texts)  # the placeholder of the other is in another network
     if problems and not is_half_given:
-        raise click.ClickException(f"the API would refuse the example {name}: {'; '.join(problems)}")
+        raise click.ClickException(f"the API would reject the example {name}: {'; '.join(problems)}")
     _write(filled, output, force=force)
     if output is not None:
         click.echo(f"{output}: kubectl apply -f {output}", err=True)
     if source:
         click.echo(f"The edge is {address}, {source}; --edge gives another.", err=True)
-    for line in (*_left(filled, texts, values), *(f"The API refuses it so far: {problem}" for problem in problems)):
+    for line in (*_left(filled, texts, values), *(f"The API rejects it so far: {problem}" for problem in problems)):
         click.echo(line, err=True)

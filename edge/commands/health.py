@@ -1,6 +1,6 @@
-"""`tinkedge health`: asks what runs here whether it lives and is ready; for HEALTHCHECK and exec probes.
+"""`tinkedge health`: ask the services on this host whether they are alive and ready; for HEALTHCHECK and exec probes.
 
-Nothing of the servers is imported, nor what they stand on: a probe is started every few seconds, on small hosts too.
+It imports nothing of the servers, nor their libraries: a probe starts every few seconds, on small hosts too.
 """
 
 from __future__ import annotations
@@ -8,16 +8,15 @@ from __future__ import annotations
 import json
 import socket
 import sys
-from typing import Final
 
 import click
 
 from edge.commands.options import METRICS_PORTS
 from edge.settings import types
-from tink.net.host_port import join_host_port
+from tink.net.host_port import join_host_port, reachable_host
 
 _PORT = click.IntRange(1, 65535)
-_MOST_BYTES = 4096
+_MAX_BYTES = 4096
 
 
 @click.command()
@@ -26,30 +25,30 @@ _MOST_BYTES = 4096
     type=types.interface,
     metavar="NAME[=IP]",
     multiple=True,
-    help="An interface that the edge serves. Repeatable. Default: of the default route.",
+    help="Interface that the edge serves. Repeatable. Default: that of the default route.",
 )
-@click.option("--public-ip", type=types.ipv4, default=None, help="Or its address there.")
-@click.option("--http-port", type=_PORT, default=7080, help="The port of scripts and metadata there.")
+@click.option("--public-ip", type=types.ipv4, default=None, help="Address of the edge on the interface.")
+@click.option("--http-port", type=_PORT, default=7080, help="HTTP port of the edge for machines.")
 @click.option(
     "--health-address",
     default="",
     metavar="[IP:]PORT",
-    help="What the service was given as --health-address: that is asked then, and nothing else.",
+    help="The --health-address of the service; only this is asked then.",
 )
 @click.option(
     "--metrics-address",
     default="",
     metavar="[IP:]PORT",
-    help="Or what it was given as --metrics-address, where there is no --health-address.",
+    help="The --metrics-address of the service, if it has no --health-address.",
 )
 @click.option(
     "--role",
     type=click.Choice(list(METRICS_PORTS)),
     default=None,
-    help="Or which of the services without HTTP for machines runs here: where it has its metrics by default.",
+    help="A service without an HTTP port for machines: ask it at its default --metrics-address.",
 )
-@click.option("--live", is_flag=True, help="Ask whether it lives (/healthz), not whether it is ready (/readyz).")
-@click.option("--timeout", type=click.FloatRange(0.1, 300), default=3.0, help="Seconds for each answer.")
+@click.option("--live", is_flag=True, help="Ask whether it is alive (/healthz), not whether it is ready (/readyz).")
+@click.option("--timeout", type=click.FloatRange(0.1, 300), default=3.0, help="Timeout of each request in seconds.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def health(
     interface: tuple[tuple[str, str], ...],
@@ -62,9 +61,9 @@ def health(
     timeout: float,
     as_json: bool,
 ) -> None:
-    """Exit with 0 if the services that run here are ready, else with 1; say why not.
+    """Exit with 0 if the services on this host are ready, else with 1 and the reason.
 
-    Each address where the edge listens is asked by HTTP, or one of the operators' ports that every service can have.
+    Sends an HTTP request to each address of the edge, or to the port for operators that every service can have.
     """
     path = "/healthz" if live else "/readyz"
     given = health_address or metrics_address.removeprefix("none") or (str(METRICS_PORTS[role]) if role else "")
@@ -80,15 +79,12 @@ def health(
     sys.exit(0 if good else 1)
 
 
-_LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - who listens everywhere is asked here
-
-
 def _place(address: str) -> tuple[str, int]:
     try:
         host, port = types.address_and_port(address)
     except ValueError as error:
         raise click.UsageError(f"{error}: it must be a port to ask, like 7082, 127.0.0.1:7082 or [::1]:7082") from error
-    return _LOOPBACK.get(host, host), port
+    return reachable_host(host), port
 
 
 def _networks(interfaces: tuple[tuple[str, str], ...], public_ip: str | None, port: int) -> list[tuple[str, int]]:
@@ -97,11 +93,11 @@ def _networks(interfaces: tuple[tuple[str, str], ...], public_ip: str | None, po
     try:
         return [(address, port) for address in addresses_of(interfaces, public_ip)]
     except (HostError, OSError) as error:
-        raise click.ClickException(f"it is not known where to ask: {error}; or give --health-address") from error
+        raise click.ClickException(f"the address to ask is not known: {error}; or give --health-address") from error
 
 
 def _ask(host: str, port: int, path: str, seconds: float) -> tuple[bool, str]:
-    """Whether the answer is 200, and its first line."""
+    """Send a request. Return whether the status is 200, and the first line of the answer."""
     try:
         with socket.create_connection((host, port), seconds) as connection:
             connection.settimeout(seconds)
@@ -112,7 +108,7 @@ def _ask(host: str, port: int, path: str, seconds: float) -> tuple[bool, str]:
             )
             connection.sendall("\r\n".join((*headers, "", "")).encode())
             answer = b""
-            while len(answer) < _MOST_BYTES and (piece := connection.recv(_MOST_BYTES)):
+            while len(answer) < _MAX_BYTES and (piece := connection.recv(_MAX_BYTES)):
                 answer += piece
     except ConnectionRefusedError:
         return False, "Connection refused: nothing listens there. Does the service run, and with these options?"

@@ -1,4 +1,4 @@
-"""`tinkedge image`: disk images of operating systems in DATA_DIR/files, from where the edge serves them to machines."""
+"""`tinkedge image`: disk images of operating systems in DATA_DIR/files, which the edge serves to machines."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from tink.net.host_port import join_host_port
 if TYPE_CHECKING:
     from edge.disk_images import Image, Partition, Stored
 
-_DATA_DIR = data_dir("The edge's, which serves what is in its directory files.")
+_DATA_DIR = data_dir("Data directory of the edge, which serves the files in DATA_DIR/files.")
 _EDGE = click.option(
     "--public-ip",
     "--edge",
     "public_ip",
     type=types.ip_address,
     default=None,
-    help="Address of the edge, for the lines that are printed. Default: of --interface.",
+    help="Address of the edge, for the printed URL. Default: that of --interface.",
 )
 
 
 @click.group()
 def image() -> None:
-    """Disk images of operating systems: put where the edge serves them to machines, listed, removed.
+    """Import, list and remove disk images of operating systems.
 
     The edge serves DATA_DIR/files to machines that have a Hardware, at http://EDGE:7080/files/NAME.
     """
@@ -53,7 +53,9 @@ def image() -> None:
     help="SHA-256 or SHA-512 of the file, or the file of checksums that the distribution publishes (SHA256SUMS, "
     "SHA512SUMS, CHECKSUM), in which FILE's own name is looked up.",
 )
-@click.option("--any", "is_any", is_flag=True, help="Import a file that is no disk image, such as an installer's ISO.")
+@click.option(
+    "--any", "is_any", is_flag=True, help="Import a file that is no disk image, such as an installer's ISO image."
+)
 @click.option("--force", is_flag=True, help="Replace a file of this name.")
 @_DATA_DIR
 @_EDGE
@@ -73,18 +75,18 @@ def import_(
     """Put the disk image FILE or URL into DATA_DIR/files, and print the lines for a Workflow.
 
     The image may be raw, or compressed with gzip, zstd, xz or bzip2, or qcow2: the action image2disk writes all of
-    these, so its bytes are kept as they are. It is read to its end as the action would read it, and is there whole or
-    not at all. A download that breaks goes on where it broke.
+    these, so the file is stored unchanged. It is read to its end as the action reads it, and stored only if it is
+    complete. An interrupted download continues where it stopped.
     """
     from edge.disk_images import Depot, ImageError, checksum_of, opened
 
     progress = Progress()
 
-    def say(line: str) -> None:
+    def log_line(line: str) -> None:
         progress.clear()
         click.echo(line, err=True)
 
-    with _errors(progress), opened(source, say=say, is_proved=bool(checksum)) as found:
+    with _errors(progress), opened(source, say=log_line, is_proved=bool(checksum)) as found:
         chosen = name or found.name
         if not chosen:
             raise ImageError(f"{found.shown}: the URL ends with no name; give --name")
@@ -98,13 +100,13 @@ def import_(
     if not checksum and source.startswith(("http://", "https://")):
         click.echo("No checksum was compared: --sha256 takes the distribution's file of checksums.", err=True)
     if not address:
-        click.echo("EDGE stands for the address of the edge, which is not known here: --edge gives it.", err=True)
+        click.echo("EDGE stands for the address of the edge, which is not known here: give it with --edge.", err=True)
 
 
 @image.command("list")
 @_DATA_DIR
 def list_(data_dir: Path) -> None:
-    """List the files that the edge serves to machines: name, size, date."""
+    """List the files that the edge serves to machines, with size and date."""
     from edge.disk_images import Depot
 
     with _errors():
@@ -143,7 +145,7 @@ def _errors(progress: Progress | None = None) -> Iterator[None]:
 
 
 def _described(stored: Stored, url: str) -> Iterator[str]:
-    """Yield what is known of a stored file, and the lines for a Workflow."""
+    """Yield lines that describe a stored file, and the lines for a Workflow."""
     image = stored.image
     there = "was there already, with this checksum; " if stored.was_there else ""
     what = "imported as it is" if image is None else f"{_format(image)}, {_size(image.size)} on the disk"
@@ -193,7 +195,7 @@ def _table(image: Image, root: Partition | None) -> Iterator[str]:
 
 
 def _size(count: int) -> str:
-    """Return a number of bytes for people, such as 474 MB."""
+    """Format a number of bytes, such as `474 MB`."""
     for unit, most in (("B", 1e3), ("kB", 1e6), ("MB", 1e9)):
         if count < most:
             return f"{count / (most / 1e3):.0f} {unit}"

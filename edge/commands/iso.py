@@ -1,4 +1,4 @@
-"""`tinkedge iso`: a machine's boot medium as a file, or the signed URL at which its BMC gets the same from the edge."""
+"""`tinkedge iso`: the boot medium of a machine as a file, or the signed URL from which its BMC fetches it."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
 
 
 @click.command("iso")
+@click.option("--hardware", "name", metavar="NAME", default="", help="Hardware of the machine. Not needed with --mac.")
 @click.option(
-    "--hardware", "name", metavar="NAME", default="", help="The Hardware whose machine it is for. Or --mac alone."
-)
-@click.option(
-    "--mac", default="", help="The interface that the machine boots with. Default: the first of its Hardware."
+    "--mac", default="", help="MAC of the interface that the machine boots with. Default: the first of its Hardware."
 )
 @one_machine.namespace
 @click.option(
     "--static",
     is_flag=True,
-    help="For a machine without any DHCP: with the address that its Hardware has for this interface.",
+    help="Do without DHCP: use the address that the Hardware has for this interface.",
 )
-@click.option("-o", "--output", type=FilePath(dir_okay=False), default=None, help="The file. Default: NAME.iso.")
-@click.option("--url", is_flag=True, help="Print the signed URL at which a BMC gets it from the edge; no file is made.")
-@click.option("--usb", is_flag=True, help="With --url: for a BMC that shows a USB stick to its machine (.img).")
+@click.option("-o", "--output", type=FilePath(dir_okay=False), default=None, help="File to write. Default: NAME.iso.")
+@click.option(
+    "--url", is_flag=True, help="Print the signed URL from which a BMC fetches the medium; no file is written."
+)
+@click.option("--usb", is_flag=True, help="With --url: for a BMC that presents a USB stick to its machine (.img).")
 @click.option(
     "--lifetime",
     type=click.FloatRange(0, 10 * 365 * 86_400),
     default=0.0,
-    help="Seconds that the URL is good for; 0: as long as the key is in the file.",
+    help="Lifetime of the URL in seconds; 0: as long as the key is in the file.",
 )
 @one_machine.public_ip
 @one_machine.interface
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 @one_machine.data_dir
 @one_machine.token_key
 @one_machine.kubeconfig
-@click.option("--ipxe-dir", type=FilePath(), default=Path("/usr/lib/ipxe"), help="What it is made of.")
+@click.option("--ipxe-dir", type=FilePath(), default=Path("/usr/lib/ipxe"), help="Directory of the iPXE binaries.")
 def iso(
     name: str,
     mac: str,
@@ -62,11 +62,11 @@ def iso(
     kubeconfig: Path | None,
     ipxe_dir: Path,
 ) -> None:
-    """Make a boot medium of a machine: an image for a CD, a USB stick or a BMC's virtual media, for BIOS and UEFI.
+    """Make a boot medium for a machine: an image for a CD, a USB stick or a BMC's virtual media, for BIOS and UEFI.
 
-    iPXE starts from it and goes on with the script that the edge has for the machine. The same image is at
-    http://EDGE:7080/iso/MAC/boot.iso (static.iso, .img) for the machine itself, and at the URL that --url prints for
-    its BMC. Copy the file to a USB stick as it is.
+    It starts iPXE, which fetches the script of the machine from the edge. The edge serves the same image at
+    http://EDGE:7080/iso/MAC/boot.iso (static.iso, .img) to the machine itself, and at the URL that --url prints to
+    its BMC. Copy the file to a USB stick unchanged.
     """
     from ipxe.medium_scripts import MediumKind
 
@@ -74,9 +74,9 @@ def iso(
     if given and not mac:
         raise click.BadParameter(f"{given} is no MAC address", param_hint="--mac")
     if not mac and not name:
-        raise click.UsageError("say whose medium: --hardware NAME, or --mac MAC")
+        raise click.UsageError("name the machine: --hardware NAME, or --mac MAC")
     if usb and not url:
-        raise click.UsageError("--usb is for --url: a file is good for both")
+        raise click.UsageError("--usb is for --url: a file works for both")
     found = one_machine.hardware(kubeconfig or data_dir / "kubeconfig", namespace, name) if name else None
     if found is not None:
         mac = _interface(found, mac, namespace, name)
@@ -95,7 +95,7 @@ def iso(
 
 
 def _interface(found: dict[str, Any], mac: str, namespace: str, name: str) -> str:
-    """The one that was asked for, or the first. Raises click.ClickException."""
+    """Return `mac` if the Hardware has it, or its first MAC if `mac` is empty. Raises click.ClickException."""
     if mac and mac not in (found.get("spec", {}).get("networkInterfaces") or {}):
         raise click.ClickException(f"Hardware {namespace}/{name}: spec.networkInterfaces has no {mac}")
     return mac or one_machine.first_mac(found, namespace, name)

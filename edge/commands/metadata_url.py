@@ -1,7 +1,7 @@
-"""`tinkedge metadata-url`: the signed URLs at which a machine gets its metadata from wherever it is.
+"""`tinkedge metadata-url`: the signed URLs at which a machine gets its metadata from everywhere.
 
-The key file is the running edge's own, so whatever this prints is good there at once, and nobody has to be asked. Only
-a Hardware's name takes a look at the API, for the MAC that the token speaks for.
+The key file is that of the running edge, so a URL is valid at once, without a request to the edge. The API is queried
+only for the name of a Hardware, to find the MAC in the token.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tink.mac import is_mac
 from tink.net.host_port import join_host_port
 
 _CLOUD_INIT = """\
-# /etc/cloud/cloud.cfg.d/90_tinkedge.cfg: chmod 600, for whoever has these URLs has this machine's metadata.
+# /etc/cloud/cloud.cfg.d/90_tinkedge.cfg: chmod 600, because these URLs give access to this machine's metadata.
 datasource_list: [NoCloud]
 datasource:
   NoCloud:
@@ -30,7 +30,7 @@ phone_home:
 
 @dataclass(frozen=True, slots=True)
 class Urls:
-    """Where one machine gets its metadata, through one address of the edge. All have the machine's token in them."""
+    """The URLs of one machine's metadata at one address of the edge. Each contains the machine's token."""
 
     ec2: str
     nocloud: str
@@ -49,7 +49,7 @@ class Urls:
     "--metadata-token-lifetime",
     type=click.FloatRange(0, 10 * 365 * 86_400),
     default=0.0,
-    help="Seconds that the URLs are good for; 0: as long as the key is in the file.",
+    help="Lifetime of the URLs in seconds; 0: as long as the key is in the file.",
 )
 @one_machine.kubeconfig
 @click.option(
@@ -71,9 +71,9 @@ def metadata_url(
     kubeconfig: Path | None,
     output: str,
 ) -> None:
-    """Print the URLs at which a machine gets its metadata from behind NAT: they say who it is, and are secret.
+    """Print the URLs at which a machine gets its metadata from behind NAT. They identify the machine, and are secret.
 
-    For the Hardware of this name, or the machine with this MAC. It takes the edge's key file, so run it on its host.
+    The machine is named by its Hardware or by its MAC. Run it on the host of the edge, because it needs its key file.
     """
     from edge.callers import MetadataTokens
 
@@ -89,7 +89,9 @@ def metadata_url(
         click.echo(json.dumps([asdict(each) for each in urls], indent=2))
     elif output == "cloud-init":
         if len(urls) > 1:
-            raise click.UsageError("cloud-init takes one URL: say with --public-ip which address the machine reaches")
+            raise click.UsageError(
+                "cloud-init takes one URL: give the address that the machine reaches with --public-ip"
+            )
         click.echo(_CLOUD_INIT.format_map(asdict(urls[0])), nl=False)
     else:
         for each in urls:

@@ -1,4 +1,4 @@
-"""What commands about one machine have in common, that run on an edge's host: its keys, its addresses, its Hardware."""
+"""Options and look-ups for the commands about one machine, on the host of an edge: its keys, addresses, Hardware."""
 
 from __future__ import annotations
 
@@ -16,29 +16,31 @@ if TYPE_CHECKING:
 
 _PATH = FilePath()
 
-namespace = click.option("-n", "--namespace", default="default", help="Of the Hardware.")
+namespace = click.option("-n", "--namespace", default="default", help="Namespace of the Hardware.")
 public_ip = click.option(
-    "--public-ip", type=types.ip_address, default=None, help="The address of the edge, as the machine reaches it."
+    "--public-ip", type=types.ip_address, default=None, help="Address of the edge, as the machine reaches it."
 )
 interface = click.option(
     "--interface",
     type=types.interface,
     metavar="NAME[=IP]",
     multiple=True,
-    help="Or the edge's interface on this host: eth1, eth1=10.0.0.1. Repeatable. Default: of the default route.",
+    help="Interface of the edge on this host: eth1, eth1=10.0.0.1. Repeatable. Default: that of the default route.",
 )
-http_port = click.option("--http-port", type=click.IntRange(1, 65535), default=7080, help="The port there.")
+http_port = click.option("--http-port", type=click.IntRange(1, 65535), default=7080, help="HTTP port of the edge.")
 data_dir = click.option(
-    "--data-dir", type=FilePath(readable=False), default=Path("/var/lib/tinkedge"), help="The edge's."
+    "--data-dir", type=FilePath(readable=False), default=Path("/var/lib/tinkedge"), help="Data directory of the edge."
 )
 token_key = click.option(
-    "--metadata-token-key", type=_PATH, default=None, help="The edge's key file. Default: DATA_DIR/metadata-token.key."
+    "--metadata-token-key", type=_PATH, default=None, help="Key file of the edge. Default: DATA_DIR/metadata-token.key."
 )
-kubeconfig = click.option("--kubeconfig", type=_PATH, default=None, help="The API's. Default: DATA_DIR/kubeconfig.")
+kubeconfig = click.option(
+    "--kubeconfig", type=_PATH, default=None, help="Kubeconfig of the API. Default: DATA_DIR/kubeconfig."
+)
 
 
 def keys(directory: Path, key: Path | None) -> KeyFile:
-    """The keys that sign tokens in URLs. Raises click.ClickException."""
+    """Read the keys that sign tokens in URLs. Raises click.ClickException."""
     from edge.callers import token_keys
     from tink.files.key_file import KeyFileError
 
@@ -52,17 +54,19 @@ def keys(directory: Path, key: Path | None) -> KeyFile:
 
 
 def addresses(given: str | None, interfaces: tuple[tuple[str, str], ...]) -> list[str]:
-    """Those of the edge, found as the edge finds them. Raises click.UsageError."""
+    """Return the addresses of the edge, found as the edge finds them. Raises click.UsageError."""
     from edge.neighbour.host import HostError, addresses_of
 
     try:
         return [given] if given is not None else addresses_of(interfaces, None)
     except HostError as error:
-        raise click.UsageError(f"{error}; --public-ip says at which address machines reach the edge") from error
+        raise click.UsageError(
+            f"{error}; or give the address at which machines reach the edge with --public-ip"
+        ) from error
 
 
 def known_address(public_ip: str | None, interfaces: tuple[tuple[str, str], ...], ip: str = "") -> tuple[str, str]:
-    """Return the edge's address and the words for where it is from; both are empty if nothing on this host tells it.
+    """Return the edge's address and a description of its source; both are empty if the address is not known here.
 
     It is `public_ip`, else the address of one of `interfaces`, else that of the default route's interface. Of several
     interfaces it is the one in whose network the machine's address `ip` is, else the first.
@@ -89,10 +93,10 @@ def known_address(public_ip: str | None, interfaces: tuple[tuple[str, str], ...]
 
 
 def hardware(kubeconfig: Path, namespace: str, name: str) -> dict[str, Any]:
-    """The object, of the API. Raises click.ClickException."""
+    """Fetch a Hardware from the API. Raises click.ClickException."""
     import asyncio
 
-    if not name:  # the API would give the list of all
+    if not name:  # The API would return the list of all.
         raise click.UsageError("the name of the Hardware is empty: write its name, or the MAC of the machine")
     return asyncio.run(_hardware(kubeconfig, namespace, name))
 
@@ -112,7 +116,7 @@ async def _hardware(kubeconfig: Path, namespace: str, name: str) -> dict[str, An
 
 
 def first_mac(found: dict[str, Any], namespace: str, name: str) -> str:
-    """The first MAC that a Hardware names. Raises click.ClickException."""
+    """Return the first MAC of a Hardware. Raises click.ClickException."""
     macs = found.get("spec", {}).get("networkInterfaces") or {}
     mac = next((mac for mac in macs if is_mac(mac)), None)
     if mac is None:

@@ -1,4 +1,4 @@
-"""`tinkedge page`: a link that lets one browser see the web page of a running edge, once."""
+"""`tinkedge page`: a link that opens the web page of a running edge in one browser."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ import click
 
 from edge.admin_token import AdminTokenError, read, token_file
 from edge.commands.options import admin_token_from
-from tink.net.host_port import join_host_port
+from tink.net.host_port import join_host_port, reachable_host
 from tink.net.outbound import no_answer
 
 _SECONDS = 10.0
-_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - a server that listens everywhere is asked here
 
 
 class _NoLinkError(Exception):
-    """There is no link; the message says why."""
+    """The edge gives no link. The message says why."""
 
 
 @click.command()
 @click.option(
     "--admin-url",
     default=None,
-    help="The edge's admin address, as the browser reaches it. Default: of --admin-address and --admin-port.",
+    help="Admin URL of the edge, as the browser reaches it. Default: from --admin-address and --admin-port.",
 )
 @click.option("--admin-address", default="127.0.0.1", help="As for `tinkedge up`.")
 @click.option("--admin-port", type=click.IntRange(1, 65535), default=7081, help="As for `tinkedge up`.")
@@ -37,10 +36,10 @@ def page(
 ) -> None:
     """Print a link to the web page of a running edge: all machines, why one does not boot, the edge itself.
 
-    The link is valid once, for two minutes; the browser that opens it is let in for twelve hours. From another host:
+    The link is valid once, for two minutes. The browser that opens it has access for twelve hours. From another host:
     ssh -L 7081:127.0.0.1:7081 EDGE, and open the link there.
     """
-    own = f"http://{join_host_port(_EVERYWHERE.get(admin_address, admin_address), admin_port)}"
+    own = f"http://{join_host_port(reachable_host(admin_address), admin_port)}"
     url = (admin_url or own).rstrip("/")
     try:
         code, seconds = asyncio.run(_code(url, token_file(data_dir, admin_token_file)))
@@ -52,7 +51,7 @@ def page(
 
 
 async def _code(url: str, file: Path) -> tuple[str, int]:
-    """Return the code for a browser, and its lifetime in seconds. Raises _NoLinkError, AdminTokenError."""
+    """Request a code for a browser. Return it with its lifetime in seconds. Raises _NoLinkError, AdminTokenError."""
     headers = {"Authorization": f"Bearer {read(file)}"}
     timeout = aiohttp.ClientTimeout(total=_SECONDS)
     try:

@@ -1,14 +1,11 @@
-"""`tinkedge prepare`: see `edge.building.prepare`."""
+"""`tinkedge prepare`: make the OSIE, the action images and a disk image (`edge.building.prepare`)."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
@@ -28,19 +25,18 @@ from edge.building.prepare import (
 from edge.building.screen import Screen
 from edge.building.shell import CommandError
 from edge.commands.options import data_dir as data_dir_option
+from edge.commands.progress import run_interruptible
 from edge.settings import FilePath
-
-T = TypeVar("T")
 
 
 @click.command()
-@data_dir_option("The edge's, where the results go.")
+@data_dir_option("Data directory of the edge, which receives the results.")
 @click.option(
     "--arch",
     "arches",
     type=click.Choice(["amd64", "arm64"]),
     multiple=True,
-    help="The machines' processor. Repeatable.  [default: this host's]",
+    help="Processor of the machines. Repeatable.  [default: that of this host]",
 )
 @click.option(
     "--kernel",
@@ -53,21 +49,21 @@ T = TypeVar("T")
     "--only",
     type=click.Choice([part.value for part in Part]),
     multiple=True,
-    help="Make this part alone. Repeatable.  [default: all]",
+    help="Make only this part. Repeatable.  [default: all]",
 )
 @click.option("--yes", is_flag=True, help="Install missing Debian packages without asking.")
 @click.option(
     "--kubeconfig",
     type=FilePath(dir_okay=False),
     default=None,
-    help="The API that the OSIE object is applied to.  [default: DATA_DIR/kubeconfig]",
+    help="Kubeconfig of the API that the OSIE is applied to.  [default: DATA_DIR/kubeconfig]",
 )
-@click.option("--rebuild", is_flag=True, help="Make everything again, with the packages that Debian has today.")
+@click.option("--rebuild", is_flag=True, help="Make everything again, with the current packages of Debian.")
 @click.option(
     "--cache-dir",
     type=FilePath(file_okay=False),
     default=Path("/var/cache/tinkedge"),
-    help="Where packages and what is made of them are kept.",
+    help="Directory that keeps packages and intermediate results.",
 )
 def prepare(
     data_dir: Path,
@@ -79,21 +75,21 @@ def prepare(
     rebuild: bool,
     cache_dir: Path,
 ) -> None:
-    """Make what machines boot and run, into the data directory: from Debian packages, for real hardware.
+    """Make the files that machines boot and run from Debian packages, for real hardware, in the data directory.
 
     \b
     osie     kernel and initrd with the agent: the OSIE `tinkedge`, and its object
     actions  the images inspect, image2disk, writefile, reboot, wipe: EDGE:7080/actions/NAME:1
     image    Debian 12 with cloud-init and ssh: http://EDGE:7080/files/debian-12-amd64.raw.zst
 
-    Needs root. What is up to date is left as it is, so that a second run takes seconds. An edge that runs serves the
-    results at once. For another processor than this host's, the OSIE is named tinkedge-arm64 or tinkedge-amd64.
+    Needs root. Parts that are up to date are skipped, so a second run takes seconds. A running edge serves the results
+    at once. For another processor than that of this host, the OSIE is named tinkedge-arm64 or tinkedge-amd64.
     """
     if os.geteuid():
         raise click.ClickException(
             "this needs root, because files in the OSIE and in the image belong to root: run it with sudo"
         )
-    os.umask(0o022)  # of what is in the OSIE and in the image
+    os.umask(0o022)  # for the files in the OSIE and in the image
     screen = Screen()
     try:
         host = packages.Host.here()
@@ -111,53 +107,40 @@ def prepare(
         check_directory(settings.data_dir)
         todo = outdated(settings, screen)
         _announce_and_install(todo, host, screen, yes=yes)
-        osies = bring(settings, _interruptible(run(settings, todo, screen)), screen)
+        osies = bring(settings, run_interruptible(run(settings, todo, screen)), screen)
         if osies:
-            _interruptible(apply(settings, osies, screen))
+            run_interruptible(apply(settings, osies, screen))
     except (PrepareError, CommandError) as error:
         screen.error(f"tinkedge prepare: {error}")
         sys.exit(1)
     except asyncio.CancelledError:
-        screen.error("tinkedge prepare: interrupted; what was complete is kept, and the next run goes on from there")
+        screen.error("tinkedge prepare: interrupted; complete parts are kept, and the next run continues after them")
         sys.exit(130)
 
 
 def _announce_and_install(todo: dict[str, set[Part]], host: packages.Host, screen: Screen, *, yes: bool) -> None:
-    """Say what comes, and install the Debian packages that are missing. Raises CommandError, PrepareError."""
+    """Announce the parts to make, and install missing Debian packages. Raises CommandError, PrepareError."""
     needed: set[str] = set()
     for arch, parts in todo.items():
         needed |= packages.needed(parts, [arch], host)
     missing = needed - packages.installed(needed) if needed else set()
     megabytes = asyncio.run(packages.download_bytes(missing)) // 1_000_000 if missing else 0
-    if said := announcement(todo, host.arch, megabytes):
-        screen.step("plan", said)
+    if text := announcement(todo, host.arch, megabytes):
+        screen.step("plan", text)
     if not missing:
         return
     command = packages.command(missing)
     screen.step("plan", f"missing Debian packages: {' '.join(sorted(missing))}")
     if not yes and not (sys.stdin.isatty() and click.confirm("Install them now?", default=True)):
         raise PrepareError(f"Debian packages are missing. Install them, or run this with --yes:\n  {command}")
-    _interruptible(_install(missing, screen))
-    screen.step("plan", "installed, and nothing was enabled or started")
+    run_interruptible(_install(missing, screen))
+    screen.step("plan", "installed; no service was enabled or started")
 
 
 async def _install(missing: set[str], screen: Screen) -> None:
-    company = asyncio.ensure_future(screen.keep_company(lambda: "apt-get installs the packages"))
+    progress = asyncio.ensure_future(screen.keep_company(lambda: "apt-get installs the packages"))
     try:
         await packages.install(missing, lambda _: None)
     finally:
-        company.cancel()
-        await asyncio.wait([company])
-
-
-def _interruptible(work: Coroutine[Any, Any, T]) -> T:
-    """Run it; SIGINT, SIGTERM and SIGHUP cancel it, so that recipes clear up. Raises asyncio.CancelledError then."""
-
-    async def watched() -> T:
-        task = asyncio.ensure_future(work)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, task.cancel)
-        return await task
-
-    return asyncio.run(watched())
+        progress.cancel()
+        await asyncio.wait([progress])

@@ -1,23 +1,30 @@
-"""How far a command is, on standard error: a line that is drawn again on a terminal, a line now and then elsewhere."""
+"""Commands that take long: their progress on standard error, and their end by a signal."""
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import sys
 import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 import click
+
+T = TypeVar("T")
 
 _DRAW_SECONDS = 0.2  # seconds, on a terminal
 _LOG_SECONDS = 10.0  # seconds, elsewhere
 
 
 class Progress:
-    """Called with what is done, how much of it, and how much there is (0: nobody knows).
+    """Shows the progress of a command: one line that is drawn again on a terminal, else a line now and then.
 
-    `shown` False: says nothing.
+    It is called after each object, or after some.
     """
 
     def __init__(self, *, shown: bool = True) -> None:
+        """With `shown` False, show nothing."""
         self._shown = shown
         self._terminal = sys.stderr.isatty()
         self._every = _DRAW_SECONDS if self._terminal else _LOG_SECONDS
@@ -25,7 +32,7 @@ class Progress:
         self._drawn = False
 
     def __call__(self, what: str, count: int, total: int) -> None:
-        """Told after each object, or a few of them."""
+        """Show that `count` of `total` objects are done (0: the total is not known); `what` is what was done."""
         now = time.monotonic()
         if now < self._next or not self._shown:
             return
@@ -35,7 +42,22 @@ class Progress:
         self._drawn = self._terminal
 
     def clear(self) -> None:
-        """Take the line away."""
+        """Remove the line from the terminal."""
         if self._drawn:
             click.echo("\r\x1b[K", nl=False, err=True)
         self._drawn = False
+
+
+def run_interruptible(work: Coroutine[Any, Any, T], run: Callable[[Coroutine[Any, Any, T]], T] = asyncio.run) -> T:
+    """Run a coroutine with `run`, and cancel it on SIGINT, SIGTERM and SIGHUP, so that it cleans up.
+
+    Raises asyncio.CancelledError then.
+    """
+
+    async def cancellable() -> T:
+        task = asyncio.ensure_future(work)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        return await task
+
+    return run(cancellable())

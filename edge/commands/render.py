@@ -1,8 +1,7 @@
-"""`tinkedge render`: what a Workflow would run, or what a machine netboots, offline, with the code that the API server,
-the controller and the edge use.
+"""`tinkedge render`: the actions that a Workflow would run, or the script that a machine would netboot, offline.
 
-The objects are first completed and checked as if they were applied, so that what a template finds in them is what it
-will find, and what would be refused is told here.
+The code is that of the API server, the controller and the edge. The objects are first defaulted and validated as if
+they were applied. So a template sees the same values as later, and errors that the API would report are reported here.
 """
 
 from __future__ import annotations
@@ -43,15 +42,15 @@ from tink.template import TemplateError, render_actions
     type=types.ip_address,
     metavar="IP",
     default=None,
-    help="Show instead what the machines netboot: the iPXE script of each, from an edge at this address.",
+    help="Show the iPXE scripts of the machines instead, as an edge at this address serves them.",
 )
 @click.option("--workflow", default=None, help="Name of the Workflow, or NAMESPACE/NAME, if there is more than one.")
-@click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", help="Format.")
+@click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", help="Format of the output.")
 def render(files: tuple[Path, ...], edge: str | None, workflow: str | None, output: str) -> None:
-    """Show what a Workflow would run, without running it: the list of its rendered actions.
+    """Show the rendered actions of a Workflow without running it.
 
-    Or, with --netboot, what machines boot from the network, an installer without Workflow, say; as of an edge with no
-    other options.
+    With --netboot, show the scripts that machines netboot, such as an installer without a Workflow. They are those of
+    an edge without other options.
     """
     manifests = [manifest for file in files for manifest in load(file)]
     if edge is not None:
@@ -104,19 +103,19 @@ def _workflow(manifests: list[Manifest], name: str | None) -> Manifest:
 
 
 def _no_workflow(manifests: list[Manifest]) -> str:
-    """Return what the files have instead of a Workflow, and what to do."""
+    """Return the message for files without a Workflow: what they contain, and what to do."""
     versions = Counter((str(obj["apiVersion"]), str(obj["kind"])) for _, obj in manifests)
     counts = {kind if version == API_VERSION else f"{version} {kind}": n for (version, kind), n in versions.items()}
     seen = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "no Kubernetes object"
     return (
         f"there is no Workflow ({API_VERSION}) in the files, which have {seen}. Name the files of a Workflow, and of "
         "its Hardware and Template, such as: tinkedge render -f hardware.yaml -f template.yaml -f workflow.yaml. "
-        "What a machine netboots is shown with --netboot IP, the address of the edge"
+        "--netboot IP, the address of the edge, shows the script that a machine netboots"
     )
 
 
 def _scripts(manifests: list[Manifest], edge: str) -> Iterator[str]:
-    """Of each network card that may netboot. Raises ManifestError."""
+    """Yield the script of each network card that may netboot. Raises ManifestError."""
     from ipxe.scripts import BootSettings, Origin, ScriptError, Scripts
 
     compiler, machines = Scripts(BootSettings()), [each for each in manifests if _is(each[1], "Hardware")]
@@ -125,20 +124,20 @@ def _scripts(manifests: list[Manifest], edge: str) -> Iterator[str]:
     for manifest in machines:
         stored = _as_stored(manifest)
         hardware, named = Hardware.model_validate(stored), (stored["spec"].get("osie") or {}).get("name", "")
-        words = _kernel_parameters(manifests, named, _namespace(manifest[1]))
+        parameters = _kernel_parameters(manifests, named, _namespace(manifest[1]))
         for mac, card in hardware.spec.network_interfaces.items():
             if card.disable_netboot:
                 yield f"# {hardware.metadata.name}, {mac}: spec.networkInterfaces[{mac}].disableNetboot is true"
                 continue
             try:
-                script = compiler.compile(mac, hardware, Origin(edge), words)
+                script = compiler.compile(mac, hardware, Origin(edge), parameters)
             except ScriptError as error:
                 raise ManifestError(f"{manifest[0]}: {error}") from error
             yield f"# {hardware.metadata.name}, {mac}: {script.what}\n{script.text}"
 
 
 def _kernel_parameters(manifests: list[Manifest], osie: str, namespace: str) -> str:
-    """The words that an OSIE has for its machines. Raises ManifestError."""
+    """Return the kernel parameters that an OSIE has for its machines. Raises ManifestError."""
     for manifest in manifests:
         _, obj = manifest
         if _is(obj, "OSIE") and obj["metadata"]["name"] == osie and _namespace(obj) == namespace:
@@ -161,7 +160,7 @@ def _referenced(manifests: list[Manifest], workflow: Manifest, kind: str, field:
 
 
 def _as_stored(manifest: Manifest) -> Raw:
-    """The object as the API would have it, with its defaults. Raises ManifestError naming what it would refuse."""
+    """Return the object as the API would store it, with defaults. Raises ManifestError if the API would reject it."""
     _, obj = manifest
     checked = checkers()[obj["kind"]].check(obj | {"metadata": {**obj["metadata"], "namespace": _namespace(obj)}})
     if checked.problems:
@@ -171,7 +170,7 @@ def _as_stored(manifest: Manifest) -> Raw:
 
 @cache
 def checkers() -> dict[str, Checker]:
-    """What today's definitions say of objects, by their kinds."""
+    """Return a checker for each kind of the current CustomResourceDefinitions."""
     found = [each for definition in crds.generate() for each in compile_definition(definition).values()]
     return {each.kind: each for each in found if each.api_version == API_VERSION}
 

@@ -1,4 +1,4 @@
-"""`tinkedge kubeconfig` and `tinkedge users`: colleagues at the embedded API, each with a token of his own."""
+"""`tinkedge kubeconfig` and `tinkedge users`: the users of the embedded API, each with tokens of their own."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from edge.settings import CommandGroup, FilePath, parsed
 
 _DAYS = {"h": 1 / 24, "d": 1, "w": 7, "y": 365}
 _ROLES = ("cluster-admin", "admin", "edit", "view", "tinkedge-edge", "tinkedge-server")
-"""Those of tink.kubeapi.apiserver, which takes a tenth of a second to import."""
-_MOST_DAYS = 100 * 365
+"""The roles of tink.kubeapi, repeated here because it takes a tenth of a second to import."""
+_MAX_DAYS = 100 * 365
 
 
 @parsed("time")
 def _lifetime(text: str) -> timedelta | None:
-    """How long something is good: 12h, 90d, 4w, 1y, or `never` ends."""
+    """Parse a lifetime: 12h, 90d, 4w, 1y, or `never`, which is None."""
     if text == "never":
         return None
     match = re.fullmatch(r"([1-9]\d{0,5})([hdwy])", text.strip())
-    if match is None or int(match[1]) * _DAYS[match[2]] > _MOST_DAYS:
+    if match is None or int(match[1]) * _DAYS[match[2]] > _MAX_DAYS:
         raise ValueError(f"{text!r} is no time such as 12h, 90d, 4w, 1y, or never")
     return timedelta(days=int(match[1]) * _DAYS[match[2]])
 
 
 @parsed("url")
 def _server(text: str) -> str:
-    """Where a client reaches the API, without a slash at the end: https://10.0.0.5:6443."""
+    """Parse the URL of the API, and return it with a port and without a slash at the end: https://10.0.0.5:6443."""
     url = text.rstrip("/")
     if not re.fullmatch(r"https://(\[[0-9a-fA-F:]+\]|[^\s/:@?#\[\]]+)(:\d{1,5})?", url):
         raise ValueError(f"{text!r} is no URL such as https://10.0.0.5:6443")
@@ -42,28 +42,27 @@ def _server(text: str) -> str:
 
 
 @click.command()
-@click.option("--user", "name", required=True, help="Who it is for: a name such as alice or alice@example.org.")
+@click.option("--user", "name", required=True, help="Name of the user, such as alice or alice@example.org.")
 @click.option(
     "--role",
     type=click.Choice(_ROLES),
     default=None,
-    help="What the user may do, as Kubernetes' role of this name; the last two are for a `tinkedge edge` or `server` "
-    "on another host. Not for a user who has one.",
+    help="Role of a new user, as Kubernetes' role of this name; the last two are for a `tinkedge edge` or `server` on "
+    "another host.",
 )
-@click.option(
-    "--namespace", "-n", "namespaces", multiple=True, help="The role holds in this namespace only. Repeatable."
-)
-@click.option("--expires", type=_lifetime, default="90d", help="When the token ends: 12h, 90d, 4w, 1y, or never.")
+@click.option("--namespace", "-n", "namespaces", multiple=True, help="Limit the role to this namespace. Repeatable.")
+@click.option("--expires", type=_lifetime, default="90d", help="Lifetime of the token: 12h, 90d, 4w, 1y, or never.")
 @click.option(
     "--server",
     type=_server,
     default=None,
-    help="Where the user reaches the API. Default: the first --api-name or --api-address of the settings, or loopback.",
+    help="URL at which the user reaches the API. Default: the first --api-name or --api-address of the settings, or "
+    "loopback.",
 )
-@click.option("--out", type=FilePath(dir_okay=False), default=None, help="Default: NAME.kubeconfig.")
-@click.option("--stdout", "to_stdout", is_flag=True, help="Write it to standard output.")
-@click.option("--force", is_flag=True, help="Replace --out if it is there.")
-@data_dir("That of `tinkedge up`.")
+@click.option("--out", type=FilePath(dir_okay=False), default=None, help="File to write. Default: NAME.kubeconfig.")
+@click.option("--stdout", "to_stdout", is_flag=True, help="Write to standard output.")
+@click.option("--force", is_flag=True, help="Replace --out if it exists.")
+@data_dir("Data directory of `tinkedge up`.")
 @click.option("--api-address", multiple=True, help="As for `tinkedge up`.")
 @click.option("--api-name", multiple=True, help="As for `tinkedge up`.")
 @click.option("--api-port", type=click.IntRange(1, 65535), default=6443, help="As for `tinkedge up`.")
@@ -82,19 +81,19 @@ def kubeconfig(
     api_name: tuple[str, ...],
     api_port: int,
 ) -> None:
-    """A kubeconfig for a user of the embedded API, with a new token of that user's own.
+    """Write a kubeconfig for a user of the embedded API, with a new token for that user.
 
-    It works at once, whether the API runs or not when this is called; only this file has the token. Each call makes
-    one more: give a colleague the new one, then take the old one away (tinkedge users). Run it as root or as the user
+    It is valid at once, even if the API does not run now. Only this file has the token. Each call makes another token:
+    give the new one to your colleague, then revoke the old one (tinkedge users revoke). Run it as root or as the user
     that tinkedge runs as.
     """
     from tink.kubeapi import issue_token, revoke_token, user_kubeconfig
 
     target = out or Path(f"{name}.kubeconfig")
     if not to_stdout and target.exists() and not force:
-        raise click.UsageError(f"{target} is there already: give another --out, or --force")
+        raise click.UsageError(f"{target} exists already: give another --out, or --force")
     url = server or _default_server(api_name, api_address, api_port)
-    with _said(data_dir):
+    with _as_owner(data_dir):
         _must_have_an_api(data_dir)
         now = datetime.now(UTC).replace(microsecond=0)
         until = None if expires is None else now + expires
@@ -103,13 +102,13 @@ def kubeconfig(
     try:
         _write(target, content, to_stdout=to_stdout)
     except OSError as error:
-        with _said(data_dir):
-            revoke_token(data_dir, name, credential.id)  # nobody has it
+        with _as_owner(data_dir):
+            revoke_token(data_dir, name, credential.id)  # The user has not received it.
         raise click.ClickException(f"{target}: {error.strerror}") from error
     end = "does not expire" if until is None else f"expires {until:%Y-%m-%d %H:%M} UTC"
     where = "" if to_stdout else f"{target}: "
     click.echo(f"{where}token {credential.id} of {name}, {end}, for {url}", err=True)
-    if warning := _wrong_at(url, data_dir / "pki" / "ca.crt"):
+    if warning := _tls_problem(url, data_dir / "pki" / "ca.crt"):
         click.echo(f"note: {warning}", err=True)
 
 
@@ -126,7 +125,7 @@ def _default_server(names: tuple[str, ...], addresses: tuple[str, ...], port: in
 
 
 def _write(target: Path, content: bytes, *, to_stdout: bool) -> None:
-    """Raises OSError."""
+    """Write the kubeconfig. Raises OSError."""
     from tink.files import private_files
 
     if to_stdout:
@@ -136,8 +135,8 @@ def _write(target: Path, content: bytes, *, to_stdout: bool) -> None:
     private_files.write(target, content)
 
 
-def _wrong_at(url: str, authority: Path) -> str:
-    """What a client will find wrong at this URL, as far as it can be seen from here; empty: nothing."""
+def _tls_problem(url: str, authority: Path) -> str:
+    """Connect to the URL. Return the problem that a client will have there, or an empty string."""
     import socket
     import ssl
     from urllib.parse import urlsplit
@@ -162,17 +161,17 @@ def _wrong_at(url: str, authority: Path) -> str:
 
 @click.group(cls=CommandGroup)
 def users() -> None:
-    """Who has a token for the embedded API, and what each may do."""
+    """List, change and revoke the users of the embedded API."""
 
 
 @users.command("list")
-@data_dir("That of `tinkedge up`.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document, for programs.")
+@data_dir("Data directory of `tinkedge up`.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, for programs.")
 def list_(data_dir: Path, *, as_json: bool) -> None:
-    """All users with their tokens, by id: a token itself is kept nowhere."""
+    """List all users with the ids of their tokens. The tokens themselves are not stored."""
     from tink.kubeapi import USERS_FILE, read_users
 
-    with _said(data_dir):
+    with _as_owner(data_dir):
         _must_have_an_api(data_dir)
         found = read_users(data_dir / USERS_FILE).users
     now = datetime.now(UTC)
@@ -214,13 +213,15 @@ def _end(expires: datetime | None, *, expired: bool) -> str:
 
 @users.command("revoke")
 @click.argument("name")
-@click.option("--token", default="", help="Only the token of this id. Default: all of the user's, and the user.")
-@data_dir("That of `tinkedge up`.")
+@click.option(
+    "--token", default="", help="Revoke only the token with this id. Default: the user and all tokens of the user."
+)
+@data_dir("Data directory of `tinkedge up`.")
 def revoke(name: str, token: str, data_dir: Path) -> None:
-    """Take away a user's tokens, within a second also from a server that runs: requests are refused, watches end."""
+    """Revoke tokens of a user. Within a second, a running server rejects their requests and ends their watches."""
     from tink.kubeapi import revoke_token
 
-    with _said(data_dir):
+    with _as_owner(data_dir):
         revoke_token(data_dir, name, token)
     click.echo(f"{name}: token {token} is revoked" if token else f"{name} and all of the user's tokens are revoked")
 
@@ -228,24 +229,24 @@ def revoke(name: str, token: str, data_dir: Path) -> None:
 @users.command("role")
 @click.argument("name")
 @click.argument("role", type=click.Choice(_ROLES))
-@click.option("--namespace", "-n", "namespaces", multiple=True, help="It holds in this namespace only. Repeatable.")
-@data_dir("That of `tinkedge up`.")
+@click.option("--namespace", "-n", "namespaces", multiple=True, help="Limit the role to this namespace. Repeatable.")
+@data_dir("Data directory of `tinkedge up`.")
 def role_(name: str, role: str, namespaces: tuple[str, ...], data_dir: Path) -> None:
-    """Change what a user may do. The kubeconfigs that the user has go on working."""
+    """Change the role of a user. The user's kubeconfigs stay valid."""
     from tink.kubeapi import change_role
 
-    with _said(data_dir):
+    with _as_owner(data_dir):
         change_role(data_dir, name, role, namespaces)
     click.echo(f"{name} is {role}" + (f" in {', '.join(namespaces)}" if namespaces else ""))
 
 
 @contextmanager
-def _said(data_dir: Path) -> Iterator[None]:
-    """Act as the owner of the data directory; what is wrong with a user, the file or the directory is a message."""
+def _as_owner(data_dir: Path) -> Iterator[None]:
+    """Run as the owner of the data directory."""
     from tink.files.data_directory import as_owner
 
     try:
-        if not data_dir.is_dir():  # nor is it made here
+        if not data_dir.is_dir():  # `as_owner` would create it.
             _must_have_an_api(data_dir)
         with as_owner(data_dir):
             yield

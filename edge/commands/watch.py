@@ -1,5 +1,7 @@
-"""`tinkedge watch`: all machines, or one of them, as a running edge knows them, in a terminal; with --capture, beside
-the packets. `edge.commands.watching` formats them."""
+"""`tinkedge watch`: the machines of a running edge in a terminal; with --capture, the packets of one beside its events.
+
+`edge.commands.watching` formats the text.
+"""
 
 from __future__ import annotations
 
@@ -24,51 +26,50 @@ from click.core import ParameterSource
 
 from edge.admin_token import AdminTokenError, read, token_file
 from edge.commands.options import admin_token_from
-from edge.commands.watching.machine import boots, summary
-from edge.commands.watching.table import Table
-from edge.commands.watching.words import precise, printable, span, wrapped
+from edge.commands.watching import Table, boots, precise, printable, span, summary, wrapped
 from edge.journey.events import COLOURS, JourneyEvent, Notice, Step
 from edge.journey.follow import Lost, Rows, events_of, follow, machine, machines, rows
 from edge.settings import FilePath, types
 from tink.mac import is_mac
-from tink.net.host_port import join_host_port
+from tink.net.host_port import join_host_port, reachable_host
 
 if TYPE_CHECKING:
-    from edge.doctor.listening import Heard, Listening, Timed
+    from edge.doctor import CapturedLine, Listening, Timed
 
 _REDRAWN_SECONDS = 1.0
 _ANY_WIDTH = 100_000
-_NAMED = 10
-"""Names of Hardware that are listed where one is unknown."""
-_NEAREST = 3
-_ALIKE = 0.7
-"""How alike a name is that may have been meant, as `difflib` has it."""
-_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - who listens everywhere is asked here
+_MAX_NAMES = 10
+"""The most names of Hardware in the message about an unknown name."""
+_MAX_SIMILAR = 3
+_MIN_SIMILARITY = 0.7
+"""The similarity (of `difflib`) from which a name is suggested."""
 
 
 @click.command()
 @click.argument("machine", required=False)
 @click.option(
-    "--admin-url", default=None, help="The edge's admin address. Default: from --admin-address and --admin-port."
+    "--admin-url", default=None, help="Admin URL of the edge. Default: from --admin-address and --admin-port."
 )
 @click.option("--admin-address", default="127.0.0.1", help="As for `tinkedge up`.")
 @click.option("--admin-port", type=click.IntRange(1, 65535), default=7081, help="As for `tinkedge up`.")
 @admin_token_from
-@click.option("--once", is_flag=True, help="Show the state of now, and end. Exit code 1 if MACHINE is not known.")
-@click.option("--events", is_flag=True, help="Without MACHINE: every step of every machine, as it happens.")
+@click.option("--once", is_flag=True, help="Show the current state, and exit. Exits with 1 if MACHINE is not known.")
+@click.option("--events", is_flag=True, help="Without MACHINE: show every step of every machine as it happens.")
 @click.option(
     "--history/--no-history",
     default=True,
-    help="Begin with what has happened already. Without MACHINE, --no-history goes with --events.",
+    help="Show past events first. Without MACHINE, --no-history means --events.",
 )
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="json: one object a line.")
+@click.option(
+    "-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Format; json is one object per line."
+)
 @click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
-@click.option("--logs", is_flag=True, help="Show what machines log over the network, too: with --syslog, or HookOS.")
+@click.option("--logs", is_flag=True, help="Show the log lines that machines send, too: by --syslog, or HookOS.")
 @click.option(
     "--capture",
     is_flag=True,
-    help="Show what the machine with this MAC sends and is sent, too: DHCP, TFTP, HTTP, ARP. Needs root and the extra "
-    "`diagnose`; an edge need not run.",
+    help="Show the packets of the machine with this MAC, too: DHCP, TFTP, HTTP, ARP. Needs root and the extra "
+    "`diagnose`, but no running edge.",
 )
 @click.option(
     "--interface",
@@ -76,13 +77,13 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - who listens 
     type=types.interface,
     metavar="NAME",
     multiple=True,
-    help="Where to capture. Default: that of the settings; without one, the interface with the default route.",
+    help="Interface to capture on. Default: that of the settings, else that of the default route.",
 )
 @click.option(
     "--write",
     type=FilePath(dir_okay=False),
     default=None,
-    help="With --capture: keep all packets of the machine, whole, in this pcap file.",
+    help="With --capture: write all packets of the machine, in full, to this pcap file.",
 )
 def watch(
     machine: str | None,
@@ -103,16 +104,16 @@ def watch(
 ) -> None:
     """Show all machines, live and most urgent first: the state of each, what it waits for, and what is wrong.
 
-    With MACHINE, a MAC or the name of a Hardware (NAME or NAMESPACE/NAME): its problem and what to do, how long each
-    step of its boots took, and all of its journey. For an edge on another host, give --admin-url, and a copy of its
-    token with --admin-token-file.
+    With MACHINE, a MAC or the name of a Hardware (NAME or NAMESPACE/NAME), show its problem and the remedy, the
+    duration of each step of its boots, and its journey. For an edge on another host, give --admin-url, and a copy of
+    its token with --admin-token-file.
     """
     if admin_url is None:
-        admin_url = f"http://{join_host_port(_EVERYWHERE.get(admin_address, admin_address), admin_port)}"
+        admin_url = f"http://{join_host_port(reachable_host(admin_address), admin_port)}"
     edge = _Edge(admin_url, token_file(data_dir, admin_token_file))
     spelled = machine.lower().replace("-", ":") if machine else ""
     mac = spelled if is_mac(spelled) else None
-    # In the settings it is where machines are, and no wish to capture.
+    # In the settings, `interface` names the interfaces of machines and does not ask for a capture.
     source = click.get_current_context().get_parameter_source("interfaces")
     if not capture and ((interfaces and source is ParameterSource.COMMANDLINE) or write):
         raise click.UsageError("--interface and --write go with --capture")
@@ -122,7 +123,7 @@ def watch(
         raise click.UsageError("--once goes neither with --events nor with --capture")
     names = [name for name, _ in interfaces]
     if capture and len(names) > 1:
-        raise click.UsageError(f"say with --interface on which of {', '.join(names)} the machine is")
+        raise click.UsageError(f"give with --interface the interface of the machine: one of {', '.join(names)}")
     interface = next(iter(names), None)
     form = _Form("json" if as_json else output, logs)
     with contextlib.suppress(KeyboardInterrupt):
@@ -137,50 +138,50 @@ def watch(
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How it is shown, `text` or `json`, and whether with log lines."""
+    """The form of the output: `text` or `json`, with or without log lines."""
 
     output: str
     logs: bool
 
 
 class _NoJourneyError(Exception):
-    """There is nothing to show; the message says why."""
+    """There is nothing to show. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Edge:
-    """Where a journey is read, and with the token of which file."""
+    """The admin API of an edge: its URL, and the file with its token."""
 
     url: str
     token_file: Path
 
     async def events(self, *, history: bool) -> AsyncGenerator[JourneyEvent | Notice | Lost, None]:
-        """Those of all machines. Raises _NoJourneyError."""
-        with self._said():
+        """Yield the events of all machines. Raises _NoJourneyError."""
+        with self._errors():
             async with contextlib.aclosing(follow(self.url, read(self.token_file), history=history)) as stream:
                 async for event in stream:
                     yield event
 
     async def rows(self) -> AsyncGenerator[Rows, None]:
-        """Where all machines are. Raises _NoJourneyError."""
-        with self._said():
+        """Yield the rows of all machines, and their changes. Raises _NoJourneyError."""
+        with self._errors():
             async with contextlib.aclosing(rows(self.url, read(self.token_file))) as stream:
                 async for news in stream:
                     yield news
 
     async def machine(self, mac: str) -> dict[str, Any]:
-        """One machine; empty: it is not known. Raises _NoJourneyError."""
-        with self._said():
+        """Return the state of one machine; empty if it is not known. Raises _NoJourneyError."""
+        with self._errors():
             return await machine(self.url, read(self.token_file), mac)
 
     async def events_of(self, mac: str) -> list[JourneyEvent]:
         """Return the events of one machine. Raises _NoJourneyError."""
-        with self._said():
+        with self._errors():
             return await events_of(self.url, read(self.token_file), mac)
 
     async def macs_of(self, name: str) -> frozenset[str]:
-        """The MACs of the Hardware with this NAME or NAMESPACE/NAME. Raises _NoJourneyError."""
-        with self._said():
+        """Return the MACs of the Hardware with this NAME or NAMESPACE/NAME. Raises _NoJourneyError."""
+        with self._errors():
             known = [each for each in await machines(self.url, read(self.token_file)) if each.get("name")]
         found = [each for each in known if name in (each["name"], f"{each['namespace']}/{each['name']}")]
         places = sorted({f"{each['namespace']}/{each['name']}" for each in found})
@@ -191,16 +192,16 @@ class _Edge:
         return frozenset(str(each["mac"]) for each in found)
 
     async def unknown(self, mac: str) -> str:
-        """Return why there is nothing to show of a MAC; empty: the edge knows it. Raises _NoJourneyError."""
+        """Return why there is nothing to show for a MAC; empty if the edge knows it. Raises _NoJourneyError."""
         if await self.machine(mac) or await self.events_of(mac):
             return ""
-        with self._said():
+        with self._errors():
             known = await machines(self.url, read(self.token_file))
         return _unknown_mac(mac, known) if all(each["mac"] != mac for each in known) else ""
 
     @contextlib.contextmanager
-    def _said(self) -> Iterator[None]:
-        """Say what is wrong with the edge's answer. Raises _NoJourneyError."""
+    def _errors(self) -> Iterator[None]:
+        """Turn errors of the request into _NoJourneyError."""
         try:
             yield
         except AdminTokenError as error:
@@ -218,7 +219,7 @@ class _Edge:
 
 
 def _unknown_name(name: str, known: list[dict[str, Any]]) -> str:
-    """`known` are the machines that have a Hardware."""
+    """Return the message about an unknown name. `known` are the machines that have a Hardware."""
     names = {f"{each['namespace']}/{each['name']}" for each in known}
     by_spelling = {each.rpartition("/")[2]: each for each in sorted(names)} | {each: each for each in names}
     near = _nearest(name, by_spelling)
@@ -230,7 +231,7 @@ def _unknown_name(name: str, known: list[dict[str, Any]]) -> str:
 
 
 def _unknown_mac(mac: str, known: list[dict[str, Any]]) -> str:
-    """`known` are all machines of the edge."""
+    """Return the message about an unknown MAC. `known` are all machines of the edge."""
     spelled = {
         str(each["mac"]): f"{each['mac']} {each['namespace']}/{each['name']}" if each.get("name") else str(each["mac"])
         for each in known
@@ -241,20 +242,20 @@ def _unknown_mac(mac: str, known: list[dict[str, Any]]) -> str:
 
 
 def _nearest(wanted: str, by_spelling: Mapping[str, str]) -> list[str]:
-    found = get_close_matches(wanted, by_spelling, n=_NEAREST, cutoff=_ALIKE)
+    found = get_close_matches(wanted, by_spelling, n=_MAX_SIMILAR, cutoff=_MIN_SIMILARITY)
     return list(dict.fromkeys(printable(by_spelling[each]) for each in found))
 
 
 def _some(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return (", ".join(names[:_NAMED]) or "none") + more
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return (", ".join(names[:_MAX_NAMES]) or "none") + more
 
 
 async def _table(edge: _Edge, form: _Form, once: bool) -> int:
     terminal = sys.stdout.isatty()
     width = _width() if terminal else None
     table = Table(as_json=form.output == "json", live=terminal and not once, once=once, width=width)
-    drawing = asyncio.create_task(_draw_again_and_again(table)) if table.is_live else None
+    drawing = asyncio.create_task(_redraw(table)) if table.is_live else None
     try:
         async with contextlib.aclosing(edge.rows()) as stream:
             async for news in stream:
@@ -271,8 +272,8 @@ async def _table(edge: _Edge, form: _Form, once: bool) -> int:
     return 1
 
 
-async def _draw_again_and_again(table: Table) -> None:
-    """Durations grow while nothing happens."""
+async def _redraw(table: Table) -> None:
+    """Draw the table each second, because durations grow."""
     while True:
         await asyncio.sleep(_REDRAWN_SECONDS)
         table.draw()
@@ -295,7 +296,7 @@ async def _machine_once(name: str, edge: _Edge, form: _Form) -> int:
 
 
 async def _introduce(mac: str, edge: _Edge, form: _Form) -> None:
-    """Show where a machine is, and its boots, before its events."""
+    """Show the state of a machine and its boots, before its events."""
     found = await edge.machine(mac)
     if not found:
         return
@@ -308,7 +309,7 @@ async def _introduce(mac: str, edge: _Edge, form: _Form) -> None:
 
 
 def _width() -> int:
-    """Columns of the terminal; of what is none, more than any line has."""
+    """Return the columns of the terminal; more than any line has if the output is no terminal."""
     return max(60, shutil.get_terminal_size((80, 24)).columns) if sys.stdout.isatty() else _ANY_WIDTH
 
 
@@ -331,8 +332,7 @@ async def _watch(machine: str | None, edge: _Edge, history: bool, form: _Form) -
 
 
 async def _capture(mac: str, edge: _Edge, history: bool, form: _Form, interface: str | None, write: Path | None) -> int:
-    from edge.doctor.extra import DiagnoseError
-    from edge.doctor.listening import Listening, in_order
+    from edge.doctor import DiagnoseError, Listening, in_order
     from edge.neighbour.host import HostError, default_interface
 
     listening: Listening | None = None
@@ -351,32 +351,34 @@ async def _capture(mac: str, edge: _Edge, history: bool, form: _Form, interface:
     finally:
         if listening is not None:
             lost = f", {listening.lost} more were lost" if listening.lost else ""
-            kept = f"; all frames are in {write}" if write is not None else ""
-            click.echo(f"{listening.seen} packets read{lost}{kept}", err=True)
+            file = f"; all frames are in {write}" if write is not None else ""
+            click.echo(f"{listening.seen} packets read{lost}{file}", err=True)
     return 0
 
 
 def _on_interrupt(end: Callable[[], None]) -> None:
-    """Ctrl-C ends it in good order; a second one as it is."""
+    """Call `end` at the first Ctrl-C. A second one interrupts as usual."""
     loop = asyncio.get_running_loop()
 
-    def first() -> None:
+    def on_first() -> None:
         loop.remove_signal_handler(signal.SIGINT)
         end()
 
-    loop.add_signal_handler(signal.SIGINT, first)
+    loop.add_signal_handler(signal.SIGINT, on_first)
 
 
-async def _packets(listening: Listening) -> AsyncGenerator[Timed[Heard | JourneyEvent | Notice | Lost], None]:
-    from edge.doctor.listening import Timed
+async def _packets(listening: Listening) -> AsyncGenerator[Timed[CapturedLine | JourneyEvent | Notice | Lost], None]:
+    from edge.doctor import Timed
 
-    async for heard in listening.heard():
+    async for heard in listening.lines():
         yield Timed(heard.time, heard)
 
 
-async def _journey(edge: _Edge, history: bool) -> AsyncGenerator[Timed[Heard | JourneyEvent | Notice | Lost], None]:
-    """The edge's events; where no edge runs, or no more, packets are worth showing all the same."""
-    from edge.doctor.listening import Timed
+async def _journey(
+    edge: _Edge, history: bool
+) -> AsyncGenerator[Timed[CapturedLine | JourneyEvent | Notice | Lost], None]:
+    """Yield the events of the edge. Without an edge, or after its end, packets alone are shown."""
+    from edge.doctor import Timed
 
     try:
         async for event in edge.events(history=history):
@@ -388,7 +390,7 @@ async def _journey(edge: _Edge, history: bool) -> AsyncGenerator[Timed[Heard | J
 
 
 class _Printer:
-    """Prints events, a line each. The lines of one machine have the seconds since the line before."""
+    """Prints each event with one line. The lines of one machine have the seconds since the line before."""
 
     def __init__(self, macs: Set[str] | None, form: _Form) -> None:
         """`macs` None: print the events of all machines."""
@@ -398,8 +400,8 @@ class _Printer:
         self._is_one = macs is not None and len(macs) == 1
         self._width = _width()
 
-    def show(self, found: Heard | JourneyEvent | Notice | Lost) -> None:
-        """Print one of them."""
+    def show(self, found: CapturedLine | JourneyEvent | Notice | Lost) -> None:
+        """Print a packet, an event or a notice."""
         as_json = self._form.output == "json"
         if isinstance(found, Lost):
             text = f"{found.count} events were lost: this terminal reads more slowly than machines boot"
@@ -441,10 +443,10 @@ def _notice_text(notice: Notice) -> str:
 
 
 def _log_lines(event: JourneyEvent) -> list[str]:
-    """Each line of those that an entry has together."""
+    """Return the lines of a log event, and how many are missing."""
     lines = str(event.detail.get("lines", event.message)).splitlines() or [event.message]
     if missing := event.detail.get("omitted_lines"):
         lines.append(f"({missing} more lines are in the machine's file only)")
     if lost := event.detail.get("dropped_lines"):
-        lines.append(f"({lost} more lines were too many, and are lost)")
+        lines.append(f"({lost} more lines exceeded the limit, and are lost)")
     return lines

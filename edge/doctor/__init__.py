@@ -1,11 +1,56 @@
-"""Looking at the network from outside: what `tinkedge doctor --probe` and `tinkedge watch --capture` are made of.
+"""Diagnosis: the checks of `tinkedge doctor`, its probe of the network, and the capture of `tinkedge watch --capture`.
 
-    capture (scapy) -> frames, chosen by the kernel with the program of `selection`
-        -> headers -> conversation (TFTP, HTTP, ARP) and dhcp_words -> lines for a terminal
-    servers (scapy): which DHCP servers answer on a segment
-    fetch (tftpy): a file from a TFTP server, as a client gets it
-    inbound: whether our own ports answer what arrives on an interface
+`doctor` lists the checks in their order. The other modules have one subject each and yield findings (`findings`).
 
-The only rooms that use scapy and tftpy, the extra `diagnose` of this distribution: scapy is GPL-2.0-only and both are
-slow. Nothing that serves machines imports anything from here.
+    capture (scapy) -> frames -> lines for a terminal
+    dhcp_servers (scapy), tftp (tftpy), inbound (bpf(2)): the network, asked as a machine would
+
+scapy and tftpy are the extra `diagnose` (`extra`). No service imports them.
 """
+
+from edge.doctor.capture import CapturedLine, Listening, Timed, in_order
+from edge.doctor.data_directory import check_backups, check_data_directory
+from edge.doctor.doctor import Serving, check_serving, probe
+from edge.doctor.extra import DiagnoseError
+from edge.doctor.findings import Finding, Severity, note, passed, problem, warning
+from edge.doctor.host import is_clock_synchronised
+from edge.doctor.lab import check_lab, kubectl_path
+from edge.doctor.ports import PORTS, Port
+from edge.doctor.services import (
+    check_api_addresses,
+    check_api_users,
+    check_certificates,
+    check_osies,
+    check_running_edge,
+    check_upstream_edge,
+)
+
+__all__ = [
+    "PORTS",
+    "CapturedLine",
+    "DiagnoseError",
+    "Finding",
+    "Listening",
+    "Port",
+    "Serving",
+    "Severity",
+    "Timed",
+    "check_api_addresses",
+    "check_api_users",
+    "check_backups",
+    "check_certificates",
+    "check_data_directory",
+    "check_lab",
+    "check_osies",
+    "check_running_edge",
+    "check_serving",
+    "check_upstream_edge",
+    "in_order",
+    "is_clock_synchronised",
+    "kubectl_path",
+    "note",
+    "passed",
+    "probe",
+    "problem",
+    "warning",
+]

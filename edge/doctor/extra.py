@@ -1,6 +1,7 @@
-"""The libraries of the extra `diagnose`, loaded when they are used: what serves machines never pays for them.
+"""The libraries of the extra `diagnose`, imported when they are used.
 
-What users install (docs/installing.md) has them not, because of scapy's licence; there, Debian's own package will do.
+scapy is GPL-2.0-only, and both libraries are slow to import, so nothing that serves machines imports them. The packages
+that users install (docs/installing.md) do not have scapy because of its licence; Debian's own package will do there.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 DEBIAN: Final = Path("/usr/lib/python3/dist-packages")
-"""Where Debian's packages are, which an environment of its own does not see."""
-_PACKAGES: Final = {"scapy": "python3-scapy"}
-_SOCKETS: Final = {
+"""The directory of Debian's packages, which a virtual environment does not search."""
+_DEBIAN_PACKAGES: Final = {"scapy": "python3-scapy"}
+_SOCKET_NAMES: Final = {
     "scapy.config": ("conf",),
     "scapy.layers.inet": ("IP", "UDP"),
     "scapy.layers.l2": ("Ether",),
     "scapy.packet": ("Raw",),
     "scapy.sendrecv": ("AsyncSniffer", "sendp"),
 }
-"""Modules and what is used of them."""
+"""The names that `scapy_sockets` takes from each module."""
 
 
 class DiagnoseError(Exception):
-    """A diagnosis can't be made; says why, and what to do."""
+    """A diagnosis can't be made. The message says why, and what to do."""
 
 
 class MissingExtraError(DiagnoseError):
@@ -35,46 +36,47 @@ class MissingExtraError(DiagnoseError):
 
 
 def scapy() -> Any:
-    """The module `scapy.all`, with the dissectors of all protocols; it takes most of a second to load.
+    """Import `scapy.all`, with the dissectors of all protocols. It takes most of a second.
 
     Raises MissingExtraError if the extra is not installed.
     """
-    return _load_quietly("scapy.all")
+    return _import_quietly("scapy.all")
 
 
 def scapy_sockets() -> Any:
-    """What of scapy listens and sends, by its names in `scapy.all`; a quarter of the time.
+    """Import the part of scapy that captures and sends, in a quarter of the time. The names are those of `scapy.all`.
 
     Raises MissingExtraError if the extra is not installed.
     """
-    _load_quietly("scapy.arch")  # gives `conf` the sockets of this operating system
+    _import_quietly("scapy.arch")  # gives `conf` the sockets of this operating system
+    modules = {module: _import_quietly(module) for module in _SOCKET_NAMES}
     return SimpleNamespace(
-        **{name: getattr(_load_quietly(module), name) for module, names in _SOCKETS.items() for name in names}
+        **{name: getattr(modules[module], name) for module, names in _SOCKET_NAMES.items() for name in names}
     )
 
 
 def tftpy() -> Any:
-    """The module `tftpy`. Raises MissingExtraError if the extra is not installed."""
-    logging.getLogger("tftpy").setLevel(logging.CRITICAL)  # what it says is raised, too
-    return _load("tftpy")
+    """Import `tftpy`. Raises MissingExtraError if the extra is not installed."""
+    logging.getLogger("tftpy").setLevel(logging.CRITICAL)  # what it logs is raised, too
+    return _import("tftpy")
 
 
-def _load_quietly(name: str) -> Any:
-    # It says on loading that there is no IPv6 route, no libpcap and so on, none of which is needed here.
+def _import_quietly(name: str) -> Any:
+    # scapy warns on import that there is no IPv6 route, no libpcap and so on, none of which is needed here.
     logging.getLogger("scapy").setLevel(logging.ERROR)
     with warnings.catch_warnings(action="ignore"):  # Debian 12's names ciphers that are deprecated by now
-        return _load(name)
+        return _import(name)
 
 
-def _load(name: str) -> Any:
+def _import(name: str) -> Any:
     library = name.partition(".")[0]
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        package = _PACKAGES.get(library)
+        package = _DEBIAN_PACKAGES.get(library)
         if package is not None and (DEBIAN / library).is_dir() and str(DEBIAN) not in sys.path:
-            sys.path.append(str(DEBIAN))  # last: for all else the environment's own are taken
-            return _load(name)
+            sys.path.append(str(DEBIAN))  # last: the environment's own packages come first
+            return _import(name)
         debian = f"apt install {package}, or " if package is not None else ""
         text = f"{library} is not installed: {debian}pip install 'tinkedge[diagnose]'"
         raise MissingExtraError(text) from error

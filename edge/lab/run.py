@@ -23,7 +23,7 @@ from edge.admin_token import read, token_file
 from edge.building.builder import Builder, locked, recipes
 from edge.building.screen import Screen
 from edge.building.shell import CommandError, Daemon, run
-from edge.doctor import doctor
+from edge.doctor import check_lab, kubectl_path
 from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.journey.follow import follow
 from edge.lab.machine import Drive, Firmware, Machine, MachineSettings
@@ -175,12 +175,12 @@ class Lab:
         """Say all that is missing on this host at once, before anything is built."""
         problems = [
             finding
-            for finding in doctor.lab(
+            for finding in check_lab(
                 self._settings.cache,
                 uefi=self._settings.firmware not in (Firmware.BIOS, Firmware.ARM64),
                 arm64=self._settings.firmware is Firmware.ARM64,
             )
-            if not finding.ok
+            if not finding.is_fine
         ]
         if problems:
             listed = "\n".join(f"  {found.name}: {found.seen}\n    -> {found.remedy}" for found in problems)
@@ -370,7 +370,7 @@ class Kubectl:
 
     async def run(self, *arguments: str) -> str:
         """Its standard output. Raises CommandError."""
-        program = doctor.kubectl()
+        program = kubectl_path()
         if program is None:
             raise CommandError("kubectl is not on PATH; `make run` brings one")
         return (await run([program, *self._arguments, *arguments], timeout=30)).rstrip()

@@ -1,8 +1,9 @@
-"""What arrives on a link of ours for our ports, whatever this host's firewall makes of it.
+"""Counts the packets for our ports that arrive on a link, whether or not this host's firewall drops them.
 
-A packet socket sees packets before netfilter does (packet(7)), so "arrived, and never reached us" can be told from
-"never arrived". It is open while somebody asks and no longer: each packet of the interface costs a look by the filter.
-Of TCP only what opens a connection is counted, and of our answers to it that there was one.
+A packet socket receives packets before netfilter does (packet(7)). So a packet that the firewall dropped can be
+distinguished from one that never arrived. nft could count them, too, but needs CAP_NET_ADMIN, which an edge does not
+have, and rules in the host's rule set. The socket is open only while a machine is overdue, because the filter runs for
+each packet of the interface. Of TCP, the segments with SYN are counted, and the answers to them.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from tink.limits.newest import Newest
 
 log = logging.getLogger(__name__)
 
-MACHINES: Final = 1024
-"""Addresses of which is counted."""
-_PER_TURN: Final = 64
-_KEPT: Final = 16  # of the packets of one machine to one port
+MAX_MACHINES: Final = 1024
+_MAX_PACKETS_A_TURN: Final = 64
+_MAX_TIMES: Final = 16
+"""The most times that are remembered of the packets of one machine to one port."""
 _BACKLOG_BYTES: Final = 128 * 1024
 
 # linux/if_ether.h
@@ -38,24 +39,24 @@ _TFTP: Final = 69
 
 
 def _times() -> deque[float]:
-    return deque(maxlen=_KEPT)
+    return deque(maxlen=_MAX_TIMES)
 
 
 def count(times: deque[float], since: float) -> int:
-    """How many are later."""
+    """Return how many of the times are later than `since`."""
     return sum(1 for at in times if at > since)
 
 
 @dataclass(slots=True)
-class _Knocks:
-    """Of one machine at one port of ours: when. `source` is the port that its last connection comes from."""
+class _Packets:
+    """The times of packets between one machine and one port of ours. `source` is the port of its last connection."""
 
     asked: deque[float] = field(default_factory=_times)
     answered: deque[float] = field(default_factory=_times)
     source: int = 0
 
     def opened(self, source: int, now: float) -> None:
-        """It asks for a connection, once more or for another one."""
+        """Record a segment with SYN, of the same connection or of a new one."""
         if self.source != source:
             self.source = source
             self.asked.clear()
@@ -64,13 +65,13 @@ class _Knocks:
 
 
 class Arrivals:
-    """Counts for one interface. Belongs to the event loop that it is made in."""
+    """Counts the packets on one interface. Belongs to the event loop that it is made in."""
 
     def __init__(self, interface: str, *tcp_ports: int, clock: Callable[[], float] = time.time) -> None:
-        """`tcp_ports`: those of ours that are looked at, beside udp/69. Raises OSError: no privilege, no interface."""
+        """Count packets to udp/69 and to `tcp_ports`. Raises OSError without the privilege or the interface."""
         self._tcp_ports = frozenset(tcp_ports)
         self._clock = clock
-        self._knocks: Newest[str, dict[str, _Knocks]] = Newest(MACHINES)
+        self._packets: Newest[str, dict[str, _Packets]] = Newest(MAX_MACHINES)
         self._loop = asyncio.get_running_loop()
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
         try:
@@ -84,33 +85,33 @@ class Arrivals:
         self._loop.add_reader(self._socket, self._readable)
 
     def close(self) -> None:
-        """Count no more."""
+        """Close the socket."""
         self._loop.remove_reader(self._socket)
         self._socket.close()
 
     def asked(self, ip: str, since: float) -> dict[str, int]:
-        """How often an address knocked at which port of ours (`udp/69`, `tcp/7080`) after that time.
+        """Return how many packets an address sent after that time, by our port (`udp/69`, `tcp/7080`).
 
-        Of TCP, how often it asked for the connection that it wanted last: only one that was not heard asks again.
+        Of TCP, these are the segments with SYN of its last connection: more than one means that SYNs were lost.
         """
-        return {port: count(knocks.asked, since) for port, knocks in self._knocks.get(ip, {}).items()}
+        return {port: count(packets.asked, since) for port, packets in self._packets.get(ip, {}).items()}
 
     def repeated(self) -> list[str]:
-        """The addresses that knocked at one port more than once."""
-        return [ip for ip, ports in self._knocks.items() if any(len(knocks.asked) > 1 for knocks in ports.values())]
+        """Return the addresses that sent more than one packet to one port."""
+        return [ip for ip, ports in self._packets.items() if any(len(packets.asked) > 1 for packets in ports.values())]
 
     def answered(self, ip: str, since: float) -> dict[str, int]:
-        """How often this host answered that, as far as it is TCP's."""
-        return {port: count(knocks.answered, since) for port, knocks in self._knocks.get(ip, {}).items()}
+        """Return how many segments with SYN this host sent back after that time, by our TCP port."""
+        return {port: count(packets.answered, since) for port, packets in self._packets.get(ip, {}).items()}
 
     def _readable(self) -> None:
-        for _ in range(_PER_TURN):
+        for _ in range(_MAX_PACKETS_A_TURN):
             try:
                 frame, where = self._socket.recvfrom(128)
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                log.debug("packets can't be looked at: %s", error.strerror)
+                log.debug("can't read packets that arrive: %s", error.strerror)
                 return
             self._count(frame, outgoing=where[2] == _PACKET_OUTGOING)
 
@@ -130,14 +131,17 @@ class Arrivals:
         elif target in self._tcp_ports:
             self._at(sender, f"tcp/{target}").opened(source, self._clock())
 
-    def _at(self, address: bytes, port: str) -> _Knocks:
+    def _at(self, address: bytes, port: str) -> _Packets:
         ip = socket.inet_ntop(socket.AF_INET if len(address) == 4 else socket.AF_INET6, address)
-        ports = self._knocks[ip] = self._knocks.get(ip, {})
-        return ports.setdefault(port, _Knocks())
+        ports = self._packets[ip] = self._packets.get(ip, {})
+        return ports.setdefault(port, _Packets())
 
 
 def program(*tcp_ports: int) -> bytes:
-    """The filter: UDP to port 69, and TCP with SYN to or from these ports; no later fragments, no IPv6 extensions."""
+    """Return the BPF program that accepts UDP to port 69 and TCP with SYN to or from these ports.
+
+    It accepts no fragments but the first, and no packets with IPv6 extension headers.
+    """
     return bpf.assemble(
         [
             (bpf.LOAD_HALF, 12),

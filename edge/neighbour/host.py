@@ -1,4 +1,4 @@
-"""This host's network interfaces: those that face the machines, with which address, and what keeps one from serving."""
+"""The networks that this host serves: their interfaces and addresses, and the problem that keeps one from serving."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from edge.neighbour.route import is_own
 
 
 class HostError(Exception):
-    """This host's network is not as it must be; the message says what was looked for."""
+    """An interface, address or route of this host is missing. The message names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """An interface that faces machines, and this host's IPv4 address there, in dotted form, if the operator fixed it.
+    """An interface that faces machines, as the operator has configured it.
 
-    Without one it is the interface's own, whichever that is at the time. `ipv6`: machines are served over IPv6, too,
-    at `address6` if the operator fixed it.
+    address: this host's IPv4 address there, in dotted form; empty: the interface's current one.
+    ipv6: machines are served over IPv6, too.
+    address6: the same as `address` for IPv6.
     """
 
     interface: str
@@ -32,12 +33,14 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class NetworkState:
-    """What a network is at this moment.
+    """The current state of a network.
 
-    `address` (dotted) is what machines there are told of this host; empty: nothing can be served. `index` is the
-    interface's number, 0 if there is none; `networks` are the IPv4 networks of its addresses. `problem` says in one
-    line why machines there are not served; empty: they are. `address6` and `networks6` are the same of IPv6, empty
-    where that is not served, and `mac` the interface's hardware address.
+    address: the IPv4 address (dotted) at which machines reach this host; empty: machines can't be served.
+    index: the interface's number; 0: there is no interface.
+    networks: the IPv4 networks of the interface's addresses.
+    problem: one line that says why machines are not served; empty: they are.
+    address6, networks6: the same for IPv6; empty if machines are not served over IPv6.
+    mac: the interface's hardware address; empty without IPv6.
     """
 
     interface: str
@@ -52,21 +55,21 @@ class NetworkState:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where machines are served."""
+        """The addresses at which machines are served."""
         return tuple(filter(None, (self.address, self.address6)))
 
 
 IsOwn = Callable[[IPv4Address | IPv6Address], bool]
-"""Whether packets to an address stay on this host: `edge.neighbour.route.is_own`."""
+"""A function that returns whether packets to an address stay on this host: `edge.neighbour.route.is_own`."""
 
 
 def state_of(
     network: Network, link: Link | None, before: str = "", is_owned: IsOwn = is_own, before6: str = ""
 ) -> NetworkState:
-    """What `network` is, where its interface is `link` now (None: there is none).
+    """Return the state of a network whose interface is `link` now (None: it is missing).
 
-    `before` and `before6` are the addresses that it was served with: as long as one is there, it stays. Raises OSError
-    if the kernel can't be asked.
+    `before` and `before6` are the addresses that it was served with: each stays as long as the interface has it. Raises
+    OSError if the kernel does not answer.
     """
     name = network.interface
     if link is None:
@@ -79,7 +82,7 @@ def state_of(
         address6 = network.address6 if network.address6 in own6 or is_owned(IPv6Address(network.address6)) else ""
     problem = "" if link.up else f"{name} is down ('ip link set {name} up')"
     if network.address:
-        # It may be another interface's, as with addresses that several hosts have and that live on lo.
+        # It may be on another interface: an anycast address of several hosts is on lo.
         address = network.address if network.address in own or is_owned(IPv4Address(network.address)) else ""
         if not address:
             has = f"{name} has {', '.join(own)}" if own else f"{name} has none"
@@ -104,7 +107,7 @@ def state_of(
 
 
 def default_interface(routes: Path = Path("/proc/net/route")) -> str:
-    """The interface of the IPv4 default route (proc(5), /proc/net/route). Raises HostError if there is none."""
+    """Return the interface of the IPv4 default route (proc(5), /proc/net/route). Raises HostError if there is none."""
     for line in routes.read_text().splitlines()[1:]:
         fields = line.split()
         if fields[1] == "00000000" and int(fields[3], 16) & 1:
@@ -113,20 +116,21 @@ def default_interface(routes: Path = Path("/proc/net/route")) -> str:
 
 
 def interface_address(name: str) -> str:
-    """The first IPv4 address of an interface, in dotted form. Raises HostError."""
+    """Return the first IPv4 address of an interface, in dotted form. Raises HostError."""
     try:
         state = state_of(Network(name), look(name))
     except OSError as error:
-        raise HostError(f"the kernel does not tell of interface {name}: {error.strerror}") from error
+        raise HostError(f"the kernel does not describe interface {name}: {error.strerror}") from error
     if not state.address:
         raise HostError(state.problem)
     return state.address
 
 
 def addresses_of(interfaces: Sequence[tuple[str, str]], public_ip: str | None) -> list[str]:
-    """Where the edge of this host is reached, found as it finds that itself: `interfaces` as `--interface` gives them
-    (name and address, or empty; none: the default route's), or `public_ip`, its address on the only one. Raises
-    HostError.
+    """Return the addresses of this host's edge, chosen as the edge does.
+
+    `interfaces` are those of `--interface`: names and addresses, or empty; none: that of the default route. `public_ip`
+    is the address on the only interface. Raises HostError.
     """
     wanted = interfaces or [(default_interface(), "")]
     return [address or public_ip or interface_address(name) for name, address in wanted]

@@ -1,7 +1,7 @@
-"""The kernel's rtnetlink, as far as several modules of this room speak it: questions, answers, what it tells by itself.
+"""Requests to the kernel by rtnetlink(7), and its notifications. Not by pyroute2: docs/engineering/libraries.md.
 
-The kernel puts its answer into our queue before `send` returns, so a question is a plain function call. What changes
-while we run it tells those who have joined a multicast group (rtnetlink(7)). None of it needs a privilege.
+The kernel puts its answer into our queue before `send` returns, so a request is a plain function call that takes some
+microseconds. No privilege is needed to ask and to be notified.
 """
 
 from __future__ import annotations
@@ -24,73 +24,73 @@ _SOL_NETLINK: Final = 270
 _NETLINK_GET_STRICT_CHK: Final = 12
 
 HEADER = struct.Struct("=IHHII")  # nlmsghdr: length, type, flags, sequence, port
-ATTRIBUTE = struct.Struct("=HH")  # rtattr: length, type
+_ATTRIBUTE = struct.Struct("=HH")  # rtattr: length, type
 
-_PER_TURN: Final = 256
-_ANSWER_BYTES: Final = 65536
+_MAX_MESSAGES_A_TURN: Final = 256
+_MAX_ANSWER_BYTES: Final = 65536
 
 
 def open_socket() -> socket.socket:
-    """A non-blocking socket of rtnetlink in this network namespace. Raises OSError."""
+    """Open a non-blocking rtnetlink socket in this network namespace. Raises OSError."""
     sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
     sock.setblocking(False)
     return sock
 
 
-def question(kind: int, body: bytes, sequence: int, *, dump: bool = False) -> bytes:
-    """A message that asks; with `dump` for all there are."""
-    flags = NLM_F_REQUEST | (_NLM_F_DUMP if dump else 0)
-    return HEADER.pack(HEADER.size + len(body), kind, flags, sequence, 0) + body
+def request(kind: int, body: bytes, sequence: int = 1, *, flags: int = 0) -> bytes:
+    """Build a request of this type (RTM_...), with the `flags` beside NLM_F_REQUEST."""
+    return HEADER.pack(HEADER.size + len(body), kind, NLM_F_REQUEST | flags, sequence, 0) + body
 
 
 def attribute(name: int, value: bytes) -> bytes:
-    """An attribute (struct rtattr), padded."""
-    size = ATTRIBUTE.size + len(value)
-    return ATTRIBUTE.pack(size, name) + value + bytes(-size % 4)
+    """Build an attribute (struct rtattr), padded to four bytes."""
+    size = _ATTRIBUTE.size + len(value)
+    return _ATTRIBUTE.pack(size, name) + value + bytes(-size % 4)
 
 
 def attributes_of(message: bytes, at: int) -> dict[int, bytes]:
-    """The attributes (struct rtattr) of a message of rtnetlink, from `at` to its end."""
+    """Parse the attributes (struct rtattr) of a message, from `at` to its end."""
     found: dict[int, bytes] = {}
     end = min(HEADER.unpack_from(message)[0], len(message))
-    while at + ATTRIBUTE.size <= end:
-        size, name = ATTRIBUTE.unpack_from(message, at)
-        if size < ATTRIBUTE.size:
+    while at + _ATTRIBUTE.size <= end:
+        size, name = _ATTRIBUTE.unpack_from(message, at)
+        if size < _ATTRIBUTE.size:
             break
-        found[name] = message[at + ATTRIBUTE.size : at + size]
+        found[name] = message[at + _ATTRIBUTE.size : at + size]
         at += size + 3 & ~3
     return found
 
 
 def error_of(message: bytes) -> int:
-    """The error number in an NLMSG_ERROR; 0: it is an acknowledgement."""
+    """Return the error number of an NLMSG_ERROR; 0 for an acknowledgement."""
     return -int(struct.unpack_from("=i", message, HEADER.size)[0])
 
 
-def ask(asked: bytes) -> bytes:
-    """The one message that answers `asked`. Raises OSError, with what the kernel says."""
+def ask(message: bytes) -> bytes:
+    """Send a request and return the answer, which is one message. Raises OSError with the kernel's error."""
     with open_socket() as kernel:
-        kernel.send(asked)
-        answer = kernel.recv(_ANSWER_BYTES)
+        kernel.send(message)
+        answer = kernel.recv(_MAX_ANSWER_BYTES)
     if HEADER.unpack_from(answer)[1] == NLMSG_ERROR and (number := error_of(answer)):
         raise OSError(number, os.strerror(number))
     return answer
 
 
-def ask_for_all(asked: bytes) -> Iterator[bytes]:
-    """The messages that answer `asked`, a dump, which the kernel narrows to what the body names. Raises OSError."""
+def dump(kind: int, body: bytes, answer_kind: int) -> Iterator[bytes]:
+    """Request all entries that the body selects, and yield the messages of type `answer_kind`. Raises OSError."""
     with open_socket() as kernel:
-        with suppress(OSError):  # before Linux 4.20 it gives more than was asked for, and the caller looks anyhow
+        with suppress(OSError):  # Before Linux 4.20 the kernel selects less strictly; the callers check the answers.
             kernel.setsockopt(_SOL_NETLINK, _NETLINK_GET_STRICT_CHK, 1)
-        kernel.send(asked)
+        kernel.send(request(kind, body, flags=_NLM_F_DUMP))
         while True:
-            for message in _messages(kernel.recv(_ANSWER_BYTES)):
-                kind = HEADER.unpack_from(message)[1]
-                if kind == NLMSG_ERROR and (number := error_of(message)):
+            for message in _messages(kernel.recv(_MAX_ANSWER_BYTES)):
+                found = HEADER.unpack_from(message)[1]
+                if found == NLMSG_ERROR and (number := error_of(message)):
                     raise OSError(number, os.strerror(number))
-                if kind in (_NLMSG_DONE, NLMSG_ERROR):
+                if found in (_NLMSG_DONE, NLMSG_ERROR):
                     return
-                yield message
+                if found == answer_kind:
+                    yield message
 
 
 def _messages(datagram: bytes) -> Iterator[bytes]:
@@ -103,15 +103,15 @@ def _messages(datagram: bytes) -> Iterator[bytes]:
         at += size + 3 & ~3
 
 
-class Multicast:
-    """Calls `heard(message)` for each message of the groups, `heard(None)` when some were missed. Needs a running loop.
+class Notifications:
+    """Calls `notify(message)` for each notification of the kernel. Needs a running event loop."""
 
-    `groups` are RTMGRP_ bits of linux/rtnetlink.h.
-    """
+    def __init__(self, groups: int, notify: Callable[[bytes | None], None]) -> None:
+        """Join the `groups` (RTMGRP_ bits of linux/rtnetlink.h). Raises OSError if the kernel does not have them.
 
-    def __init__(self, groups: int, heard: Callable[[bytes | None], None]) -> None:
-        """Raises OSError where the kernel has no such messages."""
-        self._heard = heard
+        `notify(None)` is called after the kernel dropped notifications because its queue was full.
+        """
+        self._notify = notify
         self._socket = open_socket()
         try:
             self._socket.bind((0, groups))
@@ -119,22 +119,22 @@ class Multicast:
             self._socket.close()
             raise
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._socket, self._hear)
+        self._loop.add_reader(self._socket, self._on_readable)
 
     def close(self) -> None:
-        """Hear no more."""
+        """Stop the notifications."""
         self._loop.remove_reader(self._socket)
         self._socket.close()
 
-    def _hear(self) -> None:
-        for _ in range(_PER_TURN):
+    def _on_readable(self) -> None:
+        for _ in range(_MAX_MESSAGES_A_TURN):
             try:
-                message = self._socket.recv(_ANSWER_BYTES)
+                message = self._socket.recv(_MAX_ANSWER_BYTES)
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno != errno.ENOBUFS:  # more than the queue holds: what they were is not known
+                if error.errno != errno.ENOBUFS:
                     raise
-                self._heard(None)
+                self._notify(None)
                 continue
-            self._heard(message)
+            self._notify(message)

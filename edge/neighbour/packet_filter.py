@@ -1,4 +1,4 @@
-"""Programs for the kernel's packet filter: written with labels, put together, attached to a socket.
+"""An assembler for the kernel's packet filter: programs with labels, which are attached to a socket.
 
 Classic BPF: Documentation/networking/filter.rst; the machine is that of McCanne and Jacobson.
 """
@@ -14,19 +14,19 @@ from typing import Final
 _SO_ATTACH_FILTER: Final = 26  # asm-generic/socket.h
 
 # linux/bpf_common.h
-LOAD, LOAD_HALF, LOAD_BYTE = 0x20, 0x28, 0x30  # from a place in the frame
-LOAD_AT_X, LOAD_HALF_AT_X, LOAD_BYTE_AT_X = 0x40, 0x48, 0x50  # from X and a distance
+LOAD, LOAD_HALF, LOAD_BYTE = 0x20, 0x28, 0x30  # from an offset in the frame
+LOAD_AT_X, LOAD_HALF_AT_X, LOAD_BYTE_AT_X = 0x40, 0x48, 0x50  # from X plus an offset
 X_IP_HEADER_BYTES = 0xB1
 A_TO_X, ADD_X, AND, SHIFT_RIGHT = 0x07, 0x0C, 0x54, 0x74
 EQUAL, BITS = 0x15, 0x45
 RETURN = 0x06
 
 Line = str | tuple[int, int] | tuple[int, int, str, str]
-"""A label, an instruction, or a comparison with where to go if it holds and if not ("" is the next line)."""
+"""A label, an instruction, or a comparison with the labels to jump to if it is true or false ("": the next line)."""
 
 
 def assemble(lines: Sequence[Line]) -> bytes:
-    """The program (struct sock_filter)."""
+    """Return the program (an array of struct sock_filter)."""
     places: dict[str, int] = {}
     steps: list[tuple[int, int] | tuple[int, int, str, str]] = []
     for line in lines:
@@ -42,7 +42,7 @@ def assemble(lines: Sequence[Line]) -> bytes:
 
 
 def attach(sock: socket.socket, program: bytes) -> None:
-    """Let `sock` hear only what `program` takes (socket(7)). Raises OSError."""
+    """Let a socket receive only the packets that the program accepts (socket(7)). Raises OSError."""
     code = ctypes.create_string_buffer(program)
     wanted = struct.pack("HL", len(program) // 8, ctypes.addressof(code))
     sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, wanted)

@@ -1,8 +1,8 @@
-"""Where the kernel sends a packet for an address: to this host itself, onto a link of ours, to a router.
+"""Queries the route to an address: to this host itself, to a host on a link of ours, or to a router.
 
-The kernel is asked for the route to one address (rtnetlink, RTM_GETROUTE with a destination), as it would look it up
-for a packet: that knows all interfaces, addresses that come and go (VRRP, DHCP), and networks that are routed to this
-host as a whole. It takes some 20 microseconds.
+The kernel looks the route up as it does for a packet (rtnetlink, RTM_GETROUTE with a destination). So it knows all
+interfaces, addresses that come and go (VRRP, DHCP), and networks that are routed to this host as a whole. A query takes
+some 20 microseconds.
 """
 
 from __future__ import annotations
@@ -16,15 +16,11 @@ from enum import Enum
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final, NamedTuple
 
-from edge.neighbour.netlink import HEADER, NLMSG_ERROR, attribute, attributes_of, error_of, open_socket, question
+from edge.neighbour.netlink import HEADER, NLMSG_ERROR, attribute, attributes_of, error_of, open_socket, request
 
 # linux/rtnetlink.h
-_RTM_NEWROUTE: Final = 24
-_RTM_GETROUTE: Final = 26
-_RTA_DST: Final = 1
-_RTA_OIF: Final = 4
-_RTA_GATEWAY: Final = 5
-_RTA_VIA: Final = 18
+_RTM_NEWROUTE, _RTM_GETROUTE = 24, 26
+_RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_VIA = 1, 4, 5, 18
 _NO_ROUTE: Final = (
     errno.ENETUNREACH,
     errno.EHOSTUNREACH,
@@ -33,13 +29,13 @@ _NO_ROUTE: Final = (
     errno.EAFNOSUPPORT,
     errno.EOPNOTSUPP,
 )
-"""No route; a route that says so (unreachable, prohibit, blackhole); no IPv6: nothing can be sent there."""
+"""Errors for an address that nothing can be sent to: no route, an unreachable, prohibit or blackhole route, no IPv6."""
 
 _ROUTE = struct.Struct("=BBBBBBBBI")  # rtmsg: family, lengths of destination and source, tos, table, ..., type, flags
 
 
 class RouteKind(Enum):
-    """Where a route leads."""
+    """The kind of a route, by where it leads."""
 
     OWN = "this host's own address"
     LINK = "a host on a link of ours"
@@ -57,21 +53,21 @@ _KINDS: Final = {  # RTN_UNICAST, RTN_LOCAL, RTN_BROADCAST, RTN_ANYCAST
 
 
 class Route(NamedTuple):
-    """What it is, and the number of the interface that it begins with; 0: none."""
+    """The kind of a route, and the number of the interface that it begins with (0: none)."""
 
     kind: RouteKind
     interface: int = 0
 
 
 def route_to(address: IPv4Address | IPv6Address) -> Route:
-    """The route to `address`. Raises OSError."""
+    """Query the route to an address. Raises OSError."""
     with open_socket() as kernel:
         kernel.send(route_request(address, 1))
         return parse_route(kernel.recv(65536))
 
 
 def is_own(address: IPv4Address | IPv6Address) -> bool:
-    """Whether packets to `address` would not leave this host, or would go to all of a link. Raises OSError."""
+    """Return whether packets to an address stay on this host or go to all hosts of a link. Raises OSError."""
     return route_to(address).kind in (RouteKind.OWN, RouteKind.EVERYBODY)
 
 
@@ -86,11 +82,11 @@ def route_request(address: IPv4Address | IPv6Address, sequence: int, interface: 
     body = _ROUTE.pack(family, address.max_prefixlen, 0, 0, 0, 0, 0, 0, 0) + attribute(_RTA_DST, address.packed)
     if interface:
         body += attribute(_RTA_OIF, interface.to_bytes(4, sys.byteorder))
-    return question(_RTM_GETROUTE, body, sequence)
+    return request(_RTM_GETROUTE, body, sequence)
 
 
 def parse_route(answer: bytes) -> Route:
-    """What the kernel's answer says. Raises OSError."""
+    """Parse the kernel's answer to `route_request`. Raises OSError."""
     kind = HEADER.unpack_from(answer)[1]
     if kind == NLMSG_ERROR:
         number = error_of(answer)
@@ -98,7 +94,7 @@ def parse_route(answer: bytes) -> Route:
             return Route(RouteKind.NONE)
         raise OSError(number, f"RTM_GETROUTE: {os.strerror(number)}")
     if kind != _RTM_NEWROUTE:
-        raise OSError(errno.EPROTO, "RTM_GETROUTE: the kernel answers something else")
+        raise OSError(errno.EPROTO, "RTM_GETROUTE: the kernel sent an answer of another type")
     attributes = attributes_of(answer, HEADER.size + _ROUTE.size)
     interface = int.from_bytes(attributes.get(_RTA_OIF, b""), sys.byteorder)
     to = _KINDS.get(_ROUTE.unpack_from(answer, HEADER.size)[7], RouteKind.NONE)

@@ -17,8 +17,8 @@ together, by one advertisement to all nodes within three seconds (section 6.2.6)
 and a host behind the flood is answered, too.
 
 By default (`only`) it answers no host but an iPXE that has just asked this edge for an IPv4 address, and only where no
-router speaks: it waits for longer than a router may take (section 6.2.6), and is silent for half an hour after any
-advertisement of a router. No operating system hears of it, and beside a router nothing is sent.
+router answers: it waits for longer than a router may take (section 6.2.6), and is silent for half an hour after any
+advertisement of a router. No operating system receives one, and beside a router nothing is sent.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ MULTICAST_INTERVAL_SECONDS: Final = 3.0  # RFC 4861 section 10, MIN_DELAY_BETWEE
 UNICAST_ANSWERS, UNICAST_ANSWERS_IN_ALL = 2, 100
 """Maximum number of answers a second, to one host and to all; a client solicits every few seconds."""
 ROUTER_TAKES_SECONDS: Final = 0.6
-"""A router answers within 0.5 s (section 10, MAX_RA_DELAY_TIME); so long it is waited for."""
+"""The time to wait for a router, which answers within 0.5 s (section 10, MAX_RA_DELAY_TIME)."""
 ROUTER_IS_KNOWN_SECONDS: Final = 1800.0
-"""So long after its last advertisement a router is taken to be there: the longest interval (section 6.2.1)."""
+"""The time for which a router counts as present after an advertisement: the longest interval (section 6.2.1)."""
 MAX_SOLICITING: Final = 10_000
-"""The machines whose last solicitation is remembered."""
+"""The most machines whose last solicitation is remembered."""
 _UNASKED_SECONDS: Final = (200.0, 600.0)  # section 6.2.1: MinRtrAdvInterval and MaxRtrAdvInterval
 ROUTER_LIFETIME_SECONDS: Final = 1800  # section 6.2.1: three times the latter
 _PREFIX_SECONDS: Final = 86400
@@ -67,11 +67,14 @@ _SOURCE_LINK_LAYER, _PREFIX_INFORMATION = 1, 3
 
 
 class RouterAdvertiserError(TinkedgeError):
-    """Router solicitations can't be answered; says why and what to do."""
+    """Router solicitations can't be answered. The message says why and what to do."""
 
 
 def is_router_solicitation(packet: bytes, hop_limit: int) -> bool:
-    """Whether an ICMPv6 message is a valid router solicitation: RFC 4861 section 6.1.1 (the kernel checks the sum)."""
+    """Return whether an ICMPv6 message is a valid router solicitation (RFC 4861 section 6.1.1).
+
+    The kernel checks the checksum.
+    """
     if len(packet) < 8 or packet[0] != ROUTER_SOLICITATION or packet[1] != 0 or hop_limit != HOP_LIMIT:
         return False
     return _are_options(packet, 8)
@@ -100,7 +103,7 @@ def _are_options(packet: bytes, at: int) -> bool:
 
 
 def mac_of(packet: bytes, source: str) -> str:
-    """Return the MAC of the host that sent a valid solicitation, or "" if the solicitation does not tell it.
+    """Return the MAC of the host that sent a valid solicitation, or "" if the solicitation does not contain it.
 
     Linux gives its MAC in the option source link-layer address. iPXE gives no option, and makes its link-local address
     of its MAC (RFC 4291 appendix A).
@@ -117,7 +120,7 @@ class Solicitations:
     """The time of the last router solicitation of each machine. A machine that goes on soliciting got no answer."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """`clock` gives seconds of any epoch, that of `last`."""
+        """`clock` returns seconds of any epoch, that of `last`."""
         self._clock = clock
         self._last: Newest[str, float] = Newest(MAX_SOLICITING)
 
@@ -132,9 +135,12 @@ class Solicitations:
 
 @dataclass(frozen=True, slots=True)
 class Advertised:
-    """What hosts are told. `managed`: that DHCPv6 has addresses and all else. `lifetime` in seconds; 0: no router.
+    """The content of a router advertisement.
 
-    `prefixes` are those of the link; `mac` is the interface's hardware address, empty where it has none.
+    managed: hosts get addresses and all else by DHCPv6 (flags M and O).
+    lifetime: seconds for which this host is a router; 0: it is none.
+    prefixes: the prefixes that are on the link.
+    mac: the interface's hardware address; empty if it has none.
     """
 
     managed: bool = False
@@ -144,7 +150,7 @@ class Advertised:
 
 
 def router_advertisement(says: Advertised = Advertised()) -> bytes:
-    """An ICMPv6 router advertisement (RFC 4861 section 4.2); by default one that offers nothing.
+    """Build an ICMPv6 router advertisement (RFC 4861 section 4.2); by default one that offers nothing.
 
     The kernel fills in the checksum. Zero stands for "unspecified" in hop limit, reachable time and retransmission
     timer, and for "not a default router" in the router lifetime.
@@ -197,9 +203,9 @@ class RouterAdvertiser:
         only: Callable[[str], bool] | None = None,
         heard: Callable[[str], None] | None = None,
     ) -> None:
-        """`only(mac)`: whether this machine is answered, where no router is heard; None: every host is answered.
+        """`only(mac)` returns whether this machine gets an answer if no router is present; None: every host gets one.
 
-        `heard(mac)` is called for each solicitation that tells its sender's MAC.
+        `heard(mac)` is called for each solicitation that contains its sender's MAC.
         """
         self._interface = interface
         self._says = says
@@ -207,7 +213,7 @@ class RouterAdvertiser:
         self._report = heard
         self._router_until = float("-inf")
         self._pending: dict[str, asyncio.TimerHandle] = {}
-        """The answers that wait for a router to be quicker, by the host's address; as many as `Solicited` allows."""
+        """The answers that wait for a router to answer first, by the host's address; limited by `Solicited`."""
         self._timer: asyncio.TimerHandle | None = None
         self._listener: Listener[tuple[bytes, int, str]] | None = None
         self._scope = 0
@@ -219,7 +225,7 @@ class RouterAdvertiser:
         try:
             sock = self._open()
         except OSError as error:
-            if self._only is not None:  # nobody has asked for it; iPXE waits, as it does elsewhere
+            if self._only is not None:  # The default, not an operator's option: iPXE waits.
                 log.info("%s; iPXE waits 16 s for a router there", self._advice(error))
                 return
             raise RouterAdvertiserError(self._advice(error)) from error
@@ -234,10 +240,10 @@ class RouterAdvertiser:
             ", addresses by DHCPv6" if self._says.managed else "",
         )
         if self._says.managed or self._says.lifetime:
-            self._tell_all()
+            self._advertise_to_all()
 
     async def stop(self) -> None:
-        """Close the socket. Where this host was the router, it is none any more."""
+        """Close the socket. If this host was a router, advertise first that it is none any more."""
         for timer in (self._timer, self._soon, *self._pending.values()):
             if timer is not None:
                 timer.cancel()
@@ -261,7 +267,7 @@ class RouterAdvertiser:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS, HOP_LIMIT)
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, HOP_LIMIT)
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_LOOP, 0)
-            # Solicitations go to all routers, a group that a host is not in by itself.
+            # Solicitations go to the group of all routers, which a host has to join.
             group = socket.inet_pton(socket.AF_INET6, "ff02::2") + struct.pack("=I", self._scope)
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, group)
         except OSError:
@@ -298,7 +304,7 @@ class RouterAdvertiser:
         if source in self._pending or loop.time() < self._router_until:
             return
         answer = self._solicited.answer(source, loop.time())
-        if answer is not None and answer[0] == source:  # no advertisement to all nodes: others are not concerned
+        if answer is not None and answer[0] == source:  # no advertisement to all nodes, which would reach other hosts
             self._pending[source] = loop.call_later(ROUTER_TAKES_SECONDS, self._answer_late, sock, source)
 
     def _answer_late(self, sock: socket.socket, source: str) -> None:
@@ -317,13 +323,13 @@ class RouterAdvertiser:
         else:
             self._send(sock, address, self._says)
 
-    def _tell_all(self) -> None:
-        """What hosts have learnt ends some time: say it again before."""
+    def _advertise_to_all(self) -> None:
+        """Advertise to all nodes, again and again, before their knowledge expires."""
         if self._listener is not None:
             self._send(self._listener.socket, ALL_NODES, self._says)
             self._solicited.sent_to_all(asyncio.get_running_loop().time())
-            later = random.uniform(*_UNASKED_SECONDS)  # noqa: S311 - so that routers do not speak all at once
-            self._timer = asyncio.get_running_loop().call_later(later, self._tell_all)
+            later = random.uniform(*_UNASKED_SECONDS)  # noqa: S311 - so that routers do not send all at once
+            self._timer = asyncio.get_running_loop().call_later(later, self._advertise_to_all)
 
     def _send(self, sock: socket.socket, address: str, says: Advertised) -> None:
         try:

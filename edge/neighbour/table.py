@@ -1,4 +1,4 @@
-"""Reads the kernel's neighbour table: the hardware address behind an IP address on one of our links.
+"""The kernel's neighbour table: the hardware address behind an IP address on one of our links.
 
 A host that sends packets to this host on a link has an entry, made from its ARP packets or, with IPv6, from neighbour
 discovery (RFC 4861). The kernel makes such an entry on any link the packet came from, and does not check whether the
@@ -12,47 +12,61 @@ receives the answer, and no other host does.
 Both queries use rtnetlink (RTM_GETNEIGH with a destination needs Linux 5.0) and take some microseconds however large
 the tables are. Of several routes the kernel's preferred one counts; of a multipath route, the next hop that the kernel
 picks for the address. Routing rules for source addresses, marks or kinds of packets are not followed.
+
+A host that has not asked for us by ARP, because it remembers us or has just taken another host's address, has no entry.
+`AddressResolution` and `LinkLocalResolution` make the kernel ask for it, before it gets the data of one machine.
 """
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import fcntl
+import logging
 import os
 import socket
 import struct
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from ipaddress import ip_address
+from collections.abc import Callable, Collection, Iterable, Mapping
+from ipaddress import IPv4Address, ip_address
 from typing import Final
 
 from edge.neighbour.netlink import (
     HEADER,
     NLMSG_ERROR,
-    Multicast,
-    ask_for_all,
+    Notifications,
     attribute,
     attributes_of,
+    dump,
     error_of,
     open_socket,
-    question,
+    request,
 )
-from edge.neighbour.route import Route, RouteKind, parse_route, route_request
+from edge.neighbour.route import Route, RouteKind, parse_route, route_request, route_to
+from tink.limits.allowance import Allowance
 from tink.mac import guid_mac
 from tink.net.link_local import is_link_local_packed
 
+log = logging.getLogger(__name__)
+
+RESOLUTION_SECONDS: Final = 1.0
+"""The time limit for an answer; the kernel asks three times, a second apart, and a host answers at once."""
+MAX_SOLICITATIONS_A_SECOND: Final = 100
+"""A limit, because a host can send packets from any number of link-local addresses."""
+_POLL_SECONDS: Final = 0.01
+_DISCARD_PORT: Final = 9  # RFC 863
+_IP_PKTINFO: Final = getattr(socket, "IP_PKTINFO", 8)  # linux/in.h; in the socket module since Python 3.12
+
 # linux/rtnetlink.h, linux/neighbour.h, linux/if_arp.h, netdevice(7)
-_RTM_NEWNEIGH: Final = 28
-_RTM_DELNEIGH: Final = 29
-_RTM_GETNEIGH: Final = 30
+_RTMGRP_NEIGH: Final = 4
+_RTM_NEWNEIGH, _RTM_DELNEIGH, _RTM_GETNEIGH = 28, 29, 30
 _SIOCGIFFLAGS: Final = 0x8913
 _SIOCGIFHWADDR: Final = 0x8927
 _IFF_NOARP: Final = 0x80
 _ARPHRD_ETHER: Final = 1
 _ARPHRD_INFINIBAND: Final = 32
 _INFINIBAND_BYTES: Final = 20  # RFC 4391 section 9.1.1; the last eight are the port's GUID
-_NDA_DST: Final = 1
-_NDA_LLADDR: Final = 2
+_NDA_DST, _NDA_LLADDR = 1, 2
 _NTF_PROXY: Final = 0x08
 _NUD_KNOWN: Final = 0x02 | 0x04 | 0x08 | 0x10 | 0x80
 """Reachable, stale, delay, probe, permanent: the states in which the kernel would use the hardware address."""
@@ -61,30 +75,28 @@ _NEIGHBOUR = struct.Struct("=BxxxiHBB")  # ndmsg: family, interface, state, flag
 _INTERFACE_REQUEST = struct.Struct("=16sH238x")  # ifreq: name, and flags or the family of the hardware address
 
 
-_RTMGRP_NEIGH: Final = 4  # linux/rtnetlink.h
+def neighbour_changes(on_change: Callable[[str | None], None]) -> Notifications:
+    """Call `on_change(ip)` for each entry that changes, and `on_change(None)` if any entry may have changed.
 
-
-def neighbour_changes(changed: Callable[[str | None], None]) -> Multicast:
-    """Call `changed(ip)` for each change, `changed(None)` when some were missed. Needs a running loop. Raises OSError
-    where the kernel has no such messages.
+    Needs a running event loop. Raises OSError if the kernel has no such notifications.
     """
 
-    def heard(message: bytes | None) -> None:
+    def notify(message: bytes | None) -> None:
         try:
             ip = changed_address(message) if message is not None else None
-        except OSError:  # of a link that has gone: it may be back under its name
+        except OSError:  # The link has gone, and may come back under its name.
             message = ip = None
         if message is None or ip is not None:
-            changed(ip)
+            on_change(ip)
 
-    return Multicast(_RTMGRP_NEIGH, heard)
+    return Notifications(_RTMGRP_NEIGH, notify)
 
 
 class NeighbourTable:
-    """Answers from the table of this network namespace, for `interfaces` only."""
+    """Answers queries from the table of this network namespace, for `interfaces` only."""
 
     def __init__(self, interfaces: Iterable[str]) -> None:
-        """Raises OSError if the kernel can't be asked for single entries."""
+        """Raises OSError if the kernel does not answer queries for single entries."""
         self._interfaces = tuple(interfaces)
         self._socket = open_socket()
         self._indexes: dict[str, int] = {}
@@ -92,7 +104,7 @@ class NeighbourTable:
         self._ask(socket.if_nametoindex("lo"), socket.inet_aton("127.0.0.1"))
 
     def close(self) -> None:
-        """Ask no more."""
+        """Close the socket to the kernel."""
         self._socket.close()
 
     def mac(self, ip: str, interface: str = "") -> str | None:
@@ -132,7 +144,7 @@ class NeighbourTable:
         return found
 
     def _look_up(self, name: str) -> int | None:
-        """The number of an interface; None: it is gone, and may come back, with another one."""
+        """Return the number of an interface. None if it is gone; it may come back with another number."""
         try:
             index = self._indexes[name] = socket.if_nametoindex(name)
         except OSError:
@@ -187,7 +199,7 @@ class NeighbourTable:
         return kind in (_ARPHRD_ETHER, _ARPHRD_INFINIBAND) and not flags & _IFF_NOARP
 
     def _ask(self, interface: int, address: bytes) -> str | None:
-        answer = self._answer_to(request(interface, address, self._next()))
+        answer = self._answer_to(neighbour_request(interface, address, self._next()))
         return hardware_address(answer, interface, address) if answer is not None else None
 
     def _next(self) -> int:
@@ -195,7 +207,7 @@ class NeighbourTable:
         return self._sequence
 
     def _answer_to(self, question: bytes) -> bytes | None:
-        """The answer; None if it was lost. Raises OSError."""
+        """Return the answer, or None if it was lost. Raises OSError."""
         self._socket.send(question)
         while True:
             try:
@@ -203,7 +215,7 @@ class NeighbourTable:
             except BlockingIOError:
                 return None
             except OSError as error:
-                if error.errno == errno.ENOBUFS:  # answers were lost; the next question gets its own
+                if error.errno == errno.ENOBUFS:  # Answers were lost; the next query gets its own.
                     return None
                 raise
             if len(answer) >= HEADER.size and HEADER.unpack_from(answer)[3] == self._sequence:
@@ -211,7 +223,7 @@ class NeighbourTable:
 
 
 def _packed(ip: str) -> bytes | None:
-    """The four or sixteen bytes of an address; None if it is none."""
+    """Return the four or sixteen bytes of an address, or None if the text is no address."""
     try:
         return socket.inet_pton(socket.AF_INET6 if ":" in ip else socket.AF_INET, ip)
     except OSError:
@@ -222,23 +234,20 @@ def _family(address: bytes) -> int:
     return socket.AF_INET if len(address) == 4 else socket.AF_INET6
 
 
-def request(interface: int, address: bytes, sequence: int) -> bytes:
-    """The question for one entry."""
+def neighbour_request(interface: int, address: bytes, sequence: int) -> bytes:
+    """Build the rtnetlink request for one entry."""
     body = _NEIGHBOUR.pack(_family(address), interface, 0, 0, 0) + attribute(_NDA_DST, address)
-    return question(_RTM_GETNEIGH, body, sequence)
+    return request(_RTM_GETNEIGH, body, sequence)
 
 
 Neighbours4 = Mapping[int, frozenset[tuple[str, str]]]
-"""IPv4 and hardware address (lower case, colons) of the neighbours in use, by the number of the interface."""
+"""IPv4 and hardware addresses (lower case, colons) of neighbours, by the number of the interface."""
 
 
 def neighbours4() -> Neighbours4:
-    """All that the kernel knows at this moment. Raises OSError."""
+    """Return all IPv4 neighbours that the kernel knows now. Raises OSError."""
     found: defaultdict[int, set[tuple[str, str]]] = defaultdict(set)
-    asked = question(_RTM_GETNEIGH, _NEIGHBOUR.pack(socket.AF_INET, 0, 0, 0, 0), 1, dump=True)
-    for message in ask_for_all(asked):
-        if HEADER.unpack_from(message)[1] != _RTM_NEWNEIGH or len(message) < HEADER.size + _NEIGHBOUR.size:
-            continue
+    for message in dump(_RTM_GETNEIGH, _NEIGHBOUR.pack(socket.AF_INET, 0, 0, 0, 0), _RTM_NEWNEIGH):
         family, index, *_ = _NEIGHBOUR.unpack_from(message, HEADER.size)
         address = attributes_of(message, HEADER.size + _NEIGHBOUR.size).get(_NDA_DST, b"")
         if family != socket.AF_INET or len(address) != 4:
@@ -250,11 +259,10 @@ def neighbours4() -> Neighbours4:
 
 
 def hardware_address(answer: bytes, interface: int, address: bytes) -> str | None:
-    """The hardware address in the kernel's answer, if it is one for that entry and in use.
+    """Return the hardware address in the kernel's answer, if that is a valid entry of the neighbour.
 
-    That of an InfiniBand port is the MAC of its GUID, which names it in a Hardware.
-
-    Raises OSError for what the kernel can't do; an entry that is not there is no error.
+    For an InfiniBand port it is the MAC of its GUID, by which a Hardware names it. Raises OSError if the kernel reports
+    an error; a missing entry is no error.
     """
     kind = HEADER.unpack_from(answer)[1]
     if kind == NLMSG_ERROR:
@@ -277,8 +285,9 @@ def hardware_address(answer: bytes, interface: int, address: bytes) -> str | Non
 
 
 def changed_address(message: bytes) -> str | None:
-    """The address whose entry a message of the kernel tells a change of, a link-local one with the name of its link as
-    its zone; None if it is about none.
+    """Return the IP address whose entry has changed according to a notification, or None if it is about no entry.
+
+    A link-local address has the name of its link as its zone. Raises OSError if the link has gone.
     """
     if len(message) < HEADER.size + _NEIGHBOUR.size:
         return None
@@ -292,3 +301,103 @@ def changed_address(message: bytes) -> str | None:
         return None
     ip = socket.inet_ntop(family, address)
     return f"{ip}%{socket.if_indextoname(interface)}" if is_link_local_packed(address) else ip
+
+
+# --- hosts that have no entry yet -------------------------------------------------------------------------------------
+
+
+class AddressResolution:
+    """Makes the kernel ask for the hardware address of a host on one of our links."""
+
+    def __init__(self, is_hidden: Callable[[str], bool], interface: str = "") -> None:
+        """`is_hidden(ip)` returns True if the host at `ip` (dotted) is on a link of ours and its MAC is not known yet.
+
+        The link is that of `interface`; if it is empty, the link that the route to the address uses.
+        """
+        self.is_due = is_hidden
+        self._interface = interface
+
+    async def resolve(self, ip: str) -> bool:
+        """Ask for the host at `ip`, and return whether it is known then. A link-local `ip` has its link as its zone."""
+        bare, _, zone = ip.partition("%")
+        with socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.setblocking(False)
+            try:
+                scope = (0, socket.if_nametoindex(zone)) if zone else ()
+                by = [_packet_info(sock, self._interface)] if self._interface and not zone else []
+                sock.sendmsg([b""], by, 0, (bare, _DISCARD_PORT, *scope))
+            except OSError as error:
+                log.debug("can't send a packet that resolves %s: %s", ip, error.strerror)
+                return False
+        for _ in range(int(RESOLUTION_SECONDS / _POLL_SECONDS)):
+            if not self.is_due(ip):
+                return True
+            await asyncio.sleep(_POLL_SECONDS)
+        return False
+
+
+def _packet_info(sock: socket.socket, interface: str) -> tuple[int, int, bytes]:
+    """Return the control message that makes a datagram leave by this interface (ip(7), RFC 3542). Raises OSError."""
+    index = socket.if_nametoindex(interface)
+    if sock.family == socket.AF_INET6:
+        return socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, struct.pack("=16xI", index)
+    return socket.IPPROTO_IP, _IP_PKTINFO, struct.pack("=I8x", index)
+
+
+class LinkLocalResolution:
+    """Resolves link-local addresses (without zone) on one interface, because some do not contain the MAC (RFC 7217)."""
+
+    def __init__(self, interface: str, mac: Callable[[str], str | None], clock: Callable[[], float]) -> None:
+        """`mac(ip)` returns what the kernel knows now of an address with zone; `clock` returns seconds of any epoch."""
+        self._interface = interface
+        self._mac = mac
+        self._clock = clock
+        self._allowance = Allowance(1, MAX_SOLICITATIONS_A_SECOND)
+
+    def __call__(self, ip: str) -> str | None:
+        """Return the MAC at this address. None if it is not known: the kernel asks for it now, so call again soon."""
+        known = self._mac(f"{ip}%{self._interface}")
+        if known is None and self._allowance.take(ip, self._clock()):
+            with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sock:
+                sock.setblocking(False)
+                try:
+                    sock.sendto(b"", (ip, _DISCARD_PORT, 0, socket.if_nametoindex(self._interface)))
+                except OSError as error:
+                    log.debug("can't send a packet that resolves %s on %s: %s", ip, self._interface, error.strerror)
+        return known
+
+
+# --- answers that do not arrive ---------------------------------------------------------------------------------------
+
+
+def delivery_problem(address: str, interfaces: Collection[str]) -> str:
+    """Return why our answers to `address` (dotted) are lost, as a clause; empty if no reason is known.
+
+    `interfaces` are those that machines are served on. Call it after answers were sent. DHCP's sockets are bound to
+    their interface, so the kernel takes an address without a route for one of that link, and asks for it by ARP. The
+    route without a bound interface shows the truth, and the neighbour table whether a host has answered ARP.
+    """
+    try:
+        route = route_to(IPv4Address(address))
+        name = socket.if_indextoname(route.interface) if route.interface else ""
+        if route.kind is RouteKind.NONE:
+            return f"this host has no route to it ('ip route get {address}')"
+        if route.kind not in (RouteKind.LINK, RouteKind.ROUTER):
+            return f"{address} is {route.kind.value}"
+        if interfaces and name not in interfaces:
+            here = ", ".join(sorted(interfaces))
+            return f"this host's route to it leads by {name}, and its answers leave by {here}"
+        if route.kind is RouteKind.LINK and not _has_answered(address, name):
+            return f"no host answers ARP for it on {name}"
+    except (OSError, ValueError):
+        pass  # The kernel does not answer, or the interface has just gone.
+    return ""
+
+
+def _has_answered(address: str, interface: str) -> bool:
+    """Raises OSError."""
+    table = NeighbourTable((interface,))
+    try:
+        return table.mac(address) is not None
+    finally:
+        table.close()

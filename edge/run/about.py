@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
-from edge.doctor.checks import kernel_unsynchronised
+from edge.doctor import is_clock_synchronised
 from edge.page import About, Api, Osie
 from tink.api.annotations import UKI_URL_ANNOTATION
 from tink.api.v1alpha2 import Raw, as_mapping
@@ -74,6 +74,6 @@ def _space(directory: Path) -> tuple[int | None, int | None]:
 def _synchronised() -> bool | None:
     """Return True if the clock follows a time server, or None if the kernel does not report it."""
     try:
-        return not kernel_unsynchronised()
+        return is_clock_synchronised()
     except OSError:
         return None

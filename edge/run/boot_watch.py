@@ -33,7 +33,7 @@ from edge.neighbour.arrivals import Arrivals
 from edge.neighbour.host import NetworkState
 from edge.neighbour.links import other_ethernets
 from edge.neighbour.router_advertisement import Solicitations
-from edge.neighbour.way_back import trouble
+from edge.neighbour.table import delivery_problem
 from edge.page import due_at
 from edge.run.networks import HostNetworks
 from tink.api.v1alpha2 import Raw, as_mapping
@@ -334,7 +334,7 @@ class BootWatch:
         known = self._troubles.get(relay)
         if known is None or not 0 <= now - known[0] < TROUBLE_SECONDS:
             interfaces = [state.interface for state in self._networks.states]
-            known = self._troubles[relay] = (now, trouble(relay, interfaces))
+            known = self._troubles[relay] = (now, delivery_problem(relay, interfaces))
         return known[1]
 
     def _behind_router(self, ip: str | None) -> str:

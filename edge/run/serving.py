@@ -26,8 +26,8 @@ from edge.journey.records import Happened
 from edge.listener import listener_metrics, turn_budget
 from edge.machines import BootPaths, DhcpMode, Machine, MachineScripts, NetbootPolicy, OsieFiles, ReadSecret
 from edge.neighbour.host import NetworkState
-from edge.neighbour.resolution import AddressResolution, LinkLocalResolution
 from edge.neighbour.route import is_own
+from edge.neighbour.table import AddressResolution, LinkLocalResolution
 from edge.peers import peer_metrics
 from edge.run.boot_settings import Authorities, boot_binaries, boot_settings, metadata_settings
 from edge.run.boot_watch import BootWatch

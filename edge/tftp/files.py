@@ -56,7 +56,7 @@ from edge.machines import (
     NoArtifactError,
     OsieFiles,
 )
-from edge.neighbour.resolution import AddressResolution
+from edge.neighbour.table import AddressResolution
 from edge.tftp.packets import ErrorCode, shown_name
 from edge.tftp.source import Opened, Refusal, TftpFile, TftpRequest
 from ipxe import raspberry_pi, uboot

@@ -1,8 +1,8 @@
-"""What the kernel must permit: each service runs as an ordinary user with the capabilities that docs/security.md names.
+"""Capabilities: each service runs as an ordinary user with the capabilities that docs/security.md names.
 
     edge's namespace: cap0 172.31.77.1 --- bridge --- eth0 172.31.77.50, a machine with a Hardware
 
-The user is `nobody`, without groups; whatever is not listed is taken away for good (bounding set).
+The user is that with the id 65534, without groups. All other capabilities are removed from the bounding set.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.doctor.doctor import _CAPABILITIES
+from edge.doctor.host import CAPABILITIES
 from tests.interop.rack import ADDRESS, IN_EDGE, TINKEDGE, Kubectl, Namespaces, Process
 from tests.waiting import wait_until
 
@@ -98,7 +98,7 @@ def held(process: Process) -> tuple[set[str], set[str]]:
     mask = 0
     for kind in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
         mask |= int(status[kind][0], 16)
-    names = {number: name.removeprefix("CAP_").lower() for name, number in _CAPABILITIES.items()}
+    names = {number: name.removeprefix("CAP_").lower() for name, number in CAPABILITIES.items()}
     return {*status["Uid"], *status["Gid"]}, {names.get(bit, str(bit)) for bit in range(64) if mask >> bit & 1}
 
 
@@ -115,7 +115,7 @@ def serves(rack: Rack, data_dir: Path) -> None:
 @pytest.mark.parametrize(
     ("capabilities", "missing"), [(ALL, ""), (("net_bind_service",), "CAP_NET_RAW is missing")], ids=["all", "one"]
 )
-def test_up_serves_as_an_ordinary_user_with_three_capabilities_and_broadcasts_without_net_raw(
+def test_up_serves_as_an_ordinary_user_with_three_capabilities(
     rack: Rack, capabilities: tuple[str, ...], missing: str
 ) -> None:
     process = rack.up(capabilities)
@@ -128,7 +128,7 @@ def test_up_serves_as_an_ordinary_user_with_three_capabilities_and_broadcasts_wi
     assert process.terminate() == 0
 
 
-def test_missing_capability_is_named_by_up_which_ends_and_by_doctor(rack: Rack) -> None:
+def test_missing_capability_is_reported_by_up_and_by_doctor(rack: Rack) -> None:
     process = rack.up(("net_raw", "net_admin"))
     assert process.status() == 1
     last = process.err.splitlines()[-1]
@@ -140,7 +140,7 @@ def test_missing_capability_is_named_by_up_which_ends_and_by_doctor(rack: Rack) 
     assert "missing: CAP_NET_BIND_SERVICE, CAP_NET_RAW" in process.out
 
 
-def test_api_controller_server_and_an_edge_of_high_ports_need_no_capability(rack: Rack) -> None:
+def test_services_with_high_ports_need_no_capability(rack: Rack) -> None:
     data_dir = rack.home / "data"
     api = rack.as_nobody((), "apiserver", "--data-dir", data_dir)
     wait_until(lambda: (data_dir / "kubeconfig").exists() and "ready" in api.err, lambda: api.err)

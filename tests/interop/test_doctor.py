@@ -1,6 +1,6 @@
-"""`tinkedge doctor` names what is broken: each test breaks one thing, in a namespace or a directory of its own.
+"""`tinkedge doctor` reports faults: each test causes one, in a namespace or a directory of its own.
 
-With `--link-metadata`, each takes one thing away that metadata at fe80::a9fe:a9fe needs.
+With `--link-metadata`, each removes one requirement of metadata at fe80::a9fe:a9fe.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from edge.neighbour.links import look
-from edge.neighbour.well_known import METADATA_ADDRESS, Held, hold, look_at
+from edge.neighbour.links import METADATA_ADDRESS, AddressState, address_state, hold_address, look
 from tests.interop.conftest import in_namespace
 from tests.interop.rack import IN_EDGE, TINKEDGE, Namespaces, ip
 from tests.interop.test_networks import Host
@@ -27,7 +26,7 @@ NEW_IPXE = Path(sys.prefix) / "ipxe-trixie"
 
 
 class Doctor(Namespaces):
-    """A host with the interface eth1 10.77.1.1/24, and a cable in it."""
+    """A host with the interface eth1, 10.77.1.1/24, which has a carrier."""
 
     def build(self) -> None:
         self.add(IN_EDGE)
@@ -66,15 +65,15 @@ class Doctor(Namespaces):
         assert link is not None
         return link.mac.hex(":")
 
-    def holds(self) -> Held:
+    def holds(self) -> AddressState:
         """Have this host have the address, as the edge has it; whether it has."""
         link = in_namespace(self.namespaces[IN_EDGE], lambda: look("eth1"))
         assert link is not None
 
-        def try_it() -> Held:
-            hold(link.index, METADATA_ADDRESS, 3600)
-            wait_until(lambda: look_at(link.index, METADATA_ADDRESS) is not Held.TRIED)
-            return look_at(link.index, METADATA_ADDRESS)
+        def try_it() -> AddressState:
+            hold_address(link.index, METADATA_ADDRESS, 3600)
+            wait_until(lambda: address_state(link.index, METADATA_ADDRESS) is not AddressState.TENTATIVE)
+            return address_state(link.index, METADATA_ADDRESS)
 
         return in_namespace(self.namespaces[IN_EDGE], try_it)
 
@@ -85,7 +84,7 @@ def host(tmp_path: Path) -> Iterator[Doctor]:
         yield host
 
 
-def test_second_interface_on_the_same_ethernet_is_named_until_the_host_minds_where_it_is_asked(host: Doctor) -> None:
+def test_second_interface_on_the_same_ethernet_is_reported_until_arp_ignore_is_set(host: Doctor) -> None:
     host.other("link", "add", "switch", "type", "bridge")
     for card, port, address in (("eth2", "port2", "10.77.2.1/24"), ("eth3", "port3", "10.77.3.1/24")):
         host.edge("link", "add", card, "type", "veth", "peer", "name", port, "netns", host.namespaces["other"])
@@ -95,7 +94,7 @@ def test_second_interface_on_the_same_ethernet_is_named_until_the_host_minds_whe
         host.other("link", "set", port, "master", "switch", "up")
     host.other("link", "set", "switch", "up")
     host.other("address", "add", "10.77.1.50/24", "dev", "switch")
-    assert "ARP on eth1" not in host.found(), "nobody has said anything yet"
+    assert "ARP on eth1" not in host.found(), "no packet has been sent yet"
     host.run("other", "curl", "-s", "--max-time", "5", "http://10.77.1.1:9/")  # it asks who has that address
     found = host.found()["ARP on eth1"]
     assert re.match(r"eth1 and eth2 of this host seem to be on one Ethernet \(10\.77\.1\.50, ", found["seen"]), found
@@ -104,14 +103,14 @@ def test_second_interface_on_the_same_ethernet_is_named_until_the_host_minds_whe
     assert "ARP on eth1" not in host.found()
 
 
-def test_host_that_has_everything_has_notes_only(host: Doctor) -> None:
+def test_complete_host_has_notes_only(host: Doctor) -> None:
     assert host.found() == {}
     # Media of Debian 12's iPXE are not for machines without DHCP.
     notes = {"running edge", "names of OSIEs' URLs", "other DHCP servers"}
     assert set(host.found("--ipxe-dir", NEW_IPXE, severity="note")) == notes
 
 
-def test_link_that_is_down_has_no_address_no_carrier_or_a_small_mtu_is_named(host: Doctor) -> None:
+def test_interface_that_is_down_without_address_or_carrier_or_with_small_mtu_is_reported(host: Doctor) -> None:
     host.edge("link", "set", "eth1", "mtu", "1400")
     assert host.found()["MTU"]["seen"].startswith("eth1 takes packets of 1400 bytes")
     host.edge("link", "set", "eth1", "mtu", "1500")
@@ -125,7 +124,7 @@ def test_link_that_is_down_has_no_address_no_carrier_or_a_small_mtu_is_named(hos
 
 
 @pytest.mark.parametrize("tool", ["nft", "iptables"])
-def test_firewall_rule_that_drops_what_machines_send_is_named(host: Doctor, tool: str) -> None:
+def test_firewall_rule_that_drops_packets_of_machines_is_reported(host: Doctor, tool: str) -> None:
     if tool == "nft":
         filter_of = "type filter hook input priority 0; policy drop; tcp dport 7080 accept;"
         rules = f"table inet guard {{ chain input {{ {filter_of} }}; }}"
@@ -143,11 +142,11 @@ def test_firewall_rule_that_drops_what_machines_send_is_named(host: Doctor, tool
     assert "firewall" not in host.found(*disabled)
 
 
-def test_documented_firewall_is_taken_by_nft_and_lets_machines_in(host: Doctor) -> None:
+def test_documented_firewall_is_valid_for_nft_and_admits_machines(host: Doctor) -> None:
     paper = (Path(__file__).resolve().parents[2] / "docs" / "operating.md").read_text()
     (text,) = re.findall(r"^```\n(table inet tinkedge .*?)^```", paper, re.MULTILINE | re.DOTALL)
     rules = host.directory / "nftables.conf"
-    # Also what is there for whoever needs it.
+    # Also the rules that are comments.
     rules.write_text(re.sub(r"^ +# (ip saddr .* accept)$", r"\1", text, flags=re.MULTILINE))
     for words in (["-c", "-f", str(rules)], ["-f", str(rules)]):
         ran = host.run(IN_EDGE, "nft", *words)
@@ -158,7 +157,7 @@ def test_documented_firewall_is_taken_by_nft_and_lets_machines_in(host: Doctor) 
     assert "firewall" in host.found(severity="warning"), "the check does not see the rules at all"
 
 
-def test_port_that_somebody_else_has_is_named_with_its_holder(host: Doctor) -> None:
+def test_port_of_another_program_is_reported_with_the_program(host: Doctor) -> None:
     code = "import socket,time\ns = socket.socket()\ns.bind(('10.77.1.1', 7777))\ns.listen()\ntime.sleep(60)"
     holder = host.start(IN_EDGE, "python3", "-c", code)
     wait_until(lambda: "tcp:7777" in host.listening())
@@ -167,7 +166,7 @@ def test_port_that_somebody_else_has_is_named_with_its_holder(host: Doctor) -> N
     assert f"python3 (process {holder.popen.pid})" in found["remedy"]
 
 
-def test_full_data_directory_is_named(host: Doctor) -> None:
+def test_full_data_directory_is_reported(host: Doctor) -> None:
     data = host.directory / "data"
     data.mkdir(mode=0o700)
     script = (
@@ -179,7 +178,7 @@ def test_full_data_directory_is_named(host: Doctor) -> None:
     assert (found["data directory's space"], found["data directory's inodes"]) == ("error", "warning")
 
 
-def test_name_in_an_osie_that_nobody_resolves_is_named(host: Doctor) -> None:
+def test_unresolved_name_in_an_osie_is_reported(host: Doctor) -> None:
     manifests = host.directory / "manifests"
     manifests.mkdir()
     urls = {"kernelUrl": "http://kernels.invalid/k", "initrdUrl": "http://10.0.0.1/i"}
@@ -189,7 +188,7 @@ def test_name_in_an_osie_that_nobody_resolves_is_named(host: Doctor) -> None:
     assert found["seen"].startswith("kernels.invalid (OSIE default/hook: kernelUrl): ")
 
 
-def test_running_edge_that_is_not_ready_is_named(tmp_path: Path) -> None:
+def test_running_edge_that_is_not_ready_is_reported(tmp_path: Path) -> None:
     with Host(tmp_path) as host:
         host.up("eth1")
         doctor = [*TINKEDGE, "doctor", "--no-lab", "--interface", "eth1", "--data-dir", host.data_dir]
@@ -215,15 +214,15 @@ def linked(host: Doctor) -> Doctor:
     return host
 
 
-def test_nothing_is_said_of_it_where_it_is_not_wanted_and_that_it_could_be_served_where_it_is(linked: Doctor) -> None:
+def test_link_metadata_is_examined_only_on_request(linked: Doctor) -> None:
     assert NAME not in linked.found("--ipxe-dir", NEW_IPXE, severity="ok")
-    assert linked.link_metadata() == ("ok", "nobody is known to have it, and its port is free")
+    assert linked.link_metadata() == ("ok", "no other host is known to have it, and its port is free")
     assert linked.found("--link-metadata") == {}
     asked = linked.found("--link-metadata", "--probe", severity="ok")
-    assert asked["who has fe80::a9fe:a9fe on eth1"]["seen"] == "nobody"
+    assert asked["who has fe80::a9fe:a9fe on eth1"]["seen"] == "no host"
 
 
-def test_interface_without_ipv6_or_that_is_down_is_named(linked: Doctor) -> None:
+def test_interface_without_ipv6_or_that_is_down_is_reported(linked: Doctor) -> None:
     linked.edge("link", "set", "eth1", "down")
     assert linked.link_metadata() == ("note", "not served while eth1 is down")
     linked.edge("link", "set", "eth1", "up")
@@ -234,9 +233,9 @@ def test_interface_without_ipv6_or_that_is_down_is_named(linked: Doctor) -> None
     assert "eth1.disable_ipv6=0" in linked.found("--link-metadata")[NAME]["remedy"]
 
 
-def test_other_host_with_the_address_is_named_with_its_mac_and_so_is_a_duplicate(linked: Doctor) -> None:
+def test_other_host_with_the_address_is_reported_with_its_mac(linked: Doctor) -> None:
     mac = linked.other_has_it()
-    assert linked.link_metadata()[0] == "ok", "nobody has heard of it, and nobody was asked"
+    assert linked.link_metadata()[0] == "ok", "the kernel does not know the other host, and the link was not asked"
     asked = linked.found("--link-metadata", "--probe")["who has fe80::a9fe:a9fe on eth1"]
     assert asked["severity"] == "error"
     assert asked["seen"] == f"{mac}, as far as the kernel knows, which serves no metadata there"
@@ -250,16 +249,16 @@ def test_other_host_with_the_address_is_named_with_its_mac_and_so_is_a_duplicate
 
 
 @pytest.mark.parametrize("is_there", [False, True], ids=["no-address", "address"])
-def test_port_that_another_program_has_is_named(linked: Doctor, is_there: bool) -> None:
+def test_metadata_port_of_another_program_is_reported(linked: Doctor, is_there: bool) -> None:
     if is_there:
-        assert linked.holds() is Held.OURS
-        assert linked.link_metadata() == ("warning", "the address is held, and nobody answers at its port")
+        assert linked.holds() is AddressState.HELD
+        assert linked.link_metadata() == ("warning", "this host holds the address, but no server answers at its port")
     linked.start(IN_EDGE, "python3", "-m", "http.server", "--bind", "::", "80")
     wait_until(lambda: "tcp:80" in linked.listening())
     assert linked.link_metadata() == ("error", "another program has port 80")
 
 
-def test_firewall_rule_for_ipv6_alone_is_named(linked: Doctor) -> None:
+def test_firewall_rule_for_ipv6_alone_is_reported(linked: Doctor) -> None:
     rules = "table ip6 guard { chain input { type filter hook input priority 0; tcp dport 80 drop; }; }"
     assert linked.run(IN_EDGE, "nft", rules).popen.returncode == 0
     assert linked.found() == {}

@@ -1,4 +1,4 @@
-"""Metadata at fe80::a9fe:a9fe: cloud-init and curl ask there from machines that have no address but the link's own."""
+"""Metadata at fe80::a9fe:a9fe: requests of cloud-init and curl on machines with a link-local address only."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import pytest
 
 from edge.journey.events import Notice
 from edge.neighbour.host import NetworkState
-from edge.neighbour.links import look
-from edge.neighbour.well_known import Held, look_at
+from edge.neighbour.links import AddressState, address_state, look
 from edge.run.networks import LinkMetadata
 from tests.interop.cloud_init.computer import Computer, release, releases, version
 from tests.interop.cloud_init.rack import MetadataRack, Registered
@@ -60,8 +59,8 @@ def test_machine_is_known_by_the_mac_of_its_link_local_address(rack: MetadataRac
     assert "no Hardware has the address fe80::5054:ff:fe00:c03%rack0" in get(rack, STRANGER, "/latest/user-data")
 
 
-def test_owner_s_address_on_another_link_is_not_the_owner(rack: MetadataRack) -> None:
-    """Whoever takes it there is told what is its own, whether it is asked first or last."""
+def test_owners_address_on_another_link_is_not_the_owner(rack: MetadataRack) -> None:
+    """A host with that address on another link gets its own metadata, whether it asks first or last."""
     thief = rack.namespaces[THIEF.name]
     ip("-6", "-n", thief, "address", "flush", "dev", "eth0")
     ip("-n", thief, "address", "add", f"{OF_OWNER}/64", "dev", "eth0", "nodad")
@@ -91,7 +90,7 @@ def test_gateway_of_the_edge_with_the_owners_global_address_is_not_the_owner(rac
         assert get(rack, THIEF.name, "/latest/meta-data/instance-id") == "thief"
 
 
-def test_nothing_but_metadata_is_there(rack: MetadataRack) -> None:
+def test_only_metadata_is_served_there(rack: MetadataRack) -> None:
     for path in ("/auto.ipxe", "/v2/", "/osie/lab/kernel", "/healthz", "/peers/hello"):
         assert get(rack, OWNER.name, path) == "here is metadata alone (--link-metadata)\n", path
 
@@ -113,7 +112,7 @@ def test_cloud_init_finds_its_instance_without_an_address_of_its_own(
     assert computer.read("var/lib/cloud/data/instance-id").strip() == "owner"
 
 
-def test_doctor_sees_that_it_is_served_here_and_by_an_edge_elsewhere(rack: MetadataRack) -> None:
+def test_doctor_recognises_this_edge_and_another_edge(rack: MetadataRack) -> None:
     def found(where: str, interface: str, *options: str) -> dict[str, tuple[str, str]]:
         words = ["doctor", "--no-lab", "--json", "--link-metadata", "--interface", interface, *options]
         document = json.loads(rack.run(where, *TINKEDGE, *words).out)
@@ -131,7 +130,7 @@ def test_doctor_sees_that_it_is_served_here_and_by_an_edge_elsewhere(rack: Metad
 
 
 class Site:
-    """Where somebody would listen."""
+    """In place of a site: records the addresses at which it would listen."""
 
     def __init__(self, open_: list[str], address: str) -> None:
         self._open, self._address = open_, address
@@ -176,8 +175,8 @@ def test_second_edge_on_a_link_waits_until_the_first_has_gone(rack: MetadataRack
     rack.process.popen.kill()
     rack.process.status()
     wait_until(serves, lambda: str(said), every=0.2)
-    held = in_namespace(rack.namespaces[IN_EDGE], lambda: look_at(first.index, WELL_KNOWN))
-    assert held is Held.NOT, "the kernel has taken it back from the one that was killed"
+    held = in_namespace(rack.namespaces[IN_EDGE], lambda: address_state(first.index, WELL_KNOWN))
+    assert held is AddressState.ABSENT, "the kernel has taken it back from the one that was killed"
     in_namespace(where, lambda: asyncio.run(second.stop()))
     assert not sites
-    assert in_namespace(where, lambda: look_at(link.index, WELL_KNOWN)) is Held.NOT
+    assert in_namespace(where, lambda: address_state(link.index, WELL_KNOWN)) is AddressState.ABSENT

@@ -1,4 +1,4 @@
-"""The kernel's neighbour table: who really answers for an address on our link."""
+"""The kernel's neighbour table: the host that really receives packets to an address on our link."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def send(network: Network, namespace: str, address: str) -> None:
         sender.sendto(b"x", (address, 69))
 
 
-def test_machine_that_talks_to_us_is_known(network: Network) -> None:
+def test_machine_that_sends_packets_to_us_is_known(network: Network) -> None:
     network.give_client_its_address()
     assert ask(network, "srv0") is None
     send(network, network.client, network.server_ip)
@@ -52,7 +52,7 @@ def test_machine_that_talks_to_us_is_known(network: Network) -> None:
     assert ask(network, "gone0", "lo", "srv0") == network.client_mac
 
 
-def test_only_what_the_kernel_would_use_counts(network: Network) -> None:
+def test_only_valid_entries_count(network: Network) -> None:
     send(network, network.server, IP)
     listed = subprocess.run(["ip", "-n", network.server, "neigh"], check=True, capture_output=True, text=True).stdout
     assert IP in listed, "an entry, but an incomplete or failed one"
@@ -68,7 +68,7 @@ def test_only_what_the_kernel_would_use_counts(network: Network) -> None:
     assert ask(network, "srv0") is None, "this host answers for it on behalf of others"
 
 
-def test_link_that_went_and_came_back_is_asked_by_its_new_number(network: Network) -> None:
+def test_recreated_link_is_queried_by_its_new_number(network: Network) -> None:
     def inside() -> list[str | None]:
         with closing(NeighbourTable(["srv0"])) as table:
             found = [table.mac(IP)]
@@ -82,7 +82,7 @@ def test_link_that_went_and_came_back_is_asked_by_its_new_number(network: Networ
     assert network.inside(network.server, inside) == [OTHER_MAC, None, "52:54:00:99:99:98"]
 
 
-def test_on_link_is_what_goes_to_one_of_the_interfaces_by_no_router(network: Network) -> None:
+def test_address_is_on_link_without_a_router_in_between(network: Network) -> None:
     network.route(network.server, "10.88.0.0/16", IP)
     network.cable("eth1", "srv1", "10.77.7.1/24")
     network.cable("eth2", "tun0", "10.77.8.1/24")
@@ -154,7 +154,7 @@ def test_ipv6_address_is_on_a_link_only_with_a_route_to_it(two: Network) -> None
     assert ask(two, "srv0", "srv1", ip="fd77:8::5") is None, "of no network that this host knows"
 
 
-def test_multipath_route_is_asked_for_the_hop_that_the_kernel_takes(two: Network) -> None:
+def test_multipath_route_has_the_next_hop_of_the_kernel(two: Network) -> None:
     hops = ["nexthop", "dev", "srv0", "nexthop", "dev", "srv1"]
     command = ["ip", "-n", two.server, "route", "add", "10.99.0.0/16", *hops]
     subprocess.run(command, check=True, capture_output=True)
@@ -164,8 +164,10 @@ def test_multipath_route_is_asked_for_the_hop_that_the_kernel_takes(two: Network
     assert ask(two, "srv0", "srv1", ip="10.99.0.5") == expected
 
 
-def told(network: Network, change: Callable[[], None], wanted: Callable[[list[str | None]], bool]) -> list[str | None]:
-    """What is told of changes, once it is all that is wanted."""
+def notifications_of(
+    network: Network, change: Callable[[], None], wanted: Callable[[list[str | None]], bool]
+) -> list[str | None]:
+    """Wait until the notifications are those that are expected, and return them."""
     heard: list[str | None] = []
 
     async def hear() -> None:
@@ -178,13 +180,13 @@ def told(network: Network, change: Callable[[], None], wanted: Callable[[list[st
     return heard
 
 
-def test_changes_of_the_table_are_told_and_those_that_were_missed_as_all(network: Network) -> None:
+def test_changes_are_notified_and_missed_ones_as_a_change_of_all(network: Network) -> None:
     def change() -> None:
         entry(network, "srv0", state="stale")
         entry(network, "srv0", "52:54:00:99:99:98", state="stale")
         neigh(network, "del", IP, "dev", "srv0")
 
-    assert set(told(network, change, lambda heard: len(heard) >= 3)) == {IP}
+    assert set(notifications_of(network, change, lambda heard: len(heard) >= 3)) == {IP}
     lines = "".join(
         f"neigh replace 10.77.6.{n} lladdr 52:54:00:00:{turn:02x}:{n:02x} dev srv0 nud stale\n"
         for turn in range(40)
@@ -194,7 +196,7 @@ def test_changes_of_the_table_are_told_and_those_that_were_missed_as_all(network
     def flood() -> None:  # we don't read meanwhile
         subprocess.run(["ip", "-n", network.server, "-batch", "-"], input=lines, text=True, check=True)
 
-    told(network, flood, lambda heard: None in heard)
+    notifications_of(network, flood, lambda heard: None in heard)
 
     def inside() -> dict[str, str | None]:
         with closing(NeighbourTable(["srv0"])) as table:
@@ -204,7 +206,7 @@ def test_changes_of_the_table_are_told_and_those_that_were_missed_as_all(network
     assert network.inside(network.server, inside) == expected, "each of a thousand lookups finds its neighbour"
 
 
-def test_way_to_an_address_is_told(network: Network) -> None:
+def test_route_to_an_address_has_its_kind(network: Network) -> None:
     network.add_address(network.server, "srv0", "10.77.6.77/24")  # a second one of the same network
     network.add_address(network.server, "lo", "192.0.2.7/32")
     network.sysctl(network.server, "net.ipv4.ip_nonlocal_bind", "1")

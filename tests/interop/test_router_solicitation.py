@@ -82,7 +82,7 @@ def test_solicitation_is_answered_with_router_lifetime_zero_and_the_host_gets_no
         assert not any(entry.get("addr_info") for entry in addresses)
 
 
-def test_solicitation_through_a_router_is_not_answered_and_a_flood_is_answered_together(ipv6: Network) -> None:
+def test_forwarded_solicitation_is_not_answered_and_a_flood_is_answered_together(ipv6: Network) -> None:
     with ipv6.serving(start):
         assert "timed out" in ipv6.run("python3", "-c", SOLICIT, "64", "1").stderr
         done = ipv6.run("python3", "-c", FLOOD, "255")
@@ -108,7 +108,7 @@ for _ in range(40):
 """
 
 
-def test_host_that_is_waited_for_is_answered_and_no_other_host_is(ipv6: Network) -> None:
+def test_only_an_expected_host_is_answered(ipv6: Network) -> None:
     mac = ipv6.run("python3", "-c", f"print({MAC_OF_CLIENT})").stdout.strip()
     solicited: list[str] = []
     wanted = {mac}
@@ -127,7 +127,7 @@ def test_host_that_is_waited_for_is_answered_and_no_other_host_is(ipv6: Network)
     assert set(solicited) == {mac}
 
 
-def test_beside_a_router_nothing_is_sent(ipv6: Network) -> None:
+def test_no_advertisement_is_sent_beside_a_router(ipv6: Network) -> None:
     async def start_for_ipxe() -> Sequence[RouterAdvertiser]:
         advertiser = RouterAdvertiser("srv0", only=lambda _mac: True)
         await advertiser.start()
@@ -139,12 +139,12 @@ def test_beside_a_router_nothing_is_sent(ipv6: Network) -> None:
         assert "timed out" in ipv6.run("python3", "-c", SOLICIT, "255", "3").stderr
 
 
-async def test_interface_without_ipv6_is_no_error_where_only_ipxe_would_be_answered() -> None:
+async def test_interface_without_ipv6_is_no_error_by_default() -> None:
     advertiser = RouterAdvertiser("nic9", only=lambda _mac: True)
     await advertiser.start()
     await advertiser.stop()
 
 
-async def test_missing_interface_is_named() -> None:
+async def test_missing_interface_is_an_error() -> None:
     with pytest.raises(RouterAdvertiserError, match="on nic9 can't be answered: there is no such interface"):
         await RouterAdvertiser("nic9").start()

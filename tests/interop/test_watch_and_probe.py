@@ -1,4 +1,4 @@
-"""What an operator sees of a real cable.
+"""The tools for an operator on a real link.
 
 `tinkedge watch --capture` shows what passes; `tinkedge doctor --probe` finds other DHCP servers, and fetches from our
 TFTP as a machine does.
@@ -23,8 +23,7 @@ from aiohttp import web
 from scapy.layers.dhcp import BOOTP
 from scapy.utils import rdpcap
 
-from edge.doctor import fetch
-from edge.doctor.extra import DiagnoseError
+from edge.doctor import DiagnoseError, tftp
 from edge.journey.events import Outcome, Step
 from edge.tftp import TftpServer
 from edge.tftp.packets import ErrorCode
@@ -58,7 +57,7 @@ async def start_tftp(network: Network) -> Sequence[TftpServer]:
 
 @contextmanager
 def watching(network: Network, directory: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """`tinkedge watch --capture` in the server's namespace, listening; ended by Ctrl-C."""
+    """Run `tinkedge watch --capture` in the server's namespace, until Ctrl-C."""
     command = inside(network.server, "-m", "edge.cli", "watch", network.client_mac, "--capture", "--interface", "srv0")
     token = directory / "admin-token"
     token.write_text("0" * 64)
@@ -71,12 +70,12 @@ def watching(network: Network, directory: Path, *options: str) -> Iterator[subpr
             assert process.poll() is None, error.read_text()
             yield process
         finally:
-            process.send_signal(signal.SIGINT)  # what has come until now is told and kept, all of it
+            process.send_signal(signal.SIGINT)  # all packets up to now are shown and written
             process.wait(PATIENCE_SECONDS)
 
 
 async def start_journey(network: Network) -> Sequence[Any]:
-    """An edge's admin HTTP, which tells of an offer when DHCP has been heard for a while."""
+    """Run an edge's admin HTTP, which reports an offer soon after DHCP packets."""
 
     async def events(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
@@ -96,10 +95,10 @@ async def start_journey(network: Network) -> Sequence[Any]:
     return [SimpleNamespace(stop=runner.cleanup)]
 
 
-def test_conversation_of_one_machine_is_told_and_kept(network: Network, tmp_path: Path) -> None:
+def test_conversation_of_one_machine_is_shown_and_written_to_a_file(network: Network, tmp_path: Path) -> None:
     file = tmp_path / "machine.pcap"
     download = tmp_path / "got"
-    network.record(network.client_mac, Step.DHCP, Outcome.OK, "told by the edge")
+    network.record(network.client_mac, Step.DHCP, Outcome.OK, "reported by the edge")
     with (
         network.serving(lambda: start_tftp(network)),
         network.serving(lambda: start_journey(network)),
@@ -107,7 +106,7 @@ def test_conversation_of_one_machine_is_told_and_kept(network: Network, tmp_path
         watching(network, tmp_path, "--write", str(file)) as process,
     ):
         said = tmp_path / "out"
-        wait_until(lambda: "told by the edge" in said.read_text(), said.read_text)
+        wait_until(lambda: "reported by the edge" in said.read_text(), said.read_text)
         network.run("busybox", "udhcpc", "-i", "eth0", "-n", "-q", "-f", "-s", "/bin/true")
         network.give_client_its_address()
         curl = ("curl", "-sS", "--tftp-blksize", "1468", "-o", str(download), f"tftp://{network.server_ip}/")
@@ -116,9 +115,9 @@ def test_conversation_of_one_machine_is_told_and_kept(network: Network, tmp_path
     out, err = (tmp_path / "out").read_text(), (tmp_path / "err").read_text()
     assert process.returncode == 0, err
     assert download.read_bytes() == PROGRAM
-    told = [re.sub(r"^(\d{4}-\d\d-\d\d )?\S+ ", "", line) for line in out.splitlines()]
+    output = [re.sub(r"^(\d{4}-\d\d-\d\d )?\S+ ", "", line) for line in out.splitlines()]
     wanted = [
-        r" +\+0\.0s dhcp      ok       told by the edge",
+        r" +\+0\.0s dhcp      ok       reported by the edge",
         r"0\.0\.0\.0:68 > 255\.255\.255\.255:67 DHCPDISCOVER of 52:54:00:cc:00:01 .*class\(60\) \"udhcp ",
         r"10\.77\.6\.1:67 > .*:68 DHCPOFFER to 52:54:00:cc:00:01 .* file \"evil\.efi\"",
         r"0\.0\.0\.0:68 > .* DHCPREQUEST of ",
@@ -133,9 +132,9 @@ def test_conversation_of_one_machine_is_told_and_kept(network: Network, tmp_path
         r".* TFTP reads \"missing\"",
         r".* TFTP error 1 \"missing: no such file\", missing",
     ]
-    left = iter(told)
+    left = iter(output)
     for pattern in wanted:  # in this order, whatever is between
-        assert any(re.match(pattern, line) for line in left), (pattern, told)
+        assert any(re.match(pattern, line) for line in left), (pattern, output)
     assert re.search(rf"\d+ packets read; all frames are in {file}", err)
     assert file.stat().st_mode & 0o777 == 0o600
     frames = rdpcap(str(file))
@@ -143,7 +142,7 @@ def test_conversation_of_one_machine_is_told_and_kept(network: Network, tmp_path
     assert len(frames) > 2 * len(PROGRAM) // 1468  # every block and every acknowledgement
 
 
-def test_packets_are_told_where_no_edge_runs(network: Network, tmp_path: Path) -> None:
+def test_packets_are_shown_without_an_edge(network: Network, tmp_path: Path) -> None:
     with watching(network, tmp_path, "-o", "json") as process:
         network.run("busybox", "udhcpc", "-i", "eth0", "-n", "-q", "-f", "-t", "1", "-T", "1", "-s", "/bin/true")
     assert process.returncode == 0
@@ -160,7 +159,7 @@ def test_packets_are_told_where_no_edge_runs(network: Network, tmp_path: Path) -
         ([], "there is no default route: give --interface"),
     ],
 )
-def test_capture_that_can_not_begin_says_why(network: Network, options: list[str], words: str) -> None:
+def test_capture_that_can_not_start_reports_why(network: Network, options: list[str], words: str) -> None:
     command = inside(network.server, "-m", "edge.cli", "watch", network.client_mac, "--capture", *options)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
@@ -168,7 +167,7 @@ def test_capture_that_can_not_begin_says_why(network: Network, options: list[str
     assert "Traceback" not in done.stderr
 
 
-def test_capture_without_the_privilege_says_what_it_needs(network: Network) -> None:
+def test_capture_without_the_privilege_names_it(network: Network) -> None:
     dropped = ["setpriv", "--bounding-set=-net_raw", "--inh-caps=-net_raw", sys.executable, "-m", "edge.cli"]
     command = ["ip", "netns", "exec", network.server, *dropped, "watch", network.client_mac, "--capture"]
     done = subprocess.run([*command, "--interface", "srv0"], capture_output=True, text=True, check=False)
@@ -183,12 +182,13 @@ PROXY = ("--dhcp-range=10.77.6.0,proxy", "--pxe-service=x86-64_EFI,boot,ipxe.efi
 
 
 def probe(namespace: str, interface: str, ipxe_dir: Path = Path("/nowhere")) -> str:
-    """What the probe finds, in a process of its own, for scapy knows one set of interfaces; with less patience."""
+    """Return the findings of the probe, in a process of its own, because scapy reads the interfaces once."""
     script = (
-        "import sys; from pathlib import Path; from edge.doctor import doctor; from edge.doctor import servers\n"
-        "servers.LISTEN_SECONDS = 0.7\n"
-        "for found in doctor.probe([sys.argv[1]], Path(sys.argv[2])):\n"
-        "    print('ok' if found.ok else 'PROBLEM', f'{found.name}: {found.seen} -> {found.remedy}')\n"
+        "import sys; from pathlib import Path; from edge.doctor import Serving, dhcp_servers, probe\n"
+        "dhcp_servers.LISTEN_SECONDS = 0.7\n"
+        "name, _, address = sys.argv[1].partition('=')\n"
+        "for found in probe(Serving([(name, address)], Path(sys.argv[2]))):\n"
+        "    print('ok' if found.is_fine else 'PROBLEM', f'{found.name}: {found.seen} -> {found.remedy}')\n"
     )
     return run(namespace, "-c", script, interface, str(ipxe_dir))
 
@@ -199,33 +199,33 @@ def run(namespace: str, *arguments: str) -> str:
     return done.stdout
 
 
-def test_foreign_dhcp_server_is_named_with_what_it_would_do_to_machines(network: Network, tmp_path: Path) -> None:
+def test_foreign_dhcp_server_is_reported_with_its_offer(network: Network, tmp_path: Path) -> None:
     network.give_client_its_address()
     with network.dnsmasq(tmp_path, *POOL):
-        told = run(network.client, "-m", "edge.cli", "doctor", "--no-lab", "--probe", "--interface", "eth0")
+        output = run(network.client, "-m", "edge.cli", "doctor", "--no-lab", "--probe", "--interface", "eth0")
         ours = probe(network.client, f"eth0={network.server_ip}")
     assert "ok other DHCP servers on eth0: none answered" in ours, "the server of this address is not foreign"
-    found = re.search(r"other DHCP servers on eth0: 10\.77\.6\.1 \(([0-9a-f:]{17})\) offers an address (.*)\n", told)
-    assert found, told
+    found = re.search(r"other DHCP servers on eth0: 10\.77\.6\.1 \(([0-9a-f:]{17})\) offers an address (.*)\n", output)
+    assert found, output
     assert re.fullmatch(r"\(10\.77\.6\.1\d\d\) and evil\.efi from 10\.77\.6\.1 to boot", found[2])
-    assert told.count("other DHCP servers") == 1  # asked three times, told once
-    assert "--dhcp-mode proxy" in told
+    assert output.count("other DHCP servers") == 1  # asked three times, reported once
+    assert "--dhcp-mode proxy" in output
 
 
-def test_proxy_dhcp_server_is_told_apart_from_one_that_gives_addresses(network: Network, tmp_path: Path) -> None:
+def test_proxy_dhcp_server_is_distinguished_from_one_that_offers_addresses(network: Network, tmp_path: Path) -> None:
     network.give_client_its_address()
     with network.dnsmasq(tmp_path, *PROXY):
-        told = probe(network.client, "eth0")
-    assert "PROBLEM other DHCP servers on eth0: 10.77.6.1 (" in told
-    assert "offers no address" in told
+        output = probe(network.client, "eth0")
+    assert "PROBLEM other DHCP servers on eth0: 10.77.6.1 (" in output
+    assert "offers no address" in output
 
 
-def test_probe_asks_as_a_machine_that_nobody_has(network: Network, wire: OpenWire) -> None:
+def test_probe_uses_a_random_hardware_address_each_time(network: Network, wire: OpenWire) -> None:
     network.give_client_its_address()
     ears = wire(network.server, "srv0")
-    told = probe(network.client, "eth0") + probe(network.client, "eth0")
-    assert told.count("ok other DHCP servers on eth0: none answered within 0.7 s") == 2
-    assert told.count("TFTP from 10.77.6.50: not tried: it does not run here now") == 2
+    output = probe(network.client, "eth0") + probe(network.client, "eth0")
+    assert output.count("ok other DHCP servers on eth0: none answered within 0.7 s") == 2
+    assert output.count("TFTP from 10.77.6.50: not tried: it does not run here now") == 2
     macs = set()
     for frame in ears.heard():
         if frame[12:14] == b"\x08\0":
@@ -236,9 +236,7 @@ def test_probe_asks_as_a_machine_that_nobody_has(network: Network, wire: OpenWir
     assert len(macs) == 2
 
 
-def test_tftp_is_fetched_and_compared_with_the_file_and_the_firewall_is_looked_at(
-    network: Network, tmp_path: Path
-) -> None:
+def test_tftp_probe_compares_the_file_and_examines_the_firewall(network: Network, tmp_path: Path) -> None:
     with network.serving(lambda: start_tftp(network)):
         for content, words in (
             (PROGRAM + b"x", rf"PROBLEM TFTP .* is not the file in .*: {len(PROGRAM)} bytes instead of 76801 "),
@@ -248,29 +246,31 @@ def test_tftp_is_fetched_and_compared_with_the_file_and_the_firewall_is_looked_a
             assert re.search(words, probe(network.server, "srv0", tmp_path))
         # What this host asks itself does not come in on the machines' interface.
         network.firewall(network.server, "INPUT", "-i", "srv0", "-p", "udp", "--dport", "69", "-j", "DROP")
-        told = probe(network.server, "srv0", tmp_path)
-    why = r"PROBLEM TFTP from 10\.77\.6\.1: .* machines on srv0 ask in vain: 69/udp on srv0 is dropped by"
-    assert re.search(why, told), told
+        output = probe(network.server, "srv0", tmp_path)
+    why = r"PROBLEM TFTP from 10\.77\.6\.1: .* requests of machines on srv0 get no answer: 69/udp on srv0 is dropped by"
+    assert re.search(why, output), output
 
 
-def test_ports_are_asked_as_if_from_outside_whatever_the_rules_of_this_host_are(network: Network) -> None:
-    """A rule about addresses may or may not be about machines, so that reading it tells nothing."""
+def test_ports_are_probed_from_outside_past_any_firewall_rule(network: Network) -> None:
+    """A rule about addresses may or may not match machines, so that it can't be decided by reading it."""
     from_outside = r"69/udp \(TFTP\) from outside on srv0"
     with network.serving(lambda: start_tftp(network)):
-        told = probe(network.server, "srv0")
-        assert re.search(rf"ok {from_outside}: answers what arrives there", told), told
+        output = probe(network.server, "srv0")
+        assert re.search(rf"ok {from_outside}: answers what arrives there", output), output
         network.firewall(network.server, "INPUT", "-s", "10.77.6.0/24", "-p", "udp", "--dport", "69", "-j", "DROP")
-        told = probe(network.server, "srv0")
-    assert re.search(rf"PROBLEM {from_outside}: TFTP runs here, and does not answer what arrives on srv0", told), told
+        output = probe(network.server, "srv0")
+    assert re.search(rf"PROBLEM {from_outside}: TFTP runs here, and does not answer what arrives on srv0", output), (
+        output
+    )
 
 
-def test_tftp_server_that_has_not_the_file_is_quoted_and_a_silent_one_given_up(
+def test_error_of_a_tftp_server_is_quoted_and_a_silent_server_times_out(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch, "_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(tftp, "_TIMEOUT_SECONDS", 0.2)
     with network.serving(lambda: start_tftp(network)):
         with pytest.raises(DiagnoseError, match=r"10\.77\.6\.1 port 69: File not found"):
-            network.inside(network.server, lambda: fetch.fetch(network.server_ip, "missing"))
+            network.inside(network.server, lambda: tftp.fetch(network.server_ip, "missing"))
         network.firewall(network.server, "INPUT", "-p", "udp", "--dport", "69", "-j", "DROP")
         with pytest.raises(DiagnoseError, match="does not answer"):
-            network.inside(network.server, lambda: fetch.fetch(network.server_ip, "snponly.efi"))
+            network.inside(network.server, lambda: tftp.fetch(network.server_ip, "snponly.efi"))

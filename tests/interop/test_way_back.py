@@ -1,11 +1,11 @@
-"""Why an answer does not get to a relay, as the kernel knows it; and by which other Ethernets packets come here."""
+"""The reason for lost answers to a relay, from the kernel; and the other Ethernet interfaces of this host."""
 
 from __future__ import annotations
 
 import subprocess
 
 from edge.neighbour.links import other_ethernets
-from edge.neighbour.way_back import trouble
+from edge.neighbour.table import delivery_problem
 from tests.interop.conftest import Network
 from tests.waiting import wait_until
 
@@ -15,13 +15,13 @@ def ip(network: Network, *words: str) -> None:
 
 
 def why(network: Network, address: str) -> str:
-    found: str = network.inside(network.server, lambda: trouble(address, ["srv0"]))
+    found: str = network.inside(network.server, lambda: delivery_problem(address, ["srv0"]))
     return found
 
 
-def test_what_keeps_answers_from_a_relay_is_told_and_nothing_else_is(network: Network) -> None:
+def test_reason_for_lost_answers_to_a_relay_is_found(network: Network) -> None:
     assert why(network, "10.98.0.1") == "this host has no route to it ('ip route get 10.98.0.1')"
-    assert why(network, "10.77.6.51") == "nobody answers ARP for it on srv0"
+    assert why(network, "10.77.6.51") == "no host answers ARP for it on srv0"
     assert why(network, "10.77.6.1").endswith("is this host's own address")
     assert why(network, "no address") == ""
     ip(network, "link", "add", "other0", "type", "veth", "peer", "name", "other1")
@@ -36,8 +36,8 @@ def test_what_keeps_answers_from_a_relay_is_told_and_nothing_else_is(network: Ne
     assert why(network, "10.97.0.1") == "", "what is behind the router is not known here"
 
 
-def test_other_ethernets_are_those_by_which_packets_come_to_this_host_itself(network: Network) -> None:
-    """Not the port of a bridge, nor what is down."""
+def test_other_ethernets_are_interfaces_that_receive_packets_themselves(network: Network) -> None:
+    """Ports of bridges and interfaces that are down do not count."""
     ip(network, "link", "add", "other0", "type", "veth", "peer", "name", "other1")
     ip(network, "link", "add", "bridge0", "type", "bridge")
     ip(network, "link", "set", "other1", "master", "bridge0", "up")

@@ -26,9 +26,9 @@ from aiohttp import web
 
 from edge.journey.events import Notice, Outcome
 from edge.neighbour.host import NetworkState
-from edge.neighbour.well_known import METADATA_ADDRESS as ADDRESS
-from edge.neighbour.well_known import METADATA_PORT as PORT
-from edge.neighbour.well_known import Held, give_up, hold, look_at
+from edge.neighbour.links import METADATA_ADDRESS as ADDRESS
+from edge.neighbour.links import METADATA_PORT as PORT
+from edge.neighbour.links import AddressState, address_state, hold_address, release_address
 from edge.run.networks.services import MakeSite, tcp_advice
 
 log = logging.getLogger(__name__)
@@ -105,26 +105,26 @@ class LinkMetadata:
         for place in self._places.values():
             await self._close(place)
             with suppress(OSError):
-                if place.index and look_at(place.index, ADDRESS) is Held.OURS:
-                    give_up(place.index, ADDRESS)
+                if place.index and address_state(place.index, ADDRESS) is AddressState.HELD:
+                    release_address(place.index, ADDRESS)
 
-    def _keep(self, place: _Place) -> Held:
+    def _keep(self, place: _Place) -> AddressState:
         """Return the state of the address, and renew the hold if that is due. Raises OSError."""
-        held = look_at(place.index, ADDRESS)
-        if held is Held.REFUSED:
-            give_up(place.index, ADDRESS)  # otherwise the kernel does not try again
-        elif held is Held.NOT and place.asked:
-            held = Held.REFUSED  # the kernel removes a temporary address if another host has it
-        if held is Held.REFUSED:
+        held = address_state(place.index, ADDRESS)
+        if held is AddressState.DUPLICATE:
+            release_address(place.index, ADDRESS)  # otherwise the kernel does not try again
+        elif held is AddressState.ABSENT and place.asked:
+            held = AddressState.DUPLICATE  # the kernel removes a temporary address if another host has it
+        if held is AddressState.DUPLICATE:
             place.asked, place.due = False, self._clock() + AGAIN_SECONDS
-        elif held is not Held.FIXED and self._clock() >= place.due:
-            hold(place.index, ADDRESS, LEASE_SECONDS)
+        elif held is not AddressState.FIXED and self._clock() >= place.due:
+            hold_address(place.index, ADDRESS, LEASE_SECONDS)
             place.asked, place.due = True, self._clock() + LEASE_SECONDS / 3
         return held
 
-    async def _serve(self, interface: str, place: _Place, held: Held) -> None:
+    async def _serve(self, interface: str, place: _Place, held: AddressState) -> None:
         """Open or close the site. Raises OSError."""
-        if held in (Held.OURS, Held.FIXED):
+        if held in (AddressState.HELD, AddressState.FIXED):
             if place.site is None:
                 site = self._make_site(f"{ADDRESS}%{interface}", self._port)
                 try:
@@ -136,7 +136,7 @@ class LinkMetadata:
             self._say(interface, place, Outcome.OK, f"metadata is served at [{ADDRESS}%{interface}]:{self._port}")
             return
         await self._close(place)
-        if held is Held.REFUSED:
+        if held is AddressState.DUPLICATE:
             line = f"another host on {interface} has {ADDRESS}: metadata is not served there by this edge"
             self._say(interface, place, Outcome.INFO, line)
 

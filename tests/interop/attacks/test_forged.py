@@ -26,8 +26,7 @@ from edge.dhcp import DhcpServer, DhcpSettings, Responder
 from edge.dhcp.replies.destinations import CLIENT_ANSWERS, RELAY_ANSWERS
 from edge.journey.events import Outcome
 from edge.machines import DhcpMode, MachineScripts, NetbootPolicy
-from edge.neighbour.resolution import AddressResolution
-from edge.neighbour.table import NeighbourTable
+from edge.neighbour.table import AddressResolution, NeighbourTable
 from edge.tftp import BootFiles, TftpServer
 from ipxe.scripts import BootSettings, Scripts
 from tests.interop.attacks.soak.boot import first_packet

@@ -20,9 +20,8 @@ from edge.dhcp6.wire import MessageType6, Option, addresses_in, option, options,
 from edge.listener import Segments
 from edge.machines import Inventory, NetbootPolicy
 from edge.neighbour.arrivals import Arrivals
-from edge.neighbour.resolution import LinkLocalResolution
 from edge.neighbour.router_advertisement import Advertised, RouterAdvertiser
-from edge.neighbour.table import NeighbourTable
+from edge.neighbour.table import LinkLocalResolution, NeighbourTable
 from edge.tftp import BootFiles, TftpServer
 from ipxe.binaries import BootBinaries
 from tests.interop.conftest import Network, in_namespace

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from edge.cli import main
-from edge.commands.state.rotation import name_at, too_many
+from edge.commands.backup import name_at, too_many
 from tests.unit.backup.conftest import Site
 from tink.backup.encryption import EncryptionError, decrypted, encrypted, is_encrypted
 

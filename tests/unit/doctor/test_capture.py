@@ -1,4 +1,4 @@
-"""What a capture takes of a network, and that its lines stand in the order in which things happened."""
+"""A capture: the frames that its filter accepts, and the order of its lines by time."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ from scapy.layers.inet6 import ICMPv6ND_RS, IPv6
 from scapy.layers.l2 import ARP, Ether
 from scapy.packet import Packet, Raw
 
-from edge.doctor import extra, listening, selection
-from edge.doctor.capture import Heard, take_the_rest
+from edge.doctor import Listening, Timed, capture, extra, in_order
+from edge.doctor.capture import OnFrame, all_frames_of, conversation_of, drain
 from edge.doctor.extra import MissingExtraError, scapy, scapy_sockets
-from edge.doctor.listening import Listening, Timed, in_order
 from edge.neighbour.packet_filter import attach
 from tests.support.virtual_time import elapse
 
 
 async def source(*items: tuple[float, str], after: float = 0.0, ends: bool = True) -> AsyncGenerator[Timed[str], None]:
-    """Lines with the times that they say they happened at, `after` some seconds."""
+    """Yield items with their times, `after` some seconds."""
     await elapse(after)
     for at, what in items:
         yield Timed(at, what)
@@ -38,18 +37,18 @@ async def source(*items: tuple[float, str], after: float = 0.0, ends: bool = Tru
 
 
 @pytest.mark.looptime
-async def test_late_event_takes_its_place_before_packets_that_came_sooner() -> None:
+async def test_late_event_goes_before_packets_that_happened_after_it() -> None:
     packets = source((1.0, "discover"), (3.0, "request"), ends=False)
-    journey = source((2.0, "offered"), (4.0, "acknowledged"), after=listening.HOLD_SECONDS / 2, ends=False)
+    journey = source((2.0, "offered"), (4.0, "acknowledged"), after=capture.HOLD_SECONDS / 2, ends=False)
     async with aclosing(in_order(packets, journey)) as stream:
         assert [await anext(stream) for _ in range(4)] == ["discover", "offered", "request", "acknowledged"]
 
 
 class Frames:
-    """A capture whose thread has not kept up: frames wait when it is told to stop."""
+    """A capture whose thread is slow: frames wait when it is stopped."""
 
-    def __init__(self, _interface: str, _mac: str, heard: Heard, _write: Path | None = None) -> None:
-        self._heard = heard
+    def __init__(self, _interface: str, _mac: str, on_frame: OnFrame, _write: Path | None = None) -> None:
+        self._on_frame = on_frame
         self._left = 3
         self.seen = 0
 
@@ -64,21 +63,21 @@ class Frames:
     def _take(self) -> None:
         self._left -= 1
         self.seen += 1
-        self._heard(float(self.seen), b"frame")
+        self._on_frame(float(self.seen), b"frame")
 
 
-async def test_what_was_heard_until_the_end_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listening, "Capture", Frames)
-    monkeypatch.setattr(listening.Conversation, "lines", lambda _self, at, _frame: [f"frame {at:.0f}"])
-    async with Listening("eth0", "52:54:00:00:00:01") as heard:
-        lines = heard.heard()
+async def test_packets_captured_before_the_end_are_still_yielded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capture, "Capture", Frames)
+    monkeypatch.setattr(capture.Conversation, "lines", lambda _self, at, _frame: [f"frame {at:.0f}"])
+    async with Listening("eth0", "52:54:00:00:00:01") as listening:
+        lines = listening.lines()
         assert (await anext(lines)).text == "frame 1"
-        heard.end()
+        listening.end()
         assert [line.text async for line in lines] == ["frame 2", "frame 3"]
 
 
 @pytest.mark.looptime
-async def test_end_of_the_packets_gives_what_is_held_and_waits_for_no_event() -> None:
+async def test_end_of_the_packets_yields_held_items_without_waiting_for_events() -> None:
     lines = in_order(source((3.0, "request")), source((2.0, "offered"), ends=False))
     assert [what async for what in lines] == ["offered", "request"]
     assert [what async for what in in_order(source((1.0, "b"), (1.0, "a")))] == ["b", "a"], "as they came"
@@ -86,16 +85,16 @@ async def test_end_of_the_packets_gives_what_is_held_and_waits_for_no_event() ->
         assert await anext(stream) == "first", "it is not held until the end"
 
 
-def test_frames_that_wait_are_taken_up_to_the_end_and_no_further() -> None:
+def test_drain_reads_frames_up_to_the_end_and_no_further() -> None:
     frames = [SimpleNamespace(time=at) for at in (1.0, 2.0, 3.0, 4.0)]
     sock = SimpleNamespace(ins=SimpleNamespace(setblocking=lambda _: None), recv=lambda: frames.pop(0))
     taken: list[float] = []
-    take_the_rest(sock, 2.5, lambda frame: taken.append(frame.time))
+    drain(sock, 2.5, lambda frame: taken.append(frame.time))
     assert taken == [1.0, 2.0]
 
 
 @pytest.mark.looptime
-async def test_source_that_fails_is_not_mistaken_for_one_that_ended() -> None:
+async def test_error_of_a_source_is_raised() -> None:
     async def failing() -> AsyncGenerator[Timed[str], None]:
         yield Timed(1.0, "first")
         raise ZeroDivisionError
@@ -107,23 +106,23 @@ async def test_source_that_fails_is_not_mistaken_for_one_that_ended() -> None:
 
 
 @pytest.mark.parametrize(
-    ("load", "module", "said"),
+    ("load", "module", "expected"),
     [
         (scapy, "scapy.all", "scapy is not installed: .* 'tinkedge"),
         (scapy_sockets, "scapy.arch", "scapy is not installed: .* 'tinkedge"),
         (extra.tftpy, "tftpy", "tftpy is not installed: pip install 'tinkedge"),  # Debian has no package of it
     ],
 )
-def test_missing_extra_is_named_with_how_to_install_it(
-    monkeypatch: pytest.MonkeyPatch, load: Callable[[], object], module: str, said: str
+def test_missing_extra_is_named_with_the_command_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, load: Callable[[], object], module: str, expected: str
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(MissingExtraError, match=rf"{said}\[diagnose\]'"):
+    with pytest.raises(MissingExtraError, match=rf"{expected}\[diagnose\]'"):
         load()
 
 
 def test_listening_loads_no_dissectors() -> None:
-    """They take four times as long as all the rest."""
+    """Dissectors take four times as long to import as the rest of scapy."""
     script = (
         "import sys; from edge.doctor.extra import scapy_sockets; assert scapy_sockets().conf.L2listen is not None; "
         "sys.exit('scapy.all' in sys.modules or 'scapy.layers.dhcp' in sys.modules)"
@@ -131,19 +130,17 @@ def test_listening_loads_no_dissectors() -> None:
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
 
 
-def test_debians_own_package_will_do_where_the_environment_has_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_debian_package_is_used_if_the_environment_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extra, "DEBIAN", tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(extra, "_PACKAGES", {"selfmade": "python3-selfmade"})
+    monkeypatch.setattr(extra, "_DEBIAN_PACKAGES", {"selfmade": "python3-selfmade"})
     with pytest.raises(MissingExtraError, match=r"selfmade is not installed: apt install python3-selfmade, or pip"):
-        extra._load("selfmade.all")
+        extra._import("selfmade.all")
     assert str(tmp_path) not in sys.path
     (tmp_path / "selfmade").mkdir()
     (tmp_path / "selfmade" / "__init__.py").touch()
     (tmp_path / "selfmade" / "all.py").write_text("HERE = 1\n")
-    assert extra._load("selfmade.all").HERE == 1
+    assert extra._import("selfmade.all").HERE == 1
     assert sys.path[-1] == str(tmp_path), "behind all that is tinkedge's own"
 
 
@@ -157,7 +154,7 @@ BETWEEN = IP(src="10.0.0.1", dst="10.0.0.2")
 
 
 class Filtered:
-    """What a program lets pass: the kernel runs it on a pair of sockets, frame by frame."""
+    """Runs a BPF program in the kernel, on a pair of sockets, frame by frame."""
 
     def __init__(self, program: bytes) -> None:
         self._to, self._from = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -178,13 +175,13 @@ class Filtered:
 
 @pytest.fixture(scope="module")
 def conversation() -> Iterator[Filtered]:
-    with closing(Filtered(selection.conversation_of(ITS))) as found:
+    with closing(Filtered(conversation_of(ITS))) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def everything() -> Iterator[Filtered]:
-    with closing(Filtered(selection.everything_of(ITS))) as found:
+    with closing(Filtered(all_frames_of(ITS))) as found:
         yield found
 
 
@@ -248,7 +245,7 @@ def name(packet: Packet) -> str:
 
 
 @pytest.mark.parametrize("packet", [*SAID, *NAMED_INSIDE], ids=name)
-def test_what_the_machine_says_and_is_told_is_taken(
+def test_filter_accepts_the_conversation_of_the_machine(
     conversation: Filtered, everything: Filtered, packet: Packet
 ) -> None:
     assert conversation(bytes(packet)) == bytes(packet)
@@ -256,34 +253,36 @@ def test_what_the_machine_says_and_is_told_is_taken(
 
 
 @pytest.mark.parametrize("packet", BULK, ids=name)
-def test_middle_of_a_download_is_left_to_the_file(conversation: Filtered, everything: Filtered, packet: Packet) -> None:
+def test_filter_drops_the_middle_of_a_download_but_not_for_the_file(
+    conversation: Filtered, everything: Filtered, packet: Packet
+) -> None:
     assert conversation(bytes(packet)) is None
     assert everything(bytes(packet)) == bytes(packet)
 
 
 @pytest.mark.parametrize("packet", OF_OTHERS, ids=name)
-def test_nothing_of_another_machine_is_taken(conversation: Filtered, everything: Filtered, packet: Packet) -> None:
+def test_filter_drops_frames_of_other_machines(conversation: Filtered, everything: Filtered, packet: Packet) -> None:
     assert conversation(bytes(packet)) is None
     assert everything(bytes(packet)) is None
 
 
-def test_dhcp_behind_a_longer_ip_header_is_found(conversation: Filtered) -> None:
+def test_filter_finds_dhcp_after_ip_options(conversation: Filtered) -> None:
     packet = TO_ALL / IP(options=b"\1" * 12) / UDP(sport=67, dport=68)
     assert conversation(bytes(packet / BOOTP(op=2, chaddr=ITS))) is not None
     assert conversation(bytes(packet / BOOTP(op=2, chaddr=bytes(6)))) is None
 
 
-def test_giant_frame_is_cut_for_reading_and_kept_whole_for_the_file(
-    conversation: Filtered, everything: Filtered
-) -> None:
+def test_giant_frame_is_cut_for_the_terminal_but_not_for_the_file(conversation: Filtered, everything: Filtered) -> None:
     frame = bytes(FROM / BETWEEN / UDP() / Raw(bytes(60000)))
-    assert conversation(frame) == frame[: selection.SNAP_BYTES]
+    assert conversation(frame) == frame[: capture.READ_BYTES]
     assert everything(frame) == frame
 
 
 @given(st.binary(min_size=1, max_size=80))
 @settings(max_examples=300, deadline=None)
-def test_short_and_broken_frames_are_decided_too(conversation: Filtered, everything: Filtered, frame: bytes) -> None:
+def test_filter_decides_about_short_and_broken_frames(
+    conversation: Filtered, everything: Filtered, frame: bytes
+) -> None:
     its = ITS in (frame[:6], frame[6:12])
     assert (everything(frame) is not None) == (its and len(frame) >= 12)
     conversation(frame)

@@ -1,4 +1,4 @@
-"""`tinkedge watch --capture` must tell what firmware and servers said, and nothing a packet holds may end it."""
+"""`tinkedge watch --capture`: the lines that describe packets, and that no packet can end the capture."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from scapy.layers.l2 import ARP, Dot1Q, Ether
 from scapy.packet import Packet, Raw
 
 from edge.dhcp.wire import Message, codec, options
-from edge.doctor.conversation import Conversation
-from edge.doctor.dhcp_words import describe
-from edge.doctor.servers import Offer, _read, discover
+from edge.doctor.dhcp_servers import Offer, discover, read_offer
+from edge.doctor.frames import Conversation, describe_dhcp
 
 MAC, SERVER = "52:54:00:cc:00:01", "02:00:00:00:00:aa"
 CLIENT_IP, SERVER_IP = "10.0.0.2", "10.0.0.1"
@@ -44,8 +43,8 @@ def ack(block: int) -> bytes:
     return from_client(2070, 40000, b"\0\4" + block.to_bytes(2, "big"))
 
 
-def said(conversation: Conversation, *frames: bytes) -> list[str]:
-    """What is said of these frames, a tenth of a second apart, without who sends to whom."""
+def described(conversation: Conversation, *frames: bytes) -> list[str]:
+    """Return the lines for these frames, a tenth of a second apart, without their addresses."""
     lines = [line for at, frame in enumerate(frames) for line in conversation.lines(at / 10, frame)]
     return [line.partition(" > ")[2].partition(" ")[2] or line for line in lines]
 
@@ -103,12 +102,12 @@ ABORT = 'TFTP error 8 "User aborted the transfer", snponly.efi'
         ),
     ],
 )
-def test_tftp_transfer_is_told_by_its_beginning_and_its_end(frames: tuple[bytes, ...], lines: list[str]) -> None:
+def test_tftp_transfer_is_described_by_its_beginning_and_its_end(frames: tuple[bytes, ...], lines: list[str]) -> None:
     assert Conversation().lines(0, RRQ)[0].startswith("10.0.0.2:2070 > 10.0.0.1:69 TFTP reads")
-    assert said(Conversation(), RRQ, *frames) == [READS, *lines]
+    assert described(Conversation(), RRQ, *frames) == [READS, *lines]
 
 
-def test_ipv6_is_told_alike_with_brackets_around_its_addresses() -> None:
+def test_ipv6_packets_are_described_with_brackets_around_addresses() -> None:
     way = Ether(src=MAC, dst=SERVER) / IPv6(src="fd00::2", dst="fd00::1")
     request = way / UDP(sport=2070, dport=69) / Raw(b"\0\1snponly.efi\0octet\0")
     assert Conversation().lines(0, bytes(request)) == ['[fd00::2]:2070 > [fd00::1]:69 TFTP reads "snponly.efi"']
@@ -118,25 +117,25 @@ def test_ipv6_is_told_alike_with_brackets_around_its_addresses() -> None:
     assert Conversation(lambda _: "in others' words").lines(0, solicit) == ["in others' words"]
 
 
-def test_blocks_are_counted_on_beyond_the_wrap() -> None:
+def test_tftp_blocks_are_counted_beyond_65535() -> None:
     acks = [ack(block & 0xFFFF) for block in range(0, 66000, 1000)]
     frames = (RRQ, OACK, *acks, data(65000 + 1000 & 0xFFFF, 0), ack(66000 & 0xFFFF))
-    lines = said(Conversation(), *frames)
+    lines = described(Conversation(), *frames)
     assert lines[-2] == "TFTP last block 66000, 0 bytes"
     assert f"{65999 * 1468} bytes" in lines[-1]
 
 
-def test_requests_without_an_end_are_forgotten_at_last() -> None:
+def test_tftp_requests_without_an_end_are_forgotten() -> None:
     conversation = Conversation()
     for port in range(1000, 1500):
         conversation.lines(0, from_client(port, 69, b"\0\1x\0octet\0"))
     assert len(conversation._transfers) <= 64
 
 
-def test_http_is_told_by_its_first_lines() -> None:
+def test_http_is_described_by_its_first_lines() -> None:
     request = b"GET /osie/lab/kernel HTTP/1.1\r\nHost: x\r\nUser-Agent: iPXE/1.21\r\nRange: bytes=5-\r\n\r\nbody"
     answer = b"HTTP/1.1 206 Partial Content\r\nContent-Length: 7\r\nX: y\r\n\r\nContent-Type: no"
-    assert said(Conversation(), tcp(request), tcp(answer), tcp(b"PRI * HTTP/2.0\r\n\r\n")) == [
+    assert described(Conversation(), tcp(request), tcp(answer), tcp(b"PRI * HTTP/2.0\r\n\r\n")) == [
         "GET /osie/lab/kernel HTTP/1.1 (user-agent iPXE/1.21, range bytes=5-)",
         "HTTP/1.1 206 Partial Content (content-length 7)",
         "HTTP/2 connection (gRPC)",
@@ -152,11 +151,11 @@ def test_http_is_told_by_its_first_lines() -> None:
         (ARP(op=1, hwsrc=MAC, psrc=CLIENT_IP, pdst=CLIENT_IP), f"ARP {MAC} announces 10.0.0.2"),
     ],
 )
-def test_arp_is_told_as_question_answer_probe_and_announcement(packet: Packet, line: str) -> None:
+def test_arp_is_described_as_request_reply_probe_or_announcement(packet: Packet, line: str) -> None:
     assert Conversation().lines(0, bytes(Ether(src=MAC, dst=SERVER) / packet)) == [line]
 
 
-def test_dhcp_is_told_behind_a_vlan_tag_too() -> None:
+def test_dhcp_is_described_behind_a_vlan_tag() -> None:
     message = BOOTP(op=1, chaddr=bytes.fromhex("525400cc0001")) / DHCP(options=[("message-type", "discover"), "end"])
     inner = IP(src="0.0.0.0", dst="255.255.255.255") / UDP(sport=68, dport=67) / message
     for outer in (Ether(src=MAC), Ether(src=MAC) / Dot1Q(vlan=7)):
@@ -172,7 +171,7 @@ def test_dhcp_is_told_behind_a_vlan_tag_too() -> None:
 
 @given(st.lists(st.binary(max_size=120), max_size=4))
 @settings(max_examples=100, deadline=None)
-def test_nothing_that_a_packet_holds_ends_the_capture(payloads: list[bytes]) -> None:
+def test_no_packet_raises_an_error(payloads: list[bytes]) -> None:
     conversation = Conversation()
     conversation.lines(0, RRQ)
     for payload in payloads:
@@ -193,22 +192,22 @@ def message(options: dict[int, bytes], **fields: object) -> bytes:
     return codec.build(empty._replace(**fields))  # type: ignore[arg-type]
 
 
-def test_discover_of_a_uefi_rom() -> None:
+def test_discover_of_a_uefi_rom_is_described() -> None:
     options = {53: b"\1", 57: b"\x05\xc0", 55: bytes((1, 3, 67)), 60: b"PXEClient:Arch:00007:UNDI:003016"}
     options |= {93: b"\0\7", 94: b"\1\3\x10", 97: bytes(17)}
-    assert describe(message(options, flags=0x8000, secs=4)) == (
+    assert describe_dhcp(message(options, flags=0x8000, secs=4)) == (
         "DHCPDISCOVER of 52:54:00:cc:00:01 xid 1f2e3d4c broadcast secs 4 max-size 1472 asks-for 1,3,67 "
         'class(60) "PXEClient:Arch:00007:UNDI:003016" arch(93) 7 (UEFI x86-64) nic(94) 010310 '
         "uuid(97) 00000000000000000000000000000000"
     )
 
 
-def test_ack_to_a_rom_behind_a_relay() -> None:
+def test_ack_to_a_rom_behind_a_relay_is_described() -> None:
     options = {53: b"\5", 54: bytes((10, 0, 0, 1)), 51: b"\xff\xff\xff\xff", 58: b"\0\0\x0e\x10", 1: b"\xff\xff\xff\0"}
     options |= {6: bytes(range(20)), 66: b"10.0.0.1\0", 67: b"snponly.efi\0", 82: b"\1\4eth0\5\4\x0a\0\0\0"}
     addresses = {"yiaddr": bytes((10, 0, 0, 5)), "siaddr": bytes((10, 0, 0, 1)), "giaddr": bytes((10, 0, 9, 1))}
     found = message(options, op=2, hops=1, sname=b"edge", file=b"snponly.efi", **addresses)
-    assert describe(found) == (
+    assert describe_dhcp(found) == (
         "DHCPACK to 52:54:00:cc:00:01 xid 1f2e3d4c hops 1 yiaddr 10.0.0.5 siaddr 10.0.0.1 giaddr 10.0.9.1 "
         'sname "edge" file "snponly.efi" server 10.0.0.1 lease infinite t1 3600s mask 255.255.255.0 '
         'dns 0.1.2.3,4.5.6.7,8.9.10.11,12.13.14.15... tftp(66) "10.0.0.1" bootfile(67) "snponly.efi" '
@@ -240,21 +239,21 @@ def test_ack_to_a_rom_behind_a_relay() -> None:
         (3, b"abc", "router 616263"),
     ],
 )  # fmt: skip
-def test_option_is_told_by_its_name(code: int, value: bytes, words: str) -> None:
-    assert describe(message({53: b"\1", code: value})).partition("1f2e3d4c ")[2] == words
+def test_dhcp_option_is_described_by_its_name(code: int, value: bytes, words: str) -> None:
+    assert describe_dhcp(message({53: b"\1", code: value})).partition("1f2e3d4c ")[2] == words
 
 
-def test_malformed_message_and_one_without_a_known_type_are_told() -> None:
-    assert describe(b"x") == "DHCP, malformed: 1 bytes is less than a DHCP header (240)"
-    assert "says 200 bytes" in describe(message({53: b"\1"})[:243] + b"\x0c\xc8ab")
-    assert describe(message({53: b"\x63"})).startswith("DHCP message of type 99 of")
-    assert describe(message({12: b"x"})).startswith("BOOTP message of")
+def test_malformed_message_and_message_of_unknown_type_are_described() -> None:
+    assert describe_dhcp(b"x") == "DHCP, malformed: 1 bytes is less than a DHCP header (240)"
+    assert "says 200 bytes" in describe_dhcp(message({53: b"\1"})[:243] + b"\x0c\xc8ab")
+    assert describe_dhcp(message({53: b"\x63"})).startswith("DHCP message of type 99 of")
+    assert describe_dhcp(message({12: b"x"})).startswith("BOOTP message of")
 
 
 @given(st.dictionaries(st.integers(1, 254), st.binary(max_size=300), max_size=12))
 @settings(max_examples=200, deadline=None)
-def test_no_option_breaks_the_line(options: dict[int, bytes]) -> None:
-    line = describe(message(options))
+def test_dhcp_options_never_break_the_line(options: dict[int, bytes]) -> None:
+    line = describe_dhcp(message(options))
     assert line.isascii()
     assert line.isprintable()
 
@@ -283,13 +282,11 @@ def frame(kind: str = "offer", *more: tuple[str, str], op: int = 2, xid: int = 7
         *((other, None) for other in (bytes(Ether() / ARP()), b"")),
     ],
 )
-def test_offer_is_read_with_its_address_and_boot_file_and_nothing_else_is_one(
-    found: bytes, offer: Offer | None
-) -> None:
-    assert _read(found, XID) == offer
+def test_only_an_offer_is_read_with_its_address_and_boot_file(found: bytes, offer: Offer | None) -> None:
+    assert read_offer(found, XID) == offer
 
 
-def test_question_is_one_that_a_uefi_machine_asks() -> None:
+def test_discover_has_the_options_of_a_uefi_machine() -> None:
     message = codec.parse(discover(PROBE, XID))
     assert (message.op, message.chaddr, message.xid, message.flags) == (1, PROBE, XID, 0x8000)
     assert message.options[options.CLIENT_ARCHITECTURE] == b"\0\7"

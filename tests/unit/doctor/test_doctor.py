@@ -1,4 +1,4 @@
-"""What `tinkedge doctor` finds, and that its remedies bring what is missing."""
+"""`tinkedge doctor`: the findings of each check, and remedies that install what is missing."""
 
 from __future__ import annotations
 
@@ -23,24 +23,32 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from edge.cli import main
 from edge.commands import doctor as command
-from edge.doctor import doctor
-from edge.doctor.checks import (
+from edge.doctor import (
+    PORTS,
     Finding,
+    Port,
+    Serving,
     Severity,
-    agents_certificates,
-    api_addresses,
-    api_users,
+    check_api_addresses,
+    check_api_users,
     check_backups,
-    check_clock,
-    check_ethernets,
-    check_ipv6,
-    check_space,
-    osie_names,
-    upstream_edge,
+    check_certificates,
+    check_lab,
+    check_serving,
+    check_upstream_edge,
+    lab,
+    note,
+    passed,
+    ports,
+    probe,
+    problem,
+    warning,
 )
-from edge.doctor.checks.findings import note, warning
-from edge.doctor.checks.firewall import Packet, Ruleset, judge
-from edge.doctor.doctor import Port
+from edge.doctor.data_directory import check_space
+from edge.doctor.firewall import FirstPacket, Ruleset, judge
+from edge.doctor.host import check_clock
+from edge.doctor.interfaces import check_ethernets, check_ipv6
+from edge.doctor.services import check_osie_names
 from edge.neighbour.links import Link
 from edge.settings.model import Service
 from tests.ports import free_port
@@ -49,7 +57,7 @@ from tests.unit.ipxe_medium import parts
 from tink.kube.certificates import builder, common_name, new_key
 from tink.kubeapi import USERS_FILE, issue_token
 
-Serving = Callable[..., list[Finding]]
+Check = Callable[..., list[Finding]]
 
 SETUP = Path(__file__).resolve().parents[3] / "deploy" / "setup.sh"
 
@@ -64,35 +72,35 @@ def named(findings: list[Finding], name: str) -> Finding:
     return next(finding for finding in findings if name in finding.name)
 
 
-def test_doctor_looks_for_every_package_that_make_run_installs_and_for_no_other(
+def test_doctor_checks_exactly_the_packages_that_make_run_installs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = {*doctor.LAB_PROGRAMS.values(), *doctor.LAB_FILES}
+    wanted = {*lab.LAB_PROGRAMS.values(), *lab.LAB_FILES}
     # seabios has no file of its own that only the lab needs: it comes with QEMU.
     assert (package_set("lab") | package_set("uefi") | package_set("arm64")) - {"seabios"} == wanted
-    assert package_set("arm64") == doctor.ARM64_PACKAGES
+    assert package_set("arm64") == lab.ARM64_PACKAGES
     monkeypatch.setenv("PATH", str(tmp_path))
-    finding = named(list(doctor.lab(tmp_path)), "lab packages")
-    assert not finding.ok
-    assert set(doctor.LAB_PROGRAMS.values()) - doctor.ARM64_PACKAGES <= set(finding.remedy.split())
-    assert not doctor.ARM64_PACKAGES & set(finding.remedy.split())
+    finding = named(list(check_lab(tmp_path)), "lab packages")
+    assert not finding.is_fine
+    assert set(lab.LAB_PROGRAMS.values()) - lab.ARM64_PACKAGES <= set(finding.remedy.split())
+    assert not lab.ARM64_PACKAGES & set(finding.remedy.split())
     assert "apt-get install" in finding.remedy
-    assert "qemu-system-arm" in named(list(doctor.lab(tmp_path, arm64=True)), "lab packages").remedy
-    monkeypatch.setattr(doctor.sys, "executable", str(tmp_path / "beside" / "python"))
-    assert not named(list(doctor.lab(tmp_path)), "kubectl").ok
+    assert "qemu-system-arm" in named(list(check_lab(tmp_path, arm64=True)), "lab packages").remedy
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "beside" / "python"))
+    assert not named(list(check_lab(tmp_path)), "kubectl").is_fine
     (tmp_path / "beside").mkdir()
     (tmp_path / "beside" / "kubectl").touch(mode=0o755)
-    assert named(list(doctor.lab(tmp_path)), "kubectl").seen == str(tmp_path / "beside" / "kubectl")
-    assert named(list(doctor.lab(tmp_path / "not" / "made" / "yet")), "disk space").ok
-    monkeypatch.setattr(doctor, "_LAB_DISK_MB", 10**9)
-    finding = named(list(doctor.lab(tmp_path)), "disk space")
-    assert (finding.ok, "--cache-dir" in finding.remedy) == (False, True)
+    assert named(list(check_lab(tmp_path)), "kubectl").seen == str(tmp_path / "beside" / "kubectl")
+    assert named(list(check_lab(tmp_path / "not" / "made" / "yet")), "disk space").is_fine
+    monkeypatch.setattr(lab, "_DISK_MB", 10**9)
+    finding = named(list(check_lab(tmp_path)), "disk space")
+    assert (finding.is_fine, "--cache-dir" in finding.remedy) == (False, True)
 
 
 @pytest.mark.parametrize(
     ("checkout", "given", "looked"), [(True, [], True), (False, [], False), (False, ["--lab"], True)]
 )
-def test_lab_is_not_asked_for_where_tinkedge_is_installed(
+def test_lab_is_examined_in_a_checkout_or_on_request_only(
     checkout: bool, given: list[str], looked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("edge.commands.doctor.in_checkout", lambda: checkout)
@@ -129,97 +137,96 @@ def taken(address: str, kind: socket.SocketKind = socket.SOCK_STREAM) -> Iterato
 
 
 @pytest.fixture
-def serving(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Serving:
-    """What is found of some ports."""
+def serving(tmp_path: Path) -> Check:
+    """Return a function that checks these ports and interfaces."""
 
-    def serving(*ports: Port, interfaces: Sequence[str] = ("lo",)) -> list[Finding]:
-        monkeypatch.setattr(doctor, "PORTS", ports)
-        return list(doctor.serving(interfaces, tmp_path))
+    def serving(*ports: Port, interfaces: Sequence[tuple[str, str]] = (("lo", ""),)) -> list[Finding]:
+        return list(check_serving(Serving(interfaces, tmp_path, ports)))
 
     return serving
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", ""])
-def test_taken_port_is_found_with_how_to_go_without_it(serving: Serving, address: str) -> None:
+def test_port_of_another_program_is_a_problem_with_the_option_to_disable_it(serving: Check, address: str) -> None:
     with taken("127.0.0.1") as number:
         port = Port("HTTP", socket.SOCK_STREAM, number, "http", address)
         finding = named(serving(port), f"port {number}/tcp")
-    assert not finding.ok
+    assert not finding.is_fine
     assert "--disable http" in finding.remedy
     assert f"process {os.getpid()})" in finding.remedy
-    assert named(serving(port), f"port {number}/tcp").ok
+    assert named(serving(port), f"port {number}/tcp").is_fine
     with taken("127.0.0.2") as number:  # on an address that is not served
-        assert named(serving(Port("HTTP", socket.SOCK_STREAM, number, "http")), f"port {number}/tcp").ok
-    finding = named(serving(Port("HTTP", socket.SOCK_STREAM, 0, "http"), interfaces=["lo=192.0.2.1"]), "HTTP")
-    assert (finding.ok, "ip -brief address" in finding.remedy) == (False, True), "no lack of a privilege"
-    assert {port.name for port in doctor.PORTS} <= {service.value for service in Service}, "else there is no --disable"
+        assert named(serving(Port("HTTP", socket.SOCK_STREAM, number, "http")), f"port {number}/tcp").is_fine
+    finding = named(serving(Port("HTTP", socket.SOCK_STREAM, 0, "http"), interfaces=[("lo", "192.0.2.1")]), "HTTP")
+    assert (finding.is_fine, "ip -brief address" in finding.remedy) == (False, True), "no lack of a privilege"
+    assert {port.name for port in PORTS} <= {service.value for service in Service}, "else there is no --disable"
 
 
 @pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM])
-def test_port_that_tinkedge_itself_has_is_no_problem(
-    serving: Serving, monkeypatch: pytest.MonkeyPatch, kind: socket.SocketKind
+def test_port_that_tinkedge_holds_is_no_problem(
+    serving: Check, monkeypatch: pytest.MonkeyPatch, kind: socket.SocketKind
 ) -> None:
     words = Path("/proc/self/cmdline").read_text().split("\0")
-    monkeypatch.setattr(doctor, "_PROGRAM", {Path(word).name for word in words})
+    monkeypatch.setattr(ports, "_OUR_PROGRAMS", {Path(word).name for word in words})
     with taken("127.0.0.1", kind) as number:
         finding = named(serving(Port("it", kind, number, "it")), f"port {number}/")
-    assert (finding.ok, finding.seen) == (True, f"tinkedge serves here, process {os.getpid()}")
+    assert (finding.is_fine, finding.seen) == (True, f"tinkedge serves here, process {os.getpid()}")
 
 
-def test_every_interface_is_looked_at_with_the_address_that_was_given(serving: Serving) -> None:
+def test_every_interface_is_examined_with_its_given_address(serving: Check) -> None:
     dhcp, admin = (
         Port("DHCP", socket.SOCK_DGRAM, 1067, "dhcp"),
         Port("admin", socket.SOCK_STREAM, 1081, "admin", "127.0.0.1"),
     )
-    findings = serving(dhcp, admin, interfaces=["lo", "lo=127.0.0.9"])
+    findings = serving(dhcp, admin, interfaces=[("lo", ""), ("lo", "127.0.0.9")])
     seen = [finding.seen for finding in findings if finding.name == "interface"]
     assert seen == ["lo has 127.0.0.1", "lo has 127.0.0.9"]
     names = [finding.name for finding in findings if finding.name.startswith("port")]
     assert names == ["port 1067/udp (DHCP) on lo"] * 2 + ["port 1081/tcp (admin)"]
 
 
-def test_probe_without_the_extra_says_how_to_install_it_and_does_the_rest(
+def test_probe_without_the_extra_names_it_and_runs_the_other_checks(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "scapy.arch", None)
     monkeypatch.setitem(sys.modules, "tftpy", None)
     (tmp_path / "snponly.efi").touch()
     with taken("127.0.0.1", socket.SOCK_DGRAM) as number:
-        monkeypatch.setattr(doctor, "PORTS", (Port("TFTP", socket.SOCK_DGRAM, number, "tftp"),))
-        findings = list(doctor.probe(["lo"], tmp_path))
+        port = Port("TFTP", socket.SOCK_DGRAM, number, "tftp")
+        findings = list(probe(Serving([("lo", "")], tmp_path, [port])))
     # Debian has no package of tftpy.
-    assert [finding.how_bad for finding in findings] == [Severity.ERROR, Severity.NOTE, Severity.NOTE]
+    assert [finding.severity for finding in findings] == [Severity.ERROR, Severity.NOTE, Severity.NOTE]
     assert all("pip install 'tinkedge[diagnose]'" in finding.remedy for finding in findings[:2])
     assert findings[2].seen == "not tried: lo is no Ethernet interface"
 
 
-def test_missing_interface_and_boot_programs_are_found(serving: Serving, tmp_path: Path) -> None:
+def test_missing_interface_and_boot_programs_are_found(serving: Check, tmp_path: Path) -> None:
     (tmp_path / "undionly.kpxe").touch()
-    findings = serving(interfaces=["absent0"])
-    assert list(doctor.probe(["absent0"], tmp_path)) == [], "the probe leaves it to the others"
+    findings = serving(interfaces=[("absent0", "")])
+    assert list(probe(Serving([("absent0", "")], tmp_path))) == [], "the probe leaves it to the others"
     assert "there is no interface absent0" in named(findings, "interface").seen
-    assert not named(findings, "iPXE").ok
+    assert not named(findings, "iPXE").is_fine
     (tmp_path / "snponly.efi").touch()
-    assert named(serving(), "iPXE").ok
+    assert named(serving(), "iPXE").is_fine
 
 
-def test_what_boot_media_start_is_said_and_no_error(serving: Serving, tmp_path: Path) -> None:
+def test_boot_media_are_described_and_never_an_error(serving: Check, tmp_path: Path) -> None:
     none = named(serving(), "boot media")
-    assert (none.ok, none.how_bad) == (True, Severity.NOTE)
+    assert (none.is_fine, none.severity) == (True, Severity.NOTE)
     assert "install the package ipxe" in none.seen
     parts.fill(tmp_path)
     whole = named(serving(), "boot media")
-    assert (whole.how_bad, whole.seen) == (Severity.OK, "0.1 MB, for BIOS, UEFI x86-64, UEFI arm64")
+    assert (whole.severity, whole.seen) == (Severity.OK, "0.1 MB, for BIOS, UEFI x86-64, UEFI arm64")
     (tmp_path / "ipxe-amd64.efi").write_bytes(b"MZ of 2019")
     old = named(serving(), "boot media")
-    assert (old.how_bad, "UEFI x86-64 by DHCP only" in old.seen) == (Severity.NOTE, True)
+    assert (old.severity, "UEFI x86-64 by DHCP only" in old.seen) == (Severity.NOTE, True)
 
 
 INPUT = {"family": "inet", "table": "f", "name": "in", "type": "filter", "hook": "input", "prio": 0}
 
 
 def ruleset(*rules: list[Any], policy: str = "accept", **more: list[list[Any]]) -> Ruleset:
-    """Rules of the chain `in`, and of chains without a hook."""
+    """Return a rule set with rules in the chain `in`, and in chains without a hook."""
     entries: list[Any] = [{"chain": INPUT | {"policy": policy}}]
     entries += [{"chain": {"family": "inet", "table": "f", "name": name}} for name in more]
     for chain, expressions in (("in", rules), *more.items()):
@@ -264,9 +271,9 @@ DROP, ACCEPT = {"drop": None}, {"accept": None}
         (ruleset([{"jump": {"target": "in"}}]), Severity.OK),
     ],
 )
-def test_rules_are_followed_as_far_as_they_can_be_read(rules: Ruleset, severity: Severity) -> None:
-    (found,) = judge(rules, [Packet("udp", 69, "eth1")])
-    assert found.how_bad == severity, found
+def test_firewall_rules_are_followed(rules: Ruleset, severity: Severity) -> None:
+    (found,) = judge(rules, [FirstPacket("udp", 69, "eth1")])
+    assert found.severity == severity, found
     if severity > Severity.OK:
         assert "69/udp on eth1 is dropped by the chain inet f " in found.seen
 
@@ -281,24 +288,24 @@ def test_rules_are_followed_as_far_as_they_can_be_read(rules: Ruleset, severity:
         (ruleset([FROM, ACCEPT], policy="drop"), {4, 6}),
     ],
 )
-def test_rule_of_one_version_of_ip_drops_no_packet_of_the_other(rules: Ruleset, dropped: set[int]) -> None:
-    found = {each: judge(rules, [Packet("tcp", 80, "eth1", version=each)]) for each in (4, 6)}
-    said = {each: next(iter(one)) for each, one in found.items()}
-    assert {each for each, one in said.items() if one.how_bad > Severity.OK} == dropped, said
+def test_firewall_rule_for_one_ip_version_drops_no_packet_of_the_other(rules: Ruleset, dropped: set[int]) -> None:
+    found = {each: judge(rules, [FirstPacket("tcp", 80, "eth1", version=each)]) for each in (4, 6)}
+    expected = {each: next(iter(one)) for each, one in found.items()}
+    assert {each for each, one in expected.items() if one.severity > Severity.OK} == dropped, expected
     if 6 in dropped:
-        assert said[6].seen.startswith("80/tcp of IPv6 on eth1 is dropped")
+        assert expected[6].seen.startswith("80/tcp of IPv6 on eth1 is dropped")
 
 
-def test_clock_of_a_board_without_battery_is_found() -> None:
-    epoch = check_clock(lambda: 0.0, lambda: False)
-    assert (epoch.how_bad, epoch.seen) == (Severity.ERROR, "it is the year 1970 here")
-    assert check_clock(time.time, lambda: True).how_bad == Severity.WARNING
-    assert check_clock(time.time, lambda: False).how_bad == Severity.OK
+def test_wrong_year_is_a_problem_and_unsynchronised_clock_a_warning() -> None:
+    epoch = check_clock(lambda: 0.0, lambda: True)
+    assert (epoch.severity, epoch.seen) == (Severity.ERROR, "it is the year 1970 here")
+    assert check_clock(time.time, lambda: False).severity == Severity.WARNING
+    assert check_clock(time.time, lambda: True).severity == Severity.OK
 
     def refuses() -> bool:
         raise PermissionError(1, "Operation not permitted")
 
-    assert check_clock(time.time, refuses).how_bad == Severity.NOTE
+    assert check_clock(time.time, refuses).severity == Severity.NOTE
     check_clock()  # the real ones
 
 
@@ -313,15 +320,15 @@ def test_clock_of_a_board_without_battery_is_found() -> None:
         (50 * 2**30, (10**6, 0), [("data directory's inodes", Severity.ERROR)]),
     ],
 )
-def test_disk_that_is_nearly_full_is_found(
+def test_low_disk_space_and_few_inodes_are_reported(
     monkeypatch: pytest.MonkeyPatch, free: int, inodes: tuple[int, int], found: list[tuple[str, Severity]]
 ) -> None:
     state = SimpleNamespace(f_bavail=free // 4096, f_frsize=4096, f_blocks=2**24, f_files=inodes[0], f_favail=inodes[1])
     monkeypatch.setattr(os, "statvfs", lambda _: state)
-    assert [(one.name, one.how_bad) for one in check_space(Path("/"))] == found
+    assert [(one.name, one.severity) for one in check_space(Path("/"))] == found
 
 
-def test_name_that_can_not_be_resolved_is_named_with_its_osie(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unresolved_name_is_reported_with_its_osie(monkeypatch: pytest.MonkeyPatch) -> None:
     def getaddrinfo(name: str, *_: Any, **__: Any) -> list[Any]:
         if name != "kernels.example":
             raise socket.gaierror(-2, "Name or service not known")
@@ -337,62 +344,60 @@ def test_name_that_can_not_be_resolved_is_named_with_its_osie(monkeypatch: pytes
         osie("p", namespace="d", kernelUrl="file:///x", initrdUrl="http://10.0.0.1/"),
         {"metadata": {}, "spec": {"kernelUrl": "http://[::1/", "initrdUrl": 7}},
     ]
-    (found,) = osie_names(osies)
-    assert found.how_bad == Severity.ERROR
+    (found,) = check_osie_names(osies)
+    assert found.severity == Severity.ERROR
     assert found.seen == "gone.example (OSIE d/o: initrdUrl): Name or service not known"
     monkeypatch.setenv("HTTP_PROXY", "http://kernels.example:3128")
     monkeypatch.setenv("HTTPS_PROXY", "http://10.1.1.1")
-    assert [one.seen for one in osie_names(osies)] == ["resolved: kernels.example"]
+    assert [one.seen for one in check_osie_names(osies)] == ["resolved: kernels.example"]
     monkeypatch.setenv("HTTPS_PROXY", "socks5://me:secret@10.1.1.1:1080")
-    said = "HTTPS_PROXY is socks5://10.1.1.1:1080: SOCKS is not supported; write http://HOST:PORT of an HTTP proxy"
-    assert [one.seen for one in osie_names(osies)] == [said, "resolved: kernels.example"]
+    expected = "HTTPS_PROXY is socks5://10.1.1.1:1080: SOCKS is not supported; write http://HOST:PORT of an HTTP proxy"
+    assert [one.seen for one in check_osie_names(osies)] == [expected, "resolved: kernels.example"]
 
 
-WELL, BAD = Finding("a", True, "well"), Finding("a", False, "bad", "mend")
+WELL, BAD = passed("a", "well"), problem("a", "bad", "fix it")
 
 
 @pytest.mark.parametrize(
-    ("worst", "status"), [(WELL, 0), (note("a", "not looked at"), 0), (warning("a", "odd", "mend"), 3), (BAD, 1)]
+    ("worst", "status"), [(WELL, 0), (note("a", "not looked at"), 0), (warning("a", "odd", "fix it"), 3), (BAD, 1)]
 )
-def test_exit_status_says_how_bad_it_is(monkeypatch: pytest.MonkeyPatch, worst: Finding, status: int) -> None:
-    monkeypatch.setattr(command.examine, "serving", lambda *_, **__: iter([worst]))
-    for name in ("data_directory", "lab"):
-        monkeypatch.setattr(command.examine, name, lambda *_: iter(()))
-    for name in ("running_edge", "_osies"):
+def test_exit_status_shows_the_worst_severity(monkeypatch: pytest.MonkeyPatch, worst: Finding, status: int) -> None:
+    monkeypatch.setattr(command, "check_serving", lambda _: iter([worst]))
+    for name in ("check_data_directory", "check_lab", "check_running_edge", "check_osies"):
         monkeypatch.setattr(command, name, lambda *_: iter(()))
     assert CliRunner().invoke(command.doctor, []).exit_code == status
     ran = CliRunner().invoke(command.doctor, ["--json"])
     assert ran.exit_code == status
     document = json.loads(ran.output)
-    assert document["severity"] in ("note", worst.how_bad.name.lower())
-    assert document["findings"][0]["severity"] == worst.how_bad.name.lower()
+    assert document["severity"] in ("note", worst.severity.name.lower())
+    assert document["findings"][0]["severity"] == worst.severity.name.lower()
 
 
-def test_address_that_this_host_does_not_have_is_a_warning() -> None:
-    here, there = api_addresses(["127.0.0.1", "192.0.2.7"])
-    assert (here.name, here.how_bad) == ("--api-address 127.0.0.1", Severity.OK)
-    assert (there.how_bad, "ip -brief address" in there.remedy) == (Severity.WARNING, True)
+def test_api_address_that_this_host_does_not_have_is_a_warning() -> None:
+    here, there = check_api_addresses(["127.0.0.1", "192.0.2.7"])
+    assert (here.name, here.severity) == ("--api-address 127.0.0.1", Severity.OK)
+    assert (there.severity, "ip -brief address" in there.remedy) == (Severity.WARNING, True)
 
 
-def test_tokens_that_end_soon_are_named_and_a_bad_file_is_an_error(tmp_path: Path) -> None:
+def test_expiring_tokens_are_named_and_a_broken_users_file_is_an_error(tmp_path: Path) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    assert list(api_users(tmp_path, now)) == []
+    assert list(check_api_users(tmp_path, now)) == []
     issue_token(tmp_path, "bob", "view", (), now, None)
-    assert [finding.how_bad for finding in api_users(tmp_path, now)] == [Severity.OK]
+    assert [finding.severity for finding in check_api_users(tmp_path, now)] == [Severity.OK]
     credential, _ = issue_token(tmp_path, "alice", "view", (), now, now + timedelta(days=3))
-    (found,) = api_users(tmp_path, now)
-    assert (found.how_bad, found.name) == (Severity.WARNING, "user alice of the API")
+    (found,) = check_api_users(tmp_path, now)
+    assert (found.severity, found.name) == (Severity.WARNING, "user alice of the API")
     assert found.seen == f"token {credential.id} ends on 2026-01-04 00:00 UTC"
     (tmp_path / USERS_FILE).write_text("{")
-    (found,) = api_users(tmp_path, now)
-    assert (found.how_bad, str(tmp_path / USERS_FILE) in found.seen) == (Severity.ERROR, True)
+    (found,) = check_api_users(tmp_path, now)
+    assert (found.severity, str(tmp_path / USERS_FILE) in found.seen) == (Severity.ERROR, True)
 
 
-def test_backups_that_are_made_no_more_are_said(tmp_path: Path) -> None:
+def test_old_backups_are_a_warning(tmp_path: Path) -> None:
     now = time.time()
 
     def found(days: float = 0) -> list[tuple[Severity, str]]:
-        return [(one.how_bad, one.seen) for one in check_backups(tmp_path / "b", now=lambda: now + days * 86_400)]
+        return [(one.severity, one.seen) for one in check_backups(tmp_path / "b", now=lambda: now + days * 86_400)]
 
     assert found() == [], "they are made by other means, or not at all"
     (tmp_path / "b").mkdir()
@@ -403,7 +408,7 @@ def test_backups_that_are_made_no_more_are_said(tmp_path: Path) -> None:
     assert found(2.1) == [(Severity.WARNING, "1, the newest 2 days old")]
 
 
-def test_certificates_of_the_agents_server_are_looked_at_before_they_end(tmp_path: Path) -> None:
+def test_certificates_of_the_agent_server_are_reported_before_they_expire(tmp_path: Path) -> None:
     now = datetime.now(UTC)
     key = new_key()
     name = common_name("server")
@@ -415,7 +420,7 @@ def test_certificates_of_the_agents_server_are_looked_at_before_they_end(tmp_pat
 
     def found(path: Path | None, days: float) -> list[tuple[Severity, str]]:
         later = (now + timedelta(days=days)).timestamp()
-        return [(one.how_bad, one.seen) for one in agents_certificates({"--grpc-tls-cert": path}, now=lambda: later)]
+        return [(one.severity, one.seen) for one in check_certificates({"--grpc-tls-cert": path}, now=lambda: later)]
 
     end = f"{now + timedelta(days=30):%Y-%m-%d}"
     assert found(None, 0) == []
@@ -426,38 +431,38 @@ def test_certificates_of_the_agents_server_are_looked_at_before_they_end(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("settings", "addresses", "worst", "said"),
+    ("settings", "addresses", "worst", "expected"),
     [
-        ({}, ("fd00::1/64", "fd00::2/64"), Severity.OK, "machines are told fd00::1 (and 1 more)"),
-        ({}, (), Severity.ERROR, "no address that machines can be told"),
+        ({}, ("fd00::1/64", "fd00::2/64"), Severity.OK, "machines use fd00::1 (and 1 more)"),
+        ({}, (), Severity.ERROR, "it has no address that machines can use"),
         ({"lo/disable_ipv6": "1"}, ("fd00::1/64",), Severity.ERROR, "it is switched off"),
         ({"all/forwarding": "0"}, ("fd00::1/64",), Severity.WARNING, "it forwards nothing"),
     ],
 )
-def test_what_ipv6_needs_of_an_interface_is_said(
-    tmp_path: Path, settings: dict[str, str], addresses: tuple[str, ...], worst: Severity, said: str
+def test_interface_without_the_requirements_of_ipv6_is_reported(
+    tmp_path: Path, settings: dict[str, str], addresses: tuple[str, ...], worst: Severity, expected: str
 ) -> None:
     for name, value in {"lo/disable_ipv6": "0", "all/forwarding": "1", **settings}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f"{value}\n")
     link = Link("lo", 1, up=True, carrier=True, mtu=1500, addresses6=tuple(map(IPv6Interface, addresses)))
-    found = [*check_ipv6("lo", routes=True, dhcp=False, ask=lambda _: link, system=tmp_path)]
-    assert max(each.how_bad for each in found) is worst
-    assert any(said in each.seen for each in found), found
-    assert [*check_ipv6("gone0", ask=lambda _: None)] == [], "that is told already"
+    found = [*check_ipv6("lo", is_router=True, serves_dhcp=False, look_up=lambda _: link, settings=tmp_path)]
+    assert max(each.severity for each in found) is worst
+    assert any(expected in each.seen for each in found), found
+    assert [*check_ipv6("gone0", look_up=lambda _: None)] == [], "another check reports that"
 
 
-def test_upstream_edge_that_does_not_answer_is_a_warning_and_one_without_a_key_is_wrong(tmp_path: Path) -> None:
-    assert list(upstream_edge("", None)) == [], "none is named"
+def test_silent_upstream_edge_is_a_warning_and_missing_key_an_error(tmp_path: Path) -> None:
+    assert list(check_upstream_edge("", None)) == [], "none is named"
     key = tmp_path / "key"
     key.write_text("k" * 64)
     key.chmod(0o600)
     authority = f"127.0.0.1:{free_port()}"
-    (found,) = upstream_edge(authority, key)
+    (found,) = check_upstream_edge(authority, key)
     assert (found.severity, found.seen) == (Severity.WARNING, "nobody listens there")
     for missing in (None, tmp_path / "none"):
-        (found,) = upstream_edge(authority, missing)
-        assert found.how_bad is Severity.ERROR
+        (found,) = check_upstream_edge(authority, missing)
+        assert found.severity is Severity.ERROR
 
 
 HOST = ("10.0.0.50", "52:54:00:00:00:50")
@@ -469,14 +474,14 @@ def ethernet(name: str, index: int, address: str, mac: str, *, up: bool = True) 
     return Link(name, index, up, True, 1500, addresses, mac=bytes.fromhex(mac.replace(":", "")))
 
 
-def said(system: Path, *links: Link, seen: dict[int, set[tuple[str, str]]], served: str = "eth1") -> list[str]:
+def warnings_of(system: Path, *links: Link, seen: dict[int, set[tuple[str, str]]], served: str = "eth1") -> list[str]:
     by_name = {each.name: each for each in links}
     found = check_ethernets(
         [served],
-        ask=by_name.get,
-        others=lambda names: [name for name in by_name if name not in names],
-        seen=lambda: {index: frozenset(pairs) for index, pairs in seen.items()},
-        system=system,
+        look_up=by_name.get,
+        other_interfaces=lambda names: [name for name in by_name if name not in names],
+        neighbours=lambda: {index: frozenset(pairs) for index, pairs in seen.items()},
+        settings=system,
     )
     findings = [(each.severity, each.seen) for each in found]
     assert {severity for severity, _ in findings} <= {Severity.WARNING}
@@ -508,26 +513,26 @@ ONE, OTHER = ethernet("eth1", 2, "10.0.0.1/24", "02:00:00:00:00:01"), ethernet("
         (ethernet("eth2", 3, "10.9.0.1/24", "02:00:00:00:00:01"), {2: {("10.0.0.9", "02:00:00:00:00:01")}}, ""),
     ],
 )
-def test_two_interfaces_on_one_ethernet_are_told_and_what_can_be_so_on_two_is_not(
+def test_only_two_interfaces_on_one_ethernet_are_reported(
     tmp_path: Path, other: Link, seen: dict[int, set[tuple[str, str]]], tells: str
 ) -> None:
-    found = said(tmp_path, ONE, other, seen=seen)
+    found = warnings_of(tmp_path, ONE, other, seen=seen)
     assert len(found) == bool(tells)
     assert all(tells in line for line in found)
 
 
 @pytest.mark.parametrize("where", ["all", "eth2"])
-def test_host_that_minds_where_it_is_asked_is_well(tmp_path: Path, where: str) -> None:
+def test_arp_ignore_on_either_level_is_fine(tmp_path: Path, where: str) -> None:
     (tmp_path / where).mkdir()
     (tmp_path / where / "arp_ignore").write_text("1\n")
-    assert said(tmp_path, ONE, OTHER, seen={2: {HOST}, 3: {HOST}}) == []
+    assert warnings_of(tmp_path, ONE, OTHER, seen={2: {HOST}, 3: {HOST}}) == []
 
 
-# --- what doctor makes of the options of up ---------------------------------------------------------------------------
+# --- the options of up ------------------------------------------------------------------------------------------------
 
 
-def asked(tmp_path: Path, *options: str) -> dict[str, dict[str, str]]:
-    """The findings of doctor with these options, by their names."""
+def findings_of(tmp_path: Path, *options: str) -> dict[str, dict[str, str]]:
+    """Return the findings of doctor with these options, by their names."""
     words = ["doctor", "--no-lab", "--json", "--config", "/dev/null", "--interface", "lo", *options]
     if "--data-dir" not in options:
         words += ["--data-dir", str(tmp_path / "data")]
@@ -536,9 +541,9 @@ def asked(tmp_path: Path, *options: str) -> dict[str, dict[str, str]]:
     return {finding["name"]: finding for finding in json.loads(result.stdout)["findings"]}
 
 
-def test_options_that_fit_together_are_one_good_finding(tmp_path: Path) -> None:
-    assert asked(tmp_path)["options"]["severity"] == "ok"
-    assert asked(tmp_path, "--log-level", "debug", "--insecure-registry", "r:5000")["options"]["severity"] == "ok"
+def test_consistent_options_are_one_good_finding(tmp_path: Path) -> None:
+    assert findings_of(tmp_path)["options"]["severity"] == "ok"
+    assert findings_of(tmp_path, "--log-level", "debug", "--insecure-registry", "r:5000")["options"]["severity"] == "ok"
 
 
 @pytest.mark.parametrize(
@@ -553,42 +558,42 @@ def test_options_that_fit_together_are_one_good_finding(tmp_path: Path) -> None:
         (["--api-address", "0.0.0.0"], "--api-address (flag), --api-name (default)", "the certificate needs a name"),
     ],
 )
-def test_what_does_not_fit_or_is_not_there_is_a_problem_of_its_option(
+def test_contradiction_or_missing_file_is_a_problem_of_its_option(
     tmp_path: Path, options: list[str], name: str, seen: str
 ) -> None:
     (tmp_path / "snponly.efi").write_bytes(b"program")
-    found = asked(tmp_path, "--ipxe-dir", str(tmp_path), *options)
+    found = findings_of(tmp_path, "--ipxe-dir", str(tmp_path), *options)
     assert (found[name]["severity"], seen in found[name]["seen"]) == ("error", True), found[name]
     assert found[name]["remedy"]
 
 
-def test_manifests_that_are_not_there_are_waited_for_with_a_warning(tmp_path: Path) -> None:
-    found = asked(tmp_path, "--manifests", "/nonexistent")["--manifests (flag)"]
+def test_missing_manifests_directory_is_a_warning(tmp_path: Path) -> None:
+    found = findings_of(tmp_path, "--manifests", "/nonexistent")["--manifests (flag)"]
     assert (found["severity"], found["seen"]) == ("warning", "there is no directory /nonexistent")
 
 
-def test_authority_of_a_registry_is_read(tmp_path: Path) -> None:
-    found = asked(tmp_path, "--registry-ca", f"r.example.org={tmp_path}/none.pem")
+def test_certificate_of_a_registry_is_examined(tmp_path: Path) -> None:
+    found = findings_of(tmp_path, "--registry-ca", f"r.example.org={tmp_path}/none.pem")
     assert found[f"--registry-ca r.example.org {tmp_path}/none.pem"]["severity"] == "error"
 
 
-def test_ports_of_further_options_are_tried(tmp_path: Path) -> None:
+def test_ports_of_other_options_are_examined(tmp_path: Path) -> None:
     with taken("127.0.0.1") as number:
         given = ["--legacy-ports", str(number), "--health-address", f"127.0.0.1:{number}"]
-        (legacy, health) = (each for name, each in asked(tmp_path, *given).items() if f"port {number}/" in name)
+        (legacy, health) = (each for name, each in findings_of(tmp_path, *given).items() if f"port {number}/" in name)
     assert (legacy["severity"], health["severity"]) == ("error", "error")
     assert "leave --legacy-ports out, or give another" in legacy["remedy"]
-    assert "port 514/udp (syslog) on lo" in asked(tmp_path, "--syslog", "on")
-    assert "port 514/udp (syslog) on lo" not in asked(tmp_path, "--syslog", "on", "--disable", "http")
+    assert "port 514/udp (syslog) on lo" in findings_of(tmp_path, "--syslog", "on")
+    assert "port 514/udp (syslog) on lo" not in findings_of(tmp_path, "--syslog", "on", "--disable", "http")
 
 
 def test_data_directory_with_a_colon_is_a_warning_that_names_kubectls_option(tmp_path: Path) -> None:
-    found = asked(tmp_path, "--data-dir", f"{tmp_path}/a:b")["--data-dir (flag)"]
+    found = findings_of(tmp_path, "--data-dir", f"{tmp_path}/a:b")["--data-dir (flag)"]
     assert found["severity"] == "warning"
     assert f"kubectl --kubeconfig {tmp_path}/a:b/kubeconfig" in found["remedy"]
 
 
 def test_dhcp_on_the_loopback_interface_is_a_warning(tmp_path: Path) -> None:
-    assert asked(tmp_path)["DHCP on lo"]["severity"] == "warning"
-    assert "DHCP on lo" not in asked(tmp_path, "--disable", "dhcp")
-    assert "DHCP on lo" not in asked(tmp_path, "--dhcp-mode", "off")
+    assert findings_of(tmp_path)["DHCP on lo"]["severity"] == "warning"
+    assert "DHCP on lo" not in findings_of(tmp_path, "--disable", "dhcp")
+    assert "DHCP on lo" not in findings_of(tmp_path, "--dhcp-mode", "off")

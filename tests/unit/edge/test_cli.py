@@ -373,7 +373,7 @@ def test_render_names_the_files_of_two_workflows_of_one_name(tmp_path: Path) -> 
         assert words in result.output
 
 
-def test_render_asks_which_of_several_workflows(tmp_path: Path) -> None:
+def test_render_lists_several_workflows(tmp_path: Path) -> None:
     second = WORKFLOW.replace("name: w", "name: x").replace("v1}", "v2}")
     (tmp_path / "all.yaml").write_text("---\n".join((HARDWARE, TEMPLATE, WORKFLOW, second)))
     output = run("render", "-f", tmp_path).output
@@ -602,7 +602,7 @@ NAME = "alice"
 
 @pytest.fixture
 async def api(tmp_path: Path) -> Any:
-    """An API at all addresses of this host, with a certificate for one more than loopback's usual one."""
+    """Run an API at all addresses of this host, with a certificate for one address beside that of loopback."""
     server = ApiServer(tmp_path / "data", port=0, addresses=["0.0.0.0"], names=["127.0.0.2"])
     await server.start()
     yield server
@@ -611,7 +611,7 @@ async def api(tmp_path: Path) -> Any:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A data directory whose API does not run."""
+    """Return a data directory whose API does not run."""
     (tmp_path / "data").mkdir()
     credentials.load_authority(tmp_path / "data" / "pki", datetime.now(UTC))
     return tmp_path / "data"
@@ -648,7 +648,7 @@ def test_kubeconfig_is_readable_by_its_owner_only_and_never_overwritten(data: Pa
     assert token not in ran.output
     assert users[NAME].credentials[0].id in token
     again = run_on(data, *words)
-    assert (again.exit_code, "is there already" in again.output) == (2, True)
+    assert (again.exit_code, "exists already" in again.output) == (2, True)
     assert yaml.safe_load(out.read_text()) == content
     assert len(read_users(data / USERS_FILE).users[NAME].credentials) == 1
 

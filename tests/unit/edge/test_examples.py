@@ -110,15 +110,13 @@ def test_a_workflow_renders_with_actions_that_there_are(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "parameter"), INSTALLERS.items())
-def test_an_installer_is_told_where_its_answers_are_and_no_workflow_waits_for_an_agent(
-    name: str, parameter: str
-) -> None:
+def test_installer_gets_the_url_of_its_answers_and_needs_no_workflow(name: str, parameter: str) -> None:
     assert {each["kind"] for each in objects(EXAMPLES / name)} == {"Hardware", "OSIE"}
     assert parameter in only(EXAMPLES / name, "Hardware")["spec"]["kernelParams"]
 
 
 @each_directory
-def test_what_the_machine_netboots_is_shown(directory: Path) -> None:
+def test_script_that_the_machine_netboots_is_shown(directory: Path) -> None:
     result = render(directory, "--netboot", "192.0.2.1")
     assert result.exit_code == 0, result.output
     hardware = only(directory, "Hardware")
@@ -128,9 +126,9 @@ def test_what_the_machine_netboots_is_shown(directory: Path) -> None:
     assert INSTALLERS.get(directory.name, "grpc_authority=192.0.2.1:42113") in result.output
 
 
-def test_directory_without_a_workflow_leads_to_what_is_netbooted() -> None:
+def test_directory_without_a_workflow_is_refused_with_the_netboot_option() -> None:
     result = render(EXAMPLES / "kickstart")
-    assert (result.exit_code, "with --netboot IP" in result.output) == (1, True)
+    assert (result.exit_code, "--netboot IP, the address of the edge, shows" in result.output) == (1, True)
 
 
 @pytest.mark.parametrize("name", sorted(WITH_WORKFLOW | {"autoinstall"}))
@@ -144,7 +142,7 @@ def test_user_data_is_yaml_that_cloud_init_knows_and_flatcars_json_of_ignition(n
 
 
 @each_directory
-def test_papers_list_it_and_it_says_what_is_untested(directory: Path) -> None:
+def test_docs_list_the_example_and_it_names_what_is_untested(directory: Path) -> None:
     assert f"[{directory.name}]({directory.name}/README.md)" in (EXAMPLES / "README.md").read_text()
     paper = (directory / "README.md").read_text()
     assert "## Untested" in paper
@@ -173,7 +171,7 @@ def key_file(tmp_path: Path) -> Path:
     return file
 
 
-def test_list_has_each_example_with_what_it_is() -> None:
+def test_list_has_each_example_with_its_title() -> None:
     result = print_example()
     assert [line.split()[0] for line in result.stdout.splitlines()] == [path.name for path in DIRECTORIES]
     assert "Rocky Linux 9, installed by its netbooted installer (kickstart)" in result.stdout
@@ -181,7 +179,7 @@ def test_list_has_each_example_with_what_it_is() -> None:
 
 
 @each_directory
-def test_example_without_values_is_the_file_and_what_is_to_be_edited_is_listed(directory: Path) -> None:
+def test_example_without_values_is_the_file_and_placeholders_are_listed(directory: Path) -> None:
     result = print_example(directory.name, "--edge", "192.0.2.1")
     assert result.stdout == (directory / f"{directory.name}.yaml").read_text()
     needed, _, defaults = result.stderr.partition("Right for this machine?\n")
@@ -192,7 +190,7 @@ def test_example_without_values_is_the_file_and_what_is_to_be_edited_is_listed(d
 
 
 @each_directory
-def test_values_of_a_machine_stand_at_every_place(directory: Path, key_file: Path, tmp_path: Path) -> None:
+def test_values_of_a_machine_replace_every_placeholder(directory: Path, key_file: Path, tmp_path: Path) -> None:
     name = directory.name
     words = [*MACHINE, *([] if name == "talos" else ["--ssh-key", key_file])]
     result = print_example(name, *words)
@@ -252,7 +250,7 @@ def test_image_is_a_url_or_a_file_of_the_edge_and_its_name_says_how_it_is_compre
     assert (first["env"], second["env"]["DEST_DISK"]) == (expected, "/dev/sda3")
 
 
-def test_partition_of_a_given_image_is_to_be_looked_at() -> None:
+def test_partition_of_a_given_image_is_listed() -> None:
     asked = print_example("rocky", "--image", "rocky.qcow2", "--edge", "10.1.0.9").stderr
     assert re.search(r'^  --partition +"4" +the number of a partition in it$', asked, re.MULTILINE)
 
@@ -263,14 +261,14 @@ def test_router_is_the_nameserver_unless_there_are_others() -> None:
     assert "--nameserver" not in result.stderr
 
 
-def test_address_without_its_router_is_printed_and_refused_by_the_api_so_far() -> None:
+def test_address_without_its_router_is_printed_with_the_error_of_the_api() -> None:
     result = print_example("debian", "--ip", "10.1.2.3", "--edge", "10.1.2.9")
     assert (result.exit_code, "ip: 10.1.2.3" in result.stdout) == (0, True)
-    assert "The API refuses it so far: Hardware debian-1: spec.networkInterfaces" in result.stderr
+    assert "The API rejects it so far: Hardware debian-1: spec.networkInterfaces" in result.stderr
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         ("nixos", "there is no example nixos; there are: autoinstall, debian, flatcar, kickstart, preseed, rocky,"),
         ("debian --mac 52:54:00", "'52:54:00' is no MAC address: write it like 52:54:00:12:34:56"),
@@ -297,7 +295,7 @@ def test_address_without_its_router_is_printed_and_refused_by_the_api_so_far() -
         ("debian --ssh-key NONE", "NONE: No such file or directory"),
     ],
 )  # fmt: skip
-def test_value_that_the_api_or_the_file_would_not_take_is_refused(words: str, said: str, tmp_path: Path) -> None:
+def test_invalid_value_is_refused(words: str, expected: str, tmp_path: Path) -> None:
     contents = {
         "KEY": f"{KEY}\n",
         "PRIVATE": "-----BEGIN OPENSSH PRIVATE KEY-----\nabc\n",
@@ -310,7 +308,7 @@ def test_value_that_the_api_or_the_file_would_not_take_is_refused(words: str, sa
     edge = [] if "--edge" in given else ["--edge", "10.1.0.9"]
     result = print_example(*given, *edge)
     assert (result.stdout, result.exit_code in (1, 2)) == ("", True)
-    assert said in " ".join(result.stderr.split())
+    assert expected in " ".join(result.stderr.split())
 
 
 def test_comment_of_a_key_can_not_end_the_text_around_it(tmp_path: Path) -> None:
@@ -348,13 +346,13 @@ def test_data_directory_is_a_uri_in_the_osie() -> None:
     assert "into /var/lib/tinkedge/my data/osie/talos on the edge" in text
 
 
-def test_edge_that_nothing_tells_stays_a_placeholder(tmp_path: Path) -> None:
+def test_unknown_edge_address_stays_a_placeholder(tmp_path: Path) -> None:
     result = print_example("debian", "--interface", "none0")
     assert "    edge: 192.0.2.1:7080\n" in result.stdout
     assert re.search(r"^  --edge +192.0.2.1 +the edge$", result.stderr, re.MULTILINE)
 
 
-def test_file_with_changes_is_not_replaced_unless_asked(tmp_path: Path) -> None:
+def test_existing_file_is_replaced_only_with_force(tmp_path: Path) -> None:
     file = tmp_path / "web.yaml"
     words = ["debian", "--edge", "10.1.0.9", "-o", file]
     first = print_example(*words)
@@ -363,7 +361,7 @@ def test_file_with_changes_is_not_replaced_unless_asked(tmp_path: Path) -> None:
     file.write_text("mine")
     refused = print_example(*words)
     assert (refused.exit_code, file.read_text()) == (1, "mine")
-    assert "is there already, maybe with changes of yours: --force replaces it" in refused.stderr
+    assert "exists already, perhaps with your changes: --force replaces it" in refused.stderr
     assert print_example(*words, "--force").exit_code == 0
     assert file.read_text() != "mine"
 
@@ -382,7 +380,7 @@ def test_machine_with_ipv6_alone_or_with_both_families_passes_the_checks_of_the_
     assert name.startswith("dual-stack") or not ADDRESS.search(text)
 
 
-def test_what_a_machine_netboots_over_ipv6_is_shown() -> None:
+def test_script_that_a_machine_netboots_over_ipv6_is_shown() -> None:
     result = render(EXAMPLES / "ipv6" / "machine.yaml", "--netboot", "fd31:77::1")
     assert result.exit_code == 0, result.output
     assert "grpc_authority=[fd31:77::1]:42113" in result.output
@@ -409,7 +407,7 @@ def rules() -> list[dict[str, Any]]:
     return [rule for group in groups for rule in group["rules"]]
 
 
-def test_the_alerts_ask_for_metrics_and_labels_that_there_are() -> None:
+def test_alerts_use_existing_metrics_and_labels() -> None:
     known = metrics()
     for rule in rules():
         expression = re.sub(r"\b(without|by) \([^)]*\)", "", rule["expr"])
@@ -430,11 +428,11 @@ def test_the_alerts_ask_for_metrics_and_labels_that_there_are() -> None:
     assert set(re.findall(r'to="(\w+)"', asked)) <= states
 
 
-def test_the_paper_says_what_to_do_about_every_alert() -> None:
+def test_docs_have_a_remedy_for_every_alert() -> None:
     (table,) = re.findall(r"^\| alert \| look at \|\n(.*?)\n\n", PAPER, re.MULTILINE | re.DOTALL)
-    said = [name for row in table.splitlines()[1:] for name in re.findall(r"\bTinkedge\w+", row.split("|")[1])]
-    assert said == [rule["alert"] for rule in rules() if rule["alert"] in said]
-    assert set(said) == {rule["alert"] for rule in rules()}
+    expected = [name for row in table.splitlines()[1:] for name in re.findall(r"\bTinkedge\w+", row.split("|")[1])]
+    assert expected == [rule["alert"] for rule in rules() if rule["alert"] in expected]
+    assert set(expected) == {rule["alert"] for rule in rules()}
 
 
 def test_labels_are_all_listed() -> None:

@@ -22,8 +22,7 @@ from aiohttp import web
 from click.testing import CliRunner, Result
 
 from edge.cli import main
-from edge.commands.watching.table import Shape, Table, lines_of
-from edge.commands.watching.words import cells, cut, due, printable, span, spoken, wrapped
+from edge.commands.watching import Shape, Table, cells, cut, due, lines_of, printable, span, spoken, wrapped
 from edge.journey.events import Outcome, Step
 from edge.journey.expectations.limits import LIMITS
 from edge.journey.follow import Rows
@@ -103,7 +102,7 @@ async def test_lines_that_a_machine_logs_are_shown_on_request_one_by_one(watch: 
     assert [json.loads(line)["step"] for line in result.stdout.splitlines()] == ["dhcp", "log"]
 
 
-async def test_lost_events_are_told_and_the_stream_goes_on(watch: Watch) -> None:
+async def test_lost_events_are_reported_and_the_stream_continues(watch: Watch) -> None:
     stream = b": journey\n\n" + event(MAC, "one") + b"event: lost\ndata: 12\n\n: heartbeat\n\n" + event(MAC, "two")
     result, _ = await watch(stream, "--events", "-o", "json")
     assert [json.loads(line)["message"] for line in result.stdout.splitlines()] == ["one", "two"]
@@ -120,13 +119,13 @@ async def test_one_machine_is_shown_by_its_mac_or_the_name_of_its_hardware(watch
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "expected"),
     [("nobody", "no Hardware of that name (there is: other/m2, rack/m1, rack/m2)"), ("m2", "other/m2 or rack/m2")],
 )
-async def test_name_that_nobody_has_is_not_waited_for(watch: Watch, name: str, said: str) -> None:
+async def test_unknown_name_ends_watch_with_an_error(watch: Watch, name: str, expected: str) -> None:
     result, asked = await watch(event(MAC, "own"), name)
     assert result.exit_code == 1
-    assert said in result.stderr
+    assert expected in result.stderr
     assert asked == []
 
 
@@ -138,7 +137,7 @@ async def test_event_of_another_day_has_its_date_and_a_strangers_manifest_can_be
 
 
 @pytest.mark.parametrize(("option", "since"), [(["--events"], "all"), (["--no-history"], "now")])
-async def test_history_is_shown_unless_it_is_not_wanted(watch: Watch, option: list[str], since: str) -> None:
+async def test_history_is_shown_by_default(watch: Watch, option: list[str], since: str) -> None:
     _, asked = await watch(b"", *option)
     assert asked == [since]
 
@@ -160,9 +159,7 @@ def test_edge_that_does_not_answer_is_named(url: str, token: str) -> None:
         ("admin-port: 1\nadmin-address: '::1'", "http://[::1]:1"),
     ],
 )
-def test_edge_is_asked_where_the_settings_say_that_it_listens(
-    settings: str, asked: str, token: str, tmp_path: Path
-) -> None:
+def test_admin_address_comes_from_the_settings(settings: str, asked: str, token: str, tmp_path: Path) -> None:
     file = tmp_path / "tinkedge.yaml"
     file.write_text(settings)
     result = CliRunner().invoke(main, ["watch", "--config", str(file), "--admin-token-file", token])
@@ -170,21 +167,22 @@ def test_edge_is_asked_where_the_settings_say_that_it_listens(
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "expected"),
     [
         ("interface: [absent0=10.0.0.1]", "there is no interface absent0"),
         ("interface: absent0", "there is no interface absent0"),
-        ("interface: [absent0, absent1]", "say with --interface on which of absent0, absent1"),
+        (
+            "interface: [absent0, absent1]",
+            "give with --interface the interface of the machine: one of absent0, absent1",
+        ),
     ],
 )
-def test_packets_are_looked_for_where_the_settings_say_that_machines_are(
-    settings: str, said: str, tmp_path: Path
-) -> None:
+def test_capture_interface_comes_from_the_settings(settings: str, expected: str, tmp_path: Path) -> None:
     file = tmp_path / "tinkedge.yaml"
     file.write_text(settings)
     result = CliRunner().invoke(main, ["watch", MAC, "--capture", "--config", str(file)])
     assert result.exit_code != 0
-    assert said in result.stderr
+    assert expected in result.stderr
 
 
 async def test_token_of_another_edge_is_named_with_its_file(watch: Watch, tmp_path: Path) -> None:
@@ -225,13 +223,13 @@ def test_file_without_a_token_is_named_with_what_to_do(tmp_path: Path, content: 
         ([MAC, "--interface", "eth0"], "go with --capture"),
     ],
 )
-def test_options_of_the_capture_are_explained_where_they_are_misused(options: list[str], words: str) -> None:
+def test_misused_capture_options_are_explained(options: list[str], words: str) -> None:
     result = CliRunner().invoke(main, ["watch", *options])
     assert result.exit_code == 2
     assert words in result.stderr
 
 
-def test_capture_without_the_extra_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_capture_without_the_extra_names_the_command_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("scapy.all", "scapy.arch"):
         monkeypatch.setitem(sys.modules, module, None)
     result = CliRunner().invoke(main, ["watch", MAC, "--capture", "--interface", "lo"])
@@ -273,9 +271,7 @@ def row(**changed: Any) -> dict[str, Any]:
     return {**fine, **times, **rest, **changed}
 
 
-async def test_every_machine_has_a_line_with_its_state_what_is_awaited_and_what_is_wrong(
-    site: PageSite, watch_site: Watch
-) -> None:
+async def test_every_machine_has_a_line_with_its_state_next_step_and_problem(site: PageSite, watch_site: Watch) -> None:
     one, two, _ = (site.hardware(name, number) for number, name in enumerate(("m1", "m2", "m3"), start=1))
     site.play(one, INSTALLATION, T0, "m1")
     site.play(two, boot_until(Milestone.LEASED), T0 + 500, "m2")
@@ -298,15 +294,13 @@ async def test_programs_get_each_machine_as_json(site: PageSite, watch_site: Wat
     mac = site.hardware("m1", 1)
     site.play(mac, boot_until(Milestone.LEASED), T0, "m1")
     (line,) = (await watch_site("--once", "--json")).stdout.splitlines()
-    told = json.loads(line)
+    shown = json.loads(line)
     machine = {"mac": mac, "hardware": "default/m1", "state": "has an address", "kind": "booting"}
-    assert told.items() >= {**machine, "waiting_for": BOOT_PROGRAM, "since": T0 + 4.9}.items()
-    assert told["deadline"] == pytest.approx(T0 + 12.9)
+    assert shown.items() >= {**machine, "waiting_for": BOOT_PROGRAM, "since": T0 + 4.9}.items()
+    assert shown["deadline"] == pytest.approx(T0 + 12.9)
 
 
-async def test_no_machines_are_said_and_more_than_one_message_has_are_all_there(
-    site: PageSite, watch_site: Watch
-) -> None:
+async def test_empty_site_is_reported_and_many_machines_are_all_listed(site: PageSite, watch_site: Watch) -> None:
     assert "no machine is registered, and none was heard" in (await watch_site("--once")).stdout
     for number in range(1, AT_ONCE + 40):
         site.hardware(f"m{number}", number)
@@ -314,7 +308,7 @@ async def test_no_machines_are_said_and_more_than_one_message_has_are_all_there(
     assert len(result.stdout.splitlines()) == AT_ONCE + 40
 
 
-async def test_one_machine_is_shown_with_every_step_and_how_long_it_took(site: PageSite, watch_site: Watch) -> None:
+async def test_one_machine_is_shown_with_every_step_and_its_duration(site: PageSite, watch_site: Watch) -> None:
     mac = site.hardware("m1", 1)
     site.play(mac, INSTALLATION, T0 - 1000, "m1")
     site.play(mac, INSTALLATION, T0, "m1")
@@ -331,9 +325,7 @@ async def test_one_machine_is_shown_with_every_step_and_how_long_it_took(site: P
     assert "+4.9s dhcp      ok" in offered
 
 
-async def test_one_machine_says_its_problem_since_when_the_likely_cause_and_what_to_do(
-    site: PageSite, watch_site: Watch
-) -> None:
+async def test_one_machine_is_shown_with_problem_start_cause_and_remedy(site: PageSite, watch_site: Watch) -> None:
     mac = site.hardware("m1", 1)
     site.play(mac, boot_until(Milestone.LEASED), T0, "m1")
     for second in range(20):
@@ -348,7 +340,7 @@ async def test_one_machine_says_its_problem_since_when_the_likely_cause_and_what
     assert re.search(r"asks for its boot program .* overdue, running$", out, re.M)
 
 
-async def test_one_machine_in_an_action_says_where_its_workflow_is_and_its_last_output(
+async def test_one_machine_in_an_action_is_shown_with_workflow_and_last_output(
     site: PageSite, watch_site: Watch
 ) -> None:
     mac = site.hardware("m1", 1)
@@ -361,7 +353,7 @@ async def test_one_machine_in_an_action_says_where_its_workflow_is_and_its_last_
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "expected"),
     [
         ("52:54:00:00:00:09", "no machine with the MAC 52:54:00:00:00:09, and no Hardware has it"),
         ("52:54:00:00:00:09", "52:54:00:00:00:01 default/machine-1"),
@@ -374,23 +366,23 @@ async def test_one_machine_in_an_action_says_where_its_workflow_is_and_its_last_
     ],
 )
 async def test_unknown_machine_is_an_error_that_names_the_nearest(
-    site: PageSite, watch_site: Watch, name: str, said: str
+    site: PageSite, watch_site: Watch, name: str, expected: str
 ) -> None:
     for number in (1, 2):
         site.hardware(f"machine-{number}", number)
     for options in (["--once"], ["--once", "--json"]):
         result = await watch_site(*options, name)
         assert (result.exit_code, result.stdout) == (1, "")
-        assert said in result.stderr
+        assert expected in result.stderr
 
 
-async def test_machine_that_was_never_heard_is_known_by_its_mac(site: PageSite, watch_site: Watch) -> None:
+async def test_registered_machine_without_events_is_known_by_its_mac(site: PageSite, watch_site: Watch) -> None:
     result = await watch_site("--once", site.hardware("m1", 1))
     assert result.exit_code == 0
     assert "never heard" in result.stdout
 
 
-async def test_mac_that_the_edge_does_not_know_is_waited_for_and_that_is_said(watch: Watch) -> None:
+async def test_unknown_mac_is_waited_for_with_a_message(watch: Watch) -> None:
     result, asked = await watch(event(OTHER, "other"), "52:54:00:00:00:0f")
     assert "no machine with the MAC 52:54:00:00:00:0f" in result.stderr
     assert "waiting for it, end with Ctrl-C" in result.stderr
@@ -408,7 +400,7 @@ async def test_one_machine_for_programs_has_its_boots_and_events(site: PageSite,
     assert len(events) == len(INSTALLATION)
 
 
-async def test_what_machines_and_templates_say_moves_no_cursor(site: PageSite, watch_site: Watch) -> None:
+async def test_text_of_machines_and_templates_moves_no_cursor(site: PageSite, watch_site: Watch) -> None:
     mac = site.hardware("m1", 1)
     site.play(mac, boot_until(Milestone.WORKFLOW_RUNNING), T0, "m1")
     site.journey.record(mac, Step.ACTION, Outcome.INFO, EVIL, action=EVIL, state="Running", output=EVIL)
@@ -432,7 +424,7 @@ def test_every_line_fits_into_eighty_columns_and_no_sentence_is_cut() -> None:
     assert all(line.startswith("    ") for line in more)
 
 
-def test_machine_that_waits_says_for_what_and_how_long_it_is_overdue() -> None:
+def test_waiting_machine_has_its_next_step_and_delay() -> None:
     late = row(state="loads the kernel")
     (line,) = lines_of(late, T0 + 8 + 22, Shape.of([late], 90))
     assert line == "default/m1        loads the kernel    30s waiting for: kernel download (22 s overdue)"
@@ -443,14 +435,14 @@ def test_machine_that_waits_says_for_what_and_how_long_it_is_overdue() -> None:
     assert second == "    waiting for: kernel download (usually 2 s, due in 7 s)"
 
 
-def test_terminal_is_drawn_again_with_the_most_urgent_machines_first() -> None:
-    said: list[str] = []
-    table = Table(as_json=False, live=True, echo=said.append, clock=lambda: T0 + 1, size=lambda: SMALL)
+def test_terminal_shows_the_most_urgent_machines_first() -> None:
+    written: list[str] = []
+    table = Table(as_json=False, live=True, echo=written.append, clock=lambda: T0 + 1, size=lambda: SMALL)
     rows = [row(mac=f"52:54:00:00:00:{n:02x}", hardware=f"default/m{n}") for n in range(1, 30)]
     table.take(Rows(rows, [], False, ["eth1 has no IPv4 address"]))
     lost = row(hardware="default/m1", kind="trouble", wrong="lost", reason="Lost", warning=True)
     table.take(Rows([lost], [], False, None))
-    lines = said[-1].removeprefix("\x1b[H\x1b[J").splitlines()
+    lines = written[-1].removeprefix("\x1b[H\x1b[J").splitlines()
     assert len(lines) <= 8
     assert "eth1 has no IPv4 address" in lines[0]
     assert "default/m1 " in lines[2]
@@ -460,36 +452,36 @@ def test_terminal_is_drawn_again_with_the_most_urgent_machines_first() -> None:
 
 
 def test_reason_of_the_most_urgent_machine_is_whole_in_a_terminal_where_there_is_room_for_it() -> None:
-    said: list[str] = []
+    written: list[str] = []
     size = os.terminal_size((80, 24))
-    table = Table(as_json=False, live=True, echo=said.append, clock=lambda: T0 + 1, size=lambda: size)
+    table = Table(as_json=False, live=True, echo=written.append, clock=lambda: T0 + 1, size=lambda: size)
     sentence = " ".join(f"word{n}" for n in range(100))
     lost = row(kind="trouble", wrong=sentence, reason="Lost", warning=True)
     others = [row(mac=f"52:54:00:00:01:{n:02x}", hardware=f"default/n{n}") for n in range(30)]
     table.take(Rows([lost, *others], [], False, []))
-    lines = said[-1].removeprefix("\x1b[H\x1b[J").splitlines()
+    lines = written[-1].removeprefix("\x1b[H\x1b[J").splitlines()
     assert len(lines) <= 24
     assert sentence in " ".join(re.sub("\x1b\\[[0-9;]*m", "", " ".join(lines)).split())
 
 
 def test_list_that_is_shown_once_is_sorted_as_a_whole_and_fits_the_terminal() -> None:
-    said: list[str] = []
-    table = Table(as_json=False, live=False, once=True, width=80, echo=said.append, clock=lambda: T0 + 1)
+    written: list[str] = []
+    table = Table(as_json=False, live=False, once=True, width=80, echo=written.append, clock=lambda: T0 + 1)
     table.take(Rows([row()], [], True, []))
     second = {"mac": "52:54:00:00:00:02", "hardware": "default/m2"}
     lost = row(**second, kind="trouble", wrong="w" * 200, reason="R", warning=True)
     table.take(Rows([lost], [], False, None))
-    assert [line.split()[0] for line in said if line[0] != " "] == ["MACHINE", "default/m2", "default/m1"]
-    assert max(map(cells, said)) == 80
+    assert [line.split()[0] for line in written if line[0] != " "] == ["MACHINE", "default/m2", "default/m1"]
+    assert max(map(cells, written)) == 80
 
 
-def test_elsewhere_a_line_is_said_again_only_when_it_has_changed() -> None:
-    said: list[str] = []
-    table = Table(as_json=False, live=False, echo=said.append, clock=lambda: T0 + 1)
+def test_output_to_a_file_repeats_a_line_only_after_a_change() -> None:
+    written: list[str] = []
+    table = Table(as_json=False, live=False, echo=written.append, clock=lambda: T0 + 1)
     table.take(Rows([row()], [], False, []))
     table.take(Rows([row(heard=T0 + 1, message="again")], [], False, None))
     table.take(Rows([row(state="loads its boot program")], [], False, None))
-    assert [line.split()[0] for line in said] == ["MACHINE", "default/m1", "default/m1"]
+    assert [line.split()[0] for line in written] == ["MACHINE", "default/m1", "default/m1"]
 
 
 def test_durations_are_short_and_words_of_any_length_are_wrapped_and_cut() -> None:
@@ -528,7 +520,7 @@ def port() -> Iterator[int]:
         thread.join()
 
 
-def test_health_says_why_a_service_is_not_ready_and_fails(port: int) -> None:
+def test_health_reports_why_a_service_is_not_ready_and_fails(port: int) -> None:
     result = CliRunner().invoke(main, ["health", "--health-address", str(port), "--config", "/dev/null"])
     assert result.exit_code == 1
     assert "503 no address on eth1" in result.output
@@ -603,7 +595,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "token"
 
 
-async def test_link_lets_a_browser_in_once(url: str, file: Path) -> None:
+async def test_link_admits_one_browser_once(url: str, file: Path) -> None:
     result = await asyncio.to_thread(page, url, file)
     assert result.exit_code == 0
     link = result.stdout.strip()
@@ -613,7 +605,7 @@ async def test_link_lets_a_browser_in_once(url: str, file: Path) -> None:
         assert [(await browser.get(link)).status for _ in range(2)] == [200, 401]
 
 
-async def test_wrong_token_is_said(url: str, file: Path) -> None:
+async def test_wrong_token_is_reported(url: str, file: Path) -> None:
     file.write_text("b" * 64 + "\n")
     result = await asyncio.to_thread(page, url, file)
     assert result.exit_code == 1
@@ -621,11 +613,11 @@ async def test_wrong_token_is_said(url: str, file: Path) -> None:
     assert "b" * 64 not in result.output
 
 
-def test_edge_that_does_not_answer_and_token_that_is_not_there_are_said(file: Path, tmp_path: Path) -> None:
-    for where, token, said in (
+def test_silent_edge_and_missing_token_are_reported(file: Path, tmp_path: Path) -> None:
+    for where, token, expected in (
         ("http://127.0.0.1:9", file, "Is `tinkedge up`"),
         ("nonsense", file, "is no URL"),
         ("http://127.0.0.1:9", tmp_path / "none", "there is no admin token"),
     ):
         result = page(where, token)
-        assert (result.exit_code, said in result.output) == (1, True)
+        assert (result.exit_code, expected in result.output) == (1, True)

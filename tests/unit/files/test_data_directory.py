@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from edge.commands.state.rotation import ALIKE, name_at
-from edge.doctor import doctor
+from edge.commands.backup import ALIKE, name_at
+from edge.doctor import check_data_directory
 from tink.files import data_directory, private_files
 from tink.files.data_directory import (
     DataDirectoryError,
@@ -234,35 +234,35 @@ def test_file_that_another_user_has_put_there_is_not_taken(place: Path, tmp_path
 
 def test_doctor_reports_faults_and_is_content_after_the_remedy(place: Path) -> None:
     put(place, "state.db")
-    directory, files, disk = doctor.data_directory(place)
-    assert (directory.ok, files.ok, disk.ok) == (False, False, True)
+    directory, files, disk = check_data_directory(place)
+    assert (directory.is_fine, files.is_fine, disk.is_fine) == (False, False, True)
     assert "other users of this host can look into it (mode 0755)" in directory.seen
     assert f"'chmod 700 {place}'" in directory.remedy
     assert "state.db in it can be read by others" in files.seen
     assert mode(place) == 0o755
     claim(place)
-    assert [finding.ok for finding in doctor.data_directory(place)] == [True, True]
+    assert [finding.is_fine for finding in check_data_directory(place)] == [True, True]
     os.chown(place / "state.db", NOBODY, -1)
-    assert "state.db in it belongs to another user" in next(doctor.data_directory(place)).seen
+    assert "state.db in it belongs to another user" in next(check_data_directory(place)).seen
     os.chown(place, NOBODY, -1)  # tinkedge may run as that user; root only asks
-    assert next(doctor.data_directory(place)).seen == "for user nobody alone"
+    assert next(check_data_directory(place)).seen == "for user nobody alone"
     os.chown(place, 0, -1)
     os.chown(place / "state.db", 0, -1)
     put(place, "letters")
     place.chmod(0o777)
-    assert "write to it (mode 0777)" in next(doctor.data_directory(place)).seen
-    assert next(doctor.data_directory(place / "missing")).ok
-    assert not next(doctor.data_directory(place / "letters" / "below")).ok
+    assert "write to it (mode 0777)" in next(check_data_directory(place)).seen
+    assert next(check_data_directory(place / "missing")).is_fine
+    assert not next(check_data_directory(place / "letters" / "below")).is_fine
 
 
 def test_doctor_names_a_key_that_can_not_be_used(place: Path) -> None:
     place.chmod(0o700)
     put(place, "metadata-token.key", "admin-token", permissions=0o600)
     (place / "admin-token").write_text("a" * 64 + "\n")
-    (bad,) = [finding for finding in doctor.data_directory(place) if not finding.ok]
+    (bad,) = [finding for finding in check_data_directory(place) if not finding.is_fine]
     assert bad.name == f"metadata token key {place}/metadata-token.key"
     assert bad.seen == "a key has less than 32 characters"
-    assert "put it back from a backup, or remove it" in bad.remedy
+    assert "restore it from a backup, or remove it" in bad.remedy
 
 
 def test_file_is_closed_from_its_first_moment_whatever_the_umask(tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ from edge.lab.rack import PREFIX
     ("words", "said"),
     [
         ("--ipv6 --dual-stack", "--ipv6 is a rack without IPv4, --dual-stack one with both"),
-        ("--static", "--static is for a machine that starts from a medium"),
-        ("--full --medium usb", "a BIOS starts a USB stick and never the disk after it"),
+        ("--static", "--static is for a machine that boots from a medium"),
+        ("--full --medium usb", "a BIOS boots a USB stick, but not the disk after it"),
     ],
 )
 def test_options_that_exclude_each_other_are_named(words, said):

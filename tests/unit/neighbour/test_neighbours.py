@@ -1,4 +1,4 @@
-"""Who is on a link: the kernel's table of neighbours, what it tells of changes, and router advertisements."""
+"""The kernel's neighbour table, its notifications, the filter of arrivals, and router advertisements."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from edge.neighbour.router_advertisement import (
     mac_of,
     router_advertisement,
 )
-from edge.neighbour.table import changed_address, hardware_address, request
+from edge.neighbour.table import changed_address, hardware_address, neighbour_request
 
 ADDRESS = socket.inet_aton("10.0.0.5")
 MAC = bytes.fromhex("525400123456")
@@ -56,30 +56,30 @@ def error(code: int) -> bytes:
     return struct.pack("=IHHII", 36, 2, 0, 1, 0) + struct.pack("=i", -code) + bytes(16)
 
 
-def test_known_neighbour_is_given_as_a_mac() -> None:
+def test_known_neighbour_has_a_mac() -> None:
     assert hardware_address(answer(), 3, ADDRESS) == "52:54:00:12:34:56"
 
 
-def test_infiniband_port_is_given_as_the_mac_of_its_guid() -> None:
+def test_infiniband_port_has_the_mac_of_its_guid() -> None:
     port = bytes.fromhex("a0000027fe800000000000007cfe900300292652")
     assert hardware_address(answer(mac=port), 3, ADDRESS) == "7c:fe:90:29:26:52"
 
 
-def test_neighbour_with_an_ipv6_address_is_asked_for_and_given_alike() -> None:
+def test_ipv6_neighbour_is_requested_and_parsed() -> None:
     address = socket.inet_pton(V6, "fd00::5")
     known = answer(family=V6, address=address)
     assert hardware_address(known, 3, address) == "52:54:00:12:34:56"
     assert hardware_address(known, 3, ADDRESS) is None
     assert hardware_address(answer(), 3, address) is None
     assert changed_address(known) == "fd00::5"
-    assert request(3, address, 7)[16] == V6
+    assert neighbour_request(3, address, 7)[16] == V6
     link_local, lo = socket.inet_pton(V6, "fe80::5"), socket.if_nametoindex("lo")
     on_lo = changed_address(answer(family=V6, address=link_local, interface=lo))
     assert on_lo == "fe80::5%lo", "on another link it is another host's"
 
 
 @pytest.mark.parametrize("state", [0, 0x01, 0x20, 0x40, 0x01 | 0x20])
-def test_state_that_proves_nothing_is_no_answer(state: int) -> None:
+def test_incomplete_or_failed_entry_has_no_mac(state: int) -> None:
     assert hardware_address(answer(state=state), 3, ADDRESS) is None
 
 
@@ -98,11 +98,11 @@ def test_state_that_proves_nothing_is_no_answer(state: int) -> None:
         error(0),
     ],
 )
-def test_answer_about_something_else_is_no_answer(other: bytes) -> None:
+def test_answer_about_another_entry_has_no_mac(other: bytes) -> None:
     assert hardware_address(other, 3, ADDRESS) is None
 
 
-def test_kernel_that_can_not_be_asked_is_said_to_be_so() -> None:
+def test_error_of_the_kernel_is_raised() -> None:
     with pytest.raises(OSError, match="RTM_GETNEIGH"):
         hardware_address(error(errno.EOPNOTSUPP), 3, ADDRESS)
 
@@ -116,12 +116,12 @@ def test_attributes_come_in_any_order_and_are_aligned() -> None:
 @given(st.binary(max_size=60))
 @example(bytes(8))
 @example(struct.pack("=HH", 3, 1) + bytes(4))
-def test_attributes_that_lie_about_their_length_end_the_reading(tail: bytes) -> None:
+def test_attributes_with_a_wrong_length_end_the_parsing(tail: bytes) -> None:
     found = hardware_address(message(tail), 3, ADDRESS)
     assert found is None or ADDRESS in tail
 
 
-# --- The filter that shows what arrives before the firewall sees it: run here as the kernel runs it -------------------
+# --- the filter of packets that arrive, run here as the kernel runs it ------------------------------------------------
 
 
 HTTP, GRPC = 7080, 42113
@@ -147,8 +147,8 @@ def frame6(protocol: int, source: int, target: int, *, flags: int = 0x02) -> byt
     return bytes(12) + b"\x86\xdd" + header + payload(protocol, source, target, flags)
 
 
-def taken(packet: bytes) -> bool:
-    """Classic BPF, as far as the filter uses it (linux/filter.h)."""
+def accepts(packet: bytes) -> bool:
+    """Interpret the instructions of classic BPF that the filter uses (linux/filter.h)."""
     instructions = list(struct.iter_unpack("=HBBI", program(HTTP, GRPC)))
     at, accumulator, index = 0, 0, 0
     while True:
@@ -204,8 +204,8 @@ OTHERS = [
 @pytest.mark.parametrize(
     ("packet", "wanted"), [*((each, True) for each in COUNTED), *((each, False) for each in OTHERS)]
 )
-def test_questions_to_our_ports_and_answers_of_tcp_are_counted_and_nothing_else(packet: bytes, wanted: bool) -> None:
-    assert taken(packet) is wanted
+def test_filter_accepts_requests_to_our_ports_and_tcp_answers_only(packet: bytes, wanted: bool) -> None:
+    assert accepts(packet) is wanted
 
 
 # --- The advertisement that ends iPXE's wait and changes nothing for other hosts --------------------------------------
@@ -215,7 +215,7 @@ SOLICITATION = bytes((133, 0, 0, 0, 0, 0, 0, 0))
 WITH_LINK_ADDRESS = SOLICITATION + bytes.fromhex("0101525400123456")
 
 
-def test_other_hosts_learn_no_router_no_prefix_and_no_dhcpv6() -> None:
+def test_default_advertisement_has_no_router_no_prefix_and_no_dhcpv6() -> None:
     advertisement = ICMPv6ND_RA(router_advertisement())
     assert (advertisement.type, advertisement.code) == (134, 0)
     assert (advertisement.routerlifetime, advertisement.M, advertisement.O) == (0, 0, 0)
@@ -238,19 +238,17 @@ def test_other_hosts_learn_no_router_no_prefix_and_no_dhcpv6() -> None:
         (SOLICITATION + b"\1", 255, False),
     ],
 )
-def test_solicitation_is_recognised_unless_the_rfc_calls_it_invalid(
-    packet: bytes, hop_limit: int, is_valid: bool
-) -> None:
+def test_valid_solicitation_is_recognised(packet: bytes, hop_limit: int, is_valid: bool) -> None:
     assert is_router_solicitation(packet, hop_limit) is is_valid
 
 
 @given(st.binary(max_size=200))
-def test_no_packet_raises(packet: bytes) -> None:
+def test_no_solicitation_raises(packet: bytes) -> None:
     is_router_solicitation(packet, 255)
     is_router_solicitation(SOLICITATION + packet, 255)
 
 
-def test_machines_are_sent_to_dhcpv6_and_told_what_is_on_the_link_and_nobody_makes_himself_an_address() -> None:
+def test_advertisement_with_dhcpv6_has_the_prefixes_without_autoconfiguration() -> None:
     on_link = (IPv6Network("fd00:77::/64"), IPv6Network("2001:db8::/56"))
     advertisement = ICMPv6ND_RA(router_advertisement(Advertised(True, 0, on_link, bytes.fromhex("525400123456"))))
     assert (advertisement.M, advertisement.O, advertisement.routerlifetime) == (1, 1, 0)
@@ -260,7 +258,7 @@ def test_machines_are_sent_to_dhcpv6_and_told_what_is_on_the_link_and_nobody_mak
     assert (prefix.payload.prefix, prefix.payload.prefixlen) == ("2001:db8::", 56)
 
 
-def test_stand_in_for_a_router_says_for_how_long() -> None:
+def test_advertisement_of_a_router_has_its_lifetime() -> None:
     assert ICMPv6ND_RA(router_advertisement(Advertised(lifetime=1800))).routerlifetime == 1800
 
 
@@ -277,7 +275,7 @@ def test_stand_in_for_a_router_says_for_how_long() -> None:
         (SOLICITATION, "fd00::5054:ff:fe12:3456", ""),
     ],
 )
-def test_solicitation_tells_its_mac_by_option_or_address(packet: bytes, source: str, mac: str) -> None:
+def test_solicitation_contains_its_mac_as_option_or_in_the_address(packet: bytes, source: str, mac: str) -> None:
     assert mac_of(packet, source) == mac
 
 
@@ -290,7 +288,7 @@ def test_solicitation_tells_its_mac_by_option_or_address(packet: bytes, source: 
         (Advertised(prefixes=(IPv6Network("fd00:77::/64"),)), True),
     ],
 )
-def test_advertisement_that_offers_something_is_of_a_router(says: Advertised, is_router: bool) -> None:
+def test_advertisement_with_any_offer_is_one_of_a_router(says: Advertised, is_router: bool) -> None:
     packet = router_advertisement(says)
     assert is_of_a_router(packet, 255, "fe80::1") is is_router
     assert not is_of_a_router(packet, 254, "fe80::1")
@@ -305,7 +303,7 @@ def test_no_advertisement_raises(packet: bytes) -> None:
     is_of_a_router(bytes((134, 0)) + packet, 255, "fe80::1")
 
 
-def test_last_solicitation_of_each_machine_is_remembered_within_bounds() -> None:
+def test_last_solicitation_of_a_limited_number_of_machines_is_remembered() -> None:
     now = [1000.0]
     solicitations = Solicitations(lambda: now[0])
     solicitations.heard("52:54:00:12:34:56")
@@ -321,12 +319,12 @@ def test_last_solicitation_of_each_machine_is_remembered_within_bounds() -> None
 # --- how often --------------------------------------------------------------------------------------------------------
 
 
-def test_host_is_answered_at_its_own_address_at_once() -> None:
+def test_solicitation_is_answered_at_once_to_the_hosts_address() -> None:
     assert Solicited().answer("fe80::1", 1000.0) == ("fe80::1", 0.0)
 
 
 @pytest.mark.parametrize("source", ["::", "fd00::1"])
-def test_host_without_a_link_local_address_is_answered_by_one_to_all_every_three_seconds(source: str) -> None:
+def test_host_without_link_local_address_gets_an_advertisement_to_all_nodes(source: str) -> None:
     solicited = Solicited()
     assert solicited.answer(source, 1000.0) == (ALL_NODES, 0.0)
     assert solicited.answer(source, 1001.0) == (ALL_NODES, 2.0), "it is answered, too"
@@ -335,8 +333,8 @@ def test_host_without_a_link_local_address_is_answered_by_one_to_all_every_three
 
 
 @pytest.mark.parametrize("sources", [1, 5400], ids=["one host", "a host for each"])
-def test_flood_of_solicitations_is_answered_at_a_limited_rate_and_hides_no_host(sources: int) -> None:
-    """5,400 a second were answered one by one."""
+def test_flood_of_solicitations_is_answered_at_a_limited_rate_and_starves_no_host(sources: int) -> None:
+    """Before the limit, 5,400 a second were answered one by one."""
     solicited, single, to_all = Solicited(), 0, []
     for number in range(54_000):
         now = 1000 + number / 5400

@@ -1,4 +1,4 @@
-"""`tinkedge restore`: a data directory from a backup, or from what is left of a damaged one."""
+"""`tinkedge restore`: restore a data directory from a backup, or from a damaged data directory."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
+from edge.commands.backup import passphrase_option, read_passphrase
 from edge.commands.options import data_dir as data_dir_option
 from edge.commands.progress import Progress
-from edge.commands.state.passphrase import passphrase_option, read_passphrase
 from edge.settings import FilePath
 
 if TYPE_CHECKING:
     from tink.backup import Restored
 
-_NAMED = 20
-"""So many names are printed of what may be thousands."""
-_HEAD = 32
-"""Bytes that tell an encrypted file from another."""
+_MAX_NAMES = 20
+"""The most names that are printed of what may be thousands."""
+_HEAD_BYTES = 32
+"""The beginning of a file, which shows whether it is encrypted."""
 
 
 @click.command()
 @click.argument("file", type=FilePath(allow_dash=True))
-@data_dir_option("Where to: a directory that is empty or not there.")
+@data_dir_option("Data directory to create: it must be empty or missing.")
 @passphrase_option
-@click.option("--force", is_flag=True, help="Move what is in the data directory aside, into DATA_DIR/replaced-TIME.")
+@click.option("--force", is_flag=True, help="Move the current content of the data directory to DATA_DIR/replaced-TIME.")
 @click.option(
     "--resume",
     is_flag=True,
@@ -37,13 +37,13 @@ _HEAD = 32
 @click.option(
     "--salvage",
     is_flag=True,
-    help="FILE is a damaged data directory: take what can still be read of it.",
+    help="FILE is a damaged data directory: restore what can still be read.",
 )
 @click.option(
     "--also",
     multiple=True,
     metavar="NAME",
-    help="A file or directory of your own, which was backed up with --also. Repeatable.",
+    help="File or directory of your own that was backed up with --also. Repeatable.",
 )
 def restore(
     file: Path,
@@ -56,13 +56,13 @@ def restore(
 ) -> None:
     """Restore a data directory from the backup FILE, or from standard input (-).
 
-    Every byte is checked before anything is put in its place, and there has to be room for all of it. A backup with a
-    file that no data directory has is refused. The stack must not run there. Workflows that had not
-    begun in the backup are held (annotation tinkerbell.org/hold): they may have run since. Exits with 2 if a salvage
+    Every byte is checked before any file is put into its place, and there must be space for all of it. A backup with a
+    file that no data directory has is rejected. The stack must not run there. Workflows that had not begun at the time
+    of the backup are held (annotation tinkerbell.org/hold), because they may have run since. Exits with 2 if --salvage
     has lost something.
 
-    As root, it works as the user that the data directory belongs to. A missing /var/lib/tinkedge is made for the user
-    tinkedge of the package, and any other directory for root: give that to the user of the service (chown -R).
+    Root works as the owner of the data directory. A missing /var/lib/tinkedge is created for the user tinkedge of the
+    package, and any other directory for root: give that to the user of the service (chown -R).
     """
     from tink.backup import ArchiveError
     from tink.backup import restore as restore_backup
@@ -78,7 +78,7 @@ def restore(
             with as_owner(data_dir, make=True):
                 restored = salvage_directory(file, data_dir, now=now, force=force, resume=resume)
         else:
-            # The backup is the caller's: root opens it as root.
+            # The backup belongs to the caller: root opens it as root.
             with sys.stdin.buffer if str(file) == "-" else file.open("rb") as opened, as_owner(data_dir, make=True):
                 source = _plain(opened, passphrase)
                 restored = restore_backup(
@@ -111,10 +111,10 @@ def _refused(error: OSError, file: Path, data_dir: Path) -> str:
 
 
 def _plain(file: io.BufferedReader | BinaryIO, passphrase: bytes | None) -> BinaryIO:
-    """The backup, decrypted if need be. Raises ClickException, EncryptionError."""
+    """Return the backup, decrypted if it is encrypted. Raises ClickException, EncryptionError."""
     from tink.backup import decrypted, is_encrypted
 
-    head = file.peek(_HEAD)[:_HEAD] if isinstance(file, io.BufferedReader) else b""
+    head = file.peek(_HEAD_BYTES)[:_HEAD_BYTES] if isinstance(file, io.BufferedReader) else b""
     if not is_encrypted(head):
         return file
     if passphrase is None:
@@ -129,13 +129,13 @@ def _report(restored: Restored, data_dir: Path, now: datetime) -> list[str]:
     if manifest is not None:
         age = _duration((now - manifest.created).total_seconds())
         lines.append(f"backup of {manifest.created:%Y-%m-%d %H:%M:%S} UTC ({age} ago), by tinkedge {manifest.tinkedge}")
-    lines.append(f"files: {', '.join(restored.files[:_NAMED])}{' ...' if len(restored.files) > _NAMED else ''}")
-    lines.append(f"resourceVersions go on at {restored.version}: clients list anew")
+    lines.append(f"files: {', '.join(restored.files[:_MAX_NAMES])}{' ...' if len(restored.files) > _MAX_NAMES else ''}")
+    lines.append(f"resourceVersions continue at {restored.version}: clients list all objects again")
     lines += _owner_note(data_dir)
     if restored.aside is not None:
-        lines.append(f"what was there is in {restored.aside}, with its keys: remove it when you are sure")
-    lines += _names("lost, for it can't be read", restored.lost)
-    lines += _names("of an older version, for the newest can't be read", restored.older)
+        lines.append(f"the previous content is in {restored.aside}, with its keys: remove it when you are sure")
+    lines += _names("lost, because they can't be read", restored.lost)
+    lines += _names("restored in an older version, because the newest can't be read", restored.older)
     if restored.uncertain:
         lines.append("there may have been more: the list of all objects is damaged, too")
     if restored.held:
@@ -147,7 +147,7 @@ def _report(restored: Restored, data_dir: Path, now: datetime) -> list[str]:
 
 
 def _owner_note(data_dir: Path) -> list[str]:
-    """Return the line about a directory of root that the service of the package can't use."""
+    """Return a line about a directory of root that the service of the package can't use."""
     from tink.files.data_directory import give, service_user
 
     service = service_user()
@@ -159,8 +159,8 @@ def _owner_note(data_dir: Path) -> list[str]:
 def _names(what: str, names: list[str]) -> list[str]:
     if not names:
         return []
-    more = [f"  and {len(names) - _NAMED} more"] if len(names) > _NAMED else []
-    return [f"{len(names)} {what}:", *(f"  {name}" for name in names[:_NAMED]), *more]
+    more = [f"  and {len(names) - _MAX_NAMES} more"] if len(names) > _MAX_NAMES else []
+    return [f"{len(names)} {what}:", *(f"  {name}" for name in names[:_MAX_NAMES]), *more]
 
 
 def _duration(seconds: float) -> str:

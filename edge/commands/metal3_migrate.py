@@ -1,6 +1,6 @@
-"""`tinkedge metal3-migrate`: move what is stored of Metal3's BareMetalHosts from v1alpha1 to v1beta1.
+"""`tinkedge metal3-migrate`: move the storage of Metal3's BareMetalHosts from v1alpha1 to v1beta1.
 
-The plan goes to standard output, what is done and how far it is to standard error.
+The plan goes to standard output, actions and progress to standard error.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ _PHASES = tuple(phase.value for phase in Phase if phase is not Phase.SERVED)
 
 
 @click.command("metal3-migrate")
-@options.kubeconfig("The cluster's.")
+@options.kubeconfig("Kubeconfig of the cluster.")
 @options.context
-@click.option("--apply", is_flag=True, help="Do it. Without, the plan is printed and nothing is changed.")
+@click.option("--apply", is_flag=True, help="Carry out the plan. Default: print the plan and change nothing.")
 @click.option(
     "--through",
     type=click.Choice(_PHASES),
     default=Phase.STORED_VERSIONS.value,
-    help="The last phase to do, in this order.",
+    help="The last phase to carry out, in this order.",
 )
 @click.option(
     "--stop-serving-v1alpha1",
     is_flag=True,
-    help="When all is done, take v1alpha1 away from whoever still uses it.",
+    help="Finally, stop serving v1alpha1, also to clients that still use it.",
 )
-@click.option("--accept-differences", is_flag=True, help="Go on even if the conversion changes fields.")
+@click.option("--accept-differences", is_flag=True, help="Continue even if the conversion changes fields.")
 @options.empty_checksum_type
 @click.option(
     "--settle",
     type=click.FloatRange(0, 3600),
     default=5.0,
-    help="Seconds to wait before hosts are rewritten, for API servers that hear late of the new storage version.",
+    help="Seconds to wait before hosts are rewritten, until all API servers use the new storage version.",
 )
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Form of the report.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Format of the report.")
 def metal3_migrate(
     kubeconfig: Path | None,
     context: str | None,
@@ -60,12 +60,12 @@ def metal3_migrate(
     settle: float,
     output: str,
 ) -> None:
-    """Move what is stored of Metal3's BareMetalHosts to v1beta1.
+    """Move the storage of Metal3's BareMetalHosts to v1beta1.
 
-    Prints what would be done, with every field that the conversion would change; --apply does it. It can be stopped at
-    any time and started again. The conversion webhook must run, with the same --empty-checksum-type.
+    Prints the plan with every field that the conversion would change; --apply carries it out. It can be stopped at any
+    time and started again. The conversion webhook must run, with the same --empty-checksum-type.
 
-    Exits with 0 if it is finished or could be done, with 2 if something stands in the way, with 1 if it failed.
+    Exits with 0 if the migration is finished or possible, with 2 if something prevents it, with 1 if it failed.
     """
     last = Phase(through)
     if stop_serving_v1alpha1:
@@ -86,7 +86,7 @@ def metal3_migrate(
 
 @dataclass(slots=True)
 class _Run:
-    """One run and what came of it, as far as it got."""
+    """One run and its results so far."""
 
     settings: MigrationSettings
     apply: bool
@@ -98,7 +98,7 @@ class _Run:
     error: str = ""
 
     async def all(self, kubeconfig: Path | None, context: str | None) -> Outcome:
-        """Look, plan, and do it if that is wanted and nothing stands in the way."""
+        """Survey the cluster, make the plan, and carry it out if that is requested and nothing prevents it."""
         progress = Progress()
         try:
             async with await KubeClient.connect(kubeconfig, context) as client:

@@ -1,9 +1,11 @@
-"""`tinkedge backup`: a data directory as one file, while everything runs."""
+"""`tinkedge backup`: back up a data directory to one file, while everything runs. Also the names of backups."""
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
+from collections.abc import Iterable
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -14,38 +16,87 @@ import click
 
 from edge.commands.options import data_dir as data_dir_option
 from edge.commands.progress import Progress
-from edge.commands.state.passphrase import passphrase_option, read_passphrase
-from edge.commands.state.rotation import ALIKE, name_at, too_many
 from edge.settings import FilePath
+
+_MAX_PASSPHRASE_BYTES = 1024
+_MIN_PASSPHRASE_BYTES = 12
+
+passphrase_option = click.option(
+    "--passphrase-file",
+    type=FilePath(dir_okay=False),
+    default=None,
+    help="File whose first line is the passphrase that encrypts the backup (scrypt and ChaCha20-Poly1305, as in age).",
+)
+
+
+def read_passphrase(file: Path | None) -> bytes | None:
+    """Return the first line of the file, or None without a file. Raises ClickException.
+
+    The passphrase is no argument, because every user of the host can list those.
+    """
+    if file is None:
+        return None
+    try:
+        with file.open("rb") as opened:
+            line = opened.read(_MAX_PASSPHRASE_BYTES + 1).partition(b"\n")[0].rstrip(b"\r")
+    except OSError as error:
+        raise click.ClickException(f"--passphrase-file {file}: {error.strerror}") from error
+    if not _MIN_PASSPHRASE_BYTES <= len(line) <= _MAX_PASSPHRASE_BYTES:
+        raise click.ClickException(
+            f"--passphrase-file {file}: its first line has {len(line)} bytes; a passphrase has "
+            f"{_MIN_PASSPHRASE_BYTES} to "
+            f"{_MAX_PASSPHRASE_BYTES} ('openssl rand -base64 32' makes one)"
+        )
+    return line
+
+
+ALIKE = "tinkedge-????????T??????Z.tgz*"
+"""Glob pattern of the names of backups."""
+_BACKUP_NAME = re.compile(r"tinkedge-\d{8}T\d{6}Z\.tgz(\.age)?")
+
+
+def name_at(now: datetime, *, encrypted: bool) -> str:
+    """Return the name of a backup that is made at `now`, with the time in the basic form of ISO 8601 in UTC."""
+    return f"tinkedge-{now.astimezone(UTC):%Y%m%dT%H%M%SZ}.tgz{'.age' if encrypted else ''}"
+
+
+def too_many(names: Iterable[str], made: str, keep: int) -> list[str]:
+    """Return the backups among `names` to remove, so that `keep` stay; `made` is the name of the newest one.
+
+    Other files are ignored. A backup with a later time than `made` comes from a wrong clock, and is removed first.
+    """
+    others = {name for name in names if _BACKUP_NAME.fullmatch(name)} - {made}
+    stay = sorted(others, key=lambda name: (name < made, name), reverse=True)[: max(0, keep - 1)]
+    return sorted(others - {*stay})
 
 
 @click.command()
 @click.argument("file", metavar="FILE", type=FilePath(allow_dash=True))
-@data_dir_option("What to back up.")
+@data_dir_option("Data directory to back up.")
 @passphrase_option
-@click.option("--with-osie", is_flag=True, help="Also DATA_DIR/osie: kernels and initrds, as large as they are.")
+@click.option("--with-osie", is_flag=True, help="Include DATA_DIR/osie: kernels and initrds, which are large.")
 @click.option(
     "--with-files",
     is_flag=True,
-    help="Also DATA_DIR/images and DATA_DIR/files: container and disk images, as large as they are.",
+    help="Include DATA_DIR/images and DATA_DIR/files: container and disk images, which are large.",
 )
 @click.option(
     "--also",
     multiple=True,
     metavar="NAME",
-    help="A file or directory of your own in the data directory. Repeatable; `tinkedge restore` needs it, too.",
+    help="Include a file or directory of your own in the data directory. Repeatable; `tinkedge restore` needs it, too.",
 )
 @click.option(
     "--work-dir",
     type=FilePath(file_okay=False, exists=True),
     default=None,
-    help="Where a copy of the state stands meanwhile; nobody else may look into it.  [default: the data directory]",
+    help="Private directory for a temporary copy of the state.  [default: the data directory]",
 )
 @click.option(
     "--keep",
     type=click.IntRange(min=1),
     default=None,
-    help="FILE is a directory: so many of the backups there stay, older ones are removed.",
+    help="FILE is a directory: keep this number of backups in it, and remove older ones.",
 )
 def backup(
     file: Path,
@@ -59,12 +110,12 @@ def backup(
 ) -> None:
     """Write a backup of a data directory to FILE, or to standard output (-), while everything runs.
 
-    It has the objects of the embedded API as of one moment, with keys, tokens and certificates: whoever has the file
-    may do everything. FILE is for its owner alone (0600), and whole or not there; in a directory, it is named by the
-    time. As root, it reads the data directory as the user that it belongs to. What tinkedge does not know in the
-    directory is left out, and named. `tinkedge restore` takes it back.
+    The backup has a snapshot of the objects of the embedded API, with keys, tokens and certificates: everyone who has
+    the file has all rights. FILE has mode 0600, and is written completely or not at all. If FILE is a directory, the
+    backup in it is named by the time. Root reads the data directory as its owner. Files that tinkedge does not know are
+    left out and listed. `tinkedge restore` restores the backup.
     """
-    # Only for who makes a backup: the API server is a tenth of a second of imports.
+    # Not at the top, because the API server takes a tenth of a second to import.
     from tink.backup import create, encrypted, foreign
     from tink.files import private_files
     from tink.files.data_directory import as_owner, as_root_again
@@ -77,7 +128,7 @@ def backup(
     elif keep is not None:
         raise click.UsageError(f"--keep: {file} is no directory")
     if to_stdout and sys.stdout.isatty():
-        raise click.UsageError("a backup is no text: give a FILE, or send standard output somewhere")
+        raise click.UsageError("a backup is no text: give a FILE, or redirect standard output")
     if not to_stdout and file.exists() and not file.is_file():
         raise click.UsageError(f"{file} is no file: give - to write to something else")
     if not to_stdout and not file.parent.is_dir():
@@ -87,7 +138,7 @@ def backup(
         )
     progress = Progress()
     try:
-        # The output is the caller's: root opens it, and moves it to its place, as root.
+        # The output belongs to the caller: root opens and renames it as root.
         with ExitStack() as stack, as_owner(data_dir):
 
             def open_output() -> BinaryIO:
@@ -124,15 +175,17 @@ def backup(
     others = ", ".join(each.name for each in manifest.files[1:])
     click.echo(f"with {others or 'no other file'}{'' if passphrase is None else '; encrypted'}", err=True)
     if left_out:
-        click.echo(f"left out, for it is not tinkedge's: {', '.join(left_out)}; --also NAME takes it along", err=True)
+        click.echo(
+            f"left out, because tinkedge does not know it: {', '.join(left_out)}; --also NAME includes it", err=True
+        )
     if passphrase is None:
-        click.echo("it is not encrypted and holds every Secret and key; see --passphrase-file", err=True)
+        click.echo("it is not encrypted and contains every Secret and key; see --passphrase-file", err=True)
     if gone:
         click.echo(f"removed: {', '.join(gone)}", err=True)
 
 
 def _remove(directory: Path, made: str, keep: int) -> list[str]:
-    """Give the names of the backups that are too many, and are gone. Raises OSError."""
+    """Remove the oldest backups so that `keep` stay. Return their names. Raises OSError."""
     gone = too_many((each.name for each in directory.iterdir()), made, keep)
     for name in gone:
         (directory / name).unlink(missing_ok=True)

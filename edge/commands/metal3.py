@@ -1,4 +1,4 @@
-"""`tinkedge metal3`: keeps Hardware in step with Metal3's BareMetalHosts, on the cluster where these are."""
+"""`tinkedge metal3`: keep Hardware in step with Metal3's BareMetalHosts, on their cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edge.commands import options
-from edge.commands.metal3.options import host_options, osies_by_architecture
+from edge.commands.host_options import host_options, osies_by_architecture
 from edge.commands.serve import begin
 from edge.run.logs import set_up
 from edge.run.process import HealthServer, Notifier, OperatorAddresses, Reload, Step, Watchdog
@@ -34,7 +34,7 @@ _STATUS = "keeping Hardware in step with BareMetalHosts"
     "--kubeconfig",
     type=FilePath(dir_okay=False),
     default=None,
-    help="The API with the hosts, where the Hardware goes, too.  [default: the service account of this pod]",
+    help="Kubeconfig of the API with the hosts and the Hardware.  [default: the service account of this pod]",
 )
 @options.context
 @Group.API.option(
@@ -43,20 +43,20 @@ _STATUS = "keeping Hardware in step with BareMetalHosts"
     "--namespace",
     type=types.namespaces,
     default="",
-    help="Hosts of these namespaces only: a,b. Default: of all.",
+    help="Only hosts in these namespaces: a,b. Default: all.",
 )
-@click.option("--once", is_flag=True, help="Bring every host in step once, and exit: with 1 if one could not be.")
+@click.option("--once", is_flag=True, help="Synchronise every host once, and exit; with 1 if one failed.")
 @click.option(
     "--resync",
     type=click.FloatRange(1, 86_400),
     default=300.0,
-    help="Seconds after which a host is looked at again though it has not changed: its Secrets may have.",
+    help="Seconds after which a host is examined again, because its Secrets may have changed.",
 )
 @host_options
 @Group.API.option(
     "--leader-elect/--no-leader-elect",
     default=True,
-    help="Let only one of several replicas work, the holder of a Lease.",
+    help="Elect one active replica of several with a Lease.",
 )
 @Group.API.option(
     "--lease-namespace",
@@ -84,7 +84,7 @@ def metal3(
     log_level: str,
     log_format: str,
 ) -> None:
-    """Keep a Hardware in step with each BareMetalHost of Metal3's.
+    """Keep a Hardware in step with each BareMetalHost of Metal3.
 
     A host that is provisioned, paused, detached, powered off, in use or in an unknown state never netboots. Hardware
     that was not made from a host is never touched.
@@ -121,8 +121,7 @@ async def _until_stopped(follower: Follower, addresses: OperatorAddresses, steps
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, running.cancel)
     watching = asyncio.create_task(Watchdog(notifier, {}).run())
-    # It waits for the API, a leader's Lease and definitions by itself, and says so (/readyz, too): the service manager
-    # does not have to wait for that.
+    # Ready at once: the service manager does not have to wait for the API, the Lease and the definitions. /readyz does.
     notifier.ready(_STATUS)
     reload.ready()
     try:

@@ -1,4 +1,4 @@
-"""`tinkedge move`: all objects to another Kubernetes API, with the machines of running Workflows unharmed."""
+"""`tinkedge move`: move all objects to another Kubernetes API, without harm to machines with running Workflows."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from edge.settings import FilePath
 if TYPE_CHECKING:
     from tink.move import Report
 
-_NAMED = 20
+_MAX_PROBLEMS = 20
 
 
 @click.command()
 @click.option("--to", "target", type=FilePath(dir_okay=False), required=True, help="Kubeconfig of the target.")
-@click.option("--to-context", default=None, help="A context of it.  [default: its current one]")
+@click.option("--to-context", default=None, help="Context of it.  [default: its current one]")
 @click.option(
     "--from",
     "source",
@@ -29,12 +29,12 @@ _NAMED = 20
     default=None,
     help="Kubeconfig of the source.  [default: DATA_DIR/kubeconfig, the embedded API]",
 )
-@click.option("--from-context", default=None, help="A context of it.  [default: its current one]")
+@click.option("--from-context", default=None, help="Context of it.  [default: its current one]")
 @data_dir_option("Data directory of the embedded API that is the source.")
-@click.option("--dry-run", is_flag=True, help="Look, say what would be moved and what is in the way; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Report what would be moved and what prevents it; change nothing.")
 @click.option("--install-crds", is_flag=True, help="Install or update the CustomResourceDefinitions at the target.")
-@click.option("--delete-source", is_flag=True, help="Delete everything at the source when all was handed over.")
-@click.option("--abort", is_flag=True, help="Take back a move that was not handed over.")
+@click.option("--delete-source", is_flag=True, help="Delete everything at the source after the move.")
+@click.option("--abort", is_flag=True, help="Undo a move that has not been completed.")
 def move(
     target: Path,
     to_context: str | None,
@@ -49,10 +49,10 @@ def move(
     """Move all objects to another Kubernetes API: Hardware, OSIEs, Templates, Workflows, and the Secrets they refer to.
 
     Both APIs must run. Workflows are paused at the source first, so that only one side ever gives them to an agent, and
-    released at the target when everything was verified there. It may be killed and run again. Then start the services
-    on the target, at the address that the machines know; running actions go on meanwhile.
+    released at the target after everything was verified there. The command may be killed and run again. Then start the
+    services on the target, at the address that the machines know; running actions continue meanwhile.
 
-    Exits with 2 if something is in the way: nothing was changed then.
+    Exits with 2 if something prevents the move; nothing is changed then.
     """
     if abort and (dry_run or delete_source):
         raise click.UsageError("--abort goes without --dry-run and --delete-source")
@@ -60,12 +60,12 @@ def move(
     how = None if abort else {"dry_run": dry_run, "install_crds": install_crds, "delete_source": delete_source}
     report = asyncio.run(_run(source or data_dir / "kubeconfig", target, contexts, how))
     if abort:
-        click.echo("taken back: the source's Workflows go on")
+        click.echo("undone: the Workflows of the source continue")
         return
-    for problem in report.problems[:_NAMED]:
+    for problem in report.problems[:_MAX_PROBLEMS]:
         click.echo(f"in the way: {problem}", err=True)
-    if len(report.problems) > _NAMED:
-        click.echo(f"and {len(report.problems) - _NAMED} more", err=True)
+    if len(report.problems) > _MAX_PROBLEMS:
+        click.echo(f"and {len(report.problems) - _MAX_PROBLEMS} more", err=True)
     for note in report.notes:
         click.echo(note, err=True)
     for kind, count in report.found.items():
@@ -84,7 +84,7 @@ def move(
 async def _run(
     source: Path, target: Path, contexts: tuple[str | None, str | None], how: dict[str, bool] | None
 ) -> Report:
-    """`how` None: take back what was begun."""
+    """Run the move with the arguments `how`, or undo it if `how` is None."""
     from tink.kube.client import ApiError, KubeClient
     from tink.move import Mover
 
@@ -97,7 +97,7 @@ async def _run(
             mover = Mover(from_client, to_client, progress)
             return await (mover.abort() if how is None else mover.run(**how))
     except ApiError as error:
-        advice = "what was done stays: run this again, or take it back with --abort"
+        advice = "completed steps stay: run this again, or undo them with --abort"
         raise click.ClickException(f"{error}; {advice}") from error
     finally:
         progress.clear()
