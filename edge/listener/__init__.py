@@ -11,10 +11,11 @@ metrics      counts datagrams that were dropped because a socket buffer was full
 from edge.listener.metrics import listener_metrics
 from edge.listener.moderation import ModeratedListener
 from edge.listener.recvmmsg import ReceiveBuffers
-from edge.listener.segments import Segments
+from edge.listener.segments import Datagram, Segments
 from edge.listener.turns import Listener, advice, enlarge_buffer, turn_budget, udp_socket
 
 __all__ = [
+    "Datagram",
     "Listener",
     "ModeratedListener",
     "ReceiveBuffers",

@@ -25,9 +25,9 @@ from prometheus_client import CollectorRegistry
 from edge import admin_token
 from edge.artifacts import ArtifactCache, SharedFiles, cache_metrics
 from edge.callers import Callers
-from edge.conflict import IPV6, Changed, Quarantine, Relays
 from edge.dhcp import DhcpSettings, Responder
 from edge.dhcp6 import Responder6, Settings6, server_duid
+from edge.dhcp_common import IPV6, Changed, Quarantine, Relays
 from edge.http import AdminApp, Runner, admin_runner, has_ended, machine_runner
 from edge.journey.events import Notice
 from edge.journey.recorder import Journey
@@ -487,7 +487,7 @@ class Serving:
             quarantine=self._quarantine,
             relays=self._relays,
             learn=partial(self._learn, state.interface),
-            relay_heard=self._relay_heard,
+            on_relay_seen=self._relay_heard,
             fast_path=self._settings.edge.fast_path,
             boot_path=self._boot_paths.of,
         )

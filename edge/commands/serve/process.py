@@ -24,7 +24,6 @@ from edge.commands.serve.settings_in_use import begin
 from edge.commands.serve.stack_settings import settings
 from edge.commands.serve.surroundings import obstacles
 from edge.dhcp import DhcpServerError, SettingsError
-from edge.dhcp6 import Dhcp6ServerError
 from edge.neighbour.router_advertisement import RouterAdvertiserError
 from edge.run.logs import set_up
 from edge.run.networks import ServingError
@@ -65,7 +64,6 @@ _EXPECTED = (
     ApiError,
     BinariesError,
     DataDirectoryError,
-    Dhcp6ServerError,
     DhcpServerError,
     DirectoryInUseError,
     HealthError,

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from scapy.layers.dhcp import BOOTP, DHCP
 
-from edge.conflict import Quarantine
 from edge.dhcp import DhcpServer, DhcpServerError
+from edge.dhcp_common import Quarantine
 from edge.journey.events import Outcome, Step
 from edge.machines import Machine
 from tests.interop.conftest import Network

@@ -20,7 +20,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
 from edge.dhcp import Reply
-from edge.dhcp.sockets.link import Link, NoLinkError
+from edge.dhcp.server import Link, NoLinkError
 from edge.listener import Segments
 from tests.interop.conftest import Network, Wire
 from tests.interop.dhcp.conftest import DhcpLab, message, speaking
@@ -167,7 +167,7 @@ def test_link_that_can_not_be_opened_says_why(network: Network, monkeypatch: pyt
     def refuse(*_: object) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr("edge.dhcp.sockets.link.socket.socket", refuse)
+    monkeypatch.setattr("edge.dhcp.server.socket.socket", refuse)
     with pytest.raises(NoLinkError, match="CAP_NET_RAW is missing"):
         Link("lo", bytes(4), 67, 0.0)
 

@@ -10,9 +10,9 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
-from edge.conflict import Claim, Quarantine
 from edge.dhcp import Received, Reply, Responder
 from edge.dhcp.wire import MessageType, codec, options
+from edge.dhcp_common import MAX_LAYOUTS, Claim, Quarantine
 from edge.journey.events import JourneyEvent
 from edge.machines import Inventory
 from tests.support import objects
@@ -121,7 +121,7 @@ MakeEdge = Callable[..., Edge]
 
 def look(edge: Any, *hosts: str) -> int:
     """Probe the declined addresses; hosts with these MACs answer. Return the number of probes."""
-    declined, probes = edge.responder.declined, 0
+    declined, probes = edge.responder.declines, 0
     while (wait := declined.wait) is not None:
         edge.now += wait
         for address in declined.step():
@@ -163,10 +163,10 @@ class Pair:
             edge.now += seconds
 
     def agree(self) -> None:
-        """Check that both have told the same, and remember the same."""
+        """Check that both have reported the same, and have the same state."""
         assert self.fast.events == self.full.events
         assert self.fast.quarantined == self.full.quarantined
-        assert len({frozenset(edge.responder.declined.acknowledged.lately) for edge in self.edges}) == 1
+        assert len({frozenset(edge.responder.declines.recent_leases.newest) for edge in self.edges}) == 1
 
     def history(
         self,
@@ -209,8 +209,10 @@ class Pair:
             self.agree()
 
 
-def check_layouts(make_edge: Callable[..., Any], machine: Raw, answers: Any, packets: list[bytes], other: Any) -> None:
-    """Send packets of 1200 other layouts: what is used goes on to be known, what is kept is bounded, and none twice.
+def check_layouts(
+    make_edge: Callable[..., Any], machine: Raw, max_of_a_length: int, packets: list[bytes], other: Any
+) -> None:
+    """Send packets of 1200 other layouts: used layouts stay known, their number is limited, and none is there twice.
 
     Without the fast path, each packet is answered in full.
     """
@@ -223,12 +225,12 @@ def check_layouts(make_edge: Callable[..., Any], machine: Raw, answers: Any, pac
             assert each.send(packet) is not None
     assert slow.responder.fast_path is None
     assert [each.answered for each in calls] == [len(packets), 3 * len(packets)]
-    known = edge.responder.fast_path._known
+    layouts = edge.responder.fast_path.layouts
     for number in range(1200):
         edge.now += 0.1
         edge.send(other(b"%05d" % number + b"x" * (number % 90)))
         if number % 50 == 0:
             edge.send(packets[0])
-    assert len(known) == sum(map(len, known.lists.values())) <= answers._LAYOUTS
-    assert max(map(len, known.lists.values())) <= answers._LAYOUTS_OF_A_LENGTH
+    assert len(layouts) == sum(map(len, layouts.lists.values())) <= MAX_LAYOUTS
+    assert max(map(len, layouts.lists.values())) <= max_of_a_length
     assert calls[0].count == 1200 + len(packets)

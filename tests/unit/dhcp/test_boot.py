@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from edge.dhcp.boot import BootChoice
-from edge.dhcp.boot.client import Client, ClientKind, identify, user_classes
+from edge.dhcp.boot import BootChoice, Client, ClientKind, identify, user_classes
 from edge.dhcp.wire import codec, options
 from edge.journey.events import Outcome
 from edge.machines import DhcpMode, Inventory, Machine, NetbootPolicy

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scapy.layers.l2 import ARP, Ether
 
-from edge.conflict import Claim, Prober, declined
-from edge.conflict.declined import MAX_PROBED, PROBES, UNSEEN_SECONDS
-from edge.conflict.quarantine import MAX_ADDRESSES
-from edge.dhcp.wire import MessageType, arp
+from edge.dhcp.wire import MessageType, frames
+from edge.dhcp_common import Claim, Prober, declines
+from edge.dhcp_common.declines import MAX_PROBED, PROBES, UNPROBED_SECONDS
+from edge.dhcp_common.quarantine import MAX_ADDRESSES
 from edge.journey.events import Outcome
 from edge.machines import Machine
 from tests.unit.dhcp.harness import (
@@ -64,7 +64,7 @@ def test_where_nobody_or_only_the_machine_answers_it_is_served_as_before(edge: E
     edge.send(decline)
     assert edge.send(PXE_DISCOVER) is not None, "it is looked into: until then nothing is known"
     assert edge.look(*hosts) == PROBES
-    assert edge.now - begun == pytest.approx(2 * declined.PROBE_SECONDS + declined.ANSWER_SECONDS)
+    assert edge.now - begun == pytest.approx(2 * declines.PROBE_SECONDS + declines.ANSWER_SECONDS)
     assert edge.quarantined == []
     assert edge.send(PXE_DISCOVER) is not None
     (told,) = (event for event in edge.events if "DECLINE" in event.message)
@@ -107,11 +107,11 @@ def test_interfaces_that_share_an_address_share_its_conflict(make_edge: MakeEdge
 
 def test_address_of_this_host_is_a_conflict_that_no_probe_finds(edge: Edge, decline: bytes) -> None:
     edge.send(decline)
-    (address,) = edge.responder.declined.step()
-    edge.responder.declined.is_ours(address)
+    (address,) = edge.responder.declines.step()
+    edge.responder.declines.is_ours(address)
     assert [entry[:2] for entry in edge.quarantined] == [QUARANTINED]
     assert "this host itself" in edge.events[-1].message
-    assert edge.responder.declined.wait is None
+    assert edge.responder.declines.wait is None
 
 
 def test_one_address_is_looked_at_once_at_a_time_and_not_too_many_together(
@@ -193,23 +193,23 @@ def test_where_nobody_can_look_only_who_was_given_the_address_just_now_is_believ
     for _ in range(requests):
         assert message_type(blind.send(request)) is MessageType.ACK
     blind.send(decline, source=source)
-    assert blind.quarantined == [(*QUARANTINED, blind.now + UNSEEN_SECONDS)]
+    assert blind.quarantined == [(*QUARANTINED, blind.now + UNPROBED_SECONDS)]
     assert blind.send(discover) is None
-    blind.now += UNSEEN_SECONDS
+    blind.now += UNPROBED_SECONDS
     assert blind.send(discover) is not None
 
 
 def test_address_that_was_given_long_ago_is_not_declined_where_nobody_can_look(blind: Edge, decline: bytes) -> None:
     blind.send(PXE_REQUEST)
     for _ in range(3):
-        blind.responder.declined.pass_time()
-        blind.now += declined.ACKNOWLEDGED_SECONDS
+        blind.responder.declines.pass_time()
+        blind.now += declines.RECENT_SECONDS
     blind.send(decline)
     assert blind.quarantined == []
 
 
 def test_word_of_a_relay_is_not_taken_where_one_can_look(edge: Edge, decline: bytes) -> None:
-    edge.responder.declined.is_on_link = lambda address: address == ADDRESS
+    edge.responder.declines.is_on_link = lambda address: address == ADDRESS
     edge.send(PXE_REQUEST)
     edge.send(altered(decline, giaddr=RELAY), source="10.99.0.9")
     assert edge.look(MAC) == PROBES
@@ -226,9 +226,9 @@ def test_relay_of_another_network_has_no_say_in_it(edge: Edge, decline: bytes) -
 def test_probe_that_can_not_be_sent_leaves_the_machines_word(edge: Edge, decline: bytes) -> None:
     edge.send(PXE_REQUEST)
     edge.send(decline)
-    (address,) = edge.responder.declined.step()
-    edge.responder.declined.probe_failed(address)
-    assert edge.quarantined == [(*QUARANTINED, edge.now + UNSEEN_SECONDS)]
+    (address,) = edge.responder.declines.step()
+    edge.responder.declines.probe_failed(address)
+    assert edge.quarantined == [(*QUARANTINED, edge.now + UNPROBED_SECONDS)]
 
 
 async def test_prober_without_its_socket_reports_that_no_probe_can_be_sent(edge: Edge) -> None:
@@ -248,14 +248,14 @@ async def test_prober_without_its_socket_reports_that_no_probe_can_be_sent(edge:
         def _receive(self, sock: socket.socket) -> Claim | None:
             raise AssertionError("nothing is declined here")
 
-    prober = ProberOnUdp("lo", edge.responder.declined)
+    prober = ProberOnUdp("lo", edge.responder.declines)
     prober.start()
     assert prober.can_probe
     prober.stop()
     prober.is_allowed = False
     prober.start()
     assert not prober.can_probe
-    assert edge.responder.declined.wake is None
+    assert edge.responder.declines.wake is None
 
 
 # --- DHCPRELEASE ------------------------------------------------------------------------------------------------------
@@ -284,26 +284,26 @@ def test_release_is_told_only_of_the_machines_own_address_and_from_where_it_can_
 
 
 def test_probe_is_that_of_rfc_5227_and_claims_nothing() -> None:
-    frame = arp.probe(bytes.fromhex("525400000001"), ADDRESS)
+    frame = frames.arp_probe(bytes.fromhex("525400000001"), ADDRESS)
     packet = Ether(frame)
     found = packet[ARP]
     assert (packet.dst, packet.src, packet.type) == ("ff:ff:ff:ff:ff:ff", "52:54:00:00:00:01", 0x0806)
     assert (found.op, found.hwsrc, found.psrc) == (1, "52:54:00:00:00:01", "0.0.0.0")
     assert (found.hwdst, found.pdst) == ("00:00:00:00:00:00", "10.77.0.58")
-    assert arp.claim(frame) is None
+    assert frames.arp_claim(frame) is None
 
 
 @pytest.mark.parametrize("op", [1, 2])
 def test_any_arp_packet_of_a_host_says_where_it_is(op: int) -> None:
     packet = bytes(Ether(src=SQUATTER) / ARP(op=op, hwsrc=SQUATTER, psrc="10.77.0.58", pdst="10.77.0.1"))
-    assert arp.claim(packet) == (ADDRESS, bytes.fromhex(SQUATTER.replace(":", "")))
-    assert arp.claim(packet[:41]) is None
-    assert arp.claim(packet.replace(b"\x08\x06", b"\x08\x00", 1)) is None
+    assert frames.arp_claim(packet) == (ADDRESS, bytes.fromhex(SQUATTER.replace(":", "")))
+    assert frames.arp_claim(packet[:41]) is None
+    assert frames.arp_claim(packet.replace(b"\x08\x06", b"\x08\x00", 1)) is None
 
 
 @given(st.binary(max_size=80))
 def test_no_frame_is_too_odd(frame: bytes) -> None:
-    arp.claim(frame)
+    frames.arp_claim(frame)
 
 
 # --- relays of an edge that can't probe the machines' link ------------------------------------------------------------
@@ -383,7 +383,7 @@ def test_machine_is_silenced_once_in_ten_minutes_if_no_probe_can_be_sent(make_ed
     behind = Behind(make_edge, decline, "10.77.0.2")
     silenced = 0
     for _ in range(60):
-        behind.edge.responder.declined.pass_time()
+        behind.edge.responder.declines.pass_time()
         if not behind.edge.quarantine.holds(MAC):
             behind.lease(*OF_RELAY)
         silenced += behind.decline(*OF_RELAY)

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge.dhcp.fast_path import answers
-from edge.dhcp.fast_path.layout import layout_of
+from edge.dhcp import fast_path
 from edge.dhcp.wire import codec, options
 from tests.unit.dhcp.firmware.packets import CAPTURES
 from tests.unit.dhcp.harness import (
@@ -191,10 +190,10 @@ def test_what_firmware_really_sends_is_answered_the_fast_way_from_the_second_mac
     assert calls.count == 2  # the first machine of each of the two ways
 
 
-def test_layouts_that_nobody_uses_make_room_and_none_is_kept_twice(make_edge: MakeEdge) -> None:
-    check_layouts(
-        make_edge, machine(0), answers, [PXE_DISCOVER, PXE_REQUEST], lambda value: altered(PLAIN, options={60: value})
-    )
+def test_unused_layouts_make_room_and_no_layout_is_stored_twice(make_edge: MakeEdge) -> None:
+    known = [PXE_DISCOVER, PXE_REQUEST]
+    max_of_a_length = fast_path.MAX_LAYOUTS_OF_A_LENGTH
+    check_layouts(make_edge, machine(0), max_of_a_length, known, lambda value: altered(PLAIN, options={60: value}))
 
 
 def test_what_is_prepared_for_a_layout_is_bounded(make_edge: MakeEdge) -> None:
@@ -203,9 +202,9 @@ def test_what_is_prepared_for_a_layout_is_bounded(make_edge: MakeEdge) -> None:
         mac = b"\x02" + number.to_bytes(2, "big") + b"\0\0\1"
         edge.inventory.apply(hardware(f"m{number}", mac.hex(":"), f"10.{number // 250}.{number % 250 + 1}.5"))
         edge.send(sent_by(mac))
-    (known,) = (known for alike in edge.responder.fast_path._known.lists.values() for known in alike)
-    assert len(known.networks) <= answers._NETWORKS_OF_A_LAYOUT
-    assert len(known.shared) <= answers._MAKERS_OF_A_LAYOUT
+    (known,) = (known for alike in edge.responder.fast_path.layouts.lists.values() for known in alike)
+    assert len(known.networks) <= fast_path.MAX_NETWORKS_OF_A_LAYOUT
+    assert len(known.boots_of_makers) <= fast_path.MAX_MAKERS_OF_A_LAYOUT
 
 
 def test_machines_of_another_maker_do_not_get_its_boot_file(make_edge: MakeEdge) -> None:
@@ -233,13 +232,17 @@ def test_machines_of_another_maker_do_not_get_its_boot_file(make_edge: MakeEdge)
         pytest.param({"options": {12: bytes(300)}}, id="option in two instances"),
     ],
 )
-def test_packet_with_something_of_its_own_is_not_learnt_from(change: dict[str, Any]) -> None:
-    assert layout_of(PXE_DISCOVER, codec.parse(PXE_DISCOVER)) is not None
-    odd = altered(PXE_DISCOVER, **change)
-    assert layout_of(odd, codec.parse(odd)) is None
+def test_packet_with_unusual_options_or_fields_is_not_learnt_from(make_edge: MakeEdge, change: dict[str, Any]) -> None:
+    edge = make_edge(machine(0))
+    assert edge.send(altered(PXE_DISCOVER, **change)) is not None
+    assert len(edge.responder.fast_path.layouts) == 0
+    assert edge.send(PXE_DISCOVER) is not None
+    assert len(edge.responder.fast_path.layouts) == 1
 
 
-def test_packet_without_end_or_with_something_behind_the_mac_is_not_learnt_from() -> None:
+def test_packet_without_end_or_with_bytes_behind_the_mac_is_not_learnt_from(make_edge: MakeEdge) -> None:
     assert PXE_DISCOVER.endswith(b"\xff")
     for odd in (PXE_DISCOVER[:-1], PXE_DISCOVER[:34] + b"\1" + PXE_DISCOVER[35:]):
-        assert layout_of(odd, codec.parse(odd)) is None
+        edge = make_edge(machine(0))
+        assert edge.send(odd) is not None
+        assert len(edge.responder.fast_path.layouts) == 0

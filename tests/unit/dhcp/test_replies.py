@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from edge.dhcp import Reply
-from edge.dhcp.boot.choice import Boot
-from edge.dhcp.datagram import BROADCAST
-from edge.dhcp.replies.assembly import TooSmallError, assemble, size_limit
-from edge.dhcp.replies.destinations import ANSWERS_IN_ALL, CLIENT_ANSWERS, RELAY_ANSWERS
+from edge.dhcp.boot import Boot
+from edge.dhcp.context import MAX_CLIENT_REPLIES, MAX_RELAY_REPLIES, MAX_REPLIES
+from edge.dhcp.datagram import BROADCAST, TooSmallError, assemble, first_options, size_limit
 from edge.dhcp.wire import MessageType, codec, options
-from edge.dhcp.wire.relay_agent import relay_agent_of
+from edge.dhcp.wire.codec import relay_agent_of
 from edge.journey.events import Outcome, Step
 from edge.machines import DhcpMode
 from tests.support import objects
@@ -472,8 +471,7 @@ def test_what_only_repeats_something_goes_first_and_what_boots_never() -> None:
     def assembled(limit: int) -> bytes:
         return assemble(
             request._replace(options={**request.options, 57: (limit + 28).to_bytes(2, "big")}),
-            MessageType.OFFER,
-            bytes(4),
+            first_options(MessageType.OFFER, bytes(4)),
             boot,
             network=numbered(1) + numbered(12) + numbered(6) + numbered(42),
             fewer=lambda: [numbered(1) + numbered(12) + numbered(6), least, numbered(1) + numbered(6, 8)],
@@ -519,7 +517,7 @@ def test_machine_on_the_wrong_link_is_told_about_and_one_behind_its_relay_is_not
     make_edge: MakeEdge, fast_path: bool
 ) -> None:
     heard: list[tuple[str, str, str]] = []
-    edge = make_edge(lab(), networks=HERE, relay_heard=lambda *seen: heard.append(seen), fast_path=fast_path)
+    edge = make_edge(lab(), networks=HERE, on_relay_seen=lambda *seen: heard.append(seen), fast_path=fast_path)
 
     def warnings() -> list[str]:
         return [message for message in edge.messages() if "of another network" in message]
@@ -595,25 +593,25 @@ def answered(edge: Edge, packet: bytes, count: int, **where: Any) -> int:
 
 def test_relay_of_the_machines_network_is_answered_without_end(edge: Edge) -> None:
     packet = altered(PXE_DISCOVER, giaddr=RELAY)
-    assert answered(edge, packet, 3 * ANSWERS_IN_ALL) == 3 * ANSWERS_IN_ALL
+    assert answered(edge, packet, 3 * MAX_REPLIES) == 3 * MAX_REPLIES
 
 
 @pytest.mark.parametrize("link", [{}, {82: b"\5\4\x0a\x4d\0\0"}], ids=["plain", "it names the machine's link"])
 def test_other_relays_get_so_many_answers_a_second(edge: Edge, caplog, link) -> None:
     packet = altered(PXE_DISCOVER, giaddr=LOOPBACK_RELAY, options=link)
-    assert answered(edge, packet, RELAY_ANSWERS + 50) == RELAY_ANSWERS
+    assert answered(edge, packet, MAX_RELAY_REPLIES + 50) == MAX_RELAY_REPLIES
     edge.now += 1
-    assert answered(edge, packet, RELAY_ANSWERS + 50) == RELAY_ANSWERS
+    assert answered(edge, packet, MAX_RELAY_REPLIES + 50) == MAX_RELAY_REPLIES
     assert caplog.text.count("the relay 172.16.0.1, which is not of its machine's network (1000 a second)") == 1
     edge.now += 60
-    answered(edge, packet, RELAY_ANSWERS + 1)
+    answered(edge, packet, MAX_RELAY_REPLIES + 1)
     assert "(99 more times since this was last said)" in caplog.text
 
 
 def test_all_other_relays_share_a_bound_that_leaves_the_machines_own_alone(edge: Edge) -> None:
     before, behind = PXE_DISCOVER[:24] + b"\xc0\0", PXE_DISCOVER[28:]
-    relays = (number.to_bytes(2, "big") for number in range(1, ANSWERS_IN_ALL + 500))
-    assert sum(edge.send(before + relay + behind) is not None for relay in relays) == ANSWERS_IN_ALL
+    relays = (number.to_bytes(2, "big") for number in range(1, MAX_REPLIES + 500))
+    assert sum(edge.send(before + relay + behind) is not None for relay in relays) == MAX_REPLIES
     assert edge.send(altered(PXE_DISCOVER, giaddr=RELAY)) is not None
     assert edge.send(PXE_DISCOVER) is not None
 
@@ -621,20 +619,20 @@ def test_all_other_relays_share_a_bound_that_leaves_the_machines_own_alone(edge:
 @pytest.mark.parametrize("kind", [1, 3, 8])
 def test_no_kind_of_message_gets_around_it(edge: Edge, kind: int) -> None:
     packet = altered(PLAIN, giaddr=VICTIM, options={53: bytes((kind,)), 50: WRONG})
-    assert answered(edge, packet, RELAY_ANSWERS + 50) == RELAY_ANSWERS
+    assert answered(edge, packet, MAX_RELAY_REPLIES + 50) == MAX_RELAY_REPLIES
 
 
 def test_the_same_holds_in_the_proxy_modes(make_edge: MakeEdge) -> None:
     edge = make_edge(lab(), mode=DhcpMode.AUTO_PROXY)
-    assert answered(edge, altered(PXE_DISCOVER, giaddr=VICTIM), RELAY_ANSWERS + 50) == RELAY_ANSWERS
+    assert answered(edge, altered(PXE_DISCOVER, giaddr=VICTIM), MAX_RELAY_REPLIES + 50) == MAX_RELAY_REPLIES
     where = ON_4011 | {"source": "192.0.2.1"}
-    assert answered(edge, REQUEST_4011, CLIENT_ANSWERS + 5, **where) == CLIENT_ANSWERS
+    assert answered(edge, REQUEST_4011, MAX_CLIENT_REPLIES + 5, **where) == MAX_CLIENT_REPLIES
 
 
 def test_client_that_names_its_own_address_gets_so_many_answers_a_second(edge: Edge) -> None:
     inform = altered(PLAIN, options={53: INFORM}, ciaddr=WRONG)
-    assert answered(edge, inform, CLIENT_ANSWERS + 5) == CLIENT_ANSWERS
-    assert answered(edge, REQUEST_4011, CLIENT_ANSWERS + 5, **ON_4011) == CLIENT_ANSWERS
+    assert answered(edge, inform, MAX_CLIENT_REPLIES + 5) == MAX_CLIENT_REPLIES
+    assert answered(edge, REQUEST_4011, MAX_CLIENT_REPLIES + 5, **ON_4011) == MAX_CLIENT_REPLIES
 
 
 @pytest.mark.parametrize("source", ["192.0.2.1", "10.77.0.58"])
@@ -787,7 +785,7 @@ def test_relay_that_asks_for_it_is_answered_at_the_port_that_it_has_sent_from(
 
 def test_port_of_a_relay_gets_so_many_answers_a_second_wherever_the_relay_is(edge: Edge, caplog) -> None:
     packet = altered(PXE_DISCOVER, giaddr=RELAY, options={82: b"\x13\0"})
-    assert answered(edge, packet, RELAY_ANSWERS + 50, source_port=53) == RELAY_ANSWERS
+    assert answered(edge, packet, MAX_RELAY_REPLIES + 50, source_port=53) == MAX_RELAY_REPLIES
     assert "the relay 10.77.0.3, at port 53 (RFC 8357) (1000 a second)" in caplog.text
     assert edge.send(altered(PXE_DISCOVER, giaddr=RELAY)).port == 67, "the relay itself is answered without end"
 
@@ -861,7 +859,7 @@ def test_invented_relays_are_answered_but_fill_neither_log_nor_memory(edge: Edge
     assert len(edge.responder.fast_path._relays) <= 1024
     for number in range(3000):
         send(b"\x0a\x4d\0" + bytes((number % 255,)))
-    reservation = next(iter(edge.responder._replies.reservations.values()))
+    reservation = next(iter(edge.responder.reservations.values()))
     assert len(reservation.network.links) <= 64
     send(GIADDR)
     assert GIADDR in reservation.network.links, "what was invented keeps nobody out who is real"

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from edge.dhcp import DhcpSettings, SettingsError
-from edge.dhcp.replies.unregistered import PACKETS_A_SECOND, PACKETS_AT_ONCE, proposed
+from edge.dhcp.reports import PACKETS_A_SECOND, PACKETS_AT_ONCE, proposed
 from edge.dhcp.wire import codec
 from edge.journey.events import Outcome, Step
 from edge.machines import DhcpMode, hardware_manifest
@@ -115,10 +115,10 @@ def test_packets_of_invented_machines_are_dropped_unread_where_they_come_too_fas
 def test_flood_of_infiniband_has_an_allowance_of_its_own(edge: Edge) -> None:
     """Its packets have to be parsed before they tell whose they are."""
     flood = altered(PXE_DISCOVER, htype=32, chaddr=b"", drop=(61,))
-    assert edge.responder._replies.is_surplus(flood) is False
+    assert edge.responder.is_surplus(flood) is False
     assert {edge.send(flood) for _ in range(3000)} == {None}
-    assert edge.responder._replies.is_surplus(flood) is True
-    assert edge.responder._replies.is_surplus(invented(1)) is False
+    assert edge.responder.is_surplus(flood) is True
+    assert edge.responder.is_surplus(invented(1)) is False
     assert edge.send(PXE_DISCOVER) is not None
 
 

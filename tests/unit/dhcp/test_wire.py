@@ -16,7 +16,7 @@ from scapy.layers.l2 import Ether
 
 from edge.dhcp.wire import Message, MessageType, codec, options
 from edge.dhcp.wire.codec import ParseError
-from edge.dhcp.wire.frame import HEADERS_BYTES, Framer
+from edge.dhcp.wire.frames import HEADERS_BYTES, Framer
 from edge.machines import DhcpMode
 from tests.unit.dhcp.harness import CAPTURED, PXE_DISCOVER, Edge, MakeEdge, altered, lab, message_type
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from ipaddress import IPv6Address, IPv6Network
 from typing import Any
 
-from edge.conflict import IPV6, Quarantine, Relays
 from edge.dhcp6 import Received6, Reply6, Responder6, Settings6, server_duid, wire
 from edge.dhcp6.wire import Message6, MessageType6, Option, option
+from edge.dhcp_common import IPV6, Quarantine, Relays
 from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.machines import BootPaths, DhcpMode, Inventory, Machine, NetbootPolicy, NetbootWhen
 from ipxe.binaries import BootBinaries, BootPath
@@ -149,7 +149,7 @@ def make(
     )
     edge = Edge6(inventory, responder, events, paths)
     if looks:
-        responder.declined.wake = lambda: None
+        responder.declines.wake = lambda: None
     inventory.on_change(responder.machine_changed)
     for each in objects:
         inventory.apply(each)

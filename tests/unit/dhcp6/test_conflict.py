@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scapy.layers.inet6 import ICMPv6ND_NA, ICMPv6ND_NS, ICMPv6NDOptDstLLAddr, ICMPv6NDOptSrcLLAddr, in6_getnsma
 
-from edge.conflict import Claim
-from edge.conflict.declined import PROBES, UNSEEN_SECONDS
-from edge.conflict.quarantine import DEFAULT_SECONDS
 from edge.dhcp6 import server_duid, solicitation
 from edge.dhcp6.wire import MessageType6 as M
 from edge.dhcp6.wire import Option, Status, options
+from edge.dhcp_common import Claim
+from edge.dhcp_common.declines import PROBES, UNPROBED_SECONDS
+from edge.dhcp_common.quarantine import DEFAULT_SECONDS
 from edge.journey.events import Outcome
 from tests.unit.dhcp6.harness import (
     ADDRESS,
@@ -144,9 +144,9 @@ def test_where_nobody_can_look_only_who_was_given_the_address_just_now_is_believ
     assert "is not believed: this server has given the machine no address in the last minute" in blind.lines()[0]
     send(REQUEST)
     send(DECLINE)
-    assert blind.quarantined == [(MAC, ADDRESS, blind.now + UNSEEN_SECONDS)]
+    assert blind.quarantined == [(MAC, ADDRESS, blind.now + UNPROBED_SECONDS)]
     assert not send(SOLICIT)
-    blind.now += UNSEEN_SECONDS
+    blind.now += UNPROBED_SECONDS
     assert send(SOLICIT)
 
 
@@ -215,4 +215,4 @@ def test_relay_of_the_network_is_believed_when_it_brought_leases_to_several_mach
         edge.send(relayed(DECLINE, "fd00:77::2"), IPv6Address(neighbour))
     assert edge.quarantined == []
     edge.send(relayed(DECLINE, "fd00:77::2"), RELAY)
-    assert edge.quarantined == [(MAC, ADDRESS, edge.now + UNSEEN_SECONDS)]
+    assert edge.quarantined == [(MAC, ADDRESS, edge.now + UNPROBED_SECONDS)]

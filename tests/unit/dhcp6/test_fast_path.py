@@ -14,8 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge.dhcp6 import Reply6, wire
-from edge.dhcp6.fast_path import answers
+from edge.dhcp6 import Reply6, fast_path, wire
 from edge.dhcp6.wire import MessageType6 as M
 from edge.dhcp6.wire import Option, option
 from edge.journey.events import Outcome
@@ -370,9 +369,10 @@ def test_bound_on_answers_holds_for_both_ways_together(make_edge: MakeEdge6) -> 
     assert all(pair.send(packet, IPv6Address("fd00:77::2")) for _ in range(1200))
 
 
-def test_layouts_that_nobody_uses_make_room_and_none_is_kept_twice(make_edge: MakeEdge6) -> None:
-    packets = [EDK2_PXE_SOLICIT, EDK2_HTTP_SOLICIT]
-    check_layouts(make_edge, hardware(), answers, packets, lambda value: ask(M.SOLICIT, ia(), option(17, value)))
+def test_unused_layouts_make_room_and_no_layout_is_stored_twice(make_edge: MakeEdge6) -> None:
+    known = [EDK2_PXE_SOLICIT, EDK2_HTTP_SOLICIT]
+    max_of_a_length = fast_path.MAX_LAYOUTS_OF_A_LENGTH
+    check_layouts(make_edge, hardware(), max_of_a_length, known, lambda value: ask(M.SOLICIT, ia(), option(17, value)))
 
 
 def test_networks_of_a_layout_are_bounded(make_edge: MakeEdge6) -> None:
@@ -383,5 +383,5 @@ def test_networks_of_a_layout_are_bounded(make_edge: MakeEdge6) -> None:
         edge.now += 0.1
         assert edge.send(EDK2_PXE_SOLICIT, link_local(mac)) is not None
         assert edge.send(EDK2_PXE_SOLICIT, link_local(mac)) is not None
-    (known,) = edge.responder.fast_path._known.lists[len(EDK2_PXE_SOLICIT)]
-    assert len(known.networks) <= answers._NETWORKS_OF_A_LAYOUT
+    (known,) = edge.responder.fast_path.layouts.lists[len(EDK2_PXE_SOLICIT)]
+    assert len(known.networks) <= fast_path.MAX_NETWORKS_OF_A_LAYOUT
