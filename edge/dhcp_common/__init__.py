@@ -1,4 +1,4 @@
-"""What the DHCP and DHCPv6 servers (`edge.dhcp`, `edge.dhcp6`) share; a `Family` has what differs.
+"""The parts that the DHCP and DHCPv6 servers (`edge.dhcp`, `edge.dhcp6`) share; a `Family` has the differences.
 
 server      the sockets of one interface
 prober      finds the host that uses a declined address

@@ -8,7 +8,8 @@ same places parses in the same way and requests the same, so the fast path of a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import groupby
 from typing import Final, TypeVar
 
 from tink.limits.in_use import InUse
@@ -38,6 +39,11 @@ class Mask:
     def fix(self, begin: int, bits: bytes) -> None:
         """Fix these bits of the bytes from `begin` on, and let the other bits differ."""
         self._bits[begin : begin + len(bits)] = bits
+
+    def runs(self, begin: int) -> Iterator[tuple[bool, int]]:
+        """Yield the runs of bytes from `begin` on that are fixed (True) or may differ (False), with their lengths."""
+        for is_fixed, run in groupby(self._bits[begin:], bool):
+            yield is_fixed, len(list(run))
 
     def numbers(self) -> tuple[int, int]:
         """Return `mask` and `expected` of a `KnownLayout`."""

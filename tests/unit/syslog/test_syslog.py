@@ -78,12 +78,12 @@ async def test_one_machine_that_floods_takes_nothing_from_another(site: Site) ->
         site.logs.take(b"<30>a: flood", IP)
     site.logs.take(b"<30>b: heard", OTHER_IP)
     await site.logs.flush()
-    assert site.text().count("flood") == bounds.BURST_LINES
+    assert site.text().count("flood") == bounds.MAX_BURST_LINES
     assert "heard" in site.text(OTHER_MAC)
     ((message, lines),) = site.entries()
     assert message.endswith("(4000 more were too many, and are lost)")
     assert len(lines) <= MAX_DETAIL
-    assert site.journey.events(MAC)[0].detail["omitted_lines"] == bounds.BURST_LINES - len(lines.splitlines())
+    assert site.journey.events(MAC)[0].detail["omitted_lines"] == bounds.MAX_BURST_LINES - len(lines.splitlines())
 
 
 async def test_machine_that_prints_for_an_hour_leaves_its_other_steps_on_the_journey(site: Site) -> None:
