@@ -172,7 +172,7 @@ def test_link_that_can_not_be_opened_says_why(network: Network, monkeypatch: pyt
         Link("lo", bytes(4), 67, 0.0)
 
 
-def test_link_hears_nothing(network: Network, dhcp: DhcpLab) -> None:
+def test_link_receives_no_frames(network: Network, dhcp: DhcpLab) -> None:
     # Its receive buffer would fill with every frame of the network. packet(7): one of protocol 0 receives none.
     with network.serving(dhcp.start):
         assert dhcp.udhcpc().returncode == 0

@@ -1,4 +1,4 @@
-"""An edge that tests send packets to, packets that real clients sent, and what reads and alters them."""
+"""An edge that tests send packets to, packets of real clients, and functions that parse and alter them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CAPTURED = {
 PXE_DISCOVER, PXE_REQUEST = CAPTURED["edk2_pxe_discover"], CAPTURED["edk2_pxe_request"]
 REQUEST_4011 = CAPTURED["edk2_pxe_request_4011"]
 ON_4011 = {"source": "10.77.0.58", "source_port": 4011, "port": 4011}
-"""How a client with an address asks for its boot file."""
+"""The way by which a client with an address requests its boot file."""
 HTTP_DISCOVER = CAPTURED["edk2_http_discover"]
 IPXE_BIOS, IPXE_EFI = CAPTURED["ipxe_bios_discover"], CAPTURED["ipxe_efi_discover"]
 PLAIN = CAPTURED["plain_discover"]
@@ -132,7 +132,7 @@ def look(edge: Any, *hosts: str) -> int:
 
 
 class Calls:
-    """A function, and how often it was called and gave an answer."""
+    """Counts the calls of a function, and those with an answer."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -146,14 +146,14 @@ class Calls:
 
 
 class Pair:
-    """Two edges that hear the same: one answers known layouts the fast way, the other everything in full."""
+    """Two edges that receive the same: one answers known layouts by the fast path, the other everything in full."""
 
     def __init__(self, make_edge: Callable[..., Any], *objects: Raw, **more: Any) -> None:
         self.edges = self.fast, self.full = [make_edge(*objects, fast_path=fast, **more) for fast in (True, False)]
         self.calls = self.fast.responder.fast_path.answer = Calls(self.fast.responder.fast_path.answer)
 
     def send(self, packet: bytes, *where: Any, **more: Any) -> Any:
-        """Return what both answer, which must be the same."""
+        """Return the answer of both, which must be the same."""
         fast, full = (edge.send(packet, *where, **more) for edge in self.edges)
         assert fast == full, (packet.hex(), where, more)
         return fast

@@ -1,6 +1,6 @@
-"""The fast way and the full one give the same bytes for the same packets, whatever happened before.
+"""The fast path and the full one give the same bytes for the same packets, whatever happened before.
 
-Two edges hear the same; one answers known layouts by `edge.dhcp.fast_path`, the other everything in full.
+Two edges receive the same; one answers known layouts by `edge.dhcp.fast_path`, the other everything in full.
 """
 
 from __future__ import annotations
@@ -125,7 +125,9 @@ def test_recorded_packets_get_the_same_bytes_with_and_without_the_fast_path(make
 
 @pytest.mark.parametrize("name", CLIENTS)
 @pytest.mark.parametrize("relayed", [False, True])
-def test_every_single_byte_that_differs_is_minded(make_edge: MakeEdge, name: str, relayed: bool) -> None:
+def test_fast_path_answers_like_the_full_path_whichever_byte_differs(
+    make_edge: MakeEdge, name: str, relayed: bool
+) -> None:
     pair = Pair(make_edge, *(machine(number, 1) for number in range(2)))
     request = {50: ADDRESSES[0], 54: OURS} if "request" in name else {}
     relay = {"giaddr": OTHERS} if relayed else {}
@@ -136,7 +138,7 @@ def test_every_single_byte_that_differs_is_minded(make_edge: MakeEdge, name: str
         assert pair.send(known) is not None
     for at in range(len(packet)):
         pair.send(packet[:at] + bytes((packet[at] ^ (0x80, 0x01)[at % 2],)) + packet[at + 1 :])
-        pair.pass_time(61)  # so that what is told once a minute is told again
+        pair.pass_time(61)  # so that reports that are limited to one a minute are made again
         pair.send(packet)
     pair.agree()
 
@@ -152,7 +154,7 @@ def of_another_machine(draw: Callable[..., Any], packet: bytes) -> bytes:
 
 @given(data=st.data())
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_known_packets_get_the_answer_that_they_would_get_in_full(make_edge: MakeEdge, data: st.DataObject) -> None:
+def test_random_histories_get_the_same_answers_from_both_paths(make_edge: MakeEdge, data: st.DataObject) -> None:
     work = [True]
     pair = Pair(make_edge, *(machine(number) for number in range(3)), has_pending=lambda *_name: work[0])
     for packet in pair.history(data.draw, work, machine, packets(), of_another_machine):
@@ -172,9 +174,7 @@ def test_machines_of_one_maker_boot_by_the_path_of_their_own_hardware(
 
 
 @pytest.mark.parametrize("name", [name for name in CLIENTS if name not in ("udhcpc_request", "networkd_discover")])
-def test_what_firmware_really_sends_is_answered_the_fast_way_from_the_second_machine_on(
-    make_edge: MakeEdge, name: str
-) -> None:
+def test_real_firmware_is_answered_by_the_fast_path_from_the_second_machine_on(make_edge: MakeEdge, name: str) -> None:
     edge = make_edge(*(machine(number) for number in range(3)))
     for mac in MACS:  # heard before, so that their reservations are compiled
         edge.send(altered(CAPTURED["networkd_discover"], chaddr=mac))
@@ -196,7 +196,7 @@ def test_unused_layouts_make_room_and_no_layout_is_stored_twice(make_edge: MakeE
     check_layouts(make_edge, machine(0), max_of_a_length, known, lambda value: altered(PLAIN, options={60: value}))
 
 
-def test_what_is_prepared_for_a_layout_is_bounded(make_edge: MakeEdge) -> None:
+def test_number_of_prepared_parts_of_a_layout_is_limited(make_edge: MakeEdge) -> None:
     edge = make_edge()
     for number in range(600):  # each a network and a maker of its own
         mac = b"\x02" + number.to_bytes(2, "big") + b"\0\0\1"

@@ -1,4 +1,4 @@
-"""An edge that tests of DHCPv6 send messages to, messages that real clients sent, and what reads the replies."""
+"""An edge that tests of DHCPv6 send messages to, messages of real clients, and functions that parse the replies."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def ask(kind: MessageType6, *options: bytes, client: bytes = EDK2_DUID) -> bytes
 
 
 def relayed(packet: bytes, link: str, peer: IPv6Address = LINK_LOCAL, *options: bytes, hops: int = 0) -> bytes:
-    """As a relay sends it on (RFC 8415 section 19.1)."""
+    """Return the message in that of a relay (RFC 8415 section 19.1)."""
     head = bytes((MessageType6.RELAY_FORW, hops)) + IPv6Address(link).packed + peer.packed
     return head + b"".join(options) + option(Option.RELAY_MSG, packet)
 
