@@ -25,14 +25,14 @@ for the same packet: tests/unit/dhcp6/test_fast_path.py compares them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from enum import Enum
-from ipaddress import IPv6Network
 from typing import Final, NamedTuple
 
 from edge.dhcp6 import wire
-from edge.dhcp6.boot import NOTHING, Boot6, BootChoice6, Stage, identify
-from edge.dhcp6.reports import Reports6, prepared
+from edge.dhcp6.boot import NOTHING, Boot6, Stage, identify
+from edge.dhcp6.context import Context6
+from edge.dhcp6.reports import prepared
 from edge.dhcp6.reservation import Network6, Reservation6
 from edge.dhcp6.wire import (
     CLIENT_PORT,
@@ -57,14 +57,10 @@ from edge.dhcp_common import (
     KnownLayouts,
     Mask,
     NoLayoutError,
-    Quarantine,
-    RecentLeases,
-    Relays,
 )
 from edge.journey.events import Note
-from edge.machines import Machine, NetbootPolicy
+from edge.machines import Machine
 from ipxe.binaries import BootPath
-from tink.limits.allowance import Allowance
 from tink.mac import eui64_mac
 from tink.net.link_local import is_link_local_packed
 
@@ -314,35 +310,18 @@ class _KnownLayout(KnownLayout):
 class FastPath6:
     """Answers messages of the layouts that it has learnt."""
 
-    def __init__(
-        self,
-        reservations: Mapping[bytes, Reservation6],
-        policy: NetbootPolicy,
-        choice: BootChoice6,
-        quarantine: Quarantine,
-        recent_leases: RecentLeases,
-        reports: Reports6,
-        answers: Allowance,
-        clock: Callable[[], float],
-        server_id: bytes,
-        networks: Sequence[IPv6Network],
-        relays: Relays,
-    ) -> None:
-        """`reservations` are the compiled ones, by the six bytes of the MAC; `server_id` is our encoded option 2.
-
-        `networks` are those of the interface; empty if they are not known. The rest is that of the responder.
-        """
+    def __init__(self, reservations: Mapping[bytes, Reservation6], context: Context6) -> None:
+        """`reservations` are the compiled ones, by the six bytes of the MAC."""
         self._reservation = reservations.get
-        self._decide = policy.decide
-        self._choice = choice
-        self._quarantined = quarantine.macs
-        self._recent_leases = recent_leases
-        self._reports = reports
-        self._answers = answers
-        self._clock = clock
-        self._server_id = server_id
-        self._here = tuple(networks)
-        self._carried = relays.carried
+        self._decide = context.policy.decide
+        self._choice = context.choice
+        self._quarantined = context.quarantine.macs
+        self._recent_leases = context.recent_leases
+        self._reports = context.reports
+        self._may_reach = context.may_reach
+        self._server_id = context.server_id
+        self._here = context.settings.networks
+        self._carried = context.relays.carried
         self.layouts: KnownLayouts[_KnownLayout] = KnownLayouts(MAX_LAYOUTS, MAX_LAYOUTS_OF_A_LENGTH)
         """By length."""
         self._layouts_of = self.layouts.lists.get
@@ -363,6 +342,7 @@ class FastPath6:
             return None
 
         if known.mac is not NOWHERE:
+            # This peer address may be made of a MAC, which counts more than the DUID.
             if known.is_by_duid and packet[known.peer][11:13] == _EUI64:
                 return None
             mac = packet[known.mac]
@@ -370,6 +350,7 @@ class FastPath6:
             address = packet[known.peer] if known.relays else source
             if not known.relays and (is_unicast or not _is_of_a_mac(source)):
                 return None
+            # RFC 4291 appendix A: the MAC with one bit inverted and two bytes in its middle.
             mac = _INVERTED[address[8]] + address[9:11] + address[13:16]
         reservation = self._reservation(mac)
         if reservation is None or reservation.unserved:
@@ -387,6 +368,7 @@ class FastPath6:
             return None
         boot, boot_options, note = self._boot_of(known, machine) if known.netboots else known.no_boot
 
+        # RFC 8415 section 19.3: each relay's message goes around the next one, so the sizes are needed first.
         pieces: list[bytes] = []
         size = known.size + len(network_options) + len(boot_options)
         for head, interface, inner in known.relays:
@@ -419,7 +401,7 @@ class FastPath6:
         """Return True if a reply may go to this address now: it is a host's, and below its limit."""
         if source[0] == 0xFF or source.startswith(_NO_HOST_PREFIX):
             return False
-        return self._answers.take(source, self._clock())
+        return self._may_reach(source)
 
     def _parts_of(self, known: _KnownLayout, network: Network6) -> _NetworkParts:
         """Prepare the parts for a network that this layout meets for the first time."""

@@ -16,12 +16,12 @@ replies, and each can renew the lease of another.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from ipaddress import IPv6Address, IPv6Network
 from typing import Final
 
 from edge.dhcp6 import wire
 from edge.dhcp6.boot import NOTHING, BootChoice6, Client6, identify
+from edge.dhcp6.context import Context6, Settings6
 from edge.dhcp6.fast_path import FastPath6
 from edge.dhcp6.reports import Reports6
 from edge.dhcp6.reservation import Reservation6, compile_reservation
@@ -73,27 +73,6 @@ _TO_ONE_SERVER: Final = frozenset(
 _TO_ALL_SERVERS: Final = frozenset({MessageType6.SOLICIT, MessageType6.CONFIRM, MessageType6.REBIND})
 
 
-@dataclass(frozen=True, slots=True)
-class Settings6:
-    """The addresses that the DHCPv6 server states in its replies.
-
-    address: this edge's address on the machines' network.
-    http_base_url: the edge's HTTP server, e.g. `http://[fd00::1]:7080`.
-    duid: the server's own.
-    networks: the networks of the interface; empty if they are not known.
-    """
-
-    address: IPv6Address
-    http_base_url: str
-    duid: bytes
-    networks: tuple[IPv6Network, ...] = ()
-
-
-def server_duid(mac: bytes) -> bytes:
-    """Return the server's own DUID, which is made of its link-layer address (RFC 8415 section 11.4)."""
-    return b"\x00\x03\x00\x01" + (mac or bytes(6))
-
-
 class Responder6:
     """Answers DHCPv6 for the machines of an inventory. The owner subscribes `machine_changed` to the inventory."""
 
@@ -124,34 +103,30 @@ class Responder6:
         """
         self.settings = settings
         self._inventory = inventory
-        self._clock = clock
         self._neighbour = neighbour
         prefix = next((str(each.network_address) for each in settings.networks), "2001:db8::")
         self._reports = Reports6(record, take, clock, prefix)
         self._choice = BootChoice6(policy, binaries, str(settings.address), settings.http_base_url, boot_path)
         self._server_id = wire.option(Option.SERVERID, settings.duid)
         self._reservations: Newest[bytes, Reservation6] = Newest(MAX_RESERVATIONS)
-        self._answers = Allowance(MAX_REPLIES_TO_ONE, MAX_REPLIES)
         self._quarantine = quarantine if quarantine is not None else Quarantine(clock, family=IPV6)
         self._relays = relays if relays is not None else Relays()
         self.declines: Final = Declines(inventory, self._quarantine, self._reports, clock)
         """The declined addresses, to be probed by neighbour discovery."""
-        self.fast_path: FastPath6 | None = None
+        self._context = Context6(
+            settings,
+            policy,
+            self._choice,
+            self._reports,
+            self._relays,
+            self._quarantine,
+            self.declines.recent_leases,
+            self._server_id,
+            Allowance(MAX_REPLIES_TO_ONE, MAX_REPLIES),
+            clock,
+        )
+        self.fast_path = FastPath6(self._reservations, self._context) if fast_path else None
         """Answers messages of known layouts. None if it is off."""
-        if fast_path:
-            self.fast_path = FastPath6(
-                self._reservations,
-                policy,
-                self._choice,
-                self._quarantine,
-                self.declines.recent_leases,
-                self._reports,
-                self._answers,
-                clock,
-                self._server_id,
-                settings.networks,
-                self._relays,
-            )
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
@@ -207,7 +182,7 @@ class Responder6:
         # With RFC 8357 the relay names the port, which may be any service of any host: such replies are limited.
         is_own_relay = bool(relays) and received.source in reservation.network.subnet
         is_own_relay = is_own_relay and _port_of(relays, received) == SERVER_PORT
-        return is_own_relay or self._answers.take(received.source.packed, self._clock())
+        return is_own_relay or self._context.may_reach(received.source.packed)
 
     # --- validate -----------------------------------------------------------------------------------------------------
 
@@ -221,6 +196,8 @@ class Responder6:
             return False
         if not relays and not source.is_link_local:
             return False
+        # Section 16: a message to all servers has no Server Identifier, one to a single server has ours. A DECLINE to
+        # another edge is accepted from the link, because that edge gives the same address.
         client, server = message.get(Option.CLIENTID), message.get(Option.SERVERID)
         if kind in _TO_ALL_SERVERS and (server is not None or not client):
             return False
@@ -291,11 +268,13 @@ class Responder6:
             if message.type is not MessageType6.REQUEST:
                 return None  # another server may serve that network
             return self._reply(message, self._refused(message, Status.NOT_ON_LINK))
+        # A client that renews already uses the address, so a quarantine does not take it away.
         if asks and not renews and (reason := self._quarantine.refusal(reservation.machine)):
             self._reports.refused(reservation.machine.mac, reason)
             if message.type is not MessageType6.REQUEST:
                 return None
             return self._reply(message, self._refused(message, Status.NO_ADDRS_AVAIL))
+        # Section 18.3.1: with Rapid Commit a SOLICIT gets its lease at once, without ADVERTISE and REQUEST.
         at_once = message.type is MessageType6.SOLICIT and message.get(Option.RAPID_COMMIT) is not None
         kind = MessageType6.ADVERTISE if message.type is MessageType6.SOLICIT and not at_once else MessageType6.REPLY
         body = b"".join([self._ia_na(ia, reservation) for ia in self._associations(message)]) + _not_had(message)
