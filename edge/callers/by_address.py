@@ -203,7 +203,7 @@ class Callers:
         mac = self._neighbour(ip)
         if mac is None or mac in macs:
             return None
-        return mac or "somebody whose MAC the kernel does not know now"
+        return mac or "a host whose MAC the kernel does not know now"
 
     def learn(self, mac: str, ip: str, interface: str | None = None) -> bool:
         """Record the address of a machine from its DHCP conversation.

@@ -207,7 +207,7 @@ def _not_its_own(owner: Machine, address: str, mac: str) -> tuple[str, str]:
 
 
 def _unnamed(peer: str) -> Caller:
-    reason = f"the proxy {peer} does not say whom it asks for: it must send {FORWARDED}"
+    reason = f"the proxy {peer} does not name the machine: it must send {FORWARDED}"
     return Caller(
         peer, reason=reason, why=f"through a trusted proxy that names no machine in {FORWARDED}", proxied=True
     )

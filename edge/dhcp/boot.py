@@ -336,7 +336,7 @@ class BootChoice:
         if client.kind is ClientKind.IPXE:
             return self._ipxe(client, mac, proxy=proxy)
         if path is BootPath.UKI and is_uefi(client):
-            raise NoBinaryError("boot path uki: which file that is, the Hardware says")  # `verdict` asks it
+            raise NoBinaryError("boot path uki: the file depends on the Hardware")  # see `verdict`
         if client.kind is ClientKind.PXE_ROM:
             if is_raspberry_pi(client, mac):
                 return self._raspberry_pi

@@ -84,7 +84,7 @@ class Reports(DhcpReports):
         held_back = self._withheld.due(destination, self._clock())
         if held_back is not None:
             log.warning(
-                "more answers were asked for than go to %s (%d a second), or to all such: the rest is dropped%s",
+                "DHCP replies to %s (%d a second) or to all such addresses exceed their limit: the rest is dropped%s",
                 destination, limit, times(held_back),
             )  # fmt: skip
 

@@ -111,25 +111,30 @@ class MacOf(Enum):
     DUID = "its DUID"
 
 
-class _Places:
-    """The places of the values that differ between the packets of a layout.
+class _Places(KnownLayout):
+    """A layout, with the places of the values that differ between its packets.
 
     transaction: of the message.
     client_id: option 1, with code and length; empty if there is none.
     iaids, addresses: of each IA_NA, and of each address in one.
-    relays: for each relay, the one nearest to us first, the bytes from hop count to peer-address, and the Interface-Id
-        option (empty if there is none).
+    relay_places: for each relay, the one nearest to us first, the bytes from hop count to peer-address, and the
+        Interface-Id option (empty if there is none).
     link: the link-address that counts; empty if none does.
     peer: the first relay's peer-address; empty if there is no relay.
     mac: the six bytes of the MAC, if it is read from option 79 or the DUID; else empty.
     """
 
+    __slots__ = (
+        "addresses", "client_id", "iaids", "link", "mac", "mac_of", "peer", "relay_places", "transaction",
+    )  # fmt: skip
+
     def __init__(self, packet: bytes, relays: tuple[Relay, ...]) -> None:
         """Find the places in a packet that came through these relays. Raises NoLayoutError."""
+        super().__init__()
         mask = Mask(packet)
         self.mac_of = _mac_of(relays)
         self.link = self.mac = self.peer = NOWHERE
-        self.relays: list[tuple[slice, slice]] = []
+        self.relay_places: list[tuple[slice, slice]] = []
         begin, end = 0, len(packet)
         counts = _link_that_counts(relays)
         for number in range(len(relays)):
@@ -164,7 +169,7 @@ class _Places:
             else:
                 mask.vary(at, stop)
                 interface = slice(at - _OPTION_HEAD, stop) if code == Option.INTERFACE_ID else interface
-        self.relays.append((slice(begin + 1, begin + _RELAY_HEAD), interface))
+        self.relay_places.append((slice(begin + 1, begin + _RELAY_HEAD), interface))
         if is_first:
             self.peer = slice(begin + 18, begin + _RELAY_HEAD)
             if self.mac_of is MacOf.LINK_LAYER:
@@ -255,32 +260,21 @@ class _BootParts(NamedTuple):
     note: Note | None
 
 
-class _KnownLayout(KnownLayout):
-    """A layout, and the prepared parts of the replies to its messages; for the places see `_Places`."""
+class _KnownLayout(_Places):
+    """A layout, with the prepared parts of the replies to its messages."""
 
     __slots__ = (
-        "acknowledges", "addresses", "before", "boots", "client", "client_id", "has_lease", "iaids", "is_by_duid",
-        "kind", "link", "mac", "names_boot", "netboots", "networks", "no_boot", "peer", "relays", "requested", "size",
-        "start", "transaction",
+        "acknowledges", "before", "boots", "client", "has_lease", "is_by_duid", "kind", "names_boot", "netboots",
+        "networks", "no_boot", "relays", "requested", "size", "start",
     )  # fmt: skip
 
     def __init__(self, packet: bytes, message: Message6, relays: tuple[Relay, ...], server_id: bytes) -> None:
         """Learn from a packet, parsed to `message` and `relays`; `server_id` is our option 2. Raises NoLayoutError."""
-        super().__init__()
         if message.type not in _LEARNABLE:
             raise NoLayoutError
-        places = _Places(packet, relays)
-        self.mask = places.mask
-        self.expected = places.expected
-        self.transaction = places.transaction
-        self.client_id = places.client_id
-        self.iaids = places.iaids
-        self.addresses = places.addresses
-        self.relays = tuple(_inside(places.relays))
-        self.link = places.link
-        self.peer = places.peer
-        self.mac = places.mac
-        self.is_by_duid = places.mac_of is MacOf.DUID
+        super().__init__(packet, relays)
+        self.relays = tuple(_inside(self.relay_places))
+        self.is_by_duid = self.mac_of is MacOf.DUID
         self.client = identify(message)
         self.requested = message.requested
         at_once = message.type is MessageType6.SOLICIT and message.get(Option.RAPID_COMMIT) is not None
@@ -290,8 +284,8 @@ class _KnownLayout(KnownLayout):
         self.before = (wire.option(Option.RAPID_COMMIT, b"") if at_once else b"") + (
             wire.PREFERRED if advertises else b""
         )
-        self.has_lease = bool(places.iaids)
-        self.size = 4 + _length(places.client_id) + len(server_id) + _IA_NA_BYTES * len(places.iaids) + len(self.before)
+        self.has_lease = bool(self.iaids)
+        self.size = 4 + _length(self.client_id) + len(server_id) + _IA_NA_BYTES * len(self.iaids) + len(self.before)
         self.acknowledges = self.has_lease and not advertises and message.type not in RENEWALS
         self.netboots = self.client.netboots
         # The report of a renewal does not state what the machine boots.
@@ -318,7 +312,8 @@ class FastPath6:
         self._quarantined = context.quarantine.macs
         self._recent_leases = context.recent_leases
         self._reports = context.reports
-        self._may_reach = context.may_reach
+        self._take_reply = context.replies.take
+        self._clock = context.clock
         self._server_id = context.server_id
         self._here = context.settings.networks
         self._carried = context.relays.carried
@@ -401,7 +396,7 @@ class FastPath6:
         """Return True if a reply may go to this address now: it is a host's, and below its limit."""
         if source[0] == 0xFF or source.startswith(_NO_HOST_PREFIX):
             return False
-        return self._may_reach(source)
+        return self._take_reply(source, self._clock())
 
     def _parts_of(self, known: _KnownLayout, network: Network6) -> _NetworkParts:
         """Prepare the parts for a network that this layout meets for the first time."""

@@ -1,8 +1,7 @@
 """Finds the host that uses an address on the link of one interface, for both address families.
 
-This is the shell of `edge.dhcp_common.declines`. A socket is open only while a probe is under way, so ARP packets of a
-busy network cost nothing otherwise. No probe can be sent (`can_probe`) if the privilege is missing or the interface is
-no Ethernet. `Declines` then believes a machine's message within its bounds, and `/readyz` reports that.
+This is the shell of `edge.dhcp_common.declines`. No probe can be sent (`can_probe`) if the privilege is missing or the
+interface is no Ethernet. `Declines` then believes a machine's message within its limits, and `/readyz` reports that.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class Prober(ABC):
         self._declines.wake = self._soon
 
     def stop(self) -> None:
-        """Stop to probe."""
+        """Stop probing."""
         self.can_probe = False
         self._declines.wake = None
         self._rest()
@@ -92,9 +91,11 @@ class Prober(ABC):
 
     def _probe(self, address: bytes) -> None:
         try:
+            # A host does not answer ARP to itself.
             if route_to(ip_address(address)).kind is RouteKind.OWN:
                 self._declines.is_ours(address)
                 return
+            # The socket is open only during a probe, because each ARP packet of the link costs time.
             if self._listener is None:
                 self._listener = Listener(self._open(), self._what, self._receive, self._heard)
                 self._listener.start()

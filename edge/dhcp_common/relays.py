@@ -5,9 +5,8 @@ nothing, because a client does not have to send back a value of our answer. So a
 
 - The packet comes from an address of `--relays`.
 - `--relays` is empty, the packet comes from the very address that the relay names as its own, that address is in the
-  machine's network, and no Hardware reserves it. The address is also the gateway of the machine's Hardware, or it has
-  brought leases to several registered machines. A host elsewhere can't send from such an address unless routers let it
-  forge one.
+  machine's network, and no Hardware reserves it. The address is also the gateway of the machine's Hardware, or several
+  registered machines got leases through it.
 
 Relays that send from another address than they name (RFC 3527, and relays that use the address towards this server)
 have to be listed in `--relays`. Leases are assigned through any relay: this check is only for messages that take
@@ -65,6 +64,7 @@ class Relays:
         if self.configured:
             return f"it comes from {source}, which --relays does not name"
         name = str(ip_address(relay))
+        # A host elsewhere can't send from the relay's own address unless routers let it forge one.
         if name != source:
             return (
                 f"it comes from {source} and not from its relay {name}; name {source} in --relays if it is the relay's"
