@@ -1,13 +1,14 @@
-"""Who asks: from an address (`by_address`) and from a whole HTTP request (`by_request`) to the machine.
+"""Identifies the machine that sends a packet or an HTTP request.
 
-Spelling of addresses, and what proxies say of them: `addresses`; of the ends of sockets: `ends`.
-Tokens in paths: `metadata_tokens`.
+by_request        from an HTTP request: address, proxy headers and path
+by_address        from an address
+metadata_tokens   tokens in paths
+addresses         spelling of addresses, and X-Forwarded-For
 """
 
 from edge.callers.addresses import FORWARDED, ForwardedError, Networks, dotted, inside
 from edge.callers.by_address import NEIGHBOUR_SECONDS, UNSEEN, Callers, Neighbours
-from edge.callers.by_request import TRUST_NOBODY, Caller, RequestCallers, TrustedNetworks
-from edge.callers.ends import other_end
+from edge.callers.by_request import TRUST_NOBODY, Caller, RequestCallers, TrustedNetworks, other_end
 from edge.callers.metadata_tokens import MEDIUM_PREFIX, MediumTokens, MetadataTokenError, MetadataTokens, token_keys
 
 __all__ = [

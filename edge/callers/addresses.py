@@ -1,7 +1,4 @@
-"""Addresses of senders, as the sockets and the proxies in front of us spell them. Pure.
-
-`edge.callers.by_request` uses it to tell who asks, `edge.http.connections` to count what each sender takes.
-"""
+"""Addresses of senders, as sockets and proxies spell them. Pure."""
 
 from __future__ import annotations
 
@@ -14,22 +11,23 @@ Networks = tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]
 
 FORWARDED = "X-Forwarded-For"
 MAX_HOPS = 32
-"""Addresses of X-Forwarded-For that are looked at: no request has passed more proxies than that."""
+"""Maximum number of addresses in X-Forwarded-For that are read."""
 
 _HOP = re.compile(r"\[([0-9a-fA-F:.]+)\](?::[0-9]{1,5})?|([0-9.]+)(?::[0-9]{1,5})?|([0-9a-fA-F:.]+)", re.ASCII)
 """An address, with a port or without: some load balancers add it."""
 
 
 class ForwardedError(ValueError):
-    """A trusted proxy sends an X-Forwarded-For that can't be read."""
+    """A trusted proxy sends an X-Forwarded-For that is no list of addresses."""
 
 
 def forwarded_for(lines: Sequence[str], proxies: Networks) -> str | None:
-    """The address that a request comes from, of all lines of X-Forwarded-For that a trusted proxy has sent.
+    """Return the sender of a request from the lines of X-Forwarded-For of a trusted proxy, or None if there is none.
 
-    Each proxy adds the address that it sees at the right: the last one that is no trusted proxy itself is the sender's;
-    what stands before it was written by the sender, and is not even read. None if there is none. Raises ForwardedError.
+    Raises ForwardedError.
     """
+    # Each proxy appends the address that it sees. The last one that is no trusted proxy is the sender's. The sender may
+    # have written the entries before it, so they are not read.
     hops = (hop for line in reversed(lines) for entry in reversed(line.split(",")) if (hop := entry.strip(" \t")))
     for number, hop in enumerate(hops):
         match = _HOP.fullmatch(hop) if number < MAX_HOPS else None
@@ -46,7 +44,7 @@ def forwarded_for(lines: Sequence[str], proxies: Networks) -> str | None:
 
 @functools.lru_cache(maxsize=4096)
 def inside(address: str, networks: Networks) -> bool:
-    """Whether an address is in one of the networks."""
+    """Return True if the address is in one of the networks."""
     if not networks:
         return False
     try:
@@ -58,10 +56,11 @@ def inside(address: str, networks: Networks) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def dotted(text: str) -> str:
-    """An address as the inventory spells it."""
+    """Return an address as the inventory spells it; another text is returned unchanged."""
     try:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
         return text
-    mapped = getattr(address, "ipv4_mapped", None)  # of a socket that serves IPv4 and IPv6 alike
+    # A socket that serves both families has IPv4 addresses as ::ffff:a.b.c.d.
+    mapped = getattr(address, "ipv4_mapped", None)
     return str(mapped or address)

@@ -34,13 +34,14 @@ from tink.limits.newest import Newest
 from tink.mac import mac_in
 
 MAX_MACHINES = 131_072
-"""Registered machines whose addresses are remembered."""
+"""Maximum number of registered machines whose learnt addresses are stored."""
 MAX_STRANGERS = 4096
-"""And others: in a pool of their own, so that a flood of made-up MACs pushes nobody out who is registered."""
+"""The same for other machines. They have their own pool, so invented MACs displace no registered machine."""
+# The other server may give the address to another machine, whose DHCP packets do not reach us.
 LEARNT_SECONDS = 86_400.0
-"""How long what DHCP said is believed: the other server may give the address to somebody whom we don't hear."""
+"""Time for which an address from a DHCP conversation is valid."""
 NEIGHBOUR_SECONDS = 1.0
-"""How long it is believed what the kernel said, unless it says before that it has changed."""
+"""Time for which the kernel's answer is valid, unless the kernel reports a change before."""
 _MAX_NEIGHBOURS = 4096
 
 
@@ -62,7 +63,7 @@ class Neighbours(Protocol):
 
 
 class _Unseen:
-    """Nobody's neighbours can be known."""
+    """Knows no neighbours: the process can't read the kernel's table."""
 
     def mac(self, _ip: str, _interface: str = "") -> str | None:
         return None
@@ -77,26 +78,26 @@ class _Unseen:
 UNSEEN: Final = _Unseen()
 
 _HIDDEN: Final = ""
-"""On a link of ours, but the kernel does not know the MAC at this moment."""
+"""Marker: the address is on a link of ours, but the kernel does not know the MAC at this moment."""
 _ELSEWHERE: Final = "elsewhere"
 """Marker: the address is on another link than the one that the answer would leave by. Its machine asks there."""
 
 
-class _Known(NamedTuple):
-    what: str
+class _Learnt(NamedTuple):
+    ip: str
     since: float
 
 
 _Neighbour = tuple[str | None, float]
-"""A MAC, or None on no link of ours; and since when."""
+"""A MAC, or None if the address is on no link of ours; and the time of the kernel's answer."""
 
 
 class Callers:
-    """Knows machines by where they call from.
+    """Identifies machines by the addresses from which they send.
 
-    `connected`: the kernel has sent something to that address and heard an answer (TCP's handshake), so it knows who is
-    there, if anybody on our links is. Of a datagram, or of what a trusted proxy says, it may not know yet; then the
-    address is believed.
+    The argument `connected` of its methods is True for a TCP connection: the kernel has exchanged packets with the
+    address, so it knows the MAC of a host on our links. For a datagram or an address from a trusted proxy the kernel
+    may not know it yet; then the address is believed.
     """
 
     def __init__(
@@ -107,12 +108,10 @@ class Callers:
         clock: Callable[[], float] = time.monotonic,
         by_address: Networks = (),
     ) -> None:
-        """`clock` gives seconds, of any epoch. In the networks `by_address`, MACs on our links tell nothing.
-
-        `gives_addresses`: whether it is here that machines get them.
-        """
+        """`clock` returns seconds of any epoch. In the networks `by_address`, MACs on our links are ignored."""
         self._inventory = inventory
         self.gives_addresses = mode is DhcpMode.RESERVATION
+        """True if this edge assigns the machines' addresses."""
         self._neighbours = neighbours
         self._clock = clock
         self._by_address = by_address
@@ -142,7 +141,7 @@ class Callers:
         return self._neighbours is not UNSEEN
 
     def machine(self, ip: str, *, connected: bool = False) -> Machine | None:
-        """The machine that calls from this address; None if no Hardware is known to be there."""
+        """Return the machine at this address, or None if no Hardware is known to be there."""
         if not self.gives_addresses:
             mac = self.mac(ip, connected=connected)
             return self._inventory.by_mac(mac) if mac is not None else None
@@ -172,7 +171,7 @@ class Callers:
         return machine if not neighbour and all(other.terminating for other in others) else None
 
     def mac(self, ip: str, *, connected: bool = False) -> str | None:
-        """The MAC of whoever calls from this address, registered or not; None if it is not known."""
+        """Return the MAC of the host at this address, registered or not; None if it is not known."""
         neighbour = self._neighbour(ip)
         if neighbour == _ELSEWHERE or (neighbour == _HIDDEN and connected):
             return None
@@ -186,7 +185,7 @@ class Callers:
         return mac
 
     def is_hidden(self, ip: str) -> bool:
-        """Whether a machine on a link of ours has this address, and the kernel does not know now which."""
+        """Return True if the address is on a link of ours, and the kernel does not know its MAC now."""
         return self._neighbour(ip) == _HIDDEN
 
     def is_unresolved(self, ip: str) -> bool:
@@ -197,14 +196,14 @@ class Callers:
         return self._neighbour(ip) in (_HIDDEN, _ELSEWHERE)
 
     def stranger(self, ip: str, macs: Collection[str]) -> str | None:
-        """Who else than the machine with these MACs is at an address on a link of ours, for people; None: nobody else.
+        """Return a name of the host at an address on a link of ours, or None if it has one of these MACs.
 
-        On a connection from there, as with `connected`. A `tink.server.agents.auth.OtherHost`.
+        It is for a connection from there, as with `connected`, and is a `tink.server.agents.auth.OtherHost`.
         """
         mac = self._neighbour(ip)
         if mac is None or mac in macs:
             return None
-        return mac or "somebody whose MAC the kernel does not know now"
+        return mac or "a host whose MAC the kernel does not know now"
 
     def learn(self, mac: str, ip: str, interface: str | None = None) -> bool:
         """Record the address of a machine from its DHCP conversation.
@@ -225,7 +224,7 @@ class Callers:
         return True
 
     def changed(self, ip: str | None) -> None:
-        """Ask the kernel again who is at this address; None: at any (`edge.neighbour.table`)."""
+        """Drop the kernel's answer for this address; None drops all (called by `edge.neighbour.table`)."""
         if ip is None:
             self._neighbour_of.clear()
         else:
@@ -233,11 +232,11 @@ class Callers:
         self._notify()
 
     def on_change(self, handler: Callable[[], None]) -> None:
-        """Call `handler()` when somebody may be at another address than a moment ago; often, so it must be quick."""
+        """Call `handler()` when a host may have another address than before. That is often, so it must be quick."""
         self._handlers.append(handler)
 
     def neighbour(self, ip: str) -> str | None:
-        """The MAC of whoever is at an address of our links, as the kernel knows it; None: it does not, now."""
+        """Return the MAC that the kernel knows for an address on our links, or None."""
         found = self._neighbour(ip)
         return None if found in (_HIDDEN, _ELSEWHERE) else found
 
@@ -246,7 +245,8 @@ class Callers:
             handler()
 
     def _has(self, machine: Machine, mac: str) -> bool:
-        """Whether a card of the machine's Hardware has this MAC: a bond, or a host with two cards, answers with any."""
+        """Return True if a card of the machine's Hardware has this MAC."""
+        # A bond, or a host with two cards on the link, answers ARP with the MAC of any of them.
         if mac == machine.mac and not machine.terminating:
             return True
         return any(mac == one.mac for one in self._inventory.by_name(machine.name, machine.namespace))
@@ -279,25 +279,25 @@ class Callers:
 
 
 class _Addresses:
-    """Pairs of MAC and address, each in one pair only; at most `capacity`, those heard last."""
+    """Learnt pairs of MAC and address, each in one pair only; the oldest ones make room beyond `capacity`."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._by_mac: dict[str, _Known] = {}  # in the order of time
+        self._by_mac: dict[str, _Learnt] = {}  # in the order of time
         self._by_ip: dict[str, str] = {}
 
     def put(self, mac: str, ip: str, now: float) -> None:
         self.forget(mac, ip)
         if len(self._by_mac) >= self._capacity:
             self.forget(next(iter(self._by_mac)), "")
-        self._by_mac[mac] = _Known(ip, now)
+        self._by_mac[mac] = _Learnt(ip, now)
         self._by_ip[ip] = mac
 
     def forget(self, mac: str, ip: str) -> None:
-        """Let there be no pair with either."""
+        """Remove the pairs with this MAC or this address."""
         old = self._by_mac.pop(mac, None)
         if old is not None:
-            del self._by_ip[old.what]
+            del self._by_ip[old.ip]
         other = self._by_ip.pop(ip, None)
         if other is not None:
             del self._by_mac[other]

@@ -1,27 +1,27 @@
-"""Who is asking: one question, asked once for each request, with one answer, the `Caller`.
+"""Identifies the machine that sends an HTTP request, once for each request: the `Caller`.
 
-    the connection's address --- of a trusted proxy? ---> the address that X-Forwarded-For says
-                                                       -> the machine at that address (`by_address`), and not
-                                                          whoever else has that address there
-    the path: /machine/<who>/..., /nocloud/<who>/..., /phone-home/<who>
-        a token     -> the machine that it was signed for, wherever it asks from
-        a MAC       -> that machine, if the address is in a network whose NAT hides addresses (--metadata-nat)
+    the connection's address -> of a trusted proxy: the address in X-Forwarded-For
+                             -> the machine at that address (`by_address`)
+    the path: /machine/<claim>/..., /nocloud/<claim>/..., /phone-home/<claim>
+        a token             -> the machine that it was signed for, from any address
+        a MAC               -> that machine, if the address is in a network whose NAT hides addresses (--metadata-nat)
         its own MAC or name -> the machine at the address
 
-Scripts, OSIE files, metadata and phone-home take what stands here and look at no header themselves. Each way to be
-somebody else's machine is closed by default: no proxy is trusted and no MAC believed unless the operator names the
-networks, and an address that is known to be one machine's never speaks for another one, whatever network it is in.
+Scripts, OSIE files, metadata and phone-home use the `Caller` and read no header themselves. By default a machine can't
+pass for another one: a proxy is trusted and a MAC believed only in the networks that the operator names. An address
+that is known as one machine's never stands for another machine, whatever network it is in.
 """
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from aiohttp import web
 
-from edge.callers.addresses import FORWARDED, Networks, forwarded_for, inside
+from edge.callers.addresses import FORWARDED, Networks, dotted, forwarded_for, inside
 from edge.callers.by_address import Callers
-from edge.callers.ends import other_end
 from edge.callers.metadata_tokens import PREFIX, MetadataTokenError, MetadataTokens
 from edge.machines import Inventory, Machine
 from tink.mac import from_any, is_mac
@@ -29,8 +29,11 @@ from tink.mac import from_any, is_mac
 
 @dataclass(frozen=True, slots=True)
 class TrustedNetworks:
-    """Whom to believe: the networks of `proxies` when they say whose request they bring, those of `nat` when a path
-    there has a MAC in it. None by default."""
+    """The networks that the operator trusts; none by default.
+
+    proxies: networks of proxies whose X-Forwarded-For is believed.
+    nat: networks whose hosts are believed if a path has a MAC in it.
+    """
 
     proxies: Networks = ()
     nat: Networks = ()
@@ -41,12 +44,15 @@ TRUST_NOBODY = TrustedNetworks()
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sent a request: `machine`; where that is None, why nobody: `status`, `reason` for them, `why` for the log.
+    """The sender of a request.
 
-    `address` is where it came from, as far as it can be told. `mac` is the machine's, or of whoever is known to be
-    there without a Hardware. `signed`: the path has a token. `proxied`: a trusted proxy brought it. `rivals`: there are
-    several to whom the address may belong, so that nobody is at it; `owner` is the machine that it is for, if whoever
-    has it is another one, by its MAC.
+    address: the source, as far as it is known.
+    machine: None if it is not identified; then `status` and `reason` are for the sender, and `why` is for the log.
+    mac: the machine's, or that of the host at the address if it has no Hardware.
+    signed: the path has a token.
+    proxied: a trusted proxy passed the request on.
+    rivals: the address may belong to several machines, so none is identified.
+    owner: the machine that the address is reserved for, if a host with another MAC has it.
     """
 
     address: str
@@ -69,7 +75,7 @@ class Caller:
 
 
 class RequestCallers:
-    """Answers the question."""
+    """Identifies the senders of requests."""
 
     def __init__(
         self, inventory: Inventory, callers: Callers, tokens: MetadataTokens, trusted: TrustedNetworks
@@ -80,34 +86,37 @@ class RequestCallers:
         self._trusted = trusted
 
     def caller(self, request: web.Request, claim: str = "") -> Caller:
-        """Who asks; `claim` is whom the path names: a token, a MAC or a name. Raises ForwardedError."""
+        """Return the sender; `claim` is the token, MAC or name in the path, if there is one. Raises ForwardedError."""
         name = request.protocol.peername
         peer = other_end(name) if isinstance(name, tuple) else ""
         proxied = self.is_proxy(peer)
         address = forwarded_for(request.headers.getall(FORWARDED, ()), self._trusted.proxies) if proxied else peer
-        found = self._at(address, proxied) if address is not None else _unsaid(peer)
+        found = self._at(address, proxied) if address is not None else _unnamed(peer)
         if claim.startswith(PREFIX):
             return self._bearer(found, claim)
         if not claim or claim == found.mac:
             return found
         if found.machine is not None:
             return found if self._is_own(found.machine, claim) else self._another(found, found.machine, claim)
-        # One of the rivals is there: it is no third machine.
+        # With rivals the sender is one of them, not the machine with the claimed MAC.
         if address is not None and inside(address, self._trusted.nat) and is_mac(claim) and not found.rivals:
             return self._behind_nat(found, claim)
         return found
 
     @property
     def proxies(self) -> Networks:
-        """Whose X-Forwarded-For is believed."""
+        """The networks of proxies whose X-Forwarded-For is believed."""
         return self._trusted.proxies
 
     def is_proxy(self, address: str) -> bool:
-        """Whether what comes from this address comes from others, whom it names."""
+        """Return True if this is the address of a trusted proxy."""
         return inside(address, self._trusted.proxies)
 
     def machine_at(self, address: str) -> Machine | None:
-        """The machine whose requests come from a connection of this address; None: none, or each request tells."""
+        """Return the machine of all requests of a connection from this address.
+
+        It is None if there is none, and for a proxy, whose requests may be of different machines.
+        """
         if self._trusted.proxies and self.is_proxy(address):
             return None
         return self._callers.machine(address, connected=True)
@@ -138,40 +147,42 @@ class RequestCallers:
         return Caller(address, None, mac, reason=reason, why=why, proxied=proxied, rivals=rivals)
 
     def _bearer(self, found: Caller, token: str) -> Caller:
-        """Whoever has the token is its machine."""
+        """Return the machine of a token as the sender."""
         try:
             mac = self._tokens.mac(token)
         except MetadataTokenError as error:
-            return _nobody(found, 403, f"the token in this path is not good: {error}", f"with a bad token: {error}")
+            return _unidentified(
+                found, 403, f"the token in this path is not good: {error}", f"with a bad token: {error}"
+            )
         machine = self._inventory.by_mac(mac)
         if machine is None:
             why = f"with a good token of {mac}, but no Hardware has this MAC, or more than one"
-            return _nobody(found, 404, f"no Hardware has the MAC {mac} of this token", why)
+            return _unidentified(found, 404, f"no Hardware has the MAC {mac} of this token", why)
         return Caller(found.address, machine, machine.mac, signed=True, proxied=found.proxied)
 
     def _behind_nat(self, found: Caller, mac: str) -> Caller:
         machine = self._inventory.by_mac(mac)
         if machine is None:
             why = f"as {mac} from behind a NAT, but no Hardware has this MAC, or more than one"
-            return _nobody(found, 404, f"no Hardware has the MAC {mac}", why)
+            return _unidentified(found, 404, f"no Hardware has the MAC {mac}", why)
         return Caller(found.address, machine, machine.mac, proxied=found.proxied)
 
     def _another(self, found: Caller, machine: Machine, claim: str) -> Caller:
-        # What is no MAC, and no name that there is, may be a part of a token: it is not logged.
+        # A claim that is no MAC and no existing name may be a part of a token, so it is not logged.
         known = is_mac(claim) or self._inventory.by_name(claim, machine.namespace)
         whom = claim if known else "another machine"
         why = f"as {whom}, but this address is that of {machine.namespace}/{machine.name}"
-        # The sender is told the same whether there is such a machine or not.
-        return _nobody(found, 403, f"{found.address} is not an address of the machine asked for", why)
+        # The answer to the sender does not reveal if there is such a machine.
+        return _unidentified(found, 403, f"{found.address} is not an address of the machine asked for", why)
 
     def _is_own(self, machine: Machine, claim: str) -> bool:
-        # A name like 525400123456 came here as the MAC that it may also be.
+        # The router spells a name like 525400123456 as the MAC that it may also be.
         if claim in (machine.name, from_any(machine.name)):
             return True
         return any(claim == one.mac for one in self._inventory.by_name(machine.name, machine.namespace))
 
 
-def _nobody(found: Caller, status: int, reason: str, why: str) -> Caller:
+def _unidentified(found: Caller, status: int, reason: str, why: str) -> Caller:
     return Caller(found.address, None, None, status, reason, why, proxied=found.proxied)
 
 
@@ -186,7 +197,7 @@ def _contested(rivals: tuple[Machine, ...], what: str) -> tuple[str, str]:
 
 
 def _not_its_own(owner: Machine, address: str, mac: str) -> tuple[str, str]:
-    """Why whoever has an address is not the machine that it is for: for the sender, and the log."""
+    """Return why a host with this MAC is not the owner of the address, for the sender and for the log."""
     name = f"{owner.namespace}/{owner.name}"
     return (
         f"the address {address} is for another machine: {mac}, which has it, is no MAC of its Hardware",
@@ -195,8 +206,24 @@ def _not_its_own(owner: Machine, address: str, mac: str) -> tuple[str, str]:
     )
 
 
-def _unsaid(peer: str) -> Caller:
-    reason = f"the proxy {peer} does not say whom it asks for: it must send {FORWARDED}"
+def _unnamed(peer: str) -> Caller:
+    reason = f"the proxy {peer} does not name the machine: it must send {FORWARDED}"
     return Caller(
         peer, reason=reason, why=f"through a trusted proxy that names no machine in {FORWARDED}", proxied=True
     )
+
+
+def other_end(name: Sequence[object]) -> str:
+    """Return the address of a socket's peer, spelled as in the inventory and the neighbour table.
+
+    `name` is the peer's name as the socket returns it (IPv6: address, port, flow, scope).
+    """
+    address = dotted(str(name[0]))
+    scope = name[3] if len(name) > 3 and ":" in address else 0
+    if not isinstance(scope, int) or not scope:
+        return address
+    # RFC 4007 section 11: a link-local address is unique on its link only, so the interface is its zone (fe80::1%eth1).
+    try:
+        return f"{address}%{socket.if_indextoname(scope)}"
+    except OSError:
+        return f"{address}%{scope}"  # the interface was just removed, so no machine is known there

@@ -1,15 +1,15 @@
-"""Tokens in URLs: which machine it is about, where no address can tell.
+"""Tokens in URLs that identify a machine independently of its address.
 
     M1.525400000001.0.<HMAC-SHA256, base64url>
 
-The MAC of one of the machine's interfaces, the Unix second from which on the token is worth nothing (0: never), and a
-signature over both. Of the metadata service (`M1.`), where NAT hides the address: `tinkedge metadata-url` prints the
-URL for an operator, who puts it into the machine's image; with `--metadata-tokens` the OSIE gets it on its kernel
-command line. `edge.callers.by_request` takes it from the path of a request. A token is all that it takes to read a
-machine's secrets, so none is ever logged.
+A token has the MAC of one of the machine's interfaces, the Unix second of its expiry (0: never), and a signature over
+both. There are two kinds, signed by the same keys over different labels:
 
-Of boot media (`I1.`), which the machine's BMC asks for, and not the machine: `tinkedge iso --url` prints that URL. Both
-are signed by the same keys, each kind over its own label, so that none is good in the place of the other.
+- `M1.` is for the metadata service, if NAT hides the address. `tinkedge metadata-url` prints the URL for the machine's
+  image; with `--metadata-tokens` the OSIE gets it on its kernel command line.
+- `I1.` is for boot media, which the machine's BMC fetches. `tinkedge iso --url` prints the URL.
+
+The token alone is enough to read a machine's secrets, so it is never logged.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ from tink.mac import is_mac
 from tink.timestamps import rfc3339
 
 PREFIX = "M1."
-"""What each token begins with, and no MAC address or name of a Hardware does: those are in lower case."""
+"""The beginning of each token. MAC addresses and names of Hardware are in lower case, so none begins with it."""
 
 KEY_FILE = "metadata-token.key"
-"""Its name in the data directory."""
+"""The name of the key file in the data directory."""
 
 MEDIUM_PREFIX = "I1."
-"""The same of tokens of boot media."""
+"""The beginning of each token of boot media."""
 
 _TOKEN = re.compile(r"(([A-Z]1\.)([0-9a-f]{12})\.(0|[1-9][0-9]{0,11}))\.([A-Za-z0-9_-]{43})", re.ASCII)
 
 
 class MetadataTokenError(ValueError):
-    """A token is worth nothing; the message says why, and never what the token is."""
+    """A token is invalid; the text says why, and does not contain the token."""
 
 
 class _UrlTokens:
-    """Makes tokens of one kind and reads them."""
+    """Signs and verifies the tokens of one kind."""
 
     _prefix: ClassVar[str]
     _label: ClassVar[str]
     _command: ClassVar[str]
 
     def __init__(self, keys: KeyFile, lifetime: float = 0.0, clock: Callable[[], float] = time.time) -> None:
-        """`lifetime` of new tokens in seconds, 0: for ever; `clock` gives Unix seconds."""
+        """`lifetime` of new tokens is in seconds, 0 for no expiry; `clock` returns Unix seconds."""
         self._keys = keys
         self._lifetime = lifetime
         self._clock = clock
 
     def mint(self, mac: str) -> str:
-        """A token for the machine with the interface `mac` (lower case, colons). Raises ValueError."""
+        """Return a token for the machine with the interface `mac` (lower case, colons). Raises ValueError."""
         if not is_mac(mac):
             raise ValueError(f"{mac[:64]!r} is no MAC address in lower case with colons")
         expires = int(self._clock() + self._lifetime) if self._lifetime else 0
@@ -62,7 +62,7 @@ class _UrlTokens:
         return f"{claims}.{self._keys.sign(self._label, claims)}"
 
     def mac(self, token: str) -> str:
-        """The MAC (lower case, colons) that a token speaks for. Raises MetadataTokenError."""
+        """Return the MAC (lower case, colons) of a valid token. Raises MetadataTokenError."""
         match = _TOKEN.fullmatch(token)
         if match is None or match[2] != self._prefix:
             raise MetadataTokenError("it is no whole token")
@@ -75,21 +75,21 @@ class _UrlTokens:
 
 
 class MetadataTokens(_UrlTokens):
-    """Those of the metadata service: whoever has one is the machine there."""
+    """Tokens of the metadata service: the bearer is treated as the machine."""
 
     _prefix, _label, _command = PREFIX, "tinkedge metadata token", "tinkedge metadata-url"
 
 
 class MediumTokens(_UrlTokens):
-    """Those of boot media: whoever has one gets the machine's, and nothing else of it."""
+    """Tokens of boot media: the bearer gets the machine's boot medium, and nothing else."""
 
     _prefix, _label, _command = MEDIUM_PREFIX, "tinkedge boot medium token", "tinkedge iso --url"
 
 
 def token_keys(data_dir: Path, key: Path | None, *, create: bool) -> KeyFile:
-    """The keys in `key`, or in the data directory; only there one is made (if `create`). Raises KeyFileError.
+    """Return the keys in the file `key`, or else in the data directory. Raises KeyFileError.
 
-    With `create`, a file of the data directory that can't be used is logged and waited for.
+    With `create`, a missing file in the data directory is created, and an unusable one is logged and awaited.
     """
     own = create and key is None
     without = "tokens in URLs of metadata are not accepted, and other edges do not trust this one" if own else ""

@@ -1,19 +1,24 @@
-"""The DHCP server: what its door lets out. The way of a packet is told in `edge.dhcp.responder`.
+"""The DHCP server. `edge.dhcp.responder` shows the way of a packet from top to bottom.
 
-    sockets/     port 67 and port 4011 on one interface: the only part that does I/O
+    server       the sockets of ports 67 and 4011 on one interface: the only part that does I/O
     responder    a packet in, a reply or silence out
-    fast_path/   packets of a known layout, answered by a look-up
-    replies/     everything else, in full: leases, ProxyDHCP offers, PXE boot server replies
-    boot/        which client asks, and what it boots
-    wire/        DHCP messages and options, ARP, frames
+    fast_path    replies to packets of a known layout, by a look-up
+    replies/     rare messages, and the proxy modes
+    context      settings, limits and objects that the handlers share
+    reservation  the parts of a machine's replies that do not depend on the packet
+    reports      the journey and the log
+    datagram     what arrives and what is sent
+    boot         which client asks, and what it boots
+    wire/        DHCP messages, their options, frames; open to other packages that read packets
 
-Each uses those below it only; `edge.dhcp.wire` is a door of its own, for those who read packets.
+Each part uses only those below it. `edge.dhcp_common` has what DHCPv6 shares.
 """
 
+from edge.dhcp.context import DhcpSettings, SettingsError
 from edge.dhcp.datagram import Received, Reply
 from edge.dhcp.responder import Responder
-from edge.dhcp.settings import DhcpSettings, SettingsError
-from edge.dhcp.sockets import DhcpServer, DhcpServerError
+from edge.dhcp.server import DhcpServer
+from edge.dhcp_common import DhcpServerError
 
 __all__ = [
     "DhcpServer", "DhcpServerError", "DhcpSettings", "Received", "Reply", "Responder", "SettingsError",

@@ -1,33 +1,54 @@
 """The DHCP server's decisions: a packet in, a reply or silence out. Pure: no sockets, no waiting, the clock is given.
 
-    bytes -> fast_path: a layout that is known, a machine that is to be served? -> Reply
-          -> in full: wire.codec.parse -> is it a client's, and of a link that we serve?
-                -> replies.leases (mode reservation) or replies.proxy (modes proxy, auto-proxy):
-                   whose is it, what does it ask -> boot: may it, and what -> replies.assembly -> Reply
+The way of a packet, from top to bottom of this file:
 
-The fast path gives what the full one would give, sooner; without it everything is answered in full. Every answer, and
-every refusal with its reason, goes to the journey; `edge.dhcp.sockets` owns the sockets.
+    receive    `respond`: a packet of a known layout gets its reply from `edge.dhcp.fast_path`; any other goes on
+    validate   `_client_message`: parse it; is it a client's, of a kind of network that can be served?
+    identify   `_reservation_of`: the MAC in `chaddr` names the machine, and nothing else does
+    decide     `_discover`, `_request` (RFC 2131 section 4.3): may the machine have its address now, and what does it
+               boot (`edge.dhcp.boot`)? Rare messages and the proxy modes: `edge.dhcp.replies`
+    build      `_lease`, `_nak`: the bytes (`edge.dhcp.datagram`)
+    send       `_destination` (section 4.1): where the reply goes; `edge.dhcp.server` has the sockets
+
+A lease is not stored: the reservation in the Hardware is the lease. So a restart loses nothing, and several edges give
+the same replies. Every reply, and every refusal with its reason, is a step of the machine's journey.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Final
 
-from edge.conflict import Declined, Quarantine, Relays
-from edge.dhcp.boot import BootChoice
-from edge.dhcp.datagram import SERVER_PORT, Received, Reply
+from edge.dhcp.boot import BootChoice, identify
+from edge.dhcp.context import Context, Destinations, DhcpSettings, SettingsError, several_hardware, to_relay
+from edge.dhcp.datagram import (
+    BROADCAST,
+    CLIENT_PORT,
+    PXE_PORT,
+    SERVER_PORT,
+    Received,
+    Reply,
+    echo_client_identifier,
+    first_options,
+)
 from edge.dhcp.fast_path import FastPath
-from edge.dhcp.replies import Destinations, Learn, Leases, Proxy, Unregistered
+from edge.dhcp.replies import Learn, Proxy, RareMessages
 from edge.dhcp.reports import Reports
-from edge.dhcp.settings import DhcpSettings, SettingsError
-from edge.dhcp.wire import Message, MessageType, codec, infiniband, options
-from edge.journey.events import NoteTaker, Recorder
+from edge.dhcp.reservation import Compiler, Reservation
+from edge.dhcp.wire import Message, MessageType, codec, options
+from edge.dhcp.wire.codec import RelayAgent, infiniband_macs, relay_agent_of
+from edge.dhcp_common import Declines, Quarantine, Relays
+from edge.journey.events import NoteTaker, Outcome, Recorder
 from edge.machines import DhcpMode, Inventory, Machine, NetbootPolicy
 from ipxe.binaries import BootBinaries, BootPath
+from tink.mac import octets
 
-_LINKS: Final = (codec.ETHERNET, codec.INFINIBAND)
-_FROM_CLIENTS: Final = {
+log = logging.getLogger(__name__)
+
+_LINK_TYPES: Final = (codec.ETHERNET, codec.INFINIBAND)
+_INFINIBAND: Final = bytes((codec.INFINIBAND,))
+_MESSAGES_OF_CLIENTS: Final = {
     bytes((message_type,)): message_type
     for message_type in (
         MessageType.DISCOVER,
@@ -37,9 +58,10 @@ _FROM_CLIENTS: Final = {
         MessageType.INFORM,
     )
 }
-_FROM_SERVERS: Final = {
+_MESSAGES_OF_SERVERS: Final = {
     bytes((message_type,)) for message_type in (MessageType.OFFER, MessageType.ACK, MessageType.NAK)
 }
+_MAX_RELAY_LINKS: Final = 1024
 
 
 def _forget(mac: str, ip: str, *, relayed: bool) -> None:
@@ -47,9 +69,9 @@ def _forget(mac: str, ip: str, *, relayed: bool) -> None:
 
 
 class Responder:
-    """Answers DHCP for the machines of an inventory, in the mode that the policy has.
+    """Answers DHCP for the machines of an inventory, in the mode of the policy.
 
-    Whoever makes it subscribes `machine_changed` to the inventory.
+    The owner subscribes `machine_changed` to the inventory.
     """
 
     def __init__(
@@ -65,86 +87,84 @@ class Responder:
         quarantine: Quarantine | None = None,
         relays: Relays | None = None,
         learn: Learn = _forget,
-        relay_heard: Callable[[Machine, str, str], None] = lambda _machine, _link, _relay: None,
+        on_relay_seen: Callable[[Machine, str, str], None] = lambda _machine, _link, _relay: None,
         fast_path: bool = True,
         boot_path: Callable[[Machine], BootPath | None] = lambda machine: machine.boot_path,
     ) -> None:
-        """`clock` gives seconds of any epoch; it spaces repeated events and log lines. Raises SettingsError.
+        """Create the responder of one interface. Raises SettingsError.
 
-        `take` is the cheap way to record a prepared step (default: by `record`). `quarantine` and `relays` may be
-        shared with the responders of other networks (default: ones of its own). The proxy modes call `learn` with the
-        address that a machine reports. `boot_path(machine)` returns the program that the machine boots (None: the usual
-        one). `relay_heard(machine, link, relay)` is called once for each relay subnet that is not one of our
-        interfaces, with the machine that the relay spoke for. Without `fast_path` every packet is answered in full,
-        which changes only the time.
+        clock: returns seconds of any epoch; it spaces repeated events and log lines.
+        take: records a prepared step cheaply (default: `record` does).
+        quarantine, relays: shared with the responders of other interfaces (default: its own).
+        learn: called in the proxy modes with the address that a machine reports.
+        on_relay_seen: called with machine, link and relay, once for each relay subnet that is not one of our networks.
+        fast_path: False answers every packet in full, which changes only the time.
+        boot_path: returns the program that a machine boots (None: the usual one).
         """
         if policy.mode is DhcpMode.OFF:
             raise SettingsError("DHCP: the mode is off, so there is nothing to answer")
         self.settings = settings
-        self._inventory = inventory
-        self._reports = Reports(record, take, clock)
-        unregistered = Unregistered(record, clock, settings.server_ip)
-        destinations = Destinations(self._reports, clock)
-        choice = BootChoice(policy, binaries, settings.tftp_ip, settings.http_base_url, boot_path)
-        self.fast_path: FastPath | None = None
-        """Answers what is plain, on port 67; None where everything is answered in full: in the proxy modes, too."""
-        self.declined: Declined | None = None
-        """What machines declined, for ARP probes to look into; None in the proxy modes, which give no address."""
+        self._reports = reports = Reports(record, take, clock, settings.server_ip)
         relays = relays if relays is not None else Relays()
-        self._replies: Leases | Proxy
-        if policy.mode is DhcpMode.RESERVATION:
-            quarantine = quarantine if quarantine is not None else Quarantine(clock)
-            self.declined = declined = Declined(inventory, quarantine, self._reports, clock)
-            self._replies = leases = Leases(
-                inventory,
-                settings,
-                policy,
-                choice,
-                self._reports,
-                unregistered,
-                quarantine,
-                declined,
-                destinations,
-                relays,
-                relay_heard,
-            )
-            if fast_path:
-                self.fast_path = FastPath(
-                    leases.reservations,
-                    policy,
-                    choice,
-                    quarantine,
-                    declined.acknowledged,
-                    destinations,
-                    relays,
-                    self._reports,
-                )
-        else:
-            unknown = policy.mode is DhcpMode.AUTO_PROXY
-            self._replies = Proxy(
-                inventory,
-                settings,
-                choice,
-                self._reports,
-                unregistered,
-                learn,
-                destinations,
-                relays,
-                unknown_clients=unknown,
-            )
+        choice = BootChoice(policy, binaries, settings.tftp_ip, settings.http_base_url, boot_path)
+        self._context = Context(
+            inventory,
+            settings,
+            choice,
+            reports,
+            Destinations(reports, clock),
+            relays,
+            options.ipv4(settings.server_ip),
+        )
+        self._on_relay_seen = on_relay_seen
+        self._seen_links: set[bytes] = set()
+        self._compiler = Compiler(settings.server_ip, policy, settings.networks, boot_path)
+        self._quarantine = quarantine if quarantine is not None else Quarantine(clock)
+        self.reservations: dict[bytes, Reservation] = {}
+        """The compiled reservations by the six bytes of the MAC. A reservation is compiled when its Hardware changes;
+        one that is older than this server is compiled when its machine sends its first packet."""
+        self.fast_path: FastPath | None = None
+        """Answers packets of known layouts on port 67. None if it is off, and in the proxy modes."""
+        self.declines: Declines | None = None
+        """The declined addresses, to be probed by ARP. None in the proxy modes, which assign no address."""
+        self._proxy: Proxy | None = None
+        if policy.mode is not DhcpMode.RESERVATION:
+            self._proxy = Proxy(self._context, learn, unknown_clients=policy.mode is DhcpMode.AUTO_PROXY)
+            return
+        self.declines = declines = Declines(inventory, self._quarantine, reports, clock)
+        self._recent_leases = declines.recent_leases
+        self._rare = RareMessages(self._context, declines)
+        if fast_path:
+            self.fast_path = FastPath(self.reservations, policy, self._context, self._quarantine, self._recent_leases)
+
+    # --- changes --------------------------------------------------------------------------------------------------
 
     def machine_changed(self, mac: str) -> None:
-        """A Hardware with this MAC has come, changed or gone: what it is served is compiled while it is at hand."""
-        if isinstance(self._replies, Leases):
-            self._replies.compile(mac)
+        """Compile the reservation of a Hardware with this MAC that was added, changed or removed."""
+        if self._proxy is None:
+            self._compile(mac)
 
     def peers_changed(self, peers: frozenset[str], gone: frozenset[str] = frozenset()) -> None:
-        """The other edges that answer for the same machines have other addresses now (dotted), and these are `gone`."""
-        if isinstance(self._replies, Leases):
-            self._replies.peers_changed(peers, gone)
+        """Set the dotted addresses of the other edges that serve the same machines, and of those that are `gone`."""
+        self._context.peers.gone = frozenset(map(options.ipv4, gone))
+        self._context.peers.all = frozenset(map(options.ipv4, peers)) | self._context.peers.gone
+
+    def _compile(self, mac: str) -> Reservation | None:
+        chaddr, inventory = octets(mac), self._context.inventory
+        machine = inventory.by_mac(mac)
+        self._quarantine.machine_changed(mac, machine)
+        if machine is None:
+            self.reservations.pop(chaddr, None)
+            return None
+        is_sole = machine.ip is None or inventory.is_served(machine, machine.ip)
+        reservation = self._compiler.compile(machine, is_sole=is_sole)
+        self.reservations[chaddr] = reservation
+        return reservation
+
+    # --- receive --------------------------------------------------------------------------------------------------
 
     def respond(self, packet: bytes, received: Received) -> Reply | None:
-        """The answer to one UDP payload, or None for silence. Never raises on what a packet holds."""
+        """Return the reply to one UDP payload, or None for silence. Never raises because of a packet's content."""
         if self.fast_path is not None and received.port == SERVER_PORT:
             reply = self.fast_path.answer(packet)
             if reply is not None:
@@ -152,66 +172,301 @@ class Responder:
         return self.respond_in_full(packet, received)
 
     def respond_in_full(self, packet: bytes, received: Received) -> Reply | None:
-        """The same, without the fast path, which learns from it."""
-        if isinstance(self._replies, Leases) and self._replies.is_surplus(packet):
+        """Return the reply without the fast path, which learns from the packet."""
+        if self._proxy is None and self.is_surplus(packet):
             return None
+        parsed = self._client_message(packet, received)
+        if parsed is None:
+            return None
+        message_type, message = parsed
+        if self._proxy is not None:
+            return self._proxy.answer(message_type, message, received)
+        reservation = self._reservation_of(message_type, message)
+        if reservation is None:
+            return None
+        reply = self._answer(message_type, message, reservation, received)
+        if (
+            reply is not None
+            and self.fast_path is not None
+            and received.port == SERVER_PORT
+            # The fast path knows no InfiniBand.
+            and message.htype == codec.ETHERNET
+            # A reply in the name of a peer that is gone must not be learnt: the peer answers again when it is back.
+            and not self._context.is_for_a_peer(message)
+        ):
+            self.fast_path.learn(packet, message, message_type, reply)
+        return reply
+
+    def is_surplus(self, packet: bytes) -> bool:
+        """Return True if `packet` exceeds the limit for machines without a Hardware.
+
+        The MAC alone decides, before the packet is parsed. A packet of a flood of invented MACs costs little more than
+        its receipt.
+        """
+        # The MAC of an InfiniBand port is not at a fixed place, so such packets have a limit of their own.
+        if packet[1:2] == _INFINIBAND:
+            if self._reports.may_read("InfiniBand"):
+                return False
+            self._reports.unread()
+            return True
+        chaddr = packet[28:34]  # RFC 2131 section 2
+        if chaddr in self.reservations or self._reports.may_read():
+            return False
+        if self._context.inventory.claimants(chaddr.hex(":")):
+            return False
+        self._reports.unread()
+        return True
+
+    # --- validate -------------------------------------------------------------------------------------------------
+
+    def _client_message(self, packet: bytes, received: Received) -> tuple[MessageType, Message] | None:
+        """Return the message of a client, or None if `packet` is something else; report what is wrong with it."""
         try:
             message = codec.parse(packet)
         except codec.ParseError as error:
-            self._reports.ignored(received, str(error))
+            self._reports.ignored(received.source, received.source_port, str(error))
             return None
         if message.op != codec.BOOTREQUEST:
             return None  # another server's reply, or our own
         if message.htype == codec.INFINIBAND:
             message = self._of_infiniband(message)
-        if message.htype not in _LINKS or len(message.mac) != 6:
-            self._foreign_link(message, received)
-            return None
-        if any(message.giaddr) and not options.is_host_address(message.giaddr):
+        reason = ""
+        if message.htype not in _LINK_TYPES or len(message.mac) != 6:
+            reason = _foreign_link(message)
+        elif message.giaddr != codec.NO_ADDRESS and not options.is_host_address(message.giaddr):
             reason = f"its relay address (giaddr) {options.dotted(message.giaddr)} is no host's"
-            self._reports.ignored(received, reason)
-            return None
         value = message.options.get(options.MESSAGE_TYPE, b"")
-        message_type = _FROM_CLIENTS.get(value)
-        if message_type is None:
-            if value not in _FROM_SERVERS:
-                self._reports.ignored(received, "it has no message type (option 53) that a client sends")
+        message_type = _MESSAGES_OF_CLIENTS.get(value)
+        if not reason and message_type is None:
+            if value in _MESSAGES_OF_SERVERS:
+                return None
+            reason = "it has no message type (option 53) that a client sends"
+        if reason or message_type is None:
+            self._reports.ignored(received.source, received.source_port, reason)
             return None
-        reply = self._replies.answer(message_type, message, received)
-        if reply is not None and self.fast_path is not None and received.port == SERVER_PORT:
-            self._learn(self.fast_path, packet, message, message_type, reply)
-        return reply
-
-    def _learn(
-        self, fast_path: FastPath, packet: bytes, message: Message, message_type: MessageType, reply: Reply
-    ) -> None:
-        """What is answered in the place of an edge that is gone is its own again when it is back."""
-        if message.htype == codec.ETHERNET and not (
-            isinstance(self._replies, Leases) and self._replies.is_for_a_peer(message)
-        ):
-            fast_path.learn(packet, message, message_type, reply)
+        return message_type, message
 
     def _of_infiniband(self, message: Message) -> Message:
-        """Return the message with the MAC that names its port, of those that it may have one that a Hardware has.
-
-        RFC 4390 section 2.1: such a client is answered by broadcast, for it can't say its link-layer address.
-        """
-        macs = infiniband.port_macs(message)
-        known = (mac for mac in macs if self._inventory.claimants(mac.hex(":")))
+        """Return the message with the MAC of its port: of the possible ones, one that a Hardware has."""
+        macs = infiniband_macs(message)
+        known = (mac for mac in macs if self._context.inventory.claimants(mac.hex(":")))
         mac = next(known, macs[0] if macs else b"")
+        # RFC 4390 section 2.1: such a client can't state its link-layer address, so replies are broadcast.
         return message._replace(flags=message.flags | codec.BROADCAST_FLAG, mac=mac)
 
-    def _foreign_link(self, message: Message, received: Received) -> None:
-        size = len(message.chaddr)
-        if message.htype == codec.INFINIBAND:
-            reason = (
-                f"it is of an InfiniBand port (hlen {size}), and neither its hardware address nor its client "
-                "identifier (option 61) holds the port's GUID, by which a Hardware names it; have the client send 20 "
-                "and the GUID"
-            )
+    # --- identify -------------------------------------------------------------------------------------------------
+
+    def _reservation_of(self, message_type: MessageType, message: Message) -> Reservation | None:
+        """Return the reservation of the machine that sent the message; report a machine that has none.
+
+        The MAC decides, not the client identifier: ROM, iPXE and operating system each send another one.
+        """
+        reservation = self.reservations.get(message.mac) or self._compile(message.mac.hex(":"))
+        if reservation is not None:
+            return reservation
+        mac = message.mac.hex(":")
+        claimants = self._context.inventory.claimants(mac)
+        if claimants:
+            self._reports.refused(mac, several_hardware(mac, claimants))
         else:
-            reason = (
-                f"it is of a network interface that is neither Ethernet nor InfiniBand (hardware type {message.htype}, "
-                f"{size} bytes of address), which no Hardware can describe"
+            relay = options.dotted(message.giaddr) if any(message.giaddr) else ""
+            self._reports.unknown(mac, message_type, message, identify(message), relay)
+        return None
+
+    # --- decide ---------------------------------------------------------------------------------------------------
+
+    def _answer(
+        self, message_type: MessageType, message: Message, reservation: Reservation, received: Received
+    ) -> Reply | None:
+        if received.port == PXE_PORT:
+            if message_type is MessageType.REQUEST:
+                return self._rare.request_boot_file(reservation, message, received)
+            return None
+        if message_type is MessageType.DECLINE:
+            self._rare.decline(reservation, message, received)
+            return None
+        if message_type is MessageType.RELEASE:
+            self._rare.release(reservation, message, received)
+            return None
+        agent = relay_agent_of(message, received.source_port)
+        if agent.giaddr and not self._context.destinations.may_reach_relay(agent, reservation.network):
+            return None
+        if message_type is MessageType.DISCOVER:
+            return self._discover(reservation, message, agent)
+        if message_type is MessageType.REQUEST:
+            return self._request(reservation, message, agent)
+        return self._rare.inform(reservation, message, agent, received)
+
+    def _discover(self, reservation: Reservation, message: Message, agent: RelayAgent) -> Reply | None:
+        """Offer the reserved address (RFC 2131 section 4.3.1)."""
+        if not self._context.is_served(reservation) or self._is_quarantined(reservation):
+            return None
+        return self._lease(MessageType.OFFER, reservation, message, agent)
+
+    def _request(self, reservation: Reservation, message: Message, agent: RelayAgent) -> Reply | None:
+        """Acknowledge or refuse the address (RFC 2131 section 4.3.2). The client's states are those of table 4:
+
+        SELECTING    option 54 is us, option 50 the address    ACK, or NAK for another address
+        INIT-REBOOT  option 50 is the address, no option 54    ACK, or NAK
+        RENEWING     ciaddr is the address, neither option     ACK to that address, or NAK
+        REBINDING    the same, by broadcast or by a relay      the same
+        """
+        requested = message.options.get(options.REQUESTED_ADDRESS)
+        server_id = message.options.get(options.SERVER_IDENTIFIER)
+        if server_id is not None and not self._context.is_us(server_id, agent):
+            if server_id in self._context.peers.gone and requested == reservation.yiaddr:
+                return self._stand_in(reservation, message, agent, server_id)
+            self._report_other_server(reservation, server_id)
+            return None
+        if not self._context.is_served(reservation):
+            return None
+        asked = requested if requested is not None else message.ciaddr
+        if len(asked) != 4 or not any(asked):
+            log.debug("%s asks for no address (option 50, ciaddr); not answered", reservation.machine.mac)
+            return None
+        if asked != reservation.yiaddr:
+            return self._nak(reservation, message, agent, options.dotted(asked))
+        # A client that renews already uses the address, so a quarantine does not take it away.
+        is_renewal = requested is None
+        if not is_renewal:
+            if self._is_quarantined(reservation):
+                return None
+            self._recent_leases.newest.add(message.mac)
+            if reservation.network.holds(agent.giaddr):
+                self._context.relays.carried(agent.giaddr, message.mac)
+        return self._lease(MessageType.ACK, reservation, message, agent, is_renewal=is_renewal)
+
+    def _stand_in(
+        self, reservation: Reservation, message: Message, agent: RelayAgent, server_id: bytes
+    ) -> Reply | None:
+        """Acknowledge the offer of an edge that is gone, in its name.
+
+        A client that has taken an offer accepts the acknowledgement of that server only. The offer was for the same
+        address, because all edges read the same Hardware.
+        """
+        if not self._context.is_served(reservation) or self._is_quarantined(reservation):
+            return None
+        server = options.dotted(server_id)
+        line = f"answered in the place of the edge {server}, which is gone"
+        self._reports.once(reservation.machine.mac, Outcome.INFO, line, server=server)
+        self._recent_leases.newest.add(message.mac)
+        return self._lease(MessageType.ACK, reservation, message, agent._replace(server_id=server_id))
+
+    def _is_quarantined(self, reservation: Reservation) -> bool:
+        """Return True if another host was found at the address; report that."""
+        if reservation.mac not in self._quarantine.macs:
+            return False
+        reason = self._quarantine.refusal(reservation.machine)
+        if reason:
+            self._reports.refused(reservation.machine.mac, reason)
+        return bool(reason)
+
+    # --- build ----------------------------------------------------------------------------------------------------
+
+    def _lease(
+        self,
+        message_type: MessageType,
+        reservation: Reservation,
+        message: Message,
+        agent: RelayAgent,
+        *,
+        is_renewal: bool = False,
+    ) -> Reply | None:
+        """Return an OFFER or ACK with the address, the network and what the machine boots."""
+        client, machine = identify(message), reservation.machine
+        verdict = self._context.choice.verdict(machine, machine.mac, client)
+        payload = self._context.assemble(message_type, reservation, message, agent, client, verdict)
+        if payload is None:
+            return None
+        if is_renewal:
+            line = f"DHCPACK {machine.ip} (renewal)"
+            self._reports.sent(machine.mac, line, client, verdict, Outcome.INFO, address=machine.ip or "")
+        else:
+            self._reports.leased(machine.mac, message_type, client, verdict)
+        return self._destination(payload, reservation, message, agent)
+
+    def _nak(self, reservation: Reservation, message: Message, agent: RelayAgent, asked: str) -> Reply:
+        """Return a NAK (RFC 2131 section 4.3.2): the client drops its old address and sends a DISCOVER at once."""
+        machine = reservation.machine
+        # The client may have no working address: the NAK is a broadcast, and the flag tells a relay to broadcast it.
+        flags = message.flags | codec.BROADCAST_FLAG if agent.giaddr else message.flags
+        payload = codec.finish(
+            [
+                codec.header(message, flags=flags),
+                first_options(MessageType.NAK, agent.server_id or self._context.server_id),
+                options.option(options.MESSAGE, options.text(f"{asked} is not reserved for this machine")),
+                echo_client_identifier(message),
+                agent.echo,
+            ]
+        )
+        line = f"DHCPNAK: it asked for {asked}, reserved for it is {machine.ip}"
+        self._reports.step(machine.mac, Outcome.INFO, line, address=machine.ip or "")
+        return to_relay(payload, agent) if agent.giaddr else Reply(payload, BROADCAST, CLIENT_PORT)
+
+    # --- send -----------------------------------------------------------------------------------------------------
+
+    def _destination(self, payload: bytes, reservation: Reservation, message: Message, agent: RelayAgent) -> Reply:
+        """Return the reply with its destination (RFC 2131 section 4.1)."""
+        if agent.giaddr:
+            self._check_relay_link(reservation, agent)
+            return to_relay(payload, agent)
+        if message.ciaddr == reservation.yiaddr:
+            return Reply(payload, options.dotted(message.ciaddr), CLIENT_PORT)
+        if not reservation.network.is_here:
+            self._report_wrong_link(reservation)
+        if message.flags & codec.BROADCAST_FLAG:
+            return Reply(payload, BROADCAST, CLIENT_PORT)
+        return Reply(payload, options.dotted(reservation.yiaddr), CLIENT_PORT, message.mac)
+
+    def _check_relay_link(self, reservation: Reservation, agent: RelayAgent) -> None:
+        """Report a machine behind a relay of another network than that of its address."""
+        link, relay = options.dotted(agent.link), options.dotted(agent.giaddr)
+        if not reservation.network.has_link(agent.link):
+            machine = reservation.machine
+            line = (
+                f"asked through a relay of another network ({link}) than that of its address {machine.ip}: with it, it "
+                "may reach nothing. Check its switch port, and the Hardware's dhcp.ip and dhcp.netmask"
             )
-        self._reports.ignored(received, reason)
+            self._reports.once(machine.mac, Outcome.FAILED, line, relay=relay)
+        elif not reservation.network.is_here and agent.link not in self._seen_links:
+            if len(self._seen_links) >= _MAX_RELAY_LINKS:
+                self._seen_links.clear()
+            self._seen_links.add(agent.link)
+            self._on_relay_seen(reservation.machine, link, relay)
+
+    # --- report ---------------------------------------------------------------------------------------------------
+
+    def _report_other_server(self, reservation: Reservation, server_id: bytes) -> None:
+        """Report that the client took the offer of a server that is neither we nor one of our peers."""
+        if len(server_id) != 4 or server_id in self._context.peers.all or reservation.unserved:
+            return
+        server = options.dotted(server_id)
+        line = (
+            f"took the offer of another DHCP server, {server}: it may not boot from here. Stop that server's answers "
+            "to this machine, or run the edge beside it (--dhcp-mode proxy)"
+        )
+        self._reports.once(reservation.machine.mac, Outcome.FAILED, line, server=server)
+
+    def _report_wrong_link(self, reservation: Reservation) -> None:
+        """Report that the machine is on a link of ours that is not of its address's network."""
+        machine, here = reservation.machine, ", ".join(map(str, self.settings.networks))
+        line = (
+            f"asked on a link of this edge ({here}), and its address {machine.ip} is of another network: with it, it "
+            "may reach nothing. Check its switch port, and the Hardware's dhcp.ip and dhcp.netmask"
+        )
+        self._reports.once(machine.mac, Outcome.FAILED, line, address=machine.ip or "")
+
+
+def _foreign_link(message: Message) -> str:
+    """Return the reason why the message is ignored: its hardware address is none that a Hardware can have."""
+    size = len(message.chaddr)
+    if message.htype == codec.INFINIBAND:
+        return (
+            f"it is of an InfiniBand port (hlen {size}), and neither its hardware address nor its client "
+            "identifier (option 61) holds the port's GUID, by which a Hardware names it; have the client send 20 "
+            "and the GUID"
+        )
+    return (
+        f"it is of a network interface that is neither Ethernet nor InfiniBand (hardware type {message.htype}, "
+        f"{size} bytes of address), which no Hardware can describe"
+    )

@@ -1,21 +1,21 @@
-"""The DHCPv6 server: what its door lets out. The way of a message is told in `edge.dhcp6.responder`.
+"""The DHCPv6 server. `edge.dhcp6.responder` shows the way of a message from top to bottom.
 
-    sockets      port 547 on one interface
-    prober       who has an address that a machine declined; these two do I/O, and nothing below them
+    server       port 547 on one interface, and probes for declined addresses: the only part that does I/O
     responder    a message in, a reply or silence out
-    fast_path    answers messages of a known layout by a look-up
+    fast_path    replies to messages of a known layout, by a look-up
+    context      settings and objects that both paths share
+    reports      the journey and the log
     boot         which client asks, and what it boots
-    reservation  what a machine is told of its address and network
-    identity     whose message it is: the MAC
-    wire         messages, options, relays
+    reservation  the parts of a machine's replies that do not depend on the message
     solicitation neighbour discovery
-    reports      what operators hear
+    wire         messages, options, relays, and whose message it is
 
-Each uses those below it only.
+Each part uses only those below it. `edge.dhcp_common` has what DHCPv4 shares.
 """
 
-from edge.dhcp6.datagram import Received6, Reply6
-from edge.dhcp6.responder import Responder6, Settings6, server_duid
-from edge.dhcp6.sockets import Dhcp6Server, Dhcp6ServerError
+from edge.dhcp6.context import Settings6, server_duid
+from edge.dhcp6.responder import Responder6
+from edge.dhcp6.server import Dhcp6Server
+from edge.dhcp6.wire import Received6, Reply6
 
-__all__ = ["Dhcp6Server", "Dhcp6ServerError", "Received6", "Reply6", "Responder6", "Settings6", "server_duid"]
+__all__ = ["Dhcp6Server", "Received6", "Reply6", "Responder6", "Settings6", "server_duid"]

@@ -1,18 +1,19 @@
-"""Which program asks, and what it is told to boot: RFC 5970, and UEFI 2.10 section 24.7 for HTTP Boot. Pure.
+"""Which program sent a message, and what it boots: RFC 5970, and UEFI 2.10 section 24.7 for HTTP Boot. Pure.
 
-PXE ROM       -> a boot program by TFTP, `tftp://[address]/name`
-HTTP Boot     -> the same by HTTP, and the class that says that the server can do that
-boot path uki -> either of them the OSIE itself, as one program
-Raspberry Pi  -> the TFTP server, `tftp://[address]/`: it names the files of its firmware itself
-U-Boot        -> its boot script by TFTP
-iPXE          -> the URL of the machine's script
-our OSIE      -> the URL of its parameters, by its user class: one that was started as a UKI knows nothing of the edge
-firmware      -> nothing: UEFI's own network stack takes an address for itself where routers say "managed"
-refused       -> iPXE and U-Boot their script, which shows why; a ROM a file that it will not get, so that it goes on
+    PXE ROM        a boot program by TFTP, `tftp://[address]/name`
+    HTTP Boot      the same by HTTP
+    boot path uki  the OSIE itself as one program, for both of them
+    Raspberry Pi   the TFTP server, `tftp://[address]/`: it knows the names of its files
+    U-Boot         its boot script by TFTP
+    iPXE           the URL of the machine's script
+    our OSIE       the URL of its parameters: an OSIE that was started as a UKI has no other way to find the edge
+    firmware       nothing: UEFI's own network stack takes an address for itself if routers say "managed"
+    refused        iPXE and U-Boot their script, which shows the reason; a ROM a file that it does not get, so that it
+                   tries the next boot device
 
-A client that declares an architecture (option 61) and asks for a boot file (59 in its Option Request option) is one of
-these whatever its vendor classes (16) say, or without any: a Raspberry Pi sends none, and BlueField's UEFI one of its
-own. iPXE says over IPv6 nothing of its features.
+A client that declares an architecture (option 61) and requests a boot file (59 in its Option Request option) is one of
+these, whatever its vendor classes (16) are: a Raspberry Pi sends none, and BlueField's UEFI one of its own. Over IPv6,
+iPXE does not list its features.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Final
 from urllib.parse import quote
 
 from edge.dhcp6.wire import ENTERPRISE, Message6, Option, classes, option
+from edge.dhcp_common import boot_words
 from edge.machines import UKI_FILE, Machine, NetbootPolicy
 from ipxe.binaries import BootBinaries, BootPath, NoBinaryError, architecture_name
 from ipxe.clients import (
@@ -38,7 +40,7 @@ from ipxe.clients import (
 from ipxe.uboot import BOOT_SCRIPT
 
 REFUSED_FILE: Final = "netboot-not-allowed"
-"""What a refused ROM asks for in vain, as over IPv4."""
+"""The file name for a refused ROM, for which there is no file, as over IPv4."""
 
 _BARE: Final = frozenset({Option.CLIENTID, Option.SERVERID, Option.IA_NA, Option.ORO, Option.ELAPSED_TIME})
 _HTTP_CLASS: Final = option(
@@ -47,7 +49,7 @@ _HTTP_CLASS: Final = option(
 
 
 class Stage(StrEnum):
-    """The part of the boot that a client belongs to, in the words of `edge.journey.steps`."""
+    """The stage of the boot that a client belongs to, in the words of `edge.journey.steps`."""
 
     FIRMWARE = "firmware"
     PXE_ROM = "PXE ROM"
@@ -59,9 +61,10 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Client6:
-    """One DHCPv6 client: what all machines say alike that run the same program. `description` is for people.
+    """One DHCPv6 client: equal for all machines that run the same program.
 
-    `is_raspberry_pi`: a PXE ROM that is the firmware of a Raspberry Pi.
+    description: a text for people.
+    is_raspberry_pi: a PXE ROM that is the firmware of a Raspberry Pi.
     """
 
     stage: Stage
@@ -71,15 +74,18 @@ class Client6:
 
     @property
     def netboots(self) -> bool:
-        """Whether it is told what to boot, or, as the OSIE, where its parameters are."""
+        """True if its replies contain a URL: a boot file, or the parameters of the OSIE."""
         return self == OSIE or self.stage not in (Stage.OPERATING_SYSTEM, Stage.FIRMWARE)
 
 
 @dataclass(frozen=True, slots=True)
 class Boot6:
-    """What a client boots: options, encoded, and the same in words; `refusal` says why not what it wanted.
+    """The boot part of a reply.
 
-    `shared`: all clients of its kind on machines with its boot path are told the same.
+    options: encoded.
+    text: the same for people.
+    refusal: the reason if the machine may not netboot.
+    shared: equal for all clients of its kind on machines with its boot path.
     """
 
     options: bytes = b""
@@ -89,11 +95,8 @@ class Boot6:
 
     @property
     def words(self) -> str:
-        """The same behind the name of the message that was sent: empty, or from a comma on."""
-        if self.refusal:
-            what = f"{self.text}, because it may not netboot" if self.text else "nothing to boot"
-            return f", {what}: {self.refusal}"
-        return f", {self.text}" if self.text else ""
+        """The text for a report (`boot_words`)."""
+        return boot_words(self.text, self.refusal)
 
 
 NOTHING: Final = Boot6(shared=True)
@@ -118,16 +121,18 @@ def identify(message: Message6) -> Client6:
     )
 
 
-@lru_cache(maxsize=256)  # a rack has a handful; a flood of invented ones evicts, never grows
+# A rack has a handful of kinds of clients. A flood of invented ones evicts others, and the cache does not grow.
+@lru_cache(maxsize=256)
 def _identify(
     vendors: tuple[bytes, ...], users: tuple[bytes, ...], architecture: bytes, nii: bytes, wants_file: bool, bare: bool
 ) -> Client6:
-    # RFC 8415 section 21.16: an option for each enterprise number, with any number of classes behind it.
+    # RFC 8415 section 21.16: there is an option for each enterprise number, with any number of classes behind it.
     names = [name for vendor in vendors for name in classes(vendor[4:])]
     user_classes = [name for user in users for name in classes(user)]
     architectures = declared_architectures(architecture) or next(filter(None, map(named_architectures, names)), ())
     platform = platform_name(architectures)
-    if any(each.startswith(b"iPXE") or each in IPXE_CLASSES for each in user_classes):  # a PXEClient, too
+    # iPXE calls itself a PXEClient too, so it is checked first.
+    if any(each.startswith(b"iPXE") or each in IPXE_CLASSES for each in user_classes):
         return Client6(Stage.IPXE, architectures, f"iPXE ({platform})")
     if OSIE_CLASS in user_classes:
         return OSIE
@@ -141,14 +146,15 @@ def _identify(
     if stage is not None:
         return Client6(stage, architectures, f"{platform} {stage}")
     if bare and not users:
-        # EDK2's Dhcp6Dxe for Ip6Config wants an address and name servers, and says nothing of itself; an operating
-        # system also asks for SOL_MAX_RT, as RFC 8415 section 18.2.1 wants it.
+        # EDK2's Dhcp6Dxe for Ip6Config requests an address and name servers, and declares nothing. An operating system
+        # also requests SOL_MAX_RT, as RFC 8415 section 18.2.1 requires.
         return Client6(Stage.FIRMWARE, (), "the firmware's network stack")
     return Client6(Stage.OPERATING_SYSTEM, (), Stage.OPERATING_SYSTEM.value)
 
 
 def _rom(names: list[bytes], architectures: tuple[int, ...]) -> Stage | None:
-    """Return the stage of a client with these vendor classes; with both, by its architecture. None: no ROM's class."""
+    """Return the stage of a client with these vendor classes, or None if none is a ROM's; the architecture decides a
+    tie."""
     by_http, by_tftp = (any(name.startswith(kind) for name in names) for kind in (b"HTTPClient", b"PXEClient"))
     if by_http and not (by_tftp and architectures and not is_http(architectures)):
         return Stage.HTTP_ROM
@@ -156,8 +162,7 @@ def _rom(names: list[bytes], architectures: tuple[int, ...]) -> Stage | None:
 
 
 class BootChoice6:
-    """Chooses. `address` is this edge's, in the one spelling of RFC 5952; `http_base_url` of its HTTP, without `/`;
-    `path` says by which program a machine boots (None: by the usual one)."""
+    """Chooses what a client boots."""
 
     def __init__(
         self,
@@ -167,6 +172,10 @@ class BootChoice6:
         http_base_url: str,
         path: Callable[[Machine], BootPath | None],
     ) -> None:
+        """`address` is this edge's, spelled as in RFC 5952. `http_base_url` is its HTTP server, without a final slash.
+
+        `path(machine)` returns the program by which a machine boots, or None for the usual one.
+        """
         self._policy = policy
         self._binaries = binaries
         self.path = path
@@ -174,17 +183,20 @@ class BootChoice6:
         self._http = http_base_url
 
     def choose(self, machine: Machine, client: Client6) -> Boot6:
-        """What `client` boots on `machine`."""
-        if client == OSIE:  # a machine that may not netboot is refused there, with the reason
+        """Return what `client` boots on `machine`."""
+        if client == OSIE:
+            # The HTTP server refuses the parameters to a machine that may not netboot.
             url = f"{self._http}/auto/parameters"
             return Boot6(_url(url), f"its parameters at {url}", shared=True)
         if not client.netboots:
             return NOTHING
         refusal = self._policy.decide(machine).reason
-        if client.stage is Stage.IPXE:  # the end of the chain, so it can't loop; a refusal is its script's to show
+        if client.stage is Stage.IPXE:
+            # The end of the chain, so there is no loop. The script shows a refusal.
             url = f"{self._http}/ipxe/script/{machine.mac}/auto.ipxe"
             return Boot6(_url(url), f"script {url}", refusal)
-        if client.stage is Stage.U_BOOT:  # it shows the text of the error, if it is refused
+        if client.stage is Stage.U_BOOT:
+            # A refused U-Boot shows the text of the TFTP error.
             return Boot6(_url(self._tftp + BOOT_SCRIPT), f"boot script {BOOT_SCRIPT}", refusal, not refusal)
         if client.is_raspberry_pi:
             named = _url(self._tftp)
@@ -197,17 +209,17 @@ class BootChoice6:
                 file = self._file(machine, client, prefix)
             except NoBinaryError as error:
                 refusal = str(error)
-        # Without the class of its own the ROM takes the offer for one that can't boot it (EDK2 HttpBootDhcp6.c).
+        # Without class HTTPClient the ROM rejects the offer (EDK2 HttpBootDhcp6.c).
         leading = _HTTP_CLASS if by_http else b""
         text = f"{'a refusal at' if refusal else 'boot file'} {file}"
         shared = not refusal and not by_http and self.path(machine) is not BootPath.UKI
         return Boot6(leading + _url(file), text, refusal, shared)
 
     def _file(self, machine: Machine, client: Client6, prefix: str) -> str:
-        """The URL of its boot program, which begins with `prefix` if that is none of the machine's own.
+        """Return the URL of the client's boot program. It begins with `prefix`, unless it is the machine's OSIE.
 
         Raises:
-            NoBinaryError: there is none for it.
+            NoBinaryError: there is no program for its architecture.
         """
         path, by_http = self.path(machine), client.stage is Stage.HTTP_ROM
         if path is BootPath.UKI and client.architectures and "UEFI" in architecture_name(client.architectures[0]):
@@ -222,5 +234,5 @@ class BootChoice6:
 
 
 def _url(url: str) -> bytes:
-    """Option 59: no zero at its end (RFC 5970 section 3.1)."""
+    """Return option 59, which has no zero at its end (RFC 5970 section 3.1)."""
     return option(Option.BOOTFILE_URL, url.encode("ascii", "ignore"))

@@ -1,8 +1,7 @@
-"""What one machine is told of its address and network, compiled when its Hardware changes. Pure.
+"""A machine's address and network, compiled when its Hardware changes. Pure.
 
-The one reserved address of the MAC is the answer to every IA_NA, whatever its IAID and whatever the DUID: one boot is
-up to five leases, and none is remembered here. So any edge can renew what another one has given (RFC 8156 needs state
-for that; this needs none).
+Every IA_NA of a MAC gets the one reserved address, whatever its IAID and DUID, because one boot takes up to five
+leases. No lease is stored, so any edge can renew the lease of another one (RFC 8156 needs state for that).
 """
 
 from __future__ import annotations
@@ -21,35 +20,35 @@ log = logging.getLogger(__name__)
 DEFAULT_LEASE_SECONDS = 86400
 _NO_ADDRESS = IPv6Address(0)
 _LOCAL: Final = tuple(map(IPv6Network, ("::/16", "fe80::/10", "ff00::/8")))
-"""All that `edge.dhcp6.wire.is_local` may say yes to, and more: nobody has an address of the first one."""
+"""Networks that contain every address for which `edge.dhcp6.wire.is_local` is True; no host is in the first one."""
 
 
 class Network6:
-    """What machines of one subnet with the same settings are told alike; one object for all of them, see `network`."""
+    """The options that machines of one subnet with equal settings share; `network` returns the one object of them."""
 
     __slots__ = ("_number", "_options", "_shift", "is_plain", "subnet")
 
     def __init__(self, subnet: IPv6Network, configuration: tuple[tuple[int, bytes], ...]) -> None:
-        """`configuration`: code and value of the options of which clients may ask for some."""
+        """`configuration` has code and value of the options that clients may request."""
         self.subnet = subnet
         self._options = [(code, option(code, value)) for code, value in configuration]
         self._shift = subnet.max_prefixlen - subnet.prefixlen
         self._number = int(subnet.network_address) >> self._shift
         self.is_plain = not any(subnet.overlaps(each) for each in _LOCAL)
-        """Whether every address in it is one that a host or relay can have anywhere: not local, no group's."""
+        """True if all its addresses are global unicast: not local, and no group's."""
 
     def holds(self, address: bytes) -> bool:
-        """Whether that address (sixteen bytes) is in it."""
+        """Return True if the address (sixteen bytes) is in this network."""
         return int.from_bytes(address, "big") >> self._shift == self._number
 
-    def told(self, requested: tuple[int, ...]) -> bytes:
-        """The configuration that a client with this Option Request option gets (RFC 8415 section 18.3.2)."""
+    def requested(self, requested: tuple[int, ...]) -> bytes:
+        """Return the options for a client with this Option Request option (RFC 8415 section 18.3.2)."""
         return b"".join(value for code, value in self._options if code in requested)
 
 
-@lru_cache(maxsize=4096)  # what is evicted is made again with the next Hardware that changes
+@lru_cache(maxsize=4096)
 def network(subnet: IPv6Network, configuration: tuple[tuple[int, bytes], ...]) -> Network6:
-    """The one of this subnet and configuration."""
+    """Return the network of this subnet and configuration, the same object for equal arguments."""
     return Network6(subnet, configuration)
 
 
@@ -58,10 +57,12 @@ _NO_NETWORK: Final = network(IPv6Network("::/128"), ())
 
 @dataclass(frozen=True, slots=True)
 class Reservation6:
-    """`unserved` says in one line why the machine gets no answer; empty: it is served.
+    """The reservation of one machine.
 
-    `silent`: and that is no mistake, so that nobody is told. `packed` is `ip`, in sixteen bytes; `lease` is what stands
-    behind the IAID in an IA_NA: T1, T2 and the IA Address option.
+    unserved: one line with the reason if the machine gets no reply; else empty.
+    silent: that is no mistake, so it is not reported.
+    packed: `ip` in sixteen bytes.
+    lease: T1, T2 and the IA Address option, which follow the IAID in an IA_NA.
     """
 
     machine: Machine
@@ -72,16 +73,15 @@ class Reservation6:
     network: Network6 = _NO_NETWORK
     lease: bytes = b""
 
-    def taken(self, ip: IPv6Address) -> bytes:
-        """Another address that the client has: it is to use it no more (lifetimes 0)."""
-        return address(ip, 0, 0)
-
 
 def compile_reservation(machine: Machine, own: IPv6Address, *, is_sole: bool) -> Reservation6:
-    """The reservation of `machine`; `own` is this edge's address, and `is_sole` whether no other Hardware claims it."""
+    """Return the reservation of `machine`; log what is wrong with its Hardware.
+
+    `own` is this edge's address. `is_sole` is False if another Hardware claims the machine's address.
+    """
     where = f"Hardware {machine.namespace}/{machine.name}: spec.networkInterfaces[{machine.mac}]"
     if machine.ipv6 is None:
-        # Most machines of a site with IPv4 have none, and ask all the same.
+        # Most machines of a site with IPv4 have no IPv6 address, and send requests nevertheless.
         return Reservation6(machine, f"{where}.dhcp.ipv6 is not set", silent=machine.ip is not None)
     if machine.disable_dhcp:
         return Reservation6(machine, f"{where}.disableDhcp is true")

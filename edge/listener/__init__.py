@@ -9,10 +9,11 @@ segments     sends many replies with one system call
 
 from edge.listener.moderation import ModeratedListener
 from edge.listener.recvmmsg import ReceiveBuffers
-from edge.listener.segments import Segments
+from edge.listener.segments import Datagram, Segments
 from edge.listener.turns import Listener, advice, enlarge_buffer, listener_metrics, turn_budget, udp_socket
 
 __all__ = [
+    "Datagram",
     "Listener",
     "ModeratedListener",
     "ReceiveBuffers",

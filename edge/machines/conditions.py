@@ -1,6 +1,6 @@
 """Shows on a Hardware that its machine declined its address: the condition `AddressConflict` of the status.
 
-DHCP's quarantine (`edge.conflict`) says what has begun and ended; `ConditionWriter` compares that with what the
+DHCP's quarantine (`edge.dhcp_common`) says what has begun and ended; `ConditionWriter` compares that with what the
 API has, and patches the status where they differ. DHCP never waits for it: what is to be looked at waits in a queue, at
 most once for each Hardware, and what is written is what is true when its turn comes.
 

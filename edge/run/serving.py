@@ -18,9 +18,9 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address
 from typing import Final
 
 from edge.artifacts import ArtifactCache, SharedFiles, cache_metrics
-from edge.conflict import IPV6, Changed, Quarantine, Relays
 from edge.dhcp import DhcpSettings, Responder
 from edge.dhcp6 import Responder6, Settings6, server_duid
+from edge.dhcp_common import IPV6, Changed, Quarantine, Relays
 from edge.http import HttpServices, MachineApp, MetadataSettings, machine_runner
 from edge.journey.records import Happened
 from edge.listener import listener_metrics, turn_budget
@@ -388,7 +388,7 @@ class Serving:
             quarantine=self._quarantine,
             relays=self._relays,
             learn=partial(self._learn, state.interface),
-            relay_heard=self._relay_heard,
+            on_relay_seen=self._relay_heard,
             fast_path=edge.fast_path,
             boot_path=self._boot_paths.of,
         )

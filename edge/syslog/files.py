@@ -1,7 +1,7 @@
-"""The lines of each machine in a file of its own, bounded: `DATA_DIR/machine-logs/<mac>.log`, and `.log.1` before it.
+"""The log files of machines: `DATA_DIR/machine-logs/<mac>.log`, and the older lines in `<mac>.log.1`.
 
-Of more machines than there is room for, the files of those that were quiet for longest go. For their owner alone
-(0600): what a machine logs may be secret. Called in a thread.
+The size of a file and the number of machines are limited; the files of the machines that were quiet for longest are
+deleted. The functions block, so they are called in a thread.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-FILE_BYTES: Final = 512 * 1024
-"""Of one file; a machine has two."""
+MAX_FILE_BYTES: Final = 512 * 1024
+"""Maximum size of one file; a machine has two."""
 MAX_MACHINES: Final = 1024
 
 
 class LogFiles:
-    """The files of one directory. Raises nothing before the first `append`."""
+    """The log files in one directory. The directory is not touched before the first `append`."""
 
-    def __init__(self, directory: Path, *, file_bytes: int = FILE_BYTES, machines: int = MAX_MACHINES) -> None:
+    def __init__(self, directory: Path, *, file_bytes: int = MAX_FILE_BYTES, machines: int = MAX_MACHINES) -> None:
         self._directory = directory
         self._file_bytes = file_bytes
         self._machines = machines
         self._known: dict[str, None] | None = None
-        """The machines that have files, the one written last comes last."""
+        """The MACs of machines with files, the one that was written last at the end. None before the first look."""
 
     def append(self, batch: Mapping[str, bytes]) -> None:
-        """Add to the files of machines, by MAC (lower case, colons). Raises OSError."""
-        known = self._look()
+        """Append lines to the files of machines, by MAC (lower case, colons). Raises OSError."""
+        known = self._list()
         for mac, text in batch.items():
             self._append(self.path(mac), text[-self._file_bytes :])
             known.pop(mac, None)
@@ -41,14 +41,14 @@ class LogFiles:
                 path.unlink(missing_ok=True)
 
     def path(self, mac: str) -> Path:
-        """Where the newest lines of a machine are."""
+        """Return the path of a machine's newest lines."""
         return self._directory / f"{mac.replace(':', '-')}.log"
 
     def _older(self, mac: str) -> Path:
         path = self.path(mac)
         return path.with_name(f"{path.name}.1")
 
-    def _look(self) -> dict[str, None]:
+    def _list(self) -> dict[str, None]:
         if self._known is None:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = []
@@ -59,6 +59,7 @@ class LogFiles:
         return self._known
 
     def _append(self, path: Path, text: bytes) -> None:
+        # Only the owner may read the files, because a machine's log may contain secrets.
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             if os.fstat(descriptor).st_size + len(text) > self._file_bytes:

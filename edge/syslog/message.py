@@ -1,7 +1,6 @@
-"""A syslog message, read: RFC 5424, RFC 3164, and what programs send that is neither quite. Pure.
+"""Parses syslog messages of RFC 5424 and RFC 3164, and of programs that follow neither exactly. Pure.
 
-Nothing is refused: what has no form is text (RFC 3164 section 4.3.3). HookOS sends what containers print through
-Docker's log driver, whose default form is RFC 3164 without a host's name; iPXE leaves out the time.
+No datagram is rejected: one without a known format is all text (RFC 3164 section 4.3.3).
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from typing import Final
 from tink.printable import escaped
 
 MAX_BYTES: Final = 8192
-"""Of a datagram that is read; RFC 5424 section 6.1 has receivers take 2048."""
+"""Number of bytes of a datagram that are parsed. RFC 5424 section 6.1 requires at least 2048."""
 MAX_LINE: Final = 2000
-"""Characters of the text that are kept."""
+"""Number of characters of the text that are stored."""
 _MAX_NAME: Final = 48
 
 SEVERITIES: Final = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
@@ -33,7 +32,12 @@ _BOM = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """`severity` is a word of SEVERITIES; `program` is what has logged, or empty; `text` one printable line."""
+    """A syslog message.
+
+    severity: a word of SEVERITIES.
+    program: the name of the program that logged, or empty.
+    text: one printable line.
+    """
 
     severity: str
     program: str
@@ -41,12 +45,12 @@ class Message:
 
     @property
     def line(self) -> str:
-        """For people."""
+        """The message as one line for people."""
         return f"{self.severity} {self.program}: {self.text}" if self.program else f"{self.severity} {self.text}"
 
 
 def parse(datagram: bytes) -> Message:
-    """The message in a datagram, of whatever bytes."""
+    """Return the message in a datagram, which may have any bytes."""
     raw = datagram[:MAX_BYTES].rstrip(b"\r\n\0 ")
     priority, at = _DEFAULT_PRIORITY, 0
     match = _PRIORITY.match(raw)
@@ -75,8 +79,10 @@ def _of_5424(raw: bytes, at: int) -> tuple[bytes, bytes] | None:
 
 
 def _of_3164(raw: bytes, at: int) -> tuple[bytes, bytes]:
+    # iPXE leaves out the time.
     time = _TIME.match(raw, at)
     at = time.end() if time is not None else at
+    # Docker's log driver, by which HookOS sends the output of containers, leaves out the host's name.
     tag = _TAG.match(raw, at)
     if tag is None and (host := _HOST.match(raw, at)) is not None:
         tag = _TAG.match(raw, host.end())
@@ -84,6 +90,6 @@ def _of_3164(raw: bytes, at: int) -> tuple[bytes, bytes]:
 
 
 def _printable(raw: bytes, longest: int) -> str:
-    """One line, of which no character moves a terminal's cursor or forges another line."""
+    """Return the text as one line without characters that move a terminal's cursor or start another line."""
     text = escaped(raw.decode(errors="backslashreplace").replace("\t", " "))
     return text if len(text) <= longest else text[: longest - 1] + "…"

@@ -1,43 +1,54 @@
-"""Log lines of machines: who sends them, how many may be, and where they go.
+"""Stores the log lines of machines: each line in the machine's file, and groups of lines on its journey.
 
-    datagram -> the machine at its address, or nobody's -> so many lines a machine -> its file, and its journey
+    datagram -> the machine at its source address -> rate limit of this machine -> its file and its journey
 
-What a stranger sends goes nowhere. A machine's lines stand in its file one by one; its journey, which shows some
-hundred steps, has an entry for those of some time together: at once after a silence, then in growing intervals. Both
-are bounded, and what is left out is counted where it would have been.
+Lines from addresses of no registered machine are dropped. The journey shows some hundred steps, so it gets one step for
+the lines of an interval: at once after a silence, then in growing intervals. Both outputs are limited, and the lines
+that are left out are counted there.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
+
+from prometheus_client.core import Metric
 
 from edge.journey.events import MAX_DETAIL, Outcome, Recorder, Step, Value
 from edge.syslog.files import LogFiles
 from edge.syslog.message import parse
 from tink.limits.once_per import OncePer
 from tink.limits.token_bucket import TokenBuckets
+from tink.metrics.families import counter
 from tink.timestamps import rfc3339
 
 log = logging.getLogger(__name__)
 
-LINES_A_SECOND: Final = 100.0
-BURST_LINES: Final = 1000.0
-"""Of one machine: a kernel's whole log at once, and then what a busy installation prints."""
+MAX_LINES_A_SECOND: Final = 100.0
+MAX_BURST_LINES: Final = 1000.0
+"""Maximum rate of one machine: a kernel's whole log at once, and then the output of a busy installation."""
 MAX_WAITING_BYTES: Final = 32 << 20
-"""Of all lines that wait to be written, while the disk is slow."""
+"""Maximum size of all lines that wait for a slow disk."""
 FLUSH_SECONDS: Final = 0.5
-FIRST_PAUSE, LONGEST_PAUSE, QUIET_SECONDS = 1.0, 10.0, 30.0
-"""Between two entries of a machine's journey; after so long a silence the first comes at once again."""
-_SAY_AGAIN_SECONDS: Final = 600.0
+FIRST_PAUSE, MAX_PAUSE = 1.0, 10.0
+"""Seconds between two steps of a machine's journey."""
+QUIET_SECONDS: Final = 30.0
+"""After a silence of this duration the next line is reported at once again."""
+_LOG_AGAIN_SECONDS: Final = 600.0
 
 
 @dataclass(slots=True)
-class _Talk:
-    """What a machine has logged since its last entry on the journey, and when the next is due."""
+class _Pending:
+    """The lines of a machine since its last step on the journey.
+
+    due: the time of the next step.
+    last: the time of the last line.
+    omitted: the number of lines for which the step has no room; the file has them.
+    dropped: the number of lines that are in neither.
+    """
 
     due: float
     pause: float = FIRST_PAUSE
@@ -45,13 +56,11 @@ class _Talk:
     lines: list[str] = field(default_factory=list)
     characters: int = 0
     omitted: int = 0
-    """Lines for which the entry has no room; the file has them."""
     dropped: int = 0
-    """Lines that are nowhere."""
 
 
 class MachineLogs:
-    """Takes datagrams; `run` writes what has come. Belongs to one event loop."""
+    """Receives datagrams by `take`; `run` writes their lines. It belongs to one event loop."""
 
     def __init__(
         self,
@@ -63,7 +72,7 @@ class MachineLogs:
     ) -> None:
         """`mac_at(ip, interface)` returns the MAC of the registered machine at an address.
 
-        `interface` is the one that received the packet (empty: any). `clock` gives monotonic seconds, `now` Unix
+        `interface` is the one that received the packet (empty: any). `clock` returns monotonic seconds, `now` Unix
         seconds.
         """
         self._mac_at = mac_at
@@ -71,11 +80,11 @@ class MachineLogs:
         self._files = files
         self._clock = clock
         self._now = now
-        self._buckets = TokenBuckets(BURST_LINES, LINES_A_SECOND)
-        self._talks: dict[str, _Talk] = {}
+        self._buckets = TokenBuckets(MAX_BURST_LINES, MAX_LINES_A_SECOND)
+        self._pending: dict[str, _Pending] = {}
         self._waiting: dict[str, list[bytes]] = {}
         self._waiting_bytes = 0
-        self._said = OncePer(_SAY_AGAIN_SECONDS, 64)
+        self._log_once = OncePer(_LOG_AGAIN_SECONDS, 64)
         self.kept = 0
         self.dropped = 0
         self.of_strangers = 0
@@ -85,15 +94,15 @@ class MachineLogs:
         mac, now = self._mac_at(ip, interface), self._clock()
         if mac is None:
             self.of_strangers += 1
-            if self._said.due("stranger", now):
+            if self._log_once.due("stranger", now):
                 log.warning("syslog: %s sends lines, and no Hardware is known to be there: they are dropped", ip)
             return
-        talk = self._talks.get(mac)
-        if talk is None:
-            talk = self._talks[mac] = _Talk(now)
-        talk.last = now
+        pending = self._pending.get(mac)
+        if pending is None:
+            pending = self._pending[mac] = _Pending(now)
+        pending.last = now
         if not self._buckets.allows(mac, now) or self._waiting_bytes > MAX_WAITING_BYTES:
-            talk.dropped += 1
+            pending.dropped += 1
             self.dropped += 1
             return
         self.kept += 1
@@ -101,21 +110,21 @@ class MachineLogs:
         entry = f"{rfc3339(self._now(), 'milliseconds')} {line}\n".encode()
         self._waiting.setdefault(mac, []).append(entry)
         self._waiting_bytes += len(entry)
-        if talk.characters + len(line) < MAX_DETAIL:
-            talk.lines.append(line)
-            talk.characters += len(line) + 1
+        if pending.characters + len(line) < MAX_DETAIL:
+            pending.lines.append(line)
+            pending.characters += len(line) + 1
         else:
-            talk.omitted += 1
+            pending.omitted += 1
 
     async def run(self) -> None:
-        """Write what comes, until it is cancelled."""
+        """Write the lines regularly, until the task is cancelled."""
         while True:
             await asyncio.sleep(FLUSH_SECONDS)
             await self.flush()
 
     async def flush(self) -> None:
-        """Write what has come, and put on the journey what is due."""
-        self._tell()
+        """Write the waiting lines, and report the steps that are due."""
+        self._report_due()
         waiting, self._waiting = self._waiting, {}
         if not waiting:
             return
@@ -123,28 +132,35 @@ class MachineLogs:
         try:
             await asyncio.to_thread(self._files.append, batch)
         except OSError as error:
-            if self._said.due(("file", error.errno), self._clock()):
+            if self._log_once.due(("file", error.errno), self._clock()):
                 log.error("syslog: lines are not kept: %s: %s", error.filename, error.strerror)
         finally:
             self._waiting_bytes -= sum(map(len, batch.values()))
 
-    def _tell(self) -> None:
+    def _report_due(self) -> None:
         now = self._clock()
-        for mac, talk in list(self._talks.items()):
-            if (talk.lines or talk.dropped) and now >= talk.due:
-                self._tell_of(mac, talk, now)
-            elif not talk.lines and now - talk.last > QUIET_SECONDS:
-                del self._talks[mac]
+        for mac, pending in list(self._pending.items()):
+            if (pending.lines or pending.dropped) and now >= pending.due:
+                self._report(mac, pending, now)
+            elif not pending.lines and now - pending.last > QUIET_SECONDS:
+                del self._pending[mac]
 
-    def _tell_of(self, mac: str, talk: _Talk, now: float) -> None:
-        detail: dict[str, Value] = {"lines": "\n".join(talk.lines)}
-        count = len(talk.lines) + talk.omitted
-        newest = talk.lines[-1] if talk.lines else "too many lines"
+    def _report(self, mac: str, pending: _Pending, now: float) -> None:
+        detail: dict[str, Value] = {"lines": "\n".join(pending.lines)}
+        count = len(pending.lines) + pending.omitted
+        newest = pending.lines[-1] if pending.lines else "too many lines"
         message = newest if count == 1 else f"{newest} ({count} lines)"
-        if talk.omitted:
-            detail["omitted_lines"] = talk.omitted
-        if talk.dropped:
-            detail["dropped_lines"] = talk.dropped
-            message += f" ({talk.dropped} more were too many, and are lost)"
+        if pending.omitted:
+            detail["omitted_lines"] = pending.omitted
+        if pending.dropped:
+            detail["dropped_lines"] = pending.dropped
+            message += f" ({pending.dropped} more were too many, and are lost)"
         self._record(mac, Step.LOG, Outcome.INFO, message, **detail)
-        self._talks[mac] = _Talk(now + talk.pause, min(talk.pause * 2, LONGEST_PAUSE), talk.last)
+        self._pending[mac] = _Pending(now + pending.pause, min(pending.pause * 2, MAX_PAUSE), pending.last)
+
+
+def syslog_metrics(logs: MachineLogs) -> Iterator[Metric]:
+    """Yield the number of lines by outcome, for Prometheus."""
+    lines = {("kept",): logs.kept, ("dropped",): logs.dropped, ("stranger",): logs.of_strangers}
+    text = "Log lines that were received, by what became of them."
+    yield counter("tinkedge_syslog_lines", text, ["outcome"], lines)

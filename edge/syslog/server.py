@@ -1,4 +1,4 @@
-"""The syslog server: UDP port 514 on one network (RFC 5426). It hears and never answers."""
+"""The syslog server: UDP port 514 on one network (RFC 5426). It receives and never sends."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _Arrived = tuple[bytes, tuple[str, int]]
 
 
 class SyslogServerError(Exception):
-    """The server can't start; says which port and what to do."""
+    """The server can't start; the text names the port and what to do."""
 
 
 class SyslogServer:
-    """Hands each datagram, and the address that it comes from, to `take`."""
+    """Passes each datagram and its source address to `take`."""
 
     def __init__(
         self, take: Callable[[bytes, str], None], *, host: str, interface: str | None = None, port: int = SYSLOG_PORT
     ) -> None:
-        """`port` 0 takes any free one (see `port` after `start`); `interface` None hears all of them."""
+        """`port` 0 chooses a free port (`port` after `start`). `interface` None receives on all interfaces."""
         self.port = port
         self._take = take
         self._host = host
@@ -36,7 +36,7 @@ class SyslogServer:
         self._listener: Listener[_Arrived] | None = None
 
     async def start(self) -> None:
-        """Open the socket and hear. Raises SyslogServerError."""
+        """Open the socket and receive. Raises SyslogServerError."""
         try:
             sock = udp_socket(self._host, self.port, self._interface, _prepare)
         except OSError as error:

@@ -1,6 +1,6 @@
-"""Packets as they are on the wire: DHCP messages and options, InfiniBand's addresses, Ethernet frames, ARP. Pure."""
+"""Packets as they are on the wire: DHCP messages (`codec`), their options, Ethernet frames and ARP (`frames`). Pure."""
 
-from edge.dhcp.wire import arp, codec, frame, infiniband, options, relay_agent
+from edge.dhcp.wire import codec, frames, options
 from edge.dhcp.wire.codec import Message, MessageType
 
-__all__ = ["Message", "MessageType", "arp", "codec", "frame", "infiniband", "options", "relay_agent"]
+__all__ = ["Message", "MessageType", "codec", "frames", "options"]

@@ -1,7 +1,7 @@
-"""DHCPv4 options: their codes, and the small encoders of their values.
+"""DHCPv4 options: their codes, and the encoders of their values. Pure.
 
 Codes and names are those of IANA's registry "BOOTP Vendor Extensions and DHCP Options"; the comment beside a code
-names its source. They are plain integers, for they are keys of the dictionary that every packet is parsed into.
+names its source.
 """
 
 from __future__ import annotations
@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from tink.errors import TinkedgeError
+
+# The codes are plain integers, because they are keys of the dictionary that every packet is parsed into.
 PAD: Final = 0  # RFC 2132 section 3.1
 SUBNET_MASK: Final = 1  # section 3.3
 ROUTER: Final = 3  # section 3.5
@@ -68,33 +71,37 @@ INFINITE_LEASE: Final = 0xFFFFFFFF  # RFC 2131 section 3.3
 _OCTETS: Final = {str(number): number for number in range(256)}
 
 
-class OptionError(ValueError):
-    """A value that its option can't hold."""
+class DhcpError(TinkedgeError):
+    """The root of the DHCP server's exceptions."""
+
+
+class OptionError(DhcpError, ValueError):
+    """A value does not fit its option."""
 
 
 def ipv4(address: str) -> bytes:
-    """Four bytes of a dotted IPv4 address. Raises OptionError if it is none."""
+    """Return the four bytes of a dotted IPv4 address. Raises OptionError if it is none."""
     parts = address.split(".")
     if len(parts) == 4:
         a, b, c, d = parts
+        # The table is for the usual spelling: the start of a large site reads a million addresses.
         try:
-            # As they are always written: at the start of a large site a million of them are read.
             return bytes((_OCTETS[a], _OCTETS[b], _OCTETS[c], _OCTETS[d]))
         except KeyError:
-            pass  # none, or one with leading zeros
+            pass  # no address, or one with leading zeros
     if len(parts) != 4 or not all(part.isascii() and part.isdigit() and int(part) < 256 for part in parts):
         raise OptionError(f"{address!r} is not an IPv4 address")
     return bytes(map(int, parts))
 
 
 def dotted(address: bytes) -> str:
-    """The dotted form of four bytes."""
+    """Return the dotted form of four bytes."""
     a, b, c, d = address
     return f"{a}.{b}.{c}.{d}"
 
 
 def is_ipv4(address: str) -> bool:
-    """Whether `ipv4` takes it; a host name is not."""
+    """Return True if the text is a dotted IPv4 address."""
     try:
         ipv4(address)
     except OptionError:
@@ -103,17 +110,17 @@ def is_ipv4(address: str) -> bool:
 
 
 def is_host_address(address: bytes) -> bool:
-    """Whether four bytes can be the address of one host: no network 0, loopback, multicast or broadcast address."""
+    """Return True if four bytes can be one host's address: not in network 0, no loopback, multicast or broadcast."""
     return 0 < address[0] < 224 and address[0] != 127
 
 
 def is_host(address: str) -> bool:
-    """Whether a text is the dotted IPv4 address of one host."""
+    """Return True if the text is the dotted IPv4 address of one host."""
     return is_ipv4(address) and is_host_address(ipv4(address))
 
 
 def text(string: str) -> bytes:
-    """The value of an option that holds text; not NUL-terminated (RFC 2132 section 2). Raises OptionError."""
+    """Return the value of an option that holds text, without a NUL (RFC 2132 section 2). Raises OptionError."""
     try:
         return string.encode("ascii")
     except UnicodeEncodeError as error:
@@ -121,22 +128,22 @@ def text(string: str) -> bytes:
 
 
 def option(code: int, value: bytes) -> bytes:
-    """One option on the wire. Raises OptionError where the value needs more than one instance: see `instances`."""
+    """Return one encoded option. Raises OptionError if the value needs more than one instance (`instances`)."""
     if len(value) > 255:
         raise OptionError(f"option {code}: {len(value)} bytes don't fit into one option")
     return bytes((code, len(value))) + value
 
 
 def instances(code: int, value: bytes) -> bytes:
-    """An option as long as it likes, split over several instances (RFC 3396 section 6).
+    """Return an option of any length, split over several instances (RFC 3396 section 6).
 
-    Not for boot options: EDK2 reads only the first instance (PxeBcParseDhcp4Options).
+    Boot options must not be split: EDK2 reads only the first instance (PxeBcParseDhcp4Options).
     """
     return b"".join(option(code, value[at : at + 255]) for at in range(0, max(len(value), 1), 255))
 
 
 def suboptions(value: bytes) -> dict[int, bytes] | None:
-    """The options inside the value of one: 43, 82 and 175; repeated ones joined. None where a length lies."""
+    """Return the sub-options of option 43, 82 or 175, repeated ones joined; None if a length is wrong."""
     found: dict[int, bytes] = {}
     at = 0
     while at < len(value):
@@ -155,6 +162,8 @@ def suboptions(value: bytes) -> dict[int, bytes] | None:
 
 
 def encapsulated(suboptions: Mapping[int, bytes]) -> bytes:
-    """The value of an option that holds options: 43 (RFC 2132 section 8.4) and 175, with the END that iPXE and old
-    PXE ROMs look for."""
+    """Return the value of an option that holds options: 43 (RFC 2132 section 8.4) and 175.
+
+    It ends with END, because iPXE and old PXE ROMs look for it.
+    """
     return b"".join(option(code, value) for code, value in suboptions.items()) + bytes((END,))

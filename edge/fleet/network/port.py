@@ -19,7 +19,7 @@ import struct
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from edge.dhcp.wire import arp, frame, options
+from edge.dhcp.wire import frames, options
 
 SERVER_PORT: Final = 67
 CLIENT_PORT: Final = 68
@@ -144,7 +144,7 @@ class FramePort(_Listeners):
 
     def send(self, chaddr: bytes, payload: bytes) -> None:
         """Send a machine's packet."""
-        made = frame.Framer(chaddr, bytes(4), CLIENT_PORT).frame(payload, _EVERYBODY, b"\xff" * 4, SERVER_PORT)
+        made = frames.Framer(chaddr, bytes(4), CLIENT_PORT).frame(payload, _EVERYBODY, b"\xff" * 4, SERVER_PORT)
         with contextlib.suppress(OSError):
             self._socket.send(made)
 
@@ -199,15 +199,15 @@ def resolve(interface: str, address: str, seconds: float) -> bytes | None:
     Raises PortError.
     """
     try:
-        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(arp.ETHERTYPE)) as sock:
-            sock.bind((interface, arp.ETHERTYPE))
+        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(frames.ARP_ETHERTYPE)) as sock:
+            sock.bind((interface, frames.ARP_ETHERTYPE))
             own = sock.getsockname()[4]
             for _ in range(3):
-                sock.send(arp.probe(own, options.ipv4(address)))
+                sock.send(frames.arp_probe(own, options.ipv4(address)))
                 sock.settimeout(seconds / 3)
                 with contextlib.suppress(TimeoutError):
                     while True:
-                        claim = arp.claim(sock.recv(arp.LARGEST_BYTES))
+                        claim = frames.arp_claim(sock.recv(frames.MAX_ARP_BYTES))
                         if claim is not None and claim.address == options.ipv4(address):
                             return claim.hardware
     except OSError as error:

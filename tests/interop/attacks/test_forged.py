@@ -21,9 +21,9 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import ARP, Ether
 
 from edge.callers import Callers
-from edge.conflict import Quarantine
 from edge.dhcp import DhcpServer, DhcpSettings, Responder
-from edge.dhcp.replies.destinations import CLIENT_ANSWERS, RELAY_ANSWERS
+from edge.dhcp.context import MAX_CLIENT_REPLIES, MAX_RELAY_REPLIES
+from edge.dhcp_common import Quarantine
 from edge.journey.events import Outcome
 from edge.machines import DhcpMode, MachineScripts, NetbootPolicy
 from edge.neighbour.table import AddressResolution, NeighbourTable
@@ -207,7 +207,7 @@ def test_answers_can_not_be_turned_on_a_host_that_is_no_relay(
 ) -> None:
     with server.serving(), closing(in_namespace(network.client, udp)) as forger:
         heard, seconds = heard_of(forger, victim, message("discover", giaddr=FAR), 12_000)
-    assert 0 < heard <= RELAY_ANSWERS * (seconds + 1)
+    assert 0 < heard <= MAX_RELAY_REPLIES * (seconds + 1)
     assert caplog.text.count(f"the relay {FAR}, which is not of its machine's network (1000 a second)") == 1
 
 
@@ -226,7 +226,7 @@ def test_port_4011_answers_one_address_so_often_only(server: Everything, victim:
     rom = [("vendor_class_id", b"PXEClient:Arch:00007:UNDI:003016"), ("pxe_client_architecture", b"\0\7")]
     with server.serving(), closing(in_namespace(far, udp)) as forger:
         heard, seconds = heard_of(forger, victim, message("request", *rom, ciaddr=FAR), 500, 4011)
-    assert 0 < heard <= CLIENT_ANSWERS * (seconds + 1)
+    assert 0 < heard <= MAX_CLIENT_REPLIES * (seconds + 1)
 
 
 def heard_of(

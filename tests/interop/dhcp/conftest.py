@@ -1,4 +1,4 @@
-"""What tests of the DHCP server share: a server over an inventory, and what clients learn from it."""
+"""Fixtures for tests of the DHCP server: a server over an inventory, and the leases that clients report."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def speaking(network: Network, address: str = "", port: int = 0) -> Iterator[soc
 
 
 class Closing:
-    """A server that ends what is closed with it."""
+    """A server that is stopped when it is closed."""
 
     def __init__(self, table: NeighbourTable) -> None:
         self._table = table
@@ -62,7 +62,7 @@ class Learning:
         self.script.chmod(0o755)
 
     def learned(self, event: str, timeout: float = PATIENCE_SECONDS) -> dict[str, str]:
-        """What a client told its script at this event, as variables."""
+        """Return the variables that a client passed to its script at this event."""
         path = self.directory / f"learned.{event}"
         wait_until(path.exists, f"the client never came to {event}", within=timeout)
         return dict(line.split("=", 1) for line in path.read_text().splitlines() if "=" in line)

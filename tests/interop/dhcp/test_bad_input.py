@@ -1,4 +1,4 @@
-"""Whatever is sent to the DHCP server, the others are served meanwhile, and the log stays short."""
+"""Floods and invalid packets: other clients are served meanwhile, and the log stays short."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ GARBAGE = [
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_garbage_without_an_end_keeps_nobody_from_a_lease(
+def test_endless_garbage_does_not_prevent_a_lease(
     network: Network, ready: DhcpLab, loop: str, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     with network.serving(ready.start, loop), flood(network, tmp_path / "packets", GARBAGE):
@@ -125,7 +125,7 @@ def test_garbage_without_an_end_keeps_nobody_from_a_lease(
     assert 0 < len(caplog.records) < 60
 
 
-def test_machine_that_asks_without_an_end_keeps_nobody_waiting(
+def test_machine_with_endless_requests_does_not_delay_others(
     network: Network, ready: DhcpLab, relay: Relay, tmp_path: Path
 ) -> None:
     # It never takes an offer. Its packets are as good as any other's, so each is answered.
@@ -135,7 +135,7 @@ def test_machine_that_asks_without_an_end_keeps_nobody_waiting(
         relay.ask(40)
 
 
-def test_forged_relays_that_nobody_answers_for_do_not_hold_up_the_true_ones(
+def test_forged_relays_that_do_not_exist_do_not_delay_real_ones(
     network: Network, ready: DhcpLab, relay: Relay, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     # The kernel keeps replies to them in the socket's send buffer while it asks for their hardware address.
@@ -147,7 +147,7 @@ def test_forged_relays_that_nobody_answers_for_do_not_hold_up_the_true_ones(
     assert len(caplog.records) < 60
 
 
-def test_relays_that_the_firewall_is_closed_to_are_told_at_a_bounded_rate(
+def test_relays_blocked_by_the_firewall_are_logged_at_a_limited_rate(
     network: Network, ready: DhcpLab, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     network.firewall(network.server, "OUTPUT", "-d", "192.0.2.0/24", "-j", "DROP")
@@ -158,7 +158,7 @@ def test_relays_that_the_firewall_is_closed_to_are_told_at_a_bounded_rate(
     assert len(caplog.records) < 60
 
 
-def test_fault_of_ours_on_every_packet_of_one_machine_is_told_at_a_bounded_rate(
+def test_internal_error_on_every_packet_of_a_machine_is_logged_at_a_limited_rate(
     network: Network, ready: DhcpLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     respond_in_full = Responder.respond_in_full

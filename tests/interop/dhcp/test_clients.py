@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from scapy.layers.dhcp import BOOTP, DHCP
 
-from edge.conflict import Quarantine
 from edge.dhcp import DhcpServer, DhcpServerError
+from edge.dhcp_common import Quarantine
 from edge.journey.events import Outcome, Step
 from edge.machines import Machine
 from tests.interop.conftest import Network
@@ -59,7 +59,7 @@ def test_udhcpc_gets_its_reservation(network: Network, dhcp: DhcpLab, loop: str)
     ],
     ids=["BlueField", "architecture of one byte", "Raspberry Pi without option 60", "operating system"],
 )
-def test_udhcpc_that_declares_firmware_is_told_what_to_boot(
+def test_udhcpc_that_declares_firmware_gets_its_boot_file(
     network: Network, dhcp: DhcpLab, declared: tuple[str, ...], file: str | None
 ) -> None:
     with network.serving(dhcp.start):
@@ -156,7 +156,7 @@ def test_dhclient_renews_by_unicast(network: Network, dhcp: DhcpLab) -> None:
     assert said(network, "renewal")()
 
 
-def test_dhclient_with_the_address_of_another_network_is_told_and_recovers(network: Network, dhcp: DhcpLab) -> None:
+def test_dhclient_with_the_address_of_another_network_gets_a_nak_and_recovers(network: Network, dhcp: DhcpLab) -> None:
     with network.serving(dhcp.start), dhcp.dhclient(had="10.77.6.99"):
         assert dhcp.learned("BOUND")["new_ip_address"] == network.client_ip
     words = [message.split()[0].rstrip(":") for message in network.messages()]
@@ -182,7 +182,7 @@ def test_udhcpc_releases_when_it_is_told_to(network: Network, dhcp: DhcpLab) -> 
         wait_until(said(network, f"DHCPRELEASE of {network.client_ip}"), "the release was not heard")
 
 
-def test_address_that_another_host_has_is_declined_and_not_offered_again(network: Network, dhcp: DhcpLab) -> None:
+def test_address_of_another_host_is_declined_and_not_offered_again(network: Network, dhcp: DhcpLab) -> None:
     # Another host on the segment has the machine's address; udhcpc -a asks by ARP before it takes one.
     changes: list[tuple[str, float | None]] = []
 
@@ -242,7 +242,7 @@ def dhcpcd(network: Network, directory: Path) -> Iterator[Path]:
             network.run("ip", "address", "flush", "dev", "eth0")
 
 
-def test_dhcpcd_comes_back_with_its_reservation_and_is_told_of_another_at_once(
+def test_dhcpcd_keeps_its_reservation_and_gets_a_nak_after_a_change(
     network: Network, dhcp: DhcpLab, tmp_path: Path
 ) -> None:
     home = tmp_path / "dhcpcd"
@@ -257,7 +257,7 @@ def test_dhcpcd_comes_back_with_its_reservation_and_is_told_of_another_at_once(
         network.events.clear()
         assert "rebinding lease" in leased(network.client_ip)
         assert [message.split()[0] for message in network.messages()][:1] == ["DHCPACK"]
-        # A server that were silent, and said no DHCPNAK, would cost it five seconds.
+        # If the server sent no DHCPNAK, dhcpcd would wait for five seconds.
         dhcp.register("10.77.6.60")
         leased("10.77.6.60")
     assert said(network, "DHCPNAK")()

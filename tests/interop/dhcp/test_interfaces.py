@@ -1,4 +1,4 @@
-"""Interfaces come, go and stand side by side; each is served as itself."""
+"""Interfaces appear and disappear; each has a server of its own."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_interface_that_goes_down_and_up_is_served_again(network: Network, dhcp:
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_interface_that_is_replaced_between_two_looks_is_noticed(network: Network, dhcp: DhcpLab, loop: str) -> None:
+def test_interface_that_is_replaced_between_two_polls_is_noticed(network: Network, dhcp: DhcpLab, loop: str) -> None:
     with network.serving(following(dhcp), loop):
         network.remove_cable("srv0")
         network.cable("eth0", "srv0", f"{network.server_ip}/24", mac=network.client_mac)
@@ -128,7 +128,7 @@ def test_interface_that_comes_back_with_its_port_taken_is_tried_again(
 
 
 def test_other_servers_of_the_host_can_not_share_the_port(network: Network, dhcp: DhcpLab) -> None:
-    """Not even with SO_REUSEADDR, which would take half of the clients without anybody being told."""
+    """Not even with SO_REUSEADDR, with which another server would silently take half of the clients."""
     with network.serving(dhcp.start):
         for address in ("0.0.0.0", network.server_ip, "127.0.0.1"):
             other = network.inside(network.server, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))

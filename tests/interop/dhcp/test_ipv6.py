@@ -42,7 +42,7 @@ def has_link_local_address(namespace: str, interface: str) -> None:
 
 
 class Lab6(Learning):
-    """What serves IPv6 in the server's namespace, for the machine in the client's."""
+    """The services over IPv6 in the server's namespace, for the machine in the client's."""
 
     def __init__(self, network: Network, directory: Path) -> None:
         super().__init__(directory)
@@ -141,7 +141,7 @@ def test_dhclient_gets_its_reservation_and_releases_it(network: Network, lab: La
     ],
     ids=["Raspberry Pi", "UEFI without a class", "U-Boot", "operating system"],
 )
-def test_dhclient_that_declares_firmware_and_asks_for_a_boot_file_is_told_one(
+def test_dhclient_that_declares_firmware_gets_its_boot_file(
     network: Network, lab: Lab6, declared: str, url: str | None
 ) -> None:
     configuration = lab.directory / "dhclient.conf"
@@ -151,7 +151,7 @@ def test_dhclient_that_declares_firmware_and_asks_for_a_boot_file_is_told_one(
     assert (got["new_ip6_address"], got.get("new_dhcp6_bootfile_url")) == (CLIENT, url)
 
 
-def test_address_that_another_host_has_is_declined_and_not_offered_again(network: Network, lab: Lab6) -> None:
+def test_address_of_another_host_is_declined_and_not_offered_again(network: Network, lab: Lab6) -> None:
     squatter, other = "02:00:00:00:00:99", network.another("other")
     network.run("ip", "link", "add", "link", "eth0", "name", "other0", "address", squatter, "type", "macvlan")
     subprocess.run(["ip", "-n", network.client, "link", "set", "other0", "netns", other], check=True)
@@ -165,7 +165,7 @@ def test_address_that_another_host_has_is_declined_and_not_offered_again(network
         lab.says("is in quarantine")
 
 
-def test_declined_address_that_nobody_has_is_offered_as_before(network: Network, lab: Lab6) -> None:
+def test_declined_address_that_no_host_uses_is_offered_again(network: Network, lab: Lab6) -> None:
     with network.serving(lab.start), lab.speaking() as send:
         send(DECLINE)
         lab.says(f"DHCPv6 DECLINE of {CLIENT}, but nobody answers neighbour discovery there")
@@ -232,7 +232,7 @@ def test_machines_behind_a_relay_each_get_their_own_answer_of_those_sent_togethe
         network.inside(network.client, lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)) as asker,
     ):
         asker.bind((relay, 547))
-        asker.setsockopt(socket.SOL_SOCKET, 33, 1 << 20)  # SO_RCVBUFFORCE: nobody reads until all are sent
+        asker.setsockopt(socket.SOL_SOCKET, 33, 1 << 20)  # SO_RCVBUFFORCE: no packet is read until all are sent
         asker.settimeout(20)
         for number in range(machines):
             peer = IPv6Address(f"fe80::ff:fe00:6{number:02x}")
@@ -248,14 +248,16 @@ def test_machines_behind_a_relay_each_get_their_own_answer_of_those_sent_togethe
     assert 1 < max(groups) <= 64
 
 
-def test_stranger_gets_no_answer_and_the_operator_a_manifest(network: Network, lab: Lab6) -> None:
+def test_unregistered_host_gets_no_answer_and_is_reported_with_a_manifest(network: Network, lab: Lab6) -> None:
     lab.inventory.remove(lab.hardware)
     with network.serving(lab.start), lab.client(*lab.dhclient("-d")):
         wait_until(lambda: bool(network.events), "nobody was seen")
     assert network.client_mac in str(network.events[0].detail["manifest"])
 
 
-def test_system_whose_link_local_address_tells_no_mac_is_known_when_it_asks_again(network: Network, lab: Lab6) -> None:
+def test_system_with_a_random_link_local_address_is_identified_at_its_second_request(
+    network: Network, lab: Lab6
+) -> None:
     network.sysctl(network.client, "net.ipv6.conf.eth0.addr_gen_mode", "3")
     network.bounce(network.client, "eth0")
     has_link_local_address(network.client, "eth0")
@@ -287,7 +289,7 @@ def test_boot_program_comes_by_tftp_to_the_machine_at_its_address(
     assert target.read_bytes() == CONTENT
 
 
-def test_kernel_tells_who_is_at_an_ipv6_address_of_our_link(network: Network, lab: Lab6) -> None:
+def test_kernel_has_the_mac_of_an_ipv6_address_on_our_link(network: Network, lab: Lab6) -> None:
     network.add_address(network.client, "eth0", f"{CLIENT}/64")
     with in_namespace(network.client, lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)) as sock:
         sock.sendto(b"", (SERVER, 9))
@@ -303,7 +305,7 @@ def test_kernel_tells_who_is_at_an_ipv6_address_of_our_link(network: Network, la
     wait_until(lambda: in_namespace(network.server, told) == [CLIENT_MAC, None, True, True, False])
 
 
-def test_what_knocks_over_ipv6_is_seen_before_a_firewall_sees_it(network: Network, lab: Lab6) -> None:
+def test_packets_over_ipv6_are_counted_before_the_firewall(network: Network, lab: Lab6) -> None:
     network.add_address(network.client, "eth0", f"{CLIENT}/64")
     udp, tcp = (
         in_namespace(network.client, lambda kind=kind: socket.socket(socket.AF_INET6, kind))

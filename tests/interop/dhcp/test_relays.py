@@ -119,7 +119,7 @@ def test_machine_behind_a_relay_renews_without_it(relayed: Relayed, tmp_path: Pa
 
 
 def test_refusal_reaches_a_machine_behind_a_relay(relayed: Relayed, wire: OpenWire, tmp_path: Path) -> None:
-    # It has no address that the relay could reach it at, so the relay is told to broadcast (RFC 2131 section 4.3.2).
+    # The client has no address, so the flag makes the relay broadcast (RFC 2131 section 4.3.2).
     ears = wire(relayed.far, "srv1")
     with (
         relayed.serving(),
@@ -132,7 +132,7 @@ def test_refusal_reaches_a_machine_behind_a_relay(relayed: Relayed, wire: OpenWi
     assert all(packet[BOOTP].flags.B and packet[IP].dst == "10.77.6.1" for packet in naks)
 
 
-def test_relay_that_does_not_have_port_67_is_answered_at_its_own(network: Network, dhcp: DhcpLab) -> None:
+def test_relay_without_port_67_is_answered_at_its_own_port(network: Network, dhcp: DhcpLab) -> None:
     """RFC 8357. Debian's relays are built without it."""
     network.add_address(network.client, "eth0", "10.77.6.2/24")
     asks = message("discover", (82, b"\x01\x04eth7\x13\x00"), giaddr="10.77.6.2")

@@ -20,7 +20,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet
 
 from edge.dhcp import Reply
-from edge.dhcp.sockets.link import Link, NoLinkError
+from edge.dhcp.server import Link, NoLinkError
 from edge.listener import Segments
 from tests.interop.conftest import Network, Wire
 from tests.interop.dhcp.conftest import DhcpLab, message, speaking
@@ -167,12 +167,12 @@ def test_link_that_can_not_be_opened_says_why(network: Network, monkeypatch: pyt
     def refuse(*_: object) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr("edge.dhcp.sockets.link.socket.socket", refuse)
+    monkeypatch.setattr("edge.dhcp.server.socket.socket", refuse)
     with pytest.raises(NoLinkError, match="CAP_NET_RAW is missing"):
         Link("lo", bytes(4), 67, 0.0)
 
 
-def test_link_hears_nothing(network: Network, dhcp: DhcpLab) -> None:
+def test_link_receives_no_frames(network: Network, dhcp: DhcpLab) -> None:
     # Its receive buffer would fill with every frame of the network. packet(7): one of protocol 0 receives none.
     with network.serving(dhcp.start):
         assert dhcp.udhcpc().returncode == 0

@@ -1,4 +1,4 @@
-"""Who is calling, by address or by token: a mistake gives a machine another one's script, metadata and secrets."""
+"""Identification of machines by address or token: a mistake reveals another machine's script, metadata and secrets."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def site(request: pytest.FixtureRequest) -> Site:
     return Site(request.param)
 
 
-def test_where_we_give_addresses_a_machine_is_at_its_own_and_nowhere_else(giving: Site) -> None:
+def test_machine_with_a_reservation_is_at_its_reserved_address_only(giving: Site) -> None:
     giving.table.entries["10.0.0.9"] = A
     assert not giving.callers.learn(A, "10.0.0.9"), "an address that is not looked at is not stored"
     assert [giving.name(ip) for ip in ("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.9")] == ["a", "b", None, None]
@@ -110,7 +110,7 @@ def test_where_we_give_addresses_a_machine_is_at_its_own_and_nowhere_else(giving
     assert giving.name("10.0.0.1") is None, "an address that two reserve is nobody's"
 
 
-def test_of_interfaces_that_share_an_address_the_one_calls_whose_mac_is_there(giving: Site) -> None:
+def test_interface_with_the_mac_at_a_shared_address_is_the_caller(giving: Site) -> None:
     cards = {mac: {"dhcp": {"ip": "10.0.0.1", "ipv6": {"address": "fd00::1"}}} for mac in (A, SPARE)}
     giving.register(objects.hardware("a", interfaces=cards))
     for ip in ("10.0.0.1", "fd00::1"):
@@ -123,7 +123,7 @@ def test_of_interfaces_that_share_an_address_the_one_calls_whose_mac_is_there(gi
 
 @pytest.mark.parametrize("other", [B, STRANGER])
 @pytest.mark.parametrize("connected", [True, False])
-def test_second_address_on_a_machine_does_not_make_it_another_one(giving: Site, other: str, connected: bool) -> None:
+def test_machine_with_another_machines_address_is_not_taken_for_it(giving: Site, other: str, connected: bool) -> None:
     giving.table.entries["10.0.0.1"] = other
     assert giving.name("10.0.0.1", connected=connected) is None
     assert giving.mac("10.0.0.1", connected=connected) == other
@@ -137,7 +137,7 @@ def test_machine_answers_at_its_address_with_any_of_its_cards(giving: Site) -> N
     assert (giving.name("10.0.0.1"), giving.mac("10.0.0.1")) == ("a", A)
 
 
-def test_host_on_our_link_without_an_entry_is_no_machine_yet_on_a_connection(site: Site) -> None:
+def test_connection_from_a_host_without_a_neighbour_entry_has_no_machine(site: Site) -> None:
     """A host that lets the entry run out and then ends its request would be taken for the owner of the address."""
     site.table.links.add("10.0.0.1")
     assert site.callers.is_hidden("10.0.0.1")
@@ -148,7 +148,7 @@ def test_host_on_our_link_without_an_entry_is_no_machine_yet_on_a_connection(sit
     assert site.name("10.0.0.1", connected=True) == "a", "the next moment, it is known"
 
 
-def test_other_host_at_an_address_is_named_to_the_server_of_agents(giving: Site) -> None:
+def test_other_host_at_an_address_is_reported_to_the_agents_server(giving: Site) -> None:
     assert giving.callers.stranger("10.0.0.1", (A,)) is None, "behind a router"
     giving.table.entries["10.0.0.2"] = B
     assert giving.callers.stranger("10.0.0.2", (A, B)) is None
@@ -157,14 +157,14 @@ def test_other_host_at_an_address_is_named_to_the_server_of_agents(giving: Site)
     assert "does not know" in giving.callers.stranger("10.0.0.3", (A,))
 
 
-def test_takeover_of_an_address_is_noticed_when_the_kernel_tells_of_it(giving: Site) -> None:
+def test_takeover_of_an_address_is_noticed_when_the_kernel_reports_it(giving: Site) -> None:
     for mac, changed, name in ((A, None, "a"), (B, "10.0.0.2", "a"), (B, "10.0.0.1", None), (A, None, "a")):
         giving.table.entries["10.0.0.1"] = mac
         giving.callers.changed(changed)
         assert giving.name("10.0.0.1") == name
 
 
-def test_network_known_by_address_is_known_so() -> None:
+def test_macs_are_ignored_in_networks_known_by_address() -> None:
     """Where a router answers ARP for the machines, all have its MAC."""
     site = Site(by_address=(ipaddress.IPv4Network("10.0.0.0/31"),))
     site.table.entries |= dict.fromkeys(("10.0.0.1", "10.0.0.2"), STRANGER)
@@ -172,7 +172,7 @@ def test_network_known_by_address_is_known_so() -> None:
 
 
 @pytest.mark.parametrize("mode", PROXY)
-def test_machine_on_our_link_is_known_by_its_hardware_address_whatever_dhcp_and_hardware_say(mode: DhcpMode) -> None:
+def test_mac_on_our_link_counts_more_than_dhcp_and_hardware(mode: DhcpMode) -> None:
     site = Site(mode)
     site.table.entries |= {"10.0.0.77": C, "10.0.0.50": B, "10.0.0.1": STRANGER, "10.0.0.60": SPARE}
     assert site.name("10.0.0.77") == "c"
@@ -183,7 +183,7 @@ def test_machine_on_our_link_is_known_by_its_hardware_address_whatever_dhcp_and_
     assert (site.name("10.0.0.60"), site.mac("10.0.0.60")) == (None, SPARE), "two claim that MAC"
 
 
-def test_machine_behind_a_relay_is_where_it_last_said_to_the_other_server(proxy: Site) -> None:
+def test_machine_behind_a_relay_is_at_the_address_of_its_last_dhcp_request(proxy: Site) -> None:
     proxy.callers.learn(A, "10.9.0.7")
     assert proxy.name("10.9.0.7") == "a"
     assert proxy.name("10.0.0.1") is None, "it is not at the address of its Hardware"
@@ -201,7 +201,7 @@ def test_machine_behind_a_relay_is_where_it_last_said_to_the_other_server(proxy:
     assert proxy.name("10.9.0.7") is None, "what DHCP said is not believed for ever"
 
 
-def test_flood_of_made_up_macs_pushes_no_registered_machine_out(proxy: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flood_of_invented_macs_displaces_no_registered_machine(proxy: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     learn = proxy.callers.learn
     learn(C, "10.9.0.7")
     for number in range(by_address.MAX_STRANGERS + 10):
@@ -307,7 +307,7 @@ def two_links(site: Site) -> Site:
     return site
 
 
-def test_machine_is_known_on_the_link_by_which_its_answer_leaves(two_links: Site) -> None:
+def test_machine_is_identified_on_the_link_by_which_its_answer_leaves(two_links: Site) -> None:
     for _ in range(2):
         assert (two_links.name("10.0.0.1"), two_links.name("10.0.0.1", on="br1")) == ("a", "a")
         assert two_links.name("10.0.0.1", on="br0") != "a"
@@ -376,7 +376,7 @@ def keys(tmp_path: Path) -> KeyFile:
 # --- tokens ---------------------------------------------------------------------------------------------------------
 
 
-def test_token_says_its_mac_for_ever_unless_it_has_a_lifetime(keys: KeyFile) -> None:
+def test_token_is_valid_without_limit_unless_it_has_a_lifetime(keys: KeyFile) -> None:
     clock = Clock()
     lasting, ending = MetadataTokens(keys, NEVER, clock), MetadataTokens(keys, 60, clock)
     token, short = lasting.mint(MAC), ending.mint(MAC)
@@ -395,7 +395,7 @@ def test_token_says_its_mac_for_ever_unless_it_has_a_lifetime(keys: KeyFile) -> 
 
 
 @given(position=st.integers(0, 60), character=st.characters(min_codepoint=33, max_codepoint=126))
-def test_token_with_one_wrong_character_is_worth_nothing(
+def test_token_with_one_wrong_character_is_invalid(
     tmp_path_factory: pytest.TempPathFactory, position: int, character: str
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "one.key"
@@ -420,7 +420,7 @@ def test_key_file_is_made_once_and_for_its_owner_only(tmp_path: Path) -> None:
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
-def test_named_key_file_is_never_made(tmp_path: Path) -> None:
+def test_key_file_given_by_the_operator_is_never_created(tmp_path: Path) -> None:
     # Of several edges, each would make its own.
     with pytest.raises(KeyFileError, match="openssl rand -hex 32"):
         token_keys(tmp_path, tmp_path / "shared.key", create=True)
@@ -431,7 +431,7 @@ def test_named_key_file_is_never_made(tmp_path: Path) -> None:
         KeyFile(tmp_path / "file" / "below" / "key", "metadata token key", create=True)
 
 
-def test_new_key_signs_and_the_old_one_is_still_good(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_new_key_signs_and_the_old_one_still_verifies(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     now, path = Clock(), tmp_path / "key"
     path.write_text("a" * 64 + "\n")
     path.chmod(0o644)
@@ -450,7 +450,7 @@ def test_new_key_signs_and_the_old_one_is_still_good(tmp_path: Path, caplog: pyt
     assert not file.signed("l", "c", old)
 
 
-def test_key_file_that_breaks_changes_nothing_and_is_said_once(
+def test_key_file_that_becomes_invalid_is_logged_once_and_the_old_keys_stay(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     now, path = Clock(), tmp_path / "key"
@@ -478,7 +478,7 @@ def test_key_file_that_breaks_changes_nothing_and_is_said_once(
         ("z" * 70_000, "more than 16"),
     ],
 )
-def test_key_file_that_is_none_is_named_with_what_is_wrong(tmp_path: Path, content: str, problem: str) -> None:
+def test_invalid_key_file_is_reported_with_the_problem(tmp_path: Path, content: str, problem: str) -> None:
     path = tmp_path / "key"
     path.write_text(content)
     with pytest.raises(KeyFileError, match=problem) as caught:
@@ -489,7 +489,7 @@ def test_key_file_that_is_none_is_named_with_what_is_wrong(tmp_path: Path, conte
 GARBLED = [b"\xff\xfe" * 40, b"\0" * 65, b"a" * 40 + b"\n" + b"\x01" * 40 + b"\n"]
 
 
-def test_key_of_ours_that_is_cut_off_or_garbled_is_refused_and_kept(tmp_path: Path) -> None:
+def test_own_key_that_is_truncated_or_garbled_is_rejected_and_not_overwritten(tmp_path: Path) -> None:
     token_keys(tmp_path, None, create=True)
     path = tmp_path / "metadata-token.key"
     whole = path.read_bytes()
@@ -503,7 +503,7 @@ def test_key_of_ours_that_is_cut_off_or_garbled_is_refused_and_kept(tmp_path: Pa
         token_keys(tmp_path, path, create=False)
 
 
-def test_key_of_ours_that_can_not_be_used_is_waited_for_with_one_that_no_other_process_accepts(
+def test_unusable_own_key_is_replaced_by_a_private_one_until_it_is_usable(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "metadata-token.key"
@@ -523,7 +523,7 @@ def test_key_of_ours_that_can_not_be_used_is_waited_for_with_one_that_no_other_p
     assert MetadataTokens(first).mac(before) == MAC
 
 
-def test_key_that_could_not_be_made_is_made_when_it_can_be(tmp_path: Path) -> None:
+def test_key_that_could_not_be_created_is_created_later(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("")
     keys = KeyFile(tmp_path / "data" / "key", "key", create=True, without="nothing works")
     assert not keys.reread()
@@ -533,7 +533,7 @@ def test_key_that_could_not_be_made_is_made_when_it_can_be(tmp_path: Path) -> No
     assert KeyFile(tmp_path / "data" / "key", "key").signed("a", "b", signature)
 
 
-def test_signature_for_one_purpose_is_none_for_another(keys: KeyFile) -> None:
+def test_signature_for_one_purpose_is_invalid_for_another(keys: KeyFile) -> None:
     assert not keys.signed("one", "c", keys.sign("other", "c"))
     assert keys.sign("a", "b") != keys.sign("ab", "")
 
@@ -551,7 +551,7 @@ def run(*arguments: str | Path, **env: str) -> Result:
     return CliRunner().invoke(main, ["metadata-url", *map(str, arguments)], env=env)
 
 
-def test_urls_are_printed_with_a_token_that_the_edge_takes(tmp_path: Path, keys: KeyFile) -> None:
+def test_printed_urls_have_a_token_that_the_edge_accepts(tmp_path: Path, keys: KeyFile) -> None:
     result = run("52-54-00-00-00-01", "--data-dir", tmp_path, "--public-ip", "10.0.0.1", "-o", "json")
     (urls,) = json.loads(result.output)
     token = urls["ec2"].removeprefix("http://10.0.0.1:7080/machine/")
@@ -621,7 +621,7 @@ def test_name_of_a_hardware_becomes_its_first_mac(
         ([MAC, "--metadata-token-key", "/nonexistent/key"], 1, "The edge makes it at its start"),
     ],
 )
-def test_what_is_missing_is_said_with_what_to_do(
+def test_missing_argument_is_reported_with_the_remedy(
     tmp_path: Path, keys: KeyFile, arguments: list[str], code: int, said: str
 ) -> None:
     result = run(*arguments, "--data-dir", tmp_path, *([] if code == 2 else ["--public-ip", "10.0.0.1"]))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from edge.conflict import Quarantine, Relays
 from edge.dhcp import DhcpSettings, Responder
+from edge.dhcp_common import Quarantine, Relays
 from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.machines import DhcpMode, Inventory, Machine, NetbootPolicy, NetbootWhen
 from ipxe.binaries import BootBinaries
@@ -38,7 +38,7 @@ def make_edge(binaries: BootBinaries) -> MakeEdge:
         has_pending: Callable[[str, str], bool] | None = None,
         quarantine_seconds: float = 600.0,
         networks: tuple[IPv4Network, ...] = (),
-        relay_heard: Callable[[Machine, str, str], None] = lambda _machine, _link, _relay: None,
+        on_relay_seen: Callable[[Machine, str, str], None] = lambda _machine, _link, _relay: None,
         fast_path: bool = True,
         looks: bool = True,
         relays: str = "",
@@ -66,13 +66,13 @@ def make_edge(binaries: BootBinaries) -> MakeEdge:
             quarantine=quarantine,
             relays=Relays(known_relays, lambda address: bool(inventory.claimants_of_ip(address))),
             learn=lambda mac, ip, *, relayed: edge.learnt.append((mac, ip)),
-            relay_heard=relay_heard,
+            on_relay_seen=on_relay_seen,
             fast_path=fast_path,
         )
         inventory.on_change(responder.machine_changed)
         edge = Edge(inventory, responder, quarantine)
-        if responder.declined is not None and looks:
-            responder.declined.wake = lambda: None
+        if responder.declines is not None and looks:
+            responder.declines.wake = lambda: None
         return edge
 
     return make

@@ -1,4 +1,4 @@
-"""An edge that tests send packets to, packets that real clients sent, and what reads and alters them."""
+"""An edge that tests send packets to, packets of real clients, and functions that parse and alter them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
-from edge.conflict import Claim, Quarantine
 from edge.dhcp import Received, Reply, Responder
 from edge.dhcp.wire import MessageType, codec, options
+from edge.dhcp_common import MAX_LAYOUTS, Claim, Quarantine
 from edge.journey.events import JourneyEvent
 from edge.machines import Inventory
 from tests.support import objects
@@ -33,7 +33,7 @@ CAPTURED = {
 PXE_DISCOVER, PXE_REQUEST = CAPTURED["edk2_pxe_discover"], CAPTURED["edk2_pxe_request"]
 REQUEST_4011 = CAPTURED["edk2_pxe_request_4011"]
 ON_4011 = {"source": "10.77.0.58", "source_port": 4011, "port": 4011}
-"""How a client with an address asks for its boot file."""
+"""The way by which a client with an address requests its boot file."""
 HTTP_DISCOVER = CAPTURED["edk2_http_discover"]
 IPXE_BIOS, IPXE_EFI = CAPTURED["ipxe_bios_discover"], CAPTURED["ipxe_efi_discover"]
 PLAIN = CAPTURED["plain_discover"]
@@ -121,7 +121,7 @@ MakeEdge = Callable[..., Edge]
 
 def look(edge: Any, *hosts: str) -> int:
     """Probe the declined addresses; hosts with these MACs answer. Return the number of probes."""
-    declined, probes = edge.responder.declined, 0
+    declined, probes = edge.responder.declines, 0
     while (wait := declined.wait) is not None:
         edge.now += wait
         for address in declined.step():
@@ -132,7 +132,7 @@ def look(edge: Any, *hosts: str) -> int:
 
 
 class Calls:
-    """A function, and how often it was called and gave an answer."""
+    """Counts the calls of a function, and those with an answer."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -146,14 +146,14 @@ class Calls:
 
 
 class Pair:
-    """Two edges that hear the same: one answers known layouts the fast way, the other everything in full."""
+    """Two edges that receive the same: one answers known layouts by the fast path, the other everything in full."""
 
     def __init__(self, make_edge: Callable[..., Any], *objects: Raw, **more: Any) -> None:
         self.edges = self.fast, self.full = [make_edge(*objects, fast_path=fast, **more) for fast in (True, False)]
         self.calls = self.fast.responder.fast_path.answer = Calls(self.fast.responder.fast_path.answer)
 
     def send(self, packet: bytes, *where: Any, **more: Any) -> Any:
-        """Return what both answer, which must be the same."""
+        """Return the answer of both, which must be the same."""
         fast, full = (edge.send(packet, *where, **more) for edge in self.edges)
         assert fast == full, (packet.hex(), where, more)
         return fast
@@ -163,10 +163,10 @@ class Pair:
             edge.now += seconds
 
     def agree(self) -> None:
-        """Check that both have told the same, and remember the same."""
+        """Check that both have reported the same, and have the same state."""
         assert self.fast.events == self.full.events
         assert self.fast.quarantined == self.full.quarantined
-        assert len({frozenset(edge.responder.declined.acknowledged.lately) for edge in self.edges}) == 1
+        assert len({frozenset(edge.responder.declines.recent_leases.newest) for edge in self.edges}) == 1
 
     def history(
         self,
@@ -209,8 +209,10 @@ class Pair:
             self.agree()
 
 
-def check_layouts(make_edge: Callable[..., Any], machine: Raw, answers: Any, packets: list[bytes], other: Any) -> None:
-    """Send packets of 1200 other layouts: what is used goes on to be known, what is kept is bounded, and none twice.
+def check_layouts(
+    make_edge: Callable[..., Any], machine: Raw, max_of_a_length: int, packets: list[bytes], other: Any
+) -> None:
+    """Send packets of 1200 other layouts: used layouts stay known, their number is limited, and none is there twice.
 
     Without the fast path, each packet is answered in full.
     """
@@ -223,12 +225,12 @@ def check_layouts(make_edge: Callable[..., Any], machine: Raw, answers: Any, pac
             assert each.send(packet) is not None
     assert slow.responder.fast_path is None
     assert [each.answered for each in calls] == [len(packets), 3 * len(packets)]
-    known = edge.responder.fast_path._known
+    layouts = edge.responder.fast_path.layouts
     for number in range(1200):
         edge.now += 0.1
         edge.send(other(b"%05d" % number + b"x" * (number % 90)))
         if number % 50 == 0:
             edge.send(packets[0])
-    assert len(known) == sum(map(len, known.lists.values())) <= answers._LAYOUTS
-    assert max(map(len, known.lists.values())) <= answers._LAYOUTS_OF_A_LENGTH
+    assert len(layouts) == sum(map(len, layouts.lists.values())) <= MAX_LAYOUTS
+    assert max(map(len, layouts.lists.values())) <= max_of_a_length
     assert calls[0].count == 1200 + len(packets)

@@ -1,4 +1,4 @@
-"""What a client is, and what it is named to boot: real firmware gets the offer that boots it."""
+"""The identification of clients, and their boot files: real firmware gets the offer that boots it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from edge.dhcp.boot import BootChoice
-from edge.dhcp.boot.client import Client, ClientKind, identify, user_classes
+from edge.dhcp.boot import BootChoice, Client, ClientKind, identify, user_classes
 from edge.dhcp.wire import codec, options
 from edge.journey.events import Outcome
 from edge.machines import DhcpMode, Inventory, Machine, NetbootPolicy
@@ -48,7 +47,7 @@ MakeSite = Callable[..., Edge]
 
 @pytest.fixture
 def binaries(request: pytest.FixtureRequest, tmp_path: Path) -> BootBinaries:
-    """Of these names, or of those that a test has as the parameter."""
+    """Return binaries with these names, or with those of the test's parameter."""
     for name in getattr(request, "param", ("undionly.kpxe", "snponly.efi", "snponly-arm64.efi")):
         (tmp_path / name).write_bytes(name.encode())
     return BootBinaries(tmp_path)
@@ -146,7 +145,7 @@ def test_firmware_is_offered_its_program_and_ipxe_its_script(
     assert ack is None or (boots(ack), ack[16:20], options_of(ack)[53]) == (boots(answer), answer[16:20], b"\5")
 
 
-def test_every_captured_packet_gets_a_valid_answer_or_a_meant_silence(make_site: MakeSite) -> None:
+def test_every_captured_packet_gets_a_valid_answer_or_the_expected_silence(make_site: MakeSite) -> None:
     for packet in CAPTURES:
         server = ip(packet.option(54)) if packet.option(54) else SERVER
         asked = ip(packet.option(50) or packet.payload[12:16])
@@ -217,7 +216,7 @@ PC_IPXES = [packet for packet in IPXES if packet.option(93) == b"\0\0"]
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("change", LIMITED.values(), ids=LIMITED)
-def test_ipxe_that_starts_no_kernels_gets_a_boot_program_in_the_form_that_ipxe_takes(
+def test_ipxe_that_can_not_start_kernels_gets_a_boot_program_in_the_form_for_ipxe(
     make_site: MakeSite, mode: DhcpMode, change: Any
 ) -> None:
     packet, leases = PC_IPXES[0].changed(**change), mode is DhcpMode.RESERVATION
@@ -241,14 +240,14 @@ def test_ipxe_that_starts_no_kernels_gets_a_boot_program_in_the_form_that_ipxe_t
 @pytest.mark.parametrize(
     "features", [b"\x18\1\1", b"\x24\1\1", VIRTUALBOX + b"\x18\1\1", VIRTUALBOX + b"\x24\1\1", b"\xb0\1\1", b"\x13"]
 )
-def test_ipxe_that_starts_kernels_or_lists_nothing_gets_its_script(make_site: MakeSite, features: bytes) -> None:
+def test_ipxe_that_starts_kernels_or_sends_no_list_gets_its_script(make_site: MakeSite, features: bytes) -> None:
     packet = PC_IPXES[0].changed(o175=features)
     assert boots(offer(make_site(packet), packet))[0].endswith("/auto.ipxe")
     risc_v = packet.changed(o93=b"\0\x1b", o175=VIRTUALBOX)  # iPXE for SBI, whose format of kernels has no code
     assert boots(offer(make_site(packet), risc_v))[0].endswith("/auto.ipxe")
 
 
-def test_ipxe_on_a_vlan_is_told_its_number(make_site: MakeSite) -> None:
+def test_ipxe_on_a_vlan_gets_the_vlan_number(make_site: MakeSite) -> None:
     for packet, file in ((ROMS[0], "snponly.efi"), (HTTP_ROMS[0], "/snponly.efi"), (IPXES[0], "/auto.ipxe")):
         answer = offer(make_site(packet, dhcp={"vlanId": "50"}), packet)
         assert boots(answer)[0].endswith(file)
@@ -298,7 +297,7 @@ def test_client_that_names_no_architecture_is_an_operating_system(make_site: Mak
     assert ask(make_site(packet, DhcpMode.AUTO_PROXY), packet) is None
 
 
-def test_petitboot_is_told_which_file_is_missing(make_site: MakeSite) -> None:
+def test_petitboot_gets_the_name_of_the_missing_file(make_site: MakeSite) -> None:
     packet = ROMS[0].changed(o60=b"udhcp 1.35.0", o93=b"\0\x0e", o94=b"", o97=b"")
     edge = make_site(packet)
     assert is_sent_on(offer(edge, packet))
@@ -309,7 +308,7 @@ def test_petitboot_is_told_which_file_is_missing(make_site: MakeSite) -> None:
 
 
 def is_sent_on(answer: bytes) -> bool:
-    """Whether EDK2 finds a menu of one entry, the local boot, within 3 s, and no file (PxeBcSelectBootPrompt)."""
+    """Return True if EDK2 finds a menu whose one entry is "local boot", and no file (PxeBcSelectBootPrompt)."""
     menu = inside(answer, 43)
     return not boots(answer)[0] and menu[9][:2] == b"\0\0" and menu[10][0] <= 3 and menu.get(6, b"\0")[0] & 8 == 0
 
@@ -318,7 +317,9 @@ def is_sent_on(answer: bytes) -> bool:
 @pytest.mark.parametrize(
     "reason", [{"disableNetboot": True}, {"has_pending": lambda *_name: False}], ids=["disabled", "idle"]
 )
-def test_refused_machine_goes_on_and_its_ipxe_shows_why(make_site: MakeSite, mode: DhcpMode, reason: Any) -> None:
+def test_refused_machine_tries_its_next_boot_device_and_ipxe_shows_the_reason(
+    make_site: MakeSite, mode: DhcpMode, reason: Any
+) -> None:
     edge = make_site(ROMS[0], mode, **reason)
     answer = offer(edge, ROMS[0])
     assert is_sent_on(answer)
@@ -337,7 +338,7 @@ def test_refused_machine_goes_on_and_its_ipxe_shows_why(make_site: MakeSite, mod
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("binaries", [("snponly.efi",)], indirect=True)
 @pytest.mark.parametrize(("architecture", "name"), [(27, "UEFI RISC-V 64-bit"), (11, "UEFI ARM 64-bit")])
-def test_machine_without_a_binary_goes_on_and_the_journey_says_what_is_missing(
+def test_machine_without_a_binary_tries_its_next_boot_device_and_the_journey_names_the_binary(
     make_site: MakeSite, mode: DhcpMode, binaries: BootBinaries, architecture: int, name: str
 ) -> None:
     edge = make_site(ROMS[0], mode)
@@ -346,7 +347,7 @@ def test_machine_without_a_binary_goes_on_and_the_journey_says_what_is_missing(
     assert f"no iPXE binary for architecture {architecture} ({name}); put one of" in edge.events[0].message
 
 
-def test_workflow_that_comes_lets_the_machine_boot_and_one_that_ends_stops_it(make_site: MakeSite) -> None:
+def test_machine_may_netboot_only_while_it_has_a_pending_workflow(make_site: MakeSite) -> None:
     has_work = True
     edge = make_site(ROMS[0], has_pending=lambda *_name: has_work)
     for has_work in (True, True, False, True):
@@ -374,7 +375,7 @@ def test_raspberry_pi_gets_its_menu_and_never_a_pc_program(make_site: MakeSite, 
 
 
 PI_97 = b"\0RPi4" + bytes.fromhex("1131c00032000001 1a2b3c4d")
-"""FourCC, board, four bytes of the MAC, serial number: what DHCP_OPTION97 of the EEPROM is at first."""
+"""FourCC, board, four bytes of the MAC, serial number: the default of DHCP_OPTION97 in the EEPROM."""
 PIS = {
     "RPi4": {"o97": PI_97},
     "RPi5": {"o97": PI_97.replace(b"4", b"5", 1)},
@@ -387,7 +388,7 @@ PIS = {
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("change", PIS.values(), ids=PIS)
-def test_raspberry_pi_is_known_by_what_it_declares_with_a_mac_of_any_maker(
+def test_raspberry_pi_is_identified_by_its_declaration_with_a_mac_of_any_maker(
     make_site: MakeSite, mode: DhcpMode, change: Any
 ) -> None:
     edge, packet = make_site(PI, mode), PI.changed(**change)
@@ -399,7 +400,7 @@ def test_raspberry_pi_is_known_by_what_it_declares_with_a_mac_of_any_maker(
     assert edge.messages()[0].endswith("to Raspberry Pi (boot ROM), Raspberry Pi firmware by TFTP")
 
 
-def test_uefi_u_boot_and_ipxe_on_a_raspberry_pi_are_what_they_say(make_site: MakeSite) -> None:
+def test_uefi_u_boot_and_ipxe_on_a_raspberry_pi_are_identified_as_such(make_site: MakeSite) -> None:
     for change, file in (
         ({"o93": b"\0\x0b", "o60": b"PXEClient:Arch:00011:UNDI:003000"}, "snponly-arm64.efi"),
         ({"o93": b"\0\x16", "o60": b"U-Boot.armv8"}, "boot.scr.uimg"),
@@ -409,7 +410,7 @@ def test_uefi_u_boot_and_ipxe_on_a_raspberry_pi_are_what_they_say(make_site: Mak
         assert boots(offer(make_site(packet), packet))[0].endswith(file)
 
 
-def test_uefi_on_a_raspberry_pi_is_uefi_and_a_refused_pi_is_not_told_that_it_has_a_server(make_site: MakeSite) -> None:
+def test_uefi_on_a_raspberry_pi_is_uefi_and_a_refused_pi_gets_no_server(make_site: MakeSite) -> None:
     uefi = ROMS[0].changed(o93=b"\0\x0b", o60=b"PXEClient:Arch:00011:UNDI:003000").of("dc:a6:32:00:00:01")
     for mode in MODES:
         assert boots(offer(make_site(uefi, mode), uefi)) == ("snponly-arm64.efi", SERVER)
@@ -436,7 +437,7 @@ ASKING = [
 
 @pytest.mark.parametrize("packet", ASKING, ids=lambda packet: repr(packet.option(60) + packet.option(93)))
 @pytest.mark.parametrize("is_refused", [False, True], ids=["allowed", "refused"])
-def test_u_boot_is_told_server_and_script_which_shows_why_if_it_is_refused(
+def test_u_boot_gets_server_and_script_which_shows_the_reason_of_a_refusal(
     make_site: MakeSite, packet: Packet, is_refused: bool
 ) -> None:
     edge = make_site(packet, disableNetboot=is_refused)
@@ -449,8 +450,8 @@ def test_u_boot_is_told_server_and_script_which_shows_why_if_it_is_refused(
         assert {43, 60}.isdisjoint(options_of(answer))
 
 
-def test_u_boot_as_a_pxe_client_is_one_and_is_never_offered_a_lease_without_an_address(make_site: MakeSite) -> None:
-    """It takes the first offer that comes for its lease."""
+def test_u_boot_may_be_a_pxe_client_and_never_gets_an_offer_without_an_address(make_site: MakeSite) -> None:
+    """U-Boot takes the first offer as its lease."""
     pxe = U_BOOT.changed(o60=b"PXEClient:Arch:00011:UNDI:003000", o93=b"\0\x0b")
     assert [boots(offer(make_site(pxe, mode), pxe))[0] for mode in MODES] == ["snponly-arm64.efi"] * 3
     assert [ask(make_site(U_BOOT, mode), U_BOOT) for mode in MODES[1:]] == [None, None]
@@ -481,7 +482,7 @@ def test_ipxe_is_known_by_its_user_class_alone(user_class: bytes, classes: tuple
 
 
 @pytest.mark.parametrize("user_class", [b"", b"\x05iPXE", b"\0", b"\x04iPXE\x09x", b"gPXE", b"\x04foo\0iPXE"])
-def test_user_classes_that_are_no_list_name_nobody_else(user_class: bytes) -> None:
+def test_user_class_that_is_no_list_is_one_class(user_class: bytes) -> None:
     found = client(IPXE_BIOS, drop=(175,), options={77: user_class})
     assert found.kind is ClientKind.PXE_ROM
     assert user_classes(user_class) == ((user_class,) if user_class else ())
@@ -491,7 +492,7 @@ def test_ipxe_with_an_overridden_user_class_is_known_by_option_175_and_does_not_
     assert client(IPXE_BIOS, options={77: b"PXEROM"}).kind is ClientKind.IPXE
 
 
-def test_features_are_those_that_ipxe_lists() -> None:
+def test_features_are_read_from_the_list_of_ipxe() -> None:
     bios = identify(codec.parse(IPXE_BIOS))
     # dns, pxe ext(33), http, iscsi, menu, multiboot, nfs, ... as in that build of 2019
     assert {options.IPXE_HTTP, options.IPXE_TFTP, options.IPXE_BZIMAGE, options.IPXE_MENU} <= bios.features
@@ -511,7 +512,7 @@ def test_ipxe_that_lists_no_features_lacks_none() -> None:
         assert not found.lacks(options.IPXE_HTTP)
 
 
-def test_architectures_of_odd_length_and_of_old_roms_are_understood() -> None:
+def test_architectures_of_odd_length_and_of_old_roms_are_parsed() -> None:
     packet = PXE_DISCOVER
     assert client(packet, options={93: b"\0\x0b\0\x07\0"}).architectures == (11, 7)
     assert client(packet, drop=(93,)).architectures == (7,)
@@ -545,7 +546,7 @@ def machine(**spec: Any) -> Machine:
     return found
 
 
-def test_uefi_is_named_the_osie_itself_by_the_way_that_it_asks_for(choice: BootChoice) -> None:
+def test_uefi_boots_the_osie_itself_by_tftp_or_http(choice: BootChoice) -> None:
     lab = machine(osie={"name": "lab"})
     by_http = choice.verdict(lab, MAC, HTTP_ROM).boot
     assert by_http.text == "boot file http://10.0.0.1:7080/osie/lab/uki.efi"
@@ -556,11 +557,11 @@ def test_uefi_is_named_the_osie_itself_by_the_way_that_it_asks_for(choice: BootC
     assert choice.verdict(lab, MAC, BIOS).boot.file == b"undionly.kpxe"
 
 
-def test_machine_without_an_osie_is_told_what_is_missing(choice: BootChoice) -> None:
+def test_machine_without_an_osie_is_refused_with_the_missing_field(choice: BootChoice) -> None:
     assert "spec.osie.name is not set" in choice.verdict(machine(), MAC, HTTP_ROM).refusal
 
 
-def test_fast_path_which_knows_no_osie_leaves_it_to_the_full_one(choice: BootChoice) -> None:
+def test_fast_path_leaves_boot_path_uki_to_the_full_path(choice: BootChoice) -> None:
     with pytest.raises(NoBinaryError):
         choice.choose(PXE_ROM, MAC, BootPath.UKI)
     assert choice.choose(BIOS, MAC, BootPath.UKI).file == b"undionly.kpxe"

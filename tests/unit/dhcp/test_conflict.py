@@ -1,4 +1,4 @@
-"""A declined address: the server probes before a machine loses it, and then gives it to nobody for a while.
+"""Declined addresses: the server probes before a machine loses its address, and then does not offer it for a while.
 
 Any host can send a DHCPDECLINE in a machine's name.
 """
@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scapy.layers.l2 import ARP, Ether
 
-from edge.conflict import Claim, Prober, declined
-from edge.conflict.declined import MAX_PROBED, PROBES, UNSEEN_SECONDS
-from edge.conflict.quarantine import MAX_ADDRESSES
-from edge.dhcp.wire import MessageType, arp
+from edge.dhcp.wire import MessageType, frames
+from edge.dhcp_common import Claim, Prober, declines
+from edge.dhcp_common.declines import MAX_PROBED, PROBES, UNPROBED_SECONDS
+from edge.dhcp_common.quarantine import MAX_ADDRESSES
 from edge.journey.events import Outcome
 from edge.machines import Machine
 from tests.unit.dhcp.harness import (
@@ -59,12 +59,14 @@ def in_conflict(edge: Edge, decline: bytes) -> Edge:
 
 
 @pytest.mark.parametrize("hosts", [(), (MAC,), (MAC, MAC)])
-def test_where_nobody_or_only_the_machine_answers_it_is_served_as_before(edge: Edge, decline: bytes, hosts) -> None:
+def test_declined_address_is_offered_again_if_no_host_or_only_the_machine_answers(
+    edge: Edge, decline: bytes, hosts
+) -> None:
     begun = edge.now
     edge.send(decline)
     assert edge.send(PXE_DISCOVER) is not None, "it is looked into: until then nothing is known"
     assert edge.look(*hosts) == PROBES
-    assert edge.now - begun == pytest.approx(2 * declined.PROBE_SECONDS + declined.ANSWER_SECONDS)
+    assert edge.now - begun == pytest.approx(2 * declines.PROBE_SECONDS + declines.ANSWER_SECONDS)
     assert edge.quarantined == []
     assert edge.send(PXE_DISCOVER) is not None
     (told,) = (event for event in edge.events if "DECLINE" in event.message)
@@ -73,7 +75,9 @@ def test_where_nobody_or_only_the_machine_answers_it_is_served_as_before(edge: E
 
 
 @pytest.mark.parametrize("hosts", [(SQUATTER,), (MAC, SQUATTER), (SQUATTER, MAC)])
-def test_where_another_host_answers_there_is_a_conflict(edge: Edge, decline: bytes, hosts: tuple[str, ...]) -> None:
+def test_declined_address_is_quarantined_if_another_host_answers(
+    edge: Edge, decline: bytes, hosts: tuple[str, ...]
+) -> None:
     edge.send(decline)
     edge.look(*hosts)
     assert [entry[:2] for entry in edge.quarantined] == [QUARANTINED]
@@ -105,16 +109,16 @@ def test_interfaces_that_share_an_address_share_its_conflict(make_edge: MakeEdge
     assert edge.send(PXE_DISCOVER) is edge.send(other) is None
 
 
-def test_address_of_this_host_is_a_conflict_that_no_probe_finds(edge: Edge, decline: bytes) -> None:
+def test_declined_address_of_this_host_is_quarantined_without_a_probe(edge: Edge, decline: bytes) -> None:
     edge.send(decline)
-    (address,) = edge.responder.declined.step()
-    edge.responder.declined.is_ours(address)
+    (address,) = edge.responder.declines.step()
+    edge.responder.declines.is_ours(address)
     assert [entry[:2] for entry in edge.quarantined] == [QUARANTINED]
     assert "this host itself" in edge.events[-1].message
-    assert edge.responder.declined.wait is None
+    assert edge.responder.declines.wait is None
 
 
-def test_one_address_is_looked_at_once_at_a_time_and_not_too_many_together(
+def test_each_address_has_one_search_and_the_number_of_searches_is_limited(
     make_edge: MakeEdge, decline: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     macs = [f"52:54:00:aa:00:{number:02x}" for number in range(MAX_PROBED + 10)]
@@ -129,7 +133,7 @@ def test_one_address_is_looked_at_once_at_a_time_and_not_too_many_together(
 
 
 @pytest.mark.parametrize("source", ["10.77.0.58", "10.99.0.9", "192.0.2.1"])
-def test_unicast_decline_is_not_believed_and_told_once_a_minute_with_how_often(
+def test_unicast_decline_is_not_believed_and_is_reported_once_a_minute_with_its_count(
     edge: Edge, decline: bytes, source: str
 ) -> None:
     for _ in range(50):
@@ -154,7 +158,7 @@ def test_unicast_decline_is_not_believed_and_told_once_a_minute_with_how_often(
     ],
     ids=["another address", "no address", "another server", "no server", "another machine"],
 )
-def test_decline_that_is_not_about_what_we_gave_the_machine_is_not_believed(
+def test_decline_of_an_address_that_we_did_not_assign_is_not_believed(
     edge: Edge, decline: bytes, change: dict[str, Any]
 ) -> None:
     assert edge.send(altered(decline, **change)) is None
@@ -163,7 +167,7 @@ def test_decline_that_is_not_about_what_we_gave_the_machine_is_not_believed(
     assert edge.send(PXE_DISCOVER) is not None
 
 
-def test_message_on_a_link_that_is_not_the_machines_has_no_effect(make_edge: MakeEdge, decline: bytes) -> None:
+def test_message_on_another_link_than_the_machines_has_no_effect(make_edge: MakeEdge, decline: bytes) -> None:
     """Any host of that link could answer the probe."""
     edge = make_edge(lab(), networks=(IPv4Network("10.99.0.0/24"),))
     release = altered(PLAIN, options={53: b"\7"}, ciaddr=ADDRESS)
@@ -182,7 +186,7 @@ def test_message_on_a_link_that_is_not_the_machines_has_no_effect(make_edge: Mak
 
 @pytest.mark.parametrize("relay", [RELAY, bytes(4)], ids=["behind a relay", "on a link without ARP"])
 @pytest.mark.parametrize("requests", [1, 2], ids=["in full", "known packets"])
-def test_where_nobody_can_look_only_who_was_given_the_address_just_now_is_believed_and_for_a_minute(
+def test_without_probes_only_a_machine_with_a_recent_lease_is_believed_for_a_minute(
     blind: Edge, decline: bytes, relay: bytes, requests: int
 ) -> None:
     decline, source = altered(decline, giaddr=relay), "10.77.0.2" if any(relay) else "0.0.0.0"
@@ -193,42 +197,42 @@ def test_where_nobody_can_look_only_who_was_given_the_address_just_now_is_believ
     for _ in range(requests):
         assert message_type(blind.send(request)) is MessageType.ACK
     blind.send(decline, source=source)
-    assert blind.quarantined == [(*QUARANTINED, blind.now + UNSEEN_SECONDS)]
+    assert blind.quarantined == [(*QUARANTINED, blind.now + UNPROBED_SECONDS)]
     assert blind.send(discover) is None
-    blind.now += UNSEEN_SECONDS
+    blind.now += UNPROBED_SECONDS
     assert blind.send(discover) is not None
 
 
-def test_address_that_was_given_long_ago_is_not_declined_where_nobody_can_look(blind: Edge, decline: bytes) -> None:
+def test_without_probes_a_decline_of_an_old_lease_is_not_believed(blind: Edge, decline: bytes) -> None:
     blind.send(PXE_REQUEST)
     for _ in range(3):
-        blind.responder.declined.pass_time()
-        blind.now += declined.ACKNOWLEDGED_SECONDS
+        blind.responder.declines.pass_time()
+        blind.now += declines.RECENT_SECONDS
     blind.send(decline)
     assert blind.quarantined == []
 
 
-def test_word_of_a_relay_is_not_taken_where_one_can_look(edge: Edge, decline: bytes) -> None:
-    edge.responder.declined.is_on_link = lambda address: address == ADDRESS
+def test_relayed_decline_is_probed_if_the_address_is_on_our_link(edge: Edge, decline: bytes) -> None:
+    edge.responder.declines.is_on_link = lambda address: address == ADDRESS
     edge.send(PXE_REQUEST)
     edge.send(altered(decline, giaddr=RELAY), source="10.99.0.9")
     assert edge.look(MAC) == PROBES
     assert edge.quarantined == []
 
 
-def test_relay_of_another_network_has_no_say_in_it(edge: Edge, decline: bytes) -> None:
+def test_decline_through_a_relay_of_another_network_is_not_believed(edge: Edge, decline: bytes) -> None:
     edge.send(altered(PXE_REQUEST, giaddr=OTHERS_RELAY))
     edge.send(altered(decline, giaddr=OTHERS_RELAY), source="10.99.0.2")
     assert edge.quarantined == []
     assert "its relay 10.99.0.2 is not of this machine's network" in edge.messages()[-1]
 
 
-def test_probe_that_can_not_be_sent_leaves_the_machines_word(edge: Edge, decline: bytes) -> None:
+def test_decline_is_judged_without_a_probe_if_sending_it_fails(edge: Edge, decline: bytes) -> None:
     edge.send(PXE_REQUEST)
     edge.send(decline)
-    (address,) = edge.responder.declined.step()
-    edge.responder.declined.probe_failed(address)
-    assert edge.quarantined == [(*QUARANTINED, edge.now + UNSEEN_SECONDS)]
+    (address,) = edge.responder.declines.step()
+    edge.responder.declines.probe_failed(address)
+    assert edge.quarantined == [(*QUARANTINED, edge.now + UNPROBED_SECONDS)]
 
 
 async def test_prober_without_its_socket_reports_that_no_probe_can_be_sent(edge: Edge) -> None:
@@ -248,14 +252,14 @@ async def test_prober_without_its_socket_reports_that_no_probe_can_be_sent(edge:
         def _receive(self, sock: socket.socket) -> Claim | None:
             raise AssertionError("nothing is declined here")
 
-    prober = ProberOnUdp("lo", edge.responder.declined)
+    prober = ProberOnUdp("lo", edge.responder.declines)
     prober.start()
     assert prober.can_probe
     prober.stop()
     prober.is_allowed = False
     prober.start()
     assert not prober.can_probe
-    assert edge.responder.declined.wake is None
+    assert edge.responder.declines.wake is None
 
 
 # --- DHCPRELEASE ------------------------------------------------------------------------------------------------------
@@ -273,7 +277,7 @@ async def test_prober_without_its_socket_reports_that_no_probe_can_be_sent(edge:
         ("10.99.0.2", OTHERS_RELAY, ADDRESS, False),
     ],
 )
-def test_release_is_told_only_of_the_machines_own_address_and_from_where_it_can_be(
+def test_release_is_reported_only_for_the_machines_own_address_from_its_own_network(
     blind: Edge, source: str, giaddr: bytes, ciaddr: bytes, is_reported: bool
 ) -> None:
     blind.send(altered(PLAIN, options={53: b"\7"}, ciaddr=ciaddr, giaddr=giaddr), source=source)
@@ -284,26 +288,26 @@ def test_release_is_told_only_of_the_machines_own_address_and_from_where_it_can_
 
 
 def test_probe_is_that_of_rfc_5227_and_claims_nothing() -> None:
-    frame = arp.probe(bytes.fromhex("525400000001"), ADDRESS)
+    frame = frames.arp_probe(bytes.fromhex("525400000001"), ADDRESS)
     packet = Ether(frame)
     found = packet[ARP]
     assert (packet.dst, packet.src, packet.type) == ("ff:ff:ff:ff:ff:ff", "52:54:00:00:00:01", 0x0806)
     assert (found.op, found.hwsrc, found.psrc) == (1, "52:54:00:00:00:01", "0.0.0.0")
     assert (found.hwdst, found.pdst) == ("00:00:00:00:00:00", "10.77.0.58")
-    assert arp.claim(frame) is None
+    assert frames.arp_claim(frame) is None
 
 
 @pytest.mark.parametrize("op", [1, 2])
-def test_any_arp_packet_of_a_host_says_where_it_is(op: int) -> None:
+def test_any_arp_packet_of_a_host_is_a_claim(op: int) -> None:
     packet = bytes(Ether(src=SQUATTER) / ARP(op=op, hwsrc=SQUATTER, psrc="10.77.0.58", pdst="10.77.0.1"))
-    assert arp.claim(packet) == (ADDRESS, bytes.fromhex(SQUATTER.replace(":", "")))
-    assert arp.claim(packet[:41]) is None
-    assert arp.claim(packet.replace(b"\x08\x06", b"\x08\x00", 1)) is None
+    assert frames.arp_claim(packet) == (ADDRESS, bytes.fromhex(SQUATTER.replace(":", "")))
+    assert frames.arp_claim(packet[:41]) is None
+    assert frames.arp_claim(packet.replace(b"\x08\x06", b"\x08\x00", 1)) is None
 
 
 @given(st.binary(max_size=80))
-def test_no_frame_is_too_odd(frame: bytes) -> None:
-    arp.claim(frame)
+def test_odd_frames_raise_nothing(frame: bytes) -> None:
+    frames.arp_claim(frame)
 
 
 # --- relays of an edge that can't probe the machines' link ------------------------------------------------------------
@@ -358,7 +362,7 @@ class Behind:
         ("10.99.0.2", ELSEWHERE, 3, ELSEWHERE, None),
     ],
 )
-def test_decline_is_believed_of_a_relay_that_is_known_or_listed_and_from_its_own_address(
+def test_decline_is_believed_from_a_known_or_listed_relay_at_its_own_address(
     make_edge: MakeEdge, decline: bytes, relays: str, leased: Any, machines: int, declined_by: Any, why_not: str | None
 ) -> None:
     behind = Behind(make_edge, decline, relays, b"\5\4\x0a\x4d\0\0" if leased is ELSEWHERE else b"")
@@ -369,7 +373,7 @@ def test_decline_is_believed_of_a_relay_that_is_known_or_listed_and_from_its_own
     assert why_not is None or why_not in behind.decline_messages()[-1]
 
 
-def test_untrusted_relay_is_told_of_once_with_the_flag_that_lists_it(make_edge: MakeEdge, decline: bytes) -> None:
+def test_untrusted_relay_is_reported_once_with_the_flag_that_lists_it(make_edge: MakeEdge, decline: bytes) -> None:
     behind = Behind(make_edge, decline)
     for _ in range(4):
         behind.lease(RELAY, "10.99.0.9")
@@ -379,11 +383,11 @@ def test_untrusted_relay_is_told_of_once_with_the_flag_that_lists_it(make_edge: 
     assert "; name 10.99.0.9 in --relays" in line
 
 
-def test_machine_is_silenced_once_in_ten_minutes_if_no_probe_can_be_sent(make_edge: MakeEdge, decline: bytes) -> None:
+def test_unprobed_quarantine_of_a_machine_starts_once_in_ten_minutes(make_edge: MakeEdge, decline: bytes) -> None:
     behind = Behind(make_edge, decline, "10.77.0.2")
     silenced = 0
     for _ in range(60):
-        behind.edge.responder.declined.pass_time()
+        behind.edge.responder.declines.pass_time()
         if not behind.edge.quarantine.holds(MAC):
             behind.lease(*OF_RELAY)
         silenced += behind.decline(*OF_RELAY)
@@ -427,7 +431,7 @@ def test_declined_address_is_not_offered_again_until_the_time_is_over(edge: Edge
     assert edge.quarantined[1:] == [(*QUARANTINED, None)]
 
 
-def test_other_machines_are_served_meanwhile_and_a_change_of_the_address_ends_it(in_conflict: Edge) -> None:
+def test_quarantine_leaves_other_machines_alone_and_ends_with_a_new_address(in_conflict: Edge) -> None:
     in_conflict.inventory.apply(hardware("lab-2", "52:54:00:12:34:57", "10.77.0.59"))
     other = altered(PXE_DISCOVER, chaddr=bytes.fromhex("525400123457"))
     for _ in range(2):
@@ -439,7 +443,7 @@ def test_other_machines_are_served_meanwhile_and_a_change_of_the_address_ends_it
     assert read(in_conflict.send(PXE_DISCOVER)).yiaddr == b"\x0a\x4d\0\x3c"
 
 
-def test_removed_hardware_ends_it(in_conflict: Edge) -> None:
+def test_quarantine_ends_with_the_hardware(in_conflict: Edge) -> None:
     in_conflict.inventory.remove(lab())
     assert in_conflict.quarantined[1:] == [(*QUARANTINED, None)]
 
@@ -453,7 +457,7 @@ def test_decline_through_a_relay_that_is_the_server_is_believed(make_edge: MakeE
     assert len(edge.quarantined) == 1
 
 
-def test_without_a_quarantine_the_decline_is_told_all_the_same(make_edge: MakeEdge, decline: bytes) -> None:
+def test_decline_is_reported_even_if_quarantines_are_off(make_edge: MakeEdge, decline: bytes) -> None:
     edge = make_edge(lab(), quarantine_seconds=0)
     edge.send(decline)
     edge.look(SQUATTER)
@@ -463,7 +467,9 @@ def test_without_a_quarantine_the_decline_is_told_all_the_same(make_edge: MakeEd
     assert edge.send(PXE_DISCOVER) is not None
 
 
-def test_second_decline_begins_the_time_again_and_is_told_once_a_minute(in_conflict: Edge, decline: bytes) -> None:
+def test_second_decline_restarts_the_quarantine_and_is_reported_once_a_minute(
+    in_conflict: Edge, decline: bytes
+) -> None:
     in_conflict.now += 30
     in_conflict.send(decline)
     in_conflict.look(SQUATTER)
@@ -475,7 +481,7 @@ def test_second_decline_begins_the_time_again_and_is_told_once_a_minute(in_confl
         assert in_conflict.quarantined[2:] == ended
 
 
-def test_end_comes_without_a_packet_and_a_clock_set_back_keeps_nothing_for_ever(make_edge: MakeEdge) -> None:
+def test_quarantine_ends_without_a_packet_and_after_the_clock_was_set_back(make_edge: MakeEdge) -> None:
     macs = [f"52:54:00:00:00:0{number}" for number in range(3)]
     machines = [hardware(f"m{number}", mac, f"10.77.0.{number + 10}") for number, mac in enumerate(macs)]
     edge = make_edge(*machines, quarantine_seconds=60.0)

@@ -1,6 +1,6 @@
-"""The fast way and the full one give the same bytes for the same packets, whatever happened before.
+"""The fast path and the full one give the same bytes for the same packets, whatever happened before.
 
-Two edges hear the same; one answers known layouts by `edge.dhcp.fast_path`, the other everything in full.
+Two edges receive the same; one answers known layouts by `edge.dhcp.fast_path`, the other everything in full.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge.dhcp.fast_path import answers
-from edge.dhcp.fast_path.layout import layout_of
+from edge.dhcp import fast_path
 from edge.dhcp.wire import codec, options
 from tests.unit.dhcp.firmware.packets import CAPTURES
 from tests.unit.dhcp.harness import (
@@ -126,7 +125,9 @@ def test_recorded_packets_get_the_same_bytes_with_and_without_the_fast_path(make
 
 @pytest.mark.parametrize("name", CLIENTS)
 @pytest.mark.parametrize("relayed", [False, True])
-def test_every_single_byte_that_differs_is_minded(make_edge: MakeEdge, name: str, relayed: bool) -> None:
+def test_fast_path_answers_like_the_full_path_whichever_byte_differs(
+    make_edge: MakeEdge, name: str, relayed: bool
+) -> None:
     pair = Pair(make_edge, *(machine(number, 1) for number in range(2)))
     request = {50: ADDRESSES[0], 54: OURS} if "request" in name else {}
     relay = {"giaddr": OTHERS} if relayed else {}
@@ -137,7 +138,7 @@ def test_every_single_byte_that_differs_is_minded(make_edge: MakeEdge, name: str
         assert pair.send(known) is not None
     for at in range(len(packet)):
         pair.send(packet[:at] + bytes((packet[at] ^ (0x80, 0x01)[at % 2],)) + packet[at + 1 :])
-        pair.pass_time(61)  # so that what is told once a minute is told again
+        pair.pass_time(61)  # so that reports that are limited to one a minute are made again
         pair.send(packet)
     pair.agree()
 
@@ -153,7 +154,7 @@ def of_another_machine(draw: Callable[..., Any], packet: bytes) -> bytes:
 
 @given(data=st.data())
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_known_packets_get_the_answer_that_they_would_get_in_full(make_edge: MakeEdge, data: st.DataObject) -> None:
+def test_random_histories_get_the_same_answers_from_both_paths(make_edge: MakeEdge, data: st.DataObject) -> None:
     work = [True]
     pair = Pair(make_edge, *(machine(number) for number in range(3)), has_pending=lambda *_name: work[0])
     for packet in pair.history(data.draw, work, machine, packets(), of_another_machine):
@@ -173,9 +174,7 @@ def test_machines_of_one_maker_boot_by_the_path_of_their_own_hardware(
 
 
 @pytest.mark.parametrize("name", [name for name in CLIENTS if name not in ("udhcpc_request", "networkd_discover")])
-def test_what_firmware_really_sends_is_answered_the_fast_way_from_the_second_machine_on(
-    make_edge: MakeEdge, name: str
-) -> None:
+def test_real_firmware_is_answered_by_the_fast_path_from_the_second_machine_on(make_edge: MakeEdge, name: str) -> None:
     edge = make_edge(*(machine(number) for number in range(3)))
     for mac in MACS:  # heard before, so that their reservations are compiled
         edge.send(altered(CAPTURED["networkd_discover"], chaddr=mac))
@@ -191,21 +190,21 @@ def test_what_firmware_really_sends_is_answered_the_fast_way_from_the_second_mac
     assert calls.count == 2  # the first machine of each of the two ways
 
 
-def test_layouts_that_nobody_uses_make_room_and_none_is_kept_twice(make_edge: MakeEdge) -> None:
-    check_layouts(
-        make_edge, machine(0), answers, [PXE_DISCOVER, PXE_REQUEST], lambda value: altered(PLAIN, options={60: value})
-    )
+def test_unused_layouts_make_room_and_no_layout_is_stored_twice(make_edge: MakeEdge) -> None:
+    known = [PXE_DISCOVER, PXE_REQUEST]
+    max_of_a_length = fast_path.MAX_LAYOUTS_OF_A_LENGTH
+    check_layouts(make_edge, machine(0), max_of_a_length, known, lambda value: altered(PLAIN, options={60: value}))
 
 
-def test_what_is_prepared_for_a_layout_is_bounded(make_edge: MakeEdge) -> None:
+def test_number_of_prepared_parts_of_a_layout_is_limited(make_edge: MakeEdge) -> None:
     edge = make_edge()
     for number in range(600):  # each a network and a maker of its own
         mac = b"\x02" + number.to_bytes(2, "big") + b"\0\0\1"
         edge.inventory.apply(hardware(f"m{number}", mac.hex(":"), f"10.{number // 250}.{number % 250 + 1}.5"))
         edge.send(sent_by(mac))
-    (known,) = (known for alike in edge.responder.fast_path._known.lists.values() for known in alike)
-    assert len(known.networks) <= answers._NETWORKS_OF_A_LAYOUT
-    assert len(known.shared) <= answers._MAKERS_OF_A_LAYOUT
+    (known,) = (known for alike in edge.responder.fast_path.layouts.lists.values() for known in alike)
+    assert len(known.networks) <= fast_path.MAX_NETWORKS_OF_A_LAYOUT
+    assert len(known.boots_of_makers) <= fast_path.MAX_MAKERS_OF_A_LAYOUT
 
 
 def test_machines_of_another_maker_do_not_get_its_boot_file(make_edge: MakeEdge) -> None:
@@ -233,13 +232,17 @@ def test_machines_of_another_maker_do_not_get_its_boot_file(make_edge: MakeEdge)
         pytest.param({"options": {12: bytes(300)}}, id="option in two instances"),
     ],
 )
-def test_packet_with_something_of_its_own_is_not_learnt_from(change: dict[str, Any]) -> None:
-    assert layout_of(PXE_DISCOVER, codec.parse(PXE_DISCOVER)) is not None
-    odd = altered(PXE_DISCOVER, **change)
-    assert layout_of(odd, codec.parse(odd)) is None
+def test_packet_with_unusual_options_or_fields_is_not_learnt_from(make_edge: MakeEdge, change: dict[str, Any]) -> None:
+    edge = make_edge(machine(0))
+    assert edge.send(altered(PXE_DISCOVER, **change)) is not None
+    assert len(edge.responder.fast_path.layouts) == 0
+    assert edge.send(PXE_DISCOVER) is not None
+    assert len(edge.responder.fast_path.layouts) == 1
 
 
-def test_packet_without_end_or_with_something_behind_the_mac_is_not_learnt_from() -> None:
+def test_packet_without_end_or_with_bytes_behind_the_mac_is_not_learnt_from(make_edge: MakeEdge) -> None:
     assert PXE_DISCOVER.endswith(b"\xff")
     for odd in (PXE_DISCOVER[:-1], PXE_DISCOVER[:34] + b"\1" + PXE_DISCOVER[35:]):
-        assert layout_of(odd, codec.parse(odd)) is None
+        edge = make_edge(machine(0))
+        assert edge.send(odd) is not None
+        assert len(edge.responder.fast_path.layouts) == 0

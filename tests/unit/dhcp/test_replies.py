@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from edge.dhcp import Reply
-from edge.dhcp.boot.choice import Boot
-from edge.dhcp.datagram import BROADCAST
-from edge.dhcp.replies.assembly import TooSmallError, assemble, size_limit
-from edge.dhcp.replies.destinations import ANSWERS_IN_ALL, CLIENT_ANSWERS, RELAY_ANSWERS
+from edge.dhcp.boot import Boot
+from edge.dhcp.context import MAX_CLIENT_REPLIES, MAX_RELAY_REPLIES, MAX_REPLIES
+from edge.dhcp.datagram import BROADCAST, TooSmallError, assemble, first_options, size_limit
 from edge.dhcp.wire import MessageType, codec, options
-from edge.dhcp.wire.relay_agent import relay_agent_of
+from edge.dhcp.wire.codec import relay_agent_of
 from edge.journey.events import Outcome, Step
 from edge.machines import DhcpMode
 from tests.support import objects
@@ -96,7 +95,7 @@ CLIENTS = pytest.mark.parametrize(
 
 @CLIENTS
 @pytest.mark.parametrize("row", TABLE)
-def test_each_state_gets_its_answer_at_the_place_where_the_client_hears_it(edge: Edge, row: str, client: bytes) -> None:
+def test_each_client_state_gets_its_answer_at_the_right_destination(edge: Edge, row: str, client: bytes) -> None:
     *_, answer, direct, wants_broadcast, relayed = TABLE[row]
     ways = ((0, NONE, direct), (BROADCASTS, NONE, wants_broadcast), (0, RELAY, relayed), (BROADCASTS, RELAY, relayed))
     for flags, relay, where in ways:
@@ -118,7 +117,7 @@ def test_each_state_gets_its_answer_at_the_place_where_the_client_hears_it(edge:
 
 @pytest.mark.parametrize("mode", [DhcpMode.PROXY, DhcpMode.AUTO_PROXY])
 @pytest.mark.parametrize("row", TABLE)
-def test_a_proxy_answers_discovers_of_netboot_clients_and_leaves_the_lease_to_its_server(
+def test_proxy_answers_discovers_of_netboot_clients_and_no_requests(
     make_edge: MakeEdge, row: str, mode: DhcpMode
 ) -> None:
     edge = make_edge(lab(), mode=mode)
@@ -136,7 +135,7 @@ def test_a_proxy_answers_discovers_of_netboot_clients_and_leaves_the_lease_to_it
             assert not {1, 3, 6, 12, 15, 28, 42, 51, 58, 59} & found.options.keys()
 
 
-def test_client_that_is_refused_its_address_is_told_by_whom_and_why(edge: Edge) -> None:
+def test_nak_has_the_server_and_the_reason(edge: Edge) -> None:
     found = read(edge.send(question("INIT-REBOOT, moved", IPXE_EFI)))
     assert found.options[56] == b"10.77.0.99 is not reserved for this machine"
     assert found.options[61] == codec.parse(IPXE_EFI).options[61]
@@ -153,7 +152,7 @@ def test_renewals_do_not_look_like_boots_in_the_journey(edge: Edge) -> None:
     ]
 
 
-def test_inform_is_answered_where_it_came_from_if_the_client_does_not_say_where_it_is(edge: Edge) -> None:
+def test_inform_without_ciaddr_is_answered_at_its_source(edge: Edge) -> None:
     packet = question("INFORM without an address")
     reply = edge.send(packet, source="10.77.0.80")
     assert (reply.address, reply.port) == ("10.77.0.80", 68)
@@ -162,7 +161,7 @@ def test_inform_is_answered_where_it_came_from_if_the_client_does_not_say_where_
     assert edge.send(altered(packet, ciaddr=b"\xe0\0\0\1"), source="10.77.0.80").address == "10.77.0.80"
 
 
-def test_release_is_noted_once_a_minute_if_it_is_for_us(edge: Edge) -> None:
+def test_release_for_us_is_reported_once_a_minute(edge: Edge) -> None:
     packet = question("RELEASE")
     edge.send(altered(packet, options={54: OTHERS}))
     assert edge.events == []
@@ -174,7 +173,7 @@ def test_release_is_noted_once_a_minute_if_it_is_for_us(edge: Edge) -> None:
     assert edge.messages() == ["DHCPRELEASE of 10.77.0.58"] * 2
 
 
-def test_uuid_comes_back_as_sent_and_one_of_another_shape_costs_no_boot(edge: Edge) -> None:
+def test_uuid_is_echoed_and_a_malformed_one_does_not_prevent_the_boot(edge: Edge) -> None:
     good = b"\0" + bytes(range(16))
     for uuid in (good, b"\1" + good[1:], b"\1short", b"") * 2:
         answer = read(edge.send(altered(PXE_DISCOVER, options={97: uuid})))
@@ -200,14 +199,14 @@ def options_for(make_edge: MakeEdge, packet: bytes, **dhcp: Any) -> dict[int, by
     return read(make_edge(lab(dhcp=dhcp)).send(packet)).options
 
 
-def test_name_with_a_domain_goes_out_whole_and_the_domain_again_for_resolvers(make_edge: MakeEdge) -> None:
+def test_host_name_with_a_domain_is_sent_whole_and_the_domain_in_option_15(make_edge: MakeEdge) -> None:
     found = options_for(make_edge, PLAIN, hostname="node1.rack2.example.org")
     assert (found[options.HOST_NAME], found[options.DOMAIN_NAME]) == (b"node1.rack2.example.org", b"rack2.example.org")
     plain = options_for(make_edge, PLAIN, hostname="node1")
     assert (plain[options.HOST_NAME], plain.get(options.DOMAIN_NAME)) == (b"node1", None)
 
 
-def test_fields_that_are_not_set_are_not_made_up(make_edge: MakeEdge) -> None:
+def test_unset_fields_are_left_out(make_edge: MakeEdge) -> None:
     unset = dict.fromkeys(("netmask", "gateway", "hostname", "nameservers", "timeservers"))
     assert option_codes(make_edge(lab(dhcp=unset)).send(PLAIN).payload) == [53, 54, 51, 58, 59, 255]
 
@@ -223,7 +222,7 @@ def test_fields_that_are_not_set_are_not_made_up(make_edge: MakeEdge) -> None:
         pytest.param(bytes((3, 6, 12, 15, 17, 42, 43, 60)), [1, 3, 6, 12, 15, 42], id="no mask, like a Raspberry Pi"),
     ],
 )
-def test_client_gets_what_it_asks_for_in_its_order_and_what_it_can_not_do_without(
+def test_client_gets_the_requested_options_in_its_order_and_the_indispensable_ones(
     make_edge: MakeEdge, asked: bytes | None, order: list[int]
 ) -> None:
     edge, order = make_edge(lab(dhcp={"hostname": "node1.example.org"})), [53, 54, 51, 58, 59, *order]
@@ -237,7 +236,7 @@ def test_client_gets_what_it_asks_for_in_its_order_and_what_it_can_not_do_withou
             assert {60, 43, 66, 67} <= set(codes)  # to boot it needs no permission
 
 
-def test_vlan_reaches_ipxe_as_text_in_option_43_and_nobody_else(make_edge: MakeEdge) -> None:
+def test_vlan_is_text_in_option_43_for_ipxe_only(make_edge: MakeEdge) -> None:
     edge = make_edge(lab(dhcp={"vlanId": "100"}))
     for _ in range(2):
         for packet in (IPXE_BIOS, IPXE_EFI):
@@ -246,9 +245,7 @@ def test_vlan_reaches_ipxe_as_text_in_option_43_and_nobody_else(make_edge: MakeE
         assert 43 not in read(edge.send(PLAIN)).options
 
 
-def test_lease_for_ever_has_nothing_to_renew_none_is_no_lease_and_renewal_comes_before_its_end(
-    make_edge: MakeEdge, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_lease_times_of_infinite_zero_and_short_leases(make_edge: MakeEdge, caplog: pytest.LogCaptureFixture) -> None:
     assert options_for(make_edge, PXE_DISCOVER, leaseTimeSeconds=0)[51] == (86400).to_bytes(4, "big")
     assert "leaseTimeSeconds is 0" in caplog.text
     found = options_for(make_edge, PXE_DISCOVER, leaseTimeSeconds=0xFFFFFFFF)
@@ -268,7 +265,7 @@ def test_lease_for_ever_has_nothing_to_renew_none_is_no_lease_and_renewal_comes_
         ("224.0.0.1", {}, "224.0.0.1 is no address of a host"),
     ],
 )
-def test_machine_that_is_not_to_be_served_hears_nothing_and_the_journey_says_why(
+def test_unserved_machine_gets_no_answer_and_the_journey_has_the_reason(
     make_edge: MakeEdge, ip: str | None, interface: dict[str, Any], reason: str
 ) -> None:
     edge = make_edge(lab(ip, **interface))
@@ -280,7 +277,7 @@ def test_machine_that_is_not_to_be_served_hears_nothing_and_the_journey_says_why
     assert reason in event.message
 
 
-def test_machine_is_served_as_soon_as_it_is_registered_and_no_longer_when_it_is_not(make_edge: MakeEdge) -> None:
+def test_machine_is_served_exactly_while_it_is_registered(make_edge: MakeEdge) -> None:
     edge = make_edge()
     assert edge.send(PXE_DISCOVER) is None
     for ip in ("10.77.0.58", "10.77.0.59"):
@@ -302,7 +299,7 @@ def test_machine_is_served_as_soon_as_it_is_registered_and_no_longer_when_it_is_
         ("leaseTimeSeconds", 7, 51),
     ],
 )
-def test_field_that_changes_or_differs_from_a_neighbours_is_served_at_once(
+def test_changed_field_is_served_at_once_and_machines_keep_their_own(
     make_edge: MakeEdge, field: str, value: Any, code: int
 ) -> None:
     usual, changed = {"hostname": "lab.example.org"}, {"hostname": "lab.example.org", field: value}
@@ -320,7 +317,7 @@ def test_field_that_changes_or_differs_from_a_neighbours_is_served_at_once(
         assert second == alone != first
 
 
-def test_address_that_two_hardware_claim_is_given_to_neither_until_one_gives_it_up(edge: Edge) -> None:
+def test_address_of_two_hardware_is_not_assigned_until_one_releases_it(edge: Edge) -> None:
     assert edge.send(PXE_DISCOVER) is not None
     edge.inventory.apply(hardware("lab-9", OTHER_MAC, "10.77.0.58"))
     assert edge.send(PXE_DISCOVER) is None
@@ -346,7 +343,7 @@ def test_interfaces_of_one_hardware_share_its_address_until_another_hardware_cla
 
 
 @pytest.mark.parametrize("order", [1, -1], ids=["terminating first", "terminating last"])
-def test_address_of_a_hardware_that_is_being_deleted_is_given_to_the_other_one_alone(
+def test_address_shared_with_a_terminating_hardware_is_assigned_to_the_other_one(
     make_edge: MakeEdge, order: int
 ) -> None:
     leaving = hardware("thief", OTHER_MAC, "10.77.0.58")
@@ -360,7 +357,7 @@ def test_address_of_a_hardware_that_is_being_deleted_is_given_to_the_other_one_a
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_mac_that_two_hardware_claim_gets_no_answer_and_both_are_named(make_edge: MakeEdge, mode: DhcpMode) -> None:
+def test_mac_of_two_hardware_gets_no_answer_and_the_report_names_both(make_edge: MakeEdge, mode: DhcpMode) -> None:
     edge = make_edge(lab(), hardware("lab-2", MAC, "10.77.0.59"), mode=mode)
     for _ in range(2):
         assert edge.send(PXE_DISCOVER) is None
@@ -370,7 +367,7 @@ def test_mac_that_two_hardware_claim_gets_no_answer_and_both_are_named(make_edge
     assert event.message.endswith(": default/lab-1, default/lab-2")
 
 
-def test_too_many_servers_and_too_long_a_name_cost_no_boot(
+def test_too_many_servers_or_a_too_long_name_do_not_prevent_the_boot(
     make_edge: MakeEdge, caplog: pytest.LogCaptureFixture
 ) -> None:
     many, long = [f"10.0.0.{n}" for n in range(1, 71)], ".".join(["label"] * 43)
@@ -389,26 +386,26 @@ def test_too_many_servers_and_too_long_a_name_cost_no_boot(
     [
         (None, 548),
         (b"\x02\x40", 548),
-        (b"\0\x80", 548),  # RFC 2132 section 9.10: 576 is the least that may be said
+        (b"\0\x80", 548),  # RFC 2132 section 9.10: 576 is the smallest valid value
         (b"", 548),
         (b"\x04\x00", 996),
         (b"\x05\xdc", 1472),
         (b"\xff\x00", 1472),  # EDK2
     ],
 )
-def test_limit_is_what_the_client_says_within_what_the_network_carries(says: bytes | None, limit: int) -> None:
+def test_size_limit_is_the_clients_within_one_ethernet_frame(says: bytes | None, limit: int) -> None:
     changes = {"drop": (57,)} if says is None else {"options": {57: says}}
     assert size_limit(codec.parse(altered(PLAIN, **changes))) == limit
 
 
-def test_refusal_and_short_lease_are_padded_to_the_least_that_every_client_takes(make_edge: MakeEdge) -> None:
+def test_nak_and_short_lease_are_padded_to_300_bytes(make_edge: MakeEdge) -> None:
     edge = make_edge(objects.hardware(mac=MAC, ip="10.77.0.58"))
     refusal = edge.send(altered(PXE_REQUEST, options={50: b"\1\2\3\4"}))
     assert message_type(refusal) is MessageType.NAK
     assert [len(reply.payload) for reply in (refusal, edge.send(PLAIN), edge.send(PLAIN))] == [300, 300, 300]
 
 
-def test_client_that_takes_little_gets_what_it_can_not_do_without(make_edge: MakeEdge) -> None:
+def test_client_with_a_small_limit_gets_the_indispensable_options(make_edge: MakeEdge) -> None:
     many = {"nameservers": [f"10.0.0.{n}" for n in range(1, 31)], "timeservers": [f"10.0.1.{n}" for n in range(1, 31)]}
     edge = make_edge(lab(dhcp=many))
     packet = altered(PLAIN, options={55: bytes((1, 42, 3, 6, 12))})
@@ -423,7 +420,7 @@ def test_client_that_takes_little_gets_what_it_can_not_do_without(make_edge: Mak
         assert (12 in found, len(found.get(42, b""))) in ((False, 120), (False, 0), (True, 120))
 
 
-def test_boot_file_survives_in_a_reply_to_a_client_that_takes_little(edge: Edge) -> None:
+def test_client_with_a_small_limit_gets_its_boot_file(edge: Edge) -> None:
     packet = altered(PXE_DISCOVER, drop=(57,), options={61: b"\xff" * 255, 82: b"\1\x3c" + bytes(60)})
     for _ in range(2):
         reply = edge.send(packet)
@@ -433,7 +430,7 @@ def test_boot_file_survives_in_a_reply_to_a_client_that_takes_little(edge: Edge)
         assert options.suboptions(found.options[43]) == {6: b"\x08"}
 
 
-def test_name_servers_are_cut_to_two_before_a_boot_is_lost(make_edge: MakeEdge) -> None:
+def test_name_servers_are_cut_to_two_before_the_boot_file_is_dropped(make_edge: MakeEdge) -> None:
     edge = make_edge(lab(dhcp={"nameservers": [f"10.0.0.{n}" for n in range(1, 64)]}))
     for _ in range(2):
         reply = edge.send(altered(PXE_DISCOVER, drop=(57,)))
@@ -461,7 +458,7 @@ def test_reply_that_can_not_be_made_small_enough_is_refused_with_the_reason(
     assert "the client takes 548" in message
 
 
-def test_what_only_repeats_something_goes_first_and_what_boots_never() -> None:
+def test_repeated_options_are_dropped_first_and_boot_options_never() -> None:
     def numbered(code: int, size: int = 30) -> bytes:
         return options.option(code, bytes(size))
 
@@ -472,8 +469,7 @@ def test_what_only_repeats_something_goes_first_and_what_boots_never() -> None:
     def assembled(limit: int) -> bytes:
         return assemble(
             request._replace(options={**request.options, 57: (limit + 28).to_bytes(2, "big")}),
-            MessageType.OFFER,
-            bytes(4),
+            first_options(MessageType.OFFER, bytes(4)),
             boot,
             network=numbered(1) + numbered(12) + numbered(6) + numbered(42),
             fewer=lambda: [numbered(1) + numbered(12) + numbered(6), least, numbered(1) + numbered(6, 8)],
@@ -515,11 +511,11 @@ HERE = (IPv4Network("10.77.6.0/24"),)
 
 
 @pytest.mark.parametrize("fast_path", [True, False])
-def test_machine_on_the_wrong_link_is_told_about_and_one_behind_its_relay_is_not(
+def test_machine_on_the_wrong_link_is_reported_and_one_behind_its_relay_is_not(
     make_edge: MakeEdge, fast_path: bool
 ) -> None:
     heard: list[tuple[str, str, str]] = []
-    edge = make_edge(lab(), networks=HERE, relay_heard=lambda *seen: heard.append(seen), fast_path=fast_path)
+    edge = make_edge(lab(), networks=HERE, on_relay_seen=lambda *seen: heard.append(seen), fast_path=fast_path)
 
     def warnings() -> list[str]:
         return [message for message in edge.messages() if "of another network" in message]
@@ -544,9 +540,7 @@ GONE = frozenset({"10.77.0.2"})
 
 
 @pytest.mark.parametrize("name", ["edk2_pxe_request", "ipxe_bios_request"])
-def test_client_that_waits_for_an_edge_that_is_gone_is_answered_in_its_name_with_what_is_here(
-    edge: Edge, name: str
-) -> None:
+def test_request_to_an_edge_that_is_gone_is_answered_in_its_name(edge: Edge, name: str) -> None:
     edge.responder.peers_changed(frozenset(), GONE)
     answer, own = (read(edge.send(altered(CAPTURED[name], options=named))) for named in (NAMED, {}))
     assert (answer.options[53], answer.options[54], own.options[54]) == (ACK, PEER, OURS)
@@ -556,8 +550,8 @@ def test_client_that_waits_for_an_edge_that_is_gone_is_answered_in_its_name_with
     assert [event.outcome for event in told] == [Outcome.INFO]
 
 
-def test_nobody_stands_in_for_an_edge_that_lives_or_for_a_stranger(edge: Edge) -> None:
-    """What was answered in its place must not have been learnt by the fast path."""
+def test_requests_to_a_living_edge_or_an_unknown_server_are_not_answered(edge: Edge) -> None:
+    """The fast path must not have learnt the answer in the other edge's name."""
     request = altered(PXE_REQUEST, options=NAMED)
     peers = [(frozenset(), frozenset()), (frozenset(), GONE), (GONE, frozenset()), (GONE, frozenset({"10.77.0.3"}))]
     for here, gone in peers:
@@ -566,15 +560,15 @@ def test_nobody_stands_in_for_an_edge_that_lives_or_for_a_stranger(edge: Edge) -
             assert (edge.send(request) is not None) is (gone == GONE)
 
 
-def test_no_address_is_refused_or_given_in_quarantine_in_the_name_of_another(edge: Edge) -> None:
+def test_no_nak_and_no_quarantined_address_in_the_name_of_another_edge(edge: Edge) -> None:
     edge.responder.peers_changed(frozenset(), GONE)
     assert edge.send(altered(PXE_REQUEST, options=NAMED | {50: WRONG})) is None
     edge.quarantine.begin(edge.inventory.by_mac(MAC))
     assert edge.send(altered(PXE_REQUEST, options=NAMED)) is None
 
 
-def test_address_that_is_declined_to_another_edge_is_looked_into_here_too(edge: Edge) -> None:
-    """It is offered here as well: the machine would go from one edge to the next."""
+def test_decline_to_another_edge_is_probed_here_too(edge: Edge) -> None:
+    """All edges offer the same address, so the machine would go from one edge to the next."""
     decline = altered(PXE_REQUEST, options={53: DECLINE, 50: ADDRESS} | NAMED)
     edge.send(decline)
     assert edge.look("52:54:00:00:00:99") == 0  # of a stranger's
@@ -593,52 +587,52 @@ def answered(edge: Edge, packet: bytes, count: int, **where: Any) -> int:
     return sum(edge.send(packet, **where) is not None for _ in range(count))
 
 
-def test_relay_of_the_machines_network_is_answered_without_end(edge: Edge) -> None:
+def test_replies_to_a_relay_of_the_machines_network_are_not_limited(edge: Edge) -> None:
     packet = altered(PXE_DISCOVER, giaddr=RELAY)
-    assert answered(edge, packet, 3 * ANSWERS_IN_ALL) == 3 * ANSWERS_IN_ALL
+    assert answered(edge, packet, 3 * MAX_REPLIES) == 3 * MAX_REPLIES
 
 
 @pytest.mark.parametrize("link", [{}, {82: b"\5\4\x0a\x4d\0\0"}], ids=["plain", "it names the machine's link"])
-def test_other_relays_get_so_many_answers_a_second(edge: Edge, caplog, link) -> None:
+def test_replies_to_other_relays_are_limited_per_second(edge: Edge, caplog, link) -> None:
     packet = altered(PXE_DISCOVER, giaddr=LOOPBACK_RELAY, options=link)
-    assert answered(edge, packet, RELAY_ANSWERS + 50) == RELAY_ANSWERS
+    assert answered(edge, packet, MAX_RELAY_REPLIES + 50) == MAX_RELAY_REPLIES
     edge.now += 1
-    assert answered(edge, packet, RELAY_ANSWERS + 50) == RELAY_ANSWERS
+    assert answered(edge, packet, MAX_RELAY_REPLIES + 50) == MAX_RELAY_REPLIES
     assert caplog.text.count("the relay 172.16.0.1, which is not of its machine's network (1000 a second)") == 1
     edge.now += 60
-    answered(edge, packet, RELAY_ANSWERS + 1)
+    answered(edge, packet, MAX_RELAY_REPLIES + 1)
     assert "(99 more times since this was last said)" in caplog.text
 
 
-def test_all_other_relays_share_a_bound_that_leaves_the_machines_own_alone(edge: Edge) -> None:
+def test_other_relays_share_a_limit_that_does_not_affect_the_machines_relay(edge: Edge) -> None:
     before, behind = PXE_DISCOVER[:24] + b"\xc0\0", PXE_DISCOVER[28:]
-    relays = (number.to_bytes(2, "big") for number in range(1, ANSWERS_IN_ALL + 500))
-    assert sum(edge.send(before + relay + behind) is not None for relay in relays) == ANSWERS_IN_ALL
+    relays = (number.to_bytes(2, "big") for number in range(1, MAX_REPLIES + 500))
+    assert sum(edge.send(before + relay + behind) is not None for relay in relays) == MAX_REPLIES
     assert edge.send(altered(PXE_DISCOVER, giaddr=RELAY)) is not None
     assert edge.send(PXE_DISCOVER) is not None
 
 
 @pytest.mark.parametrize("kind", [1, 3, 8])
-def test_no_kind_of_message_gets_around_it(edge: Edge, kind: int) -> None:
+def test_limit_of_relays_holds_for_every_message_type(edge: Edge, kind: int) -> None:
     packet = altered(PLAIN, giaddr=VICTIM, options={53: bytes((kind,)), 50: WRONG})
-    assert answered(edge, packet, RELAY_ANSWERS + 50) == RELAY_ANSWERS
+    assert answered(edge, packet, MAX_RELAY_REPLIES + 50) == MAX_RELAY_REPLIES
 
 
-def test_the_same_holds_in_the_proxy_modes(make_edge: MakeEdge) -> None:
+def test_limit_of_relays_holds_in_the_proxy_modes(make_edge: MakeEdge) -> None:
     edge = make_edge(lab(), mode=DhcpMode.AUTO_PROXY)
-    assert answered(edge, altered(PXE_DISCOVER, giaddr=VICTIM), RELAY_ANSWERS + 50) == RELAY_ANSWERS
+    assert answered(edge, altered(PXE_DISCOVER, giaddr=VICTIM), MAX_RELAY_REPLIES + 50) == MAX_RELAY_REPLIES
     where = ON_4011 | {"source": "192.0.2.1"}
-    assert answered(edge, REQUEST_4011, CLIENT_ANSWERS + 5, **where) == CLIENT_ANSWERS
+    assert answered(edge, REQUEST_4011, MAX_CLIENT_REPLIES + 5, **where) == MAX_CLIENT_REPLIES
 
 
-def test_client_that_names_its_own_address_gets_so_many_answers_a_second(edge: Edge) -> None:
+def test_replies_to_an_address_that_the_client_states_are_limited_per_second(edge: Edge) -> None:
     inform = altered(PLAIN, options={53: INFORM}, ciaddr=WRONG)
-    assert answered(edge, inform, CLIENT_ANSWERS + 5) == CLIENT_ANSWERS
-    assert answered(edge, REQUEST_4011, CLIENT_ANSWERS + 5, **ON_4011) == CLIENT_ANSWERS
+    assert answered(edge, inform, MAX_CLIENT_REPLIES + 5) == MAX_CLIENT_REPLIES
+    assert answered(edge, REQUEST_4011, MAX_CLIENT_REPLIES + 5, **ON_4011) == MAX_CLIENT_REPLIES
 
 
 @pytest.mark.parametrize("source", ["192.0.2.1", "10.77.0.58"])
-def test_inform_for_an_address_of_another_network_is_told_and_not_answered(edge: Edge, source: str) -> None:
+def test_inform_for_an_address_of_another_network_is_reported_and_not_answered(edge: Edge, source: str) -> None:
     inform = altered(PLAIN, options={53: INFORM}, ciaddr=VICTIM)
     assert answered(edge, inform, 20, source=source) == 0
     (event,) = edge.events
@@ -679,7 +673,7 @@ def of_port(packet: bytes, port: str, **more: Any) -> bytes:
 
 
 @pytest.mark.parametrize("port", PORTS)
-def test_infiniband_port_is_known_by_its_guid_and_answered_by_broadcast(make_edge: MakeEdge, port: str) -> None:
+def test_infiniband_port_is_identified_by_its_guid_and_answered_by_broadcast(make_edge: MakeEdge, port: str) -> None:
     edge = make_edge(hardware("ib", PORT.hex(":"), "10.77.0.58"))
     for packet, kind in (
         (PXE_DISCOVER, MessageType.OFFER),
@@ -701,7 +695,7 @@ def test_infiniband_port_is_known_by_its_guid_and_answered_by_broadcast(make_edg
 @pytest.mark.parametrize(
     "identifier", [b"\xffiaid\0\2\0\0\xab\x11machine!", b"\xffiaid\0\3\0\1" + CHADDR, b"\x20", b"\xff"]
 )
-def test_infiniband_port_that_does_not_tell_its_guid_is_taken_for_no_other_card(
+def test_infiniband_port_without_a_guid_is_not_mistaken_for_another_card(
     edge: Edge, caplog: pytest.LogCaptureFixture, identifier: bytes
 ) -> None:
     packet = altered(PXE_DISCOVER, htype=32, chaddr=b"", options={61: identifier})
@@ -710,7 +704,7 @@ def test_infiniband_port_that_does_not_tell_its_guid_is_taken_for_no_other_card(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_infiniband_port_that_nobody_registered_is_shown_with_a_manifest(make_edge: MakeEdge, mode: DhcpMode) -> None:
+def test_unregistered_infiniband_port_is_reported_with_a_manifest(make_edge: MakeEdge, mode: DhcpMode) -> None:
     edge = make_edge(mode=mode)
     reply = edge.send(of_port(PXE_DISCOVER, "FlexBoot"))
     assert (reply is not None) == (mode is DhcpMode.AUTO_PROXY)
@@ -755,8 +749,8 @@ def test_refusal_carries_the_relay_information_too(edge: Edge) -> None:
     assert read(reply).options[82] == CIRCUIT
 
 
-def test_relay_that_wants_to_be_the_server_is_named_as_it(edge: Edge) -> None:
-    """RFC 5107: so that renewals come through the relay, which can add option 82 to them."""
+def test_relay_with_a_server_identifier_override_is_named_in_option_54(edge: Edge) -> None:
+    """RFC 5107: renewals go through the relay, which can add option 82 to them."""
     override = b"\x0b\x04\x0a\x4d\0\2"
     discover = altered(PXE_DISCOVER, giaddr=GIADDR, options={82: CIRCUIT + override})
     assert read(twice(edge, discover)).options[54] == GIADDR
@@ -769,9 +763,7 @@ def test_relay_that_wants_to_be_the_server_is_named_as_it(edge: Edge) -> None:
 
 
 @pytest.mark.parametrize("mode", [DhcpMode.RESERVATION, DhcpMode.PROXY])
-def test_relay_that_asks_for_it_is_answered_at_the_port_that_it_has_sent_from(
-    make_edge: MakeEdge, mode: DhcpMode
-) -> None:
+def test_relay_with_a_source_port_is_answered_at_that_port(make_edge: MakeEdge, mode: DhcpMode) -> None:
     """RFC 8357: sub-option 19."""
     edge = make_edge(lab(), mode=mode)
     ports = {b"\x13\0": (40000, 40000), b"\x13\0" + CIRCUIT: (40001, 40001), b"": (40000, 67), b"\x13\0\xff": (0, 67)}
@@ -785,22 +777,22 @@ def test_relay_that_asks_for_it_is_answered_at_the_port_that_it_has_sent_from(
         assert refused is None or refused.port == (7 if information and mode is DhcpMode.RESERVATION else 67)
 
 
-def test_port_of_a_relay_gets_so_many_answers_a_second_wherever_the_relay_is(edge: Edge, caplog) -> None:
+def test_replies_to_a_relays_own_port_are_limited_in_every_network(edge: Edge, caplog) -> None:
     packet = altered(PXE_DISCOVER, giaddr=RELAY, options={82: b"\x13\0"})
-    assert answered(edge, packet, RELAY_ANSWERS + 50, source_port=53) == RELAY_ANSWERS
+    assert answered(edge, packet, MAX_RELAY_REPLIES + 50, source_port=53) == MAX_RELAY_REPLIES
     assert "the relay 10.77.0.3, at port 53 (RFC 8357) (1000 a second)" in caplog.text
     assert edge.send(altered(PXE_DISCOVER, giaddr=RELAY)).port == 67, "the relay itself is answered without end"
 
 
 @pytest.mark.parametrize("value", [b"\x0a\x4d\0", b"\xff\xff\xff\xff", bytes(4), b"\x7f\0\0\1", b""])
-def test_server_override_that_is_no_address_is_passed_over(edge: Edge, value: bytes) -> None:
+def test_server_override_that_is_no_address_is_ignored(edge: Edge, value: bytes) -> None:
     information = b"\x0b" + bytes((len(value),)) + value
     reply = twice(edge, altered(PXE_DISCOVER, giaddr=GIADDR, options={82: information}))
     assert read(reply).options[54] == b"\x0a\x4d\0\1"
     assert read(reply).options[82] == information
 
 
-def test_link_is_that_of_sub_option_5_or_else_of_the_relay() -> None:
+def test_link_is_that_of_suboption_5_or_of_the_relay() -> None:
     def link(**fields: Any) -> bytes:
         return relay_agent_of(codec.parse(altered(PXE_DISCOVER, **fields))).link
 
@@ -835,7 +827,7 @@ def test_machine_behind_a_relay_of_another_network_is_served_and_the_operator_wa
         assert warning.detail["relay"] == codec.options.dotted(giaddr)
 
 
-def test_link_that_a_relay_names_counts_for_known_packets_too(edge: Edge) -> None:
+def test_link_selection_counts_on_the_fast_path_too(edge: Edge) -> None:
     plain = altered(PXE_DISCOVER, giaddr=GIADDR)
     for _ in range(3):
         edge.send(plain)
@@ -844,7 +836,7 @@ def test_link_that_a_relay_names_counts_for_known_packets_too(edge: Edge) -> Non
     assert len([event for event in edge.events if event.outcome is Outcome.FAILED]) == 3
 
 
-def test_without_a_netmask_no_relay_is_wrong(make_edge: MakeEdge) -> None:
+def test_every_relay_is_accepted_without_a_netmask(make_edge: MakeEdge) -> None:
     edge = make_edge(lab(dhcp={"netmask": None, "gateway": None}))
     edge.send(altered(PXE_DISCOVER, giaddr=b"\x0a\x09\1\2"))
     assert {event.outcome for event in edge.events} == {Outcome.OK}
@@ -861,14 +853,14 @@ def test_invented_relays_are_answered_but_fill_neither_log_nor_memory(edge: Edge
     assert len(edge.responder.fast_path._relays) <= 1024
     for number in range(3000):
         send(b"\x0a\x4d\0" + bytes((number % 255,)))
-    reservation = next(iter(edge.responder._replies.reservations.values()))
+    reservation = next(iter(edge.responder.reservations.values()))
     assert len(reservation.network.links) <= 64
     send(GIADDR)
     assert GIADDR in reservation.network.links, "what was invented keeps nobody out who is real"
 
 
 @pytest.mark.parametrize("giaddr", [b"\xff\xff\xff\xff", b"\xe0\0\0\1", b"\x7f\0\0\1", b"\0\0\0\1"])
-def test_server_is_not_led_to_send_to_addresses_that_are_no_hosts(
+def test_nothing_is_sent_to_addresses_that_are_no_hosts(
     edge: Edge, giaddr: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     edge.send(PXE_DISCOVER)  # so that the packet is a known one
@@ -906,7 +898,7 @@ def test_offer_names_class_server_and_file_and_no_address(proxy: Edge, name: str
     assert option_codes(reply.payload).count(60) == 1
 
 
-def test_other_server_is_never_spoken_over(proxy: Edge) -> None:
+def test_proxy_never_answers_messages_to_the_other_server(proxy: Edge) -> None:
     for name in ("edk2_pxe_request", "ipxe_bios_request", "edk2_http_request"):
         for server in (OURS, OTHERS):
             for kind in (3, 4, 7, 8):
@@ -917,7 +909,7 @@ def test_other_server_is_never_spoken_over(proxy: Edge) -> None:
     assert proxy.quarantined == []
 
 
-def test_addresses_are_learnt_from_what_machines_tell_the_other_server(proxy: Edge) -> None:
+def test_proxy_learns_addresses_from_requests_to_the_other_server(proxy: Edge) -> None:
     proxy.send(altered(PXE_REQUEST, options={54: OTHERS, 50: b"\x0a\x4d\0\x80"}))
     proxy.send(altered(PLAIN, options={53: REQUEST, 50: b"\x0a\x4d\0\x81"}))  # INIT-REBOOT
     proxy.send(altered(PLAIN, options={53: REQUEST}, ciaddr=b"\x0a\x4d\0\x82"))  # renewal
@@ -926,7 +918,7 @@ def test_addresses_are_learnt_from_what_machines_tell_the_other_server(proxy: Ed
     assert proxy.learnt == [(MAC, f"10.77.0.{n}") for n in (128, 129, 130, 131)]
 
 
-def test_host_of_a_routed_network_can_not_have_itself_taken_for_a_machine(proxy: Edge) -> None:
+def test_routed_host_can_not_report_a_machines_address(proxy: Edge) -> None:
     claim = altered(PLAIN, options={53: REQUEST}, ciaddr=b"\x0a\x63\0\x09")
     proxy.send(claim, source="10.99.0.9")
     where = ON_4011 | {"source": "10.99.0.9"}
@@ -936,7 +928,7 @@ def test_host_of_a_routed_network_can_not_have_itself_taken_for_a_machine(proxy:
     assert proxy.learnt == []
 
 
-def test_only_listed_relays_report_where_a_machine_is(make_edge: MakeEdge) -> None:
+def test_only_listed_relays_report_a_machines_address(make_edge: MakeEdge) -> None:
     """Without --relays, a host of a routed network can name itself as a relay."""
     proxy = make_edge(lab(), mode=DhcpMode.PROXY, relays="192.0.2.9")
     claim = altered(PLAIN, options={53: REQUEST, 50: b"\x0a\x63\0\x09"}, giaddr=b"\x0a\x63\0\x08")
@@ -952,7 +944,7 @@ def test_only_listed_relays_report_where_a_machine_is(make_edge: MakeEdge) -> No
     assert len(proxy.learnt) == 2, "on the link no relay is needed"
 
 
-def test_nothing_is_learnt_from_strangers_from_nonsense_or_from_wishes(proxy: Edge) -> None:
+def test_proxy_learns_nothing_from_unknown_machines_discovers_or_invalid_addresses(proxy: Edge) -> None:
     request = altered(PXE_REQUEST, options={54: OTHERS})
     proxy.send(altered(request, chaddr=b"\2\0\0\0\0\1"))
     proxy.send(altered(request, ciaddr=b"\x7f\0\0\1"))
@@ -985,7 +977,7 @@ def test_offer_through_a_relay_goes_to_the_relay_and_says_broadcast(proxy: Edge)
     assert option_codes(reply.payload)[-2:] == [82, 255]
 
 
-def test_machine_without_hardware_hears_nothing_from_a_proxy_and_is_shown_to_the_operator(make_edge: MakeEdge) -> None:
+def test_proxy_reports_a_machine_without_hardware_and_does_not_answer(make_edge: MakeEdge) -> None:
     edge = make_edge(mode=DhcpMode.PROXY)
     for name in (*FIRMWARE, "plain_discover"):
         assert edge.send(CAPTURED[name]) is None
@@ -994,7 +986,7 @@ def test_machine_without_hardware_hears_nothing_from_a_proxy_and_is_shown_to_the
 
 
 @pytest.mark.parametrize("name", FIRMWARE)
-def test_auto_proxy_boots_machines_without_hardware_and_says_what_they_were_told(open_house: Edge, name: str) -> None:
+def test_auto_proxy_boots_machines_without_hardware_and_reports_the_boot_file(open_house: Edge, name: str) -> None:
     for _ in range(3):
         assert message_type(open_house.send(CAPTURED[name])) is MessageType.OFFER
     (event,) = open_house.events
@@ -1055,7 +1047,7 @@ def test_machine_without_an_address_in_its_hardware_boots(make_edge: MakeEdge) -
         ("ipxe_efi_request_4011", 68, f"http://10.77.0.1:7080/ipxe/script/{MAC}/auto.ipxe".encode()),
     ],
 )
-def test_request_is_answered_where_it_came_from_with_the_file_and_no_lease(
+def test_request_on_4011_is_answered_at_its_source_with_the_file_and_no_lease(
     make_edge: MakeEdge, mode: DhcpMode, name: str, port: int, file: bytes
 ) -> None:
     edge = make_edge(lab(), mode=mode)

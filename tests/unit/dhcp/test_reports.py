@@ -1,4 +1,4 @@
-"""What the operator reads: who is refused and why, who is not registered, who takes another server's offer."""
+"""Reports for the operator: refusals with their reasons, unregistered machines, offers of other servers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from edge.dhcp import DhcpSettings, SettingsError
-from edge.dhcp.replies.unregistered import PACKETS_A_SECOND, PACKETS_AT_ONCE, proposed
+from edge.dhcp.reports import PACKETS_A_SECOND, PACKETS_AT_ONCE, proposed
 from edge.dhcp.wire import codec
 from edge.journey.events import Outcome, Step
 from edge.machines import DhcpMode, hardware_manifest
@@ -33,7 +33,7 @@ from tink.api.v1alpha2 import Hardware
 OTHER = {54: b"\x0a\x4d\0\2"}
 
 
-def test_lease_is_told_with_the_client_and_what_it_boots(edge: Edge) -> None:
+def test_report_of_a_lease_has_the_client_and_what_it_boots(edge: Edge) -> None:
     for packet in (PXE_DISCOVER, PXE_REQUEST, PLAIN, IPXE_EFI):
         edge.send(packet)
     url = f"script http://10.77.0.1:7080/ipxe/script/{MAC}/auto.ipxe"
@@ -65,7 +65,7 @@ def test_machine_that_takes_another_servers_offer_is_reported_once_a_minute(edge
     assert len(edge.events) == 2
 
 
-def test_offer_of_a_peer_of_ours_or_to_a_machine_that_is_not_ours_is_no_news(edge: Edge) -> None:
+def test_request_to_a_peer_or_of_an_unserved_machine_is_not_reported(edge: Edge) -> None:
     edge.responder.peers_changed(frozenset({"10.77.0.2"}))
     assert edge.send(altered(PXE_REQUEST, options=OTHER)) is None
     assert edge.send(altered(PXE_REQUEST, options={54: b"\x0a\x4d"})) is None
@@ -75,7 +75,7 @@ def test_offer_of_a_peer_of_ours_or_to_a_machine_that_is_not_ours_is_no_news(edg
     assert edge.events == []
 
 
-def test_unregistered_machine_hears_nothing_and_the_operator_gets_a_manifest_once_a_minute(make_edge: MakeEdge) -> None:
+def test_unregistered_machine_gets_no_answer_and_is_reported_with_a_manifest_once_a_minute(make_edge: MakeEdge) -> None:
     edge = make_edge()
     for second in range(0, 59, 4):
         edge.now = 1000.0 + second
@@ -97,7 +97,7 @@ def test_a_flood_of_invented_machines_fills_neither_log_nor_memory(make_edge: Ma
     assert len(edge.events) == 600
 
 
-def test_packets_of_invented_machines_are_dropped_unread_where_they_come_too_fast_and_a_machine_is_answered(
+def test_flood_of_invented_machines_is_dropped_unparsed_and_a_registered_machine_is_answered(
     edge: Edge, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parsed: list[bytes] = []
@@ -112,19 +112,17 @@ def test_packets_of_invented_machines_are_dropped_unread_where_they_come_too_fas
     assert caplog.text.count("machines without a Hardware come too fast: most are dropped") == 1
 
 
-def test_flood_of_infiniband_has_an_allowance_of_its_own(edge: Edge) -> None:
-    """Its packets have to be parsed before they tell whose they are."""
+def test_flood_of_infiniband_has_a_limit_of_its_own(edge: Edge) -> None:
+    """The MAC of an InfiniBand port is known only after its packet was parsed."""
     flood = altered(PXE_DISCOVER, htype=32, chaddr=b"", drop=(61,))
-    assert edge.responder._replies.is_surplus(flood) is False
+    assert edge.responder.is_surplus(flood) is False
     assert {edge.send(flood) for _ in range(3000)} == {None}
-    assert edge.responder._replies.is_surplus(flood) is True
-    assert edge.responder._replies.is_surplus(invented(1)) is False
+    assert edge.responder.is_surplus(flood) is True
+    assert edge.responder.is_surplus(invented(1)) is False
     assert edge.send(PXE_DISCOVER) is not None
 
 
-def test_replies_of_servers_our_own_among_them_are_passed_over_in_silence(
-    edge: Edge, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_replies_of_servers_including_ours_are_ignored_silently(edge: Edge, caplog: pytest.LogCaptureFixture) -> None:
     own = edge.send(PXE_DISCOVER)
     edge.events.clear()
     caplog.clear()
@@ -146,7 +144,7 @@ def test_replies_of_servers_our_own_among_them_are_passed_over_in_silence(
         ({"options": {53: b"\1\1"}}, "it has no message type (option 53)"),
     ],
 )
-def test_what_can_not_be_served_is_told_once_a_minute_and_sender(
+def test_invalid_packets_are_logged_once_a_minute_and_sender(
     edge: Edge, caplog: pytest.LogCaptureFixture, change: dict[str, Any], words: str
 ) -> None:
     packet = altered(PXE_DISCOVER, **change)
@@ -182,7 +180,7 @@ def test_nothing_answers_where_dhcp_is_off(make_edge: MakeEdge) -> None:
         make_edge(mode=DhcpMode.OFF)
 
 
-def test_lines_forged_in_one_machines_name_leave_room_for_those_about_others(make_edge: MakeEdge) -> None:
+def test_reports_forged_in_one_machines_name_do_not_suppress_those_of_others(make_edge: MakeEdge) -> None:
     """A sender that forges a machine's packets chooses the server that the line names."""
     edge = make_edge(lab(), hardware("lab-2", "52:54:00:00:00:02", "10.77.0.59"))
     for number in range(700):
@@ -192,7 +190,7 @@ def test_lines_forged_in_one_machines_name_leave_room_for_those_about_others(mak
     assert len(edge.events) == 31
 
 
-def test_manifest_gives_nobody_an_address_until_it_is_completed() -> None:
+def test_manifest_assigns_no_address_until_it_is_completed() -> None:
     text = hardware_manifest(MAC, proposed("172.31.0.1"))  # digits only: unquoted, YAML 1.1 would read it as a number
 
     def registered(manifest: str) -> Any:

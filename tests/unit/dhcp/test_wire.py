@@ -1,4 +1,4 @@
-"""The wire format and what anybody can send: scapy is the independent oracle, hypothesis the adversary."""
+"""The wire format, also of hostile packets: scapy is the independent oracle, hypothesis the adversary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scapy.layers.l2 import Ether
 
 from edge.dhcp.wire import Message, MessageType, codec, options
 from edge.dhcp.wire.codec import ParseError
-from edge.dhcp.wire.frame import HEADERS_BYTES, Framer
+from edge.dhcp.wire.frames import HEADERS_BYTES, Framer
 from edge.machines import DhcpMode
 from tests.unit.dhcp.harness import CAPTURED, PXE_DISCOVER, Edge, MakeEdge, altered, lab, message_type
 
@@ -84,7 +84,7 @@ def test_options_in_overloaded_fields_are_joined_in_the_order_options_file_sname
     assert codec.parse(overloaded(b"\x34\x01\x02\xff", b"a.efi")).file == b"a.efi", "only sname is overloaded"
 
 
-def test_firmware_that_forgets_the_end_option_is_understood() -> None:
+def test_missing_end_option_is_accepted() -> None:
     assert codec.parse(BARE + b"\x35\x01\x01").options == {53: b"\1"}
 
 
@@ -187,7 +187,7 @@ def test_no_packet_raises_and_no_garbage_is_answered(any_edge: Edge, data: st.Da
 
 @given(junk=st.binary(max_size=400), overload=st.sampled_from([b"", b"\x34\1\1", b"\x34\1\2", b"\x34\1\3"]))
 @settings(max_examples=150, deadline=None, suppress_health_check=FIXTURES)
-def test_options_that_lie_are_never_answered_as_if_they_were_true(edge: Edge, junk: bytes, overload: bytes) -> None:
+def test_options_with_wrong_lengths_are_never_answered(edge: Edge, junk: bytes, overload: bytes) -> None:
     head = PXE_DISCOVER[:44] + junk[:192].ljust(192, b"\0") + codec.MAGIC_COOKIE
     reply = edge.send(head + b"\x35\1\1" + overload + junk + b"\xff")
     if reply is not None:
@@ -199,7 +199,7 @@ def test_overloaded_fields_that_overload_again_are_read_once(edge: Edge) -> None
     assert message_type(edge.send(packet)) is MessageType.OFFER
 
 
-def test_packet_of_nothing_but_options_is_read_in_time(edge: Edge) -> None:
+def test_packet_full_of_options_is_parsed_in_linear_time(edge: Edge) -> None:
     for body in (b"\x0c\0" * 1900, b"\x0c\1x" * 1200, b"\0" * 3800, b"\x52\2\1\0" * 900, b"\x4d\2\1x" * 900):
         edge.send(PXE_DISCOVER[:240] + b"\x35\1\1" + body + b"\xff")
     assert edge.send(PXE_DISCOVER[:240] + b"\x35\1\1" + bytes(4096)) is None
@@ -223,7 +223,7 @@ _OPTIONS = st.fixed_dictionaries(
 
 @given(fields=_OPTIONS, giaddr=_ADDRESS, ciaddr=_ADDRESS, xid=st.integers(0, 2**32 - 1), flags=st.integers(0, 65535))
 @settings(max_examples=150, deadline=None)
-def test_what_scapy_builds_reads_as_it_was_meant(
+def test_packets_of_scapy_parse_to_the_same_fields(
     fields: dict[str, Any], giaddr: str, ciaddr: str, xid: int, flags: int
 ) -> None:
     kinds = {"discover": 1, "request": 3, "decline": 4, "release": 7, "inform": 8}

@@ -1,4 +1,4 @@
-"""What tests of DHCPv6 share: edges to send messages to."""
+"""Fixtures for tests of DHCPv6: edges to send messages to."""
 
 from __future__ import annotations
 

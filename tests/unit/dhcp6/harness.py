@@ -1,4 +1,4 @@
-"""An edge that tests of DHCPv6 send messages to, messages that real clients sent, and what reads the replies."""
+"""An edge that tests of DHCPv6 send messages to, messages of real clients, and functions that parse the replies."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from ipaddress import IPv6Address, IPv6Network
 from typing import Any
 
-from edge.conflict import IPV6, Quarantine, Relays
 from edge.dhcp6 import Received6, Reply6, Responder6, Settings6, server_duid, wire
 from edge.dhcp6.wire import Message6, MessageType6, Option, option
+from edge.dhcp_common import IPV6, Quarantine, Relays
 from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.machines import BootPaths, DhcpMode, Inventory, Machine, NetbootPolicy, NetbootWhen
 from ipxe.binaries import BootBinaries, BootPath
@@ -48,7 +48,7 @@ def ask(kind: MessageType6, *options: bytes, client: bytes = EDK2_DUID) -> bytes
 
 
 def relayed(packet: bytes, link: str, peer: IPv6Address = LINK_LOCAL, *options: bytes, hops: int = 0) -> bytes:
-    """As a relay sends it on (RFC 8415 section 19.1)."""
+    """Return the message in that of a relay (RFC 8415 section 19.1)."""
     head = bytes((MessageType6.RELAY_FORW, hops)) + IPv6Address(link).packed + peer.packed
     return head + b"".join(options) + option(Option.RELAY_MSG, packet)
 
@@ -149,7 +149,7 @@ def make(
     )
     edge = Edge6(inventory, responder, events, paths)
     if looks:
-        responder.declined.wake = lambda: None
+        responder.declines.wake = lambda: None
     inventory.on_change(responder.machine_changed)
     for each in objects:
         inventory.apply(each)

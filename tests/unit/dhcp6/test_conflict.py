@@ -1,4 +1,4 @@
-"""A Decline is looked into before anybody loses an address, as a DHCPDECLINE is: anybody can send one."""
+"""Declines over IPv6: the server probes before a machine loses its address, because any host can send a Decline."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scapy.layers.inet6 import ICMPv6ND_NA, ICMPv6ND_NS, ICMPv6NDOptDstLLAddr, ICMPv6NDOptSrcLLAddr, in6_getnsma
 
-from edge.conflict import Claim
-from edge.conflict.declined import PROBES, UNSEEN_SECONDS
-from edge.conflict.quarantine import DEFAULT_SECONDS
 from edge.dhcp6 import server_duid, solicitation
 from edge.dhcp6.wire import MessageType6 as M
 from edge.dhcp6.wire import Option, Status, options
+from edge.dhcp_common import Claim
+from edge.dhcp_common.declines import PROBES, UNPROBED_SECONDS
+from edge.dhcp_common.quarantine import DEFAULT_SECONDS
 from edge.journey.events import Outcome
 from tests.unit.dhcp6.harness import (
     ADDRESS,
@@ -52,7 +52,7 @@ def blind(make_edge: MakeEdge6) -> Edge6:
 # --- on the link ------------------------------------------------------------------------------------------------------
 
 
-def test_address_that_another_host_has_is_not_given_for_the_quarantine(edge: Edge6) -> None:
+def test_address_of_another_host_is_not_assigned_during_the_quarantine(edge: Edge6) -> None:
     assert status(edge.answer(DECLINE).get(Option.STATUS_CODE)) == Status.SUCCESS
     assert addresses(edge.answer(SOLICIT)), "it is looked into: until then nothing is known"
     assert edge.look(MAC) == PROBES
@@ -77,7 +77,7 @@ def test_address_that_another_host_has_is_not_given_for_the_quarantine(edge: Edg
     assert edge.quarantined[-1] == (MAC, ADDRESS, None)
 
 
-def test_machine_that_has_the_address_keeps_it_and_what_needs_none_is_answered(edge: Edge6) -> None:
+def test_quarantine_allows_renewals_and_messages_without_an_address(edge: Edge6) -> None:
     edge.answer(DECLINE)
     edge.look(SQUATTER)
     for packet in (ask(M.RENEW, SERVER_ID, ia(ADDRESS)), ask(M.REBIND, ia(ADDRESS))):
@@ -97,14 +97,14 @@ def test_only_another_ipv6_address_of_the_hardware_ends_the_quarantine(make_edge
     assert edge.quarantined[-1] == (MAC, ADDRESS, None)
 
 
-def test_decline_of_another_address_or_of_none_is_nobodys(edge: Edge6) -> None:
+def test_decline_of_another_address_or_of_none_has_no_effect(edge: Edge6) -> None:
     for declined in (ia("fd00:77::99"), ia(), b""):
         edge.answer(ask(M.DECLINE, SERVER_ID, declined))
     assert edge.look(SQUATTER) == 0
     assert edge.quarantined == []
 
 
-def test_what_another_edge_gave_is_looked_into_and_left_to_it_to_answer(edge: Edge6) -> None:
+def test_decline_to_another_edge_is_probed_and_not_answered(edge: Edge6) -> None:
     other = ask(M.DECLINE, option(Option.SERVERID, server_duid(b"\2other")), ia(ADDRESS))
     assert edge.send(other, alone=True) is None
     assert edge.send(relayed(other, "fd00:77::2"), RELAY) is None
@@ -114,7 +114,7 @@ def test_what_another_edge_gave_is_looked_into_and_left_to_it_to_answer(edge: Ed
     assert [each[:2] for each in edge.quarantined] == [(MAC, ADDRESS)]
 
 
-def test_decline_sent_to_this_host_alone_or_on_another_link_takes_nothing(make_edge: MakeEdge6) -> None:
+def test_unicast_decline_or_one_on_another_link_has_no_effect(make_edge: MakeEdge6) -> None:
     edge = make_edge(hardware())
     edge.answer(REQUEST)
     assert status(edge.answer(DECLINE, alone=True).get(Option.STATUS_CODE)) == Status.USE_MULTICAST
@@ -129,7 +129,7 @@ def test_decline_sent_to_this_host_alone_or_on_another_link_takes_nothing(make_e
 
 
 @pytest.mark.parametrize("link", ["fd00:77::2", None], ids=["behind a relay", "on a link that is no Ethernet"])
-def test_where_nobody_can_look_only_who_was_given_the_address_just_now_is_believed_and_for_a_minute(
+def test_without_probes_only_a_machine_with_a_recent_lease_is_believed_for_a_minute(
     blind: Edge6, link: str | None
 ) -> None:
     def send(packet: bytes) -> bool:
@@ -144,14 +144,14 @@ def test_where_nobody_can_look_only_who_was_given_the_address_just_now_is_believ
     assert "is not believed: this server has given the machine no address in the last minute" in blind.lines()[0]
     send(REQUEST)
     send(DECLINE)
-    assert blind.quarantined == [(MAC, ADDRESS, blind.now + UNSEEN_SECONDS)]
+    assert blind.quarantined == [(MAC, ADDRESS, blind.now + UNPROBED_SECONDS)]
     assert not send(SOLICIT)
-    blind.now += UNSEEN_SECONDS
+    blind.now += UNPROBED_SECONDS
     assert send(SOLICIT)
 
 
 @pytest.mark.parametrize("link", ["fd00:99::2", "::", "fe80::1"])
-def test_relay_that_does_not_name_the_machines_network_has_no_say_in_it(blind: Edge6, link: str) -> None:
+def test_decline_through_a_relay_of_another_link_is_not_believed(blind: Edge6, link: str) -> None:
     blind.send(relayed(REQUEST, "fd00:77::2"), RELAY)
     for _ in range(50):
         blind.send(relayed(DECLINE, link), IPv6Address("fd00:99::2"))
@@ -163,14 +163,14 @@ def test_relay_that_does_not_name_the_machines_network_has_no_say_in_it(blind: E
 # --- neighbour discovery ----------------------------------------------------------------------------------------------
 
 
-def test_question_is_a_solicitation_to_the_group_of_the_address() -> None:
+def test_probe_is_a_solicitation_to_the_group_of_the_address() -> None:
     target, mac = IPv6Address(ADDRESS), "f6:d7:2c:29:81:66"
     wanted = bytes(ICMPv6ND_NS(tgt=ADDRESS, cksum=0) / ICMPv6NDOptSrcLLAddr(lladdr=mac))
     assert solicitation.solicitation(bytes.fromhex(mac.replace(":", "")), target.packed) == wanted
     assert solicitation.group_of(target.packed).packed == in6_getnsma(socket.inet_pton(socket.AF_INET6, ADDRESS))
 
 
-def test_advertisement_says_who_has_the_address_unless_a_router_may_have_passed_it_on() -> None:
+def test_advertisement_is_a_claim_unless_a_router_may_have_forwarded_it() -> None:
     packet = bytes(ICMPv6ND_NA(tgt=ADDRESS) / ICMPv6NDOptDstLLAddr(lladdr=SQUATTER))
     assert solicitation.claim(packet, 255) == Claim(IPv6Address(ADDRESS).packed, bytes.fromhex("020000000099"))
     assert solicitation.claim(packet, 254) is None
@@ -180,7 +180,7 @@ def test_advertisement_says_who_has_the_address_unless_a_router_may_have_passed_
 
 
 @given(st.binary(max_size=80))
-def test_whatever_arrives_is_no_error(packet: bytes) -> None:
+def test_odd_advertisements_raise_nothing(packet: bytes) -> None:
     solicitation.claim(b"\x88\0" + packet, 255)
 
 
@@ -215,4 +215,4 @@ def test_relay_of_the_network_is_believed_when_it_brought_leases_to_several_mach
         edge.send(relayed(DECLINE, "fd00:77::2"), IPv6Address(neighbour))
     assert edge.quarantined == []
     edge.send(relayed(DECLINE, "fd00:77::2"), RELAY)
-    assert edge.quarantined == [(MAC, ADDRESS, edge.now + UNSEEN_SECONDS)]
+    assert edge.quarantined == [(MAC, ADDRESS, edge.now + UNPROBED_SECONDS)]

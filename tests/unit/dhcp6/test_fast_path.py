@@ -1,6 +1,6 @@
-"""The fast way and the full one give the same bytes for the same packets, whatever happened before.
+"""The fast path and the full one give the same bytes for the same packets, whatever happened before.
 
-Two edges hear the same; one answers known layouts by `edge.dhcp6.fast_path`, the other everything in full.
+Two edges receive the same; one answers known layouts by `edge.dhcp6.fast_path`, the other everything in full.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from edge.dhcp6 import Reply6, wire
-from edge.dhcp6.fast_path import answers
+from edge.dhcp6 import Reply6, fast_path, wire
 from edge.dhcp6.wire import MessageType6 as M
 from edge.dhcp6.wire import Option, option
 from edge.journey.events import Outcome
@@ -72,7 +71,7 @@ MESSAGES = [
     ask(M.RELEASE, SERVER_ID, ia(IPS[0])),
     ask(M.DECLINE, SERVER_ID, ia(IPS[0])),
 ]
-"""Of the first machine; the last three are never answered the fast way."""
+"""Messages of the first machine; the fast path never answers the last three."""
 NAMES = [
     "pxe", "http", "firmware", "pxe-request", "ipxe-request", "ipxe", "classes", "pi", "rapid", "two", "request",
     "renew", "rebind", "information", "rom-information", "ipxe-information",
@@ -109,7 +108,7 @@ def _with_duid(packet: bytes, other: bytes) -> bytes:
 
 
 def machine(number: int, kind: int = 0) -> dict[str, Any]:
-    """The machine of that number; `kind` picks one of a few settings of it."""
+    """Return the Hardware of that number; `kind` selects one of a few settings."""
     ip, servers = IPS[0] if kind == 7 else IPS[number], ["fd00:77::1"]
     changes: dict[int, dict[str, Any]] = {
         1: {"dhcp": {"ipv6": {"address": ip, "nameservers": [*servers, "fd00:77::3"]}}},
@@ -126,7 +125,7 @@ def machine(number: int, kind: int = 0) -> dict[str, Any]:
 
 
 def altered(packet: bytes, number: int) -> bytes:
-    """The same message of another machine, and of another moment."""
+    """Return the same message of another machine at another time."""
     packet = packet[:1] + bytes((number,)) * 3 + packet[4:]
     return packet.replace(EDK2_DUID, EDK2_DUID[:-1] + bytes((number,))).replace(
         IPv6Address(IPS[0]).packed, IPv6Address(IPS[number]).packed
@@ -134,13 +133,13 @@ def altered(packet: bytes, number: int) -> bytes:
 
 
 def decline(pair: Pair) -> None:
-    """The first machine declines its address, and another host is found there."""
+    """Decline the first machine's address; another host is found there."""
     for edge in pair.edges:
         edge.send(ask(M.DECLINE, SERVER_ID, ia(IPS[0])), link_local(MACS[0]))
         edge.look("02:00:00:00:00:99")
 
 
-def test_all_kinds_of_messages_get_the_same_bytes_by_all_ways(make_edge: MakeEdge6) -> None:
+def test_all_messages_get_the_same_bytes_from_both_paths(make_edge: MakeEdge6) -> None:
     networks = (IPv6Network("fd00:77::/64"),)
     pair = Pair(make_edge, *(machine(number, number) for number in range(3)), networks=networks)
     by_relays = [*zip(RELAYS, LINKS, strict=False), *zip(RELAYS, reversed(LINKS), strict=False)]
@@ -156,7 +155,9 @@ def test_all_kinds_of_messages_get_the_same_bytes_by_all_ways(make_edge: MakeEdg
 
 @pytest.mark.parametrize("message", MESSAGES[:-3], ids=NAMES)
 @pytest.mark.parametrize("way", range(7))
-def test_what_another_machine_sends_is_answered_the_fast_way(make_edge: MakeEdge6, message: bytes, way: int) -> None:
+def test_message_of_another_machine_is_answered_by_the_fast_path(
+    make_edge: MakeEdge6, message: bytes, way: int
+) -> None:
     pair = Pair(make_edge, machine(0), machine(1))
     for number in range(2):  # heard before, so that both are compiled
         pair.send(*ways(altered(EDK2_STACK_SOLICIT, number), MACS[number])[0])
@@ -181,7 +182,7 @@ def _inner(reply: Reply6) -> bytes:
 @pytest.mark.parametrize(
     ("name", "way"), [(name, way) for name in NAMES for way in ((0, 1) if name != "pxe-request" else range(7))]
 )
-def test_every_single_byte_that_differs_is_minded(make_edge: MakeEdge6, name: str, way: int) -> None:
+def test_fast_path_answers_like_the_full_path_whichever_byte_differs(make_edge: MakeEdge6, name: str, way: int) -> None:
     message = MESSAGES[NAMES.index(name)]
     pair = Pair(make_edge, machine(0), machine(1), machine(2))
     packet, source = ways(message, MACS[0])[way]
@@ -189,7 +190,7 @@ def test_every_single_byte_that_differs_is_minded(make_edge: MakeEdge6, name: st
         assert pair.send(*ways(altered(message, number), MACS[number])[way])
     for at in range(len(packet)):
         pair.send(packet[:at] + bytes((packet[at] ^ (0x80, 0x01)[at % 2],)) + packet[at + 1 :], source)
-        pair.pass_time(61)  # so that what is told once a minute is told again
+        pair.pass_time(61)  # so that reports that are limited to one a minute are made again
         assert pair.send(packet, source)
     for bit in range(0, 128, 3):
         pair.send(packet, IPv6Address(int(source) ^ 1 << bit))
@@ -222,7 +223,7 @@ def test_odd_messages_get_the_same_answers(make_edge: MakeEdge6, message: bytes)
     pair.agree()
 
 
-def test_what_was_refused_unread_is_not_learnt_from(make_edge: MakeEdge6) -> None:
+def test_message_that_was_refused_unparsed_is_not_learnt(make_edge: MakeEdge6) -> None:
     pair = Pair(make_edge, machine(0), machine(1))
     cut_off = ask(M.REQUEST, SERVER_ID, option(Option.IA_NA, b"iaid" + bytes(9)), SYSTEM)
     pair.send(ask(M.REQUEST, SERVER_ID, ia(IPS[0]), SYSTEM), link_local(MACS[0]))
@@ -231,7 +232,7 @@ def test_what_was_refused_unread_is_not_learnt_from(make_edge: MakeEdge6) -> Non
     assert pair.send(altered(cut_off, 1), link_local(MACS[1])) is None
 
 
-def test_relay_in_a_network_that_holds_groups_is_asked_who_it_is(make_edge: MakeEdge6) -> None:
+def test_network_with_multicast_addresses_is_left_to_the_full_path(make_edge: MakeEdge6) -> None:
     wide = machine(0)
     wide["spec"]["networkInterfaces"][MACS[0].hex(":")]["dhcp"]["ipv6"]["prefixLength"] = 1
     pair = Pair(make_edge, wide)
@@ -301,7 +302,7 @@ def of_another_machine(draw: Callable[..., Any], known: tuple[bytes, IPv6Address
 
 @given(data=st.data())
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_known_packets_get_the_answer_that_they_would_get_in_full(make_edge: MakeEdge6, data: st.DataObject) -> None:
+def test_random_histories_get_the_same_answers_from_both_paths(make_edge: MakeEdge6, data: st.DataObject) -> None:
     work = [True]
     networks = data.draw(st.sampled_from([(), (IPv6Network("fd00:77::/64"),)]))
     objects = [machine(number) for number in range(3)]
@@ -311,7 +312,7 @@ def test_known_packets_get_the_answer_that_they_would_get_in_full(make_edge: Mak
         pair.send(packet, source, alone=data.draw(st.sampled_from([False, False, False, True])))
 
 
-def test_address_in_quarantine_is_not_given_the_fast_way(make_edge: MakeEdge6) -> None:
+def test_fast_path_does_not_assign_an_address_in_quarantine(make_edge: MakeEdge6) -> None:
     pair = Pair(make_edge, machine(0))
     solicit, renew = EDK2_PXE_SOLICIT, ask(M.RENEW, SERVER_ID, ia(IPS[0]))
     for packet in (solicit, solicit, renew, renew):
@@ -337,7 +338,7 @@ def test_machines_boot_by_the_path_of_their_own_hardware(make_edge: MakeEdge6, o
 
 
 @pytest.mark.parametrize("message", [EDK2_PXE_SOLICIT, EDK2_HTTP_SOLICIT, MESSAGES[5]], ids=["pxe", "http", "ipxe"])
-def test_machine_whose_work_is_done_is_refused_the_fast_way_too(make_edge: MakeEdge6, message: bytes) -> None:
+def test_machine_without_pending_work_is_refused_on_the_fast_path_too(make_edge: MakeEdge6, message: bytes) -> None:
     work = [True]
     pair = Pair(make_edge, machine(0), machine(1, 5), has_pending=lambda *_name: work[0])
     told = set()
@@ -351,7 +352,7 @@ def test_machine_whose_work_is_done_is_refused_the_fast_way_too(make_edge: MakeE
     assert any(event.outcome is Outcome.REFUSED and event.mac == MACS[0].hex(":") for event in pair.fast.events)
 
 
-def test_peer_address_that_tells_the_mac_comes_before_the_duid(make_edge: MakeEdge6) -> None:
+def test_mac_of_the_peer_address_comes_before_that_of_the_duid(make_edge: MakeEdge6) -> None:
     pair = Pair(make_edge, machine(0), machine(1))
     source = IPv6Address(RELAYS[0])
     named = _with_duid(EDK2_STACK_SOLICIT, duid(MACS[0]))
@@ -360,7 +361,7 @@ def test_peer_address_that_tells_the_mac_comes_before_the_duid(make_edge: MakeEd
         assert [each for each, *_ in addresses(wire.parse(_inner(answer))[0])] == [ip]
 
 
-def test_bound_on_answers_holds_for_both_ways_together(make_edge: MakeEdge6) -> None:
+def test_limit_of_replies_holds_for_both_paths_together(make_edge: MakeEdge6) -> None:
     pair = Pair(make_edge, machine(0))
     packet = relayed(EDK2_PXE_SOLICIT, "fd00:77::2")
     answered = sum(pair.send(packet, IPv6Address("2001:db8::9")) is not None for _ in range(1200))
@@ -370,12 +371,13 @@ def test_bound_on_answers_holds_for_both_ways_together(make_edge: MakeEdge6) -> 
     assert all(pair.send(packet, IPv6Address("fd00:77::2")) for _ in range(1200))
 
 
-def test_layouts_that_nobody_uses_make_room_and_none_is_kept_twice(make_edge: MakeEdge6) -> None:
-    packets = [EDK2_PXE_SOLICIT, EDK2_HTTP_SOLICIT]
-    check_layouts(make_edge, hardware(), answers, packets, lambda value: ask(M.SOLICIT, ia(), option(17, value)))
+def test_unused_layouts_make_room_and_no_layout_is_stored_twice(make_edge: MakeEdge6) -> None:
+    known = [EDK2_PXE_SOLICIT, EDK2_HTTP_SOLICIT]
+    max_of_a_length = fast_path.MAX_LAYOUTS_OF_A_LENGTH
+    check_layouts(make_edge, hardware(), max_of_a_length, known, lambda value: ask(M.SOLICIT, ia(), option(17, value)))
 
 
-def test_networks_of_a_layout_are_bounded(make_edge: MakeEdge6) -> None:
+def test_number_of_networks_of_a_layout_is_limited(make_edge: MakeEdge6) -> None:
     edge = make_edge()
     for number in range(600):
         mac = b"\x02\0\0\0" + number.to_bytes(2, "big")
@@ -383,5 +385,5 @@ def test_networks_of_a_layout_are_bounded(make_edge: MakeEdge6) -> None:
         edge.now += 0.1
         assert edge.send(EDK2_PXE_SOLICIT, link_local(mac)) is not None
         assert edge.send(EDK2_PXE_SOLICIT, link_local(mac)) is not None
-    (known,) = edge.responder.fast_path._known.lists[len(EDK2_PXE_SOLICIT)]
-    assert len(known.networks) <= answers._NETWORKS_OF_A_LAYOUT
+    (known,) = edge.responder.fast_path.layouts.lists[len(EDK2_PXE_SOLICIT)]
+    assert len(known.networks) <= fast_path.MAX_NETWORKS_OF_A_LAYOUT

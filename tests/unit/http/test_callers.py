@@ -347,7 +347,7 @@ async def test_requests_of_a_proxy_are_each_their_own_machines_on_one_connection
     lines = (f"X-Forwarded-For: {IP}\r\n", "", f"X-Forwarded-For: {OTHER_IP}\r\n", "", f"Forwarded: for={IP}\r\n")
     answer = await raw(trusting, b"".join(GET_USER_DATA + f"{line}\r\n".encode() for line in lines), PROXY)
     bodies = [one.partition(b"\r\n\r\n")[2] for one in answer.split(b"HTTP/1.1 ")[1:]]
-    nobody = f"the proxy {PROXY} does not say whom it asks for: it must send X-Forwarded-For\n".encode()
+    nobody = f"the proxy {PROXY} does not name the machine: it must send X-Forwarded-For\n".encode()
     assert bodies == [b"secret-of-m1", nobody, b"secret-of-m2", nobody, nobody]
     for connection in [await trusting.connect(PROXY) for _ in range(100)]:  # more than a machine may have
         answer = await connection.ask(GET_USER_DATA + b"X-Forwarded-For: 127.0.0.5\r\n\r\n")

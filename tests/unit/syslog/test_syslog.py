@@ -1,4 +1,4 @@
-"""What machines log: what is read of a datagram, whose line it is, how many, and where they go."""
+"""The log lines of machines: how a datagram is parsed, identified, limited and stored."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_lines_of_a_machine_are_in_its_file_and_on_its_journey(site: Site)
     assert stat.S_IMODE(site.files.path(MAC).parent.stat().st_mode) == 0o700
 
 
-async def test_what_a_stranger_sends_goes_nowhere_but_for_one_line_that_says_so(
+async def test_lines_of_unregistered_hosts_are_dropped_with_one_log_line(
     site: Site, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(500):
@@ -73,20 +73,20 @@ async def test_what_a_stranger_sends_goes_nowhere_but_for_one_line_that_says_so(
     assert site.logs.of_strangers == 500
 
 
-async def test_one_machine_that_floods_takes_nothing_from_another(site: Site) -> None:
+async def test_flood_of_one_machine_does_not_affect_another(site: Site) -> None:
     for _ in range(5000):
         site.logs.take(b"<30>a: flood", IP)
     site.logs.take(b"<30>b: heard", OTHER_IP)
     await site.logs.flush()
-    assert site.text().count("flood") == bounds.BURST_LINES
+    assert site.text().count("flood") == bounds.MAX_BURST_LINES
     assert "heard" in site.text(OTHER_MAC)
     ((message, lines),) = site.entries()
     assert message.endswith("(4000 more were too many, and are lost)")
     assert len(lines) <= MAX_DETAIL
-    assert site.journey.events(MAC)[0].detail["omitted_lines"] == bounds.BURST_LINES - len(lines.splitlines())
+    assert site.journey.events(MAC)[0].detail["omitted_lines"] == bounds.MAX_BURST_LINES - len(lines.splitlines())
 
 
-async def test_machine_that_prints_for_an_hour_leaves_its_other_steps_on_the_journey(site: Site) -> None:
+async def test_machine_that_logs_for_an_hour_keeps_its_other_steps_on_the_journey(site: Site) -> None:
     site.journey.record(MAC, Step.AGENT, Outcome.OK, "connected")
     for _ in range(3600):
         site.logs.take(b"<30>a: progress", IP)
@@ -98,7 +98,7 @@ async def test_machine_that_prints_for_an_hour_leaves_its_other_steps_on_the_jou
     assert sum(len(str(event.detail.get("lines", "")).split("progress")) - 1 for event in events) >= 3590
 
 
-async def test_file_of_a_machine_is_bounded_and_the_newest_lines_are_there(tmp_path: Path) -> None:
+async def test_file_of_a_machine_is_limited_and_has_the_newest_lines(tmp_path: Path) -> None:
     files = LogFiles(tmp_path, file_bytes=1000)
     for number in range(200):
         files.append({MAC: f"line {number:04}\n".encode() * 3})
@@ -110,13 +110,13 @@ async def test_file_of_a_machine_is_bounded_and_the_newest_lines_are_there(tmp_p
     assert files.path(MAC).stat().st_size == 1000
 
 
-async def test_of_too_many_machines_the_files_of_the_quietest_go_also_after_a_restart(tmp_path: Path) -> None:
+async def test_files_of_the_quietest_machines_are_deleted_also_after_a_restart(tmp_path: Path) -> None:
     for number in (1, 2, 3, 1):
         LogFiles(tmp_path, machines=2).append({f"52:54:00:00:00:0{number}": b"x\n"})
     assert {path.name[-6:-4] for path in tmp_path.iterdir()} == {"01", "03"}
 
 
-async def test_link_in_the_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
+async def test_symbolic_link_in_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("kept")
     (tmp_path / "52-54-00-00-00-01.log").symlink_to(tmp_path / "secret")
     with pytest.raises(OSError, match="symbolic links"):
@@ -124,9 +124,7 @@ async def test_link_in_the_place_of_a_file_is_not_followed(tmp_path: Path) -> No
     assert (tmp_path / "secret").read_text() == "kept"
 
 
-async def test_disk_that_is_full_costs_lines_and_not_the_journey(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_full_disk_loses_lines_and_not_the_journey(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "machine-logs").write_text("no directory")
     site = Site(tmp_path)
     for _ in range(3):
@@ -138,7 +136,7 @@ async def test_disk_that_is_full_costs_lines_and_not_the_journey(
 
 
 @pytest.mark.parametrize("form", ["--rfc3164", "--rfc5424"])
-async def test_what_logger_sends_is_heard_and_a_taken_port_is_named(form: str) -> None:
+async def test_message_of_logger_is_received_and_a_used_port_is_reported(form: str) -> None:
     heard: list[tuple[bytes, str]] = []
     server = SyslogServer(lambda datagram, ip: heard.append((datagram, ip)), host="127.0.0.1", port=0)
     await server.start()
@@ -154,7 +152,7 @@ async def test_what_logger_sends_is_heard_and_a_taken_port_is_named(form: str) -
         await server.stop()
 
 
-async def test_entry_is_json_for_whoever_reads_the_journey(site: Site) -> None:
+async def test_step_with_lines_can_be_encoded_as_json(site: Site) -> None:
     site.logs.take("<30>a: \u202e\x1b[2J“quoted”".encode(), IP)
     await site.logs.flush()
     (event,) = site.journey.events(MAC)
@@ -188,24 +186,24 @@ async def test_entry_is_json_for_whoever_reads_the_journey(site: Site) -> None:
         (b"", "notice "),
     ],
 )  # fmt: skip
-def test_message_is_read_as_its_sender_meant_it(datagram: bytes, line: str) -> None:
+def test_message_is_parsed_to_severity_program_and_text(datagram: bytes, line: str) -> None:
     assert parse(datagram).line == line
 
 
-def test_nothing_in_a_line_moves_a_cursor_or_forges_another_line() -> None:
+def test_line_has_no_control_characters_or_line_breaks() -> None:
     message = parse(b"<30>x\x1bc: a\nm2 info b\r\x07\t\xff\xe2\x80\xae")
     assert message.text == "a\\nm2 info b\\r\\x07 \\xff\\u202e"
     assert message.program == "x\\x1bc"
 
 
 @given(st.binary(max_size=400) | st.builds(lambda a, b: b"<13>1 " + a + b' [x@1 a="' + b, st.binary(), st.binary()))
-def test_any_bytes_make_one_printable_line_of_bounded_length(datagram: bytes) -> None:
+def test_any_bytes_make_one_printable_line_of_limited_length(datagram: bytes) -> None:
     message = parse(datagram)
     assert message.severity in SEVERITIES
     assert message.line.isprintable()
     assert len(message.text) <= MAX_LINE
 
 
-def test_long_lines_are_cut_and_read_in_no_time() -> None:
+def test_long_lines_are_cut_and_parsed_in_linear_time() -> None:
     assert len(parse(b"<30>a: " + b"x" * 60_000).text) == MAX_LINE
     assert parse(b"<30>1 - - - - - " + b'[a b="' * 1400).severity == "info"

@@ -1,4 +1,4 @@
-"""What real clients sent (`firmware.txt`, made by `record_firmware.py`), read and written without our codec."""
+"""Packets of real clients (`firmware.txt`, made by `record_firmware.py`), parsed and built without our codec."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def main() -> None:
             if destination not in _PORTS or payload[:1] != b"\x01":
                 continue
             same = (source, destination, payload[:4] + payload[10:28] + payload[34:])
-            if path.stem == "dhcpc-perfdhcp":  # each packet has another MAC; the kind is told by the message type
+            if path.stem == "dhcpc-perfdhcp":  # each packet has another MAC; the message type tells the kind
                 same = (source, destination, payload[236:243])
             if same not in seen:
                 seen.add(same)

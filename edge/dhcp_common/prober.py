@@ -1,8 +1,7 @@
 """Finds the host that uses an address on the link of one interface, for both address families.
 
-This is the shell of `edge.conflict.declined`. A socket is open only while a probe is under way, so ARP packets of a
-busy network cost nothing otherwise. No probe can be sent (`can_probe`) if the privilege is missing or the interface is
-no Ethernet. `Declined` then believes a machine's message within its bounds, and `/readyz` reports that.
+This is the shell of `edge.dhcp_common.declines`. No probe can be sent (`can_probe`) if the privilege is missing or the
+interface is no Ethernet. `Declines` then believes a machine's message within its limits, and `/readyz` reports that.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import socket
 from abc import ABC, abstractmethod
 from ipaddress import ip_address
 
-from edge.conflict.declined import Claim, Declined
+from edge.dhcp_common.declines import Claim, Declines
 from edge.listener import Listener
 from edge.neighbour.route import RouteKind, route_to
 
@@ -21,29 +20,29 @@ log = logging.getLogger(__name__)
 
 
 class Prober(ABC):
-    """Belongs to the event loop that it is made in."""
+    """Probes for declined addresses. It belongs to the event loop in which it was created."""
 
-    def __init__(self, interface: str, declined: Declined) -> None:
+    def __init__(self, interface: str, declines: Declines) -> None:
         self._interface = interface
-        self._declined = declined
-        self._what = f"{declined.family.protocol} on {interface}"
+        self._declines = declines
+        self._what = f"{declines.family.probe} on {interface}"
         self._loop = asyncio.get_running_loop()
         self._listener: Listener[Claim | None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.can_probe = False
-        """False if the host does not let this process probe: then the machine's message is the only information."""
+        """False if this process can't open the socket for probes."""
 
     @abstractmethod
     def _open(self) -> socket.socket:
-        """A socket that does not block. Raises OSError."""
+        """Open the non-blocking socket for probes. Raises OSError."""
 
     @abstractmethod
     def _send(self, sock: socket.socket, address: bytes) -> None:
-        """Ask who has `address`. Raises OSError."""
+        """Send a probe for `address`. Raises OSError."""
 
     @abstractmethod
     def _receive(self, sock: socket.socket) -> Claim | None:
-        """What was said; None: it claims nothing. Raises OSError, BlockingIOError where nothing was."""
+        """Return the claim of the next packet, or None. Raises OSError; BlockingIOError if there is no packet."""
 
     def start(self) -> None:
         """Start to probe on request, if this process may open the socket."""
@@ -54,18 +53,18 @@ class Prober(ABC):
             log.warning(text, self._what, error.strerror)
             return
         self.can_probe = True
-        self._declined.is_on_link = self._is_on_link
-        self._declined.wake = self._soon
+        self._declines.is_on_link = self._is_on_link
+        self._declines.wake = self._soon
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop probing."""
         self.can_probe = False
-        self._declined.wake = None
+        self._declines.wake = None
         self._rest()
 
     def _is_on_link(self, address: bytes) -> bool:
-        """Return True if the address is on the link of this interface. Any host here could answer for another
-        address."""
+        """Return True if the address is on the link of this interface."""
+        # For any other address each host of this link could answer a probe.
         try:
             route = route_to(ip_address(address))
             return route.kind is RouteKind.LINK and route.interface == socket.if_nametoindex(self._interface)
@@ -82,9 +81,9 @@ class Prober(ABC):
 
     def _step(self) -> None:
         self._timer = None
-        for address in self._declined.step():
+        for address in self._declines.step():
             self._probe(address)
-        wait = self._declined.wait
+        wait = self._declines.wait
         if wait is not None:
             self._at(self._loop.time() + wait)
         else:
@@ -92,21 +91,23 @@ class Prober(ABC):
 
     def _probe(self, address: bytes) -> None:
         try:
+            # A host does not answer ARP to itself.
             if route_to(ip_address(address)).kind is RouteKind.OWN:
-                self._declined.is_ours(address)
+                self._declines.is_ours(address)
                 return
+            # The socket is open only during a probe, because each ARP packet of the link costs time.
             if self._listener is None:
                 self._listener = Listener(self._open(), self._what, self._receive, self._heard)
                 self._listener.start()
             self._send(self._listener.socket, address)
         except OSError as error:
-            # The interface is down or gone: without it, the machine's word is all there is.
+            # The interface is down or gone, so the decline is judged without a probe.
             log.info("%s: %s can't be looked for: %s", self._what, ip_address(address), error.strerror)
-            self._declined.probe_failed(address)
+            self._declines.probe_failed(address)
 
     def _heard(self, _sock: socket.socket, claim: Claim | None) -> None:
         if claim is not None:
-            self._declined.claimed(claim)
+            self._declines.claimed(claim)
 
     def _rest(self) -> None:
         if self._timer is not None:

@@ -1,8 +1,8 @@
-"""A machine's DHCP reservation, compiled: everything of its replies that can be known before it asks.
+"""A machine's reservation, compiled: the parts of its replies that do not depend on the packet. Pure.
 
-Made from a Hardware's `spec.networkInterfaces[mac].dhcp` when the Hardware changes. What is the same for many machines
-(mask, router, servers, lease) is one `Network` that they share, so that a hundred thousand reservations stay small and
-what is compiled per kind of client (`Network.plan`) is compiled once.
+It is made from a Hardware's `spec.networkInterfaces[mac].dhcp` when the Hardware changes. Machines with equal network
+settings (mask, router, servers, lease) share one `Network`. So a hundred thousand reservations stay small, and options
+that depend on the kind of client (`Network.plan`) are compiled once.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tink.api.v1alpha2 import DHCP
 log = logging.getLogger(__name__)
 
 MAX_ADDRESSES: Final = 63
-"""Addresses in one option of at most 255 bytes; PXE clients read only the first instance of an option."""
+"""Maximum number of addresses in one option, which has at most 255 bytes."""
 
 ADDRESSES_FOR_SMALL_CLIENTS: Final = 2
 DEFAULT_LEASE_SECONDS: Final = 86400
 
+# These are sent even if the client does not request them: the Raspberry Pi's ROM needs the mask and requests none.
 _INDISPENSABLE = (options.SUBNET_MASK, options.ROUTER, options.DOMAIN_NAME_SERVER)
-"""Served whether asked for or not: the Raspberry Pi's ROM asks for no mask, and can't do without."""
 
 _USUAL_ORDER = (
     options.SUBNET_MASK,
@@ -39,14 +39,14 @@ _USUAL_ORDER = (
     options.BROADCAST_ADDRESS,
     options.NTP_SERVERS,
 )
-_LINKS_REMEMBERED = 64
+_MAX_LINKS = 64
 _NO_LINKS: Final = frozenset({b"", bytes(4)})
 
 
 class Plan(NamedTuple):
-    """The order in which a client is told of its network: encoded options that stand before and behind its host name.
+    """The network options for one kind of client, in its order: encoded, before and behind its host name (option 12).
 
-    `codes` is the same order, with the host name's own code; what comes last is what is spared first.
+    `codes` are all codes in this order; if the reply is too large, the last ones are left out first.
     """
 
     before: bytes
@@ -56,30 +56,30 @@ class Plan(NamedTuple):
 
 
 class Network:
-    """What machines of one subnet with the same settings are told alike."""
+    """The options that machines of one subnet with equal settings share."""
 
     __slots__ = ("__weakref__", "_options", "_subnet", "is_here", "lease", "links")
 
     def __init__(
         self, encoded: dict[int, bytes], lease: bytes, subnet: tuple[int, int] | None, *, is_here: bool = True
     ) -> None:
-        """`encoded` are whole options by code, `lease` options 51, 58 and 59, `subnet` its number and mask.
+        """Create the network.
 
-        `is_here`: whether it may be the network of the interface, so that machines need no relay.
+        encoded: whole options by code.
+        lease: options 51, 58 and 59.
+        subnet: number and mask; None if the Hardware states no mask.
+        is_here: it may be the network of the interface, so that machines need no relay.
         """
         self.is_here = is_here
         self._options = encoded
         self._subnet = subnet
         self.lease = lease
         self.links: set[bytes] = set(_NO_LINKS) if is_here else set()
-        """Addresses of relays that were found to be on this subnet; the first two stand for no relay."""
+        """The relay links known to be on this subnet, and the two values that mean "no relay"."""
 
     def plan(self, requested: bytes | None) -> Plan:
-        """What a client gets that sent this parameter request list (option 55), None for none.
-
-        RFC 2132 section 9.8: in the client's order, but with the mask before the router (section 3.3). What it does not
-        ask for is left out, but for what nobody can do without.
-        """
+        """Return the options for a client with this parameter request list (option 55), or None if it sent none."""
+        # RFC 2132 section 9.8: in the client's order; but section 3.3: the mask comes before the router.
         have = self._options.keys() | {options.HOST_NAME}
         wanted = _USUAL_ORDER if requested is None else (*dict.fromkeys(requested), *_INDISPENSABLE)
         codes = list(filter(have.__contains__, dict.fromkeys((options.SUBNET_MASK, *wanted))))
@@ -89,7 +89,7 @@ class Network:
         return Plan(b"".join(map(encoded, codes[:at])), names_host, b"".join(map(encoded, codes[at + 1 :])), codes)
 
     def fewer(self, plan: Plan, hostname: bytes) -> Iterator[bytes]:
-        """The options of `plan` with one less each time; last, what nobody can spare, in its shortest form."""
+        """Yield the options of `plan` with one less each time, and finally the indispensable ones in a short form."""
         encoded = self._options | {options.HOST_NAME: hostname}
         codes = list(plan.codes)
         for code in reversed(plan.codes):
@@ -104,20 +104,21 @@ class Network:
         )
 
     def has_link(self, link: bytes) -> bool:
-        """Whether `link`, an address of the client's link, is of this subnet; yes where that is unknown."""
+        """Return True if `link`, an address of the client's link, is of this subnet or the subnet is unknown."""
         if link in self.links:
             return True
         if self._subnet is not None:
             number, mask = self._subnet
             if int.from_bytes(link, "big") & mask != number:
                 return False
-        if len(self.links) >= _LINKS_REMEMBERED:  # a subnet has one relay or two; anybody can invent others
+        # A subnet has one or two relays, but any host can invent others.
+        if len(self.links) >= _MAX_LINKS:
             self.links &= _NO_LINKS
         self.links.add(link)
         return True
 
     def holds(self, address: bytes) -> bool:
-        """Whether `address` is known to be of this subnet."""
+        """Return True if `address` is known to be of this subnet."""
         if self._subnet is None or len(address) != 4:
             return False
         number, mask = self._subnet
@@ -126,14 +127,17 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """What one machine is served.
+    """The reservation of one machine.
 
-    `unserved` says in one line why the machine gets no answer at all; empty: it is served. `may_netboot` is what the
-    policy says as long as no Workflow has a say in it. `hostname` is option 12 and `vlan` option 43 for iPXE, both
-    encoded and empty where there is none; `boot_path` is None for the usual one. What the fast path needs
-    of the machine is here, for with 100,000 of them each object that is looked at is one that has to be fetched from
-    memory.
+    unserved: one line with the reason if the machine gets no reply; else empty.
+    may_netboot: the policy's decision, valid unless it depends on Workflows.
+    hostname: option 12, encoded; may be empty.
+    vlan: option 43 for iPXE, encoded; may be empty.
+    boot_path: None for the usual one.
     """
+
+    # All that the fast path needs of the machine is in this one object: with 100,000 machines, each further object is
+    # one more access to memory that is not cached.
 
     machine: Machine
     mac: str
@@ -150,7 +154,7 @@ _NOWHERE = Network({}, b"", None)
 
 
 class Compiler:
-    """Makes reservations for the machines of one server, and has them share what is equal."""
+    """Compiles reservations for the machines of one server; equal parts are shared."""
 
     def __init__(
         self,
@@ -159,7 +163,10 @@ class Compiler:
         networks: Sequence[IPv4Network] = (),
         path: Callable[[Machine], BootPath | None] = lambda machine: machine.boot_path,
     ) -> None:
-        """`networks` are those of the interface; without any, every network may be its. `path` is `BootChoice.path`."""
+        """`networks` are those of the interface; if there are none, every network may be on it.
+
+        `path(machine)` returns the program by which a machine boots, or None for the usual one.
+        """
         self._path = path
         self._here = [(int(network.network_address), int(network.netmask)) for network in networks]
         self._server_ip = server_ip
@@ -168,9 +175,9 @@ class Compiler:
         self._vlans: dict[str, bytes] = {}
 
     def compile(self, machine: Machine, *, is_sole: bool) -> Reservation:
-        """The reservation of `machine`. What is wrong with the Hardware is logged here, once per change.
+        """Return the reservation of `machine`; log what is wrong with its Hardware.
 
-        `is_sole` is false where another Hardware claims the same address.
+        `is_sole` is False if another Hardware claims the same address.
         """
         where = f"Hardware {machine.namespace}/{machine.name}: spec.networkInterfaces[{machine.mac}]"
         if machine.disable_dhcp:
@@ -238,13 +245,10 @@ def _unserved(machine: Machine, reason: str) -> Reservation:
 
 
 def _names(hostname: str | None, where: str) -> tuple[bytes, bytes]:
-    """Option 12, whole, and the value of option 15.
-
-    The host's name goes out as the operator wrote it, for RFC 2132 section 3.14 allows one with its domain, and clients
-    set it as it comes; what stands behind its first dot is the domain that resolvers search in (section 3.17).
-    """
+    """Return option 12, encoded, and the value of option 15: the part of the host name behind its first dot."""
     if hostname is None:
         return b"", b""
+    # RFC 2132 section 3.14 allows a host name with its domain, and clients set it as they receive it.
     name = options.text(hostname)
     if len(name) > 255:
         log.warning("%s.dhcp.hostname is left out: %d bytes, DHCP can carry 255", where, len(name))
@@ -264,21 +268,23 @@ def _lease_seconds(seconds: int, where: str) -> int:
 
 
 def _lease(seconds: int) -> bytes:
-    """Options 51, 58 (half) and 59 (seven eighths): RFC 2131 section 4.4.5."""
+    """Return options 51, 58 (half) and 59 (seven eighths): RFC 2131 section 4.4.5."""
     times = {options.LEASE_TIME: seconds}
-    if seconds != options.INFINITE_LEASE:  # of which there is nothing to renew
+    # An infinite lease is never renewed.
+    if seconds != options.INFINITE_LEASE:
         times |= {options.RENEWAL_TIME: seconds // 2, options.REBINDING_TIME: seconds * 7 // 8}
     return b"".join(options.option(code, time.to_bytes(4, "big")) for code, time in times.items())
 
 
 def _addresses(servers: list[str] | None, field: str) -> bytes:
-    """Those of `servers` that DHCP can carry, encoded: options 6 and 42 hold addresses, never names."""
+    """Return the encoded addresses of `servers`. Options 6 and 42 hold no names, so names are left out."""
     addresses = []
     for server in servers or ():
         try:
             addresses.append(options.ipv4(server))
         except options.OptionError:
             log.warning("%s: %s is left out of DHCP replies: not an IPv4 address", field, server)
+    # PXE clients read only the first instance of an option, so a second one would not help.
     if len(addresses) > MAX_ADDRESSES:
         log.warning("%s: only the first %d of %d are served", field, MAX_ADDRESSES, len(addresses))
     return b"".join(addresses[:MAX_ADDRESSES])

@@ -1,14 +1,12 @@
 """Decides which DHCP relays are trusted to confirm that a message comes from a machine. Pure.
 
-A host anywhere can send a message with the address of a relay in it (giaddr; link-address of DHCPv6). A whole exchange
-proves nothing: no answer of this server contains a value that a client has to send back. So a relayed message counts in
-one of two cases:
+Any host can send a message with the address of a relay in it (giaddr; link-address of DHCPv6). A whole exchange proves
+nothing, because a client does not have to send back a value of our answer. So a relayed message counts in two cases:
 
 - The packet comes from an address of `--relays`.
 - `--relays` is empty, the packet comes from the very address that the relay names as its own, that address is in the
-  machine's network, and no Hardware reserves it. The address is also the gateway of the machine's Hardware, or it has
-  brought leases to several registered machines. A host elsewhere can't send from such an address unless routers let it
-  forge one.
+  machine's network, and no Hardware reserves it. The address is also the gateway of the machine's Hardware, or several
+  registered machines got leases through it.
 
 Relays that send from another address than they name (RFC 3527, and relays that use the address towards this server)
 have to be listed in `--relays`. Leases are assigned through any relay: this check is only for messages that take
@@ -23,8 +21,8 @@ from typing import Final
 
 from tink.limits.newest import Newest
 
-SEVERAL: Final = 3
-"""Number of registered machines that a relay must have brought leases to before it is trusted."""
+MIN_MACHINES: Final = 3
+"""Minimum number of registered machines that got leases through a relay before the relay is trusted."""
 MAX_RELAYS: Final = 1024
 
 
@@ -40,14 +38,14 @@ class Relays:
         self.configured = configured
         self._is_reserved = is_reserved
         self._machines: Newest[bytes, set[bytes]] = Newest(MAX_RELAYS)
-        """The MACs of machines that got a lease through a relay, at most `SEVERAL`, by the relay's packed address."""
+        """At most `MIN_MACHINES` MACs of machines that got a lease through a relay, by its packed address."""
 
     def carried(self, relay: bytes, mac: bytes) -> None:
         """Record that a registered machine got a lease through a relay of its own network."""
         machines = self._machines.get(relay)
         if machines is None:
             machines = self._machines[relay] = set()
-        if len(machines) < SEVERAL:
+        if len(machines) < MIN_MACHINES:
             machines.add(mac)
 
     def names(self, source: str) -> bool:
@@ -66,6 +64,7 @@ class Relays:
         if self.configured:
             return f"it comes from {source}, which --relays does not name"
         name = str(ip_address(relay))
+        # A host elsewhere can't send from the relay's own address unless routers let it forge one.
         if name != source:
             return (
                 f"it comes from {source} and not from its relay {name}; name {source} in --relays if it is the relay's"
@@ -74,6 +73,8 @@ class Relays:
             return f"its relay {name} is not of this machine's network; name it in --relays if it is a relay"
         if self._is_reserved(name):
             return f"its relay {name} has an address that a Hardware reserves"
-        if name == gateway or len(self._machines.get(relay, ())) >= SEVERAL:
+        if name == gateway or len(self._machines.get(relay, ())) >= MIN_MACHINES:
             return ""
-        return f"its relay {name} is not known yet to serve {SEVERAL} machines; name it in --relays if it is a relay"
+        return (
+            f"its relay {name} is not known yet to serve {MIN_MACHINES} machines; name it in --relays if it is a relay"
+        )

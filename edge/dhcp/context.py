@@ -1,0 +1,204 @@
+"""The parts that the responder and its handlers share: settings, peers, limits, and how a reservation is sent. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from ipaddress import IPv4Network
+from typing import Final
+from urllib.parse import urlsplit
+
+from edge.dhcp.boot import BootChoice, Client, ClientKind, Verdict
+from edge.dhcp.datagram import SERVER_PORT, Reply, TooSmallError, assemble, first_options
+from edge.dhcp.reports import Reports
+from edge.dhcp.reservation import Network, Reservation
+from edge.dhcp.wire import Message, MessageType, codec, options
+from edge.dhcp.wire.codec import RelayAgent, relay_agent_of
+from edge.dhcp_common import Relays
+from edge.machines import Inventory, Machine
+from tink.limits.allowance import Allowance
+
+MAX_RELAY_REPLIES: Final = 1000
+"""Replies a second to one relay that is of no machine's network, or that receives replies at a port of its own."""
+MAX_CLIENT_REPLIES: Final = 20
+"""Replies a second to one client that names its own address: DHCPINFORM, and requests on port 4011."""
+MAX_REPLIES: Final = 5000
+"""Replies a second to all such relays together, and to all such clients."""
+_MAX_RELAYS: Final = 1024
+_MAX_URL_LENGTH: Final = 150
+
+
+class SettingsError(options.DhcpError, ValueError):
+    """A setting of the DHCP server that can't work."""
+
+
+@dataclass(frozen=True, slots=True)
+class DhcpSettings:
+    """The addresses that the DHCP server states in its replies, checked on construction (SettingsError).
+
+    server_ip: this host's address on the machines' network (option 54).
+    tftp_ip: the address of the TFTP server.
+    http_base_url: the edge's HTTP server as machines reach it, e.g. `http://172.31.0.1:7080`.
+    networks: the networks of the interface that is served; empty if they are not known.
+    ipv6: machines are served over IPv6, too. A machine with only an IPv6 address is not reported as refused then.
+    """
+
+    server_ip: str
+    tftp_ip: str
+    http_base_url: str
+    networks: tuple[IPv4Network, ...] = ()
+    ipv6: bool = False
+
+    def __post_init__(self) -> None:
+        for name, value in (("server_ip", self.server_ip), ("tftp_ip", self.tftp_ip)):
+            if not options.is_host(value):
+                raise SettingsError(
+                    f"DHCP: {name} is {value!r}, and machines reach no host there: give --interface the one that "
+                    "faces machines, or leave DHCP out with --disable dhcp"
+                )
+        url = urlsplit(self.http_base_url)
+        if url.scheme not in ("http", "https") or not url.hostname or self.http_base_url.endswith("/"):
+            raise SettingsError(
+                f"DHCP: http_base_url is {self.http_base_url!r}; it must be like http://172.31.0.1:7080"
+            )
+        # With path, MAC and file name it has to fit into option 67.
+        if len(self.http_base_url) > _MAX_URL_LENGTH:
+            raise SettingsError(f"DHCP: http_base_url is longer than {_MAX_URL_LENGTH} characters")
+
+
+class Destinations:
+    """Limits the replies to addresses that a packet names itself: relays (`giaddr`) and clients with an address.
+
+    Any host can write another host's address into `giaddr`, `ciaddr` or the source, so that our reply goes there.
+    Within a machine's own network that gains nothing, since a reply is little larger than its request. A relay there
+    may serve a whole site, so it has no limit. Other addresses receive a limited number of replies a second: enough for
+    a relay that sends from a loopback address of its own (RFC 3527), too few for an attack.
+    """
+
+    def __init__(self, reports: Reports, clock: Callable[[], float]) -> None:
+        """`clock` returns seconds of any epoch."""
+        self._reports = reports
+        self._clock = clock
+        self._to_relays = Allowance(MAX_RELAY_REPLIES, MAX_REPLIES)
+        self._to_clients = Allowance(MAX_CLIENT_REPLIES, MAX_REPLIES)
+        self.relays: dict[bytes, str] = {}
+        """Relays in the network of a machine that they passed a packet on for: `giaddr` to its dotted form."""
+
+    def may_reach_relay(self, agent: RelayAgent, network: Network | None) -> bool:
+        """Return True if a reply may go to the relay now.
+
+        `network` is that of the machine whose packet the relay passed on, or None if it is not known.
+        """
+        giaddr, port = agent.giaddr, agent.port
+        # With RFC 8357 the relay names the port, which may be any service of any host: such replies are limited.
+        if not port and giaddr in self.relays:
+            return True
+        if not port and network is not None and network.holds(giaddr):
+            if len(self.relays) >= _MAX_RELAYS:
+                self.relays.clear()
+            self.relays[giaddr] = options.dotted(giaddr)
+            return True
+        if self._to_relays.take(giaddr, self._clock()):
+            return True
+        where = f"at port {port} (RFC 8357)" if port else "which is not of its machine's network"
+        self._reports.withheld(f"the relay {options.dotted(giaddr)}, {where}", MAX_RELAY_REPLIES)
+        return False
+
+    def may_reach_client(self, address: str) -> bool:
+        """Return True if a reply may go to the client at this address now."""
+        if self._to_clients.take(address, self._clock()):
+            return True
+        self._reports.withheld(f"the client {address}", MAX_CLIENT_REPLIES)
+        return False
+
+
+@dataclass(slots=True)
+class Peers:
+    """The server identifiers (option 54) of other edges that serve the same machines, and of those that are gone."""
+
+    all: frozenset[bytes] = frozenset()
+    gone: frozenset[bytes] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The objects that all handlers of messages use."""
+
+    inventory: Inventory
+    settings: DhcpSettings
+    choice: BootChoice
+    reports: Reports
+    destinations: Destinations
+    relays: Relays
+    server_id: bytes
+    peers: Peers = field(default_factory=Peers)
+
+    def is_us(self, server_id: bytes, agent: RelayAgent) -> bool:
+        """Return True if `server_id` is ours, or the one that the relay asked us to use instead (RFC 5107)."""
+        return server_id == self.server_id or (server_id == agent.server_id and server_id != b"")
+
+    def is_for_us(self, message: Message, *, if_missing: bool = False) -> bool:
+        """Return True if option 54 names us; `if_missing` is the result if the message has no option 54."""
+        server_id = message.options.get(options.SERVER_IDENTIFIER)
+        return if_missing if server_id is None else self.is_us(server_id, relay_agent_of(message))
+
+    def is_for_a_peer(self, message: Message) -> bool:
+        """Return True if option 54 names another edge."""
+        return message.options.get(options.SERVER_IDENTIFIER) in self.peers.all
+
+    def is_served(self, reservation: Reservation) -> bool:
+        """Return True if the machine gets replies. Otherwise report why it gets none."""
+        if not reservation.unserved:
+            return True
+        machine = reservation.machine
+        is_ipv6_only = machine.ip is None and machine.ipv6 is not None
+        if not (self.settings.ipv6 and is_ipv6_only):
+            self.reports.refused(machine.mac, reservation.unserved)
+        return False
+
+    def assemble(
+        self,
+        message_type: MessageType,
+        reservation: Reservation,
+        message: Message,
+        agent: RelayAgent,
+        client: Client,
+        verdict: Verdict,
+        *,
+        has_lease: bool = True,
+    ) -> bytes | None:
+        """Return the reply with the machine's network and, if `has_lease`, its address.
+
+        Return None if the client takes less than the smallest reply, and report that.
+        """
+        network = reservation.network
+        plan = network.plan(message.options.get(options.PARAMETER_REQUEST_LIST))
+        # RFC 5107: a relay may want to be named as the server, so that renewals go through it.
+        start = first_options(message_type, agent.server_id or self.server_id)
+        try:
+            return assemble(
+                message,
+                start + network.lease if has_lease else start,
+                verdict.boot,
+                yiaddr=reservation.yiaddr if has_lease else codec.NO_ADDRESS,
+                ciaddr=codec.NO_ADDRESS if message_type is MessageType.OFFER else message.ciaddr,
+                network=plan.before + (reservation.hostname if plan.names_host else b"") + plan.behind,
+                fewer=partial(network.fewer, plan, reservation.hostname),
+                vlan=reservation.vlan if client.kind is ClientKind.IPXE else b"",
+                relay=agent.echo,
+            )
+        except TooSmallError as error:
+            self.reports.refused(reservation.machine.mac, str(error))
+            return None
+
+
+def to_relay(payload: bytes, agent: RelayAgent) -> Reply:
+    """Return the reply to a relay: to port 67, unless it asked for replies at its own port (RFC 8357)."""
+    return Reply(payload, options.dotted(agent.giaddr), agent.port or SERVER_PORT)
+
+
+def several_hardware(mac: str, claimants: tuple[Machine, ...]) -> str:
+    """Return the reason why a MAC that more than one Hardware has is not served."""
+    names = ", ".join(sorted(f"{machine.namespace}/{machine.name}" for machine in claimants))
+    return f"MAC {mac} is claimed by several Hardware, so none is served: {names}"

@@ -1,0 +1,147 @@
+"""The socket of the DHCPv6 server: port 547 on one interface, and the probes by neighbour discovery."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from edge.dhcp6 import solicitation
+from edge.dhcp6.responder import Responder6
+from edge.dhcp6.wire import (
+    ALL_RELAYS_AND_SERVERS,
+    ALL_SERVERS,
+    MAX_MESSAGE_BYTES,
+    SERVER_PORT,
+    Received6,
+    Reply6,
+    address_of,
+)
+from edge.dhcp_common import Claim, Declines, DhcpServerError, Port, Prober, Server
+from edge.listener import ReceiveBuffers, advice, udp_socket
+from edge.neighbour.links import look
+from tink.net.link_local import is_link_local
+
+log = logging.getLogger(__name__)
+
+_MULTICAST: Final = 0xFF
+"""The first byte of a group's address (RFC 4291 section 2.7)."""
+# linux/icmpv6.h: a bitmap of 256 types, in which a set bit blocks the type.
+_ICMP6_FILTER: Final = 1
+
+
+class Dhcp6Server(Server):
+    """Serves DHCPv6 on one interface."""
+
+    def __init__(self, responder: Responder6, interface: str) -> None:
+        super().__init__(interface, responder.declines)
+        self._responder = responder
+
+    async def start(self) -> None:
+        """Open the socket and serve. Raises DhcpServerError."""
+        await super().start()
+        log.info("DHCPv6 on %s as %s, port %d", self._interface, self._responder.settings.address, SERVER_PORT)
+
+    def _make_ports(self) -> list[Port[Reply6]]:
+        return [Dhcp6Port(self._responder, self._interface)]
+
+    def _make_prober(self, declines: Declines) -> Prober:
+        return NeighbourProber(self._interface, declines)
+
+
+class Dhcp6Port(Port[Reply6]):
+    """Port 547. One socket receives what is sent to the groups and to this host, and sends the replies."""
+
+    def __init__(self, responder: Responder6, interface: str) -> None:
+        buffers = ReceiveBuffers(MAX_MESSAGE_BYTES + 1, socket.AF_INET6)
+        super().__init__("DHCPv6", interface, SERVER_PORT, SERVER_PORT, buffers)
+        self._responder = responder
+        self._fast_path = responder.fast_path
+        self._scope = 0
+
+    def open(self) -> None:
+        """Open the socket and serve. Raises DhcpServerError."""
+        try:
+            self._scope = socket.if_nametoindex(self._interface)
+            self._socket = udp_socket("::", SERVER_PORT, self._interface, self._prepare)
+        except OSError as error:
+            problem = f"DHCPv6 can't open UDP port {SERVER_PORT} on {self._interface}"
+            if error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+                problem = f"{problem}: IPv6 is off there (sysctl net.ipv6.conf.{self._interface}.disable_ipv6)"
+                raise DhcpServerError(problem) from error
+            raise DhcpServerError(advice(problem, error, port=SERVER_PORT, without="without --ipv6")) from error
+        self._listen(self._socket)
+
+    def _prepare(self, sock: socket.socket) -> None:
+        super()._prepare(sock)
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
+        for group in (ALL_RELAYS_AND_SERVERS, ALL_SERVERS):
+            request = group.packed + struct.pack("=I", self._scope)
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, request)
+
+    def _answer(self, _sock: socket.socket, packets: list[bytes]) -> None:
+        fast_path, buffers, replies = self._fast_path, self._buffers, self._segments.waiting
+        for number, packet in enumerate(packets):
+            source, is_unicast = buffers.address(number), buffers.destination(number)[0] != _MULTICAST
+            try:
+                reply = fast_path.answer(packet, source, is_unicast=is_unicast) if fast_path is not None else None
+                if reply is None:
+                    received = Received6(address_of(source), buffers.source(number)[1], is_unicast)
+                    reply = self._responder.respond_in_full(packet, received)
+            except Exception as error:
+                self._log_fault(packet, error)
+                continue
+            if reply is not None:
+                replies.append(reply)
+
+    def _send_together(self, payloads: Sequence[bytes], ancillary: list[tuple[int, int, bytes]], first: Reply6) -> None:
+        self._socket.sendmsg(payloads, ancillary, 0, self._destination(first))
+
+    def _send(self, reply: Reply6) -> None:
+        self._socket.sendto(reply.payload, self._destination(reply))
+
+    def _destination(self, reply: Reply6) -> tuple[str, int, int, int]:
+        return reply.address, reply.port, 0, self._scope if is_link_local(reply.address) else 0
+
+
+class NeighbourProber(Prober):
+    """Probes by a raw ICMPv6 socket, which receives the neighbor advertisements that reach this host."""
+
+    def __init__(self, interface: str, declines: Declines) -> None:
+        super().__init__(interface, declines)
+        self._mac, self._index = b"", 0
+
+    def _open(self) -> socket.socket:
+        link = look(self._interface)
+        if link is None or not link.mac:
+            raise OSError(errno.ENODEV, f"{self._interface} has no hardware address")
+        self._mac, self._index = link.mac, link.index
+        sock = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, self._interface.encode() + b"\0")
+            blocked = bytearray(b"\xff" * 32)
+            word, bit = divmod(solicitation.NEIGHBOR_ADVERTISEMENT, 32)
+            struct.pack_into("=I", blocked, word * 4, 0xFFFFFFFF & ~(1 << bit))
+            sock.setsockopt(socket.IPPROTO_ICMPV6, _ICMP6_FILTER, bytes(blocked))
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVHOPLIMIT, 1)
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, solicitation.HOP_LIMIT)
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_LOOP, 0)
+        except OSError:
+            sock.close()
+            raise
+        return sock
+
+    def _send(self, sock: socket.socket, address: bytes) -> None:
+        to = (str(solicitation.group_of(address)), 0, 0, self._index)
+        sock.sendto(solicitation.solicitation(self._mac, address), to)
+
+    def _receive(self, sock: socket.socket) -> Claim | None:
+        packet, ancillary, _, _ = sock.recvmsg(solicitation.MAX_BYTES, 64)
+        for level, kind, value in ancillary:
+            if level == socket.IPPROTO_IPV6 and kind == socket.IPV6_HOPLIMIT and len(value) >= 4:
+                return solicitation.claim(packet, struct.unpack("=i", value[:4])[0])
+        return None

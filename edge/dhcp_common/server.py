@@ -1,0 +1,167 @@
+"""The sockets of a DHCP server on one interface, without what differs between DHCPv4 and DHCPv6.
+
+Each socket is bound to one interface, so it receives the broadcasts of that network only, and each interface has a
+server of its own. A socket stays bound to an interface that was removed, and receives nothing more: `edge.run.networks`
+follows the interface and its address, and replaces the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Final, Generic, TypeVar
+
+from edge.dhcp_common.declines import Declines
+from edge.dhcp_common.prober import Prober
+from edge.listener import Datagram, ModeratedListener, ReceiveBuffers, Segments, enlarge_buffer
+from tink.errors import TinkedgeError
+from tink.limits.once_per import OncePer
+
+log = logging.getLogger(__name__)
+
+_TICK_SECONDS: Final = 1.0
+# The packets of several racks that are switched on at once wait here, not in the clients' timeouts.
+_RECEIVE_BUFFER_BYTES: Final = 4 * 1024 * 1024
+# Room for the replies of one turn, many times over.
+_SEND_BUFFER_BYTES: Final = 1024 * 1024
+
+R = TypeVar("R", bound=Datagram)
+
+
+class DhcpServerError(TinkedgeError):
+    """The server can't start; the text names the port and what to do."""
+
+
+class Port(ABC, Generic[R]):
+    """One UDP port of one interface: what it receives goes to the responder; the replies of a turn leave together."""
+
+    def __init__(self, protocol: str, interface: str, number: int, relay_port: int, buffers: ReceiveBuffers) -> None:
+        """`protocol` is "DHCP" or "DHCPv6"; replies to `relay_port` may leave together."""
+        self._protocol = protocol
+        self._interface = interface
+        self._number = number
+        self._name = f"{protocol} on {interface} port {number}"
+        self._buffers = buffers
+        self._loop = asyncio.get_running_loop()
+        self._once = OncePer(10.0, 20)
+        self._listeners: list[ModeratedListener] = []
+        self._segments: Segments[R] = Segments(
+            f"{protocol} on {interface}", relay_port, self._try_to_send, self._send_together
+        )
+
+    @abstractmethod
+    def open(self) -> None:
+        """Open the sockets and serve. Raises DhcpServerError."""
+
+    @abstractmethod
+    def _answer(self, sock: socket.socket, packets: list[bytes]) -> None:
+        """Add the replies to these packets to those that wait for the end of the turn."""
+
+    @abstractmethod
+    def _send(self, reply: R) -> None:
+        """Send one reply. Raises OSError."""
+
+    @abstractmethod
+    def _send_together(self, payloads: Sequence[bytes], ancillary: list[tuple[int, int, bytes]], first: R) -> None:
+        """Send several payloads to the destination of the first reply. Raises OSError."""
+
+    def close(self) -> None:
+        """Close the sockets."""
+        for listener in self._listeners:
+            listener.stop()
+        self._listeners.clear()
+
+    def _prepare(self, sock: socket.socket) -> None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+        enlarge_buffer(sock, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
+
+    def _listen(self, sock: socket.socket) -> None:
+        receive, answer = self._buffers.receive, self._answer
+        listener = ModeratedListener(sock, self._name, receive, answer, after_turn=self._segments.send_all)
+        listener.start()
+        self._listeners.append(listener)
+
+    def _log_fault(self, packet: bytes, error: Exception) -> None:
+        """Log the exception that this packet raised in our code."""
+        if self._once.due("fault", self._loop.time()):
+            log.error("%s: internal error on %s", self._name, packet.hex(), exc_info=error)
+
+    def _try_to_send(self, reply: R) -> bool:
+        """Send a reply and return True, or log the error and return False."""
+        try:
+            self._send(reply)
+        except OSError as error:
+            # A full send buffer, a relay without a route, an interface that went down: the client asks again.
+            if self._once.due((error.errno, reply.address), self._loop.time()):
+                log.warning(
+                    "%s: reply to %s port %d was not sent: %s%s",
+                    self._protocol, reply.address, reply.port, error.strerror, self._hint(error),
+                )  # fmt: skip
+            return False
+        return True
+
+    def _hint(self, _error: OSError) -> str:
+        """Return a hint to the cause of a failed send; may be empty."""
+        return ""
+
+
+class Server(ABC):
+    """Serves DHCP on one interface: its ports, and the probes for declined addresses."""
+
+    def __init__(self, interface: str, declines: Declines | None) -> None:
+        """`declines` is that of the responder; None if it assigns no address."""
+        self._interface = interface
+        self._declines = declines
+        self._ports: list[Port[Any]] = []
+        self._prober: Prober | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @abstractmethod
+    def _make_ports(self) -> Sequence[Port[Any]]:
+        """Create the ports, closed."""
+
+    @abstractmethod
+    def _make_prober(self, declines: Declines) -> Prober:
+        """Create the prober of this family."""
+
+    async def start(self) -> None:
+        """Open the sockets and serve. Raises DhcpServerError."""
+        try:
+            for port in self._make_ports():
+                self._ports.append(port)
+                port.open()
+        except DhcpServerError:
+            self._close()
+            raise
+        if self._declines is not None:
+            self._prober = self._make_prober(self._declines)
+            self._prober.start()
+        self._tick()
+
+    @property
+    def is_unprobed(self) -> bool:
+        """True if no probe can be sent, so declines are judged without a search for the address."""
+        return self._prober is not None and not self._prober.can_probe
+
+    async def stop(self) -> None:
+        """Close the sockets. Clients that wait for an answer ask again."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._close()
+
+    def _close(self) -> None:
+        if self._prober is not None:
+            self._prober.stop()
+            self._prober = None
+        for port in self._ports:
+            port.close()
+        self._ports.clear()
+
+    def _tick(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_TICK_SECONDS, self._tick)
+        if self._declines is not None:
+            self._declines.pass_time()
