@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
 from edge.checkpoint import DIRECTORY as CHECKPOINT
 from edge.checkpoint import HARDWARE as HARDWARE_KIND
-from edge.checkpoint import KEY_FILE, Checkpoint, KeptSecrets, LookedUpBy, discard
-from edge.machines import Inventory, PendingWorkflows, ReadSecret, looked_up_by
+from edge.checkpoint import KEY_FILE, Checkpoint, SecretStore, discard
+from edge.machines import Inventory, PendingWorkflows, ReadSecret, lookup_values
 from edge.run.settings import Service, StackSettings
 from tink.files.key_file import KeyFile
 from tink.kube.cache import Informer
@@ -37,8 +37,8 @@ SHORT_SECONDS: Final = 5.0
 _STEP_SECONDS: Final = 1.0
 RECENT_SECONDS: Final = 120.0
 """For how long what was known is served at a restart without waiting for the API."""
-LARGE_BYTES: Final = 1 << 20
-"""From how many bytes of Hardware on that is worth it: some three thousand. Fewer are listed in no time."""
+LARGE: Final = 3000
+"""Number of Hardware from which on a restart does that. The API lists fewer in no time."""
 
 
 class NotListedError(Exception):
@@ -47,32 +47,27 @@ class NotListedError(Exception):
 
 async def followed(
     informers: Mapping[ResourceType, Informer],
-    run: Callable[[], Collection[asyncio.Task[None]]],
+    run: Callable[[], object],
     kept: Kept | None,
     *,
     alone: bool,
 ) -> bool:
-    """Have them follow the API, and wait until all is known. False: it is away, or there is no need to wait for it, and
-    the start goes on without it.
+    """Follow the API, and wait until all is known. Return False if the start goes on without that: the API is away, or
+    the checkpoint of a moment ago is served until it has listed everything.
 
     `run()` runs the informers; `alone`: the start can go on though nothing is known. Raises NotListedError.
     """
+    if kept is not None:
+        await kept.checkpoint.open()
     if kept is not None and kept.is_recent and await kept.restore():
         run()
         log.info("served from what was known before the restart, until the Kubernetes API has listed what it has now")
         return False
-    following = run()
+    run()
     if await _listed(informers, without_api=kept.checkpoint.exists if kept is not None else alone):
         return True
-    if kept is not None:
-        # A list that goes on meanwhile would not tell of what is gone.
-        for task in following:
-            task.cancel()
-        await asyncio.wait(following)
-        restored = await kept.restore()
-        run()
-        if not restored:
-            return await _listed(informers, without_api=False)
+    if kept is not None and not await kept.restore():
+        return await _listed(informers, without_api=False)
     log.warning("the Kubernetes API does not answer: started without it")
     return False
 
@@ -84,7 +79,7 @@ async def _listed(informers: Mapping[ResourceType, Informer], *, without_api: bo
         while not informer.has_synced:
             if len(informer) != known:
                 known, idle = len(informer), 0.0
-            if without_api and idle >= SHORT_SECONDS and (informer.unreachable or not informer.failing_for):
+            if without_api and idle >= SHORT_SECONDS and (informer.is_unreachable or not informer.failing_for):
                 return False
             if idle >= SYNC_SECONDS:
                 raise NotListedError(_why(resource, informer))
@@ -117,17 +112,17 @@ class Kept:
         inventory: Inventory,
     ) -> None:
         """Before the informers run. Raises KeyFileError."""
-        kinds = {
-            HARDWARE_KIND: (HARDWARE, None),
-            "osies": (OSIE, None),
-            "workflows": (WORKFLOW, lambda: workflows.names),
-        }
+        collections = {HARDWARE_KIND: HARDWARE, "osies": OSIE, "workflows": WORKFLOW}
         self.checkpoint = Checkpoint(
             settings.data_dir,
             _known_by(client, settings),
-            {kind: (informers[resource], keys) for kind, (resource, keys) in kinds.items() if resource in informers},
-            looked_up_by={HARDWARE_KIND: LookedUpBy(inventory.looked_up_by, looked_up_by)},
+            {name: informers[resource] for name, resource in collections.items() if resource in informers},
+            wanted={"workflows": lambda: workflows.names},
+            lookup_values=lookup_values,
         )
+        self._inventory = inventory
+        # Worker processes have inventories of their own, which can't recall anything.
+        self._all_hardware = settings.edge.workers > 1
         self.secrets = _secrets(settings, client, informers[HARDWARE]) if settings.edge.checkpoint_secrets else None
         self._informers = tuple(informers.values())
         self._known: float | None = None
@@ -141,14 +136,25 @@ class Kept:
 
     @property
     def is_recent(self) -> bool:
-        """Whether it is of a moment ago, and so much that to list it anew takes long."""
-        checkpoint = self.checkpoint
-        return abs(checkpoint.age) < RECENT_SECONDS and checkpoint.size >= LARGE_BYTES
+        """True if it is of a moment ago, and so large that listing all Hardware again takes long."""
+        return abs(self.checkpoint.age) < RECENT_SECONDS and self.checkpoint.hardware_count >= LARGE
+
+    @property
+    def note(self) -> str:
+        """A note for operators while some Hardware are in the checkpoint only; empty: there are none."""
+        text = "some Hardware are still to be read: each is when its machine asks, lists lack it"
+        return text if self.checkpoint.is_restoring else ""
 
     async def restore(self) -> bool:
-        """Take it; whether there was anything to serve from."""
-        self._known = await self.checkpoint.restore()
+        """Serve what the checkpoint has; return True if it has anything."""
+        self._inventory.recall_with(self.checkpoint.recall)
+        self._known = await self.checkpoint.restore(all_hardware=self._all_hardware)
         return self._known is not None
+
+    async def restore_rest(self) -> None:
+        """Restore what no machine has asked for, or wait until the API has listed it."""
+        await self.checkpoint.restore_rest()
+        self._inventory.recall_with(None)
 
 
 def _known_by(client: KubeClient, settings: StackSettings) -> frozenset[str]:
@@ -177,14 +183,14 @@ def forget(settings: StackSettings) -> None:
         log.warning("%s can't be removed: %s", settings.data_dir / CHECKPOINT, error.strerror or error)
 
 
-def _secrets(settings: StackSettings, client: KubeClient, hardware: Informer) -> KeptSecrets:
+def _secrets(settings: StackSettings, client: KubeClient, hardware: Informer) -> SecretStore:
     given = settings.edge.checkpoint_key
-    kept = KeptSecrets(
+    kept = SecretStore(
         settings.data_dir / CHECKPOINT / "secrets",
         KeyFile(given or settings.data_dir / KEY_FILE, "checkpoint key", create=given is None),
         lambda namespace, name: client.get(SECRET, name, namespace),
         _known_by(client, settings),
-        synced=lambda: hardware.has_synced and not hardware.untold,
+        has_synced=lambda: hardware.has_synced,
     )
-    hardware.add_event_handler(kept.apply, kept.remove, can_wait=True)
+    hardware.add_event_handler(kept.apply, kept.remove)
     return kept

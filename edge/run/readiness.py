@@ -81,13 +81,6 @@ class ApiContact:
         return f"serving from what was known at {rfc3339(since)}: the API does not answer" if since is not None else ""
 
     @property
-    def notes(self) -> tuple[str, str]:
-        """That, and how many objects wait to be read, soon after a start with very many; either may be empty."""
-        waiting = [(informer.untold, informer.resource.kind) for informer in self._informers() if informer.untold]
-        said = ", ".join(f"{number:,} {kind}" for number, kind in waiting)
-        return self.note, f"{said} are still to be read: each is when its machine asks, lists lack it" if said else ""
-
-    @property
     def known_at(self) -> float:
         """The Unix second of which it is what is served: now, as long as the API can be followed."""
         restored = self._restored()

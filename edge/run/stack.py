@@ -91,8 +91,6 @@ _SERVED = (HARDWARE, OSIE, WORKFLOW)
 """What those who serve machines know of."""
 
 _STARTING = "starting"
-_FEW = 1000
-"""So many Hardware at most are all read before machines are heard; of more, each when its machine asks, or later."""
 _RESTORE_SECONDS = 3.0
 """So long at most the start waits for what machines did before; that goes on while they are served."""
 
@@ -187,7 +185,8 @@ class Stack:
     @property
     def readiness(self) -> Readiness:
         """The same, with what operators are told beside it."""
-        notes = [*self._contact.notes, self._leadership(), self.agents_note]
+        kept = self._kept.note if self._kept is not None else ""
+        notes = [self._contact.note, kept, self._leadership(), self.agents_note]
         notes += [self._serving.workers_note] if self._serving is not None else []
         notes += [self._applier.note] if self._applier is not None else []
         notes += self._open_guards().values()
@@ -352,7 +351,7 @@ class Stack:
                 api_away=lambda: self._contact.problem,
                 states=states,
             )
-            informers[HARDWARE].add_event_handler(lambda _new, _old: None, boots.hardware_gone, can_wait=True)
+            informers[HARDWARE].add_event_handler(lambda _new, _old: None, boots.hardware_gone)
             serving = self._serving = Serving(
                 self._settings,
                 self._exit,
@@ -398,8 +397,6 @@ class Stack:
                 await self._start_reports(client, informers[HARDWARE])
         await self._restore_journeys()
         await self._follow_api(client, informers)
-        if HARDWARE in informers and informers[HARDWARE].untold <= _FEW:
-            informers[HARDWARE].tell_all()
         # Machines are heard when it is known which there are: a moment earlier, each would be told that it is unknown.
         if serving is not None:
             await serving.start()
@@ -409,7 +406,7 @@ class Stack:
         if serving is not None and mistakes is not None:
             await serving.start_for_operators()
             self._spawn(serving.run(), "edge")
-            self._spawn(self._catch_up(informers[HARDWARE]), "Hardware that are read later", ends=True)
+            self._spawn(self._read_up(informers[HARDWARE]), "Hardware that are read later", ends=True)
             if serving.peers is not None:
                 say_hello(self._settings, serving.peers, client, self._tasks)
             self.metrics.register(Scraped(self._contact.metrics))
@@ -479,8 +476,9 @@ class Stack:
         else:
             self._spawn(self._when_it_is_there(client, informers), "what waits for the API", ends=True)
 
-    def _run(self, informers: dict[ResourceType, Informer]) -> list[asyncio.Task[None]]:
-        return [self._spawn(each.run(), f"informer of {resource.plural}") for resource, each in informers.items()]
+    def _run(self, informers: dict[ResourceType, Informer]) -> None:
+        for resource, each in informers.items():
+            self._spawn(each.run(), f"informer of {resource.plural}")
 
     async def _when_it_is_there(self, client: KubeClient, informers: dict[ResourceType, Informer]) -> None:
         for informer in informers.values():
@@ -500,9 +498,11 @@ class Stack:
             return None
         return Kept(self._settings, client, informers, self._pending, self.inventory)
 
-    async def _catch_up(self, hardware: Informer) -> None:
-        """Read what no machine has asked for yet."""
-        await hardware.catch_up()
+    async def _read_up(self, hardware: Informer) -> None:
+        """Read the Hardware that no machine has asked for yet, soon after a restart with very many."""
+        if self._kept is not None:
+            await self._kept.restore_rest()
+        await hardware.wait_for_cache_sync()
         await read_up()
 
     def _keep(self) -> None:
@@ -532,8 +532,8 @@ class Stack:
     def _follow(self, hardware: Informer, workflows: Informer, conditions: ConditionWriter) -> None:
         """Let everything at the edge that depends on them hear of Hardware and Workflows."""
         self._exit.callback(self.journey.flush)
-        self.inventory.follow(hardware)
-        hardware.add_event_handler(conditions.apply, conditions.remove, can_wait=True)
+        hardware.add_event_handler(lambda new, _: self.inventory.apply(new), self.inventory.remove)
+        hardware.add_event_handler(conditions.apply, conditions.remove)
         journey = WorkflowJourney(self.journey, self.inventory, others=bool(self._settings.hardware_selector))
         workflows.add_event_handler(journey.on_change, journey.on_delete)
         workflows.add_event_handler(self._pending.apply, self._pending.remove)

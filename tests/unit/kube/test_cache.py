@@ -25,9 +25,7 @@ from tests.unit.kube.conftest import CUT, END
 from tests.waiting import until
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Index, Informer, ObjectCompressor, reflector
-from tink.kube.cache.archive import MAX_LENGTH, Archive
-from tink.kube.cache.compression import strip
-from tink.kube.cache.store import Store
+from tink.kube.cache.store import MAX_LENGTH, Archive, Store, strip
 from tink.kube.client import ApiError, KubeClient
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import WORKFLOW
@@ -66,17 +64,12 @@ def bookmark(version: int, *, initial_events_end: bool = True) -> Raw:
     return event("BOOKMARK", {"metadata": {"resourceVersion": str(version), "annotations": annotations}})
 
 
-def restore(informer: Informer, obj: Raw, packer: ObjectCompressor | None = None) -> None:
-    packer = packer or ObjectCompressor()
-    informer.restore(NamespacedName.of(obj), packer.compress(obj), packer, [str(obj.get("spec"))])
-
-
 class Ear:
     """What the handlers heard, in one line each."""
 
-    def __init__(self, informer: Informer, *, can_wait: bool = False) -> None:
+    def __init__(self, informer: Informer) -> None:
         self.heard: list[str] = []
-        informer.add_event_handler(self._change, self._delete, can_wait=can_wait)
+        informer.add_event_handler(self._change, self._delete)
 
     def _change(self, new: Raw, old: Raw | None) -> None:
         before = old["metadata"]["resourceVersion"] if old is not None else "-"
@@ -393,7 +386,7 @@ async def test_list_replaces_restored_objects(api, client) -> None:
     api.answers = [listed(5, obj("same", 3), obj("other", 4))]
     informer = Informer(client, WORKFLOW, backoff=lambda: Backoff(0.001, 0.01))
     for each in (obj("same", 3), obj("other", 2), obj("gone", 1)):
-        restore(informer, each)
+        informer.restore(each)
     assert (informer.has_synced, len(informer)) == (False, 3)
     ear = Ear(informer)
     assert len(ear.heard) == 3, "those that are here already"
@@ -409,27 +402,15 @@ def test_restore_does_not_overwrite_listed_objects() -> None:
     for namespace in ("one", "two", "three"):
         restored = obj("a", 3)
         restored["metadata"]["namespace"] = namespace
-        restore(two, restored)
+        two.restore(restored)
     assert [each["metadata"]["namespace"] for each in two.list()] == ["two"]
     for synced in (True, False):  # False: the first page has arrived
         informer = InMemoryInformer(WORKFLOW, synced=synced)
         informer.feed("ADDED", obj("a", 8))
         ear = Ear(informer)
-        restore(informer, obj("a", 3))
-        restore(informer, obj("b", 2))
+        informer.restore(obj("a", 3))
+        informer.restore(obj("b", 2))
         assert ear.heard == (["a ->8"] if synced else ["a ->8", "b ->2"])
-
-
-def test_packed_objects_are_those_that_are_asked_for() -> None:
-    for compressor in (None, ObjectCompressor()):
-        informer = InMemoryInformer(WORKFLOW, compressor=compressor, synced=False)
-        for name in ("a", "b"):
-            restore(informer, obj(name, 1))
-        key = NamespacedName.of(obj("b", 1))
-        packed = informer.packed([key, key._replace(name="absent")])
-        [one] = packed.objects.values()
-        assert (ObjectCompressor(packed.dictionary).decompress(one) if isinstance(one, bytes) else one) == obj("b", 1)
-        assert len(informer.packed().objects) == 2
 
 
 # --- lists that come as the beginning of a watch (client-go's WatchList), and parts of a collection ---
@@ -448,6 +429,22 @@ async def test_informer_is_synced_at_the_initial_events_end_bookmark(api, client
         assert not informer.has_synced
         api.send(bookmark(5))
         await informer.wait_for_cache_sync()
+
+
+async def test_object_restored_during_a_list_is_removed_if_the_api_does_not_list_it(api, client) -> None:
+    api.watch_list = True
+    api.script(added("a", 3), added("deleted", 4), deleted("deleted", 5))
+    async with running(client) as (informer, ear):
+        await until(lambda: "deleted gone" in ear.heard)
+        for name in ("a", "deleted", "unknown"):
+            informer.restore(obj(name, 1))
+        # A handler may look for the object, which restores what was known of it.
+        informer.add_event_handler(on_delete=informer.restore)
+        assert ear.heard[3:] == ["deleted ->1", "unknown ->1"]
+        api.send(bookmark(9))
+        await informer.wait_for_cache_sync()
+        assert ear.heard[5:] == ["deleted gone", "unknown gone"]
+        assert list(informer) == [NamespacedName("d", "a")]
 
 
 async def test_watch_list_after_410_reports_missed_deletions(api, client) -> None:
@@ -549,99 +546,6 @@ async def test_start_jitter_and_retry_after_of_the_api_are_respected(monkeypatch
         assert informer.has_synced
 
 
-# --- handlers that can wait ---
-
-
-class Deferred:
-    """An informer whose one ear can wait and looks for objects by their spec, and whose other can't."""
-
-    def __init__(self, *, hasty: bool = True) -> None:
-        self.informer = InMemoryInformer(WORKFLOW, synced=False, compressor=ObjectCompressor())
-        self.ear = Ear(self.informer, can_wait=True)
-        self.informer.defer(lambda obj: [str(obj["spec"])])
-        self.hasty = Ear(self.informer) if hasty else None
-
-    def changed(self, *objects: Raw) -> None:
-        for obj in objects:
-            self.informer.feed("MODIFIED", obj)
-
-
-async def test_deferred_handler_gets_requested_objects_first_and_all_in_the_end() -> None:
-    one = Deferred()
-    for name, spec in (("a", 1), ("b", 2), ("c", 2), ("d", 3)):
-        one.changed(obj(name, 4, spec=spec))
-    assert one.hasty.heard == ["a ->4", "b ->4", "c ->4", "d ->4"]
-    assert (one.ear.heard, one.informer.untold) == ([], 4)
-    one.informer.tell("2")
-    assert one.ear.heard == ["b ->4", "c ->4"], "rivals are told of together"
-    assert [key.name for key in one.informer.told()] == ["b", "c"]
-    one.informer.tell("2")
-    one.informer.tell_of(NamespacedName.of(obj("d", 4)))
-    assert one.ear.heard[2:] == ["d ->4"]
-    one.informer.listed()
-    await one.informer.catch_up()
-    assert one.ear.heard[3:] == ["a ->4"]
-    one.changed(obj("e", 5, spec=9))
-    assert one.ear.heard[4:] == ["e ->5"], "nobody waits any more"
-
-
-def test_deferred_handler_sees_only_the_last_state_and_requests_during_a_notification_are_queued() -> None:
-    """However long a chain of objects is that name each other."""
-    one = Deferred(hasty=False)
-    one.changed(obj("a", 4, spec=1), obj("gone", 5, spec=1), obj("a", 6, spec=2))
-    one.informer.feed("DELETED", obj("gone", 5))
-    one.informer.tell("2")
-    one.informer.tell("1")
-    assert one.ear.heard == ["a ->6"]
-    one.changed(obj("a", 7, spec=3))
-    one.informer.feed("DELETED", obj("a", 7))
-    assert one.ear.heard == ["a ->6", "a 6>7", "a gone"]
-    two, depth = Deferred(hasty=False), [0]
-
-    def looks(new: Raw, _old: Raw | None) -> None:
-        depth.append(depth[-1] + 1)
-        two.informer.tell(str(new["spec"] + 1))
-        assert depth.pop() == 1
-
-    two.informer.add_event_handler(looks, can_wait=True)
-    two.changed(*(obj(f"o{number}", 1, spec=number) for number in range(3000)))
-    two.informer.tell("0")
-    assert (len(two.ear.heard), two.informer.untold) == (3000, 0)
-
-
-async def test_restored_object_is_unpacked_on_request_and_notified_once(monkeypatch) -> None:
-    one, packer = Deferred(hasty=False), ObjectCompressor()
-    for name, spec in (("a", 1), ("b", 2), ("c", 3)):
-        restore(one.informer, obj(name, 4, spec=spec), packer)
-    reading: list[bytes] = []
-    decompress = ObjectCompressor.decompress
-    monkeypatch.setattr(ObjectCompressor, "decompress", lambda *given: reading.append(given[1]) or decompress(*given))
-    assert (len(one.informer), one.informer.untold, reading) == (3, 3, [])
-    one.informer.tell("2")
-    assert (one.ear.heard, len(reading)) == (["b ->4"], 1)
-    for name, spec in (("a", 1), ("b", 2), ("c", 7)):  # what the API lists: c is another one under the same version
-        one.changed(obj(name, 4, spec=spec))
-    assert one.ear.heard == ["b ->4"]
-    one.informer.listed()
-    await one.informer.catch_up()
-    assert sorted(one.ear.heard) == ["a ->4", "b ->4", "c ->4"]
-    assert (one.informer.get("d", "c") or {})["spec"] == 7
-
-
-async def test_restored_objects_are_notified_while_the_api_is_away() -> None:
-    one = Deferred(hasty=False)
-    restore(one.informer, obj("a", 4, spec=1))
-    catching = asyncio.create_task(one.informer.catch_up())
-    try:
-        one.informer.failing_for = 1.0
-        assert await one.ear.until(1) == ["a ->4"]
-        assert not catching.done()
-        one.informer.listed()
-        await catching
-    finally:
-        catching.cancel()
-
-
 # --- the archive, beside a plain dictionary; and the store over it ---
 
 
@@ -694,8 +598,7 @@ def test_object_that_enters_and_leaves_the_archive_is_stored_once_and_as_the_for
         store.put(key, obj("w", version, old=old))
         for found in (store.get(key), next(each for each in store.list() if each["metadata"]["name"] == "w")):
             assert (found.get("short", False), found["metadata"]["resourceVersion"]) == (old, str(version))
-        keys = store.keys()
-        assert (len(store), sorted(each.name for each in keys)) == (2, ["new", "w"])
+        assert (len(store), sorted(each.name for each in store)) == (2, ["new", "w"])
     store.delete(key)
     assert (len(store), store.get(key)) == (1, None)
 
