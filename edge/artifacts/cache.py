@@ -107,7 +107,7 @@ class ArtifactCache:
         An upstream that gave no answer is not asked again for `remember_failures` seconds.
         file:// URLs may name files below `file_root` only (None: none at all): who may write an OSIE object must not be
         able to have this host's other files served. Nor its other services: `reach` says where URLs of http and https
-        may lead (None: to no special address, see `tink.net.special_addresses`). `peers`: the caches of other edges,
+        may lead (None: to no special address, see `tink.net.addresses`). `peers`: the caches of other edges,
         which are asked before an upstream is. `shared` are the files that they may have from this edge (`edge:` URLs).
         """
         self.counts = Counts()

@@ -47,7 +47,7 @@ from edge.settings import (
     variable_problems,
 )
 from edge.syslog import SYSLOG_PORT
-from tink.net.host_port import join_host_port
+from tink.net.addresses import join_host_port
 
 EXIT_STATUS: Final = {Severity.OK: 0, Severity.NOTE: 0, Severity.WARNING: 3, Severity.ERROR: 1}
 """2 is what a wrong option ends with."""

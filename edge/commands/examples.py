@@ -21,7 +21,7 @@ from edge.commands import one_machine
 from edge.commands.options import either, ipv4, parsed
 from edge.settings import FilePath
 from tink.mac import from_any
-from tink.net.host_port import join_host_port
+from tink.net.addresses import join_host_port
 
 _MARK: Final = "# Nothing to edit below."
 _DATA_DIR: Final = "/var/lib/tinkedge"

@@ -14,7 +14,7 @@ import click
 
 from edge.commands import options
 from edge.commands.options import METRICS_PORTS, address_and_port
-from tink.net.host_port import join_host_port
+from tink.net.addresses import join_host_port
 
 _PORT = click.IntRange(1, 65535)
 _MOST_BYTES = 4096

@@ -32,7 +32,7 @@ from edge.journey.events import COLOURS, JourneyEvent, Notice, Step
 from edge.journey.follow import Lost, Rows, events_of, follow, machine, machines, rows
 from edge.settings import FilePath
 from tink.mac import is_mac
-from tink.net.host_port import join_host_port
+from tink.net.addresses import join_host_port
 
 if TYPE_CHECKING:
     from edge.doctor.listening import Heard, Listening, Timed

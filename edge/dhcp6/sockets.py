@@ -16,7 +16,7 @@ from edge.dhcp6.responder import Responder6
 from edge.dhcp6.wire import MAX_MESSAGE_BYTES, address_of
 from edge.listener import ModeratedListener, ReceiveBuffers, Segments, advice, enlarge_buffer, udp_socket
 from tink.limits.once_per import OncePer
-from tink.net.link_local import is_link_local
+from tink.net.addresses import is_link_local
 
 log = logging.getLogger(__name__)
 

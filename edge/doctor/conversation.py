@@ -14,7 +14,7 @@ from typing import Final
 from edge.doctor import dhcp_words, headers
 from edge.doctor.headers import ArpPacket, Packet
 from tink.limits.newest import Newest
-from tink.net.host_port import join_host_port
+from tink.net.addresses import join_host_port
 
 _DHCP_PORTS: Final = frozenset({67, 68, 4011})
 _TFTP_PORT: Final = 69

@@ -47,7 +47,7 @@ from edge.peers import Peers
 from ipxe.binaries import BootBinaries
 from tink.limits.newest import Newest
 from tink.limits.once_per import OncePer
-from tink.net.link_local import is_link_local
+from tink.net.addresses import is_link_local
 
 SAY_AGAIN_SECONDS = 60.0
 """After which time the same refusal, or the same document for the same machine, is worth another line."""

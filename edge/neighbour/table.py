@@ -39,7 +39,7 @@ from edge.neighbour.netlink import (
 )
 from edge.neighbour.route import Route, RouteKind, parse_route, route_request
 from tink.mac import guid_mac
-from tink.net.link_local import is_link_local_packed
+from tink.net.addresses import is_link_local_packed
 
 # linux/rtnetlink.h, linux/neighbour.h, linux/if_arp.h, netdevice(7)
 _RTM_NEWNEIGH: Final = 28

@@ -75,7 +75,7 @@ from ipxe.parameters import is_hookos
 from ipxe.scripts import Origin
 from tink.kube.cache import Informer
 from tink.metrics.families import Scraped
-from tink.net.host_port import join_host_port
+from tink.net.addresses import join_host_port
 from tink.net.outbound import Reach
 
 log = logging.getLogger(__name__)

@@ -63,15 +63,14 @@ from tink.api.v1alpha2 import Raw
 from tink.controller import WorkflowController
 from tink.files.data_directory import claim
 from tink.kube.cache import START_JITTER_SECONDS, Informer, ObjectCompressor
-from tink.kube.client import KubeClient
+from tink.kube.client import KubeClient, log_missing_namespaces
 from tink.kube.manifests import with_last_applied
 from tink.kube.metrics import ClientMetrics, ControllerMetrics, InformerMetrics, LeaderMetrics
-from tink.kube.namespaces import say_which_are_missing
 from tink.kube.resources import HARDWARE, OSIE, TEMPLATE, WORKFLOW, ResourceType
 from tink.kube.runtime import Controller, LeaderElectionConfig, LeaderElector, pod_namespace
 from tink.metrics.families import Scraped, gauge
 from tink.metrics.process import process_registry
-from tink.net.host_port import join_host_port
+from tink.net.addresses import join_host_port
 from tink.server import AgentActivity, WorkflowServer
 from tink.template_process import TemplateProcess
 from tink.workflow import ended, protection
@@ -487,7 +486,7 @@ class Stack:
 
     async def _reviewed(self, client: KubeClient, informers: dict[ResourceType, Informer]) -> None:
         """Say what the operator has named and is not there, have writes reviewed, and apply what he has given."""
-        await say_which_are_missing(client, self._settings.namespaces)
+        await log_missing_namespaces(client, self._settings.namespaces)
         await self._start_webhooks(client, informers)
         if self._applier is not None and self._settings.manifests is not None:
             await self._applier.apply_and_wait(informers)

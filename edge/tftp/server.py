@@ -46,7 +46,7 @@ from edge.tftp.transport import (
 from tink.limits.allowance import Allowance
 from tink.limits.once_per import OncePer, Tally, times
 from tink.limits.token_bucket import TokenBuckets
-from tink.net.link_local import is_link_local
+from tink.net.addresses import is_link_local
 
 log = logging.getLogger(__name__)
 

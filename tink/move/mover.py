@@ -25,10 +25,9 @@ from dataclasses import dataclass, field
 from tink.api.annotations import ORIGIN_ANNOTATION, PAUSED_ANNOTATION
 from tink.api.crds import generate
 from tink.api.v1alpha2 import Raw, as_mapping
-from tink.kube.client import ConflictError, KubeClient, NotFoundError
+from tink.kube.client import ConflictError, KubeClient, NotFoundError, each_list_item
 from tink.kube.manifests import ManifestError, apply_object
 from tink.kube.objects import NamespacedName
-from tink.kube.pager import each_list_item
 from tink.kube.resources import CONFIG_MAP, CRD, HARDWARE, NAMESPACE, OSIE, SECRET, TEMPLATE, WORKFLOW, ResourceType
 from tink.move import objects
 from tink.workflow.status import deleted, state_of

@@ -27,9 +27,8 @@ from aiohttp.web_protocol import RequestHandler
 
 from tink.limits.log import LimitedLog
 from tink.limits.token_bucket import TokenBuckets
-from tink.net.blocks import block_of
+from tink.net.addresses import block_of, is_loopback
 from tink.net.bytes_received import bytes_received
-from tink.net.special_addresses import is_loopback
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from edge.run.settings import (
 )
 from ipxe.binaries import BootPath
 from tink.controller import ControllerSettings
-from tink.net.host_port import join_host_port
+from tink.net.addresses import join_host_port
 from tink.server import AgentAuth, OlderAgentAuth, ServerSettings, TlsFiles, TokenSettings
 from tink.webhooks import WebhookSettings
 

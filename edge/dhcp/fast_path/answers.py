@@ -32,7 +32,7 @@ from edge.dhcp.wire.relay_agent import relay_agent_of
 from edge.journey.events import Note
 from edge.machines import NetbootPolicy
 from ipxe.binaries import BootPath, NoBinaryError
-from tink.limits.in_use import InUse
+from tink.limits.newest import UsedLists
 
 _LAYOUTS: Final = 256
 """Layouts that are kept. A rack has a handful; what invented ones push out is learnt again from its next packet."""
@@ -152,7 +152,7 @@ class FastPath:
         self._take = reports.take
         self._leased = reports.leased
         # By length and the byte that in most packets is the message's type.
-        self._known: InUse[int, _KnownLayout] = InUse(_LAYOUTS, _LAYOUTS_OF_A_LENGTH)
+        self._known: UsedLists[int, _KnownLayout] = UsedLists(_LAYOUTS, _LAYOUTS_OF_A_LENGTH)
         self._alike = self._known.lists.get
         self._relays = destinations.relays
         self._carried = relays.carried

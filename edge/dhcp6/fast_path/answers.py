@@ -33,8 +33,8 @@ from edge.journey.events import Note
 from edge.machines import Machine, NetbootPolicy
 from ipxe.binaries import BootPath
 from tink.limits.allowance import Allowance
-from tink.limits.in_use import InUse
-from tink.net.link_local import is_link_local_packed
+from tink.limits.newest import UsedLists
+from tink.net.addresses import is_link_local_packed
 
 _LAYOUTS: Final = 256
 """Layouts that are kept. A rack has a handful; what invented ones push out is learnt again from its next packet."""
@@ -143,7 +143,7 @@ class FastPath6:
         self._server_id = server_id
         self._here = tuple(networks)
         self._carried = relays.carried
-        self._known: InUse[int, _KnownLayout] = InUse(_LAYOUTS, _LAYOUTS_OF_A_LENGTH)
+        self._known: UsedLists[int, _KnownLayout] = UsedLists(_LAYOUTS, _LAYOUTS_OF_A_LENGTH)
         self._alike = self._known.lists.get  # by length
 
     def answer(self, packet: bytes, source: bytes, *, to_us_alone: bool) -> Reply6 | None:

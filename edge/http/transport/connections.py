@@ -29,7 +29,7 @@ from edge.callers import Networks, inside, other_end
 from edge.http.context import text
 from edge.http.transport.fast_path import FastPathConnection, HandedOnConnection, HandOn, KnownHeads, ResponseLookup
 from tink.limits.once_per import OncePer
-from tink.net.link_local import is_link_local
+from tink.net.addresses import is_link_local
 from tink.printable import printable
 
 log = logging.getLogger(__name__)

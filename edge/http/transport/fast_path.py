@@ -31,7 +31,7 @@ from aiohttp.http import SERVER_SOFTWARE, HttpProcessingError, HttpRequestParser
 from edge.callers import dotted
 from edge.http.context import agent_name
 from tink.limits.newest import Newest
-from tink.net.link_local import is_link_local
+from tink.net.addresses import is_link_local
 
 if TYPE_CHECKING:
     from edge.http.transport.connections import BoundedServer

@@ -22,7 +22,7 @@ from edge.neighbour.host import NetworkState
 from edge.neighbour.router_advertisement import ROUTER_LIFETIME_SECONDS, Advertised, RouterAdvertiser
 from edge.syslog import SyslogServer, SyslogServerError
 from edge.tftp import BootFiles
-from tink.net.host_port import join_host_port
+from tink.net.addresses import join_host_port
 
 log = logging.getLogger(__name__)
 

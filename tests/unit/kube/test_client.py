@@ -18,10 +18,17 @@ from prometheus_client import CollectorRegistry
 
 from tests.interop.authority import Authority
 from tests.waiting import until
-from tink.kube.client import ApiError, ConflictError, KubeClient, KubeConfigError, NotFoundError, UnreachableError
-from tink.kube.identity import cluster_ids
+from tink.kube.client import (
+    ApiError,
+    ConflictError,
+    KubeClient,
+    KubeConfigError,
+    NotFoundError,
+    UnreachableError,
+    cluster_ids,
+    log_missing_namespaces,
+)
 from tink.kube.metrics import ClientMetrics
-from tink.kube.namespaces import say_which_are_missing
 from tink.kube.resources import CRD, WORKFLOW, ResourceType
 from tink.kubeapi.apiserver import credentials
 
@@ -354,7 +361,7 @@ async def test_missing_namespace_is_named(api: Any, client: KubeClient, caplog: 
         (404, {"kind": "Status", "code": 404, "reason": "NotFound", "message": 'namespaces "berln" not found'}),
         (403, {"kind": "Status", "code": 403, "reason": "Forbidden", "message": "not yours"}),
     ]
-    await say_which_are_missing(client, ["ulm", "berln", "secret"])
+    await log_missing_namespaces(client, ["ulm", "berln", "secret"])
     assert [asked.path for asked in api.asked] == [f"/api/v1/namespaces/{name}" for name in ("ulm", "berln", "secret")]
     (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert "there is no namespace 'berln'" in said

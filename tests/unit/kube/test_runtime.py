@@ -579,9 +579,9 @@ async def test_replica_without_the_right_to_watch_polls_and_logs_it_once(site, c
     await elapse(60)
     cut = site.cut("a")
     assert await site.until("b") - cut <= CONFIG.lease_duration + CONFIG.retry_period + 0.1
-    lines = [record.getMessage() for record in caplog.records if "takes the verb watch" in record.getMessage()]
+    lines = [record.getMessage() for record in caplog.records if "the verb watch is missing" in record.getMessage()]
     assert lines == [
-        "Lease d/l is looked at every 2 s, and not watched, which it takes the verb watch for: l (Forbidden, 403)"
+        "Lease d/l is read every 2 s instead of watched, because the verb watch is missing: l (Forbidden, 403)"
     ]
 
 

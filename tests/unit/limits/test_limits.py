@@ -11,13 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.virtual_time import turns
-from tink.kube.runtime import FairSemaphore
 from tink.limits.allowance import Allowance
-from tink.limits.fairness import FairQueue
-from tink.limits.in_use import InUse
+from tink.limits.fairness import FairQueue, FairSemaphore, PrioritySemaphore, Waiter
 from tink.limits.log import LimitedLog
+from tink.limits.newest import UsedLists
 from tink.limits.once_per import OncePer, Tally, times
-from tink.limits.semaphore import PrioritySemaphore, Waiter
 from tink.limits.token_bucket import TokenBuckets
 
 # --- how often, for each and for all ----------------------------------------------------------------------------------
@@ -68,7 +66,7 @@ class _Entry:
 
 
 def test_oldest_of_a_key_goes_when_its_list_is_full() -> None:
-    known: InUse[str, _Entry] = InUse(100, 2)
+    known: UsedLists[str, _Entry] = UsedLists(100, 2)
     for name in "abc":
         known.add("x", _Entry(name))
     known.add("y", _Entry("d"))
@@ -77,7 +75,7 @@ def test_oldest_of_a_key_goes_when_its_list_is_full() -> None:
 
 
 def test_what_was_not_used_goes_when_all_are_too_many() -> None:
-    known: InUse[int, _Entry] = InUse(4, 2)
+    known: UsedLists[int, _Entry] = UsedLists(4, 2)
     for number in range(4):
         known.add(number, _Entry(str(number), used=number == 1))
     lists = known.lists
@@ -136,7 +134,7 @@ def test_tally_of_invented_keys_is_bounded() -> None:
     tally = Tally(60.0, 10)
     for number in range(2000):
         tally.due(number // 2, 0.0)
-    assert len(tally._held_back) <= 10
+    assert len(tally._refused) <= 10
 
 
 # --- a log at a bounded rate, of which no tenant takes all ------------------------------------------------------------

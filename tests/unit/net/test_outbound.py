@@ -23,9 +23,8 @@ from edge.neighbour.route import is_own
 from tests.interop.authority import Authority
 from tests.ports import free_port
 from tests.support.proxy import http_proxy
-from tink.net.link_local import is_link_local, is_link_local_packed
+from tink.net.addresses import carried, is_link_local, is_link_local_packed, special
 from tink.net.outbound import Reach, RefusedAddressError, WastefulAnswerError, refusal, session
-from tink.net.special_addresses import carried, special
 
 SPECIAL = {
     "loopback": "127.0.0.1 127.255.255.254 ::1 ::ffff:127.0.0.1 ::127.0.0.1 64:ff9b::7f00:1 2002:7f00:1::",
@@ -66,7 +65,7 @@ PORT = frozenset({7081})
         ((), "192.0.2.7", 80, "192.0.2.7 is an address of this host"),
         ((), "::ffff:192.0.2.7", 80, "is an address of this host"),
         ((), "fe80::1%eth0", 80, "is a link-local address"),
-        ((), "example.org", 80, "is no IP address"),
+        ((), "example.org", 80, "is not an IP address"),
         (("192.0.2.0/24",), "192.0.2.7", 80, ""),
         (("192.0.2.0/24",), "::ffff:192.0.2.7", 80, ""),
         (("192.0.2.0/24",), "192.0.2.7", 7081, "port 7081 is tinkedge's own"),
@@ -90,7 +89,7 @@ def test_only_what_was_allowed_is_reached_and_never_the_own_ports(
     with pytest.raises(RefusedAddressError, match=said) as caught:
         reach.check(address, port)
     by = address.removeprefix("::ffff:").partition("%")[0]
-    assert caught.value.allowable == ("" if "own" in said or "no IP" in said else by)
+    assert caught.value.allowable == ("" if "own" in said or "an IP" in said else by)
 
 
 def test_kernel_tells_which_addresses_are_this_hosts() -> None:

@@ -34,7 +34,7 @@ from typing import Final
 
 from tink.limits.newest import Newest
 from tink.limits.token_bucket import TokenBuckets
-from tink.net.blocks import Block, block_of
+from tink.net.addresses import Block, block_of
 from tink.server.connections.memory import PRESSED_BYTES, Alarm
 from tink.server.connections.sockets import MOST_BLOCKS, Accepted, Peer
 

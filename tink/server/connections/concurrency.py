@@ -24,7 +24,7 @@ import grpc
 import grpc.aio
 
 from tink.limits.log import LimitedLog
-from tink.net.special_addresses import is_loopback
+from tink.net.addresses import is_loopback
 from tink.server.connections.calls import UNKNOWN, CallCounts, Method, method_of
 from tink.server.connections.guard import Guard
 from tink.server.peer import peer_address

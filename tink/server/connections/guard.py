@@ -25,7 +25,7 @@ from ipaddress import ip_network
 from typing import Final
 
 from tink.limits.once_per import OncePer
-from tink.net.blocks import Block
+from tink.net.addresses import Block
 from tink.server.connections.accounts import Connections, Eviction, Limits
 from tink.server.connections.memory import Alarm, MemoryWatch, resident_bytes
 from tink.server.connections.sockets import Peer, Sockets, descriptors, opened

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tink.net.blocks import Block
+from tink.net.addresses import Block
 from tink.net.bytes_received import bytes_received
 from tink.server.peer import spelled
 
