@@ -173,7 +173,7 @@ def _data_dir(services: Services, options: Options, host: Host) -> Iterator[Find
             return
         # A command of root has become the owner of the directory, or would.
         for problem in data_directory.problems(directory, host.user() or directory.stat().st_uid):
-            if not problem.mended:
+            if not problem.is_fixable:
                 yield wrong(f"{directory} {problem.seen}", problem.remedy)
         for problem in data_directory.out_of_reach(directory):
             yield wrong(f"{directory}: {problem.seen}", problem.remedy, is_error=False)

@@ -81,7 +81,7 @@ def test_open_directory_of_ours_is_closed_and_logged_once(place, open_mode, capl
     for name in ("artifacts", "checkpoint", "journey", "machine-logs", "osie", "lost+found"):
         (place / name).mkdir()
     place.chmod(open_mode)
-    assert [problem.mended for problem in problems(place)] == [True, True]
+    assert [problem.is_fixable for problem in problems(place)] == [True, True]
     claim(place)
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
     assert f"(mode {open_mode:04o}); state.db" not in caplog.text
@@ -99,7 +99,7 @@ def test_open_directory_of_ours_is_closed_and_logged_once(place, open_mode, capl
 def test_open_directory_with_something_else_in_it_is_never_touched(place, name, beside) -> None:
     put(place, name, *beside)
     with pytest.raises(
-        DataDirectoryError, match=rf"\(mode 0755\); it also has what is not tinkedge's .*'chmod 700 {place}"
+        DataDirectoryError, match=rf"\(mode 0755\); it also has files that are not tinkedge's .*'chmod 700 {place}"
     ):
         claim(place)
     assert mode(place) == 0o755
