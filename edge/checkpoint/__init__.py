@@ -1,4 +1,4 @@
-"""What an edge knows, on its disk: for a start while the Kubernetes API is away.
+"""The checkpoint of an edge: its objects on the disk, for a start while the Kubernetes API is away.
 
 `checkpoint` has the objects, in an SQLite `database`. `secrets` has the Secrets that Hardware name, encrypted.
 """

@@ -1,4 +1,4 @@
-"""The checkpoint: what an edge knows, on its disk, for a start while the API is away and for quick restarts.
+"""The checkpoint: the objects of an edge on its disk, for a start while the API is away and for quick restarts.
 
     informers -> DATA_DIR/checkpoint/objects.db -> informers of the next process
 

@@ -1,4 +1,4 @@
-"""Whose data directory it is, what is never touched, and files in it: for their owner alone, whole or not there."""
+"""The data directory: its owner, its modes, directories that are never changed, and atomic private files."""
 
 from __future__ import annotations
 
@@ -142,14 +142,14 @@ def test_remedy_gives_away_no_directory_but_one_of_root(place: Path, owner: int,
 
 
 def open_the_way(place: Path) -> None:
-    """Let each user reach the directory; pytest's are for their owner alone."""
+    """Let each user reach the directory, because pytest's directories are closed to other users."""
     for each in place.parents:
         each.chmod(each.stat().st_mode | 0o055)
 
 
 @pytest.fixture
 def packaged(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory that is the package's, whose user is `nobody`."""
+    """The data directory of the package, with the user `nobody` as the service's user."""
     monkeypatch.setattr(data_directory, "PACKAGED", place)
     monkeypatch.setattr(data_directory, "SERVICE_USER", "nobody")
     return place
