@@ -106,7 +106,7 @@ class ArtifactCache:
         file_root: the directory for file:// URLs, or None. The author of an OSIE object must not be able to read other
             files of this host.
         reach: the addresses that http and https URLs may lead to; None excludes all special addresses
-            (`tink.net.special_addresses`).
+            (`tink.net.addresses`).
         peers: the caches of other edges, which are asked before an upstream.
         shared: the files that other edges may have (`edge:` URLs).
         new_version: returns a unique hexadecimal name for a download.

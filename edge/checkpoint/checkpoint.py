@@ -1,10 +1,9 @@
-"""Keeps what the informers of an edge know in files, and gives it back to them at a start while the API is away.
+"""The checkpoint: the objects of an edge on its disk, for a start while the API is away and for quick restarts.
 
-    informers -> DATA_DIR/checkpoint/hardware, osies, workflows -> informers of the next process
+    informers -> DATA_DIR/checkpoint/objects.db -> informers of the next process
 
-A file is written some seconds after its kind has changed, by a thread, and so seldom that it costs little: with a
-hundred thousand Hardware, which are some thirty megabytes, every five minutes at most. Of Workflows only those that
-have not ended are kept. At a clean end everything is written once more.
+A changed object is written some seconds later, by a thread. A thousand Hardware or fewer are restored at once. Of more,
+each is restored when a server looks for its MAC or address (`recall`), and the rest in the background (`restore_rest`).
 """
 
 from __future__ import annotations
@@ -12,23 +11,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import os
 import shutil
-import stat
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from prometheus_client.core import Metric
 
-from edge.checkpoint import file as checkpoint_file
-from edge.checkpoint.file import AbsentError, CheckpointError, Head, LookedUpBy
-from tink.files import private_files
-from tink.kube.cache import Informer, Packed
+from edge.checkpoint.database import CheckpointError, Database, LookupValues
+from tink.api.v1alpha2 import Raw
+from tink.kube.cache import Informer
 from tink.kube.objects import NamespacedName
 from tink.limits.backoff import Backoff
 from tink.metrics.families import gauge
@@ -38,234 +36,305 @@ log = logging.getLogger(__name__)
 DIRECTORY: Final = "checkpoint"
 """Its name in the data directory."""
 HARDWARE: Final = "hardware"
-"""The kind without which there is nothing to serve from."""
+"""The collection without which an edge can't serve."""
 
 _LOOK_SECONDS: Final = 1.0
 _SETTLE_SECONDS: Final = 2.0
-"""From a change to the writing: what is applied together is written together."""
-_SHORTEST_SECONDS: Final = 10.0
-_BYTES_PER_SECOND: Final = 100_000
-"""What is written of one kind on average, at most; with pauses that are no shorter than above."""
-_STILL_SO_SECONDS: Final = 15.0
-"""How often it is noted that what is in the files is still so."""
-_AT_ONCE: Final = 100
+"""Delay from a change to its writing, so that objects that are applied together are written together."""
+_PAUSE_SECONDS: Final = 10.0
+"""Minimum time between two writings of a collection."""
+_MAX_PAUSE_SECONDS: Final = 300.0
+"""Maximum time until the next attempt after writing has failed."""
+_CONFIRM_SECONDS: Final = 15.0
+"""Time between two updates of the time at which the content was known to be current."""
+_BATCH: Final = 50
+"""Objects that are read or written in one call of the thread."""
+_TURN: Final = 10
 """Objects that are restored in one turn of the event loop."""
+_MAX_AT_ONCE: Final = 1000
+"""Maximum number of Hardware that a start waits for."""
+_LISTING_SECONDS: Final = 10.0
+"""Time that the list of an API that answers has before the remaining objects are restored beside it."""
 _SPARE_BYTES: Final = 64 << 20
-"""What a writing leaves free on the disk."""
-
-Keys = Callable[[], Collection[NamespacedName]]
+"""Disk space that the checkpoint leaves free."""
 
 
 @dataclass(slots=True)
-class _Part:
-    """One kind. Times are monotonic, in seconds."""
+class _Collection:
+    """The state of one collection. Times are monotonic, in seconds."""
 
     informer: Informer
-    path: Path
-    keys: Keys | None
-    looked_up_by: LookedUpBy | None
-    backoff: Backoff = field(default_factory=lambda: Backoff(_SHORTEST_SECONDS, 300.0))
-    changed: float | None = None
+    wanted: Callable[[], Collection[NamespacedName]] | None
+    pending: dict[NamespacedName, None] = field(default_factory=dict)
+    """The objects that have changed or gone since they were written."""
+    changed_at: float = -math.inf
+    """When the first of the pending objects changed."""
     not_before: float = 0.0
+    has_pruned: bool = False
+    """True if the objects that had gone before this process began are removed from the file."""
+    is_failing: bool = False
     size: int = 0
-    failing: bool = False
-    restored: bool = False
+    backoff: Backoff = field(default_factory=lambda: Backoff(_PAUSE_SECONDS, _MAX_PAUSE_SECONDS))
 
-    def note(self, now: float) -> None:
-        if self.changed is None:
-            self.changed = now
+    @property
+    def is_behind(self) -> bool:
+        return self.informer.has_synced and (bool(self.pending) or not self.has_pruned)
 
-    def due(self, now: float) -> bool:
-        changed = self.changed
-        settled = changed is not None and now >= max(changed + _SETTLE_SECONDS, self.not_before)
-        return settled and self.informer.has_synced and not self.informer.untold
+    def is_due(self, now: float) -> bool:
+        return self.is_behind and now >= max(self.not_before, self.changed_at + _SETTLE_SECONDS)
+
+    def staleness(self, now: float) -> float:
+        """The age of the collection in the file, in seconds."""
+        return max(self.informer.failing_for, now - self.changed_at if self.pending else 0.0)
 
 
 class Checkpoint:
-    """Belongs to one event loop, and to the one process that has this data directory."""
+    """The checkpoint of one edge. Belongs to one event loop, and to the process that has locked the data directory.
+
+    Call `open` first; then `restore` and `restore_rest` if the API is away or slow to list the objects; then `run`.
+    """
 
     def __init__(
         self,
         data_dir: Path,
         cluster: frozenset[str],
-        informers: Mapping[str, tuple[Informer, Keys | None]],
+        informers: Mapping[str, Informer],
+        *,
+        wanted: Mapping[str, Callable[[], Collection[NamespacedName]]] | None = None,
+        lookup_values: LookupValues = lambda _hardware: (),
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
-        looked_up_by: Mapping[str, LookedUpBy] | None = None,
     ) -> None:
-        """`informers` by kind, each with what says which of its objects are worth keeping (None: all); `looked_up_by`
-        says by kind by what objects are looked for.
+        """Create a checkpoint of the objects of `informers`, by the names of their collections.
 
-        `cluster` is what the API's cluster is known by; `clock` gives Unix seconds.
+        `wanted` returns the keys of the objects to keep, for collections of which not all objects are kept.
+        `lookup_values` returns the values by which a Hardware is looked up: its MACs and addresses. `cluster`
+        identifies the cluster of the API. `clock` returns Unix seconds.
         """
         self._directory = data_dir / DIRECTORY
-        self._cluster = cluster
+        self._database = Database(self._directory, cluster, lookup_values)
         self._clock = clock
         self._monotonic = monotonic
-        found = looked_up_by or {}
-        self._parts = {
-            kind: _Part(informer, self._directory / kind, keys, found.get(kind))
-            for kind, (informer, keys) in informers.items()
-        }
-        self._noted = 0.0
-        for part in self._parts.values():
-            part.informer.add_change_listener(partial(self._changed, part))
+        self._collections = {name: _Collection(each, (wanted or {}).get(name)) for name, each in informers.items()}
+        self._known: float | None = None
+        self._confirmed_at = -math.inf
+        self._is_restoring = False
+        self._recalled: deque[str] = deque()
+        self._is_recalling = False
+        for collection in self._collections.values():
+            collection.informer.add_event_handler(
+                partial(self._changed, collection), partial(self._changed, collection)
+            )
 
-    def _changed(self, part: _Part) -> None:
-        part.note(self._monotonic())
+    def _changed(self, collection: _Collection, obj: Raw, _old: Raw | None = None) -> None:
+        if not collection.pending:
+            collection.changed_at = self._monotonic()
+        collection.pending[NamespacedName.of(obj)] = None
 
-    # --- at a start ---------------------------------------------------------------------------------------------------
+    # --- restoring ----------------------------------------------------------------------------------------------------
 
-    @property
-    def exists(self) -> bool:
-        """Whether there may be something to serve from."""
-        return self.age < math.inf
+    async def open(self) -> None:
+        """Open the file of an earlier process. An unusable file is logged, ignored, and replaced by `run`."""
+        try:
+            self._known = await asyncio.to_thread(self._database.open)
+        except CheckpointError as error:
+            log.error("%s: it is ignored, and replaced when the Kubernetes API answers", error)
 
     @property
     def age(self) -> float:
-        """For how many seconds it has not been known whether it is still so; infinite: there is nothing."""
-        try:
-            found = (self._directory / HARDWARE).lstat()
-        except OSError:  # a disk that is broken has nothing
-            return math.inf
-        return self._clock() - found.st_mtime if stat.S_ISREG(found.st_mode) else math.inf
+        """The number of seconds since the content was known to be current; infinite if there are no Hardware."""
+        return self._clock() - self._known if self._known is not None and self.hardware_count else math.inf
 
     @property
-    def size(self) -> int:
-        """Bytes of Hardware that there may be to serve from."""
-        try:
-            return (self._directory / HARDWARE).lstat().st_size
-        except OSError:
-            return 0
+    def exists(self) -> bool:
+        """True if machines can be served from it."""
+        return self.age < math.inf
 
-    async def restore(self) -> float | None:
-        """Have the informers know what they knew, if they don't follow the API yet: since when that is, in Unix
-        seconds; None: there is nothing to serve from. What can't be used is said in the log.
+    @property
+    def hardware_count(self) -> int:
+        """The number of Hardware in the opened file."""
+        return self._database.counts.get(HARDWARE, 0)
+
+    @property
+    def is_restoring(self) -> bool:
+        """True if some Hardware are only restored when a server looks for them (`recall`)."""
+        return self._is_restoring
+
+    async def restore(self, *, all_hardware: bool = False) -> float | None:
+        """Restore the objects into the informers, which may run.
+
+        Returns the Unix time at which they were known to be current, or None if machines can't be served from them.
+        With very many Hardware only those that a server looks for are restored here, unless `all_hardware`.
         """
-        times = []
-        for kind, part in self._parts.items():
-            try:
-                times.append(await self._restore(kind, part))
-            except AbsentError:
-                log.info("there is no checkpoint of %s in %s", kind, self._directory)
-            except CheckpointError as error:
-                log.error("%s", error)
-        if HARDWARE not in self._parts or not self._parts[HARDWARE].restored:
+        known = self._known
+        if known is None or not self.exists:
+            log.info("there is no checkpoint of Hardware in %s", self._directory)
             return None
-        return min([*times, self._clock()])
+        self._is_restoring = True
+        for name in self._collections:
+            if name != HARDWARE or all_hardware or self.hardware_count <= _MAX_AT_ONCE:
+                await self._restore_all(name)
+        return min(known, self._clock())
 
-    async def _restore(self, kind: str, part: _Part) -> float:
-        with ExitStack() as stack:
-            content = await asyncio.to_thread(
-                stack.enter_context, checkpoint_file.opened(part.path, kind, self._cluster)
-            )
-            part.restored = True
+    async def _restore_all(self, name: str) -> None:
+        informer, after = self._collections[name].informer, ""
+        while not informer.has_synced:
             try:
-                for number, (key, packed, looked_up_by) in enumerate(content.entries()):
-                    part.informer.restore(key, packed, content.packer, looked_up_by)
-                    if number % _AT_ONCE == 0:
-                        await asyncio.sleep(0)
+                found = await asyncio.to_thread(self._database.objects, name, after, _BATCH)
             except CheckpointError as error:
                 log.error("%s", error)
-            log.info("%d %s restored from %s", len(part.informer), kind, part.path)
-            return content.head.known
+                break
+            if not found:
+                break
+            for number, (_, obj) in enumerate(found):
+                if obj is not None:
+                    informer.restore(obj)
+                if number % _TURN == 0:
+                    await asyncio.sleep(0)
+            after = found[-1][0]
+        if name == HARDWARE:
+            self._end_restoring()
+        log.info("%s: %d are known after restoring the checkpoint", name, len(informer))
 
-    # --- while the edge runs ------------------------------------------------------------------------------------------
+    def recall(self, value: str) -> None:
+        """Restore the Hardware that are looked up by a value: a MAC, an address, or NAMESPACE/NAME."""
+        if not self._is_restoring:
+            return
+        self._recalled.append(value)
+        if self._is_recalling:  # a handler looks for another Hardware: not recursively, because chains may be long
+            return
+        informer = self._collections[HARDWARE].informer
+        self._is_recalling = True
+        try:
+            while self._recalled:
+                # `open` has read the whole file, so this reads from the page cache, and not from the disk.
+                for obj in self._database.hardware(self._recalled.popleft(), skip=informer.__contains__):
+                    informer.restore(obj)
+        except CheckpointError as error:
+            log.error("%s", error)
+            self._end_restoring()
+        finally:
+            self._is_recalling = False
+
+    async def restore_rest(self) -> None:
+        """Restore the Hardware that no server has looked for, unless the API lists them first."""
+        hardware = self._collections[HARDWARE].informer
+        until = self._monotonic() + _LISTING_SECONDS
+        while self._is_restoring and not hardware.has_synced:
+            if hardware.failing_for or self._monotonic() > until:
+                await self._restore_all(HARDWARE)
+            await asyncio.sleep(_LOOK_SECONDS)
+        self._end_restoring()
+
+    def _end_restoring(self) -> None:
+        self._is_restoring = False
+        self._database.close_reader()
+
+    # --- writing ------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Write what changes, until cancelled."""
-        with suppress(OSError):  # a disk that is read-only for now
-            private_files.sweep(self._directory, *self._parts)
+        """Write changes until cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def look(self) -> None:
-        """Write what is due."""
+        """Write the changes that are due."""
         now = self._monotonic()
-        for kind, part in self._parts.items():
-            if part.due(now):
-                await self._write(kind, part)
-        if now >= self._noted + _STILL_SO_SECONDS:
-            self._noted = now
-            # A disk that hangs must not hold up machines.
-            await asyncio.to_thread(self._note_still_so, self._still_so())
+        for name, collection in self._collections.items():
+            if collection.is_due(now):
+                await self._write(name, collection)
+        if now >= self._confirmed_at + _CONFIRM_SECONDS:
+            await self._confirm()
 
     async def close(self) -> None:
-        """Write what has changed since, at a clean end."""
-        for kind, part in self._parts.items():
-            if part.changed is not None and part.informer.has_synced:
-                await self._write(kind, part)
-        self._note_still_so(self._still_so())
+        """Write the remaining changes, and close the file."""
+        for name, collection in self._collections.items():
+            if collection.is_behind:
+                await self._write(name, collection)
+        await self._confirm()
+        self._is_restoring = False
+        await asyncio.to_thread(self._database.close)
 
-    async def _write(self, kind: str, part: _Part) -> None:
-        part.changed = None
-        packed = part.informer.packed(part.keys() if part.keys is not None else None)
-        known = self._clock() - part.informer.failing_for
-        head = Head(kind, known, self._cluster, len(packed.objects))
+    async def _write(self, name: str, collection: _Collection) -> None:
+        informer, wanted = collection.informer, set(collection.wanted()) if collection.wanted is not None else None
         try:
-            part.size = await asyncio.to_thread(self._write_down, part, head, packed)
-        except OSError as error:
-            self._failed(kind, part, error)
+            if await asyncio.to_thread(self._prepare):
+                self._write_everything()
+            if not collection.has_pruned:
+                await asyncio.to_thread(self._database.prune, name, list(informer) if wanted is None else wanted)
+                collection.has_pruned = True
+            while collection.pending:
+                batch = list(islice(collection.pending, _BATCH))
+                kept = [key for key in batch if wanted is None or key in wanted]
+                objects = dict.fromkeys(batch) | {key: informer.get(*key) for key in kept}
+                for key in batch:
+                    del collection.pending[key]
+                try:
+                    await asyncio.to_thread(self._database.write, name, objects)
+                except BaseException:
+                    collection.pending |= dict.fromkeys(batch)
+                    raise
+            collection.size = await asyncio.to_thread(self._database.size, name)
+        except (OSError, CheckpointError) as error:
+            self._failed(name, collection, error)
             return
-        if part.failing:
-            log.info("the checkpoint of %s is written again", kind)
-        part.failing = False
-        part.backoff.reset()
-        part.not_before = self._monotonic() + max(_SHORTEST_SECONDS, part.size / _BYTES_PER_SECOND)
+        if collection.is_failing:
+            log.info("the checkpoint of %s is written again", name)
+        collection.is_failing = False
+        collection.backoff.reset()
+        collection.not_before = self._monotonic() + _PAUSE_SECONDS
+        self._confirmed_at = -math.inf
 
-    def _write_down(self, part: _Part, head: Head, packed: Packed) -> int:
-        """In a thread; the bytes that were written. Raises OSError, also where the disk is needed for more urgent
-        things."""
+    def _prepare(self) -> bool:
+        """Open the file for writing, in a thread; return True if it is a new one. Raises OSError, CheckpointError."""
         self._directory.mkdir(mode=0o700, exist_ok=True)
-        if shutil.disk_usage(self._directory).free < part.size + _SPARE_BYTES:
+        if shutil.disk_usage(self._directory).free < _SPARE_BYTES:
             raise OSError(0, f"less than {_SPARE_BYTES >> 20} MiB would be free on the disk")
-        if part.looked_up_by is None:
-            return checkpoint_file.write(part.path, head, packed)
-        return checkpoint_file.write(part.path, head, packed, part.looked_up_by)
+        return self._database.open_for_writing()
 
-    def _failed(self, kind: str, part: _Part, error: OSError) -> None:
-        part.note(self._monotonic())
-        part.not_before = self._monotonic() + part.backoff.next()
-        if not part.failing:
+    def _write_everything(self) -> None:
+        for collection in self._collections.values():
+            collection.pending |= dict.fromkeys(collection.informer)
+
+    def _failed(self, name: str, collection: _Collection, error: Exception) -> None:
+        collection.not_before = self._monotonic() + collection.backoff.next()
+        if not collection.is_failing:
+            reason = getattr(error, "strerror", None) or error
             text = "the checkpoint of %s can't be written: %s: a start without the Kubernetes API would know less"
-            log.warning(text, kind, error.strerror or error)
-        part.failing = True
+            log.warning(text, name, reason)
+        collection.is_failing = True
 
-    def _still_so(self) -> list[Path]:
-        """Which files have what the API has. To be asked in the event loop, as informers are."""
-        return [
-            part.path
-            for part in self._parts.values()
-            if part.changed is None and part.size and part.informer.has_synced and not part.informer.failing_for
-        ]
-
-    def _note_still_so(self, files: list[Path]) -> None:
-        """Have them say so. In a thread."""
-        now = self._clock()
-        for path in files:
-            try:
-                os.utime(path, (now, now))
-            except OSError as error:
-                log.debug("%s: %s", path, error)
+    async def _confirm(self) -> None:
+        """Note in the file up to which time its content is known to be current."""
+        collections = self._collections.values()
+        if not self._database.is_open or not all(each.informer.has_synced and each.has_pruned for each in collections):
+            return
+        now = self._confirmed_at = self._monotonic()
+        known = self._clock() - max((each.staleness(now) for each in collections), default=0.0)
+        try:
+            # In a thread, because a disk that hangs must not delay machines.
+            await asyncio.to_thread(self._database.confirm, known)
+        except CheckpointError as error:
+            log.debug("%s", error)
 
     @property
     def states(self) -> dict[str, tuple[int, bool]]:
-        """Of each kind how many bytes were written last, and whether it can't be written now."""
-        return {kind: (part.size, part.failing) for kind, part in self._parts.items()}
+        """The size in bytes of each collection in the file, and whether writing it fails."""
+        return {name: (each.size, each.is_failing) for name, each in self._collections.items()}
 
 
 def checkpoint_metrics(checkpoint: Checkpoint | None) -> Iterator[Metric]:
-    """What is kept for a start without the API; None: nothing."""
+    """Yield the metrics of a checkpoint; None: this process keeps none."""
     states = checkpoint.states if checkpoint is not None else {}
     text = "What was written last of what is known, for a start without the API."
-    sizes = {(kind,): size for kind, (size, _) in states.items()}
+    sizes = {(name,): size for name, (size, _) in states.items()}
     yield gauge("tinkedge_checkpoint_size_bytes", text, ["resource"], sizes)
-    failing = {(kind,): is_failing for kind, (_, is_failing) in states.items()}
+    failing = {(name,): is_failing for name, (_, is_failing) in states.items()}
     yield gauge("tinkedge_checkpoint_failing", "1: what has changed can't be written.", ["resource"], failing)
 
 
 def discard(data_dir: Path) -> None:
-    """Remove what an earlier run has kept: the operator does not want it any more. Raises OSError."""
+    """Remove the checkpoint of an earlier process, with its Secrets. Raises OSError."""
     with suppress(FileNotFoundError):
         shutil.rmtree(data_dir / DIRECTORY)

@@ -1,14 +1,15 @@
-"""The Secrets that Hardware name (user-data, vendor-data), kept encrypted on the edge's disk: `--checkpoint-secrets`.
+"""Encrypted copies of the Secrets that Hardware name (user-data, vendor-data), on the edge's disk: option
+`--checkpoint-secrets`.
 
-A machine asks for its user-data when it has been installed, which may be when the API is away. So the Secrets of all
-Hardware are read ahead, slowly, and again now and then. One that a machine asks for is read from the API whenever that
-answers; only when it does not, what is kept is served.
+An installed machine requests its user-data, maybe while the API is away. So the Secrets of all Hardware are read ahead,
+slowly, and read again after some hours. A request of a machine is answered from the API whenever that answers, and
+from the copy only if it does not.
 
     DATA_DIR/checkpoint/secrets/<SHA-256 of NAMESPACE/NAME>: a line with the format, a nonce, AES-256-GCM of
     {"known": ..., "cluster": [...], "type": ..., "data": {...}} with NAMESPACE/NAME as the associated data
 
-The key is derived from the edge's, a file in the data directory or one that is given: with a new line on top of it new
-ones are encrypted by that, and the others still read. Nothing of a Secret is ever logged, nor the name of its file.
+The encryption key is derived from the key file of the edge: from its first line for new copies, from any line for
+reading. No part of a Secret is ever logged, nor the name of its file.
 """
 
 from __future__ import annotations
@@ -42,31 +43,31 @@ from tink.timestamps import rfc3339
 log = logging.getLogger(__name__)
 
 KEY_FILE: Final = "checkpoint.key"
-"""Its name in the data directory."""
+"""Name of the key file in the data directory."""
 MAX_SECRETS: Final = 100_000
 MAX_SECRET_BYTES: Final = 2 << 20
 """Kubernetes' own limit is 1 MiB (before base64)."""
 MAX_BYTES: Final = 1 << 30
-"""Of all together, on the disk."""
+"""Maximum size of all copies together, in bytes."""
 
 _MAGIC: Final = b"tinkedge-secret/1\n"
 _LABEL: Final = "tinkedge checkpoint secrets"
 _NONCE_BYTES: Final = 12
 _READ_SECONDS: Final = 3.0
-"""How long the API is waited for where there is a copy; who asks waits for ten."""
+"""Time that the API has to answer if there is a copy. The machine waits for 10 s."""
 _PAUSE_SECONDS: Final = 0.1
-"""Between two Secrets that are read ahead: 100,000 of them take three hours."""
-_AGAIN_SECONDS: Final = 6 * 3600.0
+"""Pause between two Secrets that are read ahead: 100,000 of them take three hours."""
+_REFRESH_SECONDS: Final = 6 * 3600.0
 _AWAY_SECONDS: Final = 30.0
-_SAY_AGAIN_SECONDS: Final = 600.0
-_OF_THE_CLUSTER: Final = frozenset({"kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token"})
+_LOG_AGAIN_SECONDS: Final = 600.0
+_CLUSTER_CREDENTIALS: Final = frozenset({"kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token"})
 
 ReadSecret = Callable[[str, str], Awaitable[Raw]]
-"""`read(namespace, name)`: the Secret as the API gives it. Raises ApiError."""
+"""`read(namespace, name)` returns the Secret from the API. Raises ApiError."""
 
 
-class KeptSecrets:
-    """Belongs to one event loop. `run` reads ahead; `read` is for machines."""
+class SecretStore:
+    """The copies of one edge. `run` reads ahead; `read` answers machines. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -75,36 +76,39 @@ class KeptSecrets:
         read: ReadSecret,
         cluster: frozenset[str],
         *,
-        synced: Callable[[], bool],
+        has_synced: Callable[[], bool],
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`synced()`: whether all Hardware is known, so that what none of them names can go."""
+        """Create the store of a directory. `read` reads from the API, and `cluster` identifies its cluster.
+
+        Once `has_synced()` is True, all Hardware are known, so copies that no Hardware names are removed.
+        """
         self._directory = directory
         self._key = key
-        self._ask = read
+        self._request = read
         self._cluster = cluster
-        self._synced = synced
+        self._has_synced = has_synced
         self._clock = clock
         self._monotonic = monotonic
         self._named: Index[NamespacedName, NamespacedName] = Index()
-        """Secrets by the Hardware that name them."""
+        """The Secrets that each Hardware names."""
         self._due: OrderedDict[NamespacedName, float] = OrderedDict()
-        """When each is to be read again, the next one first."""
+        """The monotonic time at which each Secret is to be read, the next one first."""
         self._digests: dict[NamespacedName, bytes] = {}
-        """Of what this process has written."""
+        """The SHA-256 of each Secret that this process has written."""
         self._sizes: dict[NamespacedName, int] = {}
         self._bytes = 0
-        self._said = OncePer(_SAY_AGAIN_SECONDS, 64)
+        self._logged_once = OncePer(_LOG_AGAIN_SECONDS, 64)
 
-    # --- what Hardware name -------------------------------------------------------------------------------------------
+    # --- the Secrets that Hardware name -------------------------------------------------------------------------------
 
     def apply(self, hardware: Raw, _old: Raw | None = None) -> None:
-        """A Hardware has come, or changed."""
+        """Note the Secrets of a Hardware that was added or changed."""
         self._name(NamespacedName.of(hardware), named_by(hardware))
 
     def remove(self, hardware: Raw) -> None:
-        """A Hardware has gone; with the last that names it, a Secret is forgotten."""
+        """Forget a deleted Hardware, and each Secret that no other Hardware names."""
         self._name(NamespacedName.of(hardware), ())
 
     def _name(self, hardware: NamespacedName, secrets: Iterable[NamespacedName]) -> None:
@@ -121,65 +125,65 @@ class KeptSecrets:
     # --- for machines -------------------------------------------------------------------------------------------------
 
     async def read(self, namespace: str, name: str) -> Raw:
-        """A Secret as the API has it; as it was known, if the API does not answer. Raises ApiError."""
+        """Return a Secret from the API, or its copy if the API does not answer. Raises ApiError."""
         key = NamespacedName(namespace, name)
-        kept = self._is_kept(key)
+        has_copy = self._has_copy(key)
         try:
-            async with asyncio.timeout(_READ_SECONDS if kept else None):
-                secret: Raw = await self._ask(namespace, name)
+            async with asyncio.timeout(_READ_SECONDS if has_copy else None):
+                secret: Raw = await self._request(namespace, name)
         except NotFoundError:
             self._forget(key)
             raise
         except (ApiError, TimeoutError) as error:
             if isinstance(error, ApiError) and not error.is_away:
                 raise
-            found = await asyncio.to_thread(self._load, key) if kept else None
+            found = await asyncio.to_thread(self._load, key) if has_copy else None
             if found is None:
                 raise error if isinstance(error, ApiError) else UnreachableError("it did not answer") from error
             known = rfc3339(found["known"])
-            log.info("Secret %s is served as it was known at %s: the API does not answer", key, known)
+            log.info("the API does not answer: serving the copy of Secret %s of %s", key, known)
             return {"type": found["type"], "data": found["data"]}
         if self._named.keys(key):
-            await self._keep(key, secret)
+            await self._write_copy(key, secret)
         return secret
 
-    # --- ahead --------------------------------------------------------------------------------------------------------
+    # --- reading ahead ------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Read ahead what Hardware name, until cancelled."""
+        """Read the Secrets that Hardware name, until cancelled."""
         swept = False
         while True:
-            if not swept and self._synced():
+            if not swept and self._has_synced():
                 await asyncio.to_thread(self._sweep, {self._path(key).name for key in self._due})
                 swept = True
             await asyncio.sleep(await self.step())
 
     async def step(self) -> float:
-        """Read the next one, if one is due; in how many seconds to go on."""
+        """Read the next Secret if one is due; return the seconds until the next step."""
         key, due = next(iter(self._due.items()), (None, 0.0))
         if key is None or due > self._monotonic():
             return 1.0
         try:
             async with asyncio.timeout(_AWAY_SECONDS):
-                secret: Raw = await self._ask(*key)
+                secret: Raw = await self._request(*key)
         except NotFoundError:
             self._forget(key)
         except (ApiError, TimeoutError) as error:
             if not isinstance(error, ApiError) or error.is_away:
                 return _AWAY_SECONDS
-            if self._said.due(key.namespace, self._monotonic()):
-                log.warning("Secret %s can't be kept: %s", key, error)
+            if self._logged_once.due(key.namespace, self._monotonic()):
+                log.warning("Secret %s can't be copied to the disk: %s", key, error)
         else:
-            await self._keep(key, secret)
+            await self._write_copy(key, secret)
         if key in self._due:
-            self._due[key] = self._monotonic() + _AGAIN_SECONDS
+            self._due[key] = self._monotonic() + _REFRESH_SECONDS
             self._due.move_to_end(key)
         return _PAUSE_SECONDS
 
     # --- on the disk --------------------------------------------------------------------------------------------------
 
-    async def _keep(self, key: NamespacedName, secret: Raw) -> None:
-        if secret.get("type") in _OF_THE_CLUSTER:
+    async def _write_copy(self, key: NamespacedName, secret: Raw) -> None:
+        if secret.get("type") in _CLUSTER_CREDENTIALS:
             return
         data = {"type": secret.get("type"), "data": dict(as_mapping(secret.get("data")))}
         plain = orjson.dumps(data, option=orjson.OPT_SORT_KEYS)
@@ -188,14 +192,14 @@ class KeptSecrets:
         if self._digests.get(key) == digest:
             return
         if len(plain) > MAX_SECRET_BYTES or self._bytes - self._sizes.get(key, 0) + size > MAX_BYTES:
-            if self._said.due("", self._monotonic()):
-                log.warning("Secret %s is not kept: it, or all together, is too large", key)
+            if self._logged_once.due("", self._monotonic()):
+                log.warning("Secret %s is not copied to the disk: it is too large, or all copies together are", key)
             return
         try:
             await asyncio.to_thread(self._store, key, data)
         except OSError as error:
-            if self._said.due("", self._monotonic()):
-                log.warning("Secrets can't be kept: %s", error.strerror or error)
+            if self._logged_once.due("", self._monotonic()):
+                log.warning("Secrets can't be copied to the disk: %s", error.strerror or error)
             return
         self._digests[key] = digest
         self._bytes += size - self._sizes.get(key, 0)
@@ -204,14 +208,14 @@ class KeptSecrets:
     def _path(self, key: NamespacedName) -> Path:
         return self._directory / hashlib.sha256(str(key).encode()).hexdigest()
 
-    def _is_kept(self, key: NamespacedName) -> bool:
+    def _has_copy(self, key: NamespacedName) -> bool:
         try:
             return self._path(key).exists()
-        except OSError:  # a disk that is broken has nothing
+        except OSError:  # the disk may be broken
             return False
 
     def _store(self, key: NamespacedName, data: Raw) -> None:
-        """In a thread. Raises OSError."""
+        """Encrypt and write a copy, in a thread. Raises OSError."""
         plain = orjson.dumps({"known": self._clock(), "cluster": sorted(self._cluster), **data})
         nonce = os.urandom(_NONCE_BYTES)
         sealed = AESGCM(self._key.derived(_LABEL)[0]).encrypt(nonce, plain, _associated(key))
@@ -219,12 +223,12 @@ class KeptSecrets:
         private_files.write(self._path(key), _MAGIC + nonce + sealed)
 
     def _load(self, key: NamespacedName) -> Raw | None:
-        """What is kept; None if that can't be used, which is said."""
+        """Return the copy of a Secret, in a thread; None if it is unusable, which is logged."""
         why = ""
         try:
             with self._path(key).open("rb") as file:
                 content = file.read(2 * MAX_SECRET_BYTES)
-            found = self._opened(key, content)
+            found = self._decrypt(key, content)
             if found is None:
                 why = "it is not encrypted with a key of this edge, or damaged"
             elif not frozenset(found["cluster"]) & self._cluster:
@@ -234,11 +238,11 @@ class KeptSecrets:
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
             found, why = None, f"it is damaged ({type(error).__name__})"
         if why:
-            log.error("what is kept of Secret %s can't be used: %s", key, why)
+            log.error("the copy of Secret %s can't be used: %s", key, why)
             return None
         return found
 
-    def _opened(self, key: NamespacedName, content: bytes) -> Raw | None:
+    def _decrypt(self, key: NamespacedName, content: bytes) -> Raw | None:
         if not content.startswith(_MAGIC):
             return None
         nonce, sealed = content[len(_MAGIC) :][:_NONCE_BYTES], content[len(_MAGIC) + _NONCE_BYTES :]
@@ -254,10 +258,10 @@ class KeptSecrets:
         try:
             self._path(key).unlink(missing_ok=True)
         except OSError as error:
-            log.warning("what is kept of Secret %s can't be removed: %s", key, error.strerror)
+            log.warning("the copy of Secret %s can't be removed: %s", key, error.strerror)
 
     def _sweep(self, wanted: set[str]) -> None:
-        """Remove what no Hardware names any more."""
+        """Remove the copies that no Hardware names."""
         with suppress(OSError):
             for path in self._directory.iterdir():
                 if path.name not in wanted:
@@ -265,11 +269,11 @@ class KeptSecrets:
 
 
 def named_by(hardware: Raw) -> Iterator[NamespacedName]:
-    """The Secrets that a Hardware names, of its own namespace."""
+    """Yield the Secrets that a Hardware names; they are in its own namespace."""
     annotations = as_mapping(as_mapping(hardware.get("metadata")).get("annotations"))
     for annotation in (USERDATA_SECRET_ANNOTATION, VENDORDATA_SECRET_ANNOTATION):
         given = annotations.get(annotation)
-        with suppress(SecretUnusableError):  # who serves it says so
+        with suppress(SecretUnusableError):  # logged when a machine requests it
             if isinstance(given, str):
                 yield NamespacedName.of(hardware)._replace(name=SecretReference.parse(given).name)
 

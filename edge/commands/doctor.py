@@ -57,7 +57,7 @@ from edge.settings import (
 from edge.settings.checks import contradictions, listeners, obstacles
 from edge.settings.model import Service, Syslog, services_of
 from edge.syslog import SYSLOG_PORT
-from tink.net.host_port import join_host_port
+from tink.net.addresses import join_host_port
 
 EXIT_STATUS: Final = {Severity.OK: 0, Severity.NOTE: 0, Severity.WARNING: 3, Severity.ERROR: 1}
 """Not 2, the exit status after a wrong option."""

@@ -20,7 +20,7 @@ import yaml
 from edge.commands import one_machine
 from edge.settings import FilePath, parsed, types
 from tink.mac import from_any
-from tink.net.host_port import join_host_port
+from tink.net.addresses import join_host_port
 
 _MARK: Final = "# Nothing to edit below."
 _DATA_DIR: Final = "/var/lib/tinkedge"

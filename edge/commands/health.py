@@ -13,7 +13,7 @@ import click
 
 from edge.commands.options import METRICS_PORTS
 from edge.settings import types
-from tink.net.host_port import join_host_port, reachable_host
+from tink.net.addresses import join_host_port, reachable_host
 
 _PORT = click.IntRange(1, 65535)
 _MAX_BYTES = 4096

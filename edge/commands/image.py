@@ -15,7 +15,7 @@ from edge.commands import one_machine
 from edge.commands.options import data_dir
 from edge.commands.progress import Progress
 from edge.settings import types
-from tink.net.host_port import join_host_port
+from tink.net.addresses import join_host_port
 
 if TYPE_CHECKING:
     from edge.disk_images import Image, Partition, Stored

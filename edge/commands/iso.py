@@ -10,7 +10,7 @@ import click
 from edge.commands import one_machine
 from edge.settings import FilePath
 from tink.mac import from_any
-from tink.net.host_port import join_host_port
+from tink.net.addresses import join_host_port
 
 if TYPE_CHECKING:
     from ipxe.medium_scripts import MediumKind

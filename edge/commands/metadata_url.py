@@ -14,7 +14,7 @@ import click
 
 from edge.commands import one_machine
 from tink.mac import is_mac
-from tink.net.host_port import join_host_port
+from tink.net.addresses import join_host_port
 
 _CLOUD_INIT = """\
 # /etc/cloud/cloud.cfg.d/90_tinkedge.cfg: chmod 600, because these URLs give access to this machine's metadata.

@@ -12,7 +12,7 @@ import click
 
 from edge.admin_token import AdminTokenError, read, token_file
 from edge.commands.options import admin_token_from
-from tink.net.host_port import join_host_port, reachable_host
+from tink.net.addresses import join_host_port, reachable_host
 from tink.net.outbound import no_answer
 
 _SECONDS = 10.0

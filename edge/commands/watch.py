@@ -31,7 +31,7 @@ from edge.journey.events import COLOURS, JourneyEvent, Notice, Step
 from edge.journey.follow import Lost, Rows, events_of, follow, machine, machines, rows
 from edge.settings import FilePath, types
 from tink.mac import is_mac
-from tink.net.host_port import join_host_port, reachable_host
+from tink.net.addresses import join_host_port, reachable_host
 
 if TYPE_CHECKING:
     from edge.doctor import CapturedLine, Listening, Timed

@@ -62,7 +62,7 @@ from edge.journey.events import Note
 from edge.machines import Machine
 from ipxe.binaries import BootPath
 from tink.mac import eui64_mac
-from tink.net.link_local import is_link_local_packed
+from tink.net.addresses import is_link_local_packed
 
 MAX_LAYOUTS_OF_A_LENGTH: Final = 16
 MAX_NETWORKS_OF_A_LAYOUT: Final = 256

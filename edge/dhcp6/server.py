@@ -23,7 +23,7 @@ from edge.dhcp6.wire import (
 from edge.dhcp_common import Claim, Declines, DhcpServerError, Port, Prober, Server
 from edge.listener import ReceiveBuffers, advice, udp_socket
 from edge.neighbour.links import look
-from tink.net.link_local import is_link_local
+from tink.net.addresses import is_link_local
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from itertools import groupby
 from typing import Final, TypeVar
 
-from tink.limits.in_use import InUse
+from tink.limits.newest import UsedLists
 
 NOWHERE: Final = slice(0, 0)
 """The place of a value that the packets of a layout do not have."""
@@ -70,7 +70,7 @@ class KnownLayout:
 L = TypeVar("L", bound=KnownLayout)
 
 
-class KnownLayouts(InUse[int, L]):
+class KnownLayouts(UsedLists[int, L]):
     """The layouts that a fast path has learnt, in lists by a number that the length of a packet determines."""
 
     def learn(self, key: int, packet: bytes, make: Callable[[], L]) -> None:

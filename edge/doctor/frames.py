@@ -19,7 +19,7 @@ from edge.dhcp.wire import Message, MessageType, codec, options
 from ipxe.binaries import architecture_name
 from ipxe.clients import declared_architectures
 from tink.limits.newest import Newest
-from tink.net.host_port import join_host_port
+from tink.net.addresses import join_host_port
 
 IPV4, IPV6, ARP = 0x0800, 0x86DD, 0x0806
 _VLAN_TAGS = (0x8100, 0x88A8)

@@ -47,7 +47,7 @@ from edge.machines import Artifacts, Inventory, MachineScripts, NetbootPolicy, O
 from edge.peers import Peers
 from ipxe.binaries import BootBinaries
 from tink.limits.once_per import OncePer
-from tink.net.link_local import is_link_local
+from tink.net.addresses import is_link_local
 
 SAY_AGAIN_SECONDS = 60.0
 """Time after which the same refusal, or the same document for the same machine, is logged again."""

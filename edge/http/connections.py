@@ -30,9 +30,9 @@ from edge.callers import Networks, dotted, inside, other_end
 from edge.http.context import text
 from edge.http.fast_path import KnownHeads, LiveResponse, PreparedResponse, ResponseLookup, rest_of_head
 from tink.limits.once_per import OncePer
+from tink.net.addresses import is_link_local
 from tink.net.aiohttp_requests import has_whole_request, received_requests
 from tink.net.connection_limit import OpenConnections
-from tink.net.link_local import is_link_local
 from tink.printable import printable
 
 log = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from edge.peers import (
     StrangerError,
     VerifiedRequest,
 )
-from tink.net.host_port import join_host_port
+from tink.net.addresses import join_host_port
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from edge.building.builder import Artifacts, recipes
 from edge.building.shell import CommandError, Daemon, run
-from tink.net.host_port import join_host_port
+from tink.net.addresses import join_host_port
 
 REGISTRY_PORT = 5000
 DEPOT_PORT = 8080

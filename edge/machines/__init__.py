@@ -9,7 +9,7 @@ documents that stand in Secrets (`secret_documents`). What is shown on its Hardw
 from edge.machines.boot_paths import BootPaths
 from edge.machines.boot_problems import BootProblemWriter, Problem
 from edge.machines.conditions import ConditionWriter
-from edge.machines.inventory import Inventory, Machine, looked_up_by
+from edge.machines.inventory import Inventory, Machine, lookup_values
 from edge.machines.manifest import hardware_manifest
 from edge.machines.mistakes import MistakeWriter
 from edge.machines.osie_files import UKI, UKI_FILE, Artifacts, Located, NoArtifactError, OsieFiles, OsieLookup
@@ -44,6 +44,6 @@ __all__ = [
     "SecretDocuments",
     "StateWriter",
     "hardware_manifest",
-    "looked_up_by",
+    "lookup_values",
     "no_api",
 ]

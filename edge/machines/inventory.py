@@ -8,8 +8,8 @@ Several interfaces of one Hardware may have one IP address (the members of a bon
 each of them is served.
 
 A site may have 100,000 of them. The values that every packet needs are kept ready. The rest of a Hardware is kept
-packed, and read only to compile an answer. At a start, machines that send requests are read before the others
-(`follow`).
+packed, and read only to compile an answer. Soon after a restart a Hardware may still be in the checkpoint only; it is
+restored before it is looked up (`recall`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pydantic import ValidationError
 from ipxe.binaries import BootPath
 from tink.api.annotations import BOOT_PATH_ANNOTATION
 from tink.api.v1alpha2 import Hardware, NetworkInterface, Raw, as_mapping
-from tink.kube.cache import Informer, ObjectCompressor
+from tink.kube.cache import ObjectCompressor
 from tink.kube.objects import NamespacedName
 from tink.limits.newest import Newest
 from tink.mac import is_mac
@@ -65,10 +65,6 @@ class Machine:
         """Those that it has reserved."""
         return tuple(address for address in (self.ip, self.ipv6) if address is not None)
 
-    def is_of(self, packed: bytes) -> bool:
-        """Whether it was read from these very bytes."""
-        return self._packed is packed
-
     def is_of_hardware_of(self, other: Machine) -> bool:
         """Return True if both are interfaces of the same Hardware."""
         return (self.name, self.namespace) == (other.name, other.namespace)
@@ -103,18 +99,15 @@ class Inventory:
         self._handlers: list[ChangeHandler] = []
         self._compressor = compressor or ObjectCompressor()
         self._at_hand: Newest[bytes, Hardware] = Newest(_AT_HAND)
-        self._informer: Informer | None = None
+        self._recall: Callable[[str], object] | None = None
 
-    def follow(self, informer: Informer) -> None:
-        """Be fed by `informer` of Hardware, whose compressor this has: as one who can wait. What is looked for is read
-        first."""
-        informer.add_event_handler(lambda new, _: self.apply(new), self.remove, can_wait=True)
-        informer.defer(looked_up_by)
-        self._informer = informer
+    def recall_with(self, recall: Callable[[str], object] | None) -> None:
+        """Call `recall(value)` before each look-up by a MAC, an address or NAMESPACE/NAME; None ends that."""
+        self._recall = recall
 
     def __len__(self) -> int:
-        """How many machines there are; of Hardware that are not read yet, each counts as one."""
-        return len(self._by_mac) + (self._informer.untold if self._informer is not None else 0)
+        """Return the number of MACs."""
+        return len(self._by_mac)
 
     def on_change(self, handler: ChangeHandler) -> None:
         """Call `handler(mac)` after every change of what `by_mac(mac)` answers, or `by_ip` for its address."""
@@ -122,8 +115,8 @@ class Inventory:
 
     def by_mac(self, mac: str) -> Machine | None:
         """The machine with this MAC (lower case, colons); None if none has it, or more than one claims it."""
-        if self._informer is not None and self._informer.untold:
-            self._informer.tell(mac)
+        if self._recall is not None:
+            self._recall(mac)
         found = self._by_mac.get(mac)
         return found if isinstance(found, Machine) else _sole(found)
 
@@ -132,8 +125,8 @@ class Inventory:
 
         Hardware that are being deleted are left out if another one claims the MAC.
         """
-        if self._informer is not None and self._informer.untold:
-            self._informer.tell(mac)
+        if self._recall is not None:
+            self._recall(mac)
         return _rivals(_all(self._by_mac, mac))
 
     def by_ip(self, ip: str) -> Machine | None:
@@ -141,15 +134,15 @@ class Inventory:
 
         None if no Hardware has the address, or several claim it. Of several interfaces of one Hardware it is the first.
         """
-        if self._informer is not None and self._informer.untold:
-            self._informer.tell(ip)
+        if self._recall is not None:
+            self._recall(ip)
         found = self._by_ip.get(ip)
         return found if isinstance(found, Machine) else _sole(found)
 
     def claimants_of_ip(self, ip: str) -> tuple[Machine, ...]:
         """Return all machines whose Hardware reserves this address, with the rules of `claimants`."""
-        if self._informer is not None and self._informer.untold:
-            self._informer.tell(ip)
+        if self._recall is not None:
+            self._recall(ip)
         return _rivals(_all(self._by_ip, ip))
 
     def is_served(self, machine: Machine, ip: str) -> bool:
@@ -174,22 +167,15 @@ class Inventory:
         Interfaces of a Hardware that is being deleted are left out if another Hardware has the MAC.
         """
         key = NamespacedName(namespace, name)
-        if self._informer is not None and self._informer.untold:
-            self._informer.tell_of(key)
+        if self._recall is not None:
+            self._recall(str(key))
         machines = self._by_object.get(key, ())
         if not any(machine.terminating for machine in machines):
             return machines
         return tuple(machine for machine in machines if machine in self.claimants(machine.mac))
 
-    def looked_up_by(self, key: NamespacedName, packed: bytes) -> list[str] | None:
-        """By what the machines of a Hardware, packed as that, are looked for (`looked_up_by`), if that is at hand."""
-        machines = self._by_object.get(key, ())
-        if not machines or not machines[0].is_of(packed):
-            return None
-        return [value for machine in machines for value in (machine.mac, *machine.addresses)]
-
     def machines(self) -> list[Machine]:
-        """Every machine that has been read, interface by interface. Soon after a start some have not."""
+        """Return every machine, interface by interface; soon after a restart without those that were not restored."""
         return [machine for machines in self._by_object.values() for machine in machines]
 
     def apply(self, obj: Raw) -> None:
@@ -279,8 +265,8 @@ class Inventory:
         return hardware
 
 
-def looked_up_by(obj: Raw) -> list[str]:
-    """By what the machines of a Hardware are looked for: MACs and addresses."""
+def lookup_values(obj: Raw) -> list[str]:
+    """Return the MACs and addresses by which the machines of a Hardware are looked up."""
     values: list[str] = []
     interfaces = as_mapping(as_mapping(obj.get("spec")).get("networkInterfaces"))
     for mac, interface in interfaces.items():
@@ -289,7 +275,7 @@ def looked_up_by(obj: Raw) -> list[str]:
         if isinstance(dhcp, dict):
             values.append(str(dhcp.get("ip", "")))
             if ipv6 := as_mapping(dhcp.get("ipv6")).get("address"):
-                with suppress(AddressValueError):  # who reads it says so
+                with suppress(AddressValueError):  # `Inventory.apply` logs it
                     values.append(str(IPv6Address(str(ipv6))))
     return values
 

@@ -68,9 +68,9 @@ class MistakeWriter(StatusWriter):
         self._said: Newest[IPv4Network, None] = Newest(MAX_RELAYED)
         self._seen_networks: tuple[object, ...] = ()
         self._behind: dict[NamespacedName, None] = {}
-        """What is to be looked at again."""
+        """The Hardware that are to be looked at."""
         self._is_behind = asyncio.Event()
-        hardware.add_event_handler(lambda new, _: self._look_at(new), self._gone, can_wait=True)
+        hardware.add_event_handler(lambda new, _: self._look_at_soon((NamespacedName.of(new),)), self._gone)
         if osies is not None:
             osies.add_event_handler(lambda new, old: self._osie_changed(new, old), lambda old: self._osie_changed(old))
 
@@ -100,11 +100,10 @@ class MistakeWriter(StatusWriter):
         self._look_at_soon(self._shown)  # who has no mistake, gets none by that
 
     def _look_at_all(self) -> None:
-        self._look_at_soon(self._hardware.told())
+        self._look_at_soon(self._hardware)
 
     def _look_at_soon(self, keys: Iterable[NamespacedName]) -> None:
-        """In short turns: there may be very many, and DHCP is served meanwhile. Those that were not heard of yet are
-        looked at when they are."""
+        """Look at these Hardware in short turns (`run`): there may be very many, and DHCP is served meanwhile."""
         self._behind |= dict.fromkeys(keys)
         self._is_behind.set()
 

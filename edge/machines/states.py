@@ -72,7 +72,7 @@ class StateWriter(StatusWriter):
         """The MAC and the state to write, by Hardware."""
         self._next_write = 0.0
         self._written: Newest[NamespacedName, float] = Newest(MAX_KNOWN)
-        hardware.add_event_handler(lambda new, _: self._look_at(new), self._gone, can_wait=True)
+        hardware.add_event_handler(lambda new, _: self._look_at(new), self._gone)
 
     def seen(self, machine: Machine, state: MachineState) -> None:
         """Take note of the state of a machine. Never waits."""

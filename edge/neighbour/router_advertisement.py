@@ -39,7 +39,7 @@ from tink.errors import TinkedgeError
 from tink.limits.allowance import Allowance
 from tink.limits.newest import Newest
 from tink.mac import eui64_mac
-from tink.net.link_local import is_link_local
+from tink.net.addresses import is_link_local
 
 log = logging.getLogger(__name__)
 

@@ -45,7 +45,7 @@ from edge.neighbour.netlink import (
 from edge.neighbour.route import Route, RouteKind, parse_route, route_request, route_to
 from tink.limits.allowance import Allowance
 from tink.mac import guid_mac
-from tink.net.link_local import is_link_local_packed
+from tink.net.addresses import is_link_local_packed
 
 log = logging.getLogger(__name__)
 

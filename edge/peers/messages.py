@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from tink.net.host_port import join_host_port
+from tink.net.addresses import join_host_port
 
 MAX_MESSAGE_BYTES: Final = 16 << 10
 MAX_BATCH_BYTES: Final = 256 << 10

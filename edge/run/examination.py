@@ -34,8 +34,8 @@ from tink.api.annotations import (
     UKI_URL_ANNOTATION,
 )
 from tink.api.v1alpha2 import Hardware, Raw, as_mapping
+from tink.net.addresses import parsed
 from tink.net.outbound import Reach, RefusedAddressError
-from tink.net.special_addresses import parsed
 from tink.net.urls import shown
 from tink.registry import RegistryError, parse
 

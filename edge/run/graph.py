@@ -62,15 +62,14 @@ from tink.api.mistakes import ELSEWHERE, Site
 from tink.controller import WorkflowController
 from tink.files.data_directory import claim
 from tink.kube.cache import START_JITTER_SECONDS, Informer, ObjectCompressor
-from tink.kube.client import KubeClient
+from tink.kube.client import KubeClient, log_missing_namespaces
 from tink.kube.manifests import with_last_applied
 from tink.kube.metrics import ClientMetrics, ControllerMetrics, InformerMetrics, LeaderMetrics
-from tink.kube.namespaces import say_which_are_missing
 from tink.kube.resources import HARDWARE, OSIE, TEMPLATE, WORKFLOW, ResourceType
 from tink.kube.runtime import Controller, LeaderElectionConfig, LeaderElector, pod_namespace
 from tink.metrics.families import Scraped, gauge
 from tink.metrics.process import process_registry
-from tink.net.host_port import join_host_port
+from tink.net.addresses import join_host_port
 from tink.server import AgentActivity, WorkflowServer
 from tink.template_process import TemplateProcess
 from tink.workflow import ended, protection
@@ -95,9 +94,6 @@ _USERS: Final[dict[ResourceType, frozenset[Service]]] = {
 """The services that need the objects of a kind."""
 
 _STARTING: Final = "starting"
-MAX_READ_AT_START: Final = 1000
-"""Maximum number of Hardware that are all read before machines are served. Of more, each is read when its machine asks,
-or later."""
 _RESTORE_SECONDS: Final = 3.0
 """Time that the start waits for the journeys of earlier runs. Their reading continues while machines are served."""
 
@@ -255,7 +251,8 @@ class Stack:
     @property
     def readiness(self) -> Readiness:
         """`not_ready` with the notes for operators."""
-        notes = [*self._contact.notes, self._leadership(), self.agents_note]
+        saved = self._saved.note if self._saved is not None else ""
+        notes = [self._contact.note, saved, self._leadership(), self.agents_note]
         notes += [self._applier.note] if self._applier is not None else []
         notes += self._open_guards().values()
         return Readiness(self.not_ready, tuple(filter(None, notes)))
@@ -422,8 +419,8 @@ class Stack:
         client, hardware, workflows = self._client, self._informers[HARDWARE], self._informers[WORKFLOW]
         conditions = ConditionWriter(client)
         self._exit.callback(self.journey.flush)
-        self.inventory.follow(hardware)
-        hardware.add_event_handler(conditions.apply, conditions.remove, can_wait=True)
+        hardware.add_event_handler(lambda new, _: self.inventory.apply(new), self.inventory.remove)
+        hardware.add_event_handler(conditions.apply, conditions.remove)
         journey = WorkflowJourney(self.journey, self.inventory, others=bool(settings.hardware_selector))
         workflows.add_event_handler(journey.on_change, journey.on_delete)
         workflows.add_event_handler(self._pending.apply, self._pending.remove)
@@ -447,7 +444,7 @@ class Stack:
             api_away=lambda: self._contact.problem,
             states=states,
         )
-        hardware.add_event_handler(lambda _new, _old: None, boots.hardware_gone, can_wait=True)
+        hardware.add_event_handler(lambda _new, _old: None, boots.hardware_gone)
         serving = Serving(
             context,
             boots,
@@ -466,7 +463,7 @@ class Stack:
             return
         await start_operators(self._context, edge.serving, edge.boots, lambda: self.readiness, self._describe_api)
         self._spawn(edge.serving.run(), "edge")
-        self._spawn(self._catch_up(self._informers[HARDWARE]), "Hardware that are read later", ends=True)
+        self._spawn(self._load_rest(self._informers[HARDWARE]), "Hardware that are read later", ends=True)
         if edge.serving.peers is not None:
             say_hello(self._context, edge.serving.peers)
         self.metrics.register(Scraped(self._contact.metrics))
@@ -487,9 +484,11 @@ class Stack:
     def _describe_api(self) -> Api:
         return Api("cluster" if self._api is None else "embedded", self._client.url, self._contact.problem)
 
-    async def _catch_up(self, hardware: Informer) -> None:
-        """Read the Hardware of machines that have not asked for anything yet."""
-        await hardware.catch_up()
+    async def _load_rest(self, hardware: Informer) -> None:
+        """Load the Hardware that no machine has asked for yet, soon after a restart with very many."""
+        if self._saved is not None:
+            await self._saved.restore_rest()
+        await hardware.wait_for_cache_sync()
         await read_up()
 
     def _telemetry(self) -> Telemetry:
@@ -513,8 +512,6 @@ class Stack:
     async def _start_networks(self) -> None:
         """Serve machines on each network that is there."""
         context = self._context
-        if HARDWARE in self._informers and self._informers[HARDWARE].untold <= MAX_READ_AT_START:
-            self._informers[HARDWARE].tell_all()
         if self._edge is not None:
             await self._edge.serving.start()
             context.networks.add_follower(self._edge.serving.network_changed)
@@ -534,8 +531,9 @@ class Stack:
         else:
             self._spawn(self._start_reviews_later(), "what waits for the API", ends=True)
 
-    def _run_informers(self) -> list[asyncio.Task[None]]:
-        return [self._spawn(each.run(), f"informer of {resource.plural}") for resource, each in self._informers.items()]
+    def _run_informers(self) -> None:
+        for resource, informer in self._informers.items():
+            self._spawn(informer.run(), f"informer of {resource.plural}")
 
     async def _start_reviews_later(self) -> None:
         for informer in self._informers.values():
@@ -544,7 +542,7 @@ class Stack:
 
     async def _start_reviews(self) -> None:
         """Log the namespaces that do not exist, start the webhooks, and apply the manifests, which they review."""
-        await say_which_are_missing(self._client, self._settings.namespaces)
+        await log_missing_namespaces(self._client, self._settings.namespaces)
         await self._start_webhooks()
         if self._applier is not None and self._settings.manifests is not None:
             await self._applier.apply_and_wait(self._informers)

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
 from edge.checkpoint import DIRECTORY as CHECKPOINT
 from edge.checkpoint import HARDWARE as HARDWARE_KIND
-from edge.checkpoint import KEY_FILE, Checkpoint, KeptSecrets, LookedUpBy, discard
-from edge.machines import Inventory, PendingWorkflows, ReadSecret, looked_up_by
+from edge.checkpoint import KEY_FILE, Checkpoint, SecretStore, discard
+from edge.machines import Inventory, PendingWorkflows, ReadSecret, lookup_values
 from edge.run.errors import StackError
 from edge.settings.model import Service, StackSettings
 from tink.files.key_file import KeyFile
@@ -38,13 +38,13 @@ SHORT_SECONDS: Final = 5.0
 _STEP_SECONDS: Final = 1.0
 RECENT_SECONDS: Final = 120.0
 """Maximum age of a saved state that a restart serves without waiting for the API."""
-LARGE_BYTES: Final = 1 << 20
-"""Minimum size of the saved Hardware for that, some three thousand objects. Fewer are listed quickly."""
+LARGE: Final = 3000
+"""Minimum number of saved Hardware for that. The API lists fewer quickly."""
 
 
 async def follow_api(
     informers: Mapping[ResourceType, Informer],
-    run: Callable[[], Collection[asyncio.Task[None]]],
+    run: Callable[[], object],
     saved: SavedState | None,
     *,
     alone: bool,
@@ -54,22 +54,17 @@ async def follow_api(
     Return False if the start continues before that: with the saved state, or with nothing if `alone`. Raises
     StackError.
     """
+    if saved is not None:
+        await saved.checkpoint.open()
     if saved is not None and saved.is_recent and await saved.restore():
         run()
         log.info("serving the state from before the restart, until the Kubernetes API has listed its objects")
         return False
-    following = run()
+    run()
     if await _listed(informers, without_api=saved.checkpoint.exists if saved is not None else alone):
         return True
-    if saved is not None:
-        # A list that continues meanwhile would not report objects of the checkpoint that were deleted.
-        for task in following:
-            task.cancel()
-        await asyncio.wait(following)
-        restored = await saved.restore()
-        run()
-        if not restored:
-            return await _listed(informers, without_api=False)
+    if saved is not None and not await saved.restore():
+        return await _listed(informers, without_api=False)
     log.warning("the Kubernetes API does not answer: started without it")
     return False
 
@@ -81,7 +76,7 @@ async def _listed(informers: Mapping[ResourceType, Informer], *, without_api: bo
         while not informer.has_synced:
             if len(informer) != known:
                 known, idle = len(informer), 0.0
-            if without_api and idle >= SHORT_SECONDS and (informer.unreachable or not informer.failing_for):
+            if without_api and idle >= SHORT_SECONDS and (informer.is_unreachable or not informer.failing_for):
                 return False
             if idle >= SYNC_SECONDS:
                 raise StackError(_why_not_listed(resource, informer))
@@ -114,17 +109,15 @@ class SavedState:
         inventory: Inventory,
     ) -> None:
         """Make it before the informers run. Raises KeyFileError."""
-        kinds = {
-            HARDWARE_KIND: (HARDWARE, None),
-            "osies": (OSIE, None),
-            "workflows": (WORKFLOW, lambda: workflows.names),
-        }
+        collections = {HARDWARE_KIND: HARDWARE, "osies": OSIE, "workflows": WORKFLOW}
         self.checkpoint = Checkpoint(
             settings.data_dir,
             _source(client, settings),
-            {kind: (informers[resource], keys) for kind, (resource, keys) in kinds.items() if resource in informers},
-            looked_up_by={HARDWARE_KIND: LookedUpBy(inventory.looked_up_by, looked_up_by)},
+            {name: informers[resource] for name, resource in collections.items() if resource in informers},
+            wanted={"workflows": lambda: workflows.names},
+            lookup_values=lookup_values,
         )
+        self._inventory = inventory
         self.secrets = _secrets(settings, client, informers[HARDWARE]) if settings.edge.checkpoint_secrets else None
         self._informers = tuple(informers.values())
         self._known: float | None = None
@@ -139,13 +132,24 @@ class SavedState:
     @property
     def is_recent(self) -> bool:
         """True if the saved state is recent, and so large that a new list takes long."""
-        checkpoint = self.checkpoint
-        return abs(checkpoint.age) < RECENT_SECONDS and checkpoint.size >= LARGE_BYTES
+        return abs(self.checkpoint.age) < RECENT_SECONDS and self.checkpoint.hardware_count >= LARGE
+
+    @property
+    def note(self) -> str:
+        """A note for operators while some Hardware are only in the checkpoint; else empty."""
+        text = "some Hardware are still to be read: each is when its machine asks, lists lack it"
+        return text if self.checkpoint.is_restoring else ""
 
     async def restore(self) -> bool:
         """Load the saved state into the informers. Return False if there is none."""
+        self._inventory.recall_with(self.checkpoint.recall)
         self._known = await self.checkpoint.restore()
         return self._known is not None
+
+    async def restore_rest(self) -> None:
+        """Load the Hardware that no machine has asked for, or wait until the API has listed it."""
+        await self.checkpoint.restore_rest()
+        self._inventory.recall_with(None)
 
 
 def _source(client: KubeClient, settings: StackSettings) -> frozenset[str]:
@@ -174,14 +178,14 @@ def remove_unwanted(settings: StackSettings) -> None:
         log.warning("%s can't be removed: %s", settings.data_dir / CHECKPOINT, error.strerror or error)
 
 
-def _secrets(settings: StackSettings, client: KubeClient, hardware: Informer) -> KeptSecrets:
+def _secrets(settings: StackSettings, client: KubeClient, hardware: Informer) -> SecretStore:
     given = settings.edge.checkpoint_key
-    secrets = KeptSecrets(
+    secrets = SecretStore(
         settings.data_dir / CHECKPOINT / "secrets",
         KeyFile(given or settings.data_dir / KEY_FILE, "checkpoint key", create=given is None),
         lambda namespace, name: client.get(SECRET, name, namespace),
         _source(client, settings),
-        synced=lambda: hardware.has_synced and not hardware.untold,
+        has_synced=lambda: hardware.has_synced,
     )
-    hardware.add_event_handler(secrets.apply, secrets.remove, can_wait=True)
+    hardware.add_event_handler(secrets.apply, secrets.remove)
     return secrets

@@ -81,16 +81,6 @@ class ApiContact:
         return f"serving from what was known at {rfc3339(since)}: the API does not answer" if since is not None else ""
 
     @property
-    def notes(self) -> tuple[str, str]:
-        """`note`, and a note about objects that are not read yet after a start with very many; either may be empty."""
-        waiting = [(informer.untold, informer.resource.kind) for informer in self._informers() if informer.untold]
-        counts = ", ".join(f"{number:,} {kind}" for number, kind in waiting)
-        return (
-            self.note,
-            f"{counts} are still to be read: each is when its machine asks, lists lack it" if counts else "",
-        )
-
-    @property
     def known_at(self) -> float:
         """The time (Unix seconds) of the served state: now, while the API can be followed."""
         restored = self._restored()

@@ -43,7 +43,7 @@ from ipxe.scripts import Origin, Scripts
 from tink.api.v1alpha2 import Raw
 from tink.kube.resources import OSIE
 from tink.metrics.families import Scraped
-from tink.net.host_port import join_host_port
+from tink.net.addresses import join_host_port
 from tink.net.outbound import Reach
 
 log = logging.getLogger(__name__)

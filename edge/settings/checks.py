@@ -468,7 +468,7 @@ def _check_data_dir(services: Services, options: Options, host: Host) -> Iterato
             return
         # A command that runs as root becomes the owner of the directory at its start.
         for problem in data_directory.problems(directory, host.user() or directory.stat().st_uid):
-            if not problem.mended:
+            if not problem.is_fixable:
                 yield wrong(f"{directory} {problem.seen}", problem.remedy)
         for problem in data_directory.out_of_reach(directory):
             yield wrong(f"{directory}: {problem.seen}", problem.remedy, is_error=False)

@@ -30,7 +30,7 @@ from edge.settings.options import Group, Holds, Setting, SettingsField
 from edge.settings.types import DataDirectory, FilePath
 from ipxe.binaries import BootPath
 from tink.controller import ControllerSettings
-from tink.net.host_port import join_host_port
+from tink.net.addresses import join_host_port
 from tink.net.urls import shown
 from tink.server import DEFAULT_LIFETIME_SECONDS, AgentAuth, ServerSettings, TlsFiles, TokenSettings
 from tink.webhooks import WebhookSettings

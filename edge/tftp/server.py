@@ -51,7 +51,7 @@ from tink.errors import TinkedgeError
 from tink.limits.allowance import Allowance
 from tink.limits.once_per import OncePer, Tally, times
 from tink.limits.token_bucket import TokenBuckets
-from tink.net.link_local import is_link_local
+from tink.net.addresses import is_link_local
 
 log = logging.getLogger(__name__)
 

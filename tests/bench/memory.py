@@ -10,10 +10,11 @@ checkpoint.
 from __future__ import annotations
 
 import json
+import sqlite3
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from tests.bench.bed import SERVER_IP, BenchError, Cable, Server, installed, measured, python
@@ -125,10 +126,21 @@ def _timed(start: Callable[[], Server]) -> tuple[Server, float]:
 
 
 def _wait_for_checkpoint(home: Path) -> None:
-    """It is written when all Hardware have been read, behind the start. Raises BenchError."""
+    """Wait until the checkpoint has all Hardware. Raises BenchError."""
     give_up = time.monotonic() + _CHECKPOINT_SECONDS
-    while not (home / "checkpoint" / "hardware").exists():
+    while not _has_checkpoint(home / "checkpoint" / "objects.db"):
         if time.monotonic() > give_up:
             raise BenchError(f"there is no checkpoint after {_CHECKPOINT_SECONDS} s")
         time.sleep(0.1)
     time.sleep(1)
+
+
+def _has_checkpoint(path: Path) -> bool:
+    if not path.exists():
+        return False
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+        try:
+            [(known,)] = database.execute("SELECT value FROM meta WHERE name = 'known'")
+        except (sqlite3.Error, ValueError):  # it is being made
+            return False
+    return bool(known != "0")

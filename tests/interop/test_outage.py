@@ -8,8 +8,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import sqlite3
 import sys
 import time
 from collections.abc import Iterator
@@ -175,9 +177,14 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield site
 
 
-def kept(site: Site, node: str) -> bool:
-    directory = site.directory / f"data-{node}" / "checkpoint"
-    return all((directory / kind).exists() for kind in ("hardware", "osies", "workflows"))
+def has_checkpoint(site: Site, node: str) -> bool:
+    path = site.directory / f"data-{node}" / "checkpoint" / "objects.db"
+    if not path.exists():
+        return False
+    with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+        collections = {name for (name,) in database.execute("SELECT DISTINCT collection FROM object")}
+        [(known,)] = database.execute("SELECT value FROM meta WHERE name = 'known'")
+    return collections == {"hardware", "osies", "workflows"} and known != "0"
 
 
 def test_while_the_api_is_away_machines_boot_from_a_restarted_edge_and_what_was_dispatched_is_done_once(
@@ -188,7 +195,7 @@ def test_while_the_api_is_away_machines_boot_from_a_restarted_edge_and_what_was_
     agent = site.agent(f"{NODES['node1']}:42113")
     wait_until(lambda: site.ran() == ["0"], lambda: agent.err)
     wait_until(lambda: site.state() == "Running")
-    wait_until(lambda: kept(site, "node1"), lambda: edge.err)
+    wait_until(lambda: has_checkpoint(site, "node1"), lambda: edge.err)
     site.go()
     killed(edge, server)
     edge = site.edge("node1", "--netboot-when", "workflow")
@@ -293,7 +300,7 @@ def test_an_hour_without_the_api_and_a_restart_of_the_edge_in_it(site: Site) -> 
     first, server = site.edge("node1", "--checkpoint-secrets"), site.server("node1")
     before = site.agent(f"{NODES['node1']}:42113")
     wait_until(lambda: site.ran() == ["0"] and site.state() == "Running", lambda: before.err)
-    wait_until(lambda: kept(site, "node1") and len(list(site.secrets("node1"))) == 1, lambda: first.err)
+    wait_until(lambda: has_checkpoint(site, "node1") and len(list(site.secrets("node1"))) == 1, lambda: first.err)
     wait_until(lambda: not [missing for machine in MACS for missing in missed(site, machine)], lambda: first.err)
     site.go()
     outage = Outage(site)

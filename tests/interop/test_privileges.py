@@ -189,7 +189,7 @@ async def test_two_controllers_elect_take_over_and_review_with_their_role_and_ne
     await site.until(lambda: _is(site, "second", "Pending"), other)
     assert FINALIZER in (await site.client.get(WORKFLOW, "second", WORK))["metadata"]["finalizers"]
     assert await asyncio.to_thread(other.terminate) == 0
-    assert ": given back" in other.err
+    assert ": released" in other.err
     assert await site.holder() == "None"
 
     old = renewed(None, datetime.now(UTC) - AUTHORITY_LIFE + timedelta(days=30))

@@ -35,7 +35,7 @@ class InMemoryInformer(Informer):
 
     failing_for = 0.0
     denied = ""
-    unreachable = False
+    is_unreachable = False
 
     def __init__(
         self, resource: ResourceType = WORKFLOW, objects: Iterable[Raw] = (), *, synced: bool = True, **options: Any

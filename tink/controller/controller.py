@@ -46,7 +46,6 @@ from tink.kube.runtime import (
     Controller,
     Event,
     EventRecorder,
-    FairSemaphore,
     LeaderElector,
     Result,
     controller_log,
@@ -54,6 +53,7 @@ from tink.kube.runtime import (
     steady,
     while_leading,
 )
+from tink.limits.fairness import FairSemaphore
 from tink.template import render_actions
 from tink.workflow.ended import has_ended, is_history
 from tink.workflow.machine import UnknownActionError

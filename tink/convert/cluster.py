@@ -14,8 +14,7 @@ from tink.api.v1alpha2 import Raw
 from tink.convert.documents import DEFAULT_NAMESPACE, Converted, Document, validated
 from tink.convert.findings import Finding, Kind, Source
 from tink.convert.metal3 import secrets_to_read
-from tink.kube import pager
-from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError, UnreachableError
+from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError, UnreachableError, each_list_item
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import (
     HARDWARE,
@@ -57,7 +56,7 @@ async def read_cluster(
     types = _METAL3 if metal3 else _TINKERBELL
     for resource in types:
         try:
-            async for obj in pager.each_list_item(client, resource, namespace):
+            async for obj in each_list_item(client, resource, namespace):
                 found.append(_document(obj, len(found) + 1))
                 seen(len(found))
         except NotFoundError:

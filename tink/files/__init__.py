@@ -1,1 +1,1 @@
-"""Files that are for their owner alone: the data directory, and the keys and tokens in it."""
+"""Files that only their owner can read: the data directory, and the keys and tokens in it."""

@@ -1,13 +1,13 @@
-"""The data directory: state, keys and tokens. Nobody else on this host may look into it, or put anything there.
+"""The data directory with state, keys and tokens. Other users of this host can neither read it nor write to it.
 
-`claim` is what every command that uses it begins with; `problems` tells `tinkedge doctor` the same without changing
-anything. A directory that is open to others is closed (0700) when all that is in it is ours. One with other things in
-it, such as `/` or somebody's home, is never touched: the operator is told the command. What an earlier release left
-open in a closed directory is closed, too (0600).
+Each command that uses it calls `claim` first. For `tinkedge doctor`, `problems` returns the same findings without
+changing anything. A directory that is open to other users is closed (0700) if it has only files of tinkedge. A
+directory with other files, such as `/` or the home of a user, is never changed: the error names the command to do that.
+Files that an earlier release left open in a closed directory are closed, too (0600).
 
-Who owns a directory, or a file in it, can replace it: what belongs to another user is refused.
+The owner of a directory, or of a file in it, can replace it, so those of another user are refused.
 
-One rule says whom it belongs to: the user of the service. All commands follow it.
+The data directory belongs to the user of the service. All commands follow this rule:
 
     as root, in a directory of another user    the command acts as that user (`as_owner`); a command that serves
                                                becomes that user for good (`tink.files.privileges`)
@@ -43,7 +43,7 @@ SECRET = frozenset(
         "pki",
     }
 )
-"""What tinkedge makes there for its owner alone; `kubeconfig.lock` is kubectl's, while it changes the file."""
+"""The files that only the owner may read. `kubeconfig.lock` is made by kubectl while it changes the kubeconfig."""
 _PKI = frozenset({"ca.key"})
 BUNDLE = "bundle.json"
 """Records which bundle was loaded last."""
@@ -60,8 +60,8 @@ KNOWN = SECRET | {
     "manifests",
     "lost+found",
 }
-"""All that may be in a directory that is closed without asking: `osie` and what follows are the operator's, or of a
-bundle; `lost+found` is the file system's."""
+"""The names that may be in a directory that is closed without asking. `osie` and the following ones belong to the
+operator or to a bundle, `lost+found` to the file system."""
 _TEMPORARY = re.compile(
     r"\.(token|kubeconfig|users\.json|pki|serving|state\.newest|backup|restore|salvage|bundle|checkpoint\.key|[a-z]+-token(\.key)?)"
     r"\.[a-z0-9_]{8}"
@@ -72,25 +72,25 @@ SERVICE_USER: Final = "tinkedge"
 """The data directory and the user of the package (deploy/deb/postinst, deploy/systemd/tinkedge.sysusers)."""
 FOLDERS: Final = ("osie", "images", "files", "ipxe", "manifests")
 """Folders that operators fill, often as root."""
-_MOST_ENTRIES: Final = 20_000
+_MAX_ENTRIES: Final = 20_000
 """Maximum number of files and directories that `unreadable` examines."""
 _NAMED: Final = 5
 _MIN_FREE_BYTES = 1 << 20
-"""A disk with less room, in bytes, is full."""
+"""A disk with fewer free bytes counts as full."""
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 class DataDirectoryError(TinkedgeError):
-    """The data directory can't be used; the message says which and what to do."""
+    """The data directory can't be used; the message names it and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong, and what to do about it; `mended`: the next start does it by itself."""
+    """A problem of a data directory and its remedy. `is_fixable`: the next start fixes it by itself."""
 
     seen: str
     remedy: str
-    mended: bool = False
+    is_fixable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def make_for_owner(directory: Path) -> Owner | None:
 
 
 def claim(directory: Path) -> None:
-    """Make the directory, or see that it is ours, and close it to others. Raises DataDirectoryError."""
+    """Make the directory, or check that it is ours, and close it to other users. Raises DataDirectoryError."""
     try:
         if not directory.is_dir():
             directory.mkdir(mode=0o700, parents=True)
@@ -158,34 +158,34 @@ def claim(directory: Path) -> None:
     except OSError as error:
         raise DataDirectoryError(f"data directory {directory}: {error.strerror}; give another --data-dir") from error
     for problem in found:
-        if not problem.mended:
+        if not problem.is_fixable:
             raise DataDirectoryError(f"data directory {directory}: {problem.seen}; {problem.remedy}")
     if not found:
         return
     was = "; ".join(problem.seen for problem in found)
     try:
         directory.chmod(0o700)
-        # From here on nobody else comes to it; what was put there a moment before is looked at once more.
-        if late := [problem for problem in problems(directory) if not problem.mended]:
+        # Now other users have no access. Files that they put there a moment before are checked here.
+        if late := [problem for problem in problems(directory) if not problem.is_fixable]:
             raise DataDirectoryError(f"data directory {directory}: {late[0].seen}; {late[0].remedy}")
         for path in _open_files(directory):
             path.chmod(stat.S_IMODE(path.lstat().st_mode) & ~_OTHERS)
         why = "its file system does not keep modes" if problems(directory) else ""
     except OSError as error:
         why = error.strerror or str(error)
-    if why:  # a read-only disk is served as it is
+    if why:  # such as a read-only disk, which is used as it is
         log.error("data directory %s: %s; that can't be changed: %s", directory, was, why)
     else:
         log.warning(
-            "data directory %s: %s; it is closed now. Who has read the state meanwhile knows its Secrets: change them",
+            "data directory %s: %s; it is closed now. Other users may have read its Secrets: change them",
             *(directory, was),
         )
 
 
 def problems(directory: Path, user: int | None = None) -> list[Problem]:
-    """What is wrong with a directory that is there, for the user (by number; None: this process's) who is to have it.
+    """Return the problems of an existing directory for its intended user (by number; None: that of this process).
 
-    The worst first. Raises OSError.
+    The worst comes first. Raises OSError.
     """
     user = os.geteuid() if user is None else user
     status = directory.stat()
@@ -193,12 +193,12 @@ def problems(directory: Path, user: int | None = None) -> list[Problem]:
     if status.st_uid != user:
         seen = f"belongs to {user_name(status.st_uid)}, who could replace all that is in it"
         return [Problem(seen, _remedy_for_owner(directory, status.st_uid, user))]
-    names = sorted(os.listdir(directory))  # noqa: PTH208 - names are what is looked at
+    names = sorted(os.listdir(directory))  # noqa: PTH208 - only the names are needed
     if strange := [name for name in names if name in SECRET and (directory / name).lstat().st_uid != status.st_uid]:
         return [
             Problem(
                 f"{', '.join(strange)} in it belongs to another user, who may have put it there",
-                f"see what it is; if it is right, as root: '{give(directory, user)}'",
+                f"check it; if it is right, as root: '{give(directory, user)}'",
             )
         ]
     found = []
@@ -208,12 +208,13 @@ def problems(directory: Path, user: int | None = None) -> list[Problem]:
         foreign = [name for name in names if name not in KNOWN and not _TEMPORARY.fullmatch(name)]
         if foreign:
             listed = ", ".join(foreign[:5]) + (", ..." if len(foreign) > 5 else "")
-            remedy = f"it also has what is not tinkedge's ({listed}): 'chmod 700 {quoted}' if nobody else needs that"
+            remedy = f"it also has files that are not tinkedge's ({listed}): "
+            remedy += f"'chmod 700 {quoted}' if no other user needs them"
             return [Problem(seen, f"{remedy}, or give a --data-dir of its own")]
-        found.append(Problem(seen, f"the next start closes it; or 'chmod 700 {quoted}'", mended=True))
+        found.append(Problem(seen, f"the next start closes it; or 'chmod 700 {quoted}'", is_fixable=True))
     if open_files := [str(path.relative_to(directory)) for path in _open_files(directory)]:
         seen = f"{', '.join(open_files)} in it can be read by others"
-        found.append(Problem(seen, f"the next start closes them; or 'chmod -R go= {quoted}'", mended=True))
+        found.append(Problem(seen, f"the next start closes them; or 'chmod -R go= {quoted}'", is_fixable=True))
     return found
 
 
@@ -299,18 +300,18 @@ def not_permitted(owner: Owner, directory: Path) -> str:
     )
 
 
-# --- what the service's user can't read -------------------------------------------------------------------------------
+# --- files that the service's user can't read -------------------------------------------------------------------------
 
 
 def unreadable(directory: Path) -> list[Path]:
-    """Return what this process can't read in the folders that operators fill (`FOLDERS`), the topmost of each tree.
+    """Return the paths that this process can't read in the folders that operators fill, the topmost of each tree.
 
     Examines at most 20,000 entries and follows no link to a directory.
     """
     found: list[Path] = []
     pending = [directory / name for name in reversed(FOLDERS)]
     examined = 0
-    while pending and examined < _MOST_ENTRIES:
+    while pending and examined < _MAX_ENTRIES:
         path = pending.pop()
         examined += 1
         if _is_shut(path):
@@ -320,7 +321,7 @@ def unreadable(directory: Path) -> list[Path]:
                 below = sorted(path.iterdir(), reverse=True)
             except OSError:  # removed meanwhile
                 continue
-            pending += below[-_MOST_ENTRIES:]
+            pending += below[-_MAX_ENTRIES:]
     return found
 
 
@@ -344,12 +345,12 @@ def _is_shut(path: Path) -> bool:
     except PermissionError:
         return True
     except (OSError, ValueError):
-        return False  # not there, or a link that leads nowhere
+        return False  # missing, or a dangling link
     return not os.access(path, os.R_OK | (os.X_OK if is_directory else 0), effective_ids=True)
 
 
 def out_of_reach(directory: Path) -> list[Problem]:
-    """Return what the owner of a data directory can't read in the folders that operators fill, as one problem or none.
+    """Return the paths that the owner of a data directory can't read in `FOLDERS`, as one problem or none.
 
     Empty for a process that is neither the owner nor root. Raises OSError, DataDirectoryError.
     """
@@ -368,7 +369,7 @@ def out_of_reach(directory: Path) -> list[Problem]:
 
 
 def disk_refuses(directory: Path) -> str:
-    """Say what keeps the disk of a directory from being written, as far as one can see; empty when nothing does."""
+    """Return the reason why the disk of a directory can't be written to; empty if none is visible."""
     try:
         found = os.statvfs(directory)
     except OSError as error:
@@ -384,7 +385,7 @@ def disk_refuses(directory: Path) -> str:
 
 
 def _mount_point(directory: Path) -> Path:
-    """Return where the file system of a directory is mounted."""
+    """Return the mount point of the file system of a directory."""
     path = directory.resolve()
     while not path.is_mount():
         path = path.parent
@@ -405,7 +406,7 @@ def _open_files(directory: Path) -> list[Path]:
 
 
 def user_name(number: int) -> str:
-    """Name a user for people."""
+    """Return a user's name for messages."""
     try:
         return f"user {pwd.getpwuid(number).pw_name}"
     except KeyError:

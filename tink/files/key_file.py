@@ -1,13 +1,13 @@
-"""A file of keys that sign what this program hands out: one key a line, so that they can be changed without a gap.
+"""A file of keys for signing and encryption: one key a line, so that keys can be changed without a gap.
 
-The first key signs, all are accepted: to change keys, put a new line on top and remove the old one when what it signed
-has ended. The file is read again when it changes. Keys are never logged.
+The first key signs, and all keys are accepted. To change keys, put a new line on top, and remove the old one when its
+signatures have expired. The file is read again when it changes. Keys are never logged.
 
-Several processes share a file, or copies of it that arrive one after the other (the kubelet brings a Secret to each
-node within a minute or so). So a new key is accepted at once, and signs two minutes later, as long as the one before is
-there.
+Several processes share a file, or copies of it that arrive at different times (the kubelet updates a Secret on each
+node within about a minute). So a new key is accepted at once, and signs after two minutes if the previous one is still
+in the file.
 
-What is signed has a label, so that a signature for one purpose is worth nothing for another one.
+Each signature has a label, so that a signature for one purpose is invalid for another one.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from tink.files import private_files, rereading
 log = logging.getLogger(__name__)
 
 _MIN_KEY_CHARACTERS = 32
-"""Characters: 128 bits, were they hexadecimal digits; ours have 256."""
+"""128 bits if they are hexadecimal digits; created keys have 256."""
 _KEY = re.compile(rb"[ -~]+")
 _MAX_KEYS = 16
 _MAX_FILE_BYTES = 64 << 10
 SPREAD_SECONDS = 120.0
-"""Until all who are to accept a new key have it."""
+"""Time until all processes have a new key."""
 _RECHECK_SECONDS = 1.0
-"""Seconds for which the file is taken to be as it was."""
+"""Minimum time between two looks at the file."""
 
 
 class KeyFileError(TinkedgeError):
-    """The key file can't be used; the message says which and what to do."""
+    """The key file can't be used; the message names it and the remedy."""
 
 
 class KeyFile:
-    """Signs and checks with the keys of one file."""
+    """Signs and verifies with the keys of one file."""
 
     def __init__(
         self,
@@ -56,13 +56,12 @@ class KeyFile:
         changed: Callable[[str], None] | None = None,
         without: str = "",
     ) -> None:
-        """`what` names the file for people ("metadata token key"); `create`: make one where there is none; else
-        `advice` says what to do with a new one. `changed` is told the first key whenever the file has others.
+        """Read the keys. `what` names the file in messages ("metadata token key").
 
-        `without` says what does not work without the file. If it is given, a file that can't be used is logged, and a
-        key of this process alone takes its place until the file is good: no other process accepts what that signs.
-
-        `monotonic` (seconds) says when to look at the file again. Raises KeyFileError.
+        With `create`, a missing file is created; otherwise `advice` is the end of the message about a missing file.
+        `changed` is called with the first key whenever the keys have changed. `without` names the consequence of a
+        missing file. If it is given, an unusable file is logged, and a random key is used until the file is usable; no
+        other process accepts its signatures. `monotonic` returns seconds. Raises KeyFileError.
         """
         self._path = path
         self._what = f"{what} {path}"
@@ -85,52 +84,54 @@ class KeyFile:
             self._state, self._keys = (), (secrets.token_hex(32).encode(),)
         self._signing = self._keys[0]
         self._sign_from = 0.0
-        """When the first key signs, if that is another one."""
-        self._looked = monotonic()
+        """The time from which the first key signs, if another one signs now."""
+        self._checked_at = monotonic()
         rereading.register(self)
 
     def reread(self) -> bool:
-        """Look at the file now. False: it can't be used, the keys stay as they were, and the log says why."""
+        """Read the file now if it has changed. Return False if it is unusable, which is logged; then the keys stay."""
         self._reported = ""
         return self._compare()
 
     def sign(self, label: str, claims: str) -> str:
-        """The signature of `claims` for the purpose `label`, which has no NUL in it."""
-        self._look()
+        """Return the signature of `claims` for the purpose `label`, which must not contain NUL."""
+        self._refresh()
         if self._signing != self._keys[0] and self._monotonic() >= self._sign_from:
             self._signing = self._keys[0]
         return _signature(self._signing, label, claims)
 
     def signed(self, label: str, claims: str, signature: str) -> bool:
-        """Whether `signature` (ASCII) is that of `claims` with one of the keys."""
-        self._look()
-        # All keys, and each in constant time: how long it takes says nothing about any of them.
+        """Return True if `signature` (ASCII) is the signature of `claims` with one of the keys."""
+        self._refresh()
+        # All keys are compared, each in constant time, so that the duration reveals nothing about any of them.
         good = [hmac.compare_digest(_signature(key, label, claims), signature) for key in self._keys]
         return any(good)
 
     def holds(self, key: str) -> bool:
-        """Whether this is one of the keys, where they are passwords themselves."""
-        self._look()
+        """Return True if `key` is one of the keys, for files whose keys are passwords."""
+        self._refresh()
         given = key.encode(errors="surrogateescape")
         good = [hmac.compare_digest(one, given) for one in self._keys]
         return any(good)
 
     def derived(self, label: str) -> tuple[bytes, ...]:
-        """A key of 256 bits for the purpose `label` from each of the keys (HKDF, RFC 5869): the first is to encrypt
-        with, any of them may have been."""
-        # Few have something to encrypt, and `tinkedge --help` is to come at once.
+        """Return a key of 256 bits for the purpose `label`, derived from each of the keys (HKDF, RFC 5869).
+
+        Encrypt with the first, and try all to decrypt.
+        """
+        # Imported late, because few processes encrypt, and `tinkedge --help` must be fast.
         from cryptography.hazmat.primitives import hashes
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-        self._look()
+        self._refresh()
         return tuple(HKDF(hashes.SHA256(), 32, None, label.encode()).derive(key) for key in self._keys)
 
-    def _look(self) -> None:
-        """Read the file again if it changed. One that can't be used changes nothing, and is said once."""
+    def _refresh(self) -> None:
+        """Read the file again if it has changed. An unusable file changes nothing, and is logged once."""
         now = self._monotonic()
-        if 0 <= now - self._looked < _RECHECK_SECONDS:
+        if 0 <= now - self._checked_at < _RECHECK_SECONDS:
             return
-        self._looked = now
+        self._checked_at = now
         self._compare()
 
     def _compare(self) -> bool:
@@ -143,7 +144,7 @@ class KeyFile:
             self._keys = self._read()
         except KeyFileError as error:
             if str(error) != self._reported:
-                log.error("the keys stay as they were: %s", error)
+                log.error("the keys stay unchanged: %s", error)
             self._reported = str(error)
             return False
         self._state, self._reported = state, ""
@@ -175,34 +176,36 @@ class KeyFile:
         keys = tuple(line for line in lines if line and not line.startswith(b"#"))
         if len(content) > _MAX_FILE_BYTES or len(keys) > _MAX_KEYS:
             raise KeyFileError(f"{self._what}: has more than {_MAX_KEYS} keys")
-        anew = (
-            "; put the right one back, or remove the file to get a new one: what was signed is worth nothing then"
+        remedy = (
+            "; put the right one back, or remove the file to get a new one, which makes all signatures invalid"
             if self._ours
             else ""
         )
         if not keys:
-            raise KeyFileError(f"{self._what}: has no key in it; 'openssl rand -hex 32' makes one{anew}")
+            raise KeyFileError(f"{self._what}: has no key in it; 'openssl rand -hex 32' makes one{remedy}")
         if not all(_KEY.fullmatch(key) for key in keys):
-            raise KeyFileError(f"{self._what}: is garbled: a key is one line of letters, digits and punctuation{anew}")
+            raise KeyFileError(
+                f"{self._what}: is malformed: a key is one line of letters, digits and punctuation{remedy}"
+            )
         if any(len(key) < _MIN_KEY_CHARACTERS for key in keys):
-            raise KeyFileError(f"{self._what}: a key has less than {_MIN_KEY_CHARACTERS} characters{anew}")
+            raise KeyFileError(f"{self._what}: a key has less than {_MIN_KEY_CHARACTERS} characters{remedy}")
         if self._ours and not content.endswith(b"\n"):
-            raise KeyFileError(f"{self._what}: does not end with its line: it has been cut off{anew}")
+            raise KeyFileError(f"{self._what}: does not end with its line: it has been cut off{remedy}")
         if mode & 0o007:
-            log.warning("%s can be read by everybody on this host: chmod 600 it", self._what)
+            log.warning("%s can be read by all users of this host: chmod 600 it", self._what)
         return keys
 
     def _create(self) -> None:
-        """A file with a new key, unless there is one. Another process may be at it too: the first wins."""
+        """Create the file with a new key, unless it exists or another process creates it. Raises KeyFileError."""
         path = self._path
         if path.exists():
             return
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if private_files.create(path, secrets.token_hex(32).encode() + b"\n"):
-                log.info("%s made", self._what)
+                log.info("%s created", self._what)
         except OSError as error:
-            raise KeyFileError(f"{self._what} can't be made: {error.strerror}") from error
+            raise KeyFileError(f"{self._what} can't be created: {error.strerror}") from error
 
 
 def _signature(key: bytes, label: str, claims: str) -> str:

@@ -1,8 +1,8 @@
-"""Files for their owner alone (0600): keys, tokens, certificates. Written whole or not at all, and to stay.
+"""Files that only their owner can read (0600), such as keys, tokens and certificates; written atomically.
 
-A new content stands beside its place until it is on the disk, and is then moved there; the directory is flushed, too,
-so that a power cut leaves the old file or the new one. Nobody sees half a file, and none is open to others for a
-moment.
+New content is written to a temporary file beside the target, flushed to the disk, and moved to the target; then the
+directory is flushed. So a power cut leaves the old file or the new one, readers never see a part of a file, and no
+file is open to other users for a moment.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 _NAME_CHARACTERS: Final = 100
-"""Characters of a file's name in that of its temporary file, of which a file system takes 255 bytes."""
+"""Characters of a file's name in the name of its temporary file; the limit of file systems is 255 bytes."""
 
 
 def write(path: Path, content: bytes, mode: int = 0o600, *, owner_of: Path | None = None) -> None:
-    """Make or replace a file; what root writes belongs to the owner of `owner_of`. Raises OSError; then nothing has
-    changed."""
+    """Create or replace a file; one that root writes gets the owner of `owner_of`.
+
+    Raises OSError; then nothing has changed.
+    """
     with _beside(path, content, mode) as temporary:
         if owner_of is not None and os.geteuid() == 0:
             owner = owner_of.stat()
@@ -33,7 +35,10 @@ def write(path: Path, content: bytes, mode: int = 0o600, *, owner_of: Path | Non
 
 
 def create(path: Path, content: bytes) -> bool:
-    """Make a file unless there is one, by whomever: the first wins. Whether it was made. Raises OSError."""
+    """Create a file unless it exists, also if another process is creating it; return True if it was created.
+
+    Raises OSError.
+    """
     with _beside(path, content, 0o600) as temporary:
         try:
             path.hardlink_to(temporary)
@@ -45,11 +50,11 @@ def create(path: Path, content: bytes) -> bool:
 
 @contextmanager
 def stream(path: Path, alike: str = "", *, private: bool = True) -> Iterator[BinaryIO]:
-    """Make or replace a file with what is written meanwhile; nothing has changed if that raises.
+    """Create or replace a file with the content that the block writes; if the block raises, nothing has changed.
 
-    Partial files of killed writers of `path` are removed first, and those of all files whose names match the glob
-    pattern `alike`. The mode is 0600. If the file is not `private`, it is that of the file which is replaced, or the
-    umask's; a symbolic link stays one, and a device or a pipe is written to. Raises OSError.
+    Temporary files of killed writers of `path` are removed first, and those of files whose names match the glob pattern
+    `alike`. The mode is 0600. A file that is not `private` keeps the mode of the replaced file, or gets that of the
+    umask; then a symbolic link stays one, and a device or a pipe is written to. Raises OSError.
     """
     mode = 0o600
     if not private:
@@ -86,7 +91,7 @@ def _open_beside(path: Path, mode: int) -> Iterator[tuple[BinaryIO, Path]]:
             lambda: tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:_NAME_CHARACTERS]}.")
         )  # 0600
     except OSError as error:
-        error.filename = str(path.parent)  # the name of the temporary file says nothing to people
+        error.filename = str(path.parent)  # the name of the temporary file means nothing to people
         raise
     try:
         with os.fdopen(handle, "wb") as file:
@@ -99,7 +104,7 @@ def _open_beside(path: Path, mode: int) -> Iterator[tuple[BinaryIO, Path]]:
 
 
 def sync_directory(directory: Path) -> None:
-    """Have the names in a directory survive a loss of power. Raises OSError."""
+    """Flush the names in a directory to the disk, so that they survive a power cut. Raises OSError."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
@@ -108,9 +113,9 @@ def sync_directory(directory: Path) -> None:
 
 
 def sweep(directory: Path, *names: str) -> None:
-    """Remove what writers of files and directories with these names left beside them when they were killed.
+    """Remove the temporary files of killed writers of files and directories with these names.
 
-    Only for who knows that no such writer is at work. Raises OSError.
+    Call it only if no such writer is running. Raises OSError.
     """
     for name in names:
         for left in _partial(directory, name):
@@ -122,7 +127,7 @@ def sweep(directory: Path, *names: str) -> None:
 
 @contextmanager
 def directory(parent: Path, purpose: str) -> Iterator[Path]:
-    """Make a directory (0700) for as long as this lasts; those of killed processes are removed first.
+    """Create a temporary directory (0700) for the block; those of killed processes are removed first.
 
     Raises OSError.
     """

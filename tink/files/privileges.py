@@ -1,9 +1,8 @@
-"""Gives up root: a command that serves becomes the user that its data directory belongs to.
+"""Drops root privileges: a serving command becomes the owner of its data directory.
 
-The process keeps the three capabilities that the units give to the services (deploy/systemd): for itself, and for the
-child processes that it starts (ambient set, capabilities(7)). All others leave the bounding set, and no program that it
-starts can get more (PR_SET_NO_NEW_PRIVS). So a stack that root starts on the data directory of the service runs as the
-service does.
+The process keeps the three capabilities that the units give to the services (deploy/systemd), for itself and for its
+child processes (ambient set, capabilities(7)). All others leave the bounding set, and child processes can't get more
+(PR_SET_NO_NEW_PRIVS). So a stack that root starts on the data directory of the service runs like the service.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def become_owner(directory: Path) -> Owner | None:
     kept = [number for number in KEPT.values() if _permitted() >> number & 1]
     for number in range(_LAST_CAPABILITY + 1):
         if number not in kept:
-            library.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # fails without CAP_SETPCAP: no_new_privs does as well
+            library.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # fails without CAP_SETPCAP, where no_new_privs is enough
     _check(library.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0))
     groups = os.getgrouplist(owner.name, owner.group) if owner.name else []
     try:
@@ -76,7 +75,7 @@ def become_owner(directory: Path) -> Owner | None:
 
 
 def _out_of_reach(directory: Path) -> Path | None:
-    """Return the program or library that the owner can't read, such as a checkout in root's home; None if all can be.
+    """Return the program or library that the owner can't read, such as a checkout in root's home, or None.
 
     Child processes and modules that are imported later need them. Raises DataDirectoryError.
     """

@@ -1,7 +1,7 @@
-"""Files that a running process reads again when it is asked to (SIGHUP): keys, tokens, certificates.
+"""Files that a running process reads again on SIGHUP: keys, tokens, certificates.
 
-Each is read again by itself when it changes, too, the next time that somebody needs it. To ask is for those who want
-to know now whether what they have put there is good.
+Each is also read again at its next use after a change. SIGHUP is for operators who want to know at once whether a new
+file is usable.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from weakref import WeakSet
 
 
 class Reread(Protocol):
-    """Something made of files."""
+    """An object with the content of files."""
 
     def reread(self) -> bool:
-        """Read them now and say in the log what came of it. False: they can't be used, and what was good stays."""
+        """Read the files now and log the result. Return False if they are unusable; then the content stays."""
 
 
 _all: WeakSet[Reread] = WeakSet()
 
 
 def register(one: Reread) -> None:
-    """For as long as it is used by others."""
+    """Register an object for `reread_all`, as long as other code refers to it."""
     _all.add(one)
 
 
 def reread_all() -> tuple[int, int]:
-    """Read all that is registered: how many there are, and how many of them can't be used."""
+    """Read the files of all registered objects; return the number of objects, and of those with unusable files."""
     done = [one.reread() for one in list(_all)]
     return len(done), done.count(False)

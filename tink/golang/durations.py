@@ -22,7 +22,7 @@ _PART: Final = re.compile(r"(\d{0,40})(?:\.(\d{0,60}))?(ns|us|\u00b5s|\u03bcs|ms
 
 
 def parse_duration(text: str) -> int | None:
-    """Nanoseconds; None for a text that is no duration, or one of more than 64 bits."""
+    """Return the nanoseconds of a duration; None if the text is malformed, or the value has more than 64 bits."""
     sign, rest = (-1, text[1:]) if text.startswith("-") else (1, text.removeprefix("+"))
     if rest == "0":
         return 0

@@ -1,4 +1,4 @@
-"""JSON values as Go writes them in messages, which people and tools compare with those of Kubernetes.
+"""JSON values as Go writes them in messages, because people and tools compare messages with those of Kubernetes.
 
 Source: Go's package encoding/json.
 """
@@ -18,7 +18,7 @@ _ESCAPED_IN_JSON = re.compile("[<>&\u2028\u2029]")
 
 
 def number(value: float) -> str:
-    """Write a number with as few digits as tell it, and with an exponent from 1e+21 on (encoding/json)."""
+    """Return a number with the fewest digits that identify it, and with an exponent from 1e+21 on (encoding/json)."""
     if isinstance(value, int):
         return str(value)
     usual = not value or 1e-4 <= abs(value) < 1e21
@@ -28,7 +28,7 @@ def number(value: float) -> str:
 def to_json(value: Any) -> str:
     """Write a value as encoding/json does: no spaces, and <, > and & escaped.
 
-    Dictionaries are written in their order: structures of Go have a fixed one; of maps the keys are to be sorted.
+    Dictionaries are written in their order, because Go's structures have a fixed one. Sort the keys of maps before.
     """
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=str)
     return _ESCAPED_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -1,7 +1,7 @@
-"""Go's strings and numbers as text: the part of Go's `strconv` that templates and `fmt` stand on.
+"""Go's strings and numbers as text: the part of Go's `strconv` that templates and `fmt` use.
 
-A Go string is bytes. Here it is a Python str in which a byte that is not UTF-8 stands as a lone surrogate
-(PEP 383, "surrogateescape"), so that `len`, `index` and `slice` can count bytes as Go does and text stays text.
+A Go string is bytes. Here it is a Python str in which a byte that is not UTF-8 is a lone surrogate (PEP 383,
+"surrogateescape"), so that `len`, `index` and `slice` can count bytes like Go.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HEX_FLOAT = re.compile(r"[+-]?0[xX](?:[0-9a-fA-F_]+\.?[0-9a-fA-F_]*|\.[0-9a-fA-
 
 
 def to_bytes(text: str) -> bytes:
-    """The bytes of a Go string. A surrogate that stands for no byte becomes U+FFFD, as in Go's JSON decoder."""
+    """Return the bytes of a Go string. A surrogate that is not a byte becomes U+FFFD, as in Go's JSON decoder."""
     if text.isascii():
         return text.encode()
     try:
@@ -39,12 +39,12 @@ def to_bytes(text: str) -> bytes:
 
 
 def from_bytes(raw: bytes) -> str:
-    """The Go string of these bytes."""
+    """Return the Go string of these bytes."""
     return raw.decode("utf-8", "surrogateescape")
 
 
 def byte_length(text: str) -> int:
-    """Go's len of a string."""
+    """Return Go's len of a string."""
     return len(text) if text.isascii() else len(to_bytes(text))
 
 
@@ -52,8 +52,10 @@ def byte_length(text: str) -> int:
 
 
 def unquote(literal: str) -> str:
-    """The value of a "..." or `...` literal, or of a text in '...' (client-go, jsonpath.UnquoteExtend). Raises
-    ValueError("invalid syntax"), as Go's strconv.Unquote."""
+    """Return the value of a "..." or `...` literal, or of a text in '...' (client-go, jsonpath.UnquoteExtend).
+
+    Raises ValueError("invalid syntax"), like Go's strconv.Unquote.
+    """
     if literal[0] == "`":
         return literal[1:-1].replace("\r", "")
     body = literal[1:-1]
@@ -71,7 +73,7 @@ def unquote(literal: str) -> str:
 
 
 def unquote_char(literal: str) -> int:
-    """The code point of a '...' literal. Raises ValueError."""
+    """Return the code point of a '...' literal. Raises ValueError."""
     code, _, end = _unquote_one(literal, 1, "'")
     if literal[end:] != "'":
         raise ValueError(f"malformed character constant: {literal}")
@@ -79,7 +81,7 @@ def unquote_char(literal: str) -> int:
 
 
 def _unquote_one(text: str, at: int, quote: str) -> tuple[int, bool, int]:
-    """Decodes one, possibly escaped, character: its code, whether it is a character (not a byte), what comes next."""
+    """Decode a character or an escape: return its code, True if it is a character and not a byte, and its end."""
     char = text[at : at + 1]
     if char in ("", quote):
         raise ValueError("invalid syntax")
@@ -113,12 +115,12 @@ def _valid_rune(code: int) -> bool:
 
 
 def rune(code: int) -> str:
-    """string(rune(code)): U+FFFD for what is no character."""
+    """Return Go's string(rune(code)), which is U+FFFD if the code is not a character."""
     return chr(code) if _valid_rune(code) else RUNE_ERROR
 
 
 def quote(text: str, *, ascii_only: bool = False) -> str:
-    """Go's strconv.Quote, or QuoteToASCII."""
+    """Return a text in quotes, like Go's strconv.Quote or QuoteToASCII."""
     if _UNQUOTABLE.search(text) is None:
         return f'"{text}"'
     body = text if text.isascii() else from_bytes(to_bytes(text))
@@ -126,7 +128,7 @@ def quote(text: str, *, ascii_only: bool = False) -> str:
 
 
 def quote_rune(code: int, *, ascii_only: bool = False) -> str:
-    """Go's strconv.QuoteRune, or QuoteRuneToASCII."""
+    """Return a character in quotes, like Go's strconv.QuoteRune or QuoteRuneToASCII."""
     return "'" + _quoted(rune(code), "'", ascii_only) + "'"
 
 
@@ -146,7 +148,7 @@ def _quoted(char: str, quote_mark: str, ascii_only: bool) -> str:
 
 
 def can_backquote(text: str) -> bool:
-    """Whether the text can stand unchanged in a raw string literal."""
+    """Return True if a text can be in a raw string literal unchanged (strconv.CanBackquote)."""
     return not any(
         (ord(char) < 0x20 and char != "\t") or char in "`\x7f\ufeff" or 0xD800 <= ord(char) <= 0xDFFF for char in text
     )
@@ -156,7 +158,10 @@ def can_backquote(text: str) -> bool:
 
 
 def parse_integer(text: str) -> int | None:
-    """An integer literal with Go's base prefixes and underscores (strconv.ParseInt with base 0), of any size."""
+    """Return the value of an integer literal with Go's base prefixes and underscores, of any size; None if malformed.
+
+    Like strconv.ParseInt with base 0.
+    """
     if len(text) > 100 or not _INT.fullmatch(text) or not _underscores_fit(text):
         return None
     digits = text.replace("_", "")
@@ -170,7 +175,7 @@ def parse_integer(text: str) -> int | None:
 
 
 def parse_float(text: str) -> float | None:
-    """A float literal (strconv.ParseFloat); None for what is none, or is too large."""
+    """Return the value of a float literal (strconv.ParseFloat); None if it is malformed or too large."""
     if not _underscores_fit(text):
         return None
     if _DECIMAL_FLOAT.fullmatch(text):
@@ -192,7 +197,7 @@ def parse_float(text: str) -> float | None:
 
 
 def _underscores_fit(text: str) -> bool:
-    """Underscores stand only between digits, or between a base prefix and a digit."""
+    """Return True if all underscores are between digits, or between a base prefix and a digit."""
     if "_" not in text:
         return True
     body = text.lstrip("+-")
@@ -204,7 +209,7 @@ def _underscores_fit(text: str) -> bool:
 
 
 def format_float(value: float, verb: str, precision: int = -1) -> str:
-    """Go's strconv.FormatFloat for 64 bits: verb one of e E f g G b x X; precision -1 is the shortest that is exact."""
+    """Return Go's strconv.FormatFloat for 64 bits. `verb` is one of e E f g G b x X; precision -1: shortest exact."""
     if value != value:
         return "NaN"
     if value in (float("inf"), float("-inf")):
@@ -225,7 +230,7 @@ def format_float(value: float, verb: str, precision: int = -1) -> str:
 
 
 def _shortest(value: float) -> tuple[str, str, int]:
-    """Sign, the shortest digits that give the value back, and the decimal exponent of the first of them."""
+    """Return the sign, the shortest digits that identify the value, and the decimal exponent of the first digit."""
     text = repr(value)
     sign = "-" if text[0] == "-" else ""
     mantissa, _, exponent = text.lstrip("-").partition("e")
@@ -246,7 +251,7 @@ def _positional(digits: str, exponent: int) -> str:
 
 
 def _hex_float(value: float, precision: int) -> str:
-    """0x1.8p+01: one digit before the point, exponent to base two with two digits at least."""
+    """Return 0x1.8p+01: one digit before the point, and at least two digits of the exponent to base two."""
     sign = "-" if repr(value)[0] == "-" else ""
     if value == 0:
         mantissa, exponent = 0, 0
@@ -270,7 +275,7 @@ def _hex_float(value: float, precision: int) -> str:
 
 
 def _binary_float(value: float) -> str:
-    """4503599627370496p-52: the mantissa as an integer, and the exponent to base two."""
+    """Return 4503599627370496p-52: the mantissa as an integer, and the exponent to base two."""
     sign = "-" if repr(value)[0] == "-" else ""
     if value == 0:
         return f"{sign}0p-1074"

@@ -1,4 +1,4 @@
-"""JSON-like values, and what Go calls their types.
+"""JSON-like values and the names of their types in Go.
 
 A value is a dict with string keys, a list, a str, an int, a float, a bool or None; beside these there are `Struct`
 (the typed `.Hardware`, whose fields are fixed), `Uint8` (what `index "text" 0` gives in Go) and complex, which only a
@@ -13,7 +13,7 @@ from typing import Any, Final, final
 
 
 class CallError(Exception):
-    """Raised by what Go calls a function, for arguments that it cannot take; who calls it adds the place."""
+    """A template function was called with wrong arguments; the caller adds the place in the template."""
 
 
 Value = Any
@@ -30,8 +30,8 @@ class Uint8(int):
 class Struct:
     """A Go struct: named fields in order, always true, printed as `{a b}`.
 
-    `aliases` can be named like fields but are not printed (`.Hardware.Disks`). With a `text`, that is what is printed
-    (a version, for Go a fmt.Stringer).
+    `aliases` can be used like fields but are not printed (`.Hardware.Disks`). A `text` is printed instead of the fields
+    (such as a version, for Go a fmt.Stringer).
     """
 
     __slots__ = ("fields", "members", "text", "type_name")
@@ -87,7 +87,7 @@ _TYPE_NAMES: Final[dict[type, str]] = {
 
 
 def kind(value: Value) -> str:
-    """Go's kind of a value: one of the constants above. Raises CallError for what is no value."""
+    """Return Go's kind of a value: one of the constants above. Raises CallError for any other object."""
     try:
         return KINDS[type(value)]
     except KeyError:
@@ -95,7 +95,7 @@ def kind(value: Value) -> str:
 
 
 def type_name(value: Value) -> str:
-    """What `printf "%T"` prints."""
+    """Return the text that `printf "%T"` prints for a value."""
     if type(value) is Struct:
         return value.type_name
     return _TYPE_NAMES.get(type(value), "?")

@@ -1,4 +1,4 @@
-"""What all our certificates have in common: those of the embedded API server and those of the webhooks.
+"""The common parts of our certificates: those of the embedded API server and those of the webhooks.
 
 EC keys on P-256, a random serial number, key usages for TLS alone (RFC 5280 sections 4.1.2 and 4.2.1.3).
 """
@@ -16,10 +16,10 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-BEGINNING: Final = datetime(1970, 1, 1, tzinfo=UTC)
-"""The first moment of every certificate."""
+VALID_FROM: Final = datetime(1970, 1, 1, tzinfo=UTC)
+"""The start of the validity of every certificate."""
 RELEASED: Final = datetime(2026, 11, 1, tzinfo=UTC)
-"""The life of a certificate counts from here at the earliest."""
+"""The earliest time from which the lifetime of a certificate counts."""
 
 REJECTIONS: Final = (
     "BAD_CERTIFICATE",
@@ -28,33 +28,33 @@ REJECTIONS: Final = (
     "CERTIFICATE_EXPIRED",
     "CERTIFICATE_REVOKED",
 )
-"""The alerts by which a client rejects a server's certificate (RFC 8446 section 6.2), as OpenSSL names them."""
+"""The TLS alerts with which a client rejects a certificate (RFC 8446 section 6.2), by their names in OpenSSL."""
 
 
 def validity(now: datetime, life: timedelta) -> tuple[datetime, datetime]:
-    """Return the first and the last moment of a certificate that is made at `now`.
+    """Return the start and the end of the validity of a certificate that is made at `now`.
 
-    A host without a battery-backed clock may start in 1970 or years ahead, and is corrected later. So each certificate
-    begins with Unix time, and its life counts from this release at the earliest. An early beginning does no harm,
-    because the key did not exist before.
+    A host without a battery-backed clock may start in 1970 or years ahead until its time is set. So each certificate is
+    valid from the start of Unix time, and its lifetime counts from this release at the earliest. The early start does
+    no harm, because the key did not exist before.
     """
-    return BEGINNING, max(now.astimezone(UTC), RELEASED) + life
+    return VALID_FROM, max(now.astimezone(UTC), RELEASED) + life
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
-    """Make a key."""
+    """Return a new private key."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
 def common_name(name: str) -> x509.Name:
-    """Give a distinguished name of a common name alone."""
+    """Return a distinguished name that has only a common name."""
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
 def builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime, life: timedelta
 ) -> x509.CertificateBuilder:
-    """Begin a certificate for `key` that is valid for `life` from `now` on (`validity`)."""
+    """Return the builder of a certificate for `key` that is valid for `life` from `now` on (`validity`)."""
     since, until = validity(now, life)
     return (
         x509.CertificateBuilder()
@@ -70,15 +70,15 @@ def builder(
 
 
 def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """Write a private key in PEM, not encrypted: whoever stores it keeps it for its owner alone."""
+    """Return a private key as unencrypted PEM; store it in a file that only its owner can read."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 
 def show(context: ssl.SSLContext, pem: bytes) -> None:
-    """Have `context` show a certificate, with its key in PEM, in every handshake from now on."""
-    # The ssl module reads certificates from files only; this one is in memory and has no name.
+    """Use a certificate, in PEM with its key, in all further handshakes of `context`."""
+    # The ssl module reads certificates from files only; this file is in memory and has no name.
     handle = os.memfd_create("serving", os.MFD_CLOEXEC)
     try:
         os.fchmod(handle, 0o600)
@@ -89,9 +89,10 @@ def show(context: ssl.SSLContext, pem: bytes) -> None:
 
 
 def watch_handshakes(context: ssl.SSLContext, notify: Callable[[str], None]) -> None:
-    """Call `notify` after each handshake of this server: with the client's alert if it rejected the certificate, or "".
+    """Call `notify` after each handshake of this server.
 
-    A handshake that fails for another reason is not reported: a port scan says nothing about the certificate.
+    It gets the alert of a client that rejected the certificate, or "" after a successful handshake. Handshakes that
+    fail for other reasons are not reported, such as those of a port scan.
     """
 
     class WatchedObject(ssl.SSLObject):
@@ -109,7 +110,7 @@ def watch_handshakes(context: ssl.SSLContext, notify: Callable[[str], None]) -> 
 
 
 def _key_usage(*, ca: bool) -> x509.KeyUsage:
-    """What a key may do: an authority signs certificates, a server proves that it has the key."""
+    """Return the key usage of an authority, which signs certificates, or of a server."""
     return x509.KeyUsage(
         digital_signature=True,
         content_commitment=False,

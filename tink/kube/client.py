@@ -1,18 +1,19 @@
-"""Single calls to a Kubernetes API: get, list, create, patch, delete, and the raw watch that the informer reads.
+"""The Kubernetes API client: get, list, create, patch, delete, and the raw watch that the informer reads.
 
 kubernetes-asyncio reads the kubeconfig or the pod's service account, refreshes credentials and builds the TLS
-connector. The calls themselves go over that connector with aiohttp and orjson, because its own calls cost three times
-as much and name the wrong content type for patches of custom objects.
+connector. The calls use aiohttp and orjson over that connector, because the library's own calls cost three times as
+much and send the wrong content type for patches of custom objects.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import socket
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,9 @@ from yarl import URL
 
 from tink.api.v1alpha2 import Raw
 from tink.errors import TinkedgeError
-from tink.kube.identity import cluster_ids
 from tink.kube.library import library
-from tink.kube.resources import ResourceType
+from tink.kube.objects import NamespacedName
+from tink.kube.resources import NAMESPACE, ResourceType
 from tink.metrics import Histograms
 from tink.net.outbound import no_answer, through_proxies
 
@@ -37,48 +38,47 @@ _APPLY_PATCH = "application/apply-patch+yaml"
 log = logging.getLogger(__name__)
 
 _NO_KUBECONFIG = (OSError, ValueError, TypeError, LookupError, AttributeError, yaml.YAMLError)
-"""What the library raises of a file that is none."""
+"""The exceptions of the library for a file that is not a kubeconfig."""
 _NOT_ONE = "not a kubeconfig (YAML or JSON with clusters, users and contexts)"
 _GET_ONE = "name one that kubectl works with"
 _RECHECK_SECONDS = 1.0
-"""For which a kubeconfig is taken to be as it was."""
+"""Minimum time between two looks at the kubeconfig file."""
 _CALL_TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=10)
-_MESSAGE_LIMIT = 2000
+_MAX_MESSAGE = 2000
 _PROBES = {socket.TCP_KEEPIDLE: 20, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
-"""Seconds of silence after which the other end of a watch is asked for a sign of life, seconds between two questions,
-and how many are left without an answer."""
+"""TCP keepalive of a watch: seconds of silence until the first probe, seconds between two probes, and the number of
+unanswered probes that end the connection."""
 
 _BUCKETS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
-"""Bounds in seconds, those of Kubernetes' own clients."""
-_NO_ANSWER = "<error>"  # client-go's word in the place of a status
+"""Histogram bounds in seconds, as in client-go."""
+_NO_ANSWER = "<error>"  # client-go's word in place of a status
 
 _BUSY = (429, 503)
-"""Too Many Requests, Service Unavailable: with Retry-After nothing has been done, and it may be asked again."""
+"""Too Many Requests and Service Unavailable: with Retry-After, the API has done nothing, so a retry is safe."""
 _MAX_RETRIES = 10
 _RETRY_SECONDS = 30.0
-"""How often a call is repeated because of that (client-go's number), and for how long altogether."""
-_LONGEST_RETRY_AFTER = 60.0
-_TURNED_AWAY = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError)
-"""How a connection ends while it begins, before anything was asked: an API does that which has too many."""
-_TURNED_AWAY_SECONDS = (0.05, 0.2, 0.8)
-"""How long is waited before another try then: nothing has been done, so any question may be asked again."""
+"""Maximum number of such retries of one call (as in client-go), and their maximum time together."""
+_MAX_RETRY_AFTER = 60.0
+_REFUSED = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError)
+"""Errors of a connection that the API closes before it has read a request, because it has too many."""
+_REFUSED_PAUSES = (0.05, 0.2, 0.8)
+"""Pauses before further attempts in that case; the API has done nothing, so a retry of any request is safe."""
 
 Authorize = Callable[[], Awaitable[Mapping[str, str]]]
-"""Gives the headers that authenticate a request; asked before each, because tokens expire."""
+"""Returns the headers that authenticate a request; called before each, because tokens expire."""
 
-
-_NOT_NOW = (0, 429)
+_UNAVAILABLE = (0, 429)
 
 
 class KubeConfigError(TinkedgeError):
-    """The kubeconfig, or the pod's service account, can't be used; the message says which and why."""
+    """The kubeconfig or the pod's service account can't be used; the message names it and the reason."""
 
 
 class ApiError(TinkedgeError):
-    """The API answered with an error, or (status 0) did not answer.
+    """The API answered with an error, or did not answer (status 0).
 
-    `status` is the HTTP status, `reason` the machine readable word of the Status object, `message` its sentence.
-    `retry_after`: for how many seconds it wants to be left alone (Retry-After); 0: it does not say.
+    `status` is the HTTP status, `reason` the machine readable word of the Status object and `message` its sentence.
+    `retry_after` is the number of seconds of the header Retry-After; 0 without that.
     """
 
     def __init__(self, status: int, reason: str, message: str, retry_after: float | None = None) -> None:
@@ -86,49 +86,51 @@ class ApiError(TinkedgeError):
         self.status = status
         self.reason = reason
         self.message = message
-        self.says_when = retry_after is not None
+        self.has_retry_after = retry_after is not None
         self.retry_after = retry_after or 0.0
 
     @property
     def is_away(self) -> bool:
-        """Whether there was no answer, or one that says that the API is not able to give any at this time."""
-        return self.status in _NOT_NOW or self.status >= 500
+        """True if the API did not answer, or answered that it is not able to at this time."""
+        return self.status in _UNAVAILABLE or self.status >= 500
 
 
 class NotFoundError(ApiError):
-    """404: no such object, or no such resource type."""
+    """404: the object or its resource type does not exist."""
 
 
 class ConflictError(ApiError):
-    """409: the object changed since its resourceVersion, or an object of that name exists already."""
+    """409: the object has changed since its resourceVersion, or an object of that name exists."""
 
 
 class UnreachableError(ApiError):
-    """The API could not be reached, or broke off. Whether it did what it was asked is unknown, unless it `turned_away`
-    who wanted to ask, and heard nothing."""
+    """The API could not be reached, or the connection broke.
 
-    def __init__(self, message: str, *, turned_away: bool = False) -> None:
+    The API may have processed the request, unless `is_refused`: then it closed the connection before the request.
+    """
+
+    def __init__(self, message: str, *, is_refused: bool = False) -> None:
         super().__init__(0, "Unreachable", message)
-        self.turned_away = turned_away
+        self.is_refused = is_refused
 
 
 def api_error(status: int, body: Any, retry_after: float | None = None) -> ApiError:
-    """The error in a response or a watch's ERROR event; `body` is a Status object, or the bytes that came instead."""
+    """Return the error of a response or of a watch's ERROR event; `body` is a Status object, or any other content."""
     reason, message = "", ""
     if isinstance(body, dict):
         reason, message = str(body.get("reason") or ""), str(body.get("message") or "")
     elif isinstance(body, bytes):
         message = body.decode("utf-8", "replace").strip()
     reason = reason or {404: "NotFound", 409: "Conflict", 410: "Expired"}.get(status, "Unknown")
-    message = (message or f"the API answered with HTTP status {status}")[:_MESSAGE_LIMIT]
+    message = (message or f"the API answered with HTTP status {status}")[:_MAX_MESSAGE]
     kind = {404: NotFoundError, 409: ConflictError}.get(status, ApiError)
     return kind(status, reason, message, retry_after)
 
 
 def _one_line(error: Exception) -> str:
-    """Return the message of an error without line breaks, which YAML's errors have: a log writes them as escapes."""
+    """Return the message of an error without line breaks, which YAML's errors have and a log writes as escapes."""
     if isinstance(error, UnicodeError):
-        return "it is no text in UTF-8"
+        return "it is not UTF-8 text"
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
     if mark is not None and problem:
         return f"line {mark.line + 1}: {problem}"
@@ -144,7 +146,7 @@ def _kubeconfig(path: Path) -> dict[str, Any]:
 
 
 async def _configuration(kubeconfig: Path | None, context: str | None) -> Any:
-    """What the library makes of it. Raises KubeConfigError."""
+    """Return the library's configuration of a kubeconfig, or of the pod without one. Raises KubeConfigError."""
     kubernetes = library()
     configuration = kubernetes.configuration()
     try:
@@ -169,16 +171,16 @@ async def _configuration(kubeconfig: Path | None, context: str | None) -> Any:
 
 
 class _Credentials:
-    """The headers that authenticate. A kubeconfig that has changed is read again: its token, not where it leads to."""
+    """The headers that authenticate. The credentials of a changed kubeconfig are read again, but not its server."""
 
     def __init__(self, api: Any, kubeconfig: Path | None, context: str | None) -> None:
         self._api, self._kubeconfig, self._context = api, kubeconfig, context
-        self._looked = time.monotonic()
+        self._checked_at = time.monotonic()
         self._state = self._stat()
 
     async def __call__(self) -> Mapping[str, str]:
-        if self._kubeconfig is not None and time.monotonic() - self._looked >= _RECHECK_SECONDS:
-            self._looked = time.monotonic()
+        if self._kubeconfig is not None and time.monotonic() - self._checked_at >= _RECHECK_SECONDS:
+            self._checked_at = time.monotonic()
             await self._reread()
         headers: dict[str, str] = {}
         await self._api.update_params_for_auth(headers, [], ["BearerToken"])
@@ -192,11 +194,11 @@ class _Credentials:
         try:
             found = await _configuration(self._kubeconfig, self._context)
         except KubeConfigError as error:
-            log.error("the credentials stay as they were: %s", error)
+            log.error("the credentials stay unchanged: %s", error)
             return
         for name in ("api_key", "api_key_prefix", "refresh_api_key_hook"):
             setattr(self._api.configuration, name, getattr(found, name))
-        log.info("kubeconfig %s read again", self._kubeconfig)
+        log.info("kubeconfig %s has changed: its credentials are used from now on", self._kubeconfig)
 
     def _stat(self) -> tuple[int, ...]:
         try:
@@ -207,7 +209,7 @@ class _Credentials:
 
 
 class KubeClient:
-    """Calls to one Kubernetes API. Make one with `connect`; it is used by one event loop and closed with `close`."""
+    """A client of one Kubernetes API. Create it with `connect`, use it in one event loop, and `close` it."""
 
     def __init__(
         self,
@@ -222,16 +224,16 @@ class KubeClient:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         cluster: frozenset[str] = frozenset(),
     ) -> None:
-        """`clock`, in seconds, says how long answers take; `sleep` waits before an API that is busy is asked again;
-        `cluster` is what the API's cluster is known by."""
+        """Create a client. `clock` (seconds) measures durations, `sleep` waits before retries of a busy API, and
+        `cluster` has the identities of the cluster (`cluster_ids`)."""
         self._clock = clock
         self._sleep = sleep
         self.cluster = cluster or cluster_ids(url, None)
         self._host = URL(url).authority
         self.requests: Counter[tuple[str, str, str]] = Counter()
-        """How many there were, by status, method and host."""
+        """Number of requests by status, method and host."""
         self.retries: Counter[tuple[str, str, str]] = Counter()
-        """How many of them were repeated, as the API said when to come again, or ended the connection unasked."""
+        """Number of requests that were repeated, by status, method and host."""
         self.durations = Histograms(_BUCKETS)
         """Seconds until an answer began, by method and host."""
         self.url = url.rstrip("/")
@@ -249,9 +251,10 @@ class KubeClient:
 
     @classmethod
     async def connect(cls, kubeconfig: Path | None, context: str | None = None) -> KubeClient:
-        """A client for a context of `kubeconfig` (None: its current one), or for the cluster whose pod this is (None).
+        """Return a client for a context of `kubeconfig`, by default its current one.
 
-        Nothing is sent yet. Raises KubeConfigError.
+        Without a kubeconfig it is for the cluster of the pod that this process runs in. Nothing is sent yet. Raises
+        KubeConfigError.
         """
         configuration = await _configuration(kubeconfig, context)
         try:
@@ -279,7 +282,7 @@ class KubeClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections. Calls under way fail with UnreachableError."""
+        """Close all connections. Calls in progress raise UnreachableError."""
         await self._session.close()
         if self._close is not None:
             await self._close()
@@ -297,11 +300,11 @@ class KubeClient:
         after: str = "",
         label_selector: str = "",
     ) -> Raw:
-        """Read a collection, of all namespaces without `namespace`: the List object with `items` and the
-        `metadata.resourceVersion` to watch from; with `label_selector`, of what it selects.
+        """Return the List of a collection with `items` and the `metadata.resourceVersion` to watch from.
 
-        With `limit` a page of so many; `metadata.continue` of one page is `after` for the next. Raises ApiError (410
-        when a page comes too late after the first).
+        Without `namespace` it has the objects of all namespaces. With `limit` it is a page of so many objects, and its
+        `metadata.continue` is `after` for the next page. Raises ApiError (410 if a page is requested too late after the
+        first).
         """
         query = {"limit": str(limit)} if limit else {}
         if after:
@@ -311,8 +314,10 @@ class KubeClient:
         return await self._call("GET", resource.path(namespace), query=query)
 
     async def create(self, resource: ResourceType, obj: Raw, namespace: str | None = None) -> Raw:
-        """Create an object, in its own namespace if `namespace` is not given. Raises ConflictError if it exists,
-        ApiError."""
+        """Create an object and return it; the default namespace is the object's own.
+
+        Raises ConflictError if it exists, ApiError.
+        """
         namespace = namespace or obj.get("metadata", {}).get("namespace")
         if resource.namespaced and not namespace:
             raise ValueError(f"{resource.kind}: metadata.namespace is missing")
@@ -327,9 +332,9 @@ class KubeClient:
         *,
         subresource: str | None = None,
     ) -> Raw:
-        """Merge `patch` into an object (RFC 7386) and return what it is then.
+        """Merge `patch` into an object (RFC 7386) and return the result.
 
-        With `metadata.resourceVersion` in the patch it applies to that version only: ConflictError otherwise.
+        A patch with `metadata.resourceVersion` applies to that version only; for another one ConflictError is raised.
         Raises NotFoundError, ConflictError, ApiError.
         """
         return await self._call("PATCH", resource.path(namespace, name, subresource), body=patch, content=MERGE_PATCH)
@@ -337,10 +342,10 @@ class KubeClient:
     async def apply(
         self, resource: ResourceType, name: str, namespace: str | None, obj: Raw, *, manager: str, force: bool = False
     ) -> Raw:
-        """Server-side apply: `obj` is all that the field manager `manager` wants of the object, which is created if it
-        is not there.
+        """Apply an object on the server side and return the result; it is created if it does not exist.
 
-        Raises ConflictError for fields that another manager wants otherwise, unless `force` takes them; ApiError.
+        `obj` has all fields that the field manager `manager` owns. Raises ConflictError for fields that another manager
+        owns with other values, unless `force` takes them over; ApiError.
         """
         query = {"fieldManager": manager, "force": "true" if force else "false"}
         path = resource.path(namespace, name)
@@ -354,10 +359,10 @@ class KubeClient:
         *,
         preconditions: Mapping[str, str] | None = None,
     ) -> Raw:
-        """Delete an object; with finalizers it is only marked.
+        """Delete an object; an object with finalizers is only marked for deletion.
 
-        `preconditions`: `uid` and `resourceVersion` that it must have, or else ConflictError. Raises NotFoundError,
-        ConflictError, ApiError.
+        ConflictError is raised if the object has not the `uid` and `resourceVersion` of `preconditions`. Raises
+        NotFoundError, ConflictError, ApiError.
         """
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
         return await self._call("DELETE", resource.path(namespace, name), body=options if preconditions else None)
@@ -374,14 +379,13 @@ class KubeClient:
         label_selector: str = "",
         send_initial_events: bool = False,
     ) -> AsyncIterator[aiohttp.StreamReader]:
-        """The raw stream of a watch (a line of JSON per event) that the API ends after about `seconds`; with `name`, of
-        that object alone, for which the right to watch that one suffices; with `label_selector`, of what it selects.
+        """Open a watch and yield its raw stream, with a line of JSON for each event.
 
-        `send_initial_events`: it begins with all that there is, up to a bookmark that says so (Kubernetes API concepts,
-        "Streaming lists"); an API that can't do that answers with 422 or the like.
+        The API ends it after about `seconds`. With `name` it has the events of that object alone, which needs the right
+        to watch only that one. With `send_initial_events` it starts with all objects, up to a bookmark that marks their
+        end (Kubernetes API concepts, "Streaming lists"); an API that does not support that answers with 422 or similar.
 
-        Silence longer than that, or 50 s without a sign of life, is a dead connection and raises UnreachableError.
-        Raises ApiError.
+        Longer silence, or 50 s without an answer to TCP keepalive, raises UnreachableError. Raises ApiError.
         """
         query = {
             "watch": "true",
@@ -409,7 +413,7 @@ class KubeClient:
         body: Raw | None = None,
         content: str = "application/json",
     ) -> Raw:
-        raw = await self._patiently(method, path, query, body, content)
+        raw = await self._retried(method, path, query, body, content)
         try:
             answer = orjson.loads(raw)
         except orjson.JSONDecodeError as error:
@@ -418,20 +422,22 @@ class KubeClient:
             raise ApiError(200, "InvalidAnswer", f"{method} {path}: the answer is not an object")
         return answer
 
-    async def _patiently(
+    async def _retried(
         self, method: str, path: str, query: Mapping[str, str] | None, body: Raw | None, content: str
     ) -> bytes:
-        """The answer of an API that may be busy: asked again when it says that it wants to be, for as long as that
-        makes sense (client-go, rest.Request). Raises ApiError."""
+        """Return the body of an answer; repeat the request if a busy API asks for that with Retry-After.
+
+        The limits are those of client-go (rest.Request). Raises ApiError.
+        """
         until, attempt = self._clock() + _RETRY_SECONDS, 0
-        pauses = iter(_TURNED_AWAY_SECONDS)
+        pauses = iter(_REFUSED_PAUSES)
         while True:
             request = self._request(method, path, timeout=_CALL_TIMEOUT, query=query, body=body, content=content)
             try:
                 async with request as response:
                     return await response.read()
             except UnreachableError as error:
-                pause = next(pauses, None) if error.turned_away else None
+                pause = next(pauses, None) if error.is_refused else None
                 if pause is None:
                     raise
                 self.retries[_NO_ANSWER, method, self._host] += 1
@@ -439,7 +445,7 @@ class KubeClient:
             except ApiError as error:
                 attempt += 1
                 late = attempt > _MAX_RETRIES or self._clock() + error.retry_after > until
-                if error.status not in _BUSY or not error.says_when or late:
+                if error.status not in _BUSY or not error.has_retry_after or late:
                     raise
                 self.retries[str(error.status), method, self._host] += 1
                 await self._sleep(error.retry_after)
@@ -477,11 +483,11 @@ class KubeClient:
                     raise await _error(response)
                 yield response
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            away = isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, _TURNED_AWAY)
+            is_refused = isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, _REFUSED)
             message = f"{method} {self.url}{path}: {no_answer(error)}"
-            raise UnreachableError(message, turned_away=away) from error
+            raise UnreachableError(message, is_refused=is_refused) from error
         except (AssertionError, RuntimeError) as error:
-            # How aiohttp answers when its session is closed under a request that it was about to repeat.
+            # aiohttp raises these if its session is closed while it is about to repeat a request.
             if not self._session.closed:
                 raise
             raise UnreachableError(f"{method} {self.url}{path}: this client is closed") from error
@@ -495,11 +501,13 @@ class KubeClient:
 
 
 def _probe(response: aiohttp.ClientResponse) -> None:
-    """Have it noticed when the other end is gone without a word, as with a node that lost its power: until then what
-    is followed looks unchanged, such as a host that may netboot."""
+    """Enable TCP keepalive, to notice a peer that is gone without closing, such as a node that lost its power.
+
+    Until then the watched objects seem unchanged, and a host that must not netboot any more still does.
+    """
     connection = response.connection
     if connection is None or connection.transport is None:
-        return  # the answer has ended already
+        return  # the answer has ended
     reached = connection.transport.get_extra_info("socket")
     reached.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in _PROBES.items():
@@ -515,7 +523,79 @@ async def _error(response: aiohttp.ClientResponse) -> ApiError:
 
 
 def _retry_after(header: str) -> float | None:
-    """Seconds; None for nonsense and for dates, which are right only where clocks agree, as client-go does."""
+    """Return the seconds of a Retry-After header; None if it is malformed, or a date.
+
+    Like client-go, because a date is right only if the clocks agree.
+    """
     if not header.isascii() or not header.isdecimal():
         return None
-    return min(float(header[:9]), _LONGEST_RETRY_AFTER)
+    return min(float(header[:9]), _MAX_RETRY_AFTER)
+
+
+# --- whole collections, namespaces, clusters --------------------------------------------------------------------------
+
+PAGE_SIZE = 500
+_EXPIRED = 410
+_MAX_LIST_ATTEMPTS = 3
+
+
+async def each_list_item(
+    client: KubeClient, resource: ResourceType, namespace: str | None = None, *, page_size: int = PAGE_SIZE
+) -> AsyncIterator[Raw]:
+    """Yield the objects of a namespace, or of all, with their apiVersion and kind, page by page.
+
+    If the API has forgotten the first page when a later one is requested, start again and leave out the objects that
+    were yielded before. Objects created or changed since may be missing then. Raises ApiError.
+    """
+    given: set[NamespacedName] = set()
+    for attempt in range(1, _MAX_LIST_ATTEMPTS + 1):
+        after = ""
+        try:
+            while True:
+                page = await client.list(resource, namespace, limit=page_size, after=after)
+                for item in page.get("items") or []:
+                    key = NamespacedName.of(item)
+                    if key not in given:
+                        given.add(key)
+                        yield {"apiVersion": resource.api_version, "kind": resource.kind} | item
+                after = (page.get("metadata") or {}).get("continue") or ""
+                if not after:
+                    return
+        except ApiError as error:
+            if error.status != _EXPIRED or attempt == _MAX_LIST_ATTEMPTS:
+                raise
+
+
+async def log_missing_namespaces(client: KubeClient, names: Iterable[str]) -> None:
+    """Log each namespace that does not exist, because the API lists nothing in it without an error."""
+    for name in names:
+        try:
+            await client.get(NAMESPACE, name, None)
+        except NotFoundError:
+            log.warning("--namespaces: there is no namespace %r; its objects are followed once it exists", name)
+        except ApiError as error:
+            log.debug("namespace %r can't be looked at: %s", name, error)
+
+
+_MAX_AUTHORITY_BYTES = 1 << 20
+
+
+def cluster_ids(url: str, authority: str | None) -> frozenset[str]:
+    """Return the identities of the cluster of a configuration, without asking it.
+
+    `authority` is the PEM file of the certificate authorities; None: the authorities of this host. Two configurations
+    that share the certificate of an authority lead to the same cluster, because each cluster has authorities of its
+    own. Without an authority, the URL identifies the cluster.
+    """
+    try:
+        if authority is not None:
+            # The import takes 0.1 s, so only for those configurations that have an authority.
+            from cryptography import x509
+            from cryptography.hazmat.primitives.serialization import Encoding
+
+            with Path(authority).open("rb") as file:
+                certificates = x509.load_pem_x509_certificates(file.read(_MAX_AUTHORITY_BYTES))
+            return frozenset(f"ca:{hashlib.sha256(one.public_bytes(Encoding.DER)).hexdigest()}" for one in certificates)
+    except (OSError, ValueError):
+        pass  # connecting raises the error
+    return frozenset([f"url:{url.rstrip('/')}"])

@@ -1,7 +1,8 @@
-"""kubernetes-asyncio, as much of it as reads kubeconfigs and connects.
+"""The adapter of kubernetes-asyncio: the parts of it that read kubeconfigs and connect.
 
-`import kubernetes_asyncio` imports a class for each kind of object and each call of Kubernetes: nine hundred modules, a
-third of a second of processor time at every start and 35 MB that stay, and nothing here uses one of them.
+`import kubernetes_asyncio` imports a class for each kind of object and each call of Kubernetes: nine hundred modules,
+which take a third of a second of processor time at every start and 35 MB of memory, and none of which is used here. So
+its few useful modules are imported without the packages' `__init__`. A test fails if a new version has another layout.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ _MODELS = f"{_CLIENT}.models"
 
 @dataclass(frozen=True)
 class Library:
-    """What is used of it; the names are theirs."""
+    """The used parts of the library, under its own names."""
 
     api_client: type[Any]
     configuration: type[Any]
     config: Any
-    """The module: load_incluster_config, ConfigException, kube_config."""
+    """The module `config`: load_incluster_config, ConfigException, kube_config."""
 
     def kubeconfig_loader(self, path: str, content: dict[str, Any], context: str | None) -> Any:
         """Return the loader of one kubeconfig, whose `load_and_set` fills a configuration.
 
-        load_kube_config() takes a list of paths with colons in between, as KUBECONFIG has them, so it does not find a
-        file with a colon in its name. Like that function with persist_config=False, this one never writes the file.
+        The library's load_kube_config() takes a list of paths separated by colons, like KUBECONFIG, so it does not find
+        a file with a colon in its name. Like it with persist_config=False, this loader never writes the file.
         """
         parts = self.config.kube_config
-        # Files that the kubeconfig names are relative to its own directory: the node has its path for that.
+        # The paths in a kubeconfig are relative to its directory, which the node derives from its own path.
         return parts.KubeConfigLoader(
             config_dict=parts.ConfigNode("kubeconfig", content, path), config_base_path=None, active_context=context
         )
@@ -43,12 +44,12 @@ class Library:
 
 @cache
 def library() -> Library:
-    """It is imported when it is first asked for: `tinkedge --help` reads no kubeconfig. Raises ImportError."""
+    """Import the library at the first call, because `tinkedge --help` reads no kubeconfig. Raises ImportError."""
     if _CLIENT in sys.modules:
-        return _whole()  # somebody else has paid for all of it
+        return _whole()  # other code has imported all of it
     try:
         return _parts()
-    except (ImportError, AttributeError):  # another version may be laid out otherwise
+    except (ImportError, AttributeError):  # another version may have another layout
         return _whole()
 
 
@@ -58,14 +59,14 @@ def _whole() -> Library:
 
 
 def _parts() -> Library:
-    """The same modules, in packages whose `__init__` does not run. Who imports the library later gets a whole one."""
+    """Import the modules in packages whose `__init__` does not run; a later plain import gets the whole library."""
     try:
         for name in (_PACKAGE, _CLIENT):
             spec = find_spec(name)
             if spec is None:
-                raise ImportError(f"{name} is not there")
+                raise ImportError(f"{name} is not installed")
             sys.modules[name] = module_from_spec(spec)
-        # ApiClient looks for classes here when it is to make objects of answers.
+        # ApiClient looks up classes here when it converts answers to objects.
         sys.modules[_MODELS] = ModuleType(_MODELS)
         client = sys.modules[_CLIENT]
         client.Configuration = importlib.import_module(f"{_CLIENT}.configuration").Configuration  # type: ignore[attr-defined]

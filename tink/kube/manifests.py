@@ -1,7 +1,6 @@
-"""Manifests from a directory, applied to the API: what `kubectl apply -f DIR` does, for a stack that starts alone.
+"""Applies manifests of a directory to the API, like `kubectl apply -f DIR`, for a stack that starts alone.
 
-There is no second backend: what is in the directory goes through the same API, validation and informers as what an
-operator applies with kubectl.
+The objects pass through the same API, validation and informers as those that an operator applies with kubectl.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ _KNOWN = {(r.api_version, r.kind): r for r in (CRD, HARDWARE, OSIE, TEMPLATE, WO
 _OLD = "tinkerbell.org/v1alpha1"
 _SUFFIXES = (".yaml", ".yml", ".json")
 MAX_PROBLEMS = 100
-"""So many of one file are named at most."""
+"""Maximum number of reported problems of one file."""
 
 
 class ManifestError(TinkedgeError):
-    """A manifest that can't be used; the message names the file."""
+    """A manifest can't be used; the message names the file."""
 
 
 def load(path: Path) -> list[tuple[Path, Raw]]:
-    """The objects of a file, or of all YAML and JSON files of a directory (not of those below it), in name order.
+    """Return the objects of a file, or of the YAML and JSON files of a directory (not below it), in name order.
 
-    What they all have, and what everybody may rely on: `apiVersion`, `kind` and `metadata` with a name and perhaps a
-    namespace, of the right types. Raises ManifestError.
+    All of them have `apiVersion`, `kind` and `metadata` with a name and maybe a namespace, of the right types. Raises
+    ManifestError.
     """
     found: list[tuple[Path, Raw]] = []
     for file in manifest_files(path):
@@ -50,9 +49,9 @@ def load(path: Path) -> list[tuple[Path, Raw]]:
 
 
 def read(file: Path) -> tuple[list[Raw], list[ManifestError]]:
-    """Read one file: the objects that are as `load` promises, and what is wrong with the others or with the file.
+    """Return the usable objects of one file (see `load`), and the problems of the others or of the file.
 
-    Of a file that is no YAML from some line on, the documents before that are read. Reading ends after `MAX_PROBLEMS`.
+    If the YAML is malformed from some line on, the documents before it are read. Reading ends after `MAX_PROBLEMS`.
     """
     found: list[Raw] = []
     problems: list[ManifestError] = []
@@ -74,30 +73,30 @@ def read(file: Path) -> tuple[list[Raw], list[ManifestError]]:
 
 
 def _named(file: Path, error: Exception) -> ManifestError:
-    what = "it is no text in UTF-8" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", None)
+    what = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", None)
     found = ManifestError(f"{file}: {what or error}")
     found.__cause__ = error
     return found
 
 
 def resource_type(obj: Raw) -> ResourceType | None:
-    """Which of this program's resource types an object is; None if it is another."""
+    """Return the resource type of an object if it is one of this program's, or None."""
     return _KNOWN.get((obj["apiVersion"], obj["kind"]))
 
 
 async def apply(client: KubeClient, manifests: list[tuple[Path, Raw]]) -> None:
-    """Create each object, or merge it into the one that is there. Raises ManifestError for the first refused."""
+    """Create each object, or merge it into the existing one. Raises ManifestError for the first refused object."""
     for file, obj in manifests:
         resource = resource_type(obj)
         if resource is None:
             old = obj["apiVersion"] == _OLD
-            advice = f": make today's of it with `tinkedge convert -f {file} --out {file}`" if old else ""
-            raise ManifestError(f"{file}: {obj['apiVersion']} {obj['kind']} is no resource of this program{advice}")
+            advice = f": convert it with `tinkedge convert -f {file} --out {file}`" if old else ""
+            raise ManifestError(f"{file}: {obj['apiVersion']} {obj['kind']} is not a resource of this program{advice}")
         await apply_object(client, resource, obj, str(file))
 
 
 async def apply_object(client: KubeClient, resource: ResourceType, obj: Raw, source: str) -> None:
-    """Create `obj`, or merge it into the one that is there; `source` is named in errors. Raises ManifestError."""
+    """Create an object, or merge it into the existing one; errors name `source`. Raises ManifestError."""
     metadata = obj["metadata"]
     name = metadata["name"]
     namespace = (metadata.get("namespace") or DEFAULT_NAMESPACE) if resource.namespaced else None
@@ -111,16 +110,16 @@ async def apply_object(client: KubeClient, resource: ResourceType, obj: Raw, sou
             try:
                 await client.create(resource, obj, namespace)
                 log.info("%s %s: created from %s", obj["kind"], name, source)
-            except ConflictError:  # somebody else was faster
+            except ConflictError:  # another client was faster
                 await client.patch(resource, name, namespace, obj)
     except ApiError as error:
         raise ManifestError(f"{source}: {obj['kind']} {name}: {error}") from error
 
 
 def with_last_applied(obj: Raw) -> Raw:
-    """`obj` with what `kubectl apply` writes into what it applies: it warns of each object that has not got that.
+    """Return an object with the annotation of `kubectl apply`, which warns of each object without it.
 
-    The same text as kubectl's, so that neither changes what the other has written.
+    The text equals kubectl's, so that neither program changes the annotation of the other.
     """
     metadata = obj["metadata"]
     bare = {**obj, "metadata": {**metadata, "annotations": metadata.get("annotations") or {}}}
@@ -131,9 +130,9 @@ def with_last_applied(obj: Raw) -> Raw:
 
 
 def _checked(obj: Any) -> Raw:
-    """An object with what `load` promises. The items of a List may be anything."""
+    """Return an object if it has what `load` promises. The items of a List may be anything. Raises ManifestError."""
     if not isinstance(obj, dict) or not all(isinstance(obj.get(key), str) for key in ("apiVersion", "kind")):
-        raise ManifestError("an item of a List is no Kubernetes object: apiVersion or kind is missing")
+        raise ManifestError("an item of a List is not a Kubernetes object: apiVersion or kind is missing")
     metadata = obj.get("metadata")
     if not isinstance(metadata, dict) or metadata.get("name") in (None, ""):
         raise ManifestError(f"{obj['kind']}: metadata.name is missing")

@@ -1,4 +1,8 @@
-"""What a program does with a Kubernetes API, as metrics: the names are client-go's and controller-runtime's."""
+"""The metrics of Kubernetes clients, informers and controllers, under the names of client-go and controller-runtime.
+
+They are collected from the objects that count, because their histograms have bounds as Go's programs write them
+(`tink.metrics.families`).
+"""
 
 from __future__ import annotations
 
@@ -16,13 +20,13 @@ from tink.metrics.families import counter, gauge, histogram
 
 
 class ClientMetrics(Collector):
-    """Requests to the API, of one client."""
+    """The requests of one client."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
 
     def collect(self) -> Iterator[Metric]:
-        """Called for each scrape."""
+        """Yield the metrics for one scrape."""
         yield counter(
             "rest_client_requests",
             "Requests to the Kubernetes API, by status code; <error>: there was no answer.",
@@ -44,14 +48,14 @@ class ClientMetrics(Collector):
 
 
 class InformerMetrics(Collector):
-    """What is known of the API's objects here, and whether it is still followed."""
+    """The state of informers."""
 
     def __init__(self, informers: Iterable[Informer]) -> None:
-        """`informers`, as they are at a scrape."""
+        """Create a collector of the informers that `informers` has at the time of a scrape."""
         self._informers = informers
 
     def collect(self) -> Iterator[Metric]:
-        """Called for each scrape."""
+        """Yield the metrics for one scrape."""
         by_name = {(informer.resource.plural,): informer for informer in self._informers}
         for name, text, value in (
             ("objects", "Objects that are known here.", len),
@@ -63,15 +67,15 @@ class InformerMetrics(Collector):
 
 
 class QueueMetrics(Collector):
-    """Work queues, by name."""
+    """The work queues, by name."""
 
     def __init__(self, queues: Mapping[str, WorkQueue[Any]], clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` is the queues'."""
+        """Create a collector; `clock` is the clock of the queues."""
         self._queues = queues
         self._clock = clock
 
     def collect(self) -> Iterator[Metric]:
-        """Called for each scrape."""
+        """Yield the metrics for one scrape."""
         queues = {(name,): queue for name, queue in self._queues.items()}
         label, now = ["name"], self._clock()
         adds = {name: queue.counts.adds for name, queue in queues.items()}
@@ -99,14 +103,14 @@ class QueueMetrics(Collector):
 
 
 class ControllerMetrics(Collector):
-    """Controllers, by name; their queues are shown as well."""
+    """The controllers, by name, with their queues."""
 
     def __init__(self, controllers: Mapping[str, Controller]) -> None:
-        """`controllers`, as they are at a scrape."""
+        """Create a collector of the controllers that `controllers` has at the time of a scrape."""
         self._controllers = controllers
 
     def collect(self) -> Iterator[Metric]:
-        """Called for each scrape."""
+        """Yield the metrics for one scrape."""
         controllers, label = self._controllers, ["controller"]
         results = {(name, result): count for name, one in controllers.items() for result, count in one.results.items()}
         errors = {(name,): one.results["error"] for name, one in controllers.items()}
@@ -134,16 +138,16 @@ class ControllerMetrics(Collector):
 
 
 class LeaderMetrics(Collector):
-    """Whether this replica leads."""
+    """The state of the leader election."""
 
     def __init__(self, elector: LeaderElector) -> None:
         self._elector = elector
 
     def collect(self) -> Iterator[Metric]:
-        """Called for each scrape."""
+        """Yield the metrics for one scrape."""
         yield gauge(
             "leader_election_master_status",
-            "1: this replica leads; 0: another does, or nobody.",
+            "1: this replica leads; 0: another does, or none.",
             ["name"],
             {(self._elector.name,): self._elector.is_leader},
         )

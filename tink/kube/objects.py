@@ -1,5 +1,5 @@
-"""How an object is named: one key, and one reference, for the whole house (Go's types.NamespacedName, and the part of
-core/v1 ObjectReference that finds an object)."""
+"""Keys and references of Kubernetes objects: Go's types.NamespacedName, and the part of core/v1 ObjectReference that
+identifies an object."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tink.api.v1alpha2 import Raw
 
 
 class NamespacedName(NamedTuple):
-    """Which object of a kind. As a string NAMESPACE/NAME; equal to the plain pair."""
+    """The key of an object of one kind. As a string it is NAMESPACE/NAME; it equals the plain tuple."""
 
     namespace: str
-    """Empty for objects of the whole cluster."""
+    """Empty for a cluster-scoped object."""
     name: str
 
     def __str__(self) -> str:
@@ -20,13 +20,13 @@ class NamespacedName(NamedTuple):
 
     @classmethod
     def of(cls, obj: Raw) -> NamespacedName:
-        """The key of an object that the API gave."""
+        """Return the key of an object of the API."""
         metadata = obj["metadata"]
         return cls(metadata.get("namespace", ""), metadata["name"])
 
 
 class ObjectReference(NamedTuple):
-    """An object of some kind, such as another one names."""
+    """A reference to an object of any kind, as other objects have it."""
 
     kind: str
     namespace: str
@@ -37,5 +37,5 @@ class ObjectReference(NamedTuple):
 
     @property
     def key(self) -> NamespacedName:
-        """Which one it is of its kind."""
+        """The key of the object."""
         return NamespacedName(self.namespace, self.name)

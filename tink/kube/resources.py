@@ -1,4 +1,4 @@
-"""The resource types this program reads and writes, and their paths in a Kubernetes API."""
+"""The resource types that this program reads and writes, and their URL paths in a Kubernetes API."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tink.api.v1alpha2 import GROUP, RUFIO_GROUP, VERSION
 
 @dataclass(frozen=True, slots=True)
 class ResourceType:
-    """A kind of object and where its collection is (Kubernetes API concepts, "Resource URIs")."""
+    """A resource type with the path of its collection (Kubernetes API concepts, "Resource URIs")."""
 
     group: str
     version: str
@@ -22,13 +22,13 @@ class ResourceType:
 
     @property
     def api_version(self) -> str:
-        """As in the field `apiVersion` of an object."""
+        """The value of the field `apiVersion` of its objects."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
-        """The URL path of one object, or of a collection without `name` (of all namespaces without `namespace`).
+        """Return the URL path of an object, or of a collection without `name` (of all namespaces without `namespace`).
 
-        Raises ValueError for an object of a namespaced type without its namespace.
+        Raises ValueError for an object of a namespaced type without a namespace.
         """
         if self.namespaced and name is not None and not namespace:
             raise ValueError(f"{self.kind} {name}: an object of a namespaced type needs its namespace")
@@ -42,7 +42,7 @@ class ResourceType:
 
 @lru_cache(4096)
 def _escaped(part: str) -> str:
-    """A part of a path; the same ones again and again, and to look whether there is anything to escape takes long."""
+    """Return an escaped part of a path. Cached, because few parts come again and again, and escaping takes long."""
     return quote(part, safe="")
 
 
@@ -54,7 +54,7 @@ HOST_V1ALPHA1 = ResourceType(metal3.GROUP, "v1alpha1", "baremetalhosts", "BareMe
 HOST_V1BETA1 = ResourceType(metal3.GROUP, "v1beta1", "baremetalhosts", "BareMetalHost")
 HARDWARE_DATA = ResourceType(metal3.GROUP, "v1alpha1", "hardwaredata", "HardwareData")
 MACHINE = ResourceType(RUFIO_GROUP, "v1alpha1", "machines", "Machine")
-"""Rufio's."""
+"""The BMC machine of Rufio."""
 NAMESPACE = ResourceType("", "v1", "namespaces", "Namespace", namespaced=False)
 CONFIG_MAP = ResourceType("", "v1", "configmaps", "ConfigMap")
 SECRET = ResourceType("", "v1", "secrets", "Secret")

@@ -5,7 +5,6 @@ token_bucket   a rate and a burst, by key
 once_per       each key once in an interval; a maximum number of keys, in all and of one owner
 log            log lines at a bounded rate
 backoff        growing delays between attempts
-newest         a dictionary of bounded size that drops the oldest entry
-semaphore      a maximum number at once, and the order of the waiting
-fairness       turns between namespaces
+newest         mappings of bounded size that drop old entries
+fairness       queues and semaphores that serve namespaces in turn, or waiters by priority
 """

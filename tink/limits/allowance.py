@@ -1,7 +1,7 @@
-"""So much for each and so much for all: what keeps one sender from taking everybody's share, and all from taking ours.
+"""A limit for each key and for all keys together, in an interval.
 
-Anybody on the network can ask in the name of others, and have the answers sent to them. Where a protocol has no proof
-of who asks, the number of answers is the bound. Pure; the clock is the caller's.
+Any host on the network can send requests with the source address of another host, which then gets the answers. Where a
+protocol does not authenticate the sender, the number of answers is limited. Pure; the caller passes the time.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Hashable
 
 
 class Allowance:
-    """Lets each key pass `each` times in an interval, and all together `in_all` times.
+    """Allows `each` passes of a key in an interval, and `in_all` passes of all keys together.
 
-    Intervals follow each other; a key that was refused may pass in the next one. No more than `in_all` keys are kept.
+    A refused key may pass in the next interval. At most `in_all` keys are stored.
     """
 
     def __init__(self, each: int, in_all: int, seconds: float = 1.0) -> None:
@@ -24,8 +24,8 @@ class Allowance:
         self._total = 0
 
     def take(self, key: Hashable, now: float) -> bool:
-        """Whether `key` may pass at `now` (seconds)."""
-        if not 0 <= now - self._since < self._seconds:  # a clock that was set back begins an interval, too
+        """Return True if a key may pass at `now` (seconds), and count the pass."""
+        if not 0 <= now - self._since < self._seconds:  # a clock that was set back starts an interval, too
             self._since = now
             self._passed.clear()
             self._total = 0
@@ -37,7 +37,7 @@ class Allowance:
         return True
 
     def give_back(self, key: Hashable) -> None:
-        """What `key` has taken last in this interval does not count."""
+        """Cancel the last pass of a key in this interval."""
         passed = self._passed.get(key, 0)
         if passed > 1:
             self._passed[key] = passed - 1

@@ -9,7 +9,7 @@ from collections.abc import Callable
 class Backoff:
     """Delays that double from `first` to `longest` (seconds), each shortened at random by up to a half.
 
-    The jitter keeps many clients of one server that was away from coming back in step.
+    Without this jitter, all clients of a server that was away would come back at the same moment.
     """
 
     def __init__(self, first: float, longest: float, uniform: Callable[[float, float], float] = random.uniform) -> None:
@@ -19,11 +19,11 @@ class Backoff:
         self._next = first
 
     def next(self) -> float:
-        """Seconds to wait before the next attempt."""
+        """Return the seconds to wait before the next attempt."""
         delay = self._next
         self._next = min(self._next * 2, self._longest)
         return delay * self._uniform(0.5, 1.0)
 
     def reset(self) -> None:
-        """Start over: an attempt succeeded."""
+        """Start again with the first delay, after a successful attempt."""
         self._next = self._first

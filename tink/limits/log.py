@@ -1,4 +1,4 @@
-"""A log at a bounded rate: a repeated problem, or one of all machines at once, must not fill the disk.
+"""A log with a limited rate, so that a repeated problem, or one of all machines at once, does not fill the disk.
 
 repetition   a line with a `key` is written once in an interval
 flood        a maximum number of lines in an interval, and of these a share for each owner (a namespace, say)
@@ -38,9 +38,9 @@ class LimitedLog:
         self._clock = clock
         self._interval = interval
         self._once = OncePer(interval, capacity, share)
-        self._left_out = 0
-        self._left_out_of: Counter[Hashable] = Counter()
-        self._left_out_since = 0.0
+        self._omitted = 0
+        self._omitted_by_owner: Counter[Hashable] = Counter()
+        self._omitted_since = 0.0
 
     def log(
         self,
@@ -52,9 +52,10 @@ class LimitedLog:
         exc_info: bool = False,
         fields: Mapping[str, object] | None = None,
     ) -> bool:
-        """Write a line unless it was written lately (`key`; None: it is like no other), or there are too many.
+        """Write a line unless one with its `key` was written in the interval, or there are too many; return True if it
+        was written.
 
-        `fields` go beside it, for those who read logs with programs. Whether it was written.
+        `fields` are structured fields for programs that read the log.
         """
         now = self._clock()
         if key is None:
@@ -64,25 +65,25 @@ class LimitedLog:
         if due:
             self._log.log(level, message, *args, exc_info=exc_info, extra={"fields": fields} if fields else None)
         elif key not in self._once:
-            self._left_out_since = self._left_out_since if self._left_out else now
-            self._left_out += 1
-            if owner is not None and (owner in self._left_out_of or len(self._left_out_of) < _OWNERS):
-                self._left_out_of[owner] += 1
+            self._omitted_since = self._omitted_since if self._omitted else now
+            self._omitted += 1
+            if owner is not None and (owner in self._omitted_by_owner or len(self._omitted_by_owner) < _OWNERS):
+                self._omitted_by_owner[owner] += 1
         return due
 
     def report_left_out(self) -> None:
         """Log the number of omitted lines of an interval that has ended."""
-        if self._left_out:
+        if self._omitted:
             self._report(self._clock())
 
     def _report(self, now: float) -> None:
-        if not self._left_out or 0 <= now - self._left_out_since < self._interval:
+        if not self._omitted or 0 <= now - self._omitted_since < self._interval:
             return
-        most = [f"{_short(owner)} {count}" for owner, count in self._left_out_of.most_common(_NAMED)]
-        whose = f" (most of them: {', '.join(most)})" if most else ""
-        self._log.warning("%d more lines like the last ones were left out%s", self._left_out, whose)
-        self._left_out = 0
-        self._left_out_of.clear()
+        most = [f"{_short(owner)} {count}" for owner, count in self._omitted_by_owner.most_common(_NAMED)]
+        by_owner = f" (most of them: {', '.join(most)})" if most else ""
+        self._log.warning("%d more lines like the last ones were left out%s", self._omitted, by_owner)
+        self._omitted = 0
+        self._omitted_by_owner.clear()
 
     def warning(
         self,
@@ -92,7 +93,7 @@ class LimitedLog:
         owner: Hashable = None,
         fields: Mapping[str, object] | None = None,
     ) -> bool:
-        """As `log`, on that level."""
+        """Call `log` with the level WARNING."""
         return self.log(logging.WARNING, message, *args, key=key, owner=owner, fields=fields)
 
 

@@ -1,7 +1,7 @@
-"""Saying the same thing once in a while: what keeps a flood of packets from becoming a flood of log lines.
+"""Limits of repetition: each key passes once in an interval, so that a flood of packets causes few log lines.
 
-Anybody on the network can send a server a thousand bad packets a second. Each should be heard of, none may fill the
-disk or push other machines' history out of memory.
+Any host on the network can send a thousand bad packets a second. Each kind should be reported, but must not fill the
+disk or push the history of other machines out of memory.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Hashable
 
 
 class OncePer:
-    """Lets each key pass once per `interval` seconds, and no more than `capacity` keys in that time, `share` of them of
-    one owner (None: as many as of all).
+    """Allows one pass of each key in `interval` seconds, and of at most `capacity` keys, `share` of them of one owner.
 
-    `capacity` bounds the memory and the number of lines alike. The clock is the caller's.
+    Without a `share`, one owner may have all. `capacity` limits the memory and the number of passes. The caller passes
+    the time.
     """
 
     def __init__(self, interval: float, capacity: int, share: int | None = None) -> None:
@@ -22,8 +22,8 @@ class OncePer:
         self._capacity = capacity
         self._share = capacity if share is None else share
         self._passed: set[Hashable] = set()
-        # When each of them passed, in the order of time. A dictionary has that order, too, but from one that many keys
-        # were taken out of at its front, the first takes as long to find as there were keys.
+        # The time, key and owner of each pass, in the order of time. A dict would keep the order, too, but finding its
+        # first key is slow after many keys were removed at its front.
         self._order: deque[tuple[float, Hashable, Hashable]] = deque()
         self._of_owner: Counter[Hashable] = Counter()
 
@@ -31,23 +31,23 @@ class OncePer:
         return len(self._passed)
 
     def __contains__(self, key: Hashable) -> bool:
-        """Whether `key` has passed in the interval that ended when `due` was asked last."""
+        """Return True if the key has passed in the interval that ended with the last call of `due`."""
         return key in self._passed
 
     def due(self, key: Hashable, now: float, owner: Hashable = None) -> bool:
-        """Whether `key` may pass at `now` (seconds), as one of `owner` (None: of nobody)."""
+        """Return True if a key of `owner` (None: no owner) may pass at `now` (seconds), and count the pass."""
         order = self._order
         while order:
-            since, oldest, whose = order[0]
-            # A clock that was set back makes every entry look young for ever; such entries go too.
+            since, oldest, its_owner = order[0]
+            # After a clock was set back, entries seem to be from the future; they are removed, too.
             if 0 <= now - since < self._interval:
                 break
             order.popleft()
             self._passed.remove(oldest)
-            if whose is not None:
-                self._of_owner[whose] -= 1
-                if not self._of_owner[whose]:
-                    del self._of_owner[whose]
+            if its_owner is not None:
+                self._of_owner[its_owner] -= 1
+                if not self._of_owner[its_owner]:
+                    del self._of_owner[its_owner]
         if key in self._passed or len(order) >= self._capacity:
             return False
         if owner is not None:
@@ -60,24 +60,24 @@ class OncePer:
 
 
 class Tally:
-    """As OncePer, and says of each key how often it was held back since it passed last."""
+    """Like OncePer, and counts how often each key was refused since its last pass."""
 
     def __init__(self, interval: float, capacity: int) -> None:
         self._once = OncePer(interval, capacity)
         self._capacity = capacity
-        self._held_back: dict[Hashable, int] = {}
+        self._refused: dict[Hashable, int] = {}
 
     def due(self, key: Hashable, now: float) -> int | None:
-        """How often `key` was held back before, if it may pass at `now` (seconds); None if it may not."""
+        """Return how often a key was refused before, if it may pass at `now` (seconds); None if it may not."""
         if self._once.due(key, now):
-            return self._held_back.pop(key, 0)
-        count = self._held_back.pop(key, 0)  # and it goes behind the others
-        if len(self._held_back) >= self._capacity:
-            del self._held_back[next(iter(self._held_back))]
-        self._held_back[key] = count + 1
+            return self._refused.pop(key, 0)
+        count = self._refused.pop(key, 0)  # it moves behind the others
+        if len(self._refused) >= self._capacity:
+            del self._refused[next(iter(self._refused))]
+        self._refused[key] = count + 1
         return None
 
 
-def times(held_back: int) -> str:
-    """What a line says of those of its kind that were held back; empty if none were."""
-    return f" ({held_back} more times since this was last said)" if held_back else ""
+def times(refused: int) -> str:
+    """Return the part of a log line about the omitted lines of its kind; empty if there are none."""
+    return f" ({refused} more times since this was last said)" if refused else ""

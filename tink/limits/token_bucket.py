@@ -1,4 +1,4 @@
-"""Token buckets: how often somebody may do something."""
+"""Token buckets: a rate and a burst for each key."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ _ROUNDING_SECONDS = 1e-6
 
 
 class TokenBuckets:
-    """A bucket for each key: it may pass `burst` times at once and `per_second` times from then on.
+    """A bucket for each key: it may pass `burst` times at once, and then `per_second` times a second.
 
-    Buckets that are full again are forgotten, and of more than `capacity` (None: any number) the one that rests most.
+    Full buckets are dropped. If there are more than `capacity` (None: no limit), the one that was unused for longest is
+    dropped.
     """
 
     def __init__(self, burst: float, per_second: float, capacity: int | None = None) -> None:
@@ -26,7 +27,7 @@ class TokenBuckets:
         return len(self._full_at)
 
     def allows(self, key: Hashable, now: float) -> bool:
-        """Whether `key` may pass at `now` (monotonic seconds)."""
+        """Return True if a key may pass at `now` (monotonic seconds), and count the pass."""
         while self._full_at and self._full_at[first := next(iter(self._full_at))] <= now:
             del self._full_at[first]
         full_at = max(self._full_at.get(key, now), now) + 1 / self._per_second

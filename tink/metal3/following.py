@@ -17,9 +17,8 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from tink.kube.cache import AWAY_SECONDS, START_JITTER_SECONDS, Informer
-from tink.kube.client import ApiError, KubeClient, NotFoundError
+from tink.kube.client import ApiError, KubeClient, NotFoundError, log_missing_namespaces
 from tink.kube.metrics import ClientMetrics, ControllerMetrics, InformerMetrics, LeaderMetrics
-from tink.kube.namespaces import say_which_are_missing
 from tink.kube.resources import HARDWARE, HARDWARE_DATA, HOST_V1ALPHA1, HOST_V1BETA1, WORKFLOW, ResourceType
 from tink.kube.runtime import Controller, LeaderElectionConfig, LeaderElector
 from tink.limits.backoff import Backoff
@@ -128,7 +127,7 @@ class Follower(Collector):
             self._client = client
             elector = LeaderElector(client, self._election) if self._election is not None else None
             self._elector = elector
-            await say_which_are_missing(client, self._namespaces)
+            await log_missing_namespaces(client, self._namespaces)
             while True:
                 hosts, details = await self._served(client)
                 informers, controller = self._controller(client, hosts, details, elector)

@@ -19,7 +19,8 @@ from tink.convert.metal3 import convert_to_hardware, is_consumed_by_cluster_api,
 from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName, ObjectReference
 from tink.kube.resources import HARDWARE, SECRET
-from tink.kube.runtime import DONE, FairSemaphore, Result
+from tink.kube.runtime import DONE, Result
+from tink.limits.fairness import FairSemaphore
 from tink.metal3.addresses import Addresses, without
 from tink.metal3.hosts import Hosts
 from tink.metal3.ownership import is_ours, is_secured, netboots

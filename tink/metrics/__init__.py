@@ -1,13 +1,12 @@
-"""What is counted for Prometheus, by all roles alike.
+"""Metrics for Prometheus, for all roles.
 
-    counts    -> plain numbers, kept where things happen: an addition and a look-up, no lock, no library
-    families  -> these as Prometheus has them, made when somebody asks
-    process   -> the registry of a process, which begins with what is known of the process itself
+    counts    -> histograms as plain numbers, where events happen: an addition and a look-up, no lock, no library
+    families  -> conversion of numbers to Prometheus' metrics at each scrape
+    process   -> the registry of a process with the metrics of the process itself
 
-Names are those that Kubernetes' and gRPC's own programs have for the same (`workqueue_depth`,
-`rest_client_requests_total`, `grpc_server_handled_total`), so that dashboards and alerts for them fit; what is ours
-begins with `tinkedge_`. No label has a value that strangers or tenants can choose: no machine, no object, no namespace,
-no path.
+Names are those of Kubernetes' and gRPC's own programs (`workqueue_depth`, `rest_client_requests_total`,
+`grpc_server_handled_total`), so that their dashboards and alerts work; other names begin with `tinkedge_`. No label has
+a value that remote hosts or tenants can choose, such as a machine, an object, a namespace or a path.
 """
 
 from tink.metrics.counts import Histogram, Histograms

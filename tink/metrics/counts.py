@@ -1,4 +1,7 @@
-"""Numbers that are kept while things happen. They belong to one event loop, and nothing of Prometheus is imported."""
+"""Histograms as plain numbers, for one event loop, without the Prometheus library.
+
+Its own histograms write bounds as `1.0`, where Go's programs, and so the dashboards for them, have `1`.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +12,24 @@ Labels = tuple[str, ...]
 
 
 class Histogram:
-    """How often a value was within each bucket, and the sum of all. `bounds`: the buckets' upper ends, ascending."""
+    """The counts of values by bucket, and their sum. `bounds` are the upper bounds of the buckets, ascending."""
 
     __slots__ = ("bounds", "counts", "sum")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
-        """Of each bucket alone; the last has what is above all bounds."""
+        """The count of each bucket, not cumulative; the last is for values above all bounds."""
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Count a value: it is in the first bucket whose bound is not below it (`le`)."""
+        """Count a value in the first bucket whose bound is not below it (`le`)."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 
 
 class Histograms(dict[Labels, Histogram]):
-    """A histogram for each combination of labels, made when it is first needed."""
+    """Histograms by their labels, created at the first use."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         super().__init__()

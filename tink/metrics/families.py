@@ -1,4 +1,4 @@
-"""From counts to what Prometheus is given; called at each scrape."""
+"""Conversion of numbers to Prometheus' metric families at each scrape."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ L = TypeVar("L", bound=tuple[str, ...])
 
 
 class Scraped(Collector):
-    """For a registry: what `families()` gives at each scrape."""
+    """A collector for a registry that returns `families()` at each scrape."""
 
     def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
         self._families = families
 
     def collect(self) -> Iterable[Metric]:
-        """Called for each scrape."""
+        """Return the metrics for one scrape."""
         return self._families()
 
 
 def counter(name: str, text: str, labels: Sequence[str], counts: Mapping[L, float]) -> CounterMetricFamily:
-    """`name` without `_total`. Without labels, `counts` has one entry: that of the empty tuple."""
+    """Return a counter. `name` has no `_total`; without labels, the only key of `counts` is the empty tuple."""
     family = CounterMetricFamily(name, text, labels=labels)
     for values, count in counts.items():
         family.add_metric(values, count)
@@ -33,7 +33,7 @@ def counter(name: str, text: str, labels: Sequence[str], counts: Mapping[L, floa
 
 
 def gauge(name: str, text: str, labels: Sequence[str], values: Mapping[L, float]) -> GaugeMetricFamily:
-    """As `counter`, of what goes up and down."""
+    """Return a gauge, with arguments as for `counter`."""
     family = GaugeMetricFamily(name, text, labels=labels)
     for each, value in values.items():
         family.add_metric(each, value)
@@ -41,7 +41,7 @@ def gauge(name: str, text: str, labels: Sequence[str], values: Mapping[L, float]
 
 
 def histogram(name: str, text: str, labels: Sequence[str], found: Mapping[L, Histogram]) -> HistogramMetricFamily:
-    """Buckets as Prometheus has them: each with all that is in those before."""
+    """Return a histogram with cumulative buckets, with arguments as for `counter`."""
     family = HistogramMetricFamily(name, text, labels=labels)
     for values, each in found.items():
         buckets, so_far = [], 0
@@ -53,5 +53,5 @@ def histogram(name: str, text: str, labels: Sequence[str], found: Mapping[L, His
 
 
 def _spelled(bound: float) -> str:
-    """As Go's clients spell bounds, whose series are asked for by them: 0.5, 1, +Inf."""
+    """Return a bound as Go's programs write it, because dashboards use these labels: 0.5, 1, +Inf."""
     return "+Inf" if bound == float("inf") else f"{bound:.17g}" if bound == int(bound) else repr(bound)

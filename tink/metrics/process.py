@@ -1,4 +1,4 @@
-"""The registry of a process that serves, and what is known of the process itself."""
+"""The registry of a serving process, and the metrics of the process itself."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tink.metrics.families import gauge
 
 
 def process_registry(not_ready: Callable[[], str]) -> CollectorRegistry:
-    """A registry with `process_*` and `python_*`, as all Python programs have them, the release and `tinkedge_ready`.
+    """Return a registry with `process_*` and `python_*`, as for all Python programs, the release and `tinkedge_ready`.
 
-    `not_ready()` says why this process can't do its work; empty: it can.
+    `not_ready()` returns the reason why this process can't do its work; empty if it can.
     """
     registry = CollectorRegistry()
     _Process(registry=registry)
@@ -27,8 +27,9 @@ def process_registry(not_ready: Callable[[], str]) -> CollectorRegistry:
 
 
 class _Process(ProcessCollector):
-    """Of this process alone: its units hide the rest of /proc (ProcSubset=pid), and with /proc/stat, where the library
-    looks for the time of the boot, all of its metrics would be gone.
+    """The metrics of this process without /proc/stat, which the units hide (ProcSubset=pid).
+
+    The library reads the boot time there, and would omit all metrics.
     """
 
     def _boot_time(self) -> float:

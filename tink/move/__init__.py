@@ -1,7 +1,7 @@
-"""All objects from one Kubernetes API to another, such as from the embedded one to a cluster, and back.
+"""Moves all objects from one Kubernetes API to another, such as from the embedded one to a cluster, and back.
 
-objects   what becomes of one object on its way, pure
-mover     the steps, each of which finds done what is done: it can be killed anywhere, and run again
+objects   the changes of one object during a move, pure
+mover     the steps; a move can be killed at any point and run again
 """
 
 from tink.move.mover import MoveError, Mover, Report

@@ -1,18 +1,17 @@
 """The steps of a move, from an API (the source) to another (the target).
 
-    look       what there is, and what at the target stands in its way
+    look       list the objects of the source, and the problems at the target
     pause      a record at the source (ConfigMap kube-system/tinkedge-move); then every Workflow there is paused, so
-               that no controller and no server changes it or sends it to an agent (tinkerbell.org/paused)
+               that neither controllers nor servers change it or send it to an agent (tinkerbell.org/paused)
     copy       objects, owners and status; Workflows are paused at the target, too
-    verify     each object at the target is compared with its source, which is listed once more
-    hand over  the record says so: one write, from which on the target has the Workflows. They are released there; at
-               the source they stay paused for ever, or everything is deleted if that is wanted
+    verify     each object at the target is compared with its source, which is listed again
+    hand over  one write of the record: from then on the target has the Workflows. They are released there; at the
+               source they stay paused, or everything is deleted on request
 
-A server that has not heard of the pause yet can't write either: its writes are for the version before that. An agent
-that reports meanwhile is asked to try again, and keeps its reports until it reaches the target's server.
+A server that has not seen the pause yet can't write, because its writes have an older resourceVersion. An agent that
+reports meanwhile gets the answer to try again, and keeps its reports until it reaches the target's server.
 
-Every step finds done what is done. Until the record says that the objects are handed over it can be taken back
-(`abort`).
+Every step skips the work that is done, so a move can be repeated. Before the hand-over it can be undone (`abort`).
 """
 
 from __future__ import annotations
@@ -26,10 +25,9 @@ from tink.api.annotations import ORIGIN_ANNOTATION, PAUSED_ANNOTATION
 from tink.api.crds import generate
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.errors import TinkedgeError
-from tink.kube.client import ConflictError, KubeClient, NotFoundError
+from tink.kube.client import ConflictError, KubeClient, NotFoundError, each_list_item
 from tink.kube.manifests import ManifestError, apply_object
 from tink.kube.objects import NamespacedName
-from tink.kube.pager import each_list_item
 from tink.kube.resources import CONFIG_MAP, CRD, HARDWARE, NAMESPACE, OSIE, SECRET, TEMPLATE, WORKFLOW, ResourceType
 from tink.move import objects
 from tink.workflow.status import deleted, state_of
@@ -41,7 +39,7 @@ _WITH_STATUS = (HARDWARE, WORKFLOW)
 _AT_ONCE = 8
 _ROUNDS = 20
 _SECOND = 1.1
-"""Creation times are whole seconds: after so many the next is a later one."""
+"""Creation times are whole seconds; after this pause, the next one is later."""
 
 Progress = Callable[[str, int, int], None]
 _Objects = dict[ResourceType, list[Raw]]
@@ -53,9 +51,10 @@ class MoveError(TinkedgeError):
 
 @dataclass(slots=True)
 class Report:
-    """What was done: objects of each kind that the source has, how many had to be created; what else is to be known.
+    """The result of a move: the number of objects of each kind at the source, and of those that were created; notes.
 
-    `problems` are what stands in the way: nothing was changed then."""
+    With `problems`, nothing was changed.
+    """
 
     found: dict[str, int] = field(default_factory=dict)
     created: dict[str, int] = field(default_factory=dict)
@@ -65,7 +64,7 @@ class Report:
 
 
 class Mover:
-    """One move. `second` is how long to wait for a later creation time."""
+    """One move. `second` is the pause until the next creation time."""
 
     def __init__(self, source: KubeClient, target: KubeClient, progress: Progress, *, second: float = _SECOND) -> None:
         self._source, self._target = source, target
@@ -103,7 +102,7 @@ class Mover:
         return self._report
 
     async def abort(self) -> Report:
-        """Take back a move that has not been handed over. Raises MoveError, ApiError."""
+        """Undo a move before the hand-over. Raises MoveError, ApiError."""
         await self._identify()
         record = await self._record(self._source)
         if not record:
@@ -166,7 +165,7 @@ class Mover:
         raise MoveError(f"the target does not serve {name}: see its status")
 
     async def _look(self) -> _Objects:
-        """What is to be moved. What stands in the way goes into the report."""
+        """Return the objects to move, and add problems to the report."""
         found = await self._list()
         self._report.found = {resource.kind: len(items) for resource, items in found.items() if items}
         back = (await self._record(self._target)).get("to") == self._from
@@ -203,7 +202,7 @@ class Mover:
         return {"apiVersion": resource.api_version, "kind": resource.kind} | there
 
     def _may_take(self, obj: Raw, there: Raw, *, back: bool) -> bool:
-        """Whether what is there is what an earlier attempt, or an earlier move the other way, has left; or the same."""
+        """Return True if an object at the target is the same, or left by an earlier attempt or a move the other way."""
         annotations = objects.annotations_of(there)
         if annotations.get(ORIGIN_ANNOTATION) == objects.origin(self._from, obj):
             return True
@@ -214,7 +213,7 @@ class Mover:
     # --- pause, copy, verify ----------------------------------------------------------------------------------------
 
     async def _pause_and_copy(self, found: _Objects) -> _Objects:
-        """Until nothing has come or changed meanwhile: users may write to the source all the time."""
+        """Copy until no object was added or changed meanwhile, because users may write to the source all the time."""
         for _ in range(_ROUNDS):
             paused = 0
             for workflow in found[WORKFLOW]:
@@ -250,7 +249,7 @@ class Mover:
         there = await self._at_target(resource, obj)
         wanted = objects.copy_of(obj, self._from, self._pause() if resource is WORKFLOW else None)
         if there is not None and resource is WORKFLOW and not _same_workflow(obj, there):
-            await self._remove(self._target, WORKFLOW, there)  # left by an earlier move, and made anew since
+            await self._remove(self._target, WORKFLOW, there)  # left by an earlier move, and created again since
             there = None
         if there is None:
             there = await self._target.create(resource, wanted)
@@ -271,7 +270,7 @@ class Mover:
             await self._target.patch(resource, old["name"], old["namespace"], body)
 
     async def _complete(self, resource: ResourceType, obj: Raw) -> None:
-        """Owners, whose uids are known now, and the status."""
+        """Write the owner references, whose uids are known now, and the status."""
         there = await self._at_target(resource, obj)
         if there is None:
             raise MoveError(f"{_name(obj)} has gone from the target meanwhile; run this again")
@@ -307,7 +306,7 @@ class Mover:
     async def _release(self) -> None:
         workflows = await _all(self._target, WORKFLOW)
         if (await self._record(self._target)).get("to") == self._from:
-            # Of an earlier move the other way. What that left behind and did not come back must hold nobody up.
+            # The record of an earlier move the other way. Objects that it left behind must not block this move.
             for workflow in workflows:
                 if _is_left(workflow, f"moved to {self._from}"):
                     await self._remove(self._target, WORKFLOW, workflow)
@@ -316,7 +315,7 @@ class Mover:
         await self._each("released", ours, lambda workflow: _annotate(self._target, workflow, None))
 
     async def _delete_source(self) -> None:
-        # The machines first: an agent that calls the source is then a stranger there, and keeps what it has to report.
+        # The machines first: then an agent that calls the source is unknown there, and keeps its reports.
         for resource in (HARDWARE, WORKFLOW, TEMPLATE, OSIE):
             items = await _all(self._source, resource)
             left = [each for each in items if resource is not WORKFLOW or _is_left(each, self._pause())]
@@ -328,7 +327,7 @@ class Mover:
             self._report.deleted += len(left)
 
     async def _remove(self, client: KubeClient, resource: ResourceType, obj: Raw) -> None:
-        """Delete an object of which nobody takes the finalizers away."""
+        """Delete an object and its finalizers, because no controller removes these."""
         metadata = obj["metadata"]
         if metadata.get("finalizers"):
             body: Raw = {"metadata": {"finalizers": None}}
@@ -338,7 +337,7 @@ class Mover:
     # --- the record -------------------------------------------------------------------------------------------------
 
     async def _record(self, client: KubeClient) -> dict[str, str]:
-        """What is written of a move from this API; empty if there was none."""
+        """Return the record of a move from this API; empty if there is none."""
         try:
             return dict(as_mapping((await client.get(CONFIG_MAP, RECORD, SYSTEM)).get("data")))
         except NotFoundError:
@@ -353,7 +352,7 @@ class Mover:
             await client.create(CONFIG_MAP, body)
 
     async def _each(self, what: str, items: Iterable[Raw], act: Callable[[Raw], Awaitable[object]]) -> None:
-        """Do it to each, some at once. Raises what the first raised."""
+        """Call `act` for each object, some at once. Raises the first exception."""
         turn, items, done = asyncio.Semaphore(_AT_ONCE), list(items), 0
 
         async def one(obj: Raw) -> None:
@@ -383,7 +382,7 @@ async def _annotate(client: KubeClient, workflow: Raw, value: str | None) -> Non
 
 
 async def _forgiving(call: Awaitable[Raw]) -> None:
-    """What is gone, or there, already, is as it is to be. Raises ApiError."""
+    """Ignore that an object exists or is deleted already. Raises ApiError."""
     with suppress(NotFoundError, ConflictError):
         await call
 
@@ -397,7 +396,7 @@ def _has_id(definition: Raw) -> bool:
 
 
 def _same_workflow(obj: Raw, there: Raw) -> bool:
-    """Whether both are one run, known to its agent by one id."""
+    """Return True if two Workflows are one run, which the agent knows by one id."""
     ids = {as_mapping(each.get("status")).get("id") or each["metadata"]["uid"] for each in (obj, there)}
     known = objects.annotations_of(there).get(ORIGIN_ANNOTATION, "").endswith(f"/{obj['metadata']['uid']}")
     return known or len(ids) == 1 or state_of(obj) is None

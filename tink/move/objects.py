@@ -1,8 +1,8 @@
-"""What becomes of one object on its way to another API. Pure.
+"""The changes of one object during a move to another API. Pure.
 
-What the API itself gives does not come along: uid, resourceVersion, generation, creation time and order, managed
-fields. So owner references name the owner's new uid, as with `clusterctl move`; what a status says of the generation is
-said of the new one; and a Workflow that its agent may know by its uid keeps that as `status.id`.
+The fields that an API sets do not move: uid, resourceVersion, generation, creation time and order, managed fields. So
+owner references get the new uid of the owner, as with `clusterctl move`. The `observedGeneration` of a status gets the
+new generation. A Workflow whose agent may know it by its uid keeps that as `status.id`.
 """
 
 from __future__ import annotations
@@ -21,26 +21,29 @@ from tink.kube.objects import NamespacedName
 from tink.workflow.status import actions_of, creation_order, outdated, status_of
 
 _MARKS = (PAUSED_ANNOTATION, ORIGIN_ANNOTATION)
-_BY_THE_API = ("apiVersion", "kind", "metadata", "status")
+_SET_BY_API = ("apiVersion", "kind", "metadata", "status")
 
 
 def origin(cluster: str, obj: Raw) -> str:
-    """The value of the annotation that says where an object is from."""
+    """Return the value of the annotation with the origin of an object."""
     return f"{cluster}/{obj['metadata']['uid']}"
 
 
 def annotations_of(obj: Raw) -> dict[str, str]:
-    """The annotations, empty if there are none."""
+    """Return the annotations of an object, maybe none."""
     return dict(as_mapping(obj["metadata"].get("annotations")))
 
 
 def content(obj: Raw) -> Raw:
-    """All that is an object's own but its metadata and its status: `spec`, or `data` and `type`."""
-    return {field: value for field, value in obj.items() if field not in _BY_THE_API}
+    """Return the fields of an object without metadata and status: `spec`, or `data` and `type`."""
+    return {field: value for field, value in obj.items() if field not in _SET_BY_API}
 
 
 def copy_of(obj: Raw, cluster: str, pause: str | None) -> Raw:
-    """What is created at the target: without owners, whose uids are not known yet. `pause` is for Workflows."""
+    """Return the object to create at the target, without owners, whose uids are not known yet.
+
+    `pause` is the value of the pause annotation of a Workflow.
+    """
     metadata = obj["metadata"]
     annotations = {name: value for name, value in annotations_of(obj).items() if name not in _MARKS}
     annotations[ORIGIN_ANNOTATION] = origin(cluster, obj)
@@ -54,7 +57,7 @@ def copy_of(obj: Raw, cluster: str, pause: str | None) -> Raw:
 
 
 def owners_of(obj: Raw, uids: Mapping[str, str]) -> tuple[list[Raw], list[str]]:
-    """Its owner references with the owners' uids at the target, and the names of owners that are not moved."""
+    """Return the owner references of an object with the uids at the target, and the names of owners that don't move."""
     found, missing = [], []
     for owner in obj["metadata"].get("ownerReferences") or ():
         if owner.get("uid") in uids:
@@ -65,21 +68,21 @@ def owners_of(obj: Raw, uids: Mapping[str, str]) -> tuple[list[Raw], list[str]]:
 
 
 def status_at_target(obj: Raw, generation: int) -> Raw:
-    """The status as it is to be at the target, where the object has this generation."""
+    """Return the status for the target, where the object has this generation."""
     status = dict(status_of(obj))
     if obj["kind"] != "Workflow" or not status:
         return status
-    status.pop("creationVersion", None)  # a number of the source's API, which orders nothing at the target
+    status.pop("creationVersion", None)  # a number of the source's API, without meaning at the target
     if actions_of(status) and "id" not in status:
         status["id"] = obj["metadata"]["uid"]
     if "observedGeneration" in status:
-        # What is outdated must stay so: its actions were rendered from another spec.
+        # An outdated status must stay outdated, because its actions were rendered from another spec.
         status["observedGeneration"] = generation - 1 if outdated(obj) else generation
     return status
 
 
 def merge_patch(before: Any, after: Any) -> Raw:
-    """The patch (RFC 7386) that makes `after` of `before`; both are objects."""
+    """Return the merge patch (RFC 7386) from `before` to `after`; both are objects."""
     patch: Raw = {field: None for field in before if field not in after}
     for field, value in after.items():
         old = before.get(field)
@@ -92,7 +95,7 @@ def merge_patch(before: Any, after: Any) -> Raw:
 
 
 def differences(source: Raw, target: Raw, uids: Mapping[str, str]) -> list[str]:
-    """The parts of an object that are not at the target as they are at the source."""
+    """Return the names of the parts of an object that differ between source and target."""
     wanted, found = source["metadata"], target["metadata"]
     wrong = [] if content(source) == content(target) else ["spec"]
     wrong += [field for field in ("labels", "finalizers") if (wanted.get(field) or None) != (found.get(field) or None)]
@@ -105,7 +108,7 @@ def differences(source: Raw, target: Raw, uids: Mapping[str, str]) -> list[str]:
 
 
 def secrets_named(hardware: Iterable[Raw]) -> set[NamespacedName]:
-    """The Secrets that Hardware refers to."""
+    """Return the Secrets that Hardware refer to."""
     named = set()
     for obj in hardware:
         annotations = annotations_of(obj)
@@ -116,7 +119,7 @@ def secrets_named(hardware: Iterable[Raw]) -> set[NamespacedName]:
 
 
 def ranks(workflows: Iterable[Raw]) -> list[list[Raw]]:
-    """Workflows in groups to be created one after the other: of one machine the older first, as they run there."""
+    """Return Workflows in groups to create one after the other, so that the older ones of a machine come first."""
     seen: dict[tuple[str, str], int] = {}
     groups: list[list[Raw]] = []
     for workflow in sorted(workflows, key=creation_order):

@@ -1,1 +1,1 @@
-"""Connections: who may make them to our HTTPS listeners, and where this program makes them to."""
+"""Network connections: limits of our HTTPS listeners, addresses, proxies, and where this program may connect to."""

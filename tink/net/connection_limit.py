@@ -29,10 +29,9 @@ from aiohttp import web
 
 from tink.limits.log import LimitedLog
 from tink.limits.token_bucket import TokenBuckets
+from tink.net.addresses import block_of, is_loopback
 from tink.net.aiohttp_requests import current_request, received_requests
-from tink.net.blocks import block_of
 from tink.net.bytes_received import bytes_received
-from tink.net.special_addresses import is_loopback
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Handlers for `urllib.request`: URLs as they are written, logins in them, proxies by NO_PROXY, and careful redirects.
+"""Handlers for `urllib.request`: unchanged URLs, logins in them, proxies with NO_PROXY, and safe redirects.
 
 Standard library only: the container image of the action image2disk has a copy of this module.
 """
@@ -20,7 +20,7 @@ class UrlsAsWritten(urllib.request.BaseHandler):
     handler_order = 100  # before the handler that writes the Host header
 
     def http_request(self, req: urllib.request.Request) -> urllib.request.Request:
-        """Return the request without a login in its URL, which is as it was written but for that. Raises ValueError."""
+        """Return the request without a login in its URL, and otherwise unchanged. Raises ValueError."""
         bare, authorization = without_login(req.full_url)
         req.full_url = as_written(bare.partition("#")[0])
         if authorization and not req.has_header("Authorization"):
@@ -31,9 +31,9 @@ class UrlsAsWritten(urllib.request.BaseHandler):
 
 
 class ThroughProxies(urllib.request.ProxyHandler):
-    """Sends a request to its proxy. Takes the place of urllib's own handler, which knows no networks in NO_PROXY.
+    """Sends a request to its proxy, instead of urllib's own handler.
 
-    urllib also repeats the proxy's password to the target of a redirect.
+    That ignores networks in NO_PROXY, and sends the proxy's password to the target of a redirect.
     """
 
     def __init__(self, proxies: Proxies) -> None:

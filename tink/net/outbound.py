@@ -1,17 +1,16 @@
-"""Where this program connects to because somebody else wrote a URL, and where it does not.
+"""HTTP clients for URLs of other authors, with a check of each address that they connect to.
 
-Who may write an OSIE makes the edge fetch what it names, from where the edge stands: without a check, also from the
-edge's own loopback, from other services of its host, and from a cloud's metadata service. `Reach` says which addresses
-are refused; `session` gives an HTTP client that asks it about each connection that it makes.
+The author of an OSIE makes the edge fetch the URLs in it. Without a check, the edge would also fetch them from its own
+loopback, from other services of its host, and from the metadata service of a cloud. `Reach` refuses such addresses, and
+`session` returns an HTTP client that checks each of its connections.
 
-The check is made on the address that a socket is about to be connected to: after names are resolved, in whatever way an
-address is written, for each redirect, and with no moment between in which a name server could say another thing.
-Where HTTP_PROXY or HTTPS_PROXY applies (`tink.net.proxies`), the proxy connects: its own address is the operator's, and
-what can be resolved here is checked here too, but what the proxy itself makes of a name is the proxy's to refuse.
+The check is on the address that a socket is about to connect to: after name resolution, for any way to write an
+address, for each redirect, and without a moment in which a name server could change its answer. If HTTP_PROXY or
+HTTPS_PROXY applies (`tink.net.proxies`), the proxy connects. Its own address is not checked, because it is the
+operator's. Names that can be resolved here are checked here; others must be refused by the proxy.
 
-Servers there are strangers. What an answer has besides its body (headers, interim answers, chunk sizes and what may
-stand beside them, trailers) is bounded by the body, because it costs processor time and memory that no body's length
-shows.
+The servers are not trusted. The parts of an answer beside its body (headers, interim answers, chunk sizes and
+extensions, trailers) are limited in relation to the body, because they cost processor time and memory.
 """
 
 from __future__ import annotations
@@ -35,9 +34,8 @@ from aiohttp.streams import EMPTY_PAYLOAD
 from multidict import CIMultiDict
 from yarl import URL
 
-from tink.net.host_port import join_host_port
+from tink.net.addresses import LOOPBACK, UNSPECIFIED, Address, carried, join_host_port, parsed, special
 from tink.net.proxies import Proxies, ProxyError
-from tink.net.special_addresses import LOOPBACK, UNSPECIFIED, Address, carried, parsed, special
 from tink.net.urls import as_written, without_login
 
 log = logging.getLogger(__name__)
@@ -47,21 +45,21 @@ Networks = tuple[IPv4Network | IPv6Network, ...]
 OWN = "an address of this host"
 
 _to_proxy: ContextVar[bool] = ContextVar("to_proxy", default=False)
-"""Whether the connection that is made in this context goes to the operator's proxy."""
+"""True while the connection of this context goes to the operator's proxy."""
 
 _attempts: ContextVar[_Attempts | None] = ContextVar("attempts", default=None)
-"""Where the request of this context was to go. Where a name has several addresses, aiohttp makes one error of all that
-went wrong, and keeps no more of them than their text.
+"""The addresses that the request of this context tried. For a name with several addresses, aiohttp raises one error
+that has only the texts of the others.
 """
 
 
-WASTE_BYTES = 128 * 1024
-"""An answer may have so many bytes besides its body, and a quarter of the body's: chunks of 20 bytes or more."""
+MAX_WASTE_BYTES = 128 * 1024
+"""Maximum size of an answer beside its body and a quarter of the body, which allows chunks of 20 bytes or more."""
 _STEP_BYTES = 16 * 1024
-"""So much is looked at in one go where no body is: 650 interim answers have room in it, which take milliseconds."""
+"""Bytes that are parsed at once outside of a body: up to 650 interim answers, which take milliseconds."""
 
 
-# aiohttp has no public word for these two. A version that has them no more is used as it is, and says so.
+# These two attributes of aiohttp are private. With a version that lacks them, a warning is logged.
 _MEASURES = (
     "_factory" in aiohttp.BaseConnector.__init__.__code__.co_names
     and "_payload" in ResponseHandler.__init__.__code__.co_names
@@ -69,44 +67,43 @@ _MEASURES = (
 
 
 class WastefulAnswerError(aiohttp.ClientPayloadError):
-    """A server sends much that is not the body of its answer."""
+    """A server sends too many bytes that are not the body of its answer."""
 
 
 class UnusableProxyError(aiohttp.ClientError):
-    """HTTP_PROXY or HTTPS_PROXY applies to a request, and names no proxy that can be used."""
+    """HTTP_PROXY or HTTPS_PROXY applies to a request, and its value is not a usable proxy."""
 
 
 class RefusedAddressError(OSError):
-    """A connection that is not made; the message says where it would have gone, and what is wrong with that.
+    """A connection is refused; the message names its address and the reason.
 
-    `allowable` is the address that an operator may allow it by, or several with commas between; empty if that can't be
-    allowed.
+    `allowable` has the addresses that an operator can allow, separated by commas; empty if that is not possible.
     """
 
-    def __init__(self, said: str, allowable: str = "") -> None:
-        super().__init__(said)
+    def __init__(self, message: str, allowable: str = "") -> None:
+        super().__init__(message)
         self.allowable = allowable
 
 
 @dataclass(frozen=True, slots=True)
 class _Attempts:
-    """To connect to the addresses of one name."""
+    """The attempts to connect to the addresses of one name."""
 
     refused: list[RefusedAddressError] = field(default_factory=list)
     allowed: list[str] = field(default_factory=list)
 
     def refusal(self) -> RefusedAddressError:
-        """One for all addresses, each named once."""
-        said = [f"{address} does not answer" for address in self.allowed] + [str(each) for each in self.refused]
+        """Return one error for all addresses."""
+        reasons = [f"{address} does not answer" for address in self.allowed] + [str(each) for each in self.refused]
         allowable = dict.fromkeys(each.allowable for each in self.refused if each.allowable)
-        return RefusedAddressError(" and ".join(dict.fromkeys(said)), ",".join(allowable))
+        return RefusedAddressError(" and ".join(dict.fromkeys(reasons)), ",".join(allowable))
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What may be connected to: all but special addresses, and those that `is_own` says are this host's.
+    """The addresses that may be connected to: all except special ones, and those of this host (`is_own`).
 
-    `allowed` networks are excepted from that, but not the `own_ports` of this host, where this program itself answers.
+    The `allowed` networks are exceptions, but never the `own_ports` of this host, where this program itself listens.
     """
 
     allowed: Networks = ()
@@ -114,10 +111,10 @@ class Reach:
     own_ports: frozenset[int] = frozenset()
 
     def check(self, host: str, port: int) -> None:
-        """Raises RefusedAddressError if `host`, an address as sockets name it, may not be connected to on `port`."""
+        """Raise RefusedAddressError if `host`, the address of a socket, may not be connected to on `port`."""
         address = parsed(host)
         if address is None:
-            raise RefusedAddressError(f"{host} is no IP address")
+            raise RefusedAddressError(f"{host} is not an IP address")
         embedded = carried(address)
         forms = [address] if embedded is None else [address, embedded]
         why = special(address) or self._own(forms)
@@ -130,14 +127,14 @@ class Reach:
         try:
             return OWN if any(self.is_own(each) for each in forms) else ""
         except OSError as error:
-            return f"an address that may be this host's: the kernel does not say ({error.strerror})"
+            return f"an address that may be this host's: the kernel can't be asked ({error.strerror})"
 
 
 async def through_proxies(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Send a request, or one that follows a redirect, through the proxy that the environment names for its URL.
+    """Send a request, or one that follows a redirect, through the proxy of the environment for its URL.
 
-    A middleware. aiohttp's own `trust_env` knows no networks in NO_PROXY, passes by https:// proxies, and sends what
-    ~/.netrc has for `default` to strangers. Raises UnusableProxyError.
+    A middleware. aiohttp's own `trust_env` ignores networks in NO_PROXY and https:// proxies, and sends the login of
+    `default` in ~/.netrc to any server. Raises UnusableProxyError.
     """
     try:
         proxy = Proxies.of(os.environ).proxy_of(str(request.url)) if request.proxy is None else None
@@ -146,15 +143,15 @@ async def through_proxies(request: aiohttp.ClientRequest, handler: aiohttp.Clien
     if proxy is not None:
         login = CIMultiDict({"Proxy-Authorization": proxy.authorization} if proxy.authorization else {})
         request.update_proxy(URL(proxy.url), None, login)
-        if request.url.scheme == "http":  # the request itself is for the proxy; for https that gets a CONNECT before
+        if request.url.scheme == "http":  # the proxy gets the request itself; for https it gets a CONNECT before
             request.headers.update(login)
     return await handler(request)
 
 
 def target(url: str, headers: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
-    """Return aiohttp's arguments `url` and `headers` for a request of an absolute URL as it is written.
+    """Return aiohttp's arguments `url` and `headers` for a request of an absolute URL byte for byte.
 
-    yarl alone would decode `%40` and the like. A user and password are sent as `without_login` gives them; aiohttp
+    yarl alone would decode escapes such as `%40`. User and password are sent as `without_login` returns them; aiohttp
     alone would send them as Latin-1, or fail. Raises ValueError.
     """
     bare, login = without_login(url)
@@ -168,11 +165,11 @@ def target(url: str, headers: Mapping[str, str] = MappingProxyType({})) -> dict[
 
 
 def session(reach: Reach, *, trust_env: bool = False, **settings: Any) -> aiohttp.ClientSession:
-    """An HTTP client that connects to nothing that `reach` refuses; `settings` are aiohttp's.
+    """Return an HTTP client that connects to no address that `reach` refuses; `settings` are aiohttp's.
 
-    URLs are requested as they are written if `target` gives them; those of redirects always are. `trust_env`: whether
-    proxies of the environment are used. A request that is refused raises an aiohttp.ClientError or RefusedAddressError;
-    `refusal` tells it from others.
+    URLs from `target` are requested byte for byte, and those of redirects always. With `trust_env`, the proxies of the
+    environment are used. A refused request raises an aiohttp.ClientError or RefusedAddressError, which `refusal` tells
+    from others.
     """
 
     def socket_for(addr_info: tuple[Any, ...]) -> socket.socket:
@@ -190,7 +187,7 @@ def session(reach: Reach, *, trust_env: bool = False, **settings: Any) -> aiohtt
         return socket.socket(family, kind, protocol)
 
     async def as_redirected(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> Any:
-        # `requote_redirect_url=False` leaves a Location as it came, also with blanks that a request line can't have.
+        # `requote_redirect_url=False` leaves a Location unchanged, even blanks, which a request line can't have.
         request.url = URL(as_written(str(request.url)), encoded=True)
         return await handler(request)
 
@@ -200,7 +197,7 @@ def session(reach: Reach, *, trust_env: bool = False, **settings: Any) -> aiohtt
         try:
             return await handler(request)
         except aiohttp.ClientConnectorError as error:
-            # One with a number is of the last address, which may be asked and does not answer.
+            # An error with a number is about the last address, which is allowed and does not answer.
             if attempts.refused and not error.os_error.errno:
                 raise attempts.refusal() from error
             raise
@@ -227,28 +224,28 @@ def session(reach: Reach, *, trust_env: bool = False, **settings: Any) -> aiohtt
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Makes connections that are measured: there is no other way to see what one brings before it is parsed."""
+    """Makes connections that count the received bytes before they are parsed; aiohttp has no public way to do that."""
 
     def __init__(self, socket_for: Callable[[tuple[Any, ...]], socket.socket]) -> None:
         super().__init__(limit=0, socket_factory=socket_for)
         if _MEASURES:
             self._factory = cast("partial[ResponseHandler]", partial(_Connection, asyncio.get_running_loop()))
         else:
-            log.warning("this aiohttp can't measure answers: what is no body in them is not bounded")
+            log.warning("this version of aiohttp can't count received bytes: the headers of answers are not limited")
 
 
 class _Connection(ResponseHandler):
-    """One connection, which is broken off when an answer is not worth what it costs."""
+    """A connection that is aborted if an answer has too many bytes beside its body."""
 
     _received = 0
 
     def set_response_params(self, **params: Any) -> None:
-        """Begin with the next request's answer."""
+        """Start with the answer of the next request."""
         self._received = 0
         super().set_response_params(**params)
 
     def data_received(self, data: bytes) -> None:
-        """Hand on what came, as long as enough of it is body."""
+        """Pass on received bytes, as long as enough of them are of the body."""
         at = 0
         while True:
             step = data[at : at + _STEP_BYTES] if self._body is None else data[at:]
@@ -256,8 +253,8 @@ class _Connection(ResponseHandler):
             super().data_received(step)
             at += len(step)
             body = self._body.total_bytes if self._body is not None else 0
-            if self._received - body > WASTE_BYTES + body // 4:
-                self._break_off()
+            if self._received - body > MAX_WASTE_BYTES + body // 4:
+                self._abort()
                 return
             if at >= len(data):
                 return
@@ -266,18 +263,18 @@ class _Connection(ResponseHandler):
     def _body(self) -> aiohttp.StreamReader | None:
         return self._payload if self._payload is not EMPTY_PAYLOAD else None
 
-    def _break_off(self) -> None:
+    def _abort(self) -> None:
         error = WastefulAnswerError("more around the body than in it")
         if self._payload is not None:
             set_exception(self._payload, error)
-            self._payload = None  # or the end of the connection is what is said of it
+            self._payload = None  # otherwise the error would be about the end of the connection
         self.set_exception(error)
         if self.transport is not None:
             self.transport.abort()
 
 
 async def _check_name(reach: Reach, host: str, port: int) -> None:
-    """Check what a name means here. Where it means nothing here, the proxy may know more."""
+    """Check the addresses of a name, if it can be resolved here. Raises RefusedAddressError."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -287,7 +284,7 @@ async def _check_name(reach: Reach, host: str, port: int) -> None:
 
 
 def refusal(error: BaseException) -> RefusedAddressError | None:
-    """The refusal that `error` is, or that is behind it."""
+    """Return the RefusedAddressError that caused an error, or None."""
     behind = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
     for each in (behind, error.__cause__):
         if isinstance(each, RefusedAddressError):
@@ -296,13 +293,13 @@ def refusal(error: BaseException) -> RefusedAddressError | None:
 
 
 def no_answer(error: Exception) -> str:
-    """Return why a request got no answer, in one phrase: for aiohttp's errors, without the words of its connector."""
+    """Return in one phrase why a request got no answer, without the words of aiohttp's connector."""
     if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError):
         where, reason = join_host_port(error.host or "?", error.port or 0), error.os_error
         if isinstance(reason, ConnectionRefusedError):
             return f"{where} refuses the connection: nothing listens there"
-        # asyncio's text for several addresses, and for one, has the address in it again; errno alone has not.
-        number = reason.errno or 0  # negative: getaddrinfo's
+        # asyncio's text has the address in it again; the text of errno has not.
+        number = reason.errno or 0  # negative: an error of getaddrinfo
         why = os.strerror(number) if number > 0 else reason.strerror or reason
         return f"can't connect to {where}: {why}"
     return str(error) or type(error).__name__

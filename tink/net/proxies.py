@@ -1,17 +1,17 @@
-"""The HTTP proxy of a URL, by HTTP_PROXY, HTTPS_PROXY and NO_PROXY, as Go's programs and curl read them.
+"""Selects the HTTP proxy of a URL by HTTP_PROXY, HTTPS_PROXY and NO_PROXY, as Go's programs and curl do.
 
     HTTP_PROXY, http_proxy      for http:// URLs      [http://][USER:PASSWORD@]HOST[:PORT], or https://...
     HTTPS_PROXY, https_proxy    for https:// URLs     the same; the connection goes through CONNECT
-    NO_PROXY, no_proxy          is asked directly     a list with commas or blanks:
+    NO_PROXY, no_proxy          connect directly      a list with commas or blanks:
 
         *                       all
-        example.org             this host, and all below it
-        .example.org            all below it; *.example.org is the same
+        example.org             this host and its subdomains
+        .example.org            its subdomains; *.example.org is the same
         10.0.0.1, ::1, [::1]    this address
         10.0.0.0/8, fd00::/8    the addresses of this network; names are not looked up for that
-        example.org:8080        any of these, but for networks, with this port only
+        example.org:8080        any of these except networks, with this port only
 
-The lower case wins (curl, Python). `localhost` and loopback addresses are always asked directly (Go).
+Lower case has priority (curl, Python). Connections to `localhost` and loopback addresses are always direct (Go).
 Pure, and standard library only: the container image of the action image2disk has a copy of this module.
 Source: golang.org/x/net/http/httpproxy; curl's manual, `--noproxy`.
 """
@@ -27,11 +27,11 @@ from urllib.parse import urlsplit
 
 from tink.net.urls import shown, without_login
 
-if TYPE_CHECKING:  # the agent needs no addresses where it needs no proxy, and starts on slow machines
+if TYPE_CHECKING:  # slow to import, and an agent without a proxy does not need it
     from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 NAMES: Final = ("http_proxy", "https_proxy", "no_proxy")
-"""The variables. Programs look for them in upper case, too."""
+"""The variables. They are also read in upper case."""
 MAX_RULES: Final = 1000
 """Maximum number of entries of NO_PROXY. Further ones are ignored."""
 _PORTS: Final = {"http": 80, "https": 443}
@@ -39,12 +39,12 @@ _HOST_PORT: Final = re.compile(r"(?:\[([^\[\]]+)\]|([^:\[\]]+))(?::(\d{1,5}))?",
 
 
 class ProxyError(ValueError):
-    """The variable that applies to a URL names no proxy that can be used. The message names it and the remedy."""
+    """The value of the variable for a URL is not a usable proxy; the message names the variable and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """`authorization` is the value of Proxy-Authorization, empty without a login; `url` has no login in it."""
+    """A proxy. `authorization` is the value of Proxy-Authorization, empty without a login; `url` has no login in it."""
 
     url: str
     scheme: str
@@ -63,7 +63,7 @@ class Proxies:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Proxies:
-        """Return those of `environment`, or of another mapping with these names."""
+        """Return the proxies of an environment, or of another mapping with these names."""
         return cls(*(environment.get(name) or environment.get(name.upper(), "") for name in NAMES))
 
     def __bool__(self) -> bool:
@@ -83,10 +83,10 @@ class Proxies:
         return {name: value for name, value in self.variables().items() if name.lower() not in named} | dict(given)
 
     def proxy_of(self, url: str, *, with_tls: bool = True) -> Proxy | None:
-        """Return the proxy that has to be asked for `url`; None for a direct connection.
+        """Return the proxy for `url`; None for a direct connection.
 
         `with_tls` is False for a client that cannot speak TLS with a proxy. Raises ProxyError, and ValueError if `url`
-        is none.
+        is malformed.
         """
         parts = urlsplit(url)
         variable, value = {"http": ("HTTP_PROXY", self.http), "https": ("HTTPS_PROXY", self.https)}.get(
@@ -137,7 +137,7 @@ def _rules(no_proxy: str) -> tuple[_Rule, ...]:
 
 
 def _rule(entry: str) -> _Rule | None:
-    """Return None for an entry that means nothing: Go and curl ignore these, too."""
+    """Return the rule of an entry; None for a malformed entry, which Go and curl ignore, too."""
     from ipaddress import ip_network
 
     found = _HOST_PORT.fullmatch(entry)
@@ -164,7 +164,7 @@ def _proxy(variable: str, value: str, ports: Mapping[str, int]) -> Proxy:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or ports.get(parts.scheme, 0)
     except ValueError:
-        raise ProxyError(f"{variable} is no URL of a proxy: write http://HOST:PORT") from None
+        raise ProxyError(f"{variable} is not the URL of a proxy: write http://HOST:PORT") from None
     if parts.scheme not in ports:
         kinds = {
             "https": "TLS with a proxy is",
@@ -179,7 +179,7 @@ def _proxy(variable: str, value: str, ports: Mapping[str, int]) -> Proxy:
 
 
 def _ascii(host: str) -> str:
-    """Return a host name as it is looked up: in lower case, without the dot at its end, IDNA's for other than ASCII."""
+    """Return a host name for look-ups: in lower case, without a dot at its end, in IDNA unless it is ASCII."""
     host = host.strip().lower().removesuffix(".")
     try:
         return host if host.isascii() else host.encode("idna").decode()

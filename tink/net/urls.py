@@ -1,10 +1,10 @@
-"""URLs that others wrote: in a request line, the login in them, and what a log, a screen or a status may show of them.
+"""URLs of other authors: how to request them, the login in them, and their form for logs, screens and a status.
 
-A URL is requested byte for byte. Many servers take `%2F` and `/`, `%40` and `@`, or `%2B` and `+` for two names. RFC
-3986 section 6.2.2.2 makes only escapes of letters, digits and `-._~` equal to the character itself. What is signed (S3,
-Azure, GitHub) is the text. So a client must neither decode nor encode what is a URL already.
+A URL is requested byte for byte. For many servers `%2F` and `/`, `%40` and `@`, or `%2B` and `+` are different
+names: by RFC 3986 section 6.2.2.2, only escapes of letters, digits and `-._~` equal the character itself. Signatures
+(S3, Azure, GitHub) are of the text. So a client must neither decode nor encode a URL again.
 
-Both a user with a password and a query can be a secret: S3, Azure, Google and Cloudflare sign a download in its query.
+Login and query can both be secret: S3, Azure, Google and Cloudflare sign a download in its query.
 Standard library only: the container image of the action image2disk has a copy of this module.
 """
 
@@ -15,7 +15,7 @@ import re
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes, urlsplit
 
-MOST_SHOWN = 300
+MAX_SHOWN = 300
 """Maximum number of characters that `shown` returns."""
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>\\]+")
@@ -24,11 +24,11 @@ _HOST = re.compile(r"(?:\[[^\[\]@]*\]|[^\[\]:@]*)(?::[0-9]*)?")
 _AUTHORITY: Final = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?//[^/?#]*")
 _NO_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _ALLOWED: Final = "%:/?#[]@!$&'()*+,;=~"
-"""RFC 3986 section 2.2, and the escape itself; `quote` adds letters, digits, `-._~`."""
+"""RFC 3986 section 2.2 and `%`; `quote` adds letters, digits and `-._~`."""
 
 
 def as_written(url: str, encoding: str = "utf-8") -> str:
-    """Return the URL or relative reference `url` with only those characters encoded that no URL may have.
+    """Return a URL or a relative reference with only those characters encoded that a URL must not have.
 
     These are blanks, control and non-ASCII characters (as bytes of `encoding`; a surrogate is the byte that it stands
     for), marks that RFC 3986 does not list, and `%` without two hexadecimal digits. The authority stays as it is: names
@@ -61,8 +61,8 @@ def redacted(text: str) -> str:
 def without_login(url: str) -> tuple[str, str]:
     """Return `url` without user and password, and the Authorization header's value for these; empty if there are none.
 
-    User and password are percent-decoded (RFC 3986 section 3.2.1), and sent as the bytes that they are: UTF-8 as a rule
-    (RFC 7617 section 2). Raises ValueError if `url` is none.
+    User and password are percent-decoded (RFC 3986 section 3.2.1) to bytes, mostly UTF-8 (RFC 7617 section 2). Raises
+    ValueError if `url` is malformed.
     """
     authority = urlsplit(url).netloc
     login, at, host = authority.rpartition("@")
@@ -75,5 +75,5 @@ def without_login(url: str) -> tuple[str, str]:
 
 
 def _printable(text: str) -> str:
-    clean = "".join(each if each.isprintable() else "?" for each in text[: MOST_SHOWN + 1])
-    return clean if len(clean) <= MOST_SHOWN else f"{clean[:MOST_SHOWN]}…"
+    clean = "".join(each if each.isprintable() else "?" for each in text[: MAX_SHOWN + 1])
+    return clean if len(clean) <= MAX_SHOWN else f"{clean[:MAX_SHOWN]}…"

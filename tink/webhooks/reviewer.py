@@ -48,7 +48,7 @@ from tink.api.mistakes import (
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.exec_limits import text_count, unstartable_template
 from tink.kube.objects import NamespacedName, ObjectReference
-from tink.net.special_addresses import carried, parsed, special
+from tink.net.addresses import carried, parsed, special
 from tink.offload import YAML_WEIGHT, offload
 from tink.registry import RegistryError
 from tink.registry import parse as parse_image

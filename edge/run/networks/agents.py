@@ -18,7 +18,7 @@ from edge.neighbour.host import IsOwn, NetworkState
 from edge.neighbour.links import LinkChanges
 from edge.neighbour.route import is_own
 from edge.run.networks.follow import Follower
-from tink.net.host_port import join_host_port
+from tink.net.addresses import join_host_port
 from tink.server import WorkflowServer
 
 log = logging.getLogger(__name__)

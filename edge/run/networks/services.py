@@ -26,7 +26,7 @@ from edge.neighbour.router_advertisement import ROUTER_LIFETIME_SECONDS, Adverti
 from edge.run.errors import ServingError
 from edge.syslog import SyslogServer, SyslogServerError
 from edge.tftp import BootFiles, TftpServer
-from tink.net.host_port import join_host_port
+from tink.net.addresses import join_host_port
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from edge.run.errors import HealthError
 from edge.run.readiness import Readiness
-from tink.net.host_port import join_host_port
+from tink.net.addresses import join_host_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -31,9 +31,9 @@ from tink.agent.images.registry import Session
 from tink.agent.images.store import ImageStore
 from tink.agent.images.unpack import Budget, UnpackError, apply_layer
 from tink.agent.output.lines import line_sink
-from tink.net import special_addresses
+from tink.net import addresses
+from tink.net.addresses import special
 from tink.net.proxies import Proxies
-from tink.net.special_addresses import special
 
 
 def run(*argv):
@@ -388,7 +388,7 @@ def far(fake, monkeypatch):
     def of_others(address):
         return "" if str(address) == "127.0.0.1" else special(address)
 
-    monkeypatch.setattr(special_addresses, "special", of_others)
+    monkeypatch.setattr(addresses, "special", of_others)
     with socketserver.TCPServer(("127.0.0.2", 0), socketserver.BaseRequestHandler) as server:
         server.socket.setblocking(False)
         yield f"127.0.0.2:{server.server_address[1]}"

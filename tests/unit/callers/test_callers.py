@@ -427,7 +427,7 @@ def test_key_file_given_by_the_operator_is_never_created(tmp_path: Path) -> None
     with pytest.raises(KeyFileError, match=r"metadata-token\.key: No such file"):
         token_keys(tmp_path, None, create=False)
     (tmp_path / "file").write_text("")
-    with pytest.raises(KeyFileError, match="can't be made"):
+    with pytest.raises(KeyFileError, match="can't be created"):
         KeyFile(tmp_path / "file" / "below" / "key", "metadata token key", create=True)
 
 
@@ -494,12 +494,12 @@ def test_own_key_that_is_truncated_or_garbled_is_rejected_and_not_overwritten(tm
     path = tmp_path / "metadata-token.key"
     whole = path.read_bytes()
     again = "put the right one back, or remove the file to get a new one"
-    for content, said in (*((whole[:cut], again) for cut in range(64)), *((each, "is garbled") for each in GARBLED)):
+    for content, said in (*((whole[:cut], again) for cut in range(64)), *((each, "is malformed") for each in GARBLED)):
         path.write_bytes(content)
         with pytest.raises(KeyFileError, match=said):
             KeyFile(path, "key", create=True)
         assert path.read_bytes() == content
-    with pytest.raises(KeyFileError, match="is garbled"):
+    with pytest.raises(KeyFileError, match="is malformed"):
         token_keys(tmp_path, path, create=False)
 
 

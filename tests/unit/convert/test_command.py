@@ -19,11 +19,11 @@ from edge.cli import main
 from tests.support.api import InProcessApi
 from tink.api.crds import generate
 from tink.api.v1alpha2 import Raw
+from tink.convert import cluster
 from tink.convert.cluster import apply_all, read_cluster
 from tink.convert.documents import Converted, Document
 from tink.convert.findings import Finding
-from tink.kube import pager
-from tink.kube.client import ApiError, KubeClient, NotFoundError, UnreachableError
+from tink.kube.client import ApiError, KubeClient, NotFoundError, UnreachableError, each_list_item
 from tink.kube.resources import CRD, HARDWARE, NAMESPACE, ResourceType
 from tink.kubeapi.apiserver.server import ApiServer
 
@@ -266,7 +266,7 @@ async def old_rack(client: Any) -> None:
 
 
 async def test_cluster_is_read_page_by_page_one_namespace_or_all(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pager, "each_list_item", partial(pager.each_list_item, page_size=2))
+    monkeypatch.setattr(cluster, "each_list_item", partial(each_list_item, page_size=2))
     await old_rack(client)
     seen: list[int] = []
     found = await read_cluster(client, None, metal3=False, seen=seen.append)

@@ -1,4 +1,4 @@
-"""Whose data directory it is, what is never touched, and files in it: for their owner alone, whole or not there."""
+"""The data directory: its owner, its modes, directories that are never changed, and atomic private files."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_open_directory_of_ours_is_closed_and_logged_once(place, open_mode, capl
     for name in ("artifacts", "checkpoint", "journey", "machine-logs", "osie", "lost+found"):
         (place / name).mkdir()
     place.chmod(open_mode)
-    assert [problem.mended for problem in problems(place)] == [True, True]
+    assert [problem.is_fixable for problem in problems(place)] == [True, True]
     claim(place)
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
     assert f"(mode {open_mode:04o}); state.db" not in caplog.text
@@ -99,7 +99,7 @@ def test_open_directory_of_ours_is_closed_and_logged_once(place, open_mode, capl
 def test_open_directory_with_something_else_in_it_is_never_touched(place, name, beside) -> None:
     put(place, name, *beside)
     with pytest.raises(
-        DataDirectoryError, match=rf"\(mode 0755\); it also has what is not tinkedge's .*'chmod 700 {place}"
+        DataDirectoryError, match=rf"\(mode 0755\); it also has files that are not tinkedge's .*'chmod 700 {place}"
     ):
         claim(place)
     assert mode(place) == 0o755
@@ -142,14 +142,14 @@ def test_remedy_gives_away_no_directory_but_one_of_root(place: Path, owner: int,
 
 
 def open_the_way(place: Path) -> None:
-    """Let each user reach the directory; pytest's are for their owner alone."""
+    """Let each user reach the directory, because pytest's directories are closed to other users."""
     for each in place.parents:
         each.chmod(each.stat().st_mode | 0o055)
 
 
 @pytest.fixture
 def packaged(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory that is the package's, whose user is `nobody`."""
+    """The data directory of the package, with the user `nobody` as the service's user."""
     monkeypatch.setattr(data_directory, "PACKAGED", place)
     monkeypatch.setattr(data_directory, "SERVICE_USER", "nobody")
     return place

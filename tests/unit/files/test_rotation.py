@@ -1,5 +1,7 @@
-"""Keys and certificates in a volume of a Secret are replaced: the kubelet moves the link `..data`, on each node when it
-gets to it. Nothing that was given out is refused meanwhile, by nobody."""
+"""Rotation of keys in the volume of a Secret: the kubelet moves the link `..data`, at a different time on each node.
+
+No process refuses a valid token meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ OLD, NEW = "a" * 64, "b" * 64
 
 
 class Volume:
-    """A Secret as the kubelet shows it: names are links into `..data`, a link to the directory of this version."""
+    """The volume of a Secret: names are links into `..data`, which is a link to the directory of the version."""
 
     _versions = itertools.count()
 
@@ -57,7 +59,7 @@ class Node:
 
 @pytest.fixture(autouse=True)
 def nothing_of_other_tests_is_reread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What they have left behind is there until garbage is collected."""
+    """Hide the objects of other tests, which stay registered until they are garbage collected."""
     monkeypatch.setattr(rereading, "_all", WeakSet())
 
 
@@ -67,7 +69,7 @@ def nodes(tmp_path: Path) -> list[Node]:
 
 
 def brought(nodes: list[Node], content: str, *arrivals: float, seconds: int) -> tuple[int, set[str]]:
-    """Tokens of one's own and those of others, checked each second while each node gets this at its time."""
+    """Check the tokens of all nodes on all nodes each second, while each node gets the change at its time."""
     checked, minted = 0, set()
     begin = nodes[0].now
     for second in range(seconds):
@@ -85,7 +87,7 @@ def brought(nodes: list[Node], content: str, *arrivals: float, seconds: int) -> 
 
 
 def test_new_first_key_is_accepted_by_all_in_any_order_of_arrival(nodes: list[Node]) -> None:
-    # The first of the two steps of those who bring files to hosts one by one: a key at the end signs nothing.
+    # The first of two steps for operators who copy files to hosts one by one: a key at the end does not sign.
     assert len(brought(nodes, f"{OLD}\n{NEW}\n", 0, 40, 90, seconds=200)[1]) == 1
     for arrivals in itertools.permutations((0, 40, 90)):
         checked, minted = brought(nodes, f"{NEW}\n{OLD}\n", *arrivals, seconds=300)

@@ -1,4 +1,4 @@
-"""printf as Go prints; the whole of it is compared with Go in tests/interop, this is what can be read at a glance."""
+"""Examples of Go's printf. The complete comparison with Go is in tests/interop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Kubernetes API over HTTP that answers what a test says, where a real one never would, and records the requests."""
+"""A Kubernetes API over HTTP with scripted answers, also such as a real API never gives; it records the requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aiohttp import web
 from tink.kube.client import KubeClient
 
 END, CUT = object(), object()
-"""In a watch's script: the API ends the watch; the connection breaks."""
+"""Entries of a watch's script: the API ends the watch; the connection breaks."""
 
 
 @dataclass
@@ -32,17 +32,17 @@ class ScriptedApi:
     url: str = ""
     asked: list[Asked] = field(default_factory=list)
     answers: list[tuple[int, Any]] = field(default_factory=lambda: [(200, {})])
-    """Answers to everything but watches, in turn; the last stays."""
+    """Answers to all requests except watches, in turn; the last one is repeated."""
     headers: dict[str, str] = field(default_factory=dict)
     """Headers of these answers."""
     watches: list[asyncio.Queue[Any]] = field(default_factory=list)
-    """One queue of events per watch, in turn; more watches get queues of their own, empty."""
+    """A queue of events for each watch, in turn; further watches get empty queues."""
     opened: int = 0
     watch_list: bool = False
-    """Whether it supports `sendInitialEvents`. If not, it rejects such a watch, which is not recorded."""
+    """True if the API supports `sendInitialEvents`. If not, it rejects such a watch, which is not recorded."""
 
     def script(self, *events: Any) -> None:
-        """Prepare a further watch: objects, bytes, END, CUT, or, as the first event, the status of an error."""
+        """Script a further watch: objects, bytes, END, CUT, or, as the first event, the status of an error."""
         queue: asyncio.Queue[Any] = asyncio.Queue()
         for event in events:
             queue.put_nowait(event)

@@ -1,4 +1,4 @@
-"""Informers: what handlers hear when lists, watches and connections go wrong, and where objects are stored."""
+"""Informers: calls of handlers when lists, watches and connections fail; stores, archives and indexes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ from tests.unit.kube.conftest import CUT, END
 from tests.waiting import until
 from tink.api.v1alpha2 import Raw
 from tink.kube.cache import Index, Informer, ObjectCompressor, reflector
-from tink.kube.cache.archive import MAX_LENGTH, Archive
-from tink.kube.cache.compression import strip
-from tink.kube.cache.store import Store
+from tink.kube.cache.store import MAX_LENGTH, Archive, Store, strip
 from tink.kube.client import ApiError, KubeClient
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import WORKFLOW
@@ -66,28 +64,23 @@ def bookmark(version: int, *, initial_events_end: bool = True) -> Raw:
     return event("BOOKMARK", {"metadata": {"resourceVersion": str(version), "annotations": annotations}})
 
 
-def restore(informer: Informer, obj: Raw, packer: ObjectCompressor | None = None) -> None:
-    packer = packer or ObjectCompressor()
-    informer.restore(NamespacedName.of(obj), packer.compress(obj), packer, [str(obj.get("spec"))])
+class Recorder:
+    """Records the calls of event handlers, one line each."""
 
-
-class Ear:
-    """What the handlers heard, in one line each."""
-
-    def __init__(self, informer: Informer, *, can_wait: bool = False) -> None:
-        self.heard: list[str] = []
-        informer.add_event_handler(self._change, self._delete, can_wait=can_wait)
+    def __init__(self, informer: Informer) -> None:
+        self.calls: list[str] = []
+        informer.add_event_handler(self._change, self._delete)
 
     def _change(self, new: Raw, old: Raw | None) -> None:
         before = old["metadata"]["resourceVersion"] if old is not None else "-"
-        self.heard.append(f"{new['metadata']['name']} {before}>{new['metadata']['resourceVersion']}")
+        self.calls.append(f"{new['metadata']['name']} {before}>{new['metadata']['resourceVersion']}")
 
     def _delete(self, old: Raw) -> None:
-        self.heard.append(f"{old['metadata']['name']} gone")
+        self.calls.append(f"{old['metadata']['name']} gone")
 
     async def until(self, count: int) -> list[str]:
-        await until(lambda: len(self.heard) >= count, lambda: self.heard)
-        return self.heard
+        await until(lambda: len(self.calls) >= count, lambda: self.calls)
+        return self.calls
 
 
 @asynccontextmanager
@@ -101,11 +94,11 @@ async def started(informer: Informer) -> AsyncIterator[Informer]:
 
 
 @asynccontextmanager
-async def running(client: KubeClient, *namespaces: str, **options: Any) -> AsyncIterator[tuple[Informer, Ear]]:
+async def running(client: KubeClient, *namespaces: str, **options: Any) -> AsyncIterator[tuple[Informer, Recorder]]:
     informer = Informer(client, WORKFLOW, namespaces, backoff=lambda: Backoff(0.001, 0.01), **options)
-    ear = Ear(informer)
+    recorder = Recorder(informer)
     async with started(informer):
-        yield informer, ear
+        yield informer, recorder
 
 
 @pytest.mark.looptime
@@ -126,11 +119,11 @@ async def test_refused_token_is_logged_repeatedly_and_cleared_after_success(capl
 
 @dataclass
 class Story:
-    """What the API answers to lists and watches, and what handlers hear of it."""
+    """The answers of the API to lists and watches, and the resulting calls of handlers."""
 
     lists: list[tuple[int, Any]]
     watches: list[list[Any]]
-    heard: str
+    calls: str
     asked: list[tuple[str | None, str | None]] | None = None
     """The first requests: `continue` and `resourceVersion` of each."""
     watch_list: bool = False
@@ -171,7 +164,7 @@ STORIES = {
     "recreated object is deleted first": Story(
         [listed(5, obj("a", 3, uid="first"))], [[changed("a", 6, uid="second")]], "a ->3, a gone, a ->6"
     ),
-    # watched again from the same version, it would come again and again
+    # a watch from the same version would send it again and again
     **{
         f"malformed event {garbage[:30]!r} is made up for by a list": Story(
             LIST_LATER, [[added("a", 6), garbage + b"\n"]], "a ->6, b ->7, a gone"
@@ -217,7 +210,7 @@ STORIES = {
         [(None, ""), (None, "")],
         watch_list=True,
     ),
-    # a server that does not know sendInitialEvents ignores it
+    # an API that does not know sendInitialEvents ignores it
     "watch list without a bookmark falls back to a list": Story(
         [listed(5, obj("a", 3))], [[added("a", 3), END]], "a ->3", [(None, ""), (None, None)], watch_list=True
     ),
@@ -229,17 +222,17 @@ async def test_handlers_and_store_follow_what_the_api_sends(api: Any, client: Ku
     api.answers, api.watch_list = [*story.lists], story.watch_list
     for script in story.watches:
         api.script(*script)
-    lines = story.heard.split(", ")
+    lines = story.calls.split(", ")
     now = {name: change.partition(">")[2] for name, change in (line.split(" ") for line in lines)}
     left = {name: version for name, version in now.items() if version}
-    async with running(client) as (informer, ear):
-        assert await ear.until(len(lines)) == lines
+    async with running(client) as (informer, recorder):
+        assert await recorder.until(len(lines)) == lines
         await informer.wait_for_cache_sync()
         await until(lambda: len(api.asked) >= len(story.asked or ()))
         stored = {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in informer.list()}
         assert (stored, len(informer)) == (left, len(left))
         assert {name for name in now if informer.get("d", name) is not None} == left.keys()
-        assert sorted(Ear(informer).heard) == sorted(f"{name} ->{version}" for name, version in left.items())
+        assert sorted(Recorder(informer).calls) == sorted(f"{name} ->{version}" for name, version in left.items())
     if story.asked is not None:
         found = [(each.query.get("continue"), each.query.get("resourceVersion")) for each in api.asked]
         assert found[: len(story.asked)] == story.asked
@@ -261,8 +254,8 @@ async def test_listed_objects_of_a_namespace_have_kind_and_version_like_watched_
 async def test_an_api_that_is_away_is_asked_again_and_logged_once(api, client, caplog) -> None:
     caplog.set_level(logging.INFO)
     api.answers = [(503, {}), (500, b"?"), (200, {"items": 5}), (403, {"message": "no"}), listed(5, obj("a", 3))]
-    async with running(client) as (_, ear):
-        assert await ear.until(1) == ["a ->3"]
+    async with running(client) as (_, recorder):
+        assert await recorder.until(1) == ["a ->3"]
     first, second = [r.getMessage() for r in caplog.records if r.name == "tink.kube.cache.reflector"]
     assert first.startswith("can't follow workflows")
     assert second == "watching workflows again"
@@ -273,20 +266,20 @@ async def test_events_may_be_cut_anywhere_into_chunks(api: Any, client: KubeClie
     stream = b"".join(json.dumps(each).encode() + b"\n" for each in events)
     api.answers = [listed(5)]
     api.script(*(stream[i : i + 997] for i in range(0, len(stream), 997)))
-    async with running(client) as (_, ear):
-        assert await ear.until(40) == [f"o{i} ->{10 + i}" for i in range(40)]
+    async with running(client) as (_, recorder):
+        assert await recorder.until(40) == [f"o{i} ->{10 + i}" for i in range(40)]
 
 
-async def test_a_handler_that_fails_is_logged_and_the_others_still_hear(caplog) -> None:
+async def test_error_of_a_handler_is_logged_and_other_handlers_are_called(caplog) -> None:
     def fail(*_: Any) -> None:
         raise RuntimeError("oh")
 
     informer = InMemoryInformer(WORKFLOW)
     informer.add_event_handler(fail, fail)
-    ear = Ear(informer)
+    recorder = Recorder(informer)
     informer.feed("ADDED", obj("a", 3))
     informer.feed("DELETED", obj("a", 6))
-    assert ear.heard == ["a ->3", "a gone"]
+    assert recorder.calls == ["a ->3", "a gone"]
     assert [r.getMessage() for r in caplog.records if r.exc_info] == ["a handler failed for Workflow d/a"] * 2
 
 
@@ -309,8 +302,8 @@ def api_of_pages(count: int) -> Any:
     return api
 
 
-async def test_next_page_is_asked_for_while_one_is_taken_in_and_others_get_their_turn() -> None:
-    """The API and this process work at the same time, and two pages are all that is in memory."""
+async def test_next_page_is_requested_while_one_is_processed_and_other_tasks_get_their_turn() -> None:
+    """The API and this process work at the same time, and at most two pages are in memory."""
     api = api_of_pages(3)
     informer = Informer(api, WORKFLOW)
     asked: list[int] = []
@@ -324,7 +317,7 @@ async def test_next_page_is_asked_for_while_one_is_taken_in_and_others_get_their
     assert any(0 < count < PAGE for count in seen)
 
 
-async def test_page_asked_for_ahead_is_dropped_with_a_list_that_can_not_be_read(monkeypatch, caplog) -> None:
+async def test_request_for_the_next_page_is_cancelled_after_a_malformed_page(monkeypatch, caplog) -> None:
     api = api_of_pages(3)
     intact = api.list
 
@@ -352,10 +345,10 @@ async def test_objects_are_stripped_of_managed_fields_and_last_applied(api, clie
 
     api.answers = [listed(5, full("a", 3))]
     api.script(event("ADDED", full("b", 6, mine="1")), event("DELETED", full("b", 7, mine="1")))
-    async with running(client) as (informer, ear):
+    async with running(client) as (informer, recorder):
         gone: list[Raw] = []
         informer.add_event_handler(on_delete=gone.append)
-        await ear.until(3)
+        await recorder.until(3)
         (found,) = informer.list()
         assert found["metadata"].keys() == {"name", "namespace", "uid", "resourceVersion"}
         assert gone[0]["metadata"]["annotations"] == {"mine": "1"}
@@ -363,8 +356,8 @@ async def test_objects_are_stripped_of_managed_fields_and_last_applied(api, clie
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_any_of_many_objects_is_given_as_it_is_now(monkeypatch: pytest.MonkeyPatch, shared: bool) -> None:
-    """More than are kept unpacked, and each with what the others don't have."""
+def test_every_object_is_returned_in_its_last_state(monkeypatch: pytest.MonkeyPatch, shared: bool) -> None:
+    """There are more objects than a store keeps uncompressed, and each has different content."""
     monkeypatch.setattr("tink.kube.cache.store._RECENT_SHARED", 100)
     monkeypatch.setattr("tink.kube.cache.store._RECENT", 150)
     informer = InMemoryInformer(WORKFLOW, compressor=ObjectCompressor() if shared else None)
@@ -374,7 +367,7 @@ def test_any_of_many_objects_is_given_as_it_is_now(monkeypatch: pytest.MonkeyPat
     informer.feed("MODIFIED", obj("o0", 2, spec={}))
     informer.feed("DELETED", obj("o599", 3))
     informer.feed("MODIFIED", obj("o300", 4, spec=specs["o300"]))
-    assert all(informer._store._objects.values()) is shared, "what is shared is packed at once"
+    assert all(informer._store._objects.values()) is shared, "a shared compressor compresses at once"
     for i in (*range(1, 599), *range(598, 0, -1)):
         found = informer.get("d", f"o{i}")
         assert found["spec"] == specs[f"o{i}"]
@@ -389,47 +382,35 @@ def test_any_of_many_objects_is_given_as_it_is_now(monkeypatch: pytest.MonkeyPat
 
 
 async def test_list_replaces_restored_objects(api, client) -> None:
-    """Also where the API has lost its history, and given a version of that to something else since."""
+    """Also if the API has lost its history and given a version of that to another object."""
     api.answers = [listed(5, obj("same", 3), obj("other", 4))]
     informer = Informer(client, WORKFLOW, backoff=lambda: Backoff(0.001, 0.01))
     for each in (obj("same", 3), obj("other", 2), obj("gone", 1)):
-        restore(informer, each)
+        informer.restore(each)
     assert (informer.has_synced, len(informer)) == (False, 3)
-    ear = Ear(informer)
-    assert len(ear.heard) == 3, "those that are here already"
+    recorder = Recorder(informer)
+    assert len(recorder.calls) == 3, "those that are here already"
     async with started(informer):
-        assert (await ear.until(6))[3:] == ["same 3>3", "other 2>4", "gone gone"]
+        assert (await recorder.until(6))[3:] == ["same 3>3", "other 2>4", "gone gone"]
         assert len(informer) == 2
 
 
 def test_restore_does_not_overwrite_listed_objects() -> None:
-    """One collection was listed and another not, when the API went."""
+    """One namespace was listed and another was not when the API went away."""
     two = InMemoryInformer(WORKFLOW, namespaces=["one", "two"], synced=False)
     two._reflectors[0].synced.set()
     for namespace in ("one", "two", "three"):
         restored = obj("a", 3)
         restored["metadata"]["namespace"] = namespace
-        restore(two, restored)
+        two.restore(restored)
     assert [each["metadata"]["namespace"] for each in two.list()] == ["two"]
     for synced in (True, False):  # False: the first page has arrived
         informer = InMemoryInformer(WORKFLOW, synced=synced)
         informer.feed("ADDED", obj("a", 8))
-        ear = Ear(informer)
-        restore(informer, obj("a", 3))
-        restore(informer, obj("b", 2))
-        assert ear.heard == (["a ->8"] if synced else ["a ->8", "b ->2"])
-
-
-def test_packed_objects_are_those_that_are_asked_for() -> None:
-    for compressor in (None, ObjectCompressor()):
-        informer = InMemoryInformer(WORKFLOW, compressor=compressor, synced=False)
-        for name in ("a", "b"):
-            restore(informer, obj(name, 1))
-        key = NamespacedName.of(obj("b", 1))
-        packed = informer.packed([key, key._replace(name="absent")])
-        [one] = packed.objects.values()
-        assert (ObjectCompressor(packed.dictionary).decompress(one) if isinstance(one, bytes) else one) == obj("b", 1)
-        assert len(informer.packed().objects) == 2
+        recorder = Recorder(informer)
+        informer.restore(obj("a", 3))
+        informer.restore(obj("b", 2))
+        assert recorder.calls == (["a ->8"] if synced else ["a ->8", "b ->2"])
 
 
 # --- lists that come as the beginning of a watch (client-go's WatchList), and parts of a collection ---
@@ -443,11 +424,27 @@ def bookmark(version: int, *, initial_events_end: bool = True) -> Raw:
 async def test_informer_is_synced_at_the_initial_events_end_bookmark(api, client) -> None:
     api.watch_list = True
     api.script(added("a", 3), bookmark(4, initial_events_end=False))
-    async with running(client) as (informer, ear):
-        await until(lambda: ear.heard == ["a ->3"])
+    async with running(client) as (informer, recorder):
+        await until(lambda: recorder.calls == ["a ->3"])
         assert not informer.has_synced
         api.send(bookmark(5))
         await informer.wait_for_cache_sync()
+
+
+async def test_object_restored_during_a_list_is_removed_if_the_api_does_not_list_it(api, client) -> None:
+    api.watch_list = True
+    api.script(added("a", 3), added("deleted", 4), deleted("deleted", 5))
+    async with running(client) as (informer, recorder):
+        await until(lambda: "deleted gone" in recorder.calls)
+        for name in ("a", "deleted", "unknown"):
+            informer.restore(obj(name, 1))
+        # A handler may look for the object, which restores what was known of it.
+        informer.add_event_handler(on_delete=informer.restore)
+        assert recorder.calls[3:] == ["deleted ->1", "unknown ->1"]
+        api.send(bookmark(9))
+        await informer.wait_for_cache_sync()
+        assert recorder.calls[5:] == ["deleted gone", "unknown gone"]
+        assert list(informer) == [NamespacedName("d", "a")]
 
 
 async def test_watch_list_after_410_reports_missed_deletions(api, client) -> None:
@@ -455,13 +452,13 @@ async def test_watch_list_after_410_reports_missed_deletions(api, client) -> Non
     api.script(added("same", 1), added("lost", 1), bookmark(5), bookmark(9))
     api.script(410)
     api.script(added("same", 1), added("new", 7), deleted("new", 8))
-    async with running(client) as (informer, ear):
+    async with running(client) as (informer, recorder):
         await informer.wait_for_cache_sync()
         api.watches[0].put_nowait(GONE)
-        await until(lambda: ear.heard[2:] == ["new ->7", "new gone"])
+        await until(lambda: recorder.calls[2:] == ["new ->7", "new gone"])
         assert informer.has_synced, "the copy of before is good enough to go on with"
         api.send(bookmark(20))
-        await until(lambda: ear.heard[4:] == ["lost gone"])
+        await until(lambda: recorder.calls[4:] == ["lost gone"])
 
 
 @pytest.mark.parametrize("refusal", [400, 405, 422])
@@ -475,7 +472,7 @@ async def test_api_without_watch_lists_is_asked_once_for_one(api, client, caplog
         await until(lambda: len(api.asked) >= 4)
     asked = ["sendInitialEvents" in each.query for each in api.asked]
     assert asked == [True] + [False] * (len(asked) - 1)
-    assert not caplog.records, "that is nothing to worry about"
+    assert not caplog.records, "this is no problem to report"
 
 
 async def test_list_comes_page_by_page_after_a_failed_watch_list_and_the_next_as_a_watch_again(api, client) -> None:
@@ -492,12 +489,12 @@ async def test_list_comes_page_by_page_after_a_failed_watch_list_and_the_next_as
 
 
 async def test_each_namespace_is_followed_by_itself(api: Any, client: KubeClient) -> None:
-    """A deletion in one is none in the other; the informer is in sync when both are."""
+    """A deletion in one does not affect the other; the informer is in sync when both are."""
     api.watch_list = True
     objects = {name: obj(name, 1) for name in "ab"}
     for name, one in objects.items():
         one["metadata"]["namespace"] = name
-    async with running(client, "a", "b", "a") as (informer, ear):
+    async with running(client, "a", "b", "a") as (informer, recorder):
         await until(lambda: len(api.asked) == 2)
         order = [asked.path.split("/")[-2] for asked in api.asked]
         assert sorted(order) == ["a", "b"]
@@ -505,13 +502,13 @@ async def test_each_namespace_is_followed_by_itself(api: Any, client: KubeClient
             assert not informer.has_synced
             api.watches[index].put_nowait(event("ADDED", objects[name]))
             api.watches[index].put_nowait(bookmark(5))
-            await ear.until(index + 1)
+            await recorder.until(index + 1)
         await informer.wait_for_cache_sync()
         assert (informer.covers(objects["a"]), informer.covers({"metadata": {"namespace": "c"}})) == (True, False)
         api.watches[0].put_nowait(GONE)
         await until(lambda: len(api.asked) == 3)
         api.send(bookmark(9))
-        await until(lambda: ear.heard == [*(f"{name} ->1" for name in order), f"{order[0]} gone"])
+        await until(lambda: recorder.calls == [*(f"{name} ->1" for name in order), f"{order[0]} gone"])
 
 
 @pytest.mark.parametrize("watch_list", [True, False])
@@ -549,103 +546,10 @@ async def test_start_jitter_and_retry_after_of_the_api_are_respected(monkeypatch
         assert informer.has_synced
 
 
-# --- handlers that can wait ---
+# --- the archive, compared with a plain dictionary, and the store with an archive ---
 
 
-class Deferred:
-    """An informer whose one ear can wait and looks for objects by their spec, and whose other can't."""
-
-    def __init__(self, *, hasty: bool = True) -> None:
-        self.informer = InMemoryInformer(WORKFLOW, synced=False, compressor=ObjectCompressor())
-        self.ear = Ear(self.informer, can_wait=True)
-        self.informer.defer(lambda obj: [str(obj["spec"])])
-        self.hasty = Ear(self.informer) if hasty else None
-
-    def changed(self, *objects: Raw) -> None:
-        for obj in objects:
-            self.informer.feed("MODIFIED", obj)
-
-
-async def test_deferred_handler_gets_requested_objects_first_and_all_in_the_end() -> None:
-    one = Deferred()
-    for name, spec in (("a", 1), ("b", 2), ("c", 2), ("d", 3)):
-        one.changed(obj(name, 4, spec=spec))
-    assert one.hasty.heard == ["a ->4", "b ->4", "c ->4", "d ->4"]
-    assert (one.ear.heard, one.informer.untold) == ([], 4)
-    one.informer.tell("2")
-    assert one.ear.heard == ["b ->4", "c ->4"], "rivals are told of together"
-    assert [key.name for key in one.informer.told()] == ["b", "c"]
-    one.informer.tell("2")
-    one.informer.tell_of(NamespacedName.of(obj("d", 4)))
-    assert one.ear.heard[2:] == ["d ->4"]
-    one.informer.listed()
-    await one.informer.catch_up()
-    assert one.ear.heard[3:] == ["a ->4"]
-    one.changed(obj("e", 5, spec=9))
-    assert one.ear.heard[4:] == ["e ->5"], "nobody waits any more"
-
-
-def test_deferred_handler_sees_only_the_last_state_and_requests_during_a_notification_are_queued() -> None:
-    """However long a chain of objects is that name each other."""
-    one = Deferred(hasty=False)
-    one.changed(obj("a", 4, spec=1), obj("gone", 5, spec=1), obj("a", 6, spec=2))
-    one.informer.feed("DELETED", obj("gone", 5))
-    one.informer.tell("2")
-    one.informer.tell("1")
-    assert one.ear.heard == ["a ->6"]
-    one.changed(obj("a", 7, spec=3))
-    one.informer.feed("DELETED", obj("a", 7))
-    assert one.ear.heard == ["a ->6", "a 6>7", "a gone"]
-    two, depth = Deferred(hasty=False), [0]
-
-    def looks(new: Raw, _old: Raw | None) -> None:
-        depth.append(depth[-1] + 1)
-        two.informer.tell(str(new["spec"] + 1))
-        assert depth.pop() == 1
-
-    two.informer.add_event_handler(looks, can_wait=True)
-    two.changed(*(obj(f"o{number}", 1, spec=number) for number in range(3000)))
-    two.informer.tell("0")
-    assert (len(two.ear.heard), two.informer.untold) == (3000, 0)
-
-
-async def test_restored_object_is_unpacked_on_request_and_notified_once(monkeypatch) -> None:
-    one, packer = Deferred(hasty=False), ObjectCompressor()
-    for name, spec in (("a", 1), ("b", 2), ("c", 3)):
-        restore(one.informer, obj(name, 4, spec=spec), packer)
-    reading: list[bytes] = []
-    decompress = ObjectCompressor.decompress
-    monkeypatch.setattr(ObjectCompressor, "decompress", lambda *given: reading.append(given[1]) or decompress(*given))
-    assert (len(one.informer), one.informer.untold, reading) == (3, 3, [])
-    one.informer.tell("2")
-    assert (one.ear.heard, len(reading)) == (["b ->4"], 1)
-    for name, spec in (("a", 1), ("b", 2), ("c", 7)):  # what the API lists: c is another one under the same version
-        one.changed(obj(name, 4, spec=spec))
-    assert one.ear.heard == ["b ->4"]
-    one.informer.listed()
-    await one.informer.catch_up()
-    assert sorted(one.ear.heard) == ["a ->4", "b ->4", "c ->4"]
-    assert (one.informer.get("d", "c") or {})["spec"] == 7
-
-
-async def test_restored_objects_are_notified_while_the_api_is_away() -> None:
-    one = Deferred(hasty=False)
-    restore(one.informer, obj("a", 4, spec=1))
-    catching = asyncio.create_task(one.informer.catch_up())
-    try:
-        one.informer.failing_for = 1.0
-        assert await one.ear.until(1) == ["a ->4"]
-        assert not catching.done()
-        one.informer.listed()
-        await catching
-    finally:
-        catching.cancel()
-
-
-# --- the archive, beside a plain dictionary; and the store over it ---
-
-
-def test_archive_is_a_mapping_however_much_comes_and_goes() -> None:
+def test_archive_equals_a_dictionary_after_any_changes() -> None:
     archive, plain, lot = Archive(), dict[bytes, bytes](), random.Random(7)
     for _ in range(20_000):
         key = str(lot.randrange(700)).encode()  # one key is the beginning of another
@@ -676,7 +580,7 @@ def test_archive_takes_values_of_any_length_and_hardly_more_than_their_bytes() -
 
 
 class Short:
-    """Keeps the uid and the version of what is `old`."""
+    """An archive format that keeps the metadata of `old` objects."""
 
     def pack(self, obj: Raw) -> bytes | None:
         return orjson.dumps(obj["metadata"]) if obj.get("old") else None
@@ -694,13 +598,12 @@ def test_object_that_enters_and_leaves_the_archive_is_stored_once_and_as_the_for
         store.put(key, obj("w", version, old=old))
         for found in (store.get(key), next(each for each in store.list() if each["metadata"]["name"] == "w")):
             assert (found.get("short", False), found["metadata"]["resourceVersion"]) == (old, str(version))
-        keys = store.keys()
-        assert (len(store), sorted(each.name for each in keys)) == (2, ["new", "w"])
+        assert (len(store), sorted(each.name for each in store)) == (2, ["new", "w"])
     store.delete(key)
     assert (len(store), store.get(key)) == (1, None)
 
 
-# --- packed objects ---
+# --- compressed objects ---
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(st.characters(exclude_categories=["Cs"])),
@@ -711,13 +614,13 @@ OBJECTS = st.dictionaries(st.text("abc", max_size=3), VALUES, max_size=5)
 
 
 @given(st.lists(OBJECTS, min_size=1, max_size=5))
-def test_packed_objects_are_unpacked_unchanged(objects: list[dict[str, Any]]) -> None:
+def test_compressed_objects_are_decompressed_unchanged(objects: list[dict[str, Any]]) -> None:
     compressor = ObjectCompressor()
     packed = [compressor.compress(obj) for obj in objects]
     assert [compressor.decompress(one) for one in packed] == objects
 
 
-def test_objects_that_resemble_the_first_take_few_bytes_and_large_ones_come_back() -> None:
+def test_objects_like_the_first_take_few_bytes_and_large_objects_are_restored() -> None:
     compressor = ObjectCompressor()
 
     def machine(number: int) -> dict[str, Any]:
@@ -742,7 +645,7 @@ def test_strip_leaves_the_annotations_of_others() -> None:
     assert strip({"metadata": {"annotations": {}}}) == {"metadata": {"annotations": {}}}
 
 
-# --- the index: which keys have a value ---
+# --- the index ---
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sets(st.integers(0, 4)))))

@@ -1,4 +1,4 @@
-"""What the client sends, and what it makes of the answers."""
+"""The requests of the client, and its handling of answers and errors."""
 
 from __future__ import annotations
 
@@ -18,10 +18,17 @@ from prometheus_client import CollectorRegistry
 
 from tests.interop.authority import Authority
 from tests.waiting import until
-from tink.kube.client import ApiError, ConflictError, KubeClient, KubeConfigError, NotFoundError, UnreachableError
-from tink.kube.identity import cluster_ids
+from tink.kube.client import (
+    ApiError,
+    ConflictError,
+    KubeClient,
+    KubeConfigError,
+    NotFoundError,
+    UnreachableError,
+    cluster_ids,
+    log_missing_namespaces,
+)
 from tink.kube.metrics import ClientMetrics
-from tink.kube.namespaces import say_which_are_missing
 from tink.kube.resources import CRD, WORKFLOW, ResourceType
 from tink.kubeapi.apiserver import credentials
 
@@ -37,7 +44,7 @@ def test_path_of_a_resource_stays_in_its_collection_and_needs_its_namespace() ->
 
 
 async def test_each_verb_has_its_method_path_headers_and_body(api: Any, client: KubeClient) -> None:
-    """With kubernetes-asyncio's own content type, a conforming API takes the patch for a JSON patch and refuses it."""
+    """With the content type of kubernetes-asyncio, a conforming API refuses the patch as a malformed JSON patch."""
     api.answers = [(200, {"kind": "Workflow"})]
     preconditions = {"uid": "u", "resourceVersion": "7"}
     obj = {"metadata": {"name": "w", "namespace": "x"}}
@@ -128,7 +135,7 @@ async def test_api_that_is_not_there_is_named_without_the_words_of_the_connector
 async def test_kubeconfig_in_a_directory_with_a_colon_is_read_with_the_files_beside_it(
     api, kubeconfig: Path, tmp_path: Path
 ) -> None:
-    """KUBECONFIG is a list with colons in between; the path of one file is none."""
+    """KUBECONFIG is a list of paths separated by colons; the path of one file is not."""
     directory = tmp_path / "a:b"
     directory.mkdir()
     token = directory / "token"
@@ -158,7 +165,7 @@ async def test_outside_a_cluster_there_is_no_service_account(monkeypatch: pytest
 
 
 async def test_watch_connection_has_tcp_keepalive(api: Any, client: KubeClient) -> None:
-    """As Linux tells: a timer of this connection is set, for a probe of the other end."""
+    """Linux reports a keepalive timer for the connection."""
     api.script({"type": "BOOKMARK"})
 
     def timers() -> list[str]:
@@ -236,7 +243,7 @@ assert sys.modules["kubernetes_asyncio.client"].CoreV1Api
 
 @pytest.mark.parametrize("code", [FEW_MODULES, OTHER_LAYOUT], ids=["few modules", "laid out otherwise: the whole"])
 def test_of_kubernetes_asyncio_few_modules_are_imported_and_when_a_client_connects(kubeconfig: Path, code: str) -> None:
-    """All nine hundred are a third of a second at every start, and 35 MB in every process."""
+    """Importing all nine hundred modules takes a third of a second at every start, and 35 MB in every process."""
     subprocess.run([sys.executable, "-c", _CONNECT + code, kubeconfig], check=True)
 
 
@@ -244,7 +251,7 @@ def test_of_kubernetes_asyncio_few_modules_are_imported_and_when_a_client_connec
 
 
 def _paused(client: KubeClient, monkeypatch: pytest.MonkeyPatch, then: Any = lambda: None) -> list[float]:
-    """The seconds for which the client waits from now on; `then` is called after each."""
+    """Record the pauses of the client; `then` is called after each."""
     pauses: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -291,7 +298,7 @@ async def test_call_fails_when_retry_after_does_not_help(
 
 @pytest.mark.parametrize("resets", [0, 3, 4])
 async def test_connection_reset_before_the_request_is_retried(tmp_path, monkeypatch, resets) -> None:
-    """An embedded API does that when somebody on this host has opened all the connections that there may be."""
+    """An embedded API resets connections if a process of this host has opened the maximum number of connections."""
     authority = credentials.load_authority(tmp_path / "pki", datetime.now(UTC))
     context = credentials.server_context(authority, "127.0.0.1", datetime.now(UTC))
     seen: list[str] = []
@@ -354,7 +361,7 @@ async def test_missing_namespace_is_named(api: Any, client: KubeClient, caplog: 
         (404, {"kind": "Status", "code": 404, "reason": "NotFound", "message": 'namespaces "berln" not found'}),
         (403, {"kind": "Status", "code": 403, "reason": "Forbidden", "message": "not yours"}),
     ]
-    await say_which_are_missing(client, ["ulm", "berln", "secret"])
+    await log_missing_namespaces(client, ["ulm", "berln", "secret"])
     assert [asked.path for asked in api.asked] == [f"/api/v1/namespaces/{name}" for name in ("ulm", "berln", "secret")]
     (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert "there is no namespace 'berln'" in said

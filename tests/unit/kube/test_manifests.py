@@ -68,15 +68,15 @@ def test_mac_address_without_quotes_is_one_and_a_list_is_taken_apart(tmp_path: P
     ("text", "said"),
     [
         (b": {", "not YAML"),
-        (b"\xff\xfe\x00", "no text in UTF-8"),
+        (b"\xff\xfe\x00", "not UTF-8 text"),
         (b"just text", "document 1 is no Kubernetes object"),
         (b"{apiVersion: v1, kind: K}", "K: metadata.name is missing"),
         (b"{apiVersion: v1, kind: K, metadata: text}", "K: metadata.name is missing"),
         (b"{apiVersion: v1, kind: K, metadata: {name: 5}}", "metadata.name must be a string, not 5"),
         (b"{apiVersion: v1, kind: K, metadata: {name: no}}", "metadata.name must be a string, not False"),
         (b"{apiVersion: v1, kind: K, metadata: {name: a, namespace: [x]}}", "metadata.namespace must be a string"),
-        (b"{apiVersion: v1, kind: List, items: [5]}", "an item of a List is no Kubernetes object"),
-        (b"{apiVersion: v1, kind: List, items: [{kind: K}]}", "an item of a List is no Kubernetes object"),
+        (b"{apiVersion: v1, kind: List, items: [5]}", "an item of a List is not a Kubernetes object"),
+        (b"{apiVersion: v1, kind: List, items: [{kind: K}]}", "an item of a List is not a Kubernetes object"),
         (b"#" * (3 * 1024 * 1024 + 1), "larger than 3145728 bytes"),
     ],
 )
@@ -128,7 +128,7 @@ async def test_object_that_another_replica_creates_at_that_moment_is_merged_into
         (osie("b").replace("http://h/k", "k"), r"OSIE b: OSIE\.tinkerbell\.org .b. is invalid: spec\.kernelUrl"),
         (
             osie("b").replace("v1alpha2", "v1alpha1"),
-            r"tinkerbell\.org/v1alpha1 OSIE is no resource of this program: .*tinkedge convert -f",
+            r"tinkerbell\.org/v1alpha1 OSIE is not a resource of this program: .*tinkedge convert -f",
         ),
         (osie("unavailable"), "OSIE unavailable: later"),
     ],

@@ -1,4 +1,4 @@
-"""The work queue, controllers and leader election: one acts, never two, and no mistake stops the others."""
+"""The work queue, controllers and leader election: one leader at a time, and no error stops the other work."""
 
 from __future__ import annotations
 
@@ -374,7 +374,7 @@ def moment() -> float:
 
 
 class Way:
-    """One replica's way to the API: it may stall, lose answers, or bring errors."""
+    """The connection of one replica to the API, which may stall, lose answers or return errors."""
 
     def __init__(self, api: InProcessApi) -> None:
         self.api = api
@@ -434,12 +434,12 @@ class Way:
 
 
 class Site:
-    """Replicas, and who acted when."""
+    """Replicas, and the times at which each was the leader."""
 
     def __init__(self) -> None:
         self.api = InProcessApi({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "d"}})
         self.writes: list[Raw] = []
-        """Each spec that the Lease had."""
+        """Every spec of the Lease, in order."""
         self.api.informer(LEASE).add_event_handler(lambda new, _: self.writes.append(new["spec"]))
         self.ways: dict[str, Way] = {}
         self.leaders: dict[str, LeaderElector] = {}
@@ -488,7 +488,7 @@ class Site:
             self.acts.append((moment(), name, "ends"))
 
     async def until(self, name: str, what: str = "begins") -> float:
-        """Wait for that, and return when it happened last."""
+        """Wait for a change of the leader, and return its last time."""
         async with asyncio.timeout(120):
             while not (found := [at for at, *rest in self.acts if rest == [name, what]]):
                 for task in self.tasks.values():
@@ -498,7 +498,7 @@ class Site:
         return found[-1]
 
     def cut(self, name: str) -> float:
-        """Let nothing of a replica pass any more, and return when that was."""
+        """Cut the connection of a replica, and return the time."""
         self.ways[name].stalled = True
         return moment()
 
@@ -524,7 +524,7 @@ async def site() -> AsyncIterator[Site]:
 
 
 async def lead(site: Site, *others: str) -> None:
-    """Let `a` lead, and others wait."""
+    """Let `a` lead while the others wait."""
     site.begin("a")
     await site.until("a")
     site.begin(*others)
@@ -579,9 +579,9 @@ async def test_replica_without_the_right_to_watch_polls_and_logs_it_once(site, c
     await elapse(60)
     cut = site.cut("a")
     assert await site.until("b") - cut <= CONFIG.lease_duration + CONFIG.retry_period + 0.1
-    lines = [record.getMessage() for record in caplog.records if "takes the verb watch" in record.getMessage()]
+    lines = [record.getMessage() for record in caplog.records if "the verb watch is missing" in record.getMessage()]
     assert lines == [
-        "Lease d/l is looked at every 2 s, and not watched, which it takes the verb watch for: l (Forbidden, 403)"
+        "Lease d/l is read every 2 s instead of watched, because the verb watch is missing: l (Forbidden, 403)"
     ]
 
 

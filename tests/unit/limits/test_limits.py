@@ -1,4 +1,4 @@
-"""Bounds: how often, how many at once, how much is kept, and in whose turn."""
+"""Limiters: rates, numbers at once, bounded mappings, and fair order."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.virtual_time import turns
-from tink.kube.runtime import FairSemaphore
 from tink.limits.allowance import Allowance
-from tink.limits.fairness import FairQueue
-from tink.limits.in_use import InUse
+from tink.limits.fairness import FairQueue, FairSemaphore, PrioritySemaphore, Waiter
 from tink.limits.log import LimitedLog
+from tink.limits.newest import UsedLists
 from tink.limits.once_per import OncePer, Tally, times
-from tink.limits.semaphore import PrioritySemaphore, Waiter
 from tink.limits.token_bucket import TokenBuckets
 
-# --- how often, for each and for all ----------------------------------------------------------------------------------
+# --- allowances -------------------------------------------------------------------------------------------------------
 
 
 def test_each_has_its_share_and_all_have_theirs() -> None:
@@ -31,7 +29,7 @@ def test_each_has_its_share_and_all_have_theirs() -> None:
     assert allowance.take("a", 1.0)
 
 
-def test_invented_keys_cost_no_memory_and_a_clock_set_back_stops_nobody() -> None:
+def test_memory_is_bounded_and_a_clock_set_back_stops_no_key() -> None:
     allowance = Allowance(2, 100)
     assert sum(allowance.take(number, 5.0) for number in range(10_000)) == 100
     assert len(allowance._passed) == 100
@@ -41,7 +39,7 @@ def test_invented_keys_cost_no_memory_and_a_clock_set_back_stops_nobody() -> Non
 # --- token buckets ----------------------------------------------------------------------------------------------------
 
 
-def test_who_passes_seldom_is_never_held_up_and_forgotten() -> None:
+def test_key_that_passes_seldom_always_passes_and_is_dropped() -> None:
     buckets = TokenBuckets(3, 1.0)
     assert [buckets.allows("a", 0.0) for _ in range(5)] == [True, True, True, False, False]
     assert buckets.allows("b", 0.0)
@@ -58,7 +56,7 @@ def test_of_many_keys_at_once_those_that_passed_last_are_remembered() -> None:
     assert not buckets.allows(49, 0.0)
 
 
-# --- what is kept while it is used ------------------------------------------------------------------------------------
+# --- lists of used entries --------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -68,7 +66,7 @@ class _Entry:
 
 
 def test_oldest_of_a_key_goes_when_its_list_is_full() -> None:
-    known: InUse[str, _Entry] = InUse(100, 2)
+    known: UsedLists[str, _Entry] = UsedLists(100, 2)
     for name in "abc":
         known.add("x", _Entry(name))
     known.add("y", _Entry("d"))
@@ -77,7 +75,7 @@ def test_oldest_of_a_key_goes_when_its_list_is_full() -> None:
 
 
 def test_what_was_not_used_goes_when_all_are_too_many() -> None:
-    known: InUse[int, _Entry] = InUse(4, 2)
+    known: UsedLists[int, _Entry] = UsedLists(4, 2)
     for number in range(4):
         known.add(number, _Entry(str(number), used=number == 1))
     lists = known.lists
@@ -105,7 +103,7 @@ def test_more_keys_than_the_capacity_are_silent_until_time_has_passed() -> None:
     assert len(once) == 1
 
 
-def test_a_clock_that_was_set_back_does_not_silence_for_ever() -> None:
+def test_clock_that_was_set_back_does_not_refuse_keys_without_end() -> None:
     once = OncePer(60, 2)
     assert [once.due("a", now) for now in (1000, 10)] == [True, True]
 
@@ -125,7 +123,7 @@ def test_a_key_that_was_refused_has_not_passed() -> None:
     assert ["a" in once, "b" in once] == [True, False]
 
 
-def test_tally_says_how_often_a_key_was_held_back() -> None:
+def test_tally_returns_how_often_a_key_was_refused() -> None:
     tally = Tally(60.0, 10)
     assert [tally.due("a", now) for now in (0.0, 1.0, 2.0, 60.0, 61.0)] == [0, None, None, 2, None]
     assert times(2) == " (2 more times since this was last said)"
@@ -136,7 +134,7 @@ def test_tally_of_invented_keys_is_bounded() -> None:
     tally = Tally(60.0, 10)
     for number in range(2000):
         tally.due(number // 2, 0.0)
-    assert len(tally._held_back) <= 10
+    assert len(tally._refused) <= 10
 
 
 # --- a log at a bounded rate, of which no tenant takes all ------------------------------------------------------------
@@ -210,7 +208,7 @@ def test_everything_comes_out_in_the_order_of_its_line(items: list[tuple[int, in
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=60))
-def test_nobody_is_served_twice_while_another_waits(flows: list[int]) -> None:
+def test_no_flow_is_served_twice_while_another_waits(flows: list[int]) -> None:
     queue: FairQueue[int] = FairQueue()
     for flow in flows:
         queue.append(flow, flow)
@@ -221,7 +219,7 @@ def test_nobody_is_served_twice_while_another_waits(flows: list[int]) -> None:
         left = {flow: count - 1 for flow, count in left.items() if count > 1}
 
 
-def test_what_is_dropped_is_the_last_of_whoever_has_most() -> None:
+def test_drop_removes_the_last_item_of_the_longest_flow() -> None:
     queue: FairQueue[str] = FairQueue()
     for item in ("a1", "b1", "b2", "b3"):
         queue.append(item[0], item)
@@ -278,7 +276,7 @@ async def test_one_that_is_cancelled_as_it_is_called_lets_the_next_one_in() -> N
 
 
 class Bench:
-    """Tasks that wait for a slot, by number; each has its slot until `go`."""
+    """Tasks that wait for a slot, by number; each holds its slot until `go`."""
 
     def __init__(self, most: int) -> None:
         self.semaphore = PrioritySemaphore(most)
@@ -306,7 +304,7 @@ class Bench:
         await turns()
 
 
-async def test_who_is_in_a_hurry_is_next_and_of_others_who_came_first() -> None:
+async def test_waiter_with_the_earliest_time_is_next_and_then_the_first_that_came() -> None:
     bench = Bench(1)
     for number, time in enumerate((5.0, 3.0, 1.0, 1.0, 2.0)):
         await bench.come(number, time)
@@ -323,7 +321,7 @@ async def test_who_is_in_a_hurry_is_next_and_of_others_who_came_first() -> None:
     assert bench.most == 1
 
 
-async def test_a_slot_that_somebody_leaves_at_the_moment_it_comes_goes_to_the_next() -> None:
+async def test_slot_of_a_waiter_that_is_cancelled_when_it_comes_goes_to_the_next() -> None:
     bench = Bench(1)
     for number in range(3):
         await bench.come(number, 0.0)

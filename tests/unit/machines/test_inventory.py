@@ -8,14 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.machines import Inventory, Machine, NetbootPolicy
+from edge.machines import Inventory, Machine, NetbootPolicy, lookup_values
 from tests.support import objects
-from tests.support.informer import InMemoryInformer
 from tests.support.objects import CREATED
 from tink.api.v1alpha2 import Raw
-from tink.kube.cache import ObjectCompressor
 from tink.kube.objects import NamespacedName
-from tink.kube.resources import HARDWARE
 
 MAC, OTHER_MAC = "52:54:00:12:34:56", "52:54:00:12:34:57"
 IPS = ["10.0.0.1", "10.0.0.2", "10.0.0.256"]
@@ -292,7 +289,7 @@ def test_both_are_notified_of_a_change_when_one_with_the_same_address_is_being_d
     assert found.mac == MAC
 
 
-# --- an inventory that has not read all Hardware yet: no look-up can tell ---------------------------------------------
+# --- an inventory whose Hardware are partly in the checkpoint only: each is recalled before it is looked up ---------
 
 
 def numbered(number: int, ip: str, *, owner: int | None = None, ipv6: str = "") -> Raw:
@@ -311,14 +308,20 @@ SITE = [
 ONE, TWO, THREE, NINE = (f"52:54:00:00:00:0{number}" for number in (1, 2, 3, 9))
 
 
-def reading(*, objects: list[Raw] | None = None) -> tuple[Inventory, InMemoryInformer]:
-    """Return an inventory that follows an informer with these objects, of which it has read none."""
-    compressor = ObjectCompressor()
-    informer, made = InMemoryInformer(HARDWARE, compressor=compressor), Inventory(compressor)
-    made.follow(informer)
-    for obj in SITE if objects is None else objects:
-        informer.put(obj)
-    return made, informer
+def recalling() -> Inventory:
+    """Return an inventory with no Hardware yet, which recalls those of SITE."""
+    made = Inventory()
+    recalled: list[str] = []
+
+    def recall(value: str) -> None:
+        for obj in SITE:
+            key = NamespacedName.of(obj)
+            if key.name not in recalled and value in (str(key), *lookup_values(obj)):
+                recalled.append(key.name)
+                made.apply(obj)
+
+    made.recall_with(recall)
+    return made
 
 
 @pytest.mark.parametrize(
@@ -332,28 +335,17 @@ def reading(*, objects: list[Raw] | None = None) -> tuple[Inventory, InMemoryInf
     ],
 )
 def test_first_look_up_finds_what_it_would_find_when_all_are_read(method: str, value: str) -> None:
-    (early, informer), (late, other) = reading(), reading()
-    other.tell_all()
-    assert informer.untold == len(SITE)
+    early, late = recalling(), Inventory()
+    for obj in SITE:
+        late.apply(obj)
     assert repr(getattr(early, method)(value)) == repr(getattr(late, method)(value))
 
 
 def test_machines_with_rivals_that_are_read_later_are_said_to_have_changed() -> None:
-    """DHCP keeps what it has compiled until it hears otherwise."""
-    made, informer = reading()
+    """DHCP keeps what it has compiled until it is notified of a change."""
+    made = recalling()
     served: dict[str, Any] = {}
     made.on_change(lambda each: served.update({each: (m := made.by_mac(each)) and made.by_ip(m.ip or "")}))
-    informer.tell_all()
+    for obj in SITE:
+        made.by_name(obj["metadata"]["name"])
     assert served == {ONE: None, TWO: None, THREE: None}
-
-
-def test_what_is_kept_for_the_next_start_says_by_what_a_machine_is_looked_for() -> None:
-    made, informer = reading(objects=SITE[1:2])
-    key = NamespacedName("default", "m2")
-    packed = informer.packed().objects[key]
-    assert isinstance(packed, bytes)
-    assert made.looked_up_by(key, packed) is None, "it is not read yet"
-    informer.tell_all()
-    assert made.looked_up_by(key, packed) == [TWO, "10.0.0.2", "fd00::2"]
-    informer.put(numbered(2, "10.0.0.7"))
-    assert made.looked_up_by(key, packed) is None, "of what it was, nothing is said"

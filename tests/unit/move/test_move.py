@@ -1,4 +1,4 @@
-"""Moves between two embedded APIs: everything is there, once, and of each Workflow one side alone disposes."""
+"""Moves between two embedded APIs: every object arrives once, and only one side may run a Workflow."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ async def test_object_of_another_at_the_target_is_in_the_way(tmp_path: Path) -> 
 
 
 class Dying:
-    """A client that ends, as with kill -9, before or after its nth write."""
+    """A client that fails, like a killed process, before or after its nth write."""
 
     def __init__(self, client: KubeClient, budget: list[int]) -> None:
         self._client, self._budget = client, budget

@@ -1,4 +1,4 @@
-"""Where URLs that others wrote may lead: addresses in all their forms, names, redirects, proxies."""
+"""HTTP clients for URLs of other authors: addresses in all forms, names, redirects, proxies, limits of answers."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ from edge.neighbour.route import is_own
 from tests.interop.authority import Authority
 from tests.ports import free_port
 from tests.support.proxy import http_proxy
-from tink.net.link_local import is_link_local, is_link_local_packed
+from tink.net.addresses import carried, is_link_local, is_link_local_packed, special
 from tink.net.outbound import Reach, RefusedAddressError, WastefulAnswerError, refusal, session
-from tink.net.special_addresses import carried, special
 
 SPECIAL = {
     "loopback": "127.0.0.1 127.255.255.254 ::1 ::ffff:127.0.0.1 ::127.0.0.1 64:ff9b::7f00:1 2002:7f00:1::",
@@ -66,7 +65,7 @@ PORT = frozenset({7081})
         ((), "192.0.2.7", 80, "192.0.2.7 is an address of this host"),
         ((), "::ffff:192.0.2.7", 80, "is an address of this host"),
         ((), "fe80::1%eth0", 80, "is a link-local address"),
-        ((), "example.org", 80, "is no IP address"),
+        ((), "example.org", 80, "is not an IP address"),
         (("192.0.2.0/24",), "192.0.2.7", 80, ""),
         (("192.0.2.0/24",), "::ffff:192.0.2.7", 80, ""),
         (("192.0.2.0/24",), "192.0.2.7", 7081, "port 7081 is tinkedge's own"),
@@ -90,7 +89,7 @@ def test_only_what_was_allowed_is_reached_and_never_the_own_ports(
     with pytest.raises(RefusedAddressError, match=said) as caught:
         reach.check(address, port)
     by = address.removeprefix("::ffff:").partition("%")[0]
-    assert caught.value.allowable == ("" if "own" in said or "no IP" in said else by)
+    assert caught.value.allowable == ("" if "own" in said or "an IP" in said else by)
 
 
 def test_kernel_tells_which_addresses_are_this_hosts() -> None:
@@ -125,7 +124,7 @@ LOOPBACK = Reach(allowed=(ip_network("127.0.0.1/32"),))
 
 
 async def asked(reach: Reach, url: str, *, roots: Path | None = None, **settings: Any) -> str:
-    """Return the body of the answer, or why no request was sent."""
+    """Return the body of the answer, or the reason of the refusal."""
     async with session(reach, **settings) as client:
         try:
             async with client.get(url, ssl=roots is None or ssl.create_default_context(cafile=roots)) as response:
@@ -136,7 +135,7 @@ async def asked(reach: Reach, url: str, *, roots: Path | None = None, **settings
 
 
 def named(monkeypatch: pytest.MonkeyPatch, port: int, *addresses: str) -> list[str]:
-    """Let every name stand for these addresses. Return the names, as they are looked up."""
+    """Resolve every name to these addresses; return the list of names that are looked up."""
     lookups: list[str] = []
 
     async def lookup(host: str, _port: Any, **_: Any) -> list[Any]:
@@ -181,7 +180,7 @@ async def test_kernel_that_does_not_say_what_is_its_own_is_taken_for_saying_yes(
 
 
 async def test_connection_goes_to_the_address_that_was_checked(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name server that says something else each time it is asked is asked once."""
+    """A name server that changes its answer each time is asked once."""
     port = int(service.rpartition(":")[2].strip("/"))
     lookups = named(monkeypatch, port, "127.0.0.1")
     assert await asked(LOOPBACK, f"http://rebound.example:{port}/") == "reached"
@@ -224,7 +223,7 @@ async def test_address_that_does_not_answer_is_not_called_refused_because_of_ano
 
 @pytest.fixture
 async def proxy(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[str]]:
-    """A proxy on loopback that the environment names; what it was asked for."""
+    """A proxy on loopback in the environment; yields the list of its requests."""
     requests = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -302,14 +301,14 @@ async def test_https_goes_through_the_proxy_by_connect_and_the_login_stays_with_
     assert seen == ["", ""]
 
 
-# --- what an answer may cost ---
+# --- limits of answers ---
 
 
 @contextlib.asynccontextmanager
 async def flooding(
     head: bytes, again: bytes, limit: int = 20_000_000
 ) -> AsyncIterator[tuple[str, list[int], asyncio.Event]]:
-    """A server that sends `head`, then `again` and `again`: its URL, how much it got rid of, and the end of that."""
+    """A server that sends `head` and repeats `again`; yields its URL, the number of sent bytes, and its end."""
     sent, ended = [0], asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -353,7 +352,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     ],
     ids=["continue", "hints", "extension", "crumbs", "extensions", "trailers", "headers"],
 )
-async def test_answer_that_is_hardly_any_body_is_broken_off(head: bytes, again: bytes) -> None:
+async def test_answer_with_hardly_any_body_is_aborted(head: bytes, again: bytes) -> None:
     async with flooding(head, again) as (url, sent, ended), session(LOOPBACK) as client:
         with pytest.raises(aiohttp.ClientError):
             await read_all(client, url)
@@ -361,14 +360,14 @@ async def test_answer_that_is_hardly_any_body_is_broken_off(head: bytes, again: 
         assert sent[0] < 10_000_000  # what was on its way
 
 
-async def test_reason_of_an_interrupted_download_is_reported() -> None:
+async def test_reason_of_the_abort_is_reported() -> None:
     for head, again in ((b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 100), (CHUNKED, b"1\r\nx\r\n" * 1000)):
         async with flooding(head, again) as (url, *_), session(LOOPBACK) as client:
             with pytest.raises(WastefulAnswerError):
                 await read_all(client, url)
 
 
-async def test_honest_answer_in_small_chunks_is_read_to_its_end() -> None:
+async def test_answer_in_small_chunks_is_read_to_its_end() -> None:
     body = b"1e\r\n" + b"x" * 30 + b"\r\n"
     async with flooding(CHUNKED, body * 1000, limit=3_000_000) as (url, *_), session(LOOPBACK) as client:
         received: list[bytes] = []
@@ -378,14 +377,14 @@ async def test_honest_answer_in_small_chunks_is_read_to_its_end() -> None:
 
 
 async def test_answers_one_after_the_other_are_each_measured(service: str) -> None:
-    """A connection that is kept has room for the headers of all its answers."""
+    """The limit is per answer, not per connection."""
     async with session(LOOPBACK) as client:
         for _ in range(1500):  # 300 KB of headers
             async with client.get(service) as response:
                 assert await response.text() == "reached"
 
 
-# --- Both ways of asking whether an address is of its link alone say what `ipaddress` says ----------------------------
+# --- link-local addresses, compared with `ipaddress` ------------------------------------------------------------------
 
 
 ADDRESSES = [

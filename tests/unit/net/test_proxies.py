@@ -1,4 +1,4 @@
-"""Which proxy a URL is asked through, by the cases of Go's httpproxy and curl; and what may be shown of a URL."""
+"""The proxy of a URL, by the cases of Go's httpproxy and curl; and the form of a URL for logs."""
 
 import pytest
 

@@ -26,7 +26,7 @@ from tests.ports import free_ports
 from tests.unit.artifacts.conftest import upstream
 from tests.waiting import until
 from tink.files.key_file import KeyFile
-from tink.net.host_port import join_host_port
+from tink.net.addresses import join_host_port
 from tink.net.outbound import Reach
 
 __all__ = ["upstream"]

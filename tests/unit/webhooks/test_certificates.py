@@ -93,7 +93,7 @@ def test_certificates_begin_with_unix_time_and_end_after_this_release_whatever_t
 
 async def test_authority_that_has_not_begun_is_replaced(monkeypatch):
     later = NOW + 4000 * DAY
-    monkeypatch.setattr("tink.kube.certificates.BEGINNING", later - DAY)  # as earlier releases made it
+    monkeypatch.setattr("tink.kube.certificates.VALID_FROM", later - DAY)  # as earlier releases made it
     keeper = MemoryKeeper()
     made = await keeper.authority(later)
     monkeypatch.undo()

@@ -187,10 +187,10 @@ class Connection:
 
 
 def _kind(address: str) -> str:
-    from tink.net import special_addresses
+    from tink.net import addresses
 
-    found = special_addresses.parsed(address)
-    return special_addresses.special(found) if found is not None else ""
+    found = addresses.parsed(address)
+    return addresses.special(found) if found is not None else ""
 
 
 def _login(proxy: Proxy) -> dict[str, str]:

@@ -1,14 +1,10 @@
-"""A local copy of a collection, and a call for each of its changes: client-go's `tools/cache`.
+"""A local copy of a collection of Kubernetes objects with a call for each change: client-go's `tools/cache`.
 
-`Informer` is the whole: a `reflector` lists and watches, a `store` holds the objects, `compression` makes them small,
-and of those that are history the `archive` has what is still of use.
-`Index` answers which keys have a value.
+`Informer` is the entry point. Its `reflector` lists and watches the API, its `store` holds the objects.
 """
 
-from tink.kube.cache.archive import Archive
-from tink.kube.cache.compression import ObjectCompressor
 from tink.kube.cache.informer import AWAY_SECONDS, START_JITTER_SECONDS, Informer
-from tink.kube.cache.store import Index, Packed
+from tink.kube.cache.store import Archive, Index, ObjectCompressor
 
 __all__ = [
     "AWAY_SECONDS",
@@ -17,5 +13,4 @@ __all__ = [
     "Index",
     "Informer",
     "ObjectCompressor",
-    "Packed",
 ]

@@ -1,31 +1,24 @@
-"""A local copy of a collection of Kubernetes objects, and a call for each of its changes: client-go's shared informer.
+"""A local copy of a collection of Kubernetes objects with a call for each change: client-go's shared informer.
 
-A `Reflector` follows the collection, the objects are in a `Store`. Event handlers are synchronous and run on the event
-loop, one change at a time, in the order of the API's history. The store already holds the change when they are called.
-An object that was deleted and made anew is reported as a deletion followed by an addition, even if the deletion itself
-was never seen.
+Event handlers are synchronous and run on the event loop, one change at a time, in the order of the API's history. The
+store already holds the change when they are called. An object that was deleted and created again is reported as a
+deletion followed by an addition, even if the watch missed the deletion.
 
-Handlers that can wait (`defer`) hear of a large list later, one object at a time, and of one that somebody looks for
-before he does.
-
-Objects come without `managedFields` and kubectl's last-applied annotation. Of those that are history (`ArchiveFormat`)
-handlers get all when it changes, and later, as what it was, what is kept; `get` and `list` give that, too.
+Objects have no `managedFields` and no last-applied annotation of kubectl. Archived objects (`ArchiveFormat`) are whole
+when a handler gets them as new; as old objects, and from `get` and `list`, they are what the archive keeps.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from typing import Final
 
 from tink.api.v1alpha2 import Raw
-from tink.kube.cache.compression import ObjectCompressor, strip
 from tink.kube.cache.reflector import Reflector
-from tink.kube.cache.store import ArchiveFormat, Packed, Store
-from tink.kube.cache.untold import Untold, Values
+from tink.kube.cache.store import ArchiveFormat, ObjectCompressor, Store, strip
 from tink.kube.client import KubeClient
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import ResourceType
@@ -34,22 +27,15 @@ from tink.limits.backoff import Backoff
 log = logging.getLogger(__name__)
 
 ChangeHandler = Callable[[Raw, Raw | None], object]
-"""Called with an object that is new or changed, and what it was (None: it is new)."""
+"""Called with a new or changed object and its previous state, which is None for a new one."""
 DeleteHandler = Callable[[Raw], object]
-"""Called with the last known state of an object that is gone."""
+"""Called with the last known state of a deleted object."""
 
+AWAY_SECONDS: Final = 15.0
+"""An API that could not be followed for this long is away, and not just restarting."""
 
-AWAY_SECONDS = 15.0
-"""An API that could not be followed for so long is away, and not just being restarted."""
-
-
-_LISTING_SECONDS = 0.05
-"""How often it is looked whether a list has come to its end."""
-_PATIENCE_SECONDS = 10.0
-"""For how long at most."""
-
-START_JITTER_SECONDS = 2.0
-"""What replicas in pods wait at most before they ask for their first lists: many may start in the same moment."""
+START_JITTER_SECONDS: Final = 2.0
+"""Maximum delay of the first lists of replicas in pods, because many may start at the same moment."""
 
 
 def _backoff() -> Backoff:
@@ -57,7 +43,10 @@ def _backoff() -> Backoff:
 
 
 class Informer:
-    """Keeps the objects of `resource`, of some namespaces or of all. `run` it as one task; read it from its loop."""
+    """Keeps a copy of the objects of one resource, in some namespaces or in all.
+
+    Start `run` as one task. Read the objects from the same event loop.
+    """
 
     def __init__(
         self,
@@ -71,11 +60,10 @@ class Informer:
         compressor: ObjectCompressor | None = None,
         archive_format: ArchiveFormat | None = None,
     ) -> None:
-        """`namespaces`: none for all; `label_selector` in the words of Kubernetes, such as `site=berlin`. Before the
-        first list it waits for a random time of at most `start_jitter` seconds.
+        """Create an informer of `namespaces` (empty: all) and a Kubernetes label selector such as `site=berlin`.
 
-        `compressor` is given where a handler keeps compressed objects as well, `archive_format` where most objects are
-        history (`Store`).
+        It waits a random time of at most `start_jitter` seconds before the first list. Pass a `compressor` if an event
+        handler keeps compressed objects, and an `archive_format` if most objects are history (`Store`).
         """
         self._resource = resource
         self._namespaces = frozenset(namespaces)
@@ -95,189 +83,86 @@ class Informer:
             )
             for namespace in dict.fromkeys(namespaces or (None,))
         ]
-        self._restored = False
+        self._has_restored = False
         self._on_change: list[ChangeHandler] = []
         self._on_delete: list[DeleteHandler] = []
-        self._values: Values | None = None
-        self._untold = Untold()
-        self._waiting_on_change: list[ChangeHandler] = []
-        self._waiting_on_delete: list[DeleteHandler] = []
-        self._asked: deque[NamespacedName] = deque()
-        self._is_telling = False
-        self._listeners: list[Callable[[], object]] = []
 
     def _known(self, namespace: str | None) -> Iterable[NamespacedName]:
-        keys = self._store.keys()
-        return (key for key in keys if namespace is None or key.namespace == namespace)
+        return [key for key in self._store if namespace is None or key.namespace == namespace]
 
     def covers(self, obj: Raw) -> bool:
-        """Whether an object of its resource is certain to be kept, once it is there."""
+        """Return True if an object of the resource is sure to be in this copy once the API has it."""
         namespace = obj["metadata"].get("namespace", "")
         return not self._label_selector and (not self._namespaces or namespace in self._namespaces)
 
     @property
     def resource(self) -> ResourceType:
-        """What this informer keeps."""
+        """The resource of the objects."""
         return self._resource
 
-    def add_event_handler(
-        self,
-        on_change: ChangeHandler | None = None,
-        on_delete: DeleteHandler | None = None,
-        *,
-        can_wait: bool = False,
-    ) -> None:
-        """Call `on_change(new, old)` for each object added or updated from now on, and at once for those already here;
-        `on_delete(old)` for each that is gone.
+    def add_event_handler(self, on_change: ChangeHandler | None = None, on_delete: DeleteHandler | None = None) -> None:
+        """Call `on_change(new, old)` for each object that is here, now, and for each that is added or changed later.
 
-        One that `can_wait` hears later of what is new, while it is told to wait (`defer`), and is not told of what is
-        gone before it has heard of it.
+        `on_delete(old)` is called for each object that is deleted.
         """
         if on_delete is not None:
-            (self._waiting_on_delete if can_wait else self._on_delete).append(on_delete)
+            self._on_delete.append(on_delete)
         if on_change is not None:
-            (self._waiting_on_change if can_wait else self._on_change).append(on_change)
+            self._on_change.append(on_change)
             for obj in self.list():
-                if not can_wait or NamespacedName.of(obj) not in self._untold:
-                    self._notify(on_change, obj, None)
-
-    def add_change_listener(self, listener: Callable[[], object]) -> None:
-        """Call `listener()` for each change from now on: it need not know of what, and hears even of what is not read
-        yet."""
-        self._listeners.append(listener)
-
-    def _changes(self) -> None:
-        for listener in self._listeners:
-            listener()
-
-    # --- who can wait ---------------------------------------------------------------------------------------------
-
-    def defer(self, values: Values) -> None:
-        """Until `catch_up` has come to the end of what was listed, handlers that can wait are told of new objects by
-        that, and by `tell` alone. `values(object)` is all that an object is looked for by.
-        """
-        self._values = values
-
-    @property
-    def untold(self) -> int:
-        """Of how many objects handlers that can wait have not heard."""
-        return len(self._untold)
-
-    def told(self) -> list[NamespacedName]:
-        """Of which they have heard."""
-        keys = self._store.keys()
-        return [key for key in keys if key not in self._untold]
-
-    def tell(self, value: str) -> None:
-        """Have handlers that can wait hear of all objects that are looked for by `value`: before they are looked for.
-
-        Within such a handler they hear of them behind it.
-        """
-        self._tell(self._untold.having(value))
-
-    def tell_of(self, key: NamespacedName) -> None:
-        """The same of one object."""
-        if key in self._untold:
-            self._tell((key,))
-
-    def tell_all(self) -> None:
-        """The same of all, at once."""
-        while (key := self._untold.next()) is not None:
-            self._tell((key,))
-
-    def _tell(self, keys: Sequence[NamespacedName]) -> None:
-        self._asked.extend(keys)
-        if self._is_telling:  # no deeper: objects may name each other in chains
-            return
-        self._is_telling = True
-        try:
-            while self._asked:
-                key = self._asked.popleft()
-                obj = self._store.get(key) if self._untold.discard(key) else None
-                if obj is not None:
-                    for handler in self._waiting_on_change:
-                        self._notify(handler, obj, None)
-        finally:
-            self._is_telling = False
-
-    async def catch_up(self, turn_seconds: float = 0.002) -> None:
-        """Tell handlers that can wait of what they have not heard of, in turns of the event loop no longer than that.
-        Returns when the collection has been listed and they have heard of all; from then on they wait no more.
-
-        The processor is left to a list that still comes, for some seconds, unless the API is away.
-        """
-        patience = time.monotonic() + _PATIENCE_SECONDS
-        while not self.has_synced or self._untold:
-            if self._untold and (self.has_synced or self.failing_for or time.monotonic() > patience):
-                until = time.perf_counter() + turn_seconds
-                while time.perf_counter() < until and (key := self._untold.next()) is not None:
-                    self._tell((key,))
-                await asyncio.sleep(0)
-            else:
-                await asyncio.sleep(_LISTING_SECONDS)
-        self._values = None
+                self._notify(on_change, obj, None)
 
     def __len__(self) -> int:
         return len(self._store)
 
+    def __contains__(self, key: NamespacedName) -> bool:
+        return key in self._store
+
+    def __iter__(self) -> Iterator[NamespacedName]:
+        """Yield the keys of all objects."""
+        return iter(self._store)
+
     def get(self, namespace: str, name: str) -> Raw | None:
-        """The object as last seen; never change it, it is shared."""
+        """Return an object as last seen, or None. The object is shared: never change it."""
         return self._store.get(NamespacedName(namespace, name))
 
     def list(self) -> Iterator[Raw]:
-        """All objects as last seen, of those that are there now; one after the other, for together they take much
-        memory."""
+        """Yield all objects as last seen, one at a time, because together they take much memory."""
         return self._store.list()
 
-    def packed(self, keys: Iterable[NamespacedName] | None = None) -> Packed:
-        """All objects, or those of these keys, as they are kept: to be written down by another thread."""
-        return self._store.packed(keys)
+    def restore(self, obj: Raw) -> None:
+        """Add an object as it was known before this process began, unless the API has reported it or its absence.
 
-    def restore(self, key: NamespacedName, packed: bytes, packer: ObjectCompressor, values: Iterable[str]) -> None:
-        """Take in an object as it was known before this process began, if nothing newer is known of it. While nobody
-        does `run` it: a list that begins later has the last word on what there is.
-
-        `packer` made `packed`; `values` are what it is looked for by (`defer`): it is not read before it is needed.
+        The list of the API replaces restored objects, also those that are restored while it comes.
         """
-        if self._namespaces and key.namespace not in self._namespaces:
-            return
-        if self._has_listed(key.namespace) or key in self._store:
-            return
-        self._restored = True
-        if self._values is not None and not self._on_change and self._store.adopt(key, packed, packer.dictionary):
-            self._changes()
-            self._untold.add(key, values)
-        else:
-            self._changed(packer.decompress(packed))
+        key = NamespacedName.of(obj)
+        is_wanted = not self._namespaces or key.namespace in self._namespaces
+        if is_wanted and not self._has_listed(key.namespace) and key not in self._store:
+            self._has_restored = True
+            self._changed(obj)
 
     def _has_listed(self, namespace: str) -> bool:
         return any(one.synced.is_set() for one in self._reflectors if one.namespace in (None, namespace))
 
     @property
-    def _is_current(self) -> bool:
-        """Whether what is here is of the API's own history: it may have lost the one that was restored here, and have
-        given a version of that to something else since."""
-        return self.has_synced or not self._restored
-
-    @property
     def has_synced(self) -> bool:
-        """Whether the collection has been listed once."""
+        """True if the collection has been listed once."""
         return all(reflector.synced.is_set() for reflector in self._reflectors)
 
     @property
     def denied(self) -> str:
-        """Why the API does not let this program read the collection (401, 403); empty when that is not so."""
+        """The reason why the API does not let this program read the collection (401, 403); empty if it does."""
         return next(filter(None, (reflector.denied for reflector in self._reflectors)), "")
 
     @property
-    def unreachable(self) -> bool:
-        """Whether the API was asked and does not answer, or is not able to: it may be away, or about to come."""
-        return any(reflector.unreachable for reflector in self._reflectors)
+    def is_unreachable(self) -> bool:
+        """True if the API did not answer the last request, or answered that it is not able to."""
+        return any(reflector.is_unreachable for reflector in self._reflectors)
 
     @property
     def failing_for(self) -> float:
-        """For how many seconds the API does not answer or does not let us follow: what is here is as old as that. 0: it
-        is as the API has it."""
+        """The number of seconds since when the collection can't be followed, which is the age of the copy; 0: it is
+        current."""
         return max(reflector.failing_for for reflector in self._reflectors)
 
     async def wait_for_cache_sync(self) -> None:
@@ -286,8 +171,11 @@ class Informer:
             await reflector.synced.wait()
 
     async def run(self) -> None:
-        """Follow the collection for ever. An API that is away, or answers with errors, is asked again and again with
-        growing delays; the first failure and the recovery are logged."""
+        """Follow the collection until cancelled.
+
+        While the API is away or answers with errors, retry with growing delays. The first failure and the recovery are
+        logged.
+        """
         if len(self._reflectors) == 1:
             await self._reflectors[0].run()
         async with asyncio.TaskGroup() as group:
@@ -302,32 +190,32 @@ class Informer:
             if before.get("uid") != now.get("uid"):
                 self._gone(key, None)
                 old = None
-            elif before.get("resourceVersion") == now.get("resourceVersion") and (self._is_current or old == obj):
+            elif before.get("resourceVersion") == now.get("resourceVersion") and (self._trusts_versions or old == obj):
                 return
-        self._changes()
         self._store.put(key, obj)
         for handler in self._on_change:
             self._notify(handler, obj, old)
-        if self._values is not None and (old is None or key in self._untold):
-            self._untold.add(key, self._values(obj))
-            return
-        for handler in self._waiting_on_change:
-            self._notify(handler, obj, old)
+
+    @property
+    def _trusts_versions(self) -> bool:
+        """True if one resourceVersion means one state of an object.
+
+        An API that was restored from a backup may have given the version of a restored object to another state.
+        """
+        return self.has_synced or not self._has_restored
 
     def _gone(self, key: NamespacedName, last: Raw | None) -> None:
-        """Forget an object; `last` is what it was when it went, or else it is what was seen last."""
+        """Forget an object; `last` is its state at the deletion, or None if the API has not reported one."""
         known = self._store.get(key)
         if known is None:
             return
-        self._changes()
         self._store.delete(key)
-        waiting = () if self._untold.discard(key) else self._waiting_on_delete
-        for handler in (*self._on_delete, *waiting):
+        for handler in self._on_delete:
             self._notify(handler, strip(last) if last is not None else known)
 
     def _notify(self, handler: Callable[..., object], obj: Raw, *old: Raw | None) -> None:
         try:
             handler(obj, *old)
         except Exception:
-            # One consumer's mistake about one object must not keep all others from hearing of all objects.
+            # One handler's error about one object must not hide other objects, or this one from other handlers.
             log.exception("a handler failed for %s %s", self._resource.kind, NamespacedName.of(obj))

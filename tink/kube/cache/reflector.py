@@ -1,11 +1,11 @@
 """Lists a collection once, then watches it from the list's resourceVersion: client-go's Reflector.
 
-The list comes as the beginning of the watch where the API can do that (WatchList): from its memory, and one object at a
-time. Else page by page.
+An API that supports it (WatchList) sends the list as the beginning of the watch, one object at a time. Any other API
+is asked for pages.
 
-When the watch breaks it goes on from the last version it saw; when the API no longer has that version (410 Gone) it
-lists again and compares, so that it also tells of what went in between ("Efficient detection of changes", Kubernetes
-API concepts). An `Informer` has one, which fills its store.
+When the watch breaks, the next one starts from the last version seen. If the API no longer has that version (410 Gone),
+the reflector lists again and also reports the objects that were deleted meanwhile ("Efficient detection of changes",
+Kubernetes API concepts). An `Informer` fills its store from reflectors.
 """
 
 from __future__ import annotations
@@ -27,50 +27,50 @@ from tink.limits.backoff import Backoff
 log = logging.getLogger(__name__)
 
 WATCH_SECONDS = 290
-"""How long one watch lasts. The API's bookmarks keep the version fresh, so going on after it costs nothing."""
+"""Duration of one watch. The API's bookmarks keep the version fresh, so the next watch starts where it ended."""
 _MAX_EVENT_BYTES = 16 << 20
 _GONE = 410
 _DENIED = (401, 403)
 _BAD_REQUEST = 400
 _NO_WATCH_LIST = (_BAD_REQUEST, 405, 422)
-"""What APIs answer that know nothing of `sendInitialEvents`, or have it turned off: Bad Request, Method Not Allowed,
+"""Answers of an API that does not know `sendInitialEvents` or has disabled it: Bad Request, Method Not Allowed,
 Unprocessable Entity."""
 _INTERNAL_ERROR = 500
 """The answer to `sendInitialEvents` over an etcd older than 3.4.31 or 3.5.13, which can't report its progress."""
 _INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 """The annotation of the bookmark after the last object of a list that comes as a watch."""
-SAY_AGAIN_FIRST, SAY_AGAIN_LONGEST = 60.0, 3600.0
-"""Seconds until it is said again that the collection can't be followed, and the longest such pause."""
+LOG_AGAIN_FIRST, MAX_LOG_AGAIN = 60.0, 3600.0
+"""First and maximum number of seconds until a failure that lasts is logged again."""
+_ADVICE = ": check that the credentials of --kubeconfig (or the service account) are valid and may list and watch it"
 _PAGE_SIZE = 500
-"""Objects that are asked for at once. With fewer the API is asked more often; with more of them at a time, which are
-10 kB each, reading one takes half as long again."""
+"""Objects per page. Fewer mean more requests; with more, at 10 kB each, reading one takes half as long again."""
 _BATCH = 25
-"""Objects that are taken in at once; in between the event loop has time for others, and for the next page."""
+"""Objects that are processed in one turn of the event loop."""
 
 _sleep = asyncio.sleep
 
 
 class _ExpiredError(Exception):
-    """The API no longer knows the version to watch from: list again."""
+    """The API no longer has the version to watch from: list again."""
 
 
 class _MalformedError(ApiError):
-    """A watch event that can't be read."""
+    """A watch event could not be parsed."""
 
     def __init__(self, resource: ResourceType, what: str) -> None:
         super().__init__(200, "InvalidAnswer", f"watch of {resource.plural}: {what}")
 
 
 class _NoWatchListError(Exception):
-    """The API does not give lists as the beginning of a watch."""
+    """The API does not send lists as the beginning of a watch."""
 
 
 class _WatchListFailedError(ApiError):
-    """The API failed to give a list as the beginning of a watch; it may be able to later."""
+    """The API failed to send a list as the beginning of a watch; a later attempt may succeed."""
 
 
 class Reflector:
-    """Tells of the objects of `resource`, of one namespace or of all, that `label_selector` selects."""
+    """Reports the objects of a resource that a label selector selects, in one namespace or in all."""
 
     def __init__(
         self,
@@ -85,9 +85,13 @@ class Reflector:
         on_gone: Callable[[NamespacedName, Raw | None], None],
         backoff: Backoff | None = None,
     ) -> None:
-        """`known` gives what is believed to be there; `on_object` is called with each object that is listed, added or
-        modified, `on_gone` with the key of one that is gone, and what it was then, if the API says that. Before the
-        first list it waits for a random time of at most `start_jitter` seconds: where many replicas start together."""
+        """Create a reflector of one namespace, or of all if `namespace` is None.
+
+        `known()` returns the keys of the objects reported so far. `on_object` is called with each object that is
+        listed, added or modified; `on_gone` with the key of each deleted object and its last state, or None if the API
+        has not reported that. The first list comes after a random delay of at most `start_jitter` seconds, for
+        replicas that start together.
+        """
         self._client = client
         self._resource = resource
         self._namespace = namespace
@@ -95,40 +99,39 @@ class Reflector:
         self._start_jitter = start_jitter
         self._what = resource.plural + (f" of namespace {namespace}" if namespace else "")
         self._watch_list = True
-        """Whether lists are asked for as the beginning of a watch."""
+        """True until the API has refused to send a list as the beginning of a watch."""
         self._list_once = False
         """True if the next list is requested page by page, after an error of the API that may pass."""
-        self._replaced: dict[NamespacedName, None] | None = None
-        """While such a list comes: what was known before it and has not come yet."""
+        self._listed: set[NamespacedName] | None = None
+        """The objects that the present watch has listed so far; None after its initial events."""
         self._known = known
         self._on_object = on_object
         self._on_gone = on_gone
         self._backoff = backoff or Backoff(0.2, 10.0)
         self._version: str | None = None
         self._failing = False
-        self._failing_since = self._say_again_at = 0.0
-        self._say_again = Backoff(SAY_AGAIN_FIRST, SAY_AGAIN_LONGEST)
+        self._failing_since = self._log_again_at = 0.0
+        self._log_again = Backoff(LOG_AGAIN_FIRST, MAX_LOG_AGAIN)
         self.denied = ""
-        """Why the API does not let this program read the collection (401, 403), or not by the selector (400); empty: it
-        does."""
-        self.unreachable = False
-        """Whether the API does not answer, or says that it can't (429, 5xx)."""
+        """The reason why the API refuses to list the collection (401, 403) or the selector (400); empty if it does
+        not."""
+        self.is_unreachable = False
+        """True if the API does not answer, or answers that it is not able to (429, 5xx)."""
         self.synced = asyncio.Event()
         """Set when the collection has been listed once."""
 
     @property
     def namespace(self) -> str | None:
-        """Whose objects it tells of; None: those of all."""
+        """The namespace of the objects; None: all namespaces."""
         return self._namespace
 
     @property
     def failing_for(self) -> float:
-        """For how many seconds the collection can't be followed; 0: it is followed."""
+        """The number of seconds since when the collection can't be followed; 0: it is followed."""
         return asyncio.get_running_loop().time() - self._failing_since if self._failing else 0.0
 
     async def run(self) -> None:
-        """Follow the collection for ever. An API that is away, or answers with errors, is asked again and again with
-        growing delays; the first failure and the recovery are logged."""
+        """Follow the collection until cancelled; retry with growing delays while the API is away or answers errors."""
         if self._start_jitter:
             await _sleep(random.uniform(0.0, self._start_jitter))  # noqa: S311 - spreads load
         while True:
@@ -147,10 +150,10 @@ class Reflector:
                 self._failed(error)
                 self._list_once = True
             except _ExpiredError:
-                # The copy stays readable while it is listed anew; only the version is void.
+                # The store stays readable during the new list; only the version is void.
                 self._version = None
             except _MalformedError as error:
-                # It would come again from the same version; what it was about is in a list as well.
+                # The API would send the event again from the same version, and a list has the object as well.
                 self._failed(error)
                 self._version = None
             except ApiError as error:
@@ -162,19 +165,18 @@ class Reflector:
                 await _sleep(max(self._backoff.next(), retry_after))
 
     async def _list(self) -> str:
-        """Take in the whole collection, page by page; the version to watch from.
+        """List the whole collection page by page, and return the version to watch from.
 
-        The API makes the next page while the present one is taken in. What is gone is known, and told, when the last
-        page is there.
+        The next page is requested while the present one is processed.
         """
-        gone = dict.fromkeys(self._known())
+        listed: set[NamespacedName] = set()
         page = await self._page("")
         while True:
             try:
                 version, after = page["metadata"]["resourceVersion"], page["metadata"].get("continue", "")
                 following = asyncio.ensure_future(self._page(after)) if after else None
                 try:
-                    await self._take_in(page["items"], gone)
+                    await self._process(page["items"], listed)
                 except BaseException:
                     if following is not None:
                         await _cancel(following)
@@ -185,14 +187,15 @@ class Reflector:
             if following is None:
                 break
             page = await following
-        self._complete(gone)
+        self._complete(listed)
         return str(version)
 
-    def _complete(self, gone: Iterable[NamespacedName]) -> None:
-        """All that there is has been told; these are no more."""
-        for key in gone:
-            self._on_gone(key, None)
-        self.synced.set()
+    def _complete(self, listed: set[NamespacedName]) -> None:
+        """Report all known objects as gone that a complete list does not have."""
+        self.synced.set()  # first: a handler of a deletion must not restore the object from a checkpoint
+        for key in self._known():
+            if key not in listed:
+                self._on_gone(key, None)
 
     async def _page(self, after: str) -> Raw:
         try:
@@ -204,27 +207,27 @@ class Reflector:
                 raise _ExpiredError from error
             raise
 
-    async def _take_in(self, items: list[Raw], gone: dict[NamespacedName, None]) -> None:
-        """Take in the objects of a page; each is let go of as soon as it is stored, for the next page comes."""
+    async def _process(self, items: list[Raw], listed: set[NamespacedName]) -> None:
+        """Report the objects of a page, and release each as soon as it is stored: the next page takes memory, too."""
         items.reverse()
         while items:
             await asyncio.sleep(0)
             for _ in range(min(_BATCH, len(items))):
                 obj = items.pop()
-                # The items of a list carry neither; consumers see the same shape whichever way an object came.
+                # The items of a list have neither, unlike the objects of a watch.
                 obj.setdefault("apiVersion", self._resource.api_version)
                 obj.setdefault("kind", self._resource.kind)
-                gone.pop(NamespacedName.of(obj), None)
+                listed.add(NamespacedName.of(obj))
                 self._on_object(obj)
 
     async def _watch(self) -> bool:
-        """One watch until the API ends it; whether it brought anything (so that it makes sense to go on at once).
+        """Watch until the API ends the watch; return True if it reported anything, so that the next can start at once.
 
-        Without a version to begin with, it begins with all that there is.
+        A watch without a version starts with a list of the collection.
         """
         started = asyncio.get_running_loop().time()
         begins = self._version is None
-        self._replaced = dict.fromkeys(self._known()) if begins else None
+        self._listed = set() if begins else None
         events = 0
         try:
             async with self._client.watch(
@@ -248,12 +251,12 @@ class Reflector:
             if begins and error.status == _INTERNAL_ERROR:
                 raise _WatchListFailedError(error.status, error.reason, error.message) from error
             raise
-        if self._replaced is not None:
-            raise _NoWatchListError("the watch ended before it had said that all initial events are there")
+        if self._listed is not None:
+            raise _NoWatchListError("the watch ended before the bookmark that follows the initial events")
         return events > 0 or asyncio.get_running_loop().time() - started > 1.0
 
     async def _event_lines(self, stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-        """The lines of a stream, split from whole chunks: half the cost of readline, no limit on a line but ours."""
+        """Yield the lines of a stream. Splitting chunks costs half as much as `readline`, and allows longer lines."""
         rest = b""
         async for chunk in stream.iter_any():
             *lines, rest = (rest + chunk).split(b"\n")
@@ -274,55 +277,57 @@ class Reflector:
                 raise api_error(status if isinstance(status, int) else 500, obj)
             version = obj["metadata"]["resourceVersion"]
             if kind in ("ADDED", "MODIFIED"):
-                if self._replaced is not None:
-                    self._replaced.pop(NamespacedName.of(obj), None)
+                if self._listed is not None:
+                    self._listed.add(NamespacedName.of(obj))
                 self._on_object(obj)
             elif kind == "DELETED":
+                if self._listed is not None:
+                    self._listed.discard(NamespacedName.of(obj))
                 self._on_gone(NamespacedName.of(obj), obj)
             elif kind != "BOOKMARK":
                 raise _MalformedError(self._resource, f"unknown event type {kind!r}")
-            elif self._replaced is not None and _INITIAL_EVENTS_END in (obj["metadata"].get("annotations") or {}):
-                self._complete(self._replaced)
-                self._replaced = None
+            elif self._listed is not None and _INITIAL_EVENTS_END in (obj["metadata"].get("annotations") or {}):
+                self._complete(self._listed)
+                self._listed = None
                 self._recovered()
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
             start = line[:120].decode("utf-8", "replace")
             raise _MalformedError(self._resource, f"malformed event {start!r}") from error
-        if self._replaced is None:
+        if self._listed is None:
             self._version = version
 
     def _recovered(self) -> None:
         if self._failing:
             log.info("watching %s again", self._what)
-        self._failing = self.unreachable = False
+        self._failing = self.is_unreachable = False
         self.denied = ""
 
     def _failed(self, error: ApiError) -> None:
-        """Say what is wrong: at once, and again and again for as long as it lasts."""
+        """Log a failure at once, and again with growing pauses while it lasts."""
         now = asyncio.get_running_loop().time()
         denied = error.status in _DENIED
-        self.unreachable = error.is_away
+        self.is_unreachable = error.is_away
         self.denied = f"the API does not let tinkedge read {self._what}: {error}" if denied else ""
         if self._label_selector and error.status == _BAD_REQUEST:
             self.denied = f"the API does not read {self._what} by the selector {self._label_selector!r}: {error}"
-        advice = ": is what --kubeconfig has (or the service account) still good, and may it do that?" if denied else ""
+        advice = _ADVICE if denied else ""
         if denied and self._namespace is None:
-            advice += " Where it may in some namespaces only: --namespaces"
+            advice += ". If they may in some namespaces only, give --namespaces"
         if not self._failing:
             log.warning("can't follow %s, trying again: %s%s", self._what, error, advice)
-            self._say_again.reset()
+            self._log_again.reset()
             self._failing_since = now
-        elif now >= self._say_again_at:
+        elif now >= self._log_again_at:
             text = "can't follow %s for %.0f s now, still trying: %s%s"
             log.warning(text, self._what, now - self._failing_since, error, advice)
         else:
             return
         self._failing = True
-        self._say_again_at = now + self._say_again.next()
+        self._log_again_at = now + self._log_again.next()
 
 
 async def _cancel(request: asyncio.Future[Raw]) -> None:
-    """End a request whose answer nobody waits for any more; how it ends is of no interest."""
+    """Cancel a request that is no longer needed, and ignore its result."""
     request.cancel()
     await asyncio.wait([request])
     if not request.cancelled():

@@ -1,7 +1,7 @@
-"""What every controller is made of, as in controller-runtime.
+"""The parts of a controller, as in controller-runtime.
 
-A `Controller` takes keys from its `workqueue` and has them reconciled; `fairness` has namespaces take turns. Of several
-replicas the one works that `leaderelection` chose. An `EventRecorder` says what is worth an Event.
+A `Controller` takes keys from its `workqueue` and reconciles them. `leaderelection` selects the replica that works.
+An `EventRecorder` writes Kubernetes Events.
 """
 
 from tink.kube.runtime.controller import DONE, Controller, Result, controller_log
@@ -18,14 +18,12 @@ from tink.kube.runtime.leaderelection import (
     while_leading,
 )
 from tink.kube.runtime.workqueue import WorkQueue
-from tink.limits.fairness import FairSemaphore
 
 __all__ = [
     "DONE",
     "Controller",
     "Event",
     "EventRecorder",
-    "FairSemaphore",
     "LeaderElectionConfig",
     "LeaderElector",
     "LeadershipLostError",

@@ -1,12 +1,12 @@
-"""The skeleton of every controller, as in controller-runtime: what is left to write is what to do about one object.
+"""The skeleton of every controller, as in controller-runtime: a controller only has to write `reconcile`.
 
     informers -> event handlers -> work queue -> workers -> reconcile(key) -> Result, or an error
                                       ^                                            |
                                       +---- at once, in a while, after a backoff --+
 
-Level-based: an event handler adds a key and says nothing of what happened; `reconcile` looks at what there is now and
-does what brings it forward. It says in a `Result` when to look again though nothing happens; if it raises, it is called
-again after a delay that grows. An object that is gone is reconciled once more: there is nothing to be done about it.
+Level-based: an event handler only adds a key. `reconcile` looks at the object as it is now, does the next thing, and
+returns in a `Result` when to be called again. If it raises, it is called again after a growing delay. It is also called
+once for an object that was deleted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What comes of a look that went well. `requeue_after`: seconds until the next; None: when something happens."""
+    """The result of a successful reconcile. `requeue_after` is the number of seconds until the next; None: no timer."""
 
     requeue_after: float | None = None
 
@@ -41,21 +41,21 @@ _BUCKETS = (
     *(0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5),
     *(1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0, 50.0, 60.0),
 )
-"""Bounds in seconds, those of controller-runtime: what reads its metrics counts on them."""
+"""Histogram bounds in seconds: those of controller-runtime, which dashboards expect."""
 
 Reconcile = Callable[[NamespacedName], Awaitable[Result]]
-"""Brings one object forward. What it raises is logged, and it is called again."""
+"""Reconciles one object. An exception is logged, and it is called again."""
 OnError = Callable[[NamespacedName, Exception, float], bool]
-"""`on_error(key, error, delay)`: whether it has said what went wrong; the next look comes after `delay` seconds."""
+"""`on_error(key, error, delay)` returns True if it has reported the error; the next attempt is in `delay` seconds."""
 
 
 def controller_log(log: logging.Logger, clock: Callable[[], float]) -> LimitedLog:
-    """A log for what fails in the work on many objects: 20 lines in 10 s of `clock`, 5 of them of one namespace."""
+    """Return a log for failures of many objects: at most 20 lines in 10 s of `clock`, 5 of them for one namespace."""
     return LimitedLog(log, clock, capacity=20, interval=10.0, share=5)
 
 
 class Controller:
-    """Has the keys in `queue` reconciled. `run` it as one task, or, with leader election, while this replica leads."""
+    """Reconciles the keys in `queue`. Start `run` as one task, or, with leader election, while this replica leads."""
 
     def __init__(
         self,
@@ -70,16 +70,18 @@ class Controller:
         on_error: OnError | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`kind` is what the log calls the objects. The delays after failures grow from `retry_first` to
-        `retry_longest` seconds; what went wrong is said through `limited_log`, but for what `on_error` has said. Of the
-        `workers` so many take keys of low priority, too; None: all do. `clock`, in seconds, says how long looks take.
+        """Create a controller of objects that the log calls `kind`.
+
+        The delays after failures grow from `retry_first` to `retry_longest` seconds. Errors are logged to `limited_log`
+        unless `on_error` has reported them. `low_priority_workers` of the `workers` also take keys of low priority;
+        None: all do. `clock` (seconds) measures durations.
         """
         self._kind = kind
         self._reconcile = reconcile
         self._limited_log = limited_log or controller_log(log, time.monotonic)
         self.workers = workers
         self.results: Counter[str] = Counter(success=0, error=0, requeue_after=0)
-        """Looks, by what came of them."""
+        """Number of reconciles by result."""
         self.seconds = Histogram(_BUCKETS)
         self._clock = clock
         self._low_priority_workers = workers if low_priority_workers is None else low_priority_workers
@@ -87,13 +89,13 @@ class Controller:
         self.queue: WorkQueue[NamespacedName] = WorkQueue(retry_first, retry_longest, flow_of=lambda key: key.namespace)
 
     async def run(self) -> None:
-        """Work until cancelled. What is under way then is done when this is run again."""
+        """Work until cancelled. A key whose reconcile is cancelled is reconciled when this runs again."""
         async with asyncio.TaskGroup() as group:
             for index in range(self.workers):
                 group.create_task(self._work(high_priority_only=index >= self._low_priority_workers))
 
     async def process(self, key: NamespacedName) -> bool:
-        """Reconcile one, and have it looked at again when that is due; whether it went well."""
+        """Reconcile one key and schedule its next reconcile; return True if it succeeded."""
         begun = self._clock()
         try:
             return await self._process(key)
@@ -104,14 +106,14 @@ class Controller:
         try:
             result = await self._reconcile(key)
         except LeadershipLostError:
-            self.queue.add_rate_limited(key)  # for the next time that this replica leads
+            self.queue.add_rate_limited(key)  # reconciled when this replica leads again
             return False
         except Exception as error:
-            # Whatever goes wrong about one object must not stop the work on all others.
+            # An error about one object must not stop the work on all others.
             self.results["error"] += 1
             delay = self.queue.add_rate_limited(key)
             if self._on_error is None or not self._on_error(key, error, delay):
-                self._complain(key, error, delay)
+                self._log_error(key, error, delay)
             return False
         self.queue.forget(key)
         if result.requeue_after is None:
@@ -127,14 +129,14 @@ class Controller:
             try:
                 await self.process(key)
             except asyncio.CancelledError:
-                self.queue.add(key)  # for the next time that this replica leads
+                self.queue.add(key)  # reconciled when this replica leads again
                 raise
             finally:
                 self.queue.done(key)
 
-    def _complain(self, key: NamespacedName, error: Exception, delay: float) -> None:
+    def _log_error(self, key: NamespacedName, error: Exception, delay: float) -> None:
         if isinstance(error, ConflictError):
-            log.debug("%s %s changed meanwhile, looking again within %.2f s", self._kind, key, delay)
+            log.debug("%s %s changed meanwhile, trying again within %.2f s", self._kind, key, delay)
         elif isinstance(error, ApiError):
             text = "%s %s: %s; trying again in %.1f s"
             self._limited_log.warning(text, self._kind, key, error, delay, owner=key.namespace)

@@ -1,10 +1,9 @@
 """Records Kubernetes Events about objects, for `kubectl describe` and `kubectl events`: client-go's EventRecorder.
 
-Events are a courtesy, so they come after the real work: when for a moment nothing has happened that is worth one. They
-are written at a bounded rate, and are dropped where they would pile up or the API does not take them; first those of
-the namespace that has most.
+Events are less urgent than the real work, so they are written after a moment without new ones, at a bounded rate. They
+are dropped if they pile up or the API refuses them; first those of the namespace that has most.
 
-An Event's name is made from what it says, so that two replicas, or one after a restart, don't record it twice.
+The name of an Event is derived from its content, so that two replicas, or one after a restart, don't record it twice.
 """
 
 from __future__ import annotations
@@ -30,19 +29,18 @@ _BURST = 100
 _PER_SECOND = 20.0
 _BACKLOG = 1000
 SETTLE_SECONDS = 1.0
-"""Events wait until for so long none was recorded: what tells of one change mostly comes with the next."""
-_LONGEST_WAIT_SECONDS = 10.0
-"""The oldest waits no longer than that, whatever comes."""
-_LONGEST_MESSAGE = 1024
-"""Characters; Kubernetes takes no more (k8s.io/kubernetes, pkg/apis/core/validation/events.go)."""
+"""Events wait until none was recorded for this time, because the changes that cause them come in groups."""
+_MAX_WAIT_SECONDS = 10.0
+"""Maximum waiting time of an Event."""
+_MAX_MESSAGE = 1024
+"""Maximum length in characters (k8s.io/kubernetes, pkg/apis/core/validation/events.go)."""
 _TIMEOUT_SECONDS = 5.0
-_COMPLAINT_SECONDS = 60.0
+_LOG_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What is said of an object: `reason` is a word in CamelCase; a `warning` (of the type Warning, not Normal) is
-    something that an operator may have to look after."""
+    """The content of an Event: `reason` is a word in CamelCase; a `warning` has the type Warning instead of Normal."""
 
     reason: str
     message: str
@@ -50,8 +48,7 @@ class Event:
 
 
 def manifest(obj: Raw, resource: ResourceType, event: Event, *, component: str, host: str, now: float) -> Raw:
-    """The Event (core/v1) in which `component` says it of `obj`, which is a `resource`; `now` is in seconds since the
-    epoch."""
+    """Return the Event (core/v1) of `component` about an object of `resource`; `now` is in Unix seconds."""
     metadata = obj["metadata"]
     stamp = rfc3339(now)
     status = obj.get("status")
@@ -71,7 +68,7 @@ def manifest(obj: Raw, resource: ResourceType, event: Event, *, component: str, 
         },
         "type": "Warning" if event.warning else "Normal",
         "reason": event.reason,
-        "message": event.message[:_LONGEST_MESSAGE],
+        "message": event.message[:_MAX_MESSAGE],
         "source": {"component": component, "host": host},
         "reportingComponent": component,
         "reportingInstance": host,
@@ -82,7 +79,7 @@ def manifest(obj: Raw, resource: ResourceType, event: Event, *, component: str, 
 
 
 class EventRecorder:
-    """Writes Events while it is `run`; those from before that, or while it can't keep up, are dropped."""
+    """Writes Events while `run` runs; earlier ones are dropped."""
 
     def __init__(
         self,
@@ -93,7 +90,7 @@ class EventRecorder:
         clock: Callable[[], float] = time.monotonic,
         settle: float = SETTLE_SECONDS,
     ) -> None:
-        """`now` gives seconds since the epoch, `clock` monotonic ones; `settle` is in seconds."""
+        """Create a recorder. `now` returns Unix seconds, `clock` monotonic ones; `settle` is in seconds."""
         self._client = client
         self._component = component
         self._now = now
@@ -103,13 +100,13 @@ class EventRecorder:
         self._wakeup = asyncio.Event()
         self._settle = settle
         self._first_at = self._last_at = 0.0
-        """When the first of those that wait and the last of all were recorded."""
+        """The times at which the first waiting Event and the last Event were recorded."""
         self._running = False
         self._dropped = 0
-        self._complaint = OncePer(_COMPLAINT_SECONDS, 1)
+        self._logged = OncePer(_LOG_SECONDS, 1)
 
     def event(self, obj: Raw, resource: ResourceType, event: Event) -> None:
-        """Have it written some time; `obj` is a `resource`."""
+        """Queue an Event about an object of `resource`."""
         if not self._running:
             return
         made = manifest(obj, resource, event, component=self._component, host=self._host, now=self._now())
@@ -136,7 +133,7 @@ class EventRecorder:
                     continue
                 allowed, at = min(_BURST, allowed + (self._clock() - at) * _PER_SECOND), self._clock()
                 if allowed < 1:
-                    await asyncio.sleep(max((1 - allowed) / _PER_SECOND, 0.001))  # rounding may leave next to nothing
+                    await asyncio.sleep(max((1 - allowed) / _PER_SECOND, 0.001))  # rounding may leave almost 0
                     continue
                 allowed -= 1
                 await self._write(self._waiting.popleft())
@@ -145,11 +142,11 @@ class EventRecorder:
             self._waiting.clear()
 
     def _left(self) -> float:
-        """Seconds until those that wait are due, if nothing is added."""
-        return min(self._last_at + self._settle, self._first_at + _LONGEST_WAIT_SECONDS) - self._clock()
+        """Return the seconds until the waiting Events are due if none is added."""
+        return min(self._last_at + self._settle, self._first_at + _MAX_WAIT_SECONDS) - self._clock()
 
     async def flush(self) -> None:
-        """Write what waits, at once."""
+        """Write all waiting Events at once."""
         while self._waiting:
             await self._write(self._waiting.popleft())
 
@@ -158,16 +155,16 @@ class EventRecorder:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
                 await self._client.create(EVENT, body)
         except ConflictError:
-            return  # it was recorded before
+            return  # recorded before
         except TimeoutError:
             self._drop(f"no answer within {_TIMEOUT_SECONDS:g} s")
         except ApiError as error:
             self._drop(str(error))
         except Exception:
-            # A mistake of ours about a courtesy must not stop the work.
+            # An error about an Event must not stop the work.
             log.exception("an Event can't be written")
 
     def _drop(self, why: str) -> None:
         self._dropped += 1
-        if self._complaint.due("", self._clock()):
+        if self._logged.due("", self._clock()):
             log.warning("Events are not written, %d so far: %s", self._dropped, why)

@@ -1,24 +1,24 @@
-"""Leader election: of several replicas that could do the same work, one does it.
+"""Leader election: one of several replicas does the work that any of them could do.
 
-The replicas agree by a Lease (coordination.k8s.io/v1), in the way and in the words of client-go's `leaderelection`, so
-that `kubectl get leases` shows who leads and other tools understand it. The leader renews the Lease every
-`retry_period` seconds. A replica that has not seen it change for the Lease's own duration takes it over, by a write
-that fails if another was faster. Replicas that wait watch it, so that they see a renewal when it happens, and not when
-they look next: a leader that was killed is replaced at most `lease_duration` seconds later.
+The replicas agree by a Lease (coordination.k8s.io/v1) like client-go's `leaderelection`, so that `kubectl get leases`
+shows the leader and other tools understand it. The leader renews the Lease every `retry_period` seconds. A replica that
+has not seen the Lease change for its duration takes it over, by a write that fails if another replica was faster.
+Waiting replicas watch the Lease, so that they see each renewal when it happens: a killed leader is replaced at most
+`lease_duration` seconds later.
 
-Nobody's clock is trusted. What the times in the Lease say is for readers; how long it is since it changed each replica
-measures from the moment it saw the change, by a clock that does not jump. So replicas may disagree about the time by
-years, as long as their seconds are about equally long.
+No replica trusts the clock of another. The times in the Lease are for people. Each replica measures the age of the
+Lease from the moment when it saw the last change, by a clock that does not jump. So the replicas' times may differ by
+years, as long as their seconds have about the same length.
 
-Never two at a time. A leader may act until `renew_deadline` seconds after it *sent* the last renewal that succeeded; a
-successor waits for `lease_duration` seconds, which is longer, after it *saw* that renewal. In the gap between the two
-the old leader's work is cancelled, and no write of it lasts longer than `LeaderElector.write_timeout`, which is shorter
-than the gap. A process that was frozen through all that asks `LeaderElector.is_leader` before it writes:
-`while_leading` does both. (What can't be excluded is a request that lies in a network for longer than the gap and
-arrives all the same: a write that depends on what was read before names the resourceVersion.)
+There are never two leaders at a time. A leader may act until `renew_deadline` seconds after it *sent* the last renewal
+that succeeded. A successor waits `lease_duration` seconds, which is longer, after it *saw* that renewal. In the gap
+between the two, the work of the old leader is cancelled, and none of its writes lasts longer than
+`LeaderElector.write_timeout`, which is shorter than the gap. A process that was frozen meanwhile checks
+`LeaderElector.is_leader` before it writes; `while_leading` does both. One case remains: a request may stay in the
+network for longer than the gap. So a write that depends on what was read before has the resourceVersion in it.
 
-A leader that stops gives the Lease back when its work has ended, and the next one begins at once; within `retry_period`
-seconds, where it may not watch.
+A leader that stops releases the Lease when its work has ended. The next leader starts at once, or within
+`retry_period` seconds if it may not watch the Lease.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _POD_NAMESPACE, _POD_TOKEN = _ACCOUNT / "namespace", _ACCOUNT / "token"
 _WATCH_SECONDS = 290
 _DENIED = (401, 403)
-_SHORTEST_PAUSE_SECONDS = 0.05
-_LONGEST_DURATION_SECONDS = 3600
-"""A Lease that says more was written by hand, and would keep everybody waiting."""
+_MIN_PAUSE_SECONDS = 0.05
+_MAX_DURATION_SECONDS = 3600
+"""A Lease with a longer duration was written by hand, and would block all replicas."""
 
 
 def pod_namespace(default: str = "default", path: Path = _POD_NAMESPACE) -> str:
-    """The namespace of the pod that this process runs in, where its Lease belongs; `default` outside of pods."""
+    """Return the namespace of the pod that this process runs in, for its Lease; `default` outside of pods."""
     try:
         return path.read_text().strip() or default
     except OSError:
@@ -67,7 +67,7 @@ def pod_namespace(default: str = "default", path: Path = _POD_NAMESPACE) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """The pod that this process runs in, from its service account's token."""
+    """The pod that this process runs in, from the token of its service account."""
 
     name: str
     uid: str
@@ -89,16 +89,16 @@ def own_pod(path: Path = _POD_TOKEN) -> Pod | None:
 
 
 def steady() -> float:
-    """Seconds on a clock that nobody sets and that goes on while the machine is suspended."""
+    """Return the seconds of a clock that can't be set and that runs while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderElectionConfig:
-    """Which Lease, and its times in seconds; they are client-go's.
+    """The name of a Lease and its times in seconds, as in client-go.
 
-    `lease_duration`: how long a successor waits after the last renewal that it saw. `renew_deadline`: how long a leader
-    acts without one. `retry_period`: how often it is tried to renew, or to take over.
+    `lease_duration`: time that a successor waits after the last renewal that it saw. `renew_deadline`: time that a
+    leader acts after its last renewal. `retry_period`: time between attempts to renew the Lease or to take it over.
     """
 
     name: str
@@ -117,14 +117,15 @@ class LeaderElectionConfig:
 
 
 class LeadershipLostError(Exception):
-    """This replica leads no more, and whoever cancels its work has not had a turn yet: the process was held up for
-    longer than its Lease lasts."""
+    """This replica has lost the Lease, and its work is not cancelled yet: the process was blocked for longer than the
+    duration of the Lease."""
 
 
 async def while_leading(elector: LeaderElector | None, write: Callable[[], Awaitable[T]]) -> T:
-    """Write, if this replica may, and for no longer than it may; without an `elector` it is the only one.
+    """Return the result of `write()` if this replica leads, within the time that it may take.
 
-    Raises LeadershipLostError; UnreachableError, if it took too long; and what `write` raises.
+    Without an `elector`, this is the only replica. Raises LeadershipLostError, UnreachableError if it took too long,
+    and the exceptions of `write`.
     """
     if elector is None:
         return await write()
@@ -138,12 +139,12 @@ async def while_leading(elector: LeaderElector | None, write: Callable[[], Await
 
 
 async def run_as_leader(elector: LeaderElector | None, act: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Do `act` while this replica leads (see `LeaderElector.run`); without an `elector` it is the only one."""
+    """Run `act` while this replica leads (`LeaderElector.run`); without an `elector`, this is the only replica."""
     await (act() if elector is None else elector.run(act))
 
 
 class LeaderElector:
-    """One replica's part in the election. `run` it as one task."""
+    """The part of one replica in the election. Start `run` as one task."""
 
     def __init__(
         self,
@@ -155,8 +156,11 @@ class LeaderElector:
         now: Callable[[], float] = time.time,
         uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
-        """`identity` must be no other replica's, not even an earlier process's of this host: by default it is random.
-        `clock` measures (see `steady`), `now` is only shown in the Lease."""
+        """Create an elector.
+
+        `identity` must be unique, also among earlier processes of this host; by default it is random. `clock` measures
+        time (see `steady`); `now` returns the Unix time for the Lease.
+        """
         self._client = client
         self._config = config
         self.identity = identity or f"{socket.gethostname()}_{secrets.token_hex(8)}"
@@ -170,31 +174,33 @@ class LeaderElector:
         self._failing = False
         self._lost_because = ""
         self._free = asyncio.Event()
-        """Set when a replica that waits has heard that nobody holds the Lease."""
+        """Set when a waiting replica has seen that no replica holds the Lease."""
 
     @property
     def is_leader(self) -> bool:
-        """Whether this replica may act at this moment."""
+        """True if this replica may act now."""
         return self._clock() < self._may_act_until
 
     @property
     def name(self) -> str:
-        """That of the Lease."""
+        """The name of the Lease."""
         return self._config.name
 
     @property
     def leader(self) -> str:
-        """Who held the Lease when it was last seen; empty: nobody."""
+        """The identity of the replica that held the Lease when it was last seen; empty if none did."""
         return str((self._observed or {}).get("holderIdentity") or "")
 
     @property
     def write_timeout(self) -> float:
-        """Seconds that a single write of the leader may take: it has ended before a successor begins."""
+        """Maximum duration of one write of the leader in seconds, so that it ends before a successor starts."""
         return 0.8 * (self._config.lease_duration - self._config.renew_deadline)
 
     async def run(self, act: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do `act` while this replica leads: it is begun when that is so and cancelled when it is no more, again and
-        again, until this is cancelled. Ends when `act` ends by itself, with its error."""
+        """Start `act` whenever this replica becomes the leader, and cancel it when it loses the Lease; until cancelled.
+
+        Returns when `act` returns, and raises its exception.
+        """
         try:
             while True:
                 await self._acquire()
@@ -203,10 +209,10 @@ class LeaderElector:
         finally:
             await self._release()
 
-    # --- the two halves of a replica's life -------------------------------------------------------------------------
+    # --- waiting and leading ----------------------------------------------------------------------------------------
 
     async def _acquire(self) -> None:
-        """Return when this replica leads."""
+        """Wait until this replica leads."""
         following: asyncio.Task[None] | None = None
         try:
             while True:
@@ -224,35 +230,35 @@ class LeaderElector:
                 await asyncio.wait([following])
 
     async def _rest(self) -> None:
-        """Until it is worth another try: the Lease is free, has run out, or was not looked at for a while."""
+        """Wait for the next attempt: until the Lease is free, has expired, or `retry_period` has passed."""
         pause = self._config.retry_period * self._uniform(0.75, 1.0)
-        left = self._runs_out_at() - self._clock()
+        left = self._expires_at() - self._clock()
         if left > 0:
-            pause = max(min(pause, left), _SHORTEST_PAUSE_SECONDS)
+            pause = max(min(pause, left), _MIN_PAUSE_SECONDS)
         with suppress(TimeoutError):
             async with asyncio.timeout(pause):
                 await self._free.wait()
 
     async def _follow(self) -> None:
-        """Note each change of the Lease when it happens. It only tells when to look: nothing is decided by it."""
+        """Watch the Lease and note each change. This only triggers attempts; decisions are made from reads."""
         while True:
             pause = self._config.retry_period
             where = LEASE, self._config.namespace, ""
             try:
                 async with self._client.watch(*where, _WATCH_SECONDS, name=self._config.name) as stream:
                     async for line in stream:
-                        self._hear(line)
+                        self._on_event(line)
             except (ApiError, ValueError) as error:
                 if isinstance(error, ApiError) and error.status in _DENIED:
-                    text = "%s is looked at every %g s, and not watched, which it takes the verb watch for: %s"
+                    text = "%s is read every %g s instead of watched, because the verb watch is missing: %s"
                     log.info(text, self._where, self._config.retry_period, error)
                     return
                 log.debug("%s: %s", self._where, error)
                 pause = self._config.lease_duration
             await asyncio.sleep(pause)
 
-    def _hear(self, line: bytes) -> None:
-        """Take in an event of the watch. Raises ValueError for one that can't be read, or is an error."""
+    def _on_event(self, line: bytes) -> None:
+        """Process an event of the watch. Raises ValueError for a malformed event or an error."""
         event = as_mapping(orjson.loads(line))
         lease = as_mapping(event.get("object"))
         match event.get("type"):
@@ -264,7 +270,7 @@ class LeaderElector:
                 raise ValueError(f"the watch has ended: {line[:200]!r}")
 
     async def _renew(self, act: Callable[[], Coroutine[Any, Any, None]]) -> bool:
-        """Have it done while the Lease can be renewed; whether it ended by itself."""
+        """Run `act` while the Lease can be renewed; return True if `act` returned by itself."""
         acting = asyncio.create_task(act(), name=f"work of the leader of {self._config.name}")
         try:
             while self.is_leader:
@@ -280,21 +286,21 @@ class LeaderElector:
         if not acting.cancelled() and acting.exception() is not None:
             acting.result()
         why = self._lost_because or "it could not renew in time"
-        log.warning("%s: this replica leads no more: %s", self._where, why)
+        log.warning("%s: this replica is no longer the leader: %s", self._where, why)
         return False
 
     # --- the Lease --------------------------------------------------------------------------------------------------
 
     async def _try_acquire_or_renew(self) -> None:
-        """Renew the Lease, or take it if it is free; `is_leader` tells whether that went well."""
+        """Renew the Lease, or take it if it is free; then `is_leader` is True."""
         rest = self._may_act_until - self._clock()
-        # As client-go: half of what a leader has, so that there is time for a second attempt over another connection.
+        # As in client-go: half of the deadline, so that there is time for a second attempt over another connection.
         limit = self._config.renew_deadline / 2
         try:
             async with asyncio.timeout(min(limit, rest) if rest > 0 else limit):
                 await self._acquire_or_renew()
         except ConflictError:
-            return  # somebody else was faster; the next look shows who
+            return  # another replica was faster; the next read shows which
         except TimeoutError:
             self._failed(UnreachableError(f"no answer within {limit:g} s"))
         except ApiError as error:
@@ -309,7 +315,7 @@ class LeaderElector:
         try:
             lease = await self._client.get(LEASE, self._config.name, self._config.namespace)
         except NotFoundError:
-            # Somebody deleted it. Who has seen its holder leaves that one the time to write it anew.
+            # The Lease was deleted. A replica that has seen its holder leaves it the time to create it again.
             if not self._held_by_another():
                 metadata = {"name": self._config.name, "namespace": self._config.namespace}
                 body = {"apiVersion": LEASE.api_version, "kind": LEASE.kind, "metadata": metadata}
@@ -317,7 +323,7 @@ class LeaderElector:
             return
         self._observe(lease)
         if self._held_by_another():
-            self._lost_because = f"{_holder(lease)} does"
+            self._lost_because = f"{_holder(lease)} is"
             self._may_act_until = -math.inf
             return
         sent_at = self._clock()
@@ -329,7 +335,7 @@ class LeaderElector:
         stamp = rfc3339(self._now(), "microseconds")
         record: Raw = {
             "holderIdentity": self.identity,
-            # Whole seconds, and never fewer than this replica counts on.
+            # Whole seconds, rounded up to the duration that this replica relies on.
             "leaseDurationSeconds": math.ceil(self._config.lease_duration),
             "renewTime": stamp,
         }
@@ -342,11 +348,11 @@ class LeaderElector:
     def _renewed(self, lease: Raw, sent_at: float) -> None:
         self._observe(lease)
         self._lost_because = ""
-        # From when it was sent: that is before anybody can have seen it.
+        # Counted from the sending, which is before any replica can have seen the renewal.
         self._may_act_until = sent_at + self._config.renew_deadline
 
     def _observe(self, lease: Raw) -> None:
-        """Note when the Lease was seen to change."""
+        """Note the time if the Lease has changed."""
         spec = _spec(lease)
         if spec == self._observed:
             return
@@ -355,20 +361,20 @@ class LeaderElector:
         self._observed, self._observed_at = spec, self._clock()
 
     def _held_by_another(self) -> bool:
-        """Whether another replica holds the Lease, as far as was seen, and not for too long."""
-        return self._clock() < self._runs_out_at()
+        """Return True if another replica was seen to hold the Lease, and it has not expired since."""
+        return self._clock() < self._expires_at()
 
-    def _runs_out_at(self) -> float:
-        """When another replica's hold of the Lease is over, unless it renews it; -inf: no other one holds it."""
+    def _expires_at(self) -> float:
+        """Return the time at which another replica's Lease expires unless renewed; -inf: no other replica has it."""
         if self._observed is None or self._observed.get("holderIdentity") in (None, "", self.identity):
             return -math.inf
-        said = self._observed.get("leaseDurationSeconds")
-        # A replica with other settings says what it counts on.
-        usable = isinstance(said, int) and 0 < said <= _LONGEST_DURATION_SECONDS
-        return self._observed_at + max(said if usable else 0, self._config.lease_duration)
+        duration = self._observed.get("leaseDurationSeconds")
+        # The other replica may have other settings.
+        usable = isinstance(duration, int) and 0 < duration <= _MAX_DURATION_SECONDS
+        return self._observed_at + max(duration if usable else 0, self._config.lease_duration)
 
     async def _release(self) -> None:
-        """Give the Lease back, so that the next one need not wait; without an answer it runs out."""
+        """Release the Lease, so that the next leader need not wait; without an answer it expires."""
         was_leading, self._may_act_until = self.is_leader, -math.inf
         if not was_leading:
             return
@@ -383,14 +389,14 @@ class LeaderElector:
                 }
                 await self._client.patch(LEASE, self._config.name, self._config.namespace, body)
         except (ApiError, TimeoutError) as error:
-            log.warning("%s: not given back, it runs out in %g s: %s", self._where, self._config.lease_duration, error)
+            log.warning("%s: not released, it expires in %g s: %s", self._where, self._config.lease_duration, error)
         else:
-            log.info("%s: given back", self._where)
+            log.info("%s: released", self._where)
 
     def _failed(self, error: ApiError) -> None:
         if not self._failing:
             aim = "renewed" if self.is_leader else "taken"
-            hint = "; it takes the verbs get, create and patch on leases.coordination.k8s.io" * (error.status == 403)
+            hint = "; the verbs get, create and patch on leases.coordination.k8s.io are needed" * (error.status == 403)
             log.warning("%s can't be %s, trying again: %s%s", self._where, aim, error, hint)
         self._failing = True
 

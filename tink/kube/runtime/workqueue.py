@@ -1,14 +1,14 @@
-"""A queue of keys that says which object is to be reconciled next: client-go's rate limiting work queue, with two
-priorities as in controller-runtime's, and fair among namespaces.
+"""A queue of the keys of objects to reconcile: client-go's rate limiting work queue, with two priorities as in
+controller-runtime's, and fair among namespaces.
 
-Each key waits at most once, however often it is added, and is never handed to two workers at a time: a key that is
-added while it is being worked on waits until that is `done`. A key can be added for later (`add_after`), with a delay
-that grows with its failures (`add_rate_limited`) until it is told to `forget` them.
+Each key waits at most once, however often it is added, and only one worker has it at a time: a key that is added while
+a worker has it waits until `done`. A key can be added for later (`add_after`), or after a failure with a growing delay
+(`add_rate_limited`), which `forget` resets.
 
-A key that something has happened to has high priority; low is that of one whose timer has run out, such as that of an
-object that waits for others or that the API refuses. Workers take of both in turn, but for those that take of high
-priority only. So thousands of objects in trouble don't hold up those that are fine, nor the other way. In each priority
-the flows take turns (`fairness`): the keys of one namespace, say, don't hold up those of another.
+A key whose object changed has high priority. A key whose timer expired has low priority, such as that of an object that
+waits for others or that the API refuses. Workers take from both in turn, except those that take only high priority. So
+thousands of failing objects don't delay the others, nor the other way. In each priority the flows take turns
+(`tink.limits.fairness`): the keys of one namespace don't delay those of another.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from tink.metrics import Histogram
 
 K = TypeVar("K", bound=Hashable)
 
-_LONGEST_TIMER_SECONDS = 3600.0
-"""Deadlines are in wall-clock time, timers are not: look again every hour whatever the clock did."""
+_MAX_TIMER_SECONDS = 3600.0
+"""Deadlines are in wall-clock time and timers are not, so a key is reconciled after an hour if the clock jumped."""
 
 _BUCKETS = tuple(10.0**power for power in range(-8, 4))
-"""Bounds in seconds, those of controller-runtime."""
+"""Histogram bounds in seconds, those of controller-runtime."""
 
 
 @dataclass(slots=True)
 class QueueCounts:
-    """What has happened since the start; times in seconds."""
+    """Counts since the start; times in seconds."""
 
     adds: int = 0
     retries: int = 0
@@ -45,8 +45,7 @@ class QueueCounts:
 
 
 class WorkQueue(Generic[K]):
-    """Belongs to one event loop. `retry_first` and `retry_longest` are the seconds of the backoff; `flow_of` gives the
-    flow of a key, without it there is one only."""
+    """A work queue. It belongs to one event loop."""
 
     def __init__(
         self,
@@ -57,7 +56,11 @@ class WorkQueue(Generic[K]):
         flow_of: Callable[[K], Hashable] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock` gives monotonic seconds; by it is measured how long keys wait and work on them takes."""
+        """Create a queue with a backoff from `retry_first` to `retry_longest` seconds.
+
+        `flow_of` returns the flow of a key; by default there is one flow. `clock` (monotonic seconds) measures how long
+        keys wait and how long workers have them.
+        """
         self._clock = clock
         self.counts = QueueCounts()
         self._added_at: dict[K, float] = {}
@@ -69,17 +72,19 @@ class WorkQueue(Generic[K]):
         self._low: FairQueue[K] = FairQueue()
         self._low_is_next = False
         self._dirty: dict[K, bool] = {}
-        """Keys that wait, also those that wait for their worker; and whether with high priority."""
+        """The waiting keys, including those that a worker has now; True: with high priority."""
         self._processing: dict[K, bool] = {}
-        """Keys that were handed out; and whether with high priority."""
+        """The keys that workers have; True: with high priority."""
         self._timers: dict[K, asyncio.TimerHandle] = {}
         self._backoffs: dict[K, Backoff] = {}
         self._requeues: dict[K, int] = {}
         self._wakeup = asyncio.Event()
 
     def add(self, key: K, *, low_priority: bool = False) -> None:
-        """Have `key` handed out as soon as a worker is free: something has happened to it. Its timer is void; what has
-        low priority already and is added without, has high priority from now on."""
+        """Queue a key for the next free worker, and cancel its timer.
+
+        A key that waits with low priority gets high priority if it is added again with that.
+        """
         self._cancel_timer(key)
         high = not low_priority
         if key in self._dirty and (self._dirty[key] or not high):
@@ -87,15 +92,15 @@ class WorkQueue(Generic[K]):
         if key not in self._dirty:
             self.counts.adds += 1
             self._added_at[key] = self._clock()
-        # One that moves from low to high is passed over when its turn in the low queue comes.
+        # A key that moves from low to high is skipped when its turn in the low queue comes.
         self._dirty[key] = high
         if key not in self._processing:
             self._enqueue(key, high=high)
 
     def add_after(self, key: K, seconds: float) -> None:
-        """Have `key` handed out in `seconds`, or earlier if that was asked for before."""
+        """Queue a key in `seconds`, or earlier if an earlier time was set before."""
         loop = asyncio.get_running_loop()
-        when = loop.time() + min(max(seconds, 0.0), _LONGEST_TIMER_SECONDS)
+        when = loop.time() + min(max(seconds, 0.0), _MAX_TIMER_SECONDS)
         timer = self._timers.get(key)
         if timer is not None:
             if timer.when() <= when:
@@ -104,7 +109,7 @@ class WorkQueue(Generic[K]):
         self._timers[key] = loop.call_at(when, partial(self.add, key, low_priority=True))
 
     def add_rate_limited(self, key: K) -> float:
-        """Have `key` handed out again after a failure; the delay in seconds."""
+        """Queue a key again after a failure; return the delay in seconds."""
         backoff = self._backoffs.get(key)
         if backoff is None:
             backoff = self._backoffs[key] = Backoff(*self._retry, self._uniform)
@@ -115,17 +120,16 @@ class WorkQueue(Generic[K]):
         return delay
 
     def forget(self, key: K) -> None:
-        """Forget the failures of `key`: the next delay is the first again."""
+        """Reset the failures of a key, so that its next delay is the first again."""
         self._backoffs.pop(key, None)
         self._requeues.pop(key, None)
 
     def num_requeues(self, key: K) -> int:
-        """How often `key` has failed since that was forgotten."""
+        """Return the number of failures of a key since the last `forget`."""
         return self._requeues.get(key, 0)
 
     async def get(self, *, high_priority_only: bool = False) -> K:
-        """The next key, when there is one; `done` must be called with it. Its timer is void: who looks at it knows
-        better when to look again."""
+        """Wait for the next key and return it; call `done` with it afterwards. Its timer is cancelled."""
         while (key := self._next(high_priority_only)) is None:
             self._wakeup.clear()
             await self._wakeup.wait()
@@ -136,26 +140,28 @@ class WorkQueue(Generic[K]):
         return key
 
     def lower_priority(self, key: K) -> bool:
-        """Have a key that is being worked on handed out again with low priority, if it was not this time; what is to be
-        done about it can wait. Whether that is so."""
+        """Queue a key that a worker has again with low priority, if it has high priority now.
+
+        Returns True if it was queued.
+        """
         if not self._processing[key]:
             return False
         self.add(key, low_priority=True)
         return True
 
     def done(self, key: K) -> None:
-        """A worker is through with `key`."""
+        """Note that a worker has finished with a key."""
         del self._processing[key]
         self.counts.work_seconds.observe(self._clock() - self._begun_at.pop(key))
         if key in self._dirty:
             self._enqueue(key, high=self._dirty[key])
 
     def __len__(self) -> int:
-        """Keys that wait for a worker; not those that wait for their own to be done."""
+        """Return the number of keys that wait for a worker, without those that a worker has."""
         return len(self._dirty) - sum(1 for key in self._processing if key in self._dirty)
 
     def begun(self) -> Iterable[float]:
-        """When work began on each of the keys that are worked on, by the clock."""
+        """Return the times, by the clock, at which workers got the keys that they have."""
         return self._begun_at.values()
 
     def shut_down(self) -> None:

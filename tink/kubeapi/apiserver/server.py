@@ -36,8 +36,8 @@ from tink.kubeapi.apiserver.http import Api, ApiServerMetrics, Sessions, http_lo
 from tink.kubeapi.apiserver.store import Event, Key, StorageError, Store
 from tink.kubeapi.apiserver.write import AdmitCreate, add_nothing
 from tink.kubeapi.schema import Raw
+from tink.net.addresses import join_host_port
 from tink.net.connection_limit import LimitedSite, Limits
-from tink.net.host_port import join_host_port
 from tink.waiting import failure_is_said
 
 log = logging.getLogger(__name__)

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from tink.api.metal3 import V1ALPHA1, V1BETA1
 from tink.api.v1alpha2 import Raw
 from tink.convert.metal3 import convert_version
-from tink.kube import pager
-from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError, UnreachableError
+from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError, UnreachableError, each_list_item
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import CRD, HARDWARE_DATA, HOST_V1ALPHA1, HOST_V1BETA1
 from tink.limits.backoff import Backoff
@@ -73,7 +72,7 @@ async def _phase(
             await asyncio.sleep(settings.settle)
             hosts = {
                 NamespacedName.of(host): host["metadata"]["resourceVersion"]
-                async for host in pager.each_list_item(client, HOST_V1BETA1)
+                async for host in each_list_item(client, HOST_V1BETA1)
             }
             return await _for_all(phase, hosts, lambda at, version: _rewrite(client, at, version), progress)
         case Phase.STORED_VERSIONS:

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from tink.api.metal3 import V1ALPHA1
 from tink.api.v1alpha2 import Raw
 from tink.convert.metal3 import ConversionSettings, convert_version
-from tink.kube import pager
-from tink.kube.client import ApiError, KubeClient, NotFoundError, UnreachableError
+from tink.kube.client import ApiError, KubeClient, NotFoundError, UnreachableError, each_list_item
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import CRD, HARDWARE_DATA, HOST_V1ALPHA1, HOST_V1BETA1
 from tink.metal3.definition import HARDWARE_DATA_NAME, NAME, NEW, OLD, Definition
@@ -92,7 +91,7 @@ async def _definition(client: KubeClient, name: str) -> Definition | None:
 async def _details(client: KubeClient, progress: Progress) -> dict[NamespacedName, bytes]:
     """Digests of all hardware details that HardwareData have."""
     found = {}
-    async for each in pager.each_list_item(client, HARDWARE_DATA):
+    async for each in each_list_item(client, HARDWARE_DATA):
         hardware = (each.get("spec") or {}).get("hardware")
         if hardware:
             found[NamespacedName.of(each)] = digest(hardware)
@@ -111,7 +110,7 @@ async def _hosts(
     seen = {}
     served = OLD in found.served
     try:
-        async for host in pager.each_list_item(client, HOST_V1ALPHA1 if served else HOST_V1BETA1):
+        async for host in each_list_item(client, HOST_V1ALPHA1 if served else HOST_V1BETA1):
             found.hosts += 1
             progress("hosts read", found.hosts, 0)
             old = convert_version(host, V1ALPHA1, settings)
@@ -146,7 +145,7 @@ async def _compare(
 ) -> None:
     """Read all hosts as v1beta1, and compare them with what they should be."""
     try:
-        async for host in pager.each_list_item(client, HOST_V1BETA1):
+        async for host in each_list_item(client, HOST_V1BETA1):
             was = seen.get(NamespacedName.of(host))
             if was is None:
                 continue

@@ -44,7 +44,7 @@ from typing import Final
 
 from tink.limits.newest import Newest
 from tink.limits.token_bucket import TokenBuckets
-from tink.net.blocks import Block, block_of
+from tink.net.addresses import Block, block_of
 
 SUDDEN_BYTES: Final = 32 << 20
 WINDOW_SECONDS: Final = 2.0

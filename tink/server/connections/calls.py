@@ -25,7 +25,7 @@ import grpc.aio
 
 from tink.limits.log import LimitedLog
 from tink.metrics import Histograms
-from tink.net.special_addresses import is_loopback
+from tink.net.addresses import is_loopback
 from tink.server.connections.guard import Guard
 from tink.server.peer import peer_address
 

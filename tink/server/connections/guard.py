@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Final
 
 from tink.limits.once_per import OncePer
-from tink.net.blocks import Block
+from tink.net.addresses import Block
 from tink.net.bytes_received import bytes_received
 from tink.server.connections.accounts import Accepted, Alarm, Connections, Eviction, Limits, MemoryWatch, Peer
 from tink.server.peer import peer_of, spelled

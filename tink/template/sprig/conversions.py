@@ -20,8 +20,8 @@ NIL_POINTER: Final = "runtime error: invalid memory address or nil pointer deref
 
 def bounded(size: int) -> None:
     """Raises CallError for results that are too large, before they are made."""
-    if size > fmt.LARGEST:
-        raise CallError(f"the result is larger than {fmt.LARGEST}")
+    if size > fmt.MAX_CHARACTERS:
+        raise CallError(f"the result is larger than {fmt.MAX_CHARACTERS}")
 
 
 def text_of(value: Value) -> str:
@@ -117,8 +117,8 @@ def deep_copy(spend: Spend, value: Value, depth: int = 0) -> Value:
 
 
 def _not_too_deep(depth: int) -> None:
-    if depth > fmt.DEEPEST:
-        raise CallError(f"the value is nested deeper than {fmt.DEEPEST}")
+    if depth > fmt.MAX_DEPTH:
+        raise CallError(f"the value is nested deeper than {fmt.MAX_DEPTH}")
 
 
 def by_bytes(change: Callable[[bytes], bytes], text: str) -> str:

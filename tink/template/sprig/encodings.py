@@ -53,8 +53,8 @@ class _Writer:
         self._room = fmt.Room()
 
     def text(self, value: Value, depth: int = 0) -> str:
-        if depth > fmt.DEEPEST:
-            raise CallError(f"the value is nested deeper than {fmt.DEEPEST}")
+        if depth > fmt.MAX_DEPTH:
+            raise CallError(f"the value is nested deeper than {fmt.MAX_DEPTH}")
         self._room.take(2)
         if value is None:
             return "null"

@@ -44,8 +44,8 @@ def _merge(overwrite: bool, spend: Spend, target: Mapping, *sources: Mapping) ->
 
 def _merge_into(spend: Spend, target: Mapping, source: Mapping, overwrite: bool, depth: int) -> None:
     """What mergo does for JSON-like maps: fill what is missing or empty, or overwrite; maps within are merged."""
-    if depth > fmt.DEEPEST:
-        raise CallError(f"the value is nested deeper than {fmt.DEEPEST}")
+    if depth > fmt.MAX_DEPTH:
+        raise CallError(f"the value is nested deeper than {fmt.MAX_DEPTH}")
     for key, new in list(source.items()):
         spend(1)
         old = target.get(key)

@@ -154,8 +154,8 @@ def _replaced(raw: bytes, found: list[Any], replacement: Callable[[Any], bytes])
     for match in found:
         new = replacement(match)
         size += len(new)
-        if size > fmt.LARGEST:
-            raise CallError(f"the result is larger than {fmt.LARGEST} bytes")
+        if size > fmt.MAX_CHARACTERS:
+            raise CallError(f"the result is larger than {fmt.MAX_CHARACTERS} bytes")
         out += [raw[end : match.start()], new]
         end = match.end()
     out.append(raw[end:])

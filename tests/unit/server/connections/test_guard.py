@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tink.net.blocks import Block
+from tink.net.addresses import Block
 from tink.server.connections import guard
 from tink.server.connections.accounts import CONNECTION_BYTES, Accepted, Alarm, Limits, MemoryWatch
 from tink.server.connections.guard import Guard, Sockets

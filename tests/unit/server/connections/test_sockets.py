@@ -11,7 +11,7 @@ from ipaddress import ip_network
 import pytest
 
 from tests.waiting import PATIENCE_SECONDS
-from tink.net.blocks import block_of
+from tink.net.addresses import block_of
 from tink.server.connections.accounts import MAX_BLOCKS, Accepted, Peer
 from tink.server.connections.guard import Sockets, opened, program
 
