@@ -160,11 +160,11 @@ class Checkpoint:
         """True if some Hardware are only restored when a server looks for them (`recall`)."""
         return self._is_restoring
 
-    async def restore(self, *, all_hardware: bool = False) -> float | None:
+    async def restore(self) -> float | None:
         """Restore the objects into the informers, which may run.
 
         Returns the Unix time at which they were known to be current, or None if machines can't be served from them.
-        With very many Hardware only those that a server looks for are restored here, unless `all_hardware`.
+        With very many Hardware only those that a server looks for are restored here.
         """
         known = self._known
         if known is None or not self.exists:
@@ -172,7 +172,7 @@ class Checkpoint:
             return None
         self._is_restoring = True
         for name in self._collections:
-            if name != HARDWARE or all_hardware or self.hardware_count <= _MAX_AT_ONCE:
+            if name != HARDWARE or self.hardware_count <= _MAX_AT_ONCE:
                 await self._restore_all(name)
         return min(known, self._clock())
 

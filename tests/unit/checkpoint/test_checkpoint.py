@@ -304,13 +304,6 @@ async def test_rest_is_not_restored_once_the_api_has_listed_all(large: Process) 
     assert large.names() == []
 
 
-async def test_all_hardware_can_be_restored_at_once(large: Process, tmp_path: Path) -> None:
-    again = Process(tmp_path)
-    await again.checkpoint.open()
-    await again.checkpoint.restore(all_hardware=True)
-    assert len(again.names()) == 150
-
-
 # --- files that can't be used -----------------------------------------------------------------------------------------
 
 

@@ -127,7 +127,7 @@ def test_a_file_that_is_spoilt_later_changes_nothing_and_is_said_once(
     path.unlink()
     clock.now += 2.0
     keys.verify(token, NOW)
-    assert [record.message.count("stay as they were") for record in caplog.records] == [1, 1]
+    assert [record.message.count("the keys stay unchanged") for record in caplog.records] == [1, 1]
     assert "short" not in caplog.text.replace("less than", ""), "keys are not logged, not even bad ones"
 
 
@@ -155,7 +155,7 @@ def test_a_key_file_that_protects_nobody_is_refused_at_the_start(
     path.write_text("")
     assert caplog.text == ""
     TokenKeys(TokenSettings(path / "new", create=True))
-    assert "key/new can't be made: " in caplog.text, "one of our own is waited for"
+    assert "key/new can't be created: " in caplog.text, "one of our own is waited for"
     assert "Until then, agents that show a token are refused" in caplog.text
 
 
