@@ -35,9 +35,8 @@ from tink.convert.documents import (
 )
 from tink.convert.findings import Finding, Kind, Source
 from tink.convert.metal3 import ConversionSettings, HostOptions
-from tink.convert.registry import TARGETS, TO_HARDWARE
 from tink.convert.report import as_json, as_table, summary
-from tink.convert.run import Result, convert_documents
+from tink.convert.run import TARGETS, TO_HARDWARE, Result, convert_documents
 
 if TYPE_CHECKING:
     from tink.kube.client import KubeClient

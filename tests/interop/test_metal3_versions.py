@@ -40,8 +40,7 @@ from tests.ports import free_port
 from tests.waiting import PATIENCE_SECONDS, until
 from tink.api.metal3.crds import generate
 from tink.api.v1alpha2 import Raw
-from tink.convert.metal3 import ConversionSettings
-from tink.convert.metal3.conversion_data import ANNOTATION
+from tink.convert.metal3 import CONVERSION_DATA_ANNOTATION, ConversionSettings
 from tink.kube.client import ApiError, KubeClient, NotFoundError, UnreachableError
 from tink.kube.resources import CRD, HARDWARE_DATA, HOST_V1ALPHA1, HOST_V1BETA1, SECRET, ResourceType
 from tink.metal3 import webhook
@@ -88,7 +87,7 @@ async def test_host_of_the_old_version_is_read_and_edited_in_the_new_one_and_los
     assert old["spec"]["hardwareProfile"] == "dell"
     assert "rootDeviceHints" not in old["spec"]
     assert old["status"]["hardware"] == HARDWARE
-    assert ANNOTATION not in old["metadata"].get("annotations", {})
+    assert CONVERSION_DATA_ANNOTATION not in old["metadata"].get("annotations", {})
 
     await kubectl_there("patch", NEW_NAME, "a", "--type=json", "-p", '[{"op":"remove","path":"/spec/image"}]')
     assert "image" not in (await site.old("a"))["spec"], "the host would never be deprovisioned"
@@ -294,7 +293,9 @@ async def test_what_is_no_review_or_too_large_or_too_slow_is_given_up(
 
 async def test_large_review_is_answered_while_the_webhook_answers_others(site: Site) -> None:
     objects = [{**host(f"n{number}"), "status": inspected()["status"]} for number in range(1499)]
-    objects.append({**host("odd"), "metadata": {"name": "odd", "annotations": {ANNOTATION: '{"spec":'}}})
+    objects.append(
+        {**host("odd"), "metadata": {"name": "odd", "annotations": {CONVERSION_DATA_ANNOTATION: '{"spec":'}}}
+    )
     request = {"uid": "u", "desiredAPIVersion": NEW, "objects": objects}
     body = json.dumps({"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "request": request})
     large = asyncio.create_task(posted(site, body.encode()))
@@ -524,7 +525,7 @@ async def test_odd_hosts_are_noted_and_moved_and_nobody_s_hardware_data_is_overw
     await site.create(host("a"))
     await site.set_status("a", inspected(hardware={"storage": disks}))  # too large for the annotation
     for number, text in enumerate(("{", "7", '{"spec": {"hardwareProfile": 7}}')):
-        await site.create(new_host(f"odd{number}", {ANNOTATION: text}, poweredOn=True))
+        await site.create(new_host(f"odd{number}", {CONVERSION_DATA_ANNOTATION: text}, poweredOn=True))
     ran = await migrate(site, "--apply")
     assert ran.code == 0, ran.out
     assert "note: 1 HardwareData say something else than status.hardware of their host" in ran.out

@@ -1,23 +1,25 @@
-"""A cursor over the fields of an object that remembers which were read: what nobody asked for is reported as dropped.
+"""Read the fields of an object, and report each field that no converter asked for as dropped.
 
 A converter asks for the fields that it knows, by name and type, and calls `rest()` at the end. A field of the wrong
-type is reported where it is read and counts as absent, so that no converter has to guard itself:
+type is reported where it is read and counts as absent, so that converters need no type checks:
 
     spec = Fields(obj, findings).fields("spec")
     hostname = spec.text("hostname")
     spec.drop("tinkVersion", "it had no use")
     spec.rest()
 
-Fields that say nothing (null, "", [], {}) are never reported: there is nothing to lose.
+Empty fields (null, "", [], {}) are never reported: they lose nothing.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
+from tink.api import bounds
 from tink.api.v1alpha2 import Raw
 from tink.convert.constraints import Check
 from tink.convert.findings import Findings
@@ -213,3 +215,88 @@ def put_checked(findings: Findings, path: str, value: Any, check: Check, result:
 def put_text(findings: Findings, fields: Fields, name: str, check: Check, result: Raw, at: str, key: str) -> bool:
     """`put_checked` for a field of `fields` that is a string."""
     return put_checked(findings, fields.at(name), fields.text(name), check, result, at, key)
+
+
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+_OF_THE_SERVER = (
+    "creationTimestamp",
+    "deletionGracePeriodSeconds",
+    "deletionTimestamp",
+    "generateName",
+    "generation",
+    "managedFields",
+    "resourceVersion",
+    "selfLink",
+    "uid",
+)
+
+
+def carried(top: Fields, findings: Findings) -> Raw:
+    """The metadata of the result. `top` is the object; its `metadata` is read wholly.
+
+    Owners and finalizers stay behind: they name objects by uid and controllers that do not know the new version.
+    """
+    metadata = top.fields("metadata")
+    result: Raw = {"name": metadata.text("name")}
+    namespace = metadata.text("namespace")
+    if namespace:
+        result["namespace"] = namespace
+    labels = _string_values(metadata, "labels", findings)
+    annotations = _string_values(metadata, "annotations", findings)
+    # What kubectl applied last is an object of the old version; it would be compared with the new one.
+    annotations.pop(LAST_APPLIED, None)
+    if labels:
+        result["labels"] = labels
+    if annotations:
+        result["annotations"] = annotations
+    metadata.ignore(*_OF_THE_SERVER)
+    metadata.drop("ownerReferences", "owners are named by a uid, which another API server does not have")
+    metadata.drop("finalizers", "their controllers do not know the new object: it could not be deleted")
+    metadata.rest("Kubernetes has no such field of metadata")
+    return result
+
+
+def _string_values(metadata: Fields, key: str, findings: Findings) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for path, name, value in metadata.mapping(key):
+        if isinstance(value, str):
+            found[name] = value
+        elif value is not None:
+            text = _scalar_text(value)
+            if text is None:
+                findings.dropped(path, "must be a string")
+            else:
+                findings.changed(path, f"must be a string: is now {text!r}")
+                found[name] = text
+    return found
+
+
+def _scalar_text(value: Any) -> str | None:
+    """A boolean or a number as JSON writes it: what somebody meant who forgot the quotes."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int | float) else None
+
+
+def param_text(value: Any, at: str, findings: Findings) -> str | None:
+    """A value as a templateParam, which is a string; None for null."""
+    if value is None or isinstance(value, str):
+        return value
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    if isinstance(value, dict | list):
+        findings.changed(at, f"is {type_name(value)}, and a string of JSON now: use it as (fromJson .Params.NAME)")
+    else:
+        findings.changed(at, f"is {type_name(value)}, and the string {text} now")
+    return text
+
+
+def check_params(params: dict[str, str], at: str, findings: Findings) -> None:
+    """Report what v1alpha2 takes no more of."""
+    if len(params) > bounds.MAX_TEMPLATE_PARAMS:
+        findings.error(at, f"v1alpha2 takes {bounds.MAX_TEMPLATE_PARAMS} parameters, here are {len(params)}")
+    for key, text in params.items():
+        if len(text) > bounds.MAX_TEXT_CHARACTERS:
+            findings.error(
+                f"{at}.{key}", f"longer than {bounds.MAX_TEXT_CHARACTERS} characters, the most that v1alpha2 takes"
+            )

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tink.api.v1alpha2 import Raw
-from tink.convert import registry
+from tink.convert import run
 from tink.convert.documents import Converted
 from tink.convert.fields import Fields, join
 from tink.convert.findings import Finding, Findings, Kind, Source
@@ -75,7 +75,7 @@ def test_fault_of_a_converter_costs_its_object_alone(converting: Converting, mon
         raise KeyError("x")
 
     key = ("tinkerbell.org/v1alpha1", "Template")
-    monkeypatch.setattr(registry, "_CONVERTERS", {**registry._CONVERTERS, key: broken})
+    monkeypatch.setattr(run, "_CONVERTERS", {**run._CONVERTERS, key: broken})
     result = converting(TEMPLATE, HARDWARE)
     assert [each["kind"] for each in result.objects] == ["Hardware"]
     assert said(result) == [("error", "")]

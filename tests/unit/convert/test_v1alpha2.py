@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tink.api.v1alpha2 import Raw
 from tink.convert.findings import Findings, Source
 from tink.convert.run import Result
-from tink.convert.v1alpha2 import first_revision
+from tink.convert.v1alpha2 import convert_first_revision, is_first_revision
 
 Converting = Callable[..., Result]
 SOURCE = Source("in.yaml", 1, "Workflow", "", "w")
@@ -147,7 +147,7 @@ spec:
 def convert(source: Raw) -> tuple[Raw, list[tuple[str, str]]]:
     before = copy.deepcopy(source)
     findings = Findings(SOURCE)
-    result = first_revision.convert_first_revision(source, findings)
+    result = convert_first_revision(source, findings)
     assert source == before
     found = [(str(each.kind), each.path) for each in findings]
     return (result[0]["spec"] if result else {}), found
@@ -176,7 +176,7 @@ def convert(source: Raw) -> tuple[Raw, list[tuple[str, str]]]:
     ],
 )
 def test_early_object_is_known_by_its_fields(source: Raw, is_early: bool) -> None:
-    assert first_revision.is_first_revision(source) is is_early
+    assert is_first_revision(source) is is_early
 
 
 @pytest.mark.parametrize(
@@ -265,11 +265,11 @@ def test_severity_and_time_of_conditions_are_dropped_and_said() -> None:
     condition = {"type": "Started", "status": "True", "severity": "Info", "lastTransitionTime": "t", "reason": "R"}
     findings = Findings(SOURCE)
     source = obj("Workflow", {}, status={"state": "Running", "conditions": [{**condition, "severity": ""}, condition]})
-    (made,) = first_revision.convert_first_revision(source, findings)
+    (made,) = convert_first_revision(source, findings)
     assert made["status"]["conditions"] == [{"type": "Started", "status": "True", "reason": "R"}] * 2
     fields = ("[0].lastTransitionTime", "[1].severity", "[1].lastTransitionTime")
     assert [each.path for each in findings] == [f"status.conditions{field}" for field in fields]
-    assert not first_revision.is_first_revision(made)
+    assert not is_first_revision(made)
 
 
 JSON = st.recursive(
@@ -283,8 +283,8 @@ FIELDS = st.dictionaries(st.sampled_from(INNER), JSON | st.just({"dhcp": {"lease
 @given(st.sampled_from(["Hardware", "Workflow", "Template"]), st.dictionaries(st.sampled_from(OUTER), JSON | FIELDS))
 def test_no_object_crashes_and_a_result_is_first_revision_no_more(kind: str, spec: Raw) -> None:
     source = obj(kind, spec, status={"conditions": [{"severity": 1}, None]})
-    first_revision.is_first_revision(source)
+    is_first_revision(source)
     findings = Findings(SOURCE)
-    for made in first_revision.convert_first_revision(source, findings):
+    for made in convert_first_revision(source, findings):
         timeout = made["spec"].get("timeout")
-        assert not first_revision.is_first_revision(made) or isinstance(timeout, int)
+        assert not is_first_revision(made) or isinstance(timeout, int)

@@ -11,7 +11,7 @@ import orjson
 import yaml
 
 from tink.api.metal3.crds import generate
-from tink.convert.metal3.conversion_data import ANNOTATION
+from tink.convert.metal3 import CONVERSION_DATA_ANNOTATION
 
 Raw = dict[str, Any]
 
@@ -140,7 +140,7 @@ def view(host: Raw) -> Raw:
     seen = copied(host)
     metadata = seen.get("metadata")
     if isinstance(metadata, dict) and isinstance(metadata.get("annotations"), dict):
-        metadata["annotations"].pop(ANNOTATION, None)
+        metadata["annotations"].pop(CONVERSION_DATA_ANNOTATION, None)
         if not metadata["annotations"]:
             del metadata["annotations"]
     return seen

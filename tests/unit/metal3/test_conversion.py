@@ -30,8 +30,13 @@ from tests.unit.metal3.hosts import (
     with_auto,
 )
 from tink.api.metal3.crds import generate
-from tink.convert.metal3 import ConversionSettings, convert_version, wrongly_md5
-from tink.convert.metal3.conversion_data import ANNOTATION, MAX_ANNOTATIONS_BYTES
+from tink.convert.metal3 import (
+    CONVERSION_DATA_ANNOTATION,
+    MAX_ANNOTATIONS_BYTES,
+    ConversionSettings,
+    convert_version,
+    wrongly_md5,
+)
 from tink.metal3.review import ReviewError, answer
 
 SETTINGS = ConversionSettings()
@@ -58,7 +63,7 @@ def new(spec: Any = None, status: Any = None) -> Raw:
 
 def kept(host: Raw) -> Any:
     """What the annotation has, in the form of cluster-api's util/conversion."""
-    return json.loads(host["metadata"]["annotations"][ANNOTATION])
+    return json.loads(host["metadata"]["annotations"][CONVERSION_DATA_ANNOTATION])
 
 
 # --- Names, in all places -----------------------------------------------------------------------------------------
@@ -378,7 +383,7 @@ BUDGET = SETTINGS.annotations_budget
 
 
 def annotated(text: Any, **parts: Any) -> Raw:
-    metadata = {"name": "node-1", "annotations": {ANNOTATION: text}}
+    metadata = {"name": "node-1", "annotations": {CONVERSION_DATA_ANNOTATION: text}}
     return {"apiVersion": V1BETA1, "kind": "BareMetalHost", "metadata": metadata, "spec": {"poweredOn": True}, **parts}
 
 
@@ -393,7 +398,18 @@ def size(host: Raw) -> int:
 _SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=5)
 _KEYS = st.sampled_from(
     [
-        *("spec", "status", "metadata", "annotations", ANNOTATION, "raid", "image", "bmc", "address", "provisioning"),
+        *(
+            "spec",
+            "status",
+            "metadata",
+            "annotations",
+            CONVERSION_DATA_ANNOTATION,
+            "raid",
+            "image",
+            "bmc",
+            "address",
+            "provisioning",
+        ),
         *("hardwareProfile", "hardware", "rootDeviceHints", "checksumType", "checksum", "softwareRAIDVolumes"),
         *("physicalDisks", "rootVolume", "lastAttemptedImage", "online", "poweredOn", *HINT_NAMES, "devicePath", "x"),
     ]
@@ -410,7 +426,7 @@ _JUNK = st.recursive(
 def test_no_object_is_too_odd(version: str, parts: Raw, kept: Any) -> None:
     host = {**parts, "apiVersion": version, "kind": "BareMetalHost"}
     if version == V1BETA1 and isinstance(kept, dict):
-        host["metadata"] = {"annotations": {ANNOTATION: orjson.dumps(kept).decode()}}
+        host["metadata"] = {"annotations": {CONVERSION_DATA_ANNOTATION: orjson.dumps(kept).decode()}}
     before = copy.deepcopy(host)
     for desired in (V1ALPHA1, V1BETA1):
         made = convert_version(host, desired, SETTINGS)
@@ -467,7 +483,7 @@ def test_metadata_comes_back_as_it_was(metadata: Raw | None) -> None:
     assert "metadata" not in down(up({**host, "metadata": None})), "none, as if it were not there"
     host |= {} if metadata is None else {"metadata": metadata}
     shown = up(host)
-    assert isinstance(shown["metadata"]["annotations"][ANNOTATION], str)
+    assert isinstance(shown["metadata"]["annotations"][CONVERSION_DATA_ANNOTATION], str)
     assert down(shown) == host
     shown["metadata"]["annotations"]["mine"] = "x"
     assert down(shown)["metadata"]["annotations"] == {**((metadata or {}).get("annotations") or {}), "mine": "x"}
@@ -598,7 +614,7 @@ def test_less_is_kept_the_less_room_there_is() -> None:
     for spare, all_but_hardware in ((20_000, True), (5_000, False)):
         shown = up(fill(host, spare))
         assert size(shown) <= MAX_ANNOTATIONS_BYTES
-        spec = json.loads(shown["metadata"]["annotations"][ANNOTATION])["spec"]
+        spec = json.loads(shown["metadata"]["annotations"][CONVERSION_DATA_ANNOTATION])["spec"]
         assert ("description" in spec) is all_but_hardware, "then without what the way back does not read"
         assert {**down(shown), "metadata": expected["metadata"]} == expected
     shown = up(fill(host, 10))
@@ -620,11 +636,11 @@ def test_hints_that_were_made_up_are_known_with_little_room_too() -> None:
 
 def test_stale_annotation_is_replaced_and_goes_also_where_there_is_no_room_for_a_new_one() -> None:
     host = full(V1ALPHA1)
-    host["metadata"]["annotations"] = {ANNOTATION: json.dumps({"spec": {"hardwareProfile": "libvirt"}})}
+    host["metadata"]["annotations"] = {CONVERSION_DATA_ANNOTATION: json.dumps({"spec": {"hardwareProfile": "libvirt"}})}
     assert kept(up(host))["spec"]["hardwareProfile"] == "dell"
     assert down(up(host)) == full(V1ALPHA1)
-    fill(host, 10)["metadata"]["annotations"][ANNOTATION] = "{}"
-    assert ANNOTATION not in up(host)["metadata"]["annotations"]
+    fill(host, 10)["metadata"]["annotations"][CONVERSION_DATA_ANNOTATION] = "{}"
+    assert CONVERSION_DATA_ANNOTATION not in up(host)["metadata"]["annotations"]
 
 
 def test_equal_hosts_get_equal_annotations() -> None:
@@ -658,11 +674,11 @@ def test_host_looked_at_in_the_other_version_is_the_same_but_for_details_beyond_
             expected = {**host, "status": {key: item for key, item in host["status"].items() if key != "hardware"}}
         shown = up(host, settings)
         assert host == before, "a conversion changes nothing in its source"
-        assert ANNOTATION in shown["metadata"]["annotations"] or settings.annotations_budget == 0
+        assert CONVERSION_DATA_ANNOTATION in shown["metadata"]["annotations"] or settings.annotations_budget == 0
         shown_before = copied(shown)
         back = down(shown, settings)
         assert (shown, back) == (shown_before, expected)
-        assert ANNOTATION not in str(back)
+        assert CONVERSION_DATA_ANNOTATION not in str(back)
         if settings.annotations_budget:
             assert up(back, settings) == shown, "the annotation does not grow with every look"
     for host in hosts(V1BETA1, 1000, seed=2):
@@ -791,7 +807,9 @@ def test_partial_object_comes_back_with_metadata_that_the_server_accepts(metadat
 def test_broken_annotation_of_one_host_does_not_hide_the_others() -> None:
     for broken in ("{", "null", "[]", '{"spec": 7}', '{"apiVersion": "v9"}', "[" * 100_000):
         kind = {"apiVersion": V1BETA1, "kind": "BareMetalHost", "spec": {}}
-        annotated = [{**kind, "metadata": {"annotations": {ANNOTATION: text}}} for text in ("{}", broken, "{}")]
+        annotated = [
+            {**kind, "metadata": {"annotations": {CONVERSION_DATA_ANNOTATION: text}}} for text in ("{}", broken, "{}")
+        ]
         assert len(converted(annotated, V1ALPHA1)) == 3
     odd = [None, 1, "x", [], {}, {"apiVersion": V1ALPHA1, "metadata": [], "spec": 1, "status": "x", "kind": {}}]
     assert len(converted(odd, V1BETA1)) == len(odd)

@@ -34,7 +34,7 @@ from tink.convert.metal3 import (
 )
 from tink.convert.metal3.network_data import parsed, served
 from tink.convert.metal3.root_disk import choose
-from tink.convert.metal3.rufio import machine
+from tink.convert.metal3.to_hardware import rufio_machine
 from tink.kube.resources import HARDWARE_DATA
 from tink.metal3.following import HOSTS
 
@@ -307,10 +307,10 @@ def test_bmc_becomes_a_machine_with_the_same_secret_if_asked_for() -> None:
     assert len(made.made) == 1
     assert ("dropped", "spec.bmc") in made.findings
     made = Result(host(bmc=bmc), bmc=True)
-    machine = made.made[1]
-    assert made.spec["bmcRef"] == {"name": machine["metadata"]["name"]}
-    assert machine["spec"]["connection"]["authSecretRef"] == {"name": "n0-bmc", "namespace": "m"}
-    assert machine["metadata"]["labels"][HOST_LABEL] == "m.n0"
+    rufio_machine = made.made[1]
+    assert made.spec["bmcRef"] == {"name": rufio_machine["metadata"]["name"]}
+    assert rufio_machine["spec"]["connection"]["authSecretRef"] == {"name": "n0-bmc", "namespace": "m"}
+    assert rufio_machine["metadata"]["labels"][HOST_LABEL] == "m.n0"
     made = Result(host(bmc={**bmc, "address": "irmc://x"}), bmc=True)
     assert len(made.made) == 1
     assert "bmcRef" not in made.spec
@@ -779,7 +779,7 @@ METADATA = {"name": "n0", "namespace": "metal3", "labels": {"a": "b"}}
 def made(address: Any, **more: Any) -> tuple[Raw | None, list[str]]:
     findings = Findings(Source("f", 1, "BareMetalHost", "metal3", "n0"))
     bmc = Fields({"address": address, "credentialsName": "n0-bmc", **more}, findings, "spec.bmc")
-    return machine(bmc, METADATA, findings), [f"{each.path}: {each.reason}" for each in findings]
+    return rufio_machine(bmc, METADATA, findings), [f"{each.path}: {each.reason}" for each in findings]
 
 
 @pytest.mark.parametrize(

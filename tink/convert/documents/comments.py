@@ -1,8 +1,8 @@
-"""Comments of a YAML document: where they stand, and where they go when their fields move.
+"""YAML documents as libyaml nodes, and their comments: where a comment stands, and where it goes when its field moves.
 
-libyaml drops comments, and a library that keeps them (ruamel.yaml) ties them to tokens of a tree that a conversion
-takes apart. Here a comment belongs to the field below it or beside it, by its path; the conversion tells where the
-field went (`Findings.moved`), and the comment follows. One whose field is gone stays with what was around it.
+libyaml drops comments, and ruamel.yaml ties them to the tokens of a tree that a conversion takes apart. Here a comment
+belongs to the field below it or beside it, by the field's path. The converter reports where a field went
+(`Findings.moved`), and the comment follows. A comment whose field is gone stays at the nearest field that remains.
 """
 
 from __future__ import annotations
@@ -10,13 +10,64 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import yaml
 
-from tink.api.yaml import YamlError
-from tink.convert.documents.nodes import compose
+from tink.api.yaml import MAX_BYTES, MAX_RATIO, Parser, YamlError, as_yaml_error, check_depth
+from tink.api.yaml_values import Document
 from tink.convert.fields import join
 from tink.convert.findings import Comment
+
+
+def compose(text: str) -> Iterator[yaml.Node]:
+    """The documents of a text as nodes. Raises YamlError."""
+    try:
+        check_depth(text)
+        parser = Parser(text)
+        while parser.check_node():
+            node = parser.get_node()
+            if node is not None:
+                yield node
+    except (yaml.YAMLError, ValueError) as error:
+        raise as_yaml_error(error, text) from error
+
+
+def node_value(root: yaml.Node, size: int = 0) -> Any:
+    """A node as a JSON-like value; what aliases repeat is one object. `size` is the length of its text.
+
+    Raises YamlError: a key given twice, a tag or a number that JSON does not know, a value that contains itself, more
+    values than such a text can honestly hold.
+    """
+    document = Document(max(MAX_BYTES, MAX_RATIO * size))
+    for event in _events(root, set()):
+        document.take(event)
+    return document.value()
+
+
+def _events(node: yaml.Node, seen: set[int]) -> Iterator[yaml.Event]:
+    """The events of a node; a collection that comes again is an alias."""
+    marks = node.start_mark, node.end_mark
+    if isinstance(node, yaml.ScalarNode):
+        yield yaml.ScalarEvent(None, node.tag, (True, True), node.value, *marks, style=node.style)
+        return
+    anchor = str(id(node))
+    if id(node) in seen:
+        yield yaml.AliasEvent(anchor, *marks)
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.MappingNode):
+        yield yaml.MappingStartEvent(anchor, node.tag, True, *marks)
+        for key, item in node.value:
+            yield from _events(key, seen)
+            yield from _events(item, seen)
+        yield yaml.MappingEndEvent(*marks)
+    else:
+        yield yaml.SequenceStartEvent(anchor, node.tag, True, *marks)
+        for item in node.value:
+            yield from _events(item, seen)
+        yield yaml.SequenceEndEvent(*marks)
+
 
 _MAYBE = re.compile(r"(?:^|[ \t])#", re.MULTILINE)
 _HASH = re.compile(r"(?<![^ \t])#")

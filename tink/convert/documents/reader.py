@@ -1,19 +1,24 @@
-"""Text to documents: YAML of many documents, JSON, Lists; one broken document does not take the others with it.
+"""Read objects from files, directories and standard input: YAML of many documents, JSON, and Lists.
 
-A stream is cut at its document markers before anything is parsed: `---` in the first column is one wherever it stands,
-even inside a block scalar (YAML 1.2 section 9.1.2). What can't be read becomes a finding with its line, counted in the
-file.
+A file is cut at its document markers before it is parsed. `---` in the first column is a marker wherever it stands,
+even inside a block scalar (YAML 1.2 section 9.1.2). So one broken document does not spoil the others: it becomes a
+finding with its line in the file.
 
-A file may be as large as a rack's inventory; an object may not be larger than what an API server takes
-(`tink.api.yaml.MAX_BYTES`), whatever it was a part of.
+A file may be as large as the inventory of a rack. One object may not be larger than an API server takes
+(`tink.api.yaml.MAX_BYTES`).
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Iterator
-from typing import Any, NoReturn
+import stat
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
 
 import orjson
 
@@ -21,9 +26,106 @@ from tink.api import yaml
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.api.yaml import MAX_BYTES, YamlError
 from tink.convert.documents.comments import has_comments
-from tink.convert.documents.document import MAX_DEPTH, Document, error_in, validated
 from tink.convert.fields import join, shown, type_name
-from tink.convert.findings import Finding, Kind, Source
+from tink.convert.findings import Comment, Finding, Kind, Source, nested
+
+DEFAULT_NAMESPACE = "default"
+MAX_DEPTH = 100
+"""Levels that an object may nest."""
+
+_COLLECTIONS = (dict, list)
+_LONGEST_SHOWN = 80
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?\Z")
+_NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z")
+_OF_A_NAME = "lower case letters, digits, - and . between these"
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One object as it was read, and where.
+
+    What every object has: `apiVersion` and `kind` as strings, `metadata` with a name and perhaps a namespace, both
+    strings. All else may be anything that JSON can say.
+    """
+
+    source: Source
+    obj: Raw
+    prefix: str = ""
+    """Where the object stands in its document: `items[3]` in a List, else empty."""
+    text: str | None = None
+    """The document's own YAML, if it has comments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """One object of the result."""
+
+    obj: Raw
+    document: Document | None = None
+    """What it was made from; None for objects that several share."""
+    moves: dict[str, str] = field(default_factory=dict)
+    """Path in the document -> path in `obj` (`Findings.moved`)."""
+    comments: list[Comment] = field(default_factory=list)
+    """Those that stood inside of a field's text (`Findings.comments`)."""
+
+
+class Lookup(Protocol):
+    """Finds another object of the same input, as it was read: `lookup("HardwareData", "metal3", "node-1")`."""
+
+    def __call__(self, kind: str, namespace: str, name: str) -> Raw | None: ...
+
+
+def validated(document: Document) -> Document | Finding:
+    """The document, or what keeps its object from being one of Kubernetes'."""
+    obj = document.obj
+    for key in ("apiVersion", "kind"):
+        if not isinstance(obj.get(key), str) or not obj[key]:
+            return error_in(document, key, f"must be a string, is {_present(obj, key)}: this is no Kubernetes object")
+    metadata = obj.get("metadata")
+    if not isinstance(metadata, dict):
+        return error_in(document, "metadata", f"must be an object, is {_present(obj, 'metadata')}")
+    name, namespace = metadata.get("name"), metadata.get("namespace")
+    if not isinstance(name, str) or not name:
+        what = "put it in quotes" if isinstance(name, int | float) else "give it a name"
+        return error_in(document, "metadata.name", f"must be a string, is {_present(metadata, 'name')}: {what}")
+    if not _NAME.match(name):
+        return error_in(
+            document, "metadata.name", f"no API server takes {shown(name, _LONGEST_SHOWN)} for a name: {_OF_A_NAME}"
+        )
+    if not isinstance(namespace, str | None):
+        return error_in(document, "metadata.namespace", f"must be a string, is {_present(metadata, 'namespace')}")
+    if namespace and not _NAMESPACE.match(namespace):
+        reason = f"no API server takes {shown(namespace, _LONGEST_SHOWN)} for a namespace: {_OF_A_NAME}, no points"
+        return error_in(document, "metadata.namespace", reason)
+    if (path := _too_deep(obj)) is not None:
+        return error_in(document, path, f"nested deeper than {MAX_DEPTH} levels")
+    return document
+
+
+def error_in(document: Document, path: str, reason: str) -> Finding:
+    """An error at a field of the document's object."""
+    return Finding(Kind.ERROR, document.source, nested(document.prefix, path), reason)
+
+
+def _too_deep(obj: Raw) -> str | None:
+    """The field that nests deeper than anything honest does; None if there is none. JSON may nest without end."""
+    level = [(key, item) for key, item in obj.items() if item and item.__class__ in _COLLECTIONS]
+    for _ in range(MAX_DEPTH - 1):
+        below: list[tuple[str, Any]] = []
+        for key, here in level:
+            items = here.values() if here.__class__ is dict else here
+            below += [(key, item) for item in items if item and item.__class__ in _COLLECTIONS]
+        if not below:
+            return None
+        level = below
+    return level[0][0]
+
+
+def _present(mapping: Raw, key: str) -> str:
+    if key not in mapping:
+        return "missing"
+    return "empty" if mapping[key] == "" else type_name(mapping[key])
+
 
 # A document's start, with the directives that stand before it.
 _START = re.compile(rb"^(?:%[^\n]*\n(?:[%#][^\n]*\n|[ \t\r]*\n)*)?---(?=[ \t\r\n]|\Z)", re.MULTILINE)
@@ -230,3 +332,79 @@ def _size(found: Any) -> int:
         return len(orjson.dumps(found))
     except orjson.JSONEncodeError:  # integers of more than 64 bits
         return len(json.dumps(found))
+
+
+STDIN = "-"
+MAX_FILE_BYTES = 256 << 20
+"""A rack's inventory is a hundredth of this; a file of it would be an image that lies in the wrong directory."""
+
+_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+def read_all(paths: Iterable[str]) -> Iterator[Document | Finding]:
+    """The documents of files (`-`: standard input) and of all YAML and JSON files below directories, in name order.
+
+    A file that is met twice is read once. Hidden files and directories are passed over; links are followed, loops not.
+    """
+    seen: set[tuple[int, int]] = set()
+    for path in paths:
+        for file in [path] if path == STDIN else _files(path, seen):
+            try:
+                content = _content(file, seen, listed=file != path)
+            except OSError as error:
+                yield _unreadable(file, error.strerror or str(error))
+                continue
+            if content is None:
+                continue
+            if len(content) > MAX_FILE_BYTES:
+                yield _unreadable(file, f"larger than {MAX_FILE_BYTES} bytes")
+                continue
+            yield from read(file, content)
+
+
+def _files(path: str, seen: set[tuple[int, int]]) -> Iterator[str]:
+    """The file itself, or the files of a directory, those of the directories below it after them."""
+    if not Path(path).is_dir():
+        yield path
+        return
+    pending = [path]
+    while pending:
+        directory = pending.pop()
+        try:
+            there = os.stat(directory)  # noqa: PTH116 - os throughout: ten thousand files
+            if (there.st_dev, there.st_ino) in seen:
+                continue
+            seen.add((there.st_dev, there.st_ino))
+            with os.scandir(directory) as found:
+                entries = sorted((entry for entry in found if not entry.name.startswith(".")), key=lambda e: e.name)
+        except OSError:
+            yield directory  # which can't be read: the caller says so
+            continue
+        yield from (entry.path for entry in entries if entry.name.endswith(_SUFFIXES) and not _is_directory(entry))
+        pending += [entry.path for entry in reversed(entries) if _is_directory(entry)]
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def _content(file: str, seen: set[tuple[int, int]], *, listed: bool) -> bytes | None:
+    """The content, at most a byte more than is allowed; None if it was read already. Raises OSError."""
+    if file == STDIN:
+        return sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
+    state = os.stat(file)  # noqa: PTH116
+    if stat.S_ISREG(state.st_mode):
+        if (state.st_dev, state.st_ino) in seen:
+            return None
+        seen.add((state.st_dev, state.st_ino))
+    elif listed:  # a pipe that somebody named is read; one that lies about would be waited for without end
+        raise OSError(0, "it is no regular file")
+    with open(file, "rb") as stream:  # noqa: PTH123
+        return stream.read(MAX_FILE_BYTES + 1)
+
+
+def _unreadable(file: str, why: str) -> Finding:
+    return Finding(Kind.ERROR, Source(file, 1, "", "", ""), "", f"the file can't be read: {why}")

@@ -7,23 +7,28 @@ beside the fields they belong to, and because 10,000 machines shall take seconds
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import orjson
 
 from tink.api.v1alpha2 import Raw
 from tink.convert.documents.comments import END, collect, placed
-from tink.convert.documents.document import Converted
+from tink.convert.documents.reader import DEFAULT_NAMESPACE, Converted
 from tink.convert.fields import join
 from tink.convert.findings import Comment
+from tink.files import private_files
 
 # What no YAML library takes for anything but a string, unquoted.
 _PLAIN = re.compile(r"[A-Za-z/_][A-Za-z0-9_./@+=~()-]*(?:[: ][A-Za-z0-9_./@+=~()]+[A-Za-z0-9_./@+=~()-]*)*\Z")
 _ADDRESS = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?:/[0-9]{1,2})?\Z")
 _WORDS = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
+_UNSAFE_IN_NAME = re.compile(r"[^A-Za-z0-9._-]")
+_MAX_NAME_CHARACTERS = 200
 _ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 
 
@@ -174,3 +179,28 @@ def _block(text: str, indent: str) -> list[str] | None:
     header += "-" if newlines == 0 else "+" if newlines > 1 else ""
     lines = [indent + line + "\n" if line else "\n" for line in body.split("\n")]
     return [header, *lines, *["\n"] * (newlines - 1)]
+
+
+def file_name(obj: Raw, suffix: str) -> str:
+    """`hardware-default-node-1.yaml`. Whatever the object says, it stays in its directory and is unlike any other."""
+    metadata = obj["metadata"]
+    namespace = str(metadata.get("namespace") or DEFAULT_NAMESPACE)
+    said = f"{obj['kind'].lower()}-{namespace}-{metadata.get('name')}"
+    safe = _UNSAFE_IN_NAME.sub("_", said)[:_MAX_NAME_CHARACTERS]
+    # Two objects may come to one name: a-b in c, and b-c... of a; the slash tells them apart.
+    if safe != said or "-" in namespace or "-" in obj["kind"]:
+        safe += "-" + hashlib.sha256(f"{obj['kind']}/{namespace}/{metadata.get('name')}".encode()).hexdigest()[:8]
+    return safe + suffix
+
+
+def write_whole(path: Path, text: Iterable[str]) -> None:
+    """Write a text file whole, or leave what was there before. Raises OSError.
+
+    A symbolic link stays one. A device or a pipe (`/dev/stdout`) is not replaced but written to.
+    """
+    try:
+        with private_files.stream(path, private=False) as file:
+            file.writelines(each.encode() for each in text)
+    except OSError as error:
+        error.filename = str(path)  # not that of the temporary file
+        raise

@@ -1,21 +1,64 @@
-"""Whether a machine of Metal3's may be netbooted by somebody else, and if not, why: the one place that decides it.
+"""Decide whether a machine of Metal3 may netboot; labels and annotations of the Hardware that is made from a
+BareMetalHost.
 
-An OSIE on a machine that runs a workload ends the workload, and the Workflow in it may overwrite the disk. So a host
-netboots only if everything it says is known to be harmless: it is managed, it is powered on by intent, nobody uses it,
-and Metal3 says that it is available. A field of an odd type, a state that is not known, and a host that says nothing
-at all are treated like a host that is in use.
+An OSIE that boots on a machine ends the workload there, and its Workflow may overwrite the disk. So a host netboots
+only if everything that the BareMetalHost says is known to be harmless: it is managed, it is meant to be powered on, it
+has no consumer, and Metal3 says that it is available. A field of an unexpected type, an unknown state and an empty
+BareMetalHost count as "in use".
 
-The names are those of the baremetal-operator (apis/metal3.io/v1alpha1/baremetalhost_types.go).
+The field names are those of the baremetal-operator (apis/metal3.io/v1alpha1/baremetalhost_types.go).
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from tink.api.metal3 import V1ALPHA1, V1BETA1
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.convert.fields import join, type_name
+
+HOST_LABEL = "metal3.io/baremetalhost"
+"""On a Hardware: the host that it was made from, as NAMESPACE.NAME."""
+REFUSED_ANNOTATION = "tinkerbell.org/metal3-no-netboot"
+"""On a Hardware: why the machine does not netboot."""
+SECURED_ANNOTATION = "tinkerbell.org/metal3-secured"
+"""On a Hardware while the controller of Metal3's hosts keeps it from netbooting."""
+HINTS_ANNOTATION = "tinkerbell.org/metal3-root-device-hints"
+"""On a Hardware: the hints that `storageDevices` was chosen by, as JSON."""
+DESCRIPTION_ANNOTATION = "kubernetes.io/description"
+
+_CLUSTER_API = "infrastructure.cluster.x-k8s.io"
+_LONGEST_LABEL = 63
+_LONGEST_TOLD = 1000
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def label_of(namespace: str, name: str) -> str:
+    """The value of HOST_LABEL: `NAMESPACE.NAME`, shortened with a digest if it is too long for a label."""
+    value = f"{namespace}.{name}"
+    if len(value) <= _LONGEST_LABEL:
+        return value
+    return f"{value[:50]}-{hashlib.sha256(value.encode()).hexdigest()[:12]}"
+
+
+def is_consumed_by_cluster_api(host: Raw) -> bool:
+    """Whether Cluster API's provider of Metal3 has taken the host for one of its machines."""
+    consumer = as_mapping(as_mapping(host.get("spec")).get("consumerRef"))
+    version = consumer.get("apiVersion")
+    return consumer.get("kind") == "Metal3Machine" or (
+        isinstance(version, str) and version.partition("/")[0] == _CLUSTER_API
+    )
+
+
+def bounded(text: str) -> str:
+    """A text that is shown to people, cut where it gets too long for an annotation or an Event. It quotes what anybody
+    wrote, so it is one line, and nothing that a terminal obeys is in it."""
+    text = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text[: _LONGEST_TOLD + 1])
+    return text if len(text) <= _LONGEST_TOLD else text[: _LONGEST_TOLD - 1] + "…"
+
 
 PAUSED = "baremetalhost.metal3.io/paused"
 DETACHED = "baremetalhost.metal3.io/detached"

@@ -1,54 +1,383 @@
-"""Metal3's BareMetalHost, of either version, to a Hardware; with HardwareData, and Secrets that say network and name.
+"""Convert Metal3's BareMetalHost, of either version, to Hardware, and its management controller to a Machine of Rufio.
 
-What becomes of each field stands in `docs/metal3.md`. `safety` decides whether the machine may netboot, `root_disk`
-which disk is the root, `interfaces` and `network_data` what DHCP serves, `rufio` how its management controller is
-reached.
+`docs/metal3.md` lists what becomes of each field. `safety` decides whether the machine may netboot, `root_disk` which
+disk is the root disk, `network_data` what DHCP serves. `Inputs` finds the HardwareData and the Secrets of a host
+through `lookup`; a missing one is a finding.
 
-A user-data Secret is never read, only named: who may read Hardware need not be allowed to read Secrets. All other
-objects come by `lookup`; one that is not there is a finding.
+A Secret of another namespace is never read: a user who may write hosts could otherwise read it in the Hardware. The
+content of a user-data Secret is never read either: a user who may read Hardware need not be allowed to read Secrets.
+Hardware only names it.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 import orjson
 
+from tink.api import bounds
 from tink.api.annotations import INSTANCE_ID_ANNOTATION, SSH_PUBLIC_KEYS_ANNOTATION, USERDATA_SECRET_ANNOTATION
 from tink.api.metal3 import V1ALPHA1, V1BETA1
 from tink.api.metal3.profiles import has_root_volume, profile_hints
-from tink.api.v1alpha2 import API_VERSION, Raw, as_mapping
+from tink.api.v1alpha2 import API_VERSION, RUFIO_GROUP, Raw, as_mapping
 from tink.convert import constraints
 from tink.convert.documents import Lookup
-from tink.convert.fields import Fields, join, says_nothing
+from tink.convert.fields import Fields, carried, join, says_nothing
 from tink.convert.findings import Findings
-from tink.convert.metadata import carried
-from tink.convert.metal3 import root_disk, rufio
-from tink.convert.metal3.conversion_data import ANNOTATION as CONVERSION_DATA
-from tink.convert.metal3.interfaces import interfaces_of
-from tink.convert.metal3.marks import (
+from tink.convert.metal3 import network_data, root_disk
+from tink.convert.metal3.safety import (
     DESCRIPTION_ANNOTATION,
+    DETACHED,
     HINTS_ANNOTATION,
     HOST_LABEL,
+    PAUSED,
     REFUSED_ANNOTATION,
+    SAVED_STATUS,
     SECURED_ANNOTATION,
     bounded,
+    consumer_name,
     is_consumed_by_cluster_api,
     label_of,
+    refusals,
 )
-from tink.convert.metal3.safety import DETACHED, PAUSED, SAVED_STATUS, consumer_name, refusals
-from tink.convert.metal3.surroundings import (
-    DETAILS_ANNOTATION,
-    META_DATA,
-    NETWORK_DATA,
-    USER_DATA,
-    Surroundings,
-)
+from tink.convert.metal3.versions import CONVERSION_DATA_ANNOTATION
+from tink.kube.objects import NamespacedName
 
-_OF_METAL3 = (PAUSED, DETACHED, SAVED_STATUS, DETAILS_ANNOTATION, CONVERSION_DATA)
+USER_DATA, NETWORK_DATA, META_DATA = "userData", "networkData", "metaData"
+DETAILS_ANNOTATION = "inspect.metal3.io/hardwaredetails"
+"""On a host: what inspection would find, as somebody has written it."""
+
+_FALLBACK_KEY = "value"
+"""Where Secrets have what is not under its own name: so Cluster API's bootstrap providers write them."""
+_DETAILS = "HardwareData.spec.hardware"
+
+
+def secrets_to_read(host: Raw, namespace: str) -> dict[NamespacedName, str]:
+    """The Secrets whose content a conversion of `host` needs, each with the field that names it.
+
+    Never that of user-data.
+    """
+    spec = as_mapping(host.get("spec"))
+    names = {f"spec.{key}": as_mapping(spec.get(key)) for key in (NETWORK_DATA, META_DATA)}
+    if spec.get(NETWORK_DATA) is None:
+        names["spec.preprovisioningNetworkDataName"] = {"name": spec.get("preprovisioningNetworkDataName")}
+    found: dict[NamespacedName, str] = {}
+    for path, each in names.items():
+        name = each.get("name")
+        if isinstance(name, str) and name and each.get("namespace") in (None, "", namespace):
+            found.setdefault(NamespacedName(namespace, name), path)
+    return found
+
+
+class Surroundings:
+    """Of one host. `details` are HardwareDetails ({} if nobody has looked), `details_path` is where they stand."""
+
+    def __init__(self, obj: Raw, spec: Fields, findings: Findings, lookup: Lookup, namespace: str) -> None:
+        self._obj = obj
+        self._spec = spec
+        self._findings = findings
+        self._lookup = lookup
+        self._namespace = namespace
+        self.details, self.details_path = self._find_details()
+
+    def secret_name(self, key: str) -> str:
+        """The Secret that a field of `spec` refers to; empty if to none that may be read."""
+        reference = self._spec.fields(key)
+        name, namespace = reference.text("name") or "", reference.text("namespace") or ""
+        reference.rest()
+        if name and namespace not in ("", self._namespace):
+            self._findings.dropped(
+                reference.at("namespace"),
+                f"a host's Secrets are in its own namespace, {self._namespace}: copy Secret {name} to there",
+            )
+            return ""
+        if name and (refusal := constraints.object_name(name)):
+            self._findings.dropped(reference.at("name"), refusal)
+            return ""
+        return name
+
+    def document(self, key: str) -> Any:
+        """What the Secret of a field holds, as YAML or JSON; None if there is nothing to be had."""
+        name = self.secret_name(key)
+        if key == NETWORK_DATA and as_mapping(self._obj.get("spec")).get(NETWORK_DATA) is None:
+            name = self._spec.text("preprovisioningNetworkDataName") or ""
+            if name and (refusal := constraints.object_name(name)):
+                self._findings.dropped("spec.preprovisioningNetworkDataName", refusal)
+                return None
+        if not name:
+            return None
+        content = self._content(key, name)
+        if content is None:
+            return None
+        try:
+            return network_data.parsed(content.decode())
+        except ValueError as error:
+            why = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+            self._findings.dropped(f"spec.{key}", f"Secret {self._namespace}/{name} {why}")
+            return None
+
+    def key_of(self, key: str, name: str) -> str:
+        """Under which key a Secret that may not be read further has what `key` is for; empty if that is not known."""
+        secret = self._lookup("Secret", self._namespace, name)
+        if secret is None:
+            return ""
+        held = {**as_mapping(secret.get("data")), **as_mapping(secret.get("stringData"))}
+        for place in (key, _FALLBACK_KEY):
+            if held.get(place) is not None:
+                return place
+        self._findings.changed(f"spec.{key}", f"Secret {name} has no key {key} or {_FALLBACK_KEY}: add it")
+        return ""
+
+    def _content(self, key: str, name: str) -> bytes | None:
+        """What a Secret holds under `key`, or under the key that stands for any."""
+        secret = self._lookup("Secret", self._namespace, name)
+        path = f"spec.{key}"
+        if secret is None:
+            self._findings.dropped(path, f"Secret {self._namespace}/{name} is not there: add it")
+            return None
+        for place in (key, _FALLBACK_KEY):
+            try:
+                content = _value(secret, place)
+            except (ValueError, TypeError):
+                self._findings.dropped(path, f"Secret {self._namespace}/{name}: the value of {place} is not base64")
+                return None
+            if content is not None:
+                return content
+        self._findings.dropped(path, f"Secret {self._namespace}/{name} has no key {key} or {_FALLBACK_KEY}: add it")
+        return None
+
+    def _find_details(self) -> tuple[Raw, str]:
+        """What inspection found, and where that stands: HardwareData, the status, or what somebody wrote by hand."""
+        found = as_mapping(
+            self._lookup("HardwareData", self._namespace, str(as_mapping(self._obj.get("metadata")).get("name")))
+        )
+        if details := as_mapping(as_mapping(found.get("spec")).get("hardware")):
+            return details, _DETAILS
+        if details := as_mapping(as_mapping(self._obj.get("status")).get("hardware")):
+            return details, "status.hardware"
+        by_hand = as_mapping(as_mapping(self._obj.get("metadata")).get("annotations")).get(DETAILS_ANNOTATION)
+        if isinstance(by_hand, str):
+            try:
+                return as_mapping(orjson.loads(by_hand)), join("metadata.annotations", DETAILS_ANNOTATION)
+            except orjson.JSONDecodeError as error:
+                self._findings.dropped(join("metadata.annotations", DETAILS_ANNOTATION), f"is not JSON: {error}")
+        return {}, _DETAILS
+
+
+def _value(secret: Raw, key: str) -> bytes | None:
+    """The value of a key of a Secret, as the API gives it or as people write it. Raises ValueError, TypeError."""
+    written = as_mapping(secret.get("stringData")).get(key)
+    if isinstance(written, str):
+        return written.encode(errors="replace")
+    value = as_mapping(secret.get("data")).get(key)
+    if value is None:
+        return None
+    try:
+        return base64.b64decode("".join(value.split()), validate=True)
+    except (binascii.Error, AttributeError) as error:
+        raise ValueError(key) from error
+
+
+def interfaces_of(spec: Fields, around: Surroundings, hostname: str, findings: Findings) -> dict[str, Raw]:
+    """`spec.networkInterfaces` of the Hardware; `spec` is the host's. Whether it may netboot is not decided here."""
+    return _Interfaces(spec, around, findings).result(hostname)
+
+
+class _Interfaces:
+    def __init__(self, spec: Fields, around: Surroundings, findings: Findings) -> None:
+        self._spec = spec
+        self._around = around
+        self._findings = findings
+        self._details, self._details_path = around.details, around.details_path
+
+    def result(self, hostname: str) -> dict[str, Raw]:
+        interfaces: dict[str, Raw] = {}
+        boot = self._boot_mac()
+        nics = self._nics()
+        if boot:
+            interfaces[boot] = {}
+        for mac, nic in nics.items():
+            interfaces.setdefault(mac, {} if nic.get("pxe") is True else {"disableNetboot": True})
+        if boot and nics and boot not in nics:
+            self._findings.changed("spec.bootMACAddress", f"inspection found no interface with {boot}")
+        document = self._around.document(NETWORK_DATA)
+        served = network_data.served(document, f"spec.{NETWORK_DATA}", boot, self._findings) if document else {}
+        for mac in served:
+            interfaces.setdefault(mac, {"disableNetboot": True})
+        if not interfaces:
+            if not self._findings.failed:
+                self._findings.error(
+                    "spec.bootMACAddress", "neither it nor HardwareData names a MAC address: the machine is not known"
+                )
+            return interfaces
+        netboots = [mac for mac, each in interfaces.items() if "disableNetboot" not in each]
+        if not netboots:
+            self._findings.changed(
+                "spec.bootMACAddress", "there is none, and no interface with pxe: it cannot netboot by MAC address"
+            )
+        for mac in list(interfaces)[bounds.MAX_INTERFACES :]:
+            del interfaces[mac]
+            self._findings.dropped(
+                f"{self._details_path}.nics", f"{mac}: v1alpha2 takes {bounds.MAX_INTERFACES} interfaces"
+            )
+        self._addresses(interfaces, served, nics)
+        named = (netboots or list(interfaces))[0]
+        if hostname and named in interfaces:
+            interface = interfaces[named]
+            interfaces[named] = {**interface, "dhcp": {**interface.get("dhcp", {}), "hostname": hostname}}
+        return interfaces
+
+    def _boot_mac(self) -> str:
+        said = self._spec.text("bootMACAddress") or ""
+        mac = constraints.canonical_mac(said)
+        if said and (refusal := constraints.mac(mac)):
+            self._findings.error("spec.bootMACAddress", f"{refusal}; it is {said[:60]!r}")
+            return ""
+        self._findings.moved("spec.bootMACAddress", join("spec.networkInterfaces", mac))
+        return mac
+
+    def _nics(self) -> dict[str, Raw]:
+        """The inspected interfaces by MAC address. One with an IPv4 and an IPv6 address stands there twice."""
+        path = f"{self._details_path}.nics"
+        nics = self._details.get("nics")
+        if nics is not None and not isinstance(nics, list):
+            self._findings.dropped(path, "must be a list")
+        found: dict[str, Raw] = {}
+        for index, nic in enumerate(nics if isinstance(nics, list) else []):
+            mac = nic.get("mac") if isinstance(nic, dict) else None
+            if not isinstance(mac, str) or not mac:
+                continue  # a virtual one, such as a tunnel
+            mac = constraints.canonical_mac(mac)
+            if refusal := constraints.mac(mac):
+                self._findings.dropped(f"{join(path, index)}.mac", refusal)
+                continue
+            there = found.setdefault(mac, {})
+            there["pxe"] = there.get("pxe") is True or nic.get("pxe") is True
+            for key, value in (("ip", nic.get("ip")), ("vlanId", nic.get("vlanId"))):
+                if key not in there and value not in (None, "", 0) and not (key == "ip" and ":" in str(value)):
+                    there[key] = value
+        return found
+
+    def _addresses(self, interfaces: dict[str, Raw], served: dict[str, Raw], nics: dict[str, Raw]) -> None:
+        taken = {dhcp["ip"] for dhcp in served.values() if "ip" in dhcp}
+        for mac, interface in interfaces.items():
+            dhcp = dict(served.get(mac, {}))
+            nic = nics.get(mac, {})
+            ip = nic.get("ip")
+            usable = isinstance(ip, str) and not (constraints.ipv4(ip) or constraints.unicast(ip))
+            if "ip" not in dhcp and usable and ip not in taken:
+                dhcp["ip"] = ip
+                taken.add(ip)
+                self._findings.changed(
+                    f"{self._details_path}.nics",
+                    f"{ip} is the address that {mac} had when it was inspected; its netmask and gateway are not known",
+                )
+            vlan = nic.get("vlanId")
+            if isinstance(vlan, int) and "vlanId" not in dhcp:
+                if refusal := constraints.vlan(str(vlan)):
+                    self._findings.dropped(f"{self._details_path}.nics", f"vlanId of {mac}: {refusal}")
+                else:
+                    dhcp["vlanId"] = str(vlan)
+            if dhcp:
+                interfaces[mac] = {"dhcp": dhcp, **interface}
+
+
+RUFIO_API_VERSION = f"{RUFIO_GROUP}/v1alpha1"
+MACHINE_KIND = "Machine"
+
+_IPMI_PORT = 623
+_REDFISH = ("redfish", "idrac-redfish", "ilo5-redfish", "idrac-virtualmedia", "ilo5-virtualmedia")
+_REDFISH_FORMS = ("redfish-virtualmedia", "redfish-uefihttp")
+_IPMI = ("", "ipmi", "libvirt")
+"""Without a scheme it is IPMI; libvirt's is virtualbmc, which speaks IPMI."""
+
+
+@dataclass(frozen=True, slots=True)
+class BmcAddress:
+    """Where a management controller is, and which protocol it speaks: `ipmi` or `redfish`."""
+
+    host: str
+    port: int
+    protocol: str
+    path: str
+
+
+def parse_bmc_address(text: str) -> BmcAddress:
+    """Read `spec.bmc.address`. Raises ValueError, which says what to do."""
+    parts = urlsplit(text if "://" in text else f"//{text}")
+    driver, _, transport = parts.scheme.lower().partition("+")
+    if "://" not in text and text.count(":") > 1 and not text.startswith("["):
+        parts = urlsplit(f"//[{text}]")  # an IPv6 address alone
+    if driver in _IPMI and transport in ("", "ipmi"):
+        protocol, port = "ipmi", _IPMI_PORT
+    elif driver in (*_REDFISH, *_REDFISH_FORMS) and transport in ("", "https", "http"):
+        protocol, port = "redfish", 80 if transport == "http" else 443
+    else:
+        raise ValueError(f"Rufio knows no driver {parts.scheme[:60]!r}: make its Machine by hand")
+    host = parts.hostname or ""
+    if not host or (not _is_ip(host) and constraints.hostname(host)):
+        raise ValueError("it names no host: write it like redfish://192.0.2.7/redfish/v1/Systems/1")
+    if "@" in parts.netloc:
+        raise ValueError("it has credentials in it: put them into the Secret that credentialsName names")
+    return BmcAddress(host, parts.port or port, protocol, parts.path.strip("/"))
+
+
+def rufio_machine(bmc: Fields, metadata: Raw, findings: Findings) -> Raw | None:
+    """The Machine of `spec.bmc`, named and labelled like its Hardware (`metadata`); None if a finding says why not."""
+    said, credentials = bmc.text("address") or "", bmc.text("credentialsName") or ""
+    insecure = bmc.flag("disableCertificateVerification")
+    bmc.rest()
+    try:
+        where = parse_bmc_address(said)
+    except ValueError as error:
+        findings.dropped(bmc.at("address"), str(error))
+        return None
+    if refusal := credentials and constraints.object_name(credentials):
+        findings.dropped(bmc.at("credentialsName"), refusal)
+        return None
+    connection: Raw = {"host": where.host, "port": where.port, "insecureTLS": bool(insecure)}
+    if credentials:
+        reference = {"name": credentials}
+        if namespace := metadata.get("namespace"):
+            reference["namespace"] = namespace
+        connection["authSecretRef"] = reference
+    else:
+        findings.changed(bmc.at("credentialsName"), "there is none: Rufio logs in with no name and no password")
+    if where.protocol == "redfish":
+        # Rufio's own default is IPMI's port.
+        connection["providerOptions"] = {"preferredOrder": ["gofish"], "redfish": {"port": where.port}}
+        if where.path.removesuffix("/") not in ("", "redfish/v1"):
+            findings.changed(
+                bmc.at("address"),
+                "Rufio finds the system by itself; where several share a controller, name it in the Machine's "
+                "providerOptions.redfish.systemName",
+            )
+    else:
+        connection["providerOptions"] = {"preferredOrder": ["ipmitool"], "ipmitool": {"port": where.port}}
+    return {
+        "apiVersion": RUFIO_API_VERSION,
+        "kind": MACHINE_KIND,
+        "metadata": dict(metadata),
+        "spec": {"connection": connection},
+    }
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+_OF_METAL3 = (PAUSED, DETACHED, SAVED_STATUS, DETAILS_ANNOTATION, CONVERSION_DATA_ANNOTATION)
 """Annotations that are read here, or mean nothing outside of Metal3: no word about them."""
 _METAL3_DOMAIN = re.compile(r"(?:[^/]+[.])?metal3[.]io(?:/|\Z)")
 _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
@@ -253,7 +582,7 @@ class _Host:
             self._spec.drop("bmc", "Hardware refers to a Machine of Rufio's: --bmc makes one")
             return []
         own: Raw = {key: metadata[key] for key in ("name", "namespace", "labels") if key in metadata}
-        made = rufio.machine(self._spec.fields("bmc"), own, self._findings)
+        made = rufio_machine(self._spec.fields("bmc"), own, self._findings)
         if made is None:
             return []
         spec["bmcRef"] = {"name": metadata["name"]}

@@ -1,24 +1,27 @@
-"""Metal3's BareMetalHost from v1alpha1 to v1beta1 and back, without losing anything: the conversion webhook's core.
+"""Convert Metal3's BareMetalHost from v1alpha1 to v1beta1 and back without loss: the core of the conversion webhook.
 
-v1alpha1 -> v1beta1: fields get their new names, the hardware profile becomes the root device hints that it stood for,
-an empty checksum type becomes what that meant, and hardware profile and hardware details go. The whole of the old
-object is kept in an annotation (`tink.convert.metal3.conversion_data`).
+v1alpha1 -> v1beta1: fields get their new names. The hardware profile becomes the root device hints that it stood for.
+An empty checksum type becomes the type that it meant. v1beta1 has no hardware profile and no hardware details. The
+whole v1alpha1 object is kept in an annotation: cluster-api's util/conversion has the same annotation and the same form,
+the old object as JSON without its metadata. Users can edit, copy and delete the annotation. So its content is used only
+where it makes sense, and never causes an error: an object that can't be converted can't be listed or deleted.
 
-v1beta1 -> v1alpha1: for every field that v1beta1 has, the object itself is the truth: what users changed or removed
-stays so. From the annotation comes only what v1beta1 has no field for (profile, hardware details), and which values
-the way up had made up: they go, if the object means the same without them. An object without the annotation was made
-in v1beta1, or lost it: then its profile is `empty`, or the controller would choose a root device by itself.
+v1beta1 -> v1alpha1: the object itself is the truth for every field that v1beta1 has. What users changed or removed
+stays so. The annotation supplies only the fields that v1beta1 does not have (profile, hardware details), and shows
+which values the conversion to v1beta1 made up: these go, if the object means the same without them. An object without
+the annotation was created in v1beta1, or lost the annotation. Its profile becomes `empty`, or the controller would
+choose a root device by itself.
 
-Pure: no lookups, no clock, no validation, and no exception for any object: one that fails would break every list,
-deletion and migration of all hosts. The result shares unchanged parts with its source, which stays as it was.
+Pure: no lookups, no clock, no validation, and no exception for any object, because one that fails would break every
+list, deletion and migration of all hosts. The result shares unchanged parts with its source, which is not modified.
 
-Design: the proposal "BareMetalHost API v1beta1" of Metal3. Fields that the target version doesn't know are carried
-over as they are, but for those that have the name of another field there: the API prunes them anyway.
+Design: the proposal "BareMetalHost API v1beta1" of Metal3. Fields that the target version does not know are copied,
+unless another field there has the same name: the API prunes them anyway.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -29,10 +32,110 @@ from tink.api.metal3 import V1ALPHA1, V1BETA1
 from tink.api.metal3.crds import generate
 from tink.api.metal3.profiles import EMPTY, has_root_volume, profile_hints
 from tink.api.v1alpha2 import Raw, as_mapping
-from tink.convert.metal3.conversion_data import MAX_ANNOTATIONS_BYTES, keep, restore
 
 if TYPE_CHECKING:
     from tink.kubeapi import CompiledSchema
+
+CONVERSION_DATA_ANNOTATION = "cluster.x-k8s.io/conversion-data"
+MAX_ANNOTATIONS_BYTES = 256 << 10
+"""Bytes that the keys and values of an object's annotations may have in all (k8s.io/apimachinery, api/validation)."""
+
+_METADATA = "metadata"
+_ANNOTATIONS = "annotations"
+_DEEPER = 32
+"""So many levels deeper may what is kept stand in an answer: orjson reads more levels than it writes."""
+
+
+def keep(obj: Raw, old: Raw, forms: Iterable[tuple[Raw, int]]) -> None:
+    """Put the first of `forms` that fits into an object's annotations; none if none does.
+
+    A form comes with the bytes that all annotations may have with it. `old` is the object of the older version:
+    `restore` makes the annotations as they were, also where there were none. `obj` gets metadata of its own.
+    """
+    metadata, annotations = _split(obj)
+    stale = annotations.pop(CONVERSION_DATA_ANNOTATION, None)
+    used = sum(_size(key) + _size(value) for key, value in annotations.items()) + len(CONVERSION_DATA_ANNOTATION)
+    place = _place(old)
+    for form, limit in forms:
+        text = _text(form | place)
+        if text is not None and used + len(text) <= limit:
+            obj[_METADATA] = {**metadata, _ANNOTATIONS: {**annotations, CONVERSION_DATA_ANNOTATION: text.decode()}}
+            return
+    if stale is not None:
+        obj[_METADATA] = {**metadata, _ANNOTATIONS: annotations}
+
+
+def restore(obj: Raw, api_version: str, kind: str) -> Raw | None:
+    """Take the annotation away from an object and give the older version that it holds, without metadata.
+
+    None if there is none, or none that is of this version and kind. `obj` gets metadata of its own.
+    """
+    metadata, annotations = _split(obj)
+    if CONVERSION_DATA_ANNOTATION not in annotations:
+        return None
+    kept = _parsed(annotations.pop(CONVERSION_DATA_ANNOTATION), api_version, kind)
+    obj[_METADATA] = metadata
+    metadata[_ANNOTATIONS] = annotations
+    if not annotations:
+        del metadata[_ANNOTATIONS]
+    if kept is not None and _METADATA in kept:
+        _leave_place(obj, kept.pop(_METADATA))
+    return kept
+
+
+def _split(obj: Raw) -> tuple[Raw, Raw]:
+    """Copies of an object's metadata and annotations, empty if they are none."""
+    metadata = obj.get(_METADATA)
+    metadata = dict(metadata) if isinstance(metadata, dict) else {}
+    annotations = metadata.get(_ANNOTATIONS)
+    return metadata, dict(annotations) if isinstance(annotations, dict) else {}
+
+
+def _place(old: Raw) -> Raw:
+    """How the metadata was without annotations, where taking the field away again would not do; mostly nothing."""
+    metadata = old.get(_METADATA)
+    if not isinstance(metadata, dict):
+        return {_METADATA: None}
+    if _ANNOTATIONS not in metadata or (isinstance(metadata[_ANNOTATIONS], dict) and metadata[_ANNOTATIONS]):
+        return {}
+    return {_METADATA: {_ANNOTATIONS: {} if metadata[_ANNOTATIONS] == {} else None}}
+
+
+def _leave_place(obj: Raw, place: Any) -> None:
+    """Leave metadata as `_place` found it, if it is empty again."""
+    metadata = obj[_METADATA]
+    if place is None and not metadata:
+        del obj[_METADATA]
+    elif isinstance(place, dict) and _ANNOTATIONS in place and _ANNOTATIONS not in metadata:
+        metadata[_ANNOTATIONS] = {} if place[_ANNOTATIONS] == {} else None
+
+
+def _size(text: Any) -> int:
+    """Bytes of a key or value; Kubernetes lets in strings only, of anything else the size is not asked for."""
+    return len(text.encode(errors="replace")) if isinstance(text, str) else 0
+
+
+def _text(value: Raw) -> bytes | None:
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError:  # what JSON has no place for
+        return None
+
+
+def _parsed(text: Any, api_version: str, kind: str) -> Raw | None:
+    try:
+        value = orjson.loads(text)
+        deep = value
+        for _ in range(_DEEPER):
+            deep = [deep]
+        orjson.dumps(deep)
+    except (TypeError, ValueError):
+        return None
+    if not isinstance(value, dict):
+        return None
+    fits = value.get("apiVersion", api_version) == api_version and value.get("kind", kind) == kind
+    return value if fits else None
+
 
 KIND = "BareMetalHost"
 

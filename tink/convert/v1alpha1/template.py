@@ -21,9 +21,8 @@ from tink.api.v1alpha2 import API_VERSION, Raw, as_mapping
 from tink.api.yaml import plain_scalar
 from tink.convert import constraints
 from tink.convert.documents import END
-from tink.convert.fields import Fields, says_nothing, type_name
+from tink.convert.fields import Fields, carried, says_nothing, type_name
 from tink.convert.findings import Findings
-from tink.convert.metadata import carried
 from tink.convert.v1alpha1.expressions import rewrite
 from tink.convert.v1alpha1.template_text import Content, read
 from tink.exec_limits import unstartable_template

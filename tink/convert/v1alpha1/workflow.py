@@ -13,10 +13,8 @@ from tink.api.annotations import HOLD_ANNOTATION
 from tink.api.v1alpha2 import API_VERSION, Raw, as_mapping
 from tink.convert import constraints
 from tink.convert.documents import Lookup
-from tink.convert.fields import Fields, says_nothing
+from tink.convert.fields import Fields, carried, check_params, param_text, says_nothing
 from tink.convert.findings import Findings
-from tink.convert.metadata import carried
-from tink.convert.params import check_params, param_text
 
 _WAITING = ("", "PENDING")
 _DISABLED = "spec.disabled was true in v1alpha1"
