@@ -567,7 +567,7 @@ async def meddled(site: Site) -> Any:
 async def carried_out(client: KubeClient) -> list[carry_out.Done]:
     settings = MigrationSettings(settle=0)
     seen = await survey(client, settings.conversion, _quiet)
-    made = plan.make(seen, settings)
+    made = plan.make_plan(seen, settings)
     assert not made.problems
     return [done async for done in carry_out.carry_out(client, made, seen, settings, _quiet)]
 
@@ -607,7 +607,7 @@ async def test_hardware_data_that_the_operator_makes_meanwhile_is_left_to_it(sit
     assert seen.missing == [("default", "n0")]
     mine = {"hardware": {"hostname": "newer"}}
     await write_details(site, "n0", **mine)
-    made = plan.make(seen, settings)
+    made = plan.make_plan(seen, settings)
     done = [each async for each in carry_out.carry_out(site.client, made, seen, settings, _quiet)]
     assert (done[0].done, done[0].unneeded) == (0, 1)
     assert await details(site, "n0") == mine

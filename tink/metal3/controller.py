@@ -1,17 +1,19 @@
-"""Keeps a Hardware in step with each BareMetalHost: what has to be done about one is `tink.metal3.reconciler`'s.
+"""Follow Metal3's hosts on a live API, in the version that is served, and keep a Hardware in step with each.
 
-Level-based: a host is looked at when it, its HardwareData or its Hardware changes, and every `resync` seconds, because
-Secrets are only got, never watched. Each look starts from what is there now and ends with one apply.
+`Follower` finds the served version at the start, and again when that version is gone or can't be read: after a
+migration v1alpha1 may not be served any more, or only while the conversion webhook runs. A watch does not report this;
+it stays silent, as if no host had changed. The Follower waits until the API serves hosts, because the definitions may
+be installed later.
 
-First of all comes safety. A host that must not netboot gets a Hardware that does not (`tink.metal3.ownership`), and so
-does one that is gone: in a queue and by workers of its own, which do nothing else, however many hosts wait to be looked
-at and however slow that is.
+`Metal3Controller` is level-based: a host is reconciled when it, its HardwareData or its Hardware changes, and every
+`resync` seconds, because Secrets are read but never watched. Each reconciliation (`tink.metal3.reconciler`) starts from
+the present state and ends with one apply. Safety has a queue and workers of its own, which only turn netboot off,
+however many hosts wait and however slow their conversions are.
 
-Hosts are what tenants write. Their namespaces take turns in each queue, what a host is to become is found out in a
-thread, and an address that another Hardware has stays with that (`tink.metal3.addresses`): of two Hardware with one
-address neither would be served.
+Tenants write hosts. So their namespaces take turns in each queue, conversions run in a thread, and an address of
+another Hardware stays with that Hardware, because the edge serves neither of two Hardware with one address.
 
-With leader election, of several replicas one writes.
+With leader election, one of several replicas writes.
 """
 
 from __future__ import annotations
@@ -19,29 +21,36 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
-from tink.kube.cache import Informer
-from tink.kube.client import ApiError, KubeClient
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from tink.kube.cache import AWAY_SECONDS, START_JITTER_SECONDS, Informer
+from tink.kube.client import ApiError, KubeClient, NotFoundError
+from tink.kube.metrics import ClientMetrics, ControllerMetrics, InformerMetrics, LeaderMetrics
+from tink.kube.namespaces import say_which_are_missing
 from tink.kube.objects import NamespacedName, ObjectReference
+from tink.kube.resources import HARDWARE, HARDWARE_DATA, HOST_V1ALPHA1, HOST_V1BETA1, WORKFLOW, ResourceType
 from tink.kube.runtime import (
     DONE,
     Controller,
     EventRecorder,
+    LeaderElectionConfig,
     LeaderElector,
     Result,
     controller_log,
     run_as_leader,
     steady,
 )
-from tink.metal3.addresses import Addresses
-from tink.metal3.hosts import Hosts
-from tink.metal3.ownership import MANAGER
-from tink.metal3.reconciler import HostReconciler, WaitingError
-from tink.metal3.reporter import Reporter
+from tink.limits.backoff import Backoff
+from tink.metal3.hosts import MANAGER, Hosts
+from tink.metal3.reconciler import Addresses, HardwareWriter, HostReconciler, Reporter, WaitingError
 from tink.metal3.settings import SAFETY_WORKERS, Metal3Settings
-from tink.metal3.writer import HardwareWriter
 from tink.webhooks import References
+from tink.workflow import ended
 
 log = logging.getLogger(__name__)
 
@@ -206,3 +215,229 @@ class Metal3Controller:
         self._reporter.report(key, "NotInStep", f"its Hardware is not brought in step: {error}", warning=True)
         log.debug("host %s: trying again in %.1f s", key, delay)
         return True
+
+
+_CHECK_SECONDS = 10.0
+"""How often it is looked whether the version is still served, and can be read: until then no change is noticed."""
+_SAY_AGAIN_FIRST, _SAY_AGAIN_LONGEST = 60.0, 3600.0
+"""Seconds until it is said again what is waited for, and the longest such pause."""
+_DENIED = (401, 403)
+_SYNC_SECONDS = 120.0
+"""How long a single run waits for lists."""
+
+
+_ADVICE = ": is what --kubeconfig has (or the service account) still good, and may it do that?"
+HOSTS = (HOST_V1ALPHA1, HOST_V1BETA1)
+"""In the order in which they are asked for: v1alpha1, while it is there, is mostly what is stored. What is not stored
+can't be read while the conversion webhook is away."""
+
+
+async def is_served(client: KubeClient, resource: ResourceType, namespace: str | None) -> bool:
+    """Whether the API has such a resource. Raises ApiError."""
+    try:
+        await client.list(resource, namespace, limit=1)
+    except NotFoundError:
+        return False
+    return True
+
+
+async def served_hosts(client: KubeClient, namespace: str | None) -> ResourceType | None:
+    """The version of BareMetalHost to use: one that can be read at this moment; None if the API has none.
+
+    Raises ApiError: it has one, which can't be read.
+    """
+    failed: ApiError | None = None
+    for resource in HOSTS:
+        try:
+            if await is_served(client, resource, namespace):
+                return resource
+        except ApiError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
+    return None
+
+
+class _OtherVersionError(Exception):
+    """What is followed is served no more."""
+
+
+class Follower(Collector):
+    """One API's hosts. Without `namespaces`: those of all; `election` None: there is one replica only."""
+
+    def __init__(
+        self,
+        kubeconfig: Path | None,
+        context: str | None,
+        namespaces: tuple[str, ...],
+        settings: Metal3Settings,
+        election: LeaderElectionConfig | None,
+        *,
+        check_seconds: float = _CHECK_SECONDS,
+    ) -> None:
+        self._kubeconfig = kubeconfig
+        self._context = context
+        self._namespaces = namespaces
+        self._namespace = namespaces[0] if namespaces else None
+        """Where it is looked whether hosts are served at all."""
+        self._settings = settings
+        self._election = election
+        self._check_seconds = check_seconds
+        self._client: KubeClient | None = None
+        self._elector: LeaderElector | None = None
+        self._informers: list[Informer] = []
+        self._controllers: dict[str, Controller] = {}
+        self._waiting = "starting"
+
+    @property
+    def not_ready(self) -> str:
+        """Why hosts are not followed; empty: they are, by this replica or by the one that leads."""
+        if self._waiting:
+            return self._waiting
+        for informer in self._informers:
+            if not informer.has_synced:
+                return f"the API has not listed {informer.resource.plural} yet"
+            if informer.denied or informer.failing_for > AWAY_SECONDS:
+                return informer.denied or f"the Kubernetes API has not answered for {informer.failing_for:.0f} s"
+        return ""
+
+    def collect(self) -> Iterator[Metric]:
+        """All metrics, of what there is at the moment: for a registry of Prometheus."""
+        if self._client is not None:
+            yield from ClientMetrics(self._client).collect()
+        yield from InformerMetrics(self._informers).collect()
+        yield from ControllerMetrics(self._controllers).collect()
+        if self._elector is not None:
+            yield from LeaderMetrics(self._elector).collect()
+
+    async def run(self) -> None:
+        """Keep Hardware in step until cancelled. Raises KubeConfigError."""
+        async with await KubeClient.connect(self._kubeconfig, self._context) as client:
+            self._client = client
+            elector = LeaderElector(client, self._election) if self._election is not None else None
+            self._elector = elector
+            await say_which_are_missing(client, self._namespaces)
+            while True:
+                hosts, details = await self._served(client)
+                informers, controller = self._controller(client, hosts, details, elector)
+                try:
+                    await _together(
+                        controller.run(), self._watch(client, hosts, details), *(each.run() for each in informers)
+                    )
+                except _OtherVersionError as error:
+                    log.warning("%s; looking for what is", error)
+
+    async def once(self) -> int:
+        """Bring every host in step once: 0, or 1 if one could not be. Raises KubeConfigError, ApiError."""
+        async with await KubeClient.connect(self._kubeconfig, self._context) as client:
+            hosts = await served_hosts(client, self._namespace)
+            if hosts is None:
+                log.error("the API serves no BareMetalHosts: nothing to do (`tinkedge crds --metal3`)")
+                return 1
+            details = await is_served(client, HARDWARE_DATA, self._namespace)
+            informers, controller = self._controller(client, hosts, details, None)
+            following = [asyncio.create_task(each.run()) for each in informers]
+            try:
+                async with asyncio.timeout(_SYNC_SECONDS):
+                    for informer in informers:
+                        await informer.wait_for_cache_sync()
+                failed = await controller.once()
+            except TimeoutError:
+                log.error("the API did not give its lists within %g s", _SYNC_SECONDS)
+                return 1
+            finally:
+                for task in following:
+                    task.cancel()
+            if failed:
+                log.error("%d hosts are not in step", failed)
+            return 1 if failed else 0
+
+    async def _served(self, client: KubeClient) -> tuple[ResourceType, bool]:
+        """The version of the hosts, as soon as there is one, and whether there are HardwareData."""
+        backoff, again = Backoff(0.5, 15.0), Backoff(_SAY_AGAIN_FIRST, _SAY_AGAIN_LONGEST)
+        clock = asyncio.get_running_loop().time
+        since = clock()
+        due = since
+        while True:
+            try:
+                hosts = await served_hosts(client, self._namespace)
+                if hosts is not None:
+                    found = hosts, await is_served(client, HARDWARE_DATA, self._namespace)
+                    self._waiting = ""
+                    return found
+                problem = "the API serves no BareMetalHosts yet (`tinkedge crds --metal3`)"
+            except ApiError as error:
+                problem = f"no BareMetalHosts can be read: {error}{_ADVICE if error.status in _DENIED else ''}"
+            now = clock()
+            if problem != self._waiting or now >= due:
+                lasts = f" for {now - since:.0f} s now" if problem == self._waiting else ""
+                log.warning("%s; waiting%s", problem, lasts)
+                if problem != self._waiting:
+                    again.reset()
+                self._waiting, due = problem, now + again.next()
+            await asyncio.sleep(backoff.next())
+
+    def _controller(
+        self, client: KubeClient, hosts: ResourceType, details: bool, elector: LeaderElector | None
+    ) -> tuple[list[Informer], Metal3Controller]:
+        following, hardware, workflows = (self._informer(client, resource) for resource in (hosts, HARDWARE, WORKFLOW))
+        data = self._informer(client, HARDWARE_DATA) if details else None
+        controller = Metal3Controller(
+            client,
+            hosts=following,
+            hardware_data=data,
+            hardware=hardware,
+            workflows=workflows,
+            settings=self._settings,
+            elector=elector,
+        )
+        self._informers = [each for each in (data, hardware, workflows, following) if each is not None]
+        self._controllers = controller.runtimes
+        return self._informers, controller
+
+    def _informer(self, client: KubeClient, resource: ResourceType) -> Informer:
+        return Informer(
+            client,
+            resource,
+            self._namespaces,
+            start_jitter=START_JITTER_SECONDS if self._kubeconfig is None else 0.0,
+            archive_format=ended if resource is WORKFLOW else None,
+        )
+
+    async def _watch(self, client: KubeClient, hosts: ResourceType, details: bool) -> None:
+        """Raises _OtherVersionError when something else is served, or can be read, than is followed."""
+        blind = False
+        while True:
+            await asyncio.sleep(self._check_seconds)
+            try:
+                if not await is_served(client, hosts, self._namespace):
+                    raise _OtherVersionError(f"BareMetalHosts of {hosts.api_version} are served no more")
+                if not details and await is_served(client, HARDWARE_DATA, self._namespace):
+                    raise _OtherVersionError("the API serves HardwareData now")
+            except ApiError as error:
+                if await self._is_other_readable(client, hosts):
+                    raise _OtherVersionError(f"BareMetalHosts can't be read as {hosts.api_version}: {error}") from error
+                if not blind:
+                    log.warning("BareMetalHosts can't be read, and what changes is not noticed: %s", error)
+                blind = True
+            else:
+                blind = False
+
+    async def _is_other_readable(self, client: KubeClient, hosts: ResourceType) -> bool:
+        try:
+            return await served_hosts(client, self._namespace) not in (None, hosts)
+        except ApiError:
+            return False
+
+
+async def _together(*parts: Coroutine[Any, Any, None]) -> None:
+    """Run all until one ends, then end the others; raises what that one raised."""
+    tasks = [asyncio.create_task(part) for part in parts]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)

@@ -1,34 +1,235 @@
-"""Brings the Hardware of one BareMetalHost in step with it: `tink.convert.metal3` says what it is to be.
+"""Bring the Hardware of one BareMetalHost in step with the host, as `tink.convert.metal3` converts it.
 
-First of all comes safety: a host that must not netboot gets a Hardware that does not, and so does one that is gone.
-What can't be read, converted or written afterwards leaves the Hardware in that state. The other way, netboot is turned
-on only for a host that was asked for just now: an informer may be behind.
+Safety comes first: a host that must not netboot gets a Hardware that does not, and so does a host that is gone. If a
+later step fails (a read, the conversion, a write), the Hardware stays in that safe state. Netboot is turned on only for
+a host that was just read from the API, because an informer may be behind. A Hardware that was not made from a host is
+never changed.
 
-A Hardware that was not made from a host is never touched.
+Addresses: a user who may write hosts in one namespace must not take over or disable a machine of another namespace. If
+two Hardware claim one MAC or IPv4 address, the edge serves neither (`edge.machines.inventory`). The admission webhook
+rejects the second Hardware, if there is a webhook; `Addresses` works without one. A Hardware keeps the addresses that
+it has until it is being deleted, even if another host claimed them first. `Addresses` knows the Hardware of the
+followed namespaces.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import hashlib
 import logging
+from collections.abc import Callable, Iterable, Set
 from dataclasses import replace
 
+import orjson
+
+from tink.api.annotations import AGENT_ID_ANNOTATION
 from tink.api.v1alpha2 import Raw
-from tink.convert.findings import Findings, Source
-from tink.convert.metal3 import convert_to_hardware, is_consumed_by_cluster_api, secrets_to_read
+from tink.convert.findings import Findings, Kind, Source
+from tink.convert.metal3 import bounded, convert_to_hardware, is_consumed_by_cluster_api, secrets_to_read
+from tink.kube.cache import Index
 from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName, ObjectReference
-from tink.kube.resources import HARDWARE, SECRET
-from tink.kube.runtime import DONE, FairSemaphore, Result
-from tink.metal3.addresses import Addresses, without
-from tink.metal3.hosts import Hosts
-from tink.metal3.ownership import is_ours, is_secured, netboots
-from tink.metal3.reporter import Reporter
+from tink.kube.resources import HARDWARE, MACHINE, SECRET
+from tink.kube.runtime import DONE, Event, EventRecorder, FairSemaphore, LeaderElector, Result, while_leading
+from tink.limits.log import LimitedLog
+from tink.metal3.hosts import MANAGER, SAFETY_MANAGER, Hosts, is_ours, is_secured, netboots, released, secured
 from tink.metal3.settings import Metal3Settings
-from tink.metal3.writer import HardwareWriter
-from tink.webhooks import REMEMBERED_SECONDS, ClaimKind, Conflict, References, UsedAddress
+from tink.webhooks import (
+    REMEMBERED_SECONDS,
+    Claim,
+    ClaimKind,
+    Claims,
+    Conflict,
+    References,
+    UsedAddress,
+    canonical,
+    claims_of,
+    is_terminating,
+)
+
+
+class Addresses:
+    """Belongs to one event loop. `elapsed` gives the seconds of a clock that nobody sets."""
+
+    def __init__(self, elapsed: Callable[[], float]) -> None:
+        self._elapsed = elapsed
+        self._claims = Claims()
+        self._waiting: Index[NamespacedName, Claim] = Index()
+        """Hosts, by the addresses that they want and another has."""
+
+    def apply(self, hardware: Raw) -> set[NamespacedName]:
+        """Take in a Hardware that was added or changed; the hosts that waited for what it has given up."""
+        return self._waiting_for(self._claims.apply(hardware))
+
+    def remove(self, hardware: Raw) -> set[NamespacedName]:
+        """Forget a Hardware that is gone; the hosts that waited for what it had."""
+        return self._waiting_for(self._claims.remove(hardware))
+
+    def claim(self, key: NamespacedName, wanted: Raw, hardware: Raw | None) -> list[Conflict | UsedAddress]:
+        """Claim the addresses of `wanted` and return the conflicts, in the order of the fields.
+
+        A conflict is an address of another Hardware, or one that machines of other namespaces use as gateway and the
+        like. If there are none, the Hardware has the addresses from now on. `hardware` is its present state.
+        """
+        had = claims_of(hardware)
+        new = {claim: path for claim, path in claims_of(wanted).items() if claim not in had}
+        terminating = is_terminating(hardware)
+        conflicts: list[Conflict | UsedAddress] = [
+            *self._claims.conflicts(key, new, self._elapsed(), terminating=terminating)
+        ]
+        taken = {conflict.claim for conflict in conflicts}
+        conflicts += [each for each in self._claims.used(key, new) if each.is_foreign and each.claim not in taken]
+        taken = {conflict.claim for conflict in conflicts}
+        self._waiting.set(key, {each.held if isinstance(each, Conflict) else each.claim for each in conflicts})
+        if not any(kind is ClaimKind.MAC for kind, _ in taken) and not terminating:
+            free = {claim: path for claim, path in new.items() if claim not in taken}
+            self._claims.admitted(key, free, self._elapsed())
+        return conflicts
+
+    def forget(self, key: NamespacedName) -> None:
+        """The host is gone."""
+        self._waiting.set(key, ())
+
+    def _waiting_for(self, claims: Iterable[Claim]) -> set[NamespacedName]:
+        return {key for claim in claims for key in self._waiting.keys(claim)}
+
+
+def without(hardware: Raw, claims: Set[Claim]) -> None:
+    """Remove these IP addresses and agent ids from a Hardware that is to be applied.
+
+    An address is removed with all fields that need it; the interface's host name stays.
+    """
+    for mac, interface in hardware["spec"]["networkInterfaces"].items():
+        dhcp = interface.get("dhcp", {})
+        ipv6 = dhcp.get("ipv6")
+        if ipv6 is not None and (ClaimKind.IP, canonical(ipv6["address"])) in claims:
+            dhcp = {key: value for key, value in dhcp.items() if key != "ipv6"}
+        if (ClaimKind.IP, dhcp.get("ip")) in claims:
+            dhcp = {key: value for key, value in dhcp.items() if key in ("hostname", "ipv6")}
+        if dhcp != interface.get("dhcp", {}):
+            hardware["spec"]["networkInterfaces"][mac] = {**interface, "dhcp": dhcp}
+    if any(kind is ClaimKind.AGENT_ID for kind, _ in claims):
+        del hardware["metadata"]["annotations"][AGENT_ID_ANNOTATION]
+
+
+_MOST_FINDINGS = 8
+"""In one Event."""
+
+
+class Reporter:
+    """`limited_log` bounds the lines of the log, `recorder` the Events."""
+
+    def __init__(self, hosts: Hosts, limited_log: LimitedLog, recorder: EventRecorder) -> None:
+        self._hosts = hosts
+        self._limited_log = limited_log
+        self._recorder = recorder
+        self._reported: dict[NamespacedName, dict[str, str]] = {}
+        """The last message about a host, by its reason."""
+
+    def report(self, key: NamespacedName, reason: str, message: str, *, warning: bool = False) -> None:
+        """Say something about a host, unless it was said last."""
+        reported = self._reported.setdefault(key, {})
+        message = bounded(message)
+        if reported.get(reason) == message:
+            return
+        reported[reason] = message
+        level = logging.WARNING if warning else logging.INFO
+        self._limited_log.log(level, "host %s: %s: %s", key, reason, message, owner=key.namespace)
+        if (subject := self._hosts.subject(key)) is not None:
+            self._recorder.event(*subject, Event(reason, message, warning))
+
+    def report_findings(self, key: NamespacedName, findings: Findings, *, converted: bool) -> None:
+        """What was not carried over, without what Events of their own tell."""
+        lost = [f"{each.path}: {each.reason}" for each in findings if each.kind is not Kind.CHANGED]
+        hints = [f"{each.path}: {each.reason}" for each in findings if each.path == "spec.rootDeviceHints"]
+        messages = list(dict.fromkeys([*hints, *lost]))
+        if not messages:
+            self.clear(key, "NotCarriedOver")
+            return
+        more = f"; and {len(messages) - _MOST_FINDINGS} more" if len(messages) > _MOST_FINDINGS else ""
+        self.report(key, "NotCarriedOver", "; ".join(messages[:_MOST_FINDINGS]) + more, warning=not converted)
+
+    def clear(self, key: NamespacedName, reason: str) -> bool:
+        """It is so no more, and is said again when it is; whether it was."""
+        return self._reported.get(key, {}).pop(reason, None) is not None
+
+    def forget(self, key: NamespacedName) -> None:
+        """The host is gone."""
+        self._reported.pop(key, None)
+
 
 log = logging.getLogger(__name__)
+
+
+class HardwareWriter:
+    """Raises ApiError and LeadershipLostError in all its methods."""
+
+    def __init__(self, client: KubeClient, elector: LeaderElector | None) -> None:
+        self._client = client
+        self._elector = elector
+        self._applied: dict[NamespacedName, tuple[str, str]] = {}
+        """What was applied last, as a digest, and the resourceVersion that the Hardware has since."""
+
+    async def secure(self, hardware: Raw) -> Raw:
+        """Have no interface netboot; what the Hardware is then."""
+        if not netboots(hardware):
+            return hardware
+        log.info("Hardware %s: netboot is off", NamespacedName.of(hardware))
+        return await self._apply(secured(hardware), SAFETY_MANAGER, force=True)
+
+    async def release(self, hardware: Raw) -> Raw:
+        """Let interfaces netboot that were secured; what the Hardware is then."""
+        return await self._apply(released(hardware), SAFETY_MANAGER, force=True)
+
+    async def apply(self, key: NamespacedName, wanted: Raw, hardware: Raw | None) -> Raw:
+        """Apply what a conversion made, if it is something new or the Hardware has changed since."""
+        wanted["metadata"]["namespace"] = key.namespace
+        digest = hashlib.sha256(orjson.dumps(wanted)).hexdigest()
+        if hardware is not None:
+            if self._applied.get(key) == (digest, hardware["metadata"].get("resourceVersion")):
+                return hardware
+            # Not one that somebody else has made in its place.
+            wanted["metadata"]["uid"] = hardware["metadata"]["uid"]
+        after = await self._apply(wanted, MANAGER)
+        self._applied[key] = (digest, after["metadata"]["resourceVersion"])
+        if hardware is None:
+            log.info("Hardware %s: made from its BareMetalHost", key)
+        return after
+
+    async def apply_machine(self, key: NamespacedName, machine: Raw, hardware: Raw) -> bool:
+        """Rufio's Machine goes with its Hardware: Kubernetes deletes it after its owner. False if there is one that was
+        not made from the host: it is left alone."""
+        try:
+            there = await self._client.get(MACHINE, key.name, key.namespace)
+        except NotFoundError:
+            there = None
+        if there is not None and not is_ours(there):
+            return False
+        owner = {"apiVersion": hardware["apiVersion"], "kind": "Hardware"}
+        owner |= {field: hardware["metadata"][field] for field in ("name", "uid")}
+        machine["metadata"] |= {"namespace": key.namespace, "ownerReferences": [owner]}
+        await while_leading(
+            self._elector, lambda: self._client.apply(MACHINE, key.name, key.namespace, machine, manager=MANAGER)
+        )
+        return True
+
+    async def delete(self, key: NamespacedName) -> None:
+        """Delete the Hardware, if it is there."""
+        with contextlib.suppress(NotFoundError):
+            await while_leading(self._elector, lambda: self._client.delete(HARDWARE, key.name, key.namespace))
+
+    def forget(self, key: NamespacedName) -> None:
+        """The host is gone."""
+        self._applied.pop(key, None)
+
+    async def _apply(self, body: Raw, manager: str, *, force: bool = False) -> Raw:
+        namespace, name = NamespacedName.of(body)
+        return await while_leading(
+            self._elector,
+            lambda: self._client.apply(HARDWARE, name, namespace, body, manager=manager, force=force),
+        )
+
 
 _CONVERSIONS = 2
 """Hosts that are converted at once, each in a thread."""

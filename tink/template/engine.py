@@ -10,9 +10,8 @@ from threading import Lock
 from typing import Final
 
 from tink.golang.values import CallError, Value
-from tink.template.compile import Program, compile_text
+from tink.template.compile import Budget, Program, compile_text
 from tink.template.errors import TemplateExecutionError
-from tink.template.execution import Budget
 from tink.template.functions import FUNCTIONS
 from tink.template.sprig import deep_copy
 

@@ -23,7 +23,7 @@ from edge.run.readiness import Readiness
 from edge.settings import FilePath, GroupedCommand
 
 if TYPE_CHECKING:
-    from tink.metal3.following import Follower
+    from tink.metal3.controller import Follower
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ def metal3(
     from tink.convert.metal3 import HostOptions
     from tink.kube.client import ApiError, KubeConfigError
     from tink.kube.runtime import LeaderElectionConfig, pod_namespace
-    from tink.metal3.following import Follower
+    from tink.metal3.controller import Follower
     from tink.metal3.settings import Metal3Settings
 
     faulthandler.enable()

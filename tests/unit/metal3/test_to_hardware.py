@@ -36,7 +36,7 @@ from tink.convert.metal3.network_data import parsed, served
 from tink.convert.metal3.root_disk import choose
 from tink.convert.metal3.to_hardware import rufio_machine
 from tink.kube.resources import HARDWARE_DATA
-from tink.metal3.following import HOSTS
+from tink.metal3.controller import HOSTS
 
 BOOT, OTHER = "52:54:00:aa:00:01", "52:54:00:aa:00:02"
 CLUSTER_API = {

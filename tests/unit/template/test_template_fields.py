@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from tink.api import v1alpha2
-from tink.template import context
-from tink.template.context import GoStruct, build_context
+from tink.template import fields
 from tink.template.engine import render
 from tink.template.errors import TemplateError, TemplateExecutionError, TemplateSyntaxError
-from tink.template.fields import parse_fields, render_actions
+from tink.template.fields import GoStruct, build_context, parse_fields, render_actions
 
 HARDWARE: dict[str, Any] = {"metadata": {"name": "m1"}, "spec": {"storageDevices": ["/dev/nvme0n1"]}}
 
@@ -285,13 +284,13 @@ def test_hardware_of_another_shape_is_refused_with_the_path(hardware: dict[str, 
 @pytest.mark.parametrize(
     ("struct", "model"),
     [
-        (context.HARDWARE_SPEC, v1alpha2.HardwareSpec),
-        (context.NETWORK_INTERFACE, v1alpha2.NetworkInterface),
-        (context.DHCP, v1alpha2.DHCP),
-        (context.DHCP_V6, v1alpha2.DHCPv6),
-        (context.IPXE, v1alpha2.IPXE),
-        (context.INSTANCE, v1alpha2.Instance),
-        (context.LOCAL_OBJECT_REFERENCE, v1alpha2.LocalObjectReference),
+        (fields.HARDWARE_SPEC, v1alpha2.HardwareSpec),
+        (fields.NETWORK_INTERFACE, v1alpha2.NetworkInterface),
+        (fields.DHCP, v1alpha2.DHCP),
+        (fields.DHCP_V6, v1alpha2.DHCPv6),
+        (fields.IPXE, v1alpha2.IPXE),
+        (fields.INSTANCE, v1alpha2.Instance),
+        (fields.LOCAL_OBJECT_REFERENCE, v1alpha2.LocalObjectReference),
     ],
 )
 def test_every_field_of_the_api_can_be_reached_by_its_go_name(struct: GoStruct, model: type[BaseModel]) -> None:

@@ -14,8 +14,7 @@ from typing import Any
 
 import yaml
 
-from tink.api.yaml import MAX_BYTES, MAX_RATIO, Parser, YamlError, as_yaml_error, check_depth
-from tink.api.yaml_values import Document
+from tink.api.yaml import MAX_BYTES, MAX_RATIO, Document, Parser, YamlError, as_yaml_error, check_depth
 from tink.convert.fields import join
 from tink.convert.findings import Comment
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
 
 from tink.api.metal3 import V1ALPHA1, V1BETA1
 from tink.api.v1alpha2 import Raw
@@ -19,7 +18,7 @@ from tink.kube.objects import NamespacedName
 from tink.kube.resources import CRD, HARDWARE_DATA, HOST_V1ALPHA1, HOST_V1BETA1
 from tink.limits.backoff import Backoff
 from tink.metal3.definition import NAME, NEW, OLD, Definition
-from tink.metal3.migration.plan import MigrationSettings, Phase, Plan
+from tink.metal3.migration.plan import Done, MigrationSettings, Phase, Plan
 from tink.metal3.migration.survey import Progress, Survey
 
 _AT_ONCE = 8
@@ -32,16 +31,6 @@ MOST_FAILURES = 100
 
 _Act = Callable[[NamespacedName, str], Awaitable[bool]]
 """Does something to a host, and says whether there was anything to do."""
-
-
-@dataclass(slots=True)
-class Done:
-    """What a phase did: how many, how many needed nothing, and what failed."""
-
-    phase: Phase
-    done: int = 0
-    unneeded: int = 0
-    failures: list[str] = field(default_factory=list)
 
 
 async def carry_out(

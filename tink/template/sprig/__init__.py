@@ -14,15 +14,10 @@ from typing import Final
 from tink.golang import fmt
 from tink.golang.values import CallError, Value, kind, type_name
 from tink.template.signatures import ANY, BOOL, STRING, Function, Functions, table
-from tink.template.sprig.conversions import deep_copy, deep_equal
-from tink.template.sprig.durations import DURATIONS
-from tink.template.sprig.encodings import ENCODINGS
-from tink.template.sprig.lists import LISTS
-from tink.template.sprig.maps import MAPS
-from tink.template.sprig.numbers import NUMBERS
-from tink.template.sprig.paths import PATHS
-from tink.template.sprig.regexes import REGEXES
-from tink.template.sprig.text import TEXT
+from tink.template.sprig.collections import LISTS, MAPS
+from tink.template.sprig.encodings import ENCODINGS, PATHS
+from tink.template.sprig.numbers import DURATIONS, NUMBERS, deep_copy, deep_equal
+from tink.template.sprig.text import REGEXES, TEXT
 from tink.template.sprig.versions import VERSIONS
 
 __all__ = ["SPRIG", "deep_copy"]

@@ -14,7 +14,7 @@ from tink.golang import strconv
 from tink.golang.strconv import byte_length
 from tink.golang.values import CallError, Struct
 from tink.template.signatures import STRING, Function, Functions, table
-from tink.template.sprig.conversions import Spend
+from tink.template.sprig.numbers import Spend
 
 _LONGEST_VERSION: Final = 256
 _LONGEST_CONSTRAINT: Final = 512
