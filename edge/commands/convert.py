@@ -232,7 +232,7 @@ async def _read(cluster: _Cluster, to: str | None, progress: Progress) -> list[D
 
     async with _connected(cluster) as client:
         return await read_cluster(
-            client, cluster.namespace, metal3=to in TARGETS, seen=lambda count: progress("read", count, 0)
+            client, cluster.namespace, metal3=to in TARGETS, on_read=lambda count: progress("read", count, 0)
         )
 
 
@@ -242,7 +242,11 @@ async def _apply(cluster: _Cluster, result: Result, progress: Progress, *, force
 
     async with _connected(cluster) as client:
         applied = await apply_all(
-            client, result.converted, cluster.namespace, force=force, done=lambda count: progress("applied", count, 0)
+            client,
+            result.converted,
+            cluster.namespace,
+            force=force,
+            on_applied=lambda count: progress("applied", count, 0),
         )
     lost = len(result.converted) - applied.count
     return replace(result, findings=[*result.findings, *applied.refused], lost=lost)

@@ -269,10 +269,10 @@ async def test_cluster_is_read_page_by_page_one_namespace_or_all(client: Any, mo
     monkeypatch.setattr(pager, "each_list_item", partial(pager.each_list_item, page_size=2))
     await old_rack(client)
     seen: list[int] = []
-    found = await read_cluster(client, None, metal3=False, seen=seen.append)
+    found = await read_cluster(client, None, metal3=False, on_read=seen.append)
     assert [each.source.name for each in found] == ["far", "n0", "n1", "n2"]
     assert seen == [1, 2, 3, 4]
-    found = await read_cluster(client, "rack", metal3=False, seen=seen.append)
+    found = await read_cluster(client, "rack", metal3=False, on_read=seen.append)
     assert [(each.source.file, each.source.document, each.source.name) for each in found] == [
         ("cluster", index + 1, f"n{index}") for index in range(3)
     ]
@@ -280,7 +280,7 @@ async def test_cluster_is_read_page_by_page_one_namespace_or_all(client: Any, mo
 
 async def test_cluster_that_does_not_serve_v1alpha1_is_told_so(client: Any) -> None:
     with pytest.raises(NotFoundError, match=r"does not serve tinkerbell[.]org/v1alpha1"):
-        await read_cluster(client, None, metal3=False, seen=lambda _: None)
+        await read_cluster(client, None, metal3=False, on_read=lambda _: None)
 
 
 async def test_only_the_network_secrets_of_hosts_are_read(client: Any) -> None:
@@ -291,7 +291,7 @@ async def test_only_the_network_secrets_of_hosts_are_read(client: Any) -> None:
         metadata = {"name": name, "namespace": "metal3"}
         host = {"apiVersion": HOSTS.api_version, "kind": HOSTS.kind, "metadata": metadata, "spec": spec}
         client.put(host)
-    found = await read_cluster(client, None, metal3=True, seen=lambda _: None)
+    found = await read_cluster(client, None, metal3=True, on_read=lambda _: None)
     assert [each.source.name for each in found if isinstance(each, Document)] == ["a", "b", "c", "net"]
     assert [each.path for each in found if isinstance(each, Finding)] == ["spec.networkData"]
 
@@ -331,7 +331,7 @@ async def test_refused_object_is_named_and_the_others_are_applied(current: Any) 
     other = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "map"}}
     done: list[int] = []
     objects = [Converted(obj) for obj in (bad, other, new("good"))]
-    applied = await apply_all(current, objects, None, force=False, done=done.append)
+    applied = await apply_all(current, objects, None, force=False, on_applied=done.append)
     refused = applied.refused
     assert applied.count == 1
     assert [each.source.name for each in refused] == ["bad", "map"]
@@ -344,13 +344,13 @@ async def test_kind_that_may_not_be_read_costs_no_other(client: Any) -> None:
     await old_rack(client)
     forbidden = ApiError(403, "Forbidden", "templates is forbidden")
     client.fail("list", forbidden, of=ResourceType("tinkerbell.org", "v1alpha1", "templates", "Template"))
-    found = await read_cluster(client, "rack", metal3=False, seen=lambda _: None)
+    found = await read_cluster(client, "rack", metal3=False, on_read=lambda _: None)
     (refused,) = [each for each in found if isinstance(each, Finding)]
     assert (refused.kind, refused.source.kind, len(found)) == ("error", "Template", 4)
     assert "templates is forbidden" in refused.reason
     client.fail("list", *[forbidden] * 3)
     with pytest.raises(ApiError, match="forbidden"):
-        await read_cluster(client, None, metal3=False, seen=lambda _: None)
+        await read_cluster(client, None, metal3=False, on_read=lambda _: None)
 
 
 async def test_api_that_stops_answering_costs_no_report_and_says_how_much_was_applied(
@@ -358,7 +358,9 @@ async def test_api_that_stops_answering_costs_no_report_and_says_how_much_was_ap
 ) -> None:
     objects = [new(f"n{index}", index) for index in range(20)]
     current.fail("apply", UnreachableError("gone"), done=False)
-    applied = await apply_all(current, [Converted(obj) for obj in objects], None, force=False, done=lambda _: None)
+    applied = await apply_all(
+        current, [Converted(obj) for obj in objects], None, force=False, on_applied=lambda _: None
+    )
     count, (refused,) = applied.count, applied.refused
     assert count < 20
     assert f"{count} of 20 objects were applied" in refused.reason
@@ -375,9 +377,9 @@ async def test_api_that_stops_answering_costs_no_report_and_says_how_much_was_ap
 async def test_field_of_another_owner_is_taken_only_by_force(current: Any) -> None:
     await current.apply(HARDWARE, "a", "default", new("a", storageDevices=["/dev/sda"]), manager="operator")
     mine = [Converted(new("a", storageDevices=["/dev/sdb"]))]
-    (refused,) = (await apply_all(current, mine, None, force=False, done=lambda _: None)).refused
+    (refused,) = (await apply_all(current, mine, None, force=False, on_applied=lambda _: None)).refused
     assert "operator" in refused.reason
     assert "--force-conflicts" in refused.reason
-    forced = await apply_all(current, mine, None, force=True, done=lambda _: None)
+    forced = await apply_all(current, mine, None, force=True, on_applied=lambda _: None)
     assert (forced.count, forced.refused) == (1, [])
     assert (await current.get(HARDWARE, "a", "default"))["spec"]["storageDevices"] == ["/dev/sdb"]

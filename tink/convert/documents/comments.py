@@ -20,7 +20,7 @@ from tink.convert.findings import Comment
 
 
 def compose(text: str) -> Iterator[yaml.Node]:
-    """The documents of a text as nodes. Raises YamlError."""
+    """Yield the documents of a text as nodes. Raises YamlError."""
     try:
         check_depth(text)
         parser = Parser(text)
@@ -33,10 +33,10 @@ def compose(text: str) -> Iterator[yaml.Node]:
 
 
 def node_value(root: yaml.Node, size: int = 0) -> Any:
-    """A node as a JSON-like value; what aliases repeat is one object. `size` is the length of its text.
+    """Return a node as a JSON-like value. What aliases repeat is one object. `size` is the length of the node's text.
 
-    Raises YamlError: a key given twice, a tag or a number that JSON does not know, a value that contains itself, more
-    values than such a text can honestly hold.
+    Raises YamlError for a repeated key, a tag or a number that JSON does not know, a value that contains itself, and
+    more values than such a text can honestly hold.
     """
     document = Document(max(MAX_BYTES, MAX_RATIO * size))
     for event in _events(root, set()):
@@ -45,7 +45,7 @@ def node_value(root: yaml.Node, size: int = 0) -> Any:
 
 
 def _events(node: yaml.Node, seen: set[int]) -> Iterator[yaml.Event]:
-    """The events of a node; a collection that comes again is an alias."""
+    """Yield the events of a node. A collection that occurs again becomes an alias."""
     marks = node.start_mark, node.end_mark
     if isinstance(node, yaml.ScalarNode):
         yield yaml.ScalarEvent(None, node.tag, (True, True), node.value, *marks, style=node.style)
@@ -72,24 +72,24 @@ _MAYBE = re.compile(r"(?:^|[ \t])#", re.MULTILINE)
 _HASH = re.compile(r"(?<![^ \t])#")
 _BLOCK_HEADER = re.compile(r"[|>][0-9+-]*")
 END = "\0end"
-"""The path of a comment below all fields."""
+"""The path of a comment that stands below all fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a field of the document begins."""
+    """The line on which a field of the document begins."""
 
     line: int
     path: str
 
 
 def has_comments(text: str) -> bool:
-    """Whether there may be any; a `#` inside a block scalar looks like one here."""
+    """Return True if the text may have comments. A `#` inside a block scalar counts here too."""
     return _MAYBE.search(text) is not None
 
 
 def collect(text: str) -> list[Comment]:
-    """The comments of the first document of a text, in order; none if it can't be read."""
+    """Return the comments of the first document of a text, in order; none if the text can't be read."""
     try:
         root = next(compose(text), None)
     except YamlError:
@@ -106,7 +106,7 @@ def collect(text: str) -> list[Comment]:
 def placed(
     comments: Iterable[Comment], moves: Mapping[str, str], there: Mapping[str, int]
 ) -> list[tuple[str, Comment]]:
-    """Each comment with the path in the result that it belongs to; "" is the object itself.
+    """Return each comment with the path in the result that it belongs to; "" is the object itself.
 
     `there` has the paths of the result; `moves` is `Findings.moves`.
     """
@@ -119,7 +119,10 @@ def placed(
 
 
 def _walk(node: yaml.Node, path: str, places: list[_Place], scalars: list[yaml.ScalarNode], seen: set[int]) -> None:
-    """Fields in the order of the text. What an alias repeats is not walked again: its marks are those of the anchor."""
+    """Collect fields and scalars in the order of the text.
+
+    A node that an alias repeats is visited once, because its marks are those of the anchor.
+    """
     if isinstance(node, yaml.ScalarNode):
         scalars.append(node)
         return
@@ -141,7 +144,7 @@ def _walk(node: yaml.Node, path: str, places: list[_Place], scalars: list[yaml.S
 
 
 def _covered(scalars: list[yaml.ScalarNode], lines: list[str]) -> dict[int, list[tuple[int, int]]]:
-    """Line -> the columns that scalars take: a `#` there is no comment."""
+    """Return the columns that scalars take on each line: a `#` there is no comment."""
     covered: dict[int, list[tuple[int, int]]] = {}
     for scalar in scalars:
         start, end = scalar.start_mark, scalar.end_mark
@@ -189,7 +192,7 @@ def _comment_column(line: str, covered: Iterable[tuple[int, int]]) -> int | None
 
 
 def _target(paths: tuple[str, ...], moves: Mapping[str, str], there: Mapping[str, int]) -> tuple[str, bool]:
-    """Where a comment goes, and whether its own field is there."""
+    """Return the path that a comment goes to, and True if its own field is there."""
     if paths == (END,):
         return END, True
     for path in reversed(paths):
@@ -206,7 +209,7 @@ def _target(paths: tuple[str, ...], moves: Mapping[str, str], there: Mapping[str
 
 
 def _parent(path: str) -> str:
-    """The path one level up. Quoted keys (`a["b.c"]`) are one level."""
+    """Return the path one level up. A quoted key (`a["b.c"]`) is one level."""
     if path.endswith('"]'):
         return path[: path.rindex('["')]
     if path.endswith("]"):

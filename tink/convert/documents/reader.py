@@ -31,29 +31,29 @@ from tink.convert.findings import Comment, Finding, Kind, Source, nested
 
 DEFAULT_NAMESPACE = "default"
 MAX_DEPTH = 100
-"""Levels that an object may nest."""
+"""The deepest nesting of an object."""
 
 _COLLECTIONS = (dict, list)
-_LONGEST_SHOWN = 80
+_MAX_SHOWN = 80
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?\Z")
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z")
-_OF_A_NAME = "lower case letters, digits, - and . between these"
+_NAME_CHARACTERS = "lower case letters, digits, - and . between these"
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One object as it was read, and where.
+    """One object as it was read, and its place.
 
-    What every object has: `apiVersion` and `kind` as strings, `metadata` with a name and perhaps a namespace, both
-    strings. All else may be anything that JSON can say.
+    Every object has `apiVersion` and `kind` as strings, and `metadata` with a name and perhaps a namespace, both
+    strings. All other fields may hold any JSON value.
     """
 
     source: Source
     obj: Raw
     prefix: str = ""
-    """Where the object stands in its document: `items[3]` in a List, else empty."""
+    """The place of the object in its document: `items[3]` in a List, else empty."""
     text: str | None = None
-    """The document's own YAML, if it has comments."""
+    """The YAML text of the document, if it has comments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +62,21 @@ class Converted:
 
     obj: Raw
     document: Document | None = None
-    """What it was made from; None for objects that several share."""
+    """The document that it was made from; None for an object that several documents share."""
     moves: dict[str, str] = field(default_factory=dict)
     """Path in the document -> path in `obj` (`Findings.moved`)."""
     comments: list[Comment] = field(default_factory=list)
-    """Those that stood inside of a field's text (`Findings.comments`)."""
+    """The comments that stood inside a field's text (`Findings.comments`)."""
 
 
 class Lookup(Protocol):
-    """Finds another object of the same input, as it was read: `lookup("HardwareData", "metal3", "node-1")`."""
+    """Return another object of the same input, as it was read: `lookup("HardwareData", "metal3", "node-1")`."""
 
     def __call__(self, kind: str, namespace: str, name: str) -> Raw | None: ...
 
 
 def validated(document: Document) -> Document | Finding:
-    """The document, or what keeps its object from being one of Kubernetes'."""
+    """Return the document, or a finding if its object is not a valid Kubernetes object."""
     obj = document.obj
     for key in ("apiVersion", "kind"):
         if not isinstance(obj.get(key), str) or not obj[key]:
@@ -90,12 +90,12 @@ def validated(document: Document) -> Document | Finding:
         return error_in(document, "metadata.name", f"must be a string, is {_present(metadata, 'name')}: {what}")
     if not _NAME.match(name):
         return error_in(
-            document, "metadata.name", f"no API server takes {shown(name, _LONGEST_SHOWN)} for a name: {_OF_A_NAME}"
+            document, "metadata.name", f"no API server takes {shown(name, _MAX_SHOWN)} for a name: {_NAME_CHARACTERS}"
         )
     if not isinstance(namespace, str | None):
         return error_in(document, "metadata.namespace", f"must be a string, is {_present(metadata, 'namespace')}")
     if namespace and not _NAMESPACE.match(namespace):
-        reason = f"no API server takes {shown(namespace, _LONGEST_SHOWN)} for a namespace: {_OF_A_NAME}, no points"
+        reason = f"no API server takes {shown(namespace, _MAX_SHOWN)} for a namespace: {_NAME_CHARACTERS}, no points"
         return error_in(document, "metadata.namespace", reason)
     if (path := _too_deep(obj)) is not None:
         return error_in(document, path, f"nested deeper than {MAX_DEPTH} levels")
@@ -103,12 +103,12 @@ def validated(document: Document) -> Document | Finding:
 
 
 def error_in(document: Document, path: str, reason: str) -> Finding:
-    """An error at a field of the document's object."""
+    """Return an error finding for a field of the document's object."""
     return Finding(Kind.ERROR, document.source, nested(document.prefix, path), reason)
 
 
 def _too_deep(obj: Raw) -> str | None:
-    """The field that nests deeper than anything honest does; None if there is none. JSON may nest without end."""
+    """Return the top-level field that nests deeper than MAX_DEPTH; None if none does."""
     level = [(key, item) for key, item in obj.items() if item and item.__class__ in _COLLECTIONS]
     for _ in range(MAX_DEPTH - 1):
         below: list[tuple[str, Any]] = []
@@ -129,7 +129,7 @@ def _present(mapping: Raw, key: str) -> str:
 
 # A document's start, with the directives that stand before it.
 _START = re.compile(rb"^(?:%[^\n]*\n(?:[%#][^\n]*\n|[ \t\r]*\n)*)?---(?=[ \t\r\n]|\Z)", re.MULTILINE)
-_SAYS_NOTHING = re.compile(rb"(?:[ \t\r]*(?:#[^\n]*)?(?:\n|\Z))*")
+_EMPTY_TEXT = re.compile(rb"(?:[ \t\r]*(?:#[^\n]*)?(?:\n|\Z))*")
 _NEXT_OBJECT = re.compile(r"^\{", re.MULTILINE)
 _JSON_START = re.compile(rb"(?:---)?[ \t\r\n]*[{\[]")
 _BOM = b"\xef\xbb\xbf"
@@ -137,7 +137,7 @@ _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 
 
 def read(file: str, content: bytes) -> Iterator[Document | Finding]:
-    """The objects of a file's content, YAML or JSON, and an error finding for each part that can't be read."""
+    """Yield the objects of a file's content, YAML or JSON, and an error finding for each part that can't be read."""
     if content.startswith(_UTF16_BOMS):  # as PowerShell's `>` writes
         try:
             content = content.decode("utf-16").encode()
@@ -155,9 +155,12 @@ def read(file: str, content: bytes) -> Iterator[Document | Finding]:
 
 
 def _chunks(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """The documents' texts, each with the number of its first line; comments before the first marker are its."""
+    """Yield the text of each document with the number of its first line.
+
+    Comments before the first marker belong to the first document.
+    """
     starts = [match.start() for match in _START.finditer(content)]
-    if starts and _SAYS_NOTHING.fullmatch(content, 0, starts[0]):
+    if starts and _EMPTY_TEXT.fullmatch(content, 0, starts[0]):
         starts[0] = 0
     elif not starts or starts[0]:
         starts.insert(0, 0)
@@ -188,7 +191,10 @@ def _yaml_chunk(source: Source, first_line: int, chunk: bytes) -> Iterator[Docum
 
 
 def _json_chunk(file: str, number: int, first_line: int, chunk: bytes) -> list[list[Document | Finding]] | None:
-    """Objects one after the other, as kubectl takes them. None: this is no JSON, but perhaps YAML in flow style."""
+    """Read JSON objects that follow one another, as kubectl accepts them.
+
+    Return None if the text is not JSON: it may be YAML in flow style.
+    """
     if _JSON_START.match(chunk) is None:
         return None
     try:
@@ -201,7 +207,7 @@ def _json_chunk(file: str, number: int, first_line: int, chunk: bytes) -> list[l
         source = Source(file, number + len(parts), "", "", "")
         try:
             obj, end = _DECODER.raw_decode(text, at)
-            parts.append(list(_objects(source, _sound(obj), None, end - at)))
+            parts.append(list(_objects(source, _checked_json(obj), None, end - at)))
         except (ValueError, RecursionError) as error:
             if not parts and not file.endswith(".json"):
                 return None
@@ -218,8 +224,10 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number in JSON")
 
 
-def _once(pairs: list[tuple[str, Any]]) -> Raw:
-    """An object's fields, none of which may be given twice: of two values one would be lost without a word."""
+def _unique_fields(pairs: list[tuple[str, Any]]) -> Raw:
+    """Return an object's fields. Raises ValueError for a repeated key, because one of the two values would be lost
+    silently.
+    """
     found = dict(pairs)
     if len(found) < len(pairs):
         left = set(found)
@@ -230,7 +238,7 @@ def _once(pairs: list[tuple[str, Any]]) -> Raw:
     return found
 
 
-_DECODER = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_once)
+_DECODER = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_unique_fields)
 
 
 def _json_problem(error: Exception) -> str:
@@ -239,8 +247,10 @@ def _json_problem(error: Exception) -> str:
     return getattr(error, "msg", "") or str(error)
 
 
-def _sound(obj: Any) -> Any:
-    """What the standard library takes for JSON and others do not (half a surrogate pair) is refused: ValueError."""
+def _checked_json(obj: Any) -> Any:
+    """Return a value unchanged. Raises ValueError for what the standard library accepts and JSON does not (half a
+    surrogate pair).
+    """
     try:
         orjson.dumps(obj)
     except orjson.JSONEncodeError as error:
@@ -256,7 +266,7 @@ def _skip_space(text: str, at: int) -> int:
 
 
 def _objects(source: Source, found: Any, text: str | None, size: int) -> Iterator[Document | Finding]:
-    """The object of a document, or those of a List; nothing for an empty document."""
+    """Yield the object of a document, or the objects of a List; nothing for an empty document."""
     if found is None:
         return
     pending = [("", found, "", "")]
@@ -280,7 +290,7 @@ def _objects(source: Source, found: Any, text: str | None, size: int) -> Iterato
 
 
 def _items(obj: Raw) -> list[Any] | None:
-    """The items of a List (`v1` List, or HardwareList as the API answers it); None if this is no List."""
+    """Return the items of a List (`v1` List, or HardwareList as the API answers it); None if the object is no List."""
     kind = obj.get("kind")
     if not isinstance(kind, str) or not kind.endswith("List") or as_mapping(obj.get("metadata")).get("name"):
         return None
@@ -289,7 +299,7 @@ def _items(obj: Raw) -> list[Any] | None:
 
 
 def _kind_of_items(obj: Raw) -> tuple[str, str]:
-    """What the items of an API's own list need not say of themselves."""
+    """Return apiVersion and kind of the items of a typed list, whose items may omit them."""
     kind = obj["kind"].removesuffix("List")
     api_version = obj.get("apiVersion")
     return (api_version, kind) if kind and isinstance(api_version, str) else ("", "")
@@ -312,7 +322,7 @@ def _document(source: Source, obj: Raw, prefix: str, text: str | None, size: int
 
 
 def _too_large(obj: Raw) -> str | None:
-    """The path of an object's largest field if no API server would take the object; None if one would."""
+    """Return the path of an object's largest field if the object is too large for an API server; None if it is not."""
     if _size(obj) <= MAX_BYTES:
         return None
     path, here = "", obj
@@ -336,15 +346,16 @@ def _size(found: Any) -> int:
 
 STDIN = "-"
 MAX_FILE_BYTES = 256 << 20
-"""A rack's inventory is a hundredth of this; a file of it would be an image that lies in the wrong directory."""
+"""The inventory of a rack is a hundredth of this. A larger file is probably an image in the wrong directory."""
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def read_all(paths: Iterable[str]) -> Iterator[Document | Finding]:
-    """The documents of files (`-`: standard input) and of all YAML and JSON files below directories, in name order.
+    """Yield the documents of files (`-`: standard input), and of all YAML and JSON files below directories, in name
+    order.
 
-    A file that is met twice is read once. Hidden files and directories are passed over; links are followed, loops not.
+    A file that occurs twice is read once. Hidden files and directories are skipped. Links are followed, loops are not.
     """
     seen: set[tuple[int, int]] = set()
     for path in paths:
@@ -363,7 +374,7 @@ def read_all(paths: Iterable[str]) -> Iterator[Document | Finding]:
 
 
 def _files(path: str, seen: set[tuple[int, int]]) -> Iterator[str]:
-    """The file itself, or the files of a directory, those of the directories below it after them."""
+    """Yield the file itself, or the files of a directory followed by those of its subdirectories."""
     if not Path(path).is_dir():
         yield path
         return
@@ -392,7 +403,7 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
 
 
 def _content(file: str, seen: set[tuple[int, int]], *, listed: bool) -> bytes | None:
-    """The content, at most a byte more than is allowed; None if it was read already. Raises OSError."""
+    """Return the content, at most one byte more than is allowed; None if it was read already. Raises OSError."""
     if file == STDIN:
         return sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
     state = os.stat(file)  # noqa: PTH116
@@ -400,7 +411,7 @@ def _content(file: str, seen: set[tuple[int, int]], *, listed: bool) -> bytes | 
         if (state.st_dev, state.st_ino) in seen:
             return None
         seen.add((state.st_dev, state.st_ino))
-    elif listed:  # a pipe that somebody named is read; one that lies about would be waited for without end
+    elif listed:  # a pipe is read if the user names it; reading one found in a directory would block
         raise OSError(0, "it is no regular file")
     with open(file, "rb") as stream:  # noqa: PTH123
         return stream.read(MAX_FILE_BYTES + 1)

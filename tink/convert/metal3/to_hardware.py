@@ -1,7 +1,7 @@
 """Convert Metal3's BareMetalHost, of either version, to Hardware, and its management controller to a Machine of Rufio.
 
 `docs/metal3.md` lists what becomes of each field. `safety` decides whether the machine may netboot, `root_disk` which
-disk is the root disk, `network_data` what DHCP serves. `Inputs` finds the HardwareData and the Secrets of a host
+disk is the root disk, `network_data` what DHCP serves. `HostInputs` finds the HardwareData and the Secrets of a host
 through `lookup`; a missing one is a finding.
 
 A Secret of another namespace is never read: a user who may write hosts could otherwise read it in the Hardware. The
@@ -52,17 +52,17 @@ from tink.kube.objects import NamespacedName
 
 USER_DATA, NETWORK_DATA, META_DATA = "userData", "networkData", "metaData"
 DETAILS_ANNOTATION = "inspect.metal3.io/hardwaredetails"
-"""On a host: what inspection would find, as somebody has written it."""
+"""On a host: hardware details that a user wrote in place of an inspection."""
 
 _FALLBACK_KEY = "value"
-"""Where Secrets have what is not under its own name: so Cluster API's bootstrap providers write them."""
+"""The fallback key of Secrets: Cluster API's bootstrap providers write their data under it."""
 _DETAILS = "HardwareData.spec.hardware"
 
 
 def secrets_to_read(host: Raw, namespace: str) -> dict[NamespacedName, str]:
-    """The Secrets whose content a conversion of `host` needs, each with the field that names it.
+    """Return the Secrets whose content a conversion of `host` needs, each with the field that names it.
 
-    Never that of user-data.
+    The user-data Secret is never among them.
     """
     spec = as_mapping(host.get("spec"))
     names = {f"spec.{key}": as_mapping(spec.get(key)) for key in (NETWORK_DATA, META_DATA)}
@@ -76,8 +76,11 @@ def secrets_to_read(host: Raw, namespace: str) -> dict[NamespacedName, str]:
     return found
 
 
-class Surroundings:
-    """Of one host. `details` are HardwareDetails ({} if nobody has looked), `details_path` is where they stand."""
+class HostInputs:
+    """The HardwareData and the Secrets of one host.
+
+    `details` are its HardwareDetails ({} without an inspection), `details_path` is their place.
+    """
 
     def __init__(self, obj: Raw, spec: Fields, findings: Findings, lookup: Lookup, namespace: str) -> None:
         self._obj = obj
@@ -88,7 +91,7 @@ class Surroundings:
         self.details, self.details_path = self._find_details()
 
     def secret_name(self, key: str) -> str:
-        """The Secret that a field of `spec` refers to; empty if to none that may be read."""
+        """Return the name of the Secret that a field of `spec` refers to; empty if no such Secret may be read."""
         reference = self._spec.fields(key)
         name, namespace = reference.text("name") or "", reference.text("namespace") or ""
         reference.rest()
@@ -104,7 +107,7 @@ class Surroundings:
         return name
 
     def document(self, key: str) -> Any:
-        """What the Secret of a field holds, as YAML or JSON; None if there is nothing to be had."""
+        """Return the YAML or JSON content of a field's Secret; None if there is none."""
         name = self.secret_name(key)
         if key == NETWORK_DATA and as_mapping(self._obj.get("spec")).get(NETWORK_DATA) is None:
             name = self._spec.text("preprovisioningNetworkDataName") or ""
@@ -124,7 +127,10 @@ class Surroundings:
             return None
 
     def key_of(self, key: str, name: str) -> str:
-        """Under which key a Secret that may not be read further has what `key` is for; empty if that is not known."""
+        """Return the key under which a Secret holds the data of the field `key`; empty if that is unknown.
+
+        The content is not read.
+        """
         secret = self._lookup("Secret", self._namespace, name)
         if secret is None:
             return ""
@@ -136,7 +142,7 @@ class Surroundings:
         return ""
 
     def _content(self, key: str, name: str) -> bytes | None:
-        """What a Secret holds under `key`, or under the key that stands for any."""
+        """Return the content of a Secret under `key`, or under the fallback key."""
         secret = self._lookup("Secret", self._namespace, name)
         path = f"spec.{key}"
         if secret is None:
@@ -154,7 +160,7 @@ class Surroundings:
         return None
 
     def _find_details(self) -> tuple[Raw, str]:
-        """What inspection found, and where that stands: HardwareData, the status, or what somebody wrote by hand."""
+        """Return the hardware details and their place: HardwareData, the status, or the annotation of a user."""
         found = as_mapping(
             self._lookup("HardwareData", self._namespace, str(as_mapping(self._obj.get("metadata")).get("name")))
         )
@@ -172,7 +178,7 @@ class Surroundings:
 
 
 def _value(secret: Raw, key: str) -> bytes | None:
-    """The value of a key of a Secret, as the API gives it or as people write it. Raises ValueError, TypeError."""
+    """Return the value of a key of a Secret, from `data` or `stringData`. Raises ValueError, TypeError."""
     written = as_mapping(secret.get("stringData")).get(key)
     if isinstance(written, str):
         return written.encode(errors="replace")
@@ -185,17 +191,19 @@ def _value(secret: Raw, key: str) -> bytes | None:
         raise ValueError(key) from error
 
 
-def interfaces_of(spec: Fields, around: Surroundings, hostname: str, findings: Findings) -> dict[str, Raw]:
-    """`spec.networkInterfaces` of the Hardware; `spec` is the host's. Whether it may netboot is not decided here."""
-    return _Interfaces(spec, around, findings).result(hostname)
+def interfaces_of(spec: Fields, inputs: HostInputs, hostname: str, findings: Findings) -> dict[str, Raw]:
+    """Return `spec.networkInterfaces` of the Hardware. `spec` is the host's. `safety` decides later whether it may
+    netboot.
+    """
+    return _Interfaces(spec, inputs, findings).result(hostname)
 
 
 class _Interfaces:
-    def __init__(self, spec: Fields, around: Surroundings, findings: Findings) -> None:
+    def __init__(self, spec: Fields, inputs: HostInputs, findings: Findings) -> None:
         self._spec = spec
-        self._around = around
+        self._inputs = inputs
         self._findings = findings
-        self._details, self._details_path = around.details, around.details_path
+        self._details, self._details_path = inputs.details, inputs.details_path
 
     def result(self, hostname: str) -> dict[str, Raw]:
         interfaces: dict[str, Raw] = {}
@@ -207,7 +215,7 @@ class _Interfaces:
             interfaces.setdefault(mac, {} if nic.get("pxe") is True else {"disableNetboot": True})
         if boot and nics and boot not in nics:
             self._findings.changed("spec.bootMACAddress", f"inspection found no interface with {boot}")
-        document = self._around.document(NETWORK_DATA)
+        document = self._inputs.document(NETWORK_DATA)
         served = network_data.served(document, f"spec.{NETWORK_DATA}", boot, self._findings) if document else {}
         for mac in served:
             interfaces.setdefault(mac, {"disableNetboot": True})
@@ -244,7 +252,9 @@ class _Interfaces:
         return mac
 
     def _nics(self) -> dict[str, Raw]:
-        """The inspected interfaces by MAC address. One with an IPv4 and an IPv6 address stands there twice."""
+        """Return the inspected interfaces by MAC address. An interface with an IPv4 and an IPv6 address is listed
+        twice.
+        """
         path = f"{self._details_path}.nics"
         nics = self._details.get("nics")
         if nics is not None and not isinstance(nics, list):
@@ -253,7 +263,7 @@ class _Interfaces:
         for index, nic in enumerate(nics if isinstance(nics, list) else []):
             mac = nic.get("mac") if isinstance(nic, dict) else None
             if not isinstance(mac, str) or not mac:
-                continue  # a virtual one, such as a tunnel
+                continue  # a virtual interface, such as a tunnel
             mac = constraints.canonical_mac(mac)
             if refusal := constraints.mac(mac):
                 self._findings.dropped(f"{join(path, index)}.mac", refusal)
@@ -296,12 +306,12 @@ _IPMI_PORT = 623
 _REDFISH = ("redfish", "idrac-redfish", "ilo5-redfish", "idrac-virtualmedia", "ilo5-virtualmedia")
 _REDFISH_FORMS = ("redfish-virtualmedia", "redfish-uefihttp")
 _IPMI = ("", "ipmi", "libvirt")
-"""Without a scheme it is IPMI; libvirt's is virtualbmc, which speaks IPMI."""
+"""An address without a scheme is IPMI. libvirt addresses are virtualbmc, which speaks IPMI."""
 
 
 @dataclass(frozen=True, slots=True)
 class BmcAddress:
-    """Where a management controller is, and which protocol it speaks: `ipmi` or `redfish`."""
+    """The address of a management controller, and its protocol: `ipmi` or `redfish`."""
 
     host: str
     port: int
@@ -310,7 +320,10 @@ class BmcAddress:
 
 
 def parse_bmc_address(text: str) -> BmcAddress:
-    """Read `spec.bmc.address`. Raises ValueError, which says what to do."""
+    """Parse `spec.bmc.address`, a URL whose scheme names the driver (baremetal-operator, docs/api.md).
+
+    Raises ValueError, whose message says what to do.
+    """
     parts = urlsplit(text if "://" in text else f"//{text}")
     driver, _, transport = parts.scheme.lower().partition("+")
     if "://" not in text and text.count(":") > 1 and not text.startswith("["):
@@ -330,7 +343,11 @@ def parse_bmc_address(text: str) -> BmcAddress:
 
 
 def rufio_machine(bmc: Fields, metadata: Raw, findings: Findings) -> Raw | None:
-    """The Machine of `spec.bmc`, named and labelled like its Hardware (`metadata`); None if a finding says why not."""
+    """Return the Rufio Machine of `spec.bmc`, with the name and labels of its Hardware (`metadata`).
+
+    Return None with a finding if that is impossible. The Machine refers to the same Secret as the host: both have the
+    keys `username` and `password`. Rufio takes host and port, and tries its own drivers.
+    """
     said, credentials = bmc.text("address") or "", bmc.text("credentialsName") or ""
     insecure = bmc.flag("disableCertificateVerification")
     bmc.rest()
@@ -377,8 +394,8 @@ def _is_ip(host: str) -> bool:
     return True
 
 
-_OF_METAL3 = (PAUSED, DETACHED, SAVED_STATUS, DETAILS_ANNOTATION, CONVERSION_DATA_ANNOTATION)
-"""Annotations that are read here, or mean nothing outside of Metal3: no word about them."""
+_METAL3_ANNOTATIONS = (PAUSED, DETACHED, SAVED_STATUS, DETAILS_ANNOTATION, CONVERSION_DATA_ANNOTATION)
+"""Annotations that are read here, or have no meaning outside of Metal3: they need no finding."""
 _METAL3_DOMAIN = re.compile(r"(?:[^/]+[.])?metal3[.]io(?:/|\Z)")
 _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 _LOCALHOST = re.compile(r"localhost(?:[0-9]*|[.].*)", re.IGNORECASE)
@@ -388,22 +405,22 @@ _NOT_TINKERBELL = "it tells Metal3's provisioner what to do, and Tinkerbell's Te
 
 @dataclass(frozen=True, slots=True)
 class HostOptions:
-    """What an operator may say of all hosts."""
+    """Options for the conversion of all hosts."""
 
     osies: Mapping[str, str] = field(default_factory=dict)
-    """Architecture (x86_64, aarch64) -> the name of the OSIE that such machines boot."""
+    """Architecture (x86_64, aarch64) -> the name of the OSIE for such machines."""
     bmc: bool = False
-    """Whether a Machine of Rufio's is made for each management controller."""
+    """True to make a Rufio Machine for each management controller."""
     consumed: bool = False
-    """Whether hosts that Cluster API uses are taken, too. They never netboot."""
+    """True to convert hosts that Cluster API uses. They never netboot."""
     unmanaged: bool = False
-    """Whether hosts without a state may netboot: no baremetal-operator looks after them."""
+    """True if hosts without a state may netboot, because no baremetal-operator manages them."""
     namespace: str = "default"
-    """That of hosts which name none."""
+    """The namespace of hosts that name none."""
 
 
 def convert_to_hardware(obj: Raw, findings: Findings, lookup: Lookup, options: HostOptions) -> list[Raw]:
-    """The Hardware, and the Machine of Rufio's if it is asked for; nothing for an error or a host that is not taken."""
+    """Return the Hardware, and the Rufio Machine if the options request it; nothing for an error or a skipped host."""
     return _Host(obj, findings, lookup, options).result()
 
 
@@ -420,8 +437,8 @@ class _Host:
         namespace, name = raw.get("namespace"), raw.get("name")
         self._namespace = namespace if isinstance(namespace, str) and namespace else options.namespace
         self._name = name if isinstance(name, str) else ""
-        self._around = Surroundings(obj, self._spec, findings, lookup, self._namespace)
-        self._details, self._details_path = self._around.details, self._around.details_path
+        self._inputs = HostInputs(obj, self._spec, findings, lookup, self._namespace)
+        self._details, self._details_path = self._inputs.details, self._inputs.details_path
 
     def result(self) -> list[Raw]:
         if is_consumed_by_cluster_api(self._obj) and not self._options.consumed:
@@ -432,10 +449,10 @@ class _Host:
             return []
         metadata = self._metadata()
         spec: Raw = {}
-        meta_data = self._around.document(META_DATA)
+        meta_data = self._inputs.document(META_DATA)
         self._identity(metadata, meta_data)
         hostname = self._hostname(meta_data)
-        spec["networkInterfaces"] = interfaces_of(self._spec, self._around, hostname, self._findings)
+        spec["networkInterfaces"] = interfaces_of(self._spec, self._inputs, hostname, self._findings)
         self._safety(spec["networkInterfaces"], metadata)
         self._user_data(metadata)
         self._disks(spec, metadata)
@@ -459,7 +476,7 @@ class _Host:
         metadata["labels"] = {**metadata.get("labels", {}), HOST_LABEL: label_of(self._namespace, self._name)}
         annotations = {}
         for key, value in metadata.pop("annotations", {}).items():
-            if key in (REFUSED_ANNOTATION, SECURED_ANNOTATION, HINTS_ANNOTATION, *_OF_METAL3):
+            if key in (REFUSED_ANNOTATION, SECURED_ANNOTATION, HINTS_ANNOTATION, *_METAL3_ANNOTATIONS):
                 continue
             if _METAL3_DOMAIN.match(key):
                 self._findings.dropped(join("metadata.annotations", key), "it tells Metal3 what to do")
@@ -473,7 +490,7 @@ class _Host:
         return metadata
 
     def _identity(self, metadata: Raw, meta_data: Any) -> None:
-        """The instance id that the installed system knows: Metal3 serves the host's uid, unless metaData says so."""
+        """Set the instance id of the installed system: metaData's uuid, or the host's uid as Metal3 serves it."""
         uid = as_mapping(meta_data).get("uuid") or as_mapping(self._obj.get("metadata")).get("uid")
         if isinstance(uid, str) and uid:
             _annotations(metadata)[INSTANCE_ID_ANNOTATION] = uid
@@ -488,8 +505,9 @@ class _Host:
             _annotations(metadata)[SSH_PUBLIC_KEYS_ANNOTATION] = "\n".join(texts)
 
     def _hostname(self, meta_data: Any) -> str:
-        """As Metal3 names the installed system: by metaData, else by the host's name. What inspection saw is better
-        than the latter, unless it is a name that everybody has."""
+        """Return the host name of the installed system: from metaData, from inspection (except localhost), or the
+        host's name.
+        """
         data = as_mapping(meta_data)
         for path, name in (
             ("spec.metaData.local-hostname", data.get("local-hostname") or data.get("local_hostname")),
@@ -507,7 +525,7 @@ class _Host:
     # --- netboot ----------------------------------------------------------------------------------------------------
 
     def _safety(self, interfaces: dict[str, Raw], metadata: Raw) -> None:
-        """The rule that nothing else may undo: comes after all that touches interfaces."""
+        """Disable netboot if there is any reason against it. Runs after all other changes of the interfaces."""
         against = refusals(self._obj, unmanaged=self._options.unmanaged)
         for refusal in against:
             self._findings.changed(refusal.path, f"{refusal.reason}: the machine does not netboot")
@@ -521,10 +539,10 @@ class _Host:
     # --- instance, disks, OSIE, BMC ---------------------------------------------------------------------------------
 
     def _user_data(self, metadata: Raw) -> None:
-        name = self._around.secret_name(USER_DATA)
+        name = self._inputs.secret_name(USER_DATA)
         if not name:
             return
-        key = self._around.key_of(USER_DATA, name)
+        key = self._inputs.key_of(USER_DATA, name)
         _annotations(metadata)[USERDATA_SECRET_ANNOTATION] = f"{name}/{key}" if key else name
         self._findings.moved("spec.userData", join("metadata.annotations", USERDATA_SECRET_ANNOTATION))
 
@@ -603,7 +621,7 @@ class _Host:
             self._findings.dropped("spec.bootMode", "must be UEFI, UEFISecureBoot or legacy")
         for key in ("automatedCleaningMode", "customDeploy", "disablePowerOff", "inspectionMode", "firmware"):
             if (key, spec.peek(key)) == ("automatedCleaningMode", "metadata"):
-                spec.ignore(key)  # the default, which nobody wrote
+                spec.ignore(key)  # the default, which the API server wrote
             else:
                 spec.drop(key, _NOT_TINKERBELL)
         if as_mapping(self._obj.get("spec")).get(NETWORK_DATA) is not None:

@@ -38,19 +38,19 @@ if TYPE_CHECKING:
 
 CONVERSION_DATA_ANNOTATION = "cluster.x-k8s.io/conversion-data"
 MAX_ANNOTATIONS_BYTES = 256 << 10
-"""Bytes that the keys and values of an object's annotations may have in all (k8s.io/apimachinery, api/validation)."""
+"""Maximum bytes of the keys and values of all annotations of an object (k8s.io/apimachinery, api/validation)."""
 
 _METADATA = "metadata"
 _ANNOTATIONS = "annotations"
-_DEEPER = 32
-"""So many levels deeper may what is kept stand in an answer: orjson reads more levels than it writes."""
+_EXTRA_LEVELS = 32
+"""Extra nesting levels that an answer may add around the kept object: orjson reads more levels than it writes."""
 
 
 def keep(obj: Raw, old: Raw, forms: Iterable[tuple[Raw, int]]) -> None:
-    """Put the first of `forms` that fits into an object's annotations; none if none does.
+    """Put the first of `forms` that fits into an object's annotations; none if none fits.
 
-    A form comes with the bytes that all annotations may have with it. `old` is the object of the older version:
-    `restore` makes the annotations as they were, also where there were none. `obj` gets metadata of its own.
+    Each form has a maximum for the bytes of all annotations. `old` is the object of the older version: `restore` makes
+    the annotations as they were, even if there were none. `obj` gets metadata of its own.
     """
     metadata, annotations = _split(obj)
     stale = annotations.pop(CONVERSION_DATA_ANNOTATION, None)
@@ -66,9 +66,9 @@ def keep(obj: Raw, old: Raw, forms: Iterable[tuple[Raw, int]]) -> None:
 
 
 def restore(obj: Raw, api_version: str, kind: str) -> Raw | None:
-    """Take the annotation away from an object and give the older version that it holds, without metadata.
+    """Remove the annotation from an object and return the older version in it, without metadata.
 
-    None if there is none, or none that is of this version and kind. `obj` gets metadata of its own.
+    Return None without an annotation, or if it is not of this version and kind. `obj` gets metadata of its own.
     """
     metadata, annotations = _split(obj)
     if CONVERSION_DATA_ANNOTATION not in annotations:
@@ -84,7 +84,7 @@ def restore(obj: Raw, api_version: str, kind: str) -> Raw | None:
 
 
 def _split(obj: Raw) -> tuple[Raw, Raw]:
-    """Copies of an object's metadata and annotations, empty if they are none."""
+    """Return copies of an object's metadata and annotations; empty ones if they are no mappings."""
     metadata = obj.get(_METADATA)
     metadata = dict(metadata) if isinstance(metadata, dict) else {}
     annotations = metadata.get(_ANNOTATIONS)
@@ -92,7 +92,7 @@ def _split(obj: Raw) -> tuple[Raw, Raw]:
 
 
 def _place(old: Raw) -> Raw:
-    """How the metadata was without annotations, where taking the field away again would not do; mostly nothing."""
+    """Return the form of old metadata without annotations, if `restore` could not tell that form; mostly {}."""
     metadata = old.get(_METADATA)
     if not isinstance(metadata, dict):
         return {_METADATA: None}
@@ -102,7 +102,7 @@ def _place(old: Raw) -> Raw:
 
 
 def _leave_place(obj: Raw, place: Any) -> None:
-    """Leave metadata as `_place` found it, if it is empty again."""
+    """Restore the form of the metadata that `_place` recorded, if it is empty again."""
     metadata = obj[_METADATA]
     if place is None and not metadata:
         del obj[_METADATA]
@@ -111,7 +111,7 @@ def _leave_place(obj: Raw, place: Any) -> None:
 
 
 def _size(text: Any) -> int:
-    """Bytes of a key or value; Kubernetes lets in strings only, of anything else the size is not asked for."""
+    """Return the bytes of a key or value. Kubernetes admits strings only; any other value counts as 0."""
     return len(text.encode(errors="replace")) if isinstance(text, str) else 0
 
 
@@ -126,7 +126,7 @@ def _parsed(text: Any, api_version: str, kind: str) -> Raw | None:
     try:
         value = orjson.loads(text)
         deep = value
-        for _ in range(_DEEPER):
+        for _ in range(_EXTRA_LEVELS):
             deep = [deep]
         orjson.dumps(deep)
     except (TypeError, ValueError):
@@ -154,11 +154,11 @@ _HEX: Final = frozenset("0123456789abcdefABCDEF")
 
 @dataclass(frozen=True, slots=True)
 class ConversionSettings:
-    """How hosts are converted.
+    """The options of a version conversion.
 
-    `empty_checksum_type` is what v1alpha1 means by an image without a checksum type: md5 as the proposal has it, auto
-    for hosts of a baremetal-operator that detects it. `annotations_budget`: bytes of annotations above which hardware
-    details are not kept in v1beta1; HardwareData has them too.
+    `empty_checksum_type` is what v1alpha1 means by an image without a checksum type: md5 as in the proposal, auto for a
+    baremetal-operator that detects the type. `annotations_budget`: bytes of annotations above which hardware details
+    are not kept in v1beta1, because HardwareData has them too.
     """
 
     empty_checksum_type: Literal["md5", "auto"] = "md5"
@@ -166,9 +166,9 @@ class ConversionSettings:
 
 
 def convert_version(obj: Raw, desired: str, settings: ConversionSettings) -> Raw:
-    """Give a BareMetalHost in the version `desired` (`metal3.io/v1beta1`).
+    """Return a BareMetalHost in the version `desired` (`metal3.io/v1beta1`).
 
-    An object that is of that version already, or of any but these two, is given back as it is.
+    An object that already has that version, or any other version than these two, is returned unchanged.
     """
     version = obj.get("apiVersion") if isinstance(obj, dict) else None
     if (version, desired) == (V1ALPHA1, V1BETA1):
@@ -179,9 +179,9 @@ def convert_version(obj: Raw, desired: str, settings: ConversionSettings) -> Raw
 
 
 def wrongly_md5(host: Raw) -> list[str]:
-    """The paths of images of a v1alpha1 host whose checksum type is empty and whose checksum can't be MD5.
+    """Return the paths of images of a v1alpha1 host whose checksum type is empty and whose checksum can't be MD5.
 
-    With `empty_checksum_type` md5 they would be converted to images that can't be deployed.
+    With `empty_checksum_type` md5 the converted images could not be deployed.
     """
     images = {".".join(path): _at(host, path) for path in _IMAGES}
     return [path for path, image in images.items() if image is not None and _is_wrongly_md5(image)]
@@ -199,14 +199,14 @@ def _is_wrongly_md5(image: Raw) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Renaming:
-    """The new names of fields, and what to write for a checksum type that the source left to its default."""
+    """The new names of fields, and the type to write for a checksum whose type is empty."""
 
     spec_names: Mapping[str, str]
     hint_names: Mapping[str, str]
     empty_checksum_type: str
 
     def host(self, obj: Raw) -> Raw:
-        """A host with the new names in all places, and types for all checksums. Mappings on the way are new ones."""
+        """Return a host with the new names and with types for all checksums. Changed mappings are copies."""
         host: Raw = _changed(obj, {"spec": self._spec, "status": self._status})
         return host
 
@@ -238,14 +238,14 @@ _DOWN = _Renaming({new: old for old, new in _SPEC.items()}, {new: old for old, n
 
 
 def _changed(value: Any, changes: Mapping[str, Callable[[Any], Any]]) -> Any:
-    """A mapping with some of its fields changed, if they are there; anything else as it is."""
+    """Return a mapping with some of its fields changed, if they exist; any other value unchanged."""
     if not isinstance(value, dict):
         return value
     return {key: changes[key](item) if key in changes else item for key, item in value.items()}
 
 
 def _renamed(value: Any, names: Mapping[str, str]) -> Any:
-    """A mapping with other names for some of its fields; anything else as it is."""
+    """Return a mapping with other names for some of its fields; any other value unchanged."""
     if not isinstance(value, dict):
         return value
     taken = names.values()
@@ -261,14 +261,14 @@ def _each_in(field: str, change: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _without(value: Any, *fields: str) -> Any:
-    """A copy of a mapping without some of its fields; anything else as it is."""
+    """Return a copy of a mapping without some of its fields; any other value unchanged."""
     if not isinstance(value, dict):
         return value
     return {key: item for key, item in value.items() if key not in fields}
 
 
 def _at(obj: Any, path: tuple[str, ...]) -> Raw | None:
-    """The mapping at a path; None if there is none."""
+    """Return the mapping at a path; None if there is none."""
     for field in path:
         obj = as_mapping(obj).get(field)
     return obj if isinstance(obj, dict) else None
@@ -292,7 +292,7 @@ def _up(old: Raw, settings: ConversionSettings) -> Raw:
 
 
 def _forms(old: Raw, budget: int) -> Iterator[tuple[Raw, int]]:
-    """What to keep of a v1alpha1 host, the fullest first, and how many bytes the annotations may have with it."""
+    """Yield the parts of a v1alpha1 host to keep, the fullest first, each with the maximum bytes of all annotations."""
     whole = _without(old, "metadata")
     yield whole, min(budget, MAX_ANNOTATIONS_BYTES)
     yield _changed(whole, {"status": lambda status: _without(status, _HARDWARE)}), MAX_ANNOTATIONS_BYTES
@@ -300,7 +300,7 @@ def _forms(old: Raw, budget: int) -> Iterator[tuple[Raw, int]]:
 
 
 def _essence(whole: Raw) -> Raw:
-    """What the way down can't do without, but for hardware details."""
+    """Return the parts that the conversion to v1alpha1 needs, without hardware details."""
     spec, status = as_mapping(whole.get("spec")), as_mapping(whole.get("status"))
     wanted = {field: spec[field] for field in (_PROFILE, _ROOT_HINTS, "bmc", "image") if field in spec}
     observed: Raw = {field: status[field] for field in (_PROFILE, "lastAttemptedImage") if field in status}
@@ -333,8 +333,10 @@ def _down(obj: Raw, settings: ConversionSettings) -> Raw:
 
 
 def _is_valid(field: str, value: Any) -> bool:
-    """Whether the API would take a profile or hardware details. It never sees those that users write into annotations:
-    the controller would, and could read no host at all, or not write this one.
+    """Return True if the API would accept a profile or hardware details.
+
+    The API does not check values that users write into annotations. The controller would fail on them: it could read no
+    host at all, or not write this one.
     """
     if value is None:
         return True
@@ -352,7 +354,7 @@ def _is_valid(field: str, value: Any) -> bool:
 
 @cache
 def _details() -> CompiledSchema:
-    """The schema of hardware details."""
+    """Return the schema of hardware details."""
     from tink.kubeapi import compile_schema  # here, because it takes 0.3 s to load, and only some hosts need it
 
     details = generate()[1]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
@@ -360,7 +362,7 @@ def _details() -> CompiledSchema:
 
 
 def _settle_hints(host: Raw, old: Raw) -> None:
-    """Take away hints that stand for the profile alone, and the profile's if the user wants none."""
+    """Remove hints that only stand for the profile. Remove the profile's hints if the user removed them."""
     spec = host.get("spec")
     if not isinstance(spec, dict):
         return
@@ -382,7 +384,7 @@ def _settle_hints(host: Raw, old: Raw) -> None:
 
 
 def _settle_checksum_types(host: Raw, old: Raw, empty_checksum_type: str) -> None:
-    """Empty again what was empty, if it is still the type of the same checksum."""
+    """Restore an empty checksum type, if it is still the type of the same checksum."""
     for path in _IMAGES:
         image, before = _at(host, path), _at(old, path)
         if image is None or before is None or before.get(_CHECKSUM_TYPE) not in (None, ""):
