@@ -493,7 +493,7 @@ async def test_what_stands_in_the_way_is_a_refusal_that_names_field_and_values_a
     await site.create(host("c", image={"url": "http://x/i", "checksum": "0" * 64}))
     said = await refused(site)
     assert 'default/c spec.image.checksumType: nothing -> "md5" (the checksum is not MD5: see --empty-checksum' in said
-    assert "mend them, or say --accept-differences" in said
+    assert "correct them, or use --accept-differences" in said
     assert (await migrate(site, "--apply", "--accept-differences")).code == 0
     assert await stored(site) == ["v1beta1"]
 

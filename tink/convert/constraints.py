@@ -18,7 +18,7 @@ PID_NAMESPACE = "must be host, the machine's own PID namespace, or not be there:
 NOT_OVER_IPV6 = "v1alpha2 serves it over IPv4 only"
 NO_NETMASK6 = "must be the length of a prefix, such as 64, or its mask, ffff::"
 NO_IPV6_ADDRESS = "v1alpha2 serves IPv6 name servers with an IPv6 address, and the interface has none"
-ROUTERS_SAY_IT = "over IPv6, routers say who they are: one of yours, or this host (--ipv6-router)"
+ROUTERS_ADVERTISE = "IPv6 routers advertise themselves: use your router, or this host (--ipv6-router)"
 
 _THIS_NETWORK = ipaddress.IPv4Network("0.0.0.0/8")
 _NO_UNICAST_IPV6 = patterns.compiled(patterns.NO_UNICAST_IPV6)

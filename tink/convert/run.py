@@ -56,7 +56,7 @@ def converter_of(api_version: str, kind: str, to: str | None) -> Converter:
         return _lookup_only
     if group == RUFIO_GROUP or (api_version, kind) == _SECRET:
         return _pass_through
-    return _refused(f"{api_version} {kind} is nothing that can be converted: take it out of the input")
+    return _refused(f"{api_version} {kind} can't be converted: remove it from the input")
 
 
 def _without_context(convert: Callable[[Raw, Findings], list[Raw]]) -> Converter:
@@ -72,7 +72,9 @@ def _to_version(version: str) -> Converter:
         if obj["apiVersion"] != made["apiVersion"] and made["apiVersion"] != metal3_api.V1ALPHA1:
             if settings.empty_checksum_type == "md5":
                 for path in metal3.wrongly_md5(obj):
-                    reason = "empty means md5, and this checksum is none: say its type, or --empty-checksum-type auto"
+                    reason = (
+                        "empty means md5, and this checksum is not MD5: set its type, or use --empty-checksum-type auto"
+                    )
                     findings.changed(f"{path}.checksumType", reason)
             back = metal3.convert_version(made, obj["apiVersion"], settings)
             if as_mapping(back.get("status")).get("hardware") != as_mapping(obj.get("status")).get("hardware"):
@@ -105,7 +107,7 @@ def _refused(reason: str) -> Converter:
 
 
 def _without_target(kind: str) -> Converter:
-    return _refused(f"{kind} of Metal3: say what to make of it: --to {', --to '.join(TARGETS)}")
+    return _refused(f"{kind} of Metal3: choose a target: --to {', --to '.join(TARGETS)}")
 
 
 _CONVERTERS: dict[tuple[str, str], Converter] = {

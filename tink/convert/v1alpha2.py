@@ -29,13 +29,13 @@ from tink.golang.durations import SECOND, parse_duration
 if TYPE_CHECKING:
     from tink.kubeapi import Checker
 
-_LEAST_DURATION = 10**6
-"""Go writes a duration to JSON as nanoseconds; a number below a millisecond was meant as seconds."""
-_OF_CONDITIONS = ("severity", "lastTransitionTime")
+_MIN_DURATION = 10**6
+"""Go writes a duration to JSON as nanoseconds. A number below a millisecond was meant as seconds."""
+_CONDITION_FIELDS = ("severity", "lastTransitionTime")
 
 
 def is_first_revision(obj: Raw) -> bool:
-    """Whether an object of v1alpha2 has a field or a value that only the first revision knew."""
+    """Return True if an object of v1alpha2 has a field or a value that only the first revision had."""
     spec = as_mapping(obj.get("spec"))
     if obj.get("kind") == "Hardware":
         osie = spec.get("osie")
@@ -48,32 +48,32 @@ def is_first_revision(obj: Raw) -> bool:
             "templateData" in spec
             or isinstance(timeout, str)
             or (isinstance(timeout, int) and timeout >= SECOND)
-            or any(key in condition for condition in _conditions(obj) for key in _OF_CONDITIONS)
+            or any(key in condition for condition in _conditions(obj) for key in _CONDITION_FIELDS)
         )
     return obj.get("kind") == "Template" and any("namespaces" in action for _, action in _actions(spec))
 
 
 def convert_first_revision(obj: Raw, findings: Findings) -> list[Raw]:
-    """The object in the final revision; nothing if there is an error."""
+    """Return the object in the final revision; nothing if there is an error."""
     result: Raw = _copy(obj)
     if isinstance(result.get("spec"), dict):
         _SPECS[obj["kind"]](result["spec"], findings)
     for index, condition in enumerate(_conditions(result)):
-        for key in _OF_CONDITIONS:
+        for key in _CONDITION_FIELDS:
             if not says_nothing(condition.pop(key, None)):
                 findings.dropped(f"status.conditions[{index}].{key}", "conditions of the final revision do not have it")
     return [] if findings.failed else [result]
 
 
 def _copy(value: Any) -> Any:
-    """Mappings and lists anew; what aliases share becomes two."""
+    """Return a deep copy of mappings and lists, in which no part is shared."""
     if isinstance(value, dict):
         return {key: _copy(item) for key, item in value.items()}
     return [_copy(item) for item in value] if isinstance(value, list) else value
 
 
 def _leases(spec: Raw) -> Iterator[tuple[str, Raw]]:
-    """MAC address and DHCP of each interface that has one."""
+    """Yield MAC address and DHCP of each interface that has DHCP."""
     for mac, interface in as_mapping(spec.get("networkInterfaces")).items():
         dhcp = as_mapping(interface).get("dhcp")
         if isinstance(dhcp, dict):
@@ -93,7 +93,7 @@ def _conditions(obj: Raw) -> list[Raw]:
 
 
 def _replace(mapping: Raw, old: str, new: Raw) -> None:
-    """Put values under new names at the old one's place."""
+    """Replace one entry of a mapping by others, at the same place."""
     items = [pair for key, item in mapping.items() for pair in (new.items() if key == old else [(key, item)])]
     mapping.clear()
     mapping.update(items)
@@ -183,7 +183,7 @@ def _params(spec: Raw, findings: Findings) -> None:
 
 def _timeout(spec: Raw, timeout: str | int, findings: Findings) -> None:
     if isinstance(timeout, int):
-        if timeout < _LEAST_DURATION:
+        if timeout < _MIN_DURATION:
             if timeout:
                 findings.changed("spec.timeout", f"{timeout} is taken for seconds, not for a duration in nanoseconds")
             return
@@ -231,11 +231,11 @@ _SPECS = {"Hardware": _hardware, "Workflow": _workflow, "Template": _template}
 
 _NO_SUCH_FIELD = "v1alpha2 has no such field"
 _STRUCTURE = ("FieldValueTypeInvalid", "FieldValueRequired")
-"""What no user of an API server meant. All else that is wrong with a value is left to the server, which says it."""
+"""Errors of type and of missing fields. The API server reports all other errors in values."""
 
 
 def convert(obj: Raw, findings: Findings) -> list[Raw]:
-    """The object as today's API takes it; nothing if there is an error."""
+    """Return the object as today's API accepts it; nothing if there is an error."""
     elsewhere = next(upstream_fields(obj), None)
     if elsewhere is not None:
         findings.error(elsewhere, UPSTREAM)
@@ -248,7 +248,7 @@ def convert(obj: Raw, findings: Findings) -> list[Raw]:
 
 @cache
 def _checkers() -> dict[str, Checker]:
-    """The checker of each kind, without CEL rules."""
+    """Return the checker of each kind, without CEL rules."""
     # Here, because they take 0.3 s to load, and only objects of this version need them.
     from tink.api.crds import generate
     from tink.kubeapi import compile_definition
@@ -258,7 +258,7 @@ def _checkers() -> dict[str, Checker]:
 
 
 def _checked(obj: Raw, findings: Findings) -> Raw:
-    """The object without fields that the API does not know, and without its defaults; wrong types are errors."""
+    """Return the object without unknown fields and without defaults. Wrong types are reported as errors."""
     checked = _checkers()[obj["kind"]].check(obj)
     errors = [error for error in checked.errors if error.reason in _STRUCTURE]
     paths = dict(_paths(obj, "", "")) if errors else {}
@@ -272,7 +272,7 @@ def _checked(obj: Raw, findings: Findings) -> Raw:
 
 
 def _paths(value: Any, at: str, path: str) -> Iterator[tuple[str, str]]:
-    """Each field's path as the API writes it (`spec.a.52:54.b`), and as findings have it (`spec.a["52:54"].b`)."""
+    """Yield each field's path as the API writes it (`spec.a.52:54.b`), and as findings do (`spec.a["52:54"].b`)."""
     yield at, path
     if isinstance(value, dict):
         for key, item in value.items():
@@ -283,7 +283,9 @@ def _paths(value: Any, at: str, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _known(value: Any, stored: Any, path: str, findings: Findings) -> Any:
-    """What of a value is also in what an API would store of it; what it would drop is told. Null is no value."""
+    """Return the part of a value that an API server would store. Fields that it would drop are
+    reported, except null.
+    """
     if isinstance(value, list) and isinstance(stored, list):
         pairs = zip(value, stored, strict=True)
         return [_known(item, kept, join(path, index), findings) for index, (item, kept) in enumerate(pairs)]
@@ -299,39 +301,39 @@ def _known(value: Any, stored: Any, path: str, findings: Findings) -> Any:
 
 
 UPSTREAM_KINDS = ("Policy", "Task")
-"""Kinds that tinkerbell/tinkerbell's v1alpha2 has and today's has not."""
+"""Kinds that only tinkerbell/tinkerbell's v1alpha2 has."""
 UPSTREAM = (
     "tinkerbell/tinkerbell has another schema under the same apiVersion, and this is of that one: convert the v1alpha1 "
-    "object, or write its fields anew"
+    "object, or rewrite its fields"
 )
 
 _FIELDS = {
     "Hardware": ("agentID", "arch", "attributes", "auto", "bmc", "references"),
     "Workflow": ("disabled", "globals", "references", "tasks", "timeoutSeconds", "vars"),
 }
-_OF_INSTANCE = ("lookupID", "metadata", "networkConfig", "osie", "sshKeys", "vars")
-_OF_INTERFACE = ("ipam", "isoboot", "netboot")
-_OF_DHCP = ("ipv4", "ipv6", "v4", "v6")
+_INSTANCE_FIELDS = ("lookupID", "metadata", "networkConfig", "osie", "sshKeys", "vars")
+_INTERFACE_FIELDS = ("ipam", "isoboot", "netboot")
+_DHCP_FIELDS = ("ipv4", "ipv6", "v4", "v6")
 
 
 def upstream_fields(obj: Raw) -> Iterator[str]:
-    """The paths of fields that only tinkerbell/tinkerbell's v1alpha2 has, or has in this form."""
+    """Yield the paths of fields that only tinkerbell/tinkerbell's v1alpha2 has, or has in this form."""
     spec = as_mapping(obj.get("spec"))
     for key in _FIELDS.get(obj["kind"], ()):
         if not says_nothing(spec.get(key)):
             yield f"spec.{key}"
     if obj["kind"] != "Hardware":
         return
-    for key in _OF_INSTANCE:
+    for key in _INSTANCE_FIELDS:
         if key in as_mapping(spec.get("instance")):
             yield f"spec.instance.{key}"
     for mac, interface in as_mapping(spec.get("networkInterfaces")).items():
         at = join("spec.networkInterfaces", mac)
-        for key in _OF_INTERFACE:
+        for key in _INTERFACE_FIELDS:
             if key in as_mapping(interface):
                 yield f"{at}.{key}"
         dhcp = as_mapping(as_mapping(interface).get("dhcp"))
-        for key in _OF_DHCP:
+        for key in _DHCP_FIELDS:
             if key in dhcp and not (key == "ipv6" and "address" in as_mapping(dhcp[key])):  # today's has that, too
                 yield f"{at}.dhcp.{key}"
     devices = spec.get("storageDevices")

@@ -119,7 +119,7 @@ async def _install(client: KubeClient, wanted: Raw) -> bool:
         try:
             await client.create(CRD, wanted)
         except ConflictError as error:
-            raise ApiError(error.status, error.reason, f"{name} has just been made by somebody else") from error
+            raise ApiError(error.status, error.reason, f"{name} was created by another client just now") from error
         return True
     updated = definition.updated(found, wanted)
     if holds(found["spec"], updated["spec"]):

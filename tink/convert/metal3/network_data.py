@@ -185,9 +185,9 @@ class _Network:
             dhcp["ipv6"]["prefixLength"] = length
         elif netmask:
             self._findings.dropped(network.at("netmask"), constraints.NO_NETMASK6)
-        self._findings.changed(network.path, f"DHCPv6 serves it{note}, where the edge is told --ipv6")
+        self._findings.changed(network.path, f"DHCPv6 serves it{note}, if the edge runs with --ipv6")
         for key in ("gateway", "routes"):
-            network.drop(key, constraints.ROUTERS_SAY_IT)
+            network.drop(key, constraints.ROUTERS_ADVERTISE)
         network.rest("it has no place in what DHCP serves")
 
     def _target6(self, name: str) -> tuple[Raw, str] | str:

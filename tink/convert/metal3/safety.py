@@ -76,7 +76,7 @@ _UNMANAGED = ("", "unmanaged")
 _HARMLESS_OPERATION = ("", "OK", "discovered", "error", "delayed")
 _IN_USE = {
     "provisioned": "it runs what Metal3 has installed",
-    "externally provisioned": "it runs what somebody else has installed",
+    "externally provisioned": "it runs a system that Metal3 did not install",
     "deleting": "Metal3 is giving it up",
     "powering off before delete": "Metal3 is giving it up",
 }
@@ -120,7 +120,10 @@ def _metadata_refusals(host: Raw) -> list[Refusal]:
     if annotations is not None and not isinstance(annotations, dict):
         return [*found, _odd("metadata.annotations", annotations, "an object")]
     # The operator, too, only looks at the presence of these annotations, not at their values.
-    for name, what in ((PAUSED, "paused: Metal3 must not touch it"), (DETACHED, "detached: Metal3 has let it go")):
+    for name, what in (
+        (PAUSED, "paused: Metal3 must not touch it"),
+        (DETACHED, "detached: Metal3 no longer manages it"),
+    ):
         if name in (annotations or {}):
             found.append(Refusal(join("metadata.annotations", name), f"the host is {what}"))
     return found
@@ -141,7 +144,7 @@ def _spec_refusals(host: Raw) -> list[Refusal]:
             found.append(Refusal(f"spec.{name}", why))
     external = spec.get("externallyProvisioned")
     if external is not None and external is not False:
-        found.append(Refusal("spec.externallyProvisioned", "it runs what somebody else has installed"))
+        found.append(Refusal("spec.externallyProvisioned", "it runs a system that Metal3 did not install"))
     consumer = spec.get("consumerRef")
     if not _is_blank(consumer):
         found.append(Refusal("spec.consumerRef", f"the host is in use by {consumer_name(consumer)}"))
@@ -219,9 +222,9 @@ def provisioning_state(host: Raw) -> Any:
 def consumer_name(consumer: Any) -> str:
     """Return the name of a host's consumer for messages."""
     if not isinstance(consumer, dict):
-        return "somebody"
+        return "an unknown consumer"
     words = (consumer.get("kind"), consumer.get("name"))
-    return _short(" ".join(word for word in words if isinstance(word, str) and word) or "somebody")
+    return _short(" ".join(word for word in words if isinstance(word, str) and word) or "an unknown consumer")
 
 
 def _odd(path: str, value: Any, wanted: str) -> Refusal:

@@ -496,7 +496,8 @@ class _Host:
             _annotations(metadata)[INSTANCE_ID_ANNOTATION] = uid
         elif INSTANCE_ID_ANNOTATION not in metadata.get("annotations", {}):
             self._findings.changed(
-                "metadata.uid", "there is none: the instance id will be the name, and a system that runs looks new"
+                "metadata.uid",
+                "there is none: the instance id will be the name, and cloud-init takes a running system for a new one",
             )
         keys = as_mapping(meta_data).get("public_keys") or as_mapping(meta_data).get("public-keys")
         lines = list(keys.values()) if isinstance(keys, dict) else keys if isinstance(keys, list) else [keys]
@@ -628,7 +629,7 @@ class _Host:
             spec.drop("preprovisioningNetworkDataName", "networkData is served, to the OSIE as well")
         spec.drop("networkInterfaces", "nothing here configures switches")
         spec.drop("taints", f"it never had an effect, and {_NO_PLACE}")
-        spec.rest(f"there is no such field that is known, and {_NO_PLACE}")
+        spec.rest(f"the field is unknown, and {_NO_PLACE}")
         known = ("local-hostname", "local_hostname", "uuid", "public_keys", "public-keys")
         if meta_data is not None and not isinstance(meta_data, dict):
             self._findings.dropped("spec.metaData", "its Secret must hold an object")

@@ -27,35 +27,35 @@ from tink.template.lexer import Kind, lex
 from tink.template.parser import FIRST_SLOT, parse
 
 FIRST_MAC = "(keys {root}.Hardware.NetworkInterfaces | sortAlpha | first)"
-"""The key of "the first" interface: a map has no order but its keys'. `{root}`: "$" where dot is not the root."""
+"""The key of the "first" interface: the lowest MAC address. `{root}` becomes "$" where dot is not the root."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What becomes of a field's name on the way through the data."""
+    """The change of one field name on a path through the data."""
 
     name: str = ""
-    """What stands there now, perhaps with dots; empty: the name goes."""
+    """The new name, perhaps with dots; empty if the name is removed."""
     to: Shape | None = None
     instead: str = ""
-    """An expression that stands for the whole way up to this name."""
+    """An expression that replaces the whole path up to this name."""
     notice: str = ""
-    """What to tell the user."""
+    """A notice for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A part of the old data."""
+    """A part of the old data that has another form in v1alpha2."""
 
     steps: Mapping[str, Step] = field(default_factory=dict)
     gone: str = ""
-    """Why names that are not among the steps have no place today; empty: they are what they were."""
+    """The reason why names that are not in `steps` have no place; empty if they are unchanged."""
     whole: str = ""
-    """Why it can't be used but by its fields; empty: it can."""
+    """The reason why only its fields can be used; empty if it can be used as a whole."""
     element: Shape | None = None
-    """What `range` over it gives."""
+    """The Shape of an element in a `range` over it."""
     indexed: Shape | None = None
-    """What `index` with 0 gives; then it is a list of old that is a map today."""
+    """The Shape that `index` with 0 returns, if it was a list and is a map today."""
 
 
 _NO_PLACE = "v1alpha2's Hardware has no place for it: give it as one of the Workflow's templateParams, as .Params.NAME"
@@ -77,7 +77,10 @@ _METADATA = Shape({"Instance": Step(to=_INSTANCE), "instance": Step(to=_INSTANCE
 
 
 def _interface(*, first: bool, go: bool) -> Shape:
-    """An interface: the first one, or each of a range, which does not know its MAC address; by Go's or JSON's names."""
+    """Return the Shape of an interface, under Go or JSON names.
+
+    `first`: the first interface. Otherwise an element of a range, which does not know its MAC address.
+    """
     if go:
         address = {"Address": Step("IP"), "Netmask": Step("Netmask"), "Gateway": Step("Gateway")}
         dhcp = {
@@ -146,14 +149,14 @@ ROOT = Shape(
     {"Hardware": Step("Hardware", _LEGACY), "hardware": Step("hardware", _OBJECT)},
     whole=_WHOLE,
 )
-"""All of it; names that are not here are keys of the hardwareMap."""
+"""All data. Names that are not listed here are keys of the hardwareMap."""
 GONE_ROOTS = {"references": "v1alpha2's templates see no other object than the Hardware"}
 PARAMS = "Params"
 
 
 _PART_FIRST = ("contains", "hasPrefix", "hasSuffix")
 _RENAMED = {"netmaskToCIDR": "netmaskToPrefixLength"}
-"""EKS Anywhere's name for it."""
+"""Names of EKS Anywhere -> names of v1alpha2."""
 _TRUTH = ("and", "or", "not", "len", "empty")
 _SWAPPED = (
     "{name}: v1alpha1's Sprig took the part before the text, v1alpha2 takes the text first: the two were exchanged. If "
@@ -164,17 +167,17 @@ _LONGEST_EXCERPT = 120
 
 @dataclass(slots=True)
 class Rewritten:
-    """A text with today's expressions."""
+    """The result of `rewrite`."""
 
     text: str
     notices: list[str] = field(default_factory=list)
-    """What has another meaning now, or may have."""
+    """Expressions whose meaning has changed, or may have changed."""
     errors: list[str] = field(default_factory=list)
-    """What could not be rewritten; then `text` is of no use."""
+    """Expressions that could not be rewritten. If there are any, `text` is useless."""
 
 
 def rewrite(text: str) -> Rewritten:
-    """A field's text of a v1alpha1 Template for v1alpha2. Raises nothing: what is wrong is in `errors`."""
+    """Rewrite a field's text of a v1alpha1 Template for v1alpha2. Raises nothing: `errors` says what is wrong."""
     if "{{" not in text:
         return Rewritten(text)
     try:
@@ -185,7 +188,7 @@ def rewrite(text: str) -> Rewritten:
 
 
 class _AnyName:
-    """Functions of any name: which of them there are is asked where they are called."""
+    """A set of functions with every name. The rewriting checks the names that the text calls."""
 
     def __contains__(self, name: object) -> bool:
         return True
@@ -240,7 +243,7 @@ class _Rewriting:
             self._edits.append(_Edit(start, end, lambda: text))
 
     def _edited(self, start: int, end: int) -> str:
-        """A part of the text with its edits; those inside of a larger edit are that one's affair."""
+        """Return a part of the text with its edits. An edit inside a larger edit is applied by the larger one."""
         parts: list[str] = []
         at = start
         for index in range(bisect_left(self._starts, start), bisect_left(self._starts, end)):
@@ -275,7 +278,7 @@ class _Rewriting:
                     pass
 
     def _range(self, node: nodes.Range, dot: Shape | None) -> Shape | None:
-        """What dot is in the body."""
+        """Visit the pipeline of a `range` and return the Shape of dot in its body."""
         shape = self._pipe(node.pipe, dot)
         element = shape.element if shape is not None else None
         variables = [variable.slot for variable in node.pipe.variables if variable.slot is not None]
@@ -320,7 +323,7 @@ class _Rewriting:
     def _command(
         self, command: nodes.Command, dot: Shape | None, piped: Shape | None, first: nodes.Command | None
     ) -> Shape | None:
-        """`first` begins the pipeline that this command ends; None if it is itself the first."""
+        """Visit one command. `first` is the first command of the pipeline; None if this one is the first."""
         function = command.operands[0]
         if not isinstance(function, nodes.Identifier):
             return self._operand(function, dot)
@@ -363,7 +366,7 @@ class _Rewriting:
         return shape.indexed
 
     def _index_root(self, base: nodes.Operand, key: nodes.Operand | None) -> None:
-        """`index . "device-1"`: how keys are reached that are no names."""
+        """Rewrite `index . "device-1"`, which templates use for keys that are no identifiers."""
         if isinstance(key, nodes.String) and key.text not in ROOT.steps and key.text not in GONE_ROOTS:
             end = base.position + len(str(base))
             self._replace(end, end, f".{PARAMS}" if str(base) != "." else PARAMS)
@@ -396,7 +399,7 @@ class _Rewriting:
                 return None
 
     def _opening(self, closing: int) -> int:
-        """The index of the token that begins what ends with a parenthesis, or with a function's name."""
+        """Return the index of the token that begins an operand ending with a parenthesis or a function name."""
         depth = 0
         for index in range(closing, -1, -1):
             kind = self._tokens[index].kind
@@ -406,8 +409,10 @@ class _Rewriting:
         return closing
 
     def _path(self, names: list[str], shape: Shape | None, first: int, base: int, dot: Shape | None) -> Shape | None:
-        """Follow names from a shape; rewrite them. Their tokens begin at the index `first`, all of the operand at
-        `base`."""
+        """Follow names from a Shape, rewrite them, and return the Shape that they lead to.
+
+        The tokens of the names begin at index `first`, those of the whole operand at index `base`.
+        """
         tokens = self._tokens[first : first + len(names)]
         start, end = tokens[0].position, tokens[-1].position + len(tokens[-1].text)
         now: list[str] = []
@@ -444,9 +449,9 @@ class _Rewriting:
         return expression.replace("{root}", "" if dot is ROOT else "$")
 
     def _check_whole(self, node: nodes.Node, shape: Shape | None, *, truth: bool = False) -> None:
-        """Report an old form of which only the fields mean what they meant.
+        """Report a value that is used as a whole although only its fields keep their meaning.
 
-        `truth`: it is only asked whether there is any, which a list that is a map now answers alike.
+        `truth`: the value is only tested for emptiness. A list that became a map gives the same answer.
         """
         if shape is not None and shape.whole and not (truth and shape.indexed is not None):
             self._whole_error(node, shape.whole)
@@ -477,7 +482,7 @@ class _Rewriting:
             self._error(function.position, function.position + len(function.name), "takes a part and a text")
 
     def _spans(self, index: int) -> list[tuple[int, int]]:
-        """From where to where each operand goes that follows a function's name."""
+        """Return start and end of each operand that follows a function's name."""
         spans: list[tuple[int, int]] = []
         depth = 0
         fresh = True

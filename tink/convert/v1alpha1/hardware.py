@@ -38,7 +38,7 @@ _ARCHITECTURES = {"": "x86_64", "x86_64": "x86_64", "amd64": "x86_64", "aarch64"
 
 @dataclass(slots=True)
 class _NetbootRequest:
-    """What one interface asks for that a machine has once in v1alpha2, with the paths for what is said about it."""
+    """The netboot settings of one interface that v1alpha2 has once for a machine, with their paths."""
 
     path: str
     allowed: bool = False
@@ -50,7 +50,10 @@ class _NetbootRequest:
 
 
 class _Interfaces:
-    """The conversion of one Hardware's interfaces: `result` is `spec.networkInterfaces`, `netboots` the wishes."""
+    """The conversion of one Hardware's interfaces.
+
+    `result` is `spec.networkInterfaces`; `netboots` are the netboot settings of the interfaces.
+    """
 
     def __init__(self, interfaces: list[Fields], findings: Findings) -> None:
         self._findings = findings
@@ -92,7 +95,7 @@ class _Interfaces:
         interface.rest()
 
     def _mac(self, interface: Fields, dhcp: Fields) -> str | None:
-        """The interface's key; None if it has none: a finding says so."""
+        """Return the MAC address, the interface's key; None with a finding if it has none."""
         path = dhcp.at("mac")
         said = dhcp.text("mac")
         if not said:
@@ -152,7 +155,7 @@ class _Interfaces:
         put_text(self._findings, ip, "netmask", constraints.netmask, result, at, "netmask")
         gateway = ip.text("gateway")
         if _is_ipv6(gateway):
-            self._findings.dropped(ip.at("gateway"), constraints.ROUTERS_SAY_IT)
+            self._findings.dropped(ip.at("gateway"), constraints.ROUTERS_ADVERTISE)
         elif (
             gateway
             and "ip" in result
@@ -166,7 +169,7 @@ class _Interfaces:
         ip.rest()
 
     def _address6(self, ip: Fields, address: str, result: Raw, at: str) -> None:
-        """`dhcp.ipv6` of an address, which may have its prefix behind it, and a netmask of either form."""
+        """Set `dhcp.ipv6`. The prefix length may stand behind the address, or in the netmask in either form."""
         if not _is_ipv6(address):
             self._findings.dropped(ip.path, "its family is 6, and its address is not of IPv6")
             return
@@ -185,14 +188,14 @@ class _Interfaces:
             served["prefixLength"] = length
             self._findings.moved(ip.at("netmask"), f"{at}.ipv6.prefixLength")
         if ip.text("gateway"):
-            self._findings.dropped(ip.at("gateway"), constraints.ROUTERS_SAY_IT)
+            self._findings.dropped(ip.at("gateway"), constraints.ROUTERS_ADVERTISE)
         result["ipv6"] = served
         self._findings.moved(ip.path, f"{at}.ipv6")
-        self._findings.changed(ip.path, "DHCPv6 serves it, where the edge is told --ipv6")
+        self._findings.changed(ip.path, "DHCPv6 serves it, if the edge runs with --ipv6")
         ip.rest()
 
     def _servers(self, dhcp: Fields, key: str, result: Raw, at: str) -> list[str]:
-        """Those of IPv4 and names. Those of IPv6 go with the address of that."""
+        """Return the servers with an IPv4 address or a name. IPv6 servers are added to `dhcp.ipv6`."""
         found: list[str] = []
         for path, server in dhcp.texts(key):
             if not server:
@@ -233,7 +236,7 @@ class _Interfaces:
             self._findings.dropped(path, f"must not be less than 0, is {seconds}")
         elif seconds > bounds.MAX_LEASE_SECONDS:
             self._findings.changed(
-                path, f"{bounds.MAX_LEASE_SECONDS} is the longest lease there is, and means for ever"
+                path, f"{bounds.MAX_LEASE_SECONDS} is the longest lease, and means that it never expires"
             )
             result["leaseTimeSeconds"] = bounds.MAX_LEASE_SECONDS
         else:
@@ -242,7 +245,7 @@ class _Interfaces:
     # --- netboot
 
     def _netboot(self, interface: Fields, *, disabled: bool, arch: str) -> _NetbootRequest:
-        """What allowPXE says (unset meant that it was not allowed), and what the machine is to boot."""
+        """Read allowPXE (unset meant "not allowed") and the boot files of an interface."""
         fields = interface.fields("netboot")
         netboot = _NetbootRequest(fields.path)
         pxe, workflow = fields.flag("allowPXE"), fields.flag("allowWorkflow")
@@ -317,7 +320,7 @@ class _Interfaces:
 
 
 def _arch(dhcp: Fields) -> str:
-    """The architecture in the names of Smee's own OSIE files; v1alpha1's default is x86_64."""
+    """Return the architecture in the file names of Smee's own OSIE. v1alpha1's default is x86_64."""
     arch = dhcp.peek("arch")
     return _ARCHITECTURES.get(arch, "x86_64") if isinstance(arch, str) else "x86_64"
 
@@ -338,11 +341,11 @@ def _is_ipv6(text: str | None) -> bool:
 
 _SERVED = "the metadata service does not serve it"
 MAX_STORAGE_CHARACTERS = 128 * 1024
-"""All annotations of an object have 256 KiB."""
+"""Maximum size of the storage annotation. All annotations of an object together may have 256 KiB."""
 
 
 def convert_hardware(obj: Raw, findings: Findings) -> list[Raw]:
-    """The Hardware, and the OSIE that it refers to if it has one; nothing if there is an error."""
+    """Return the Hardware, followed by its OSIE if it has one; nothing if there is an error."""
     return _Machine(Fields(obj, findings), findings).result()
 
 
@@ -380,7 +383,7 @@ class _Machine:
         return [{"apiVersion": API_VERSION, "kind": "Hardware", "metadata": metadata, "spec": result}, *osies]
 
     def _netboot(self, netboots: list[_NetbootRequest], result: Raw, metadata: Raw) -> list[Raw]:
-        """What interfaces ask for and a machine has once: the first one that may netboot decides. Returns the OSIE."""
+        """Merge the netboot settings of all interfaces: the first one that may netboot wins. Return the OSIE."""
         made: list[Raw] = []
         taken: dict[str, Any] = {}
         for netboot in sorted(netboots, key=lambda netboot: not netboot.allowed):
@@ -415,10 +418,10 @@ class _Machine:
         self._annotation(metadata, instance.at("id"), INSTANCE_ID_ANNOTATION, instance.text("id"))
         self._ssh_keys(instance, metadata)
         self._hostname(instance)
-        told = self._instance_metadata(instance, machine.fields("facility"))
-        self._ips(instance, told)
-        if told:
-            text = orjson.dumps(told, option=orjson.OPT_SORT_KEYS).decode()
+        served_metadata = self._instance_metadata(instance, machine.fields("facility"))
+        self._ips(instance, served_metadata)
+        if served_metadata:
+            text = orjson.dumps(served_metadata, option=orjson.OPT_SORT_KEYS).decode()
             self._annotation(metadata, machine.path, METADATA_ANNOTATION, text)
         instance.drop(
             "userdata",
@@ -439,25 +442,25 @@ class _Machine:
         machine.rest()
 
     def _instance_metadata(self, instance: Fields, facility: Fields) -> Raw:
-        """What Hegel and Tootles served of it, by the names of the metadata service (`hegel.instance`)."""
-        told: Raw = {}
+        """Return the metadata that Hegel and Tootles served, under the metadata service's names (`hegel.instance`)."""
+        served_metadata: Raw = {}
         for key, name in (("facility", "facility_code"), ("plan", "plan_slug")):
             if text := facility.text(name):
-                told[key] = text
+                served_metadata[key] = text
         facility.drop("plan_version_slug", _SERVED)
         facility.rest()
         if tags := [tag for _, tag in instance.texts("tags") if tag]:
-            told["tags"] = tags
+            served_metadata["tags"] = tags
         system = instance.fields("operating_system")
         named = {key: text for key in ("distro", "image_tag", "slug", "version") if (text := system.text(key))}
         if named:
-            told["operating-system"] = named
+            served_metadata["operating-system"] = named
         system.drop("os_slug", _SERVED)
         system.rest()
-        return told
+        return served_metadata
 
     def _storage(self, instance: Fields, metadata: Raw) -> None:
-        """Partitions and filesystems: for rootio, which reads them from the metadata service."""
+        """Keep partitions and filesystems for rootio, which reads them from the metadata service."""
         storage = instance.take("storage")
         if says_nothing(storage):
             return
@@ -491,7 +494,7 @@ class _Machine:
         self._annotation(metadata, path, SSH_PUBLIC_KEYS_ANNOTATION, "\n".join(keys))
 
     def _hostname(self, instance: Fields) -> None:
-        """The metadata's hostname is the DHCP's of the first interface if that has none."""
+        """Use the metadata's hostname as the DHCP hostname of the first interface, if no interface has one."""
         path = instance.at("hostname")
         hostname = instance.text("hostname")
         if not hostname or not self._interfaces:
@@ -512,14 +515,16 @@ class _Machine:
             first["dhcp"] = {"hostname": hostname} | first.get("dhcp", {})
             self._findings.moved(path, f"{at}.hostname")
 
-    def _ips(self, instance: Fields, told: Raw) -> None:
-        """Mostly the interfaces' addresses once more; the first public ones go to `told`, what says more is lost."""
+    def _ips(self, instance: Fields, served_metadata: Raw) -> None:
+        """Add the first public addresses to `served_metadata`. Other addresses mostly repeat the
+        interfaces'; the rest is lost.
+        """
         for address in instance.each("ips"):
             said = {key: address.text(key) for key in ("address", "netmask", "gateway")}
             address.ignore("family")
             public = _public(address)
-            if taken := bool(public) and public not in told:
-                told[public] = said["address"]
+            if taken := bool(public) and public not in served_metadata:
+                served_metadata[public] = said["address"]
             if not taken:
                 address.drop("public", "the metadata service has one public address of each family, and it is another")
             if taken or any(self._is_served(said, each.get("dhcp", {})) for each in self._interfaces.values()):
@@ -556,7 +561,7 @@ class _Machine:
             self._findings.moved("spec.disks", "spec.storageDevices")
 
     def _agent_id(self, spec: Fields, metadata: Raw) -> None:
-        """What the agent calls itself; by the MAC it is known in any case."""
+        """Keep the agent id, unless it is a MAC address of the machine, which identifies the agent anyway."""
         agent_id = (spec.text("agentID") or "").strip()
         if constraints.canonical_mac(agent_id) in self._interfaces:
             return
@@ -582,7 +587,7 @@ class _Machine:
 
 
 def _public(address: Fields) -> str:
-    """The name of the metadata service for an address, where it has one."""
+    """Return the metadata service's name for an address; empty if it has none."""
     said = address.peek("address")
     if not isinstance(said, str):
         return ""
@@ -596,7 +601,7 @@ def _public(address: Fields) -> str:
 
 
 def osie(kernel_url: str, initrd_url: str, namespace: str | None) -> Raw:
-    """The OSIE of two URLs: with the same name wherever the same URLs are met, so that Hardware shares it."""
+    """Return the OSIE of two URLs. The same URLs give the same name, so that Hardware can share an OSIE."""
     digest = hashlib.sha256(f"{kernel_url}\n{initrd_url}".encode()).hexdigest()
     metadata: Raw = {"name": f"osie-{digest[:10]}"}
     if namespace:

@@ -37,7 +37,7 @@ _QUOTING = ("quote", "squote")
 
 
 class Role(Enum):
-    """What an expression does to the text."""
+    """The effect of an expression on the text."""
 
     OUTPUT = auto()
     OPEN = auto()
@@ -53,32 +53,32 @@ SILENT = (Role.COMMENT, Role.DECLARE, Role.ASSIGN)
 
 @dataclass(slots=True)
 class Expression:
-    """From `{{` to `}}`."""
+    """One expression, from `{{` to `}}`."""
 
     start: int
     end: int
     line: int
     role: Role
     word: str
-    """Its keyword, for messages."""
+    """The keyword, for messages."""
     trims_left: bool
     trims_right: bool
     uses: set[str]
     sets: str
     unquoted: str
-    """Without the function that puts its value in quotes for YAML; empty if there is none."""
+    """The expression without its quote function; empty if it has none."""
     alone: bool = False
-    """There is nothing else on its line but other such, and all of them print nothing."""
+    """True if its line holds only expressions that print nothing."""
     joins: bool = False
-    """It trims a line break."""
+    """True if it trims a line break."""
     before: str = ""
     after: str = ""
-    """Spaces in its line that it trims."""
+    """Spaces on its line, before and after, that it trims."""
     seen: bool = False
 
 
 def find_expressions(text: str, tokens: list[Token]) -> list[Expression]:
-    """The expressions of a text, in order; `tokens` are those of Go's lexer, without an error among them."""
+    """Return the expressions of a text, in order. `tokens` are those of Go's lexer, without an error token."""
     expressions = list(_each(text, tokens))
     _mark_alone(text, expressions)
     _mark_trimmed(text, expressions)
@@ -130,7 +130,7 @@ def _role(inside: list[Token]) -> tuple[Role, str]:
 
 
 def _unquoted(text: str, start: int, inside: list[Token]) -> str:
-    """`{{ .x | quote }}` or `{{ quote .x }}` as `{{ .x }}`."""
+    """Return `{{ .x | quote }}` or `{{ quote .x }}` as `{{ .x }}`."""
     if len(inside) > 2 and inside[-1].text in _QUOTING and inside[-2].kind is Kind.PIPE:
         return text[start : inside[-2].position].rstrip() + " }}"
     pipes = any(token.kind is Kind.PIPE for token in inside)
@@ -144,7 +144,7 @@ def _unquoted(text: str, start: int, inside: list[Token]) -> str:
 
 
 def _mark_alone(text: str, expressions: list[Expression]) -> None:
-    """Mark expressions in lines that consist of nothing else and print nothing."""
+    """Mark expressions on lines that hold only expressions that print nothing."""
     group: list[Expression] = []
     for index, each in enumerate(expressions):
         group.append(each)
@@ -177,8 +177,10 @@ def _mark_trimmed(text: str, expressions: list[Expression]) -> None:
 
 
 def strip_silent(inside: list[Expression], parts: list[str]) -> None:
-    """Take away spaces that only expressions which print nothing hold from the ends; `parts` are texts and
-    expressions in turn."""
+    """Remove the spaces at the ends that stand between expressions which print nothing.
+
+    `parts` are alternating texts and expressions.
+    """
     for index, each in enumerate(inside):
         if each.role not in SILENT or parts[2 * index]:
             break
@@ -190,9 +192,10 @@ def strip_silent(inside: list[Expression], parts: list[str]) -> None:
 
 
 def strip_arms(inside: list[Expression], parts: list[str]) -> bool:
-    """`{{ if .x }} a {{ else }} b {{ end }}` without quotes: YAML took away the spaces around what came of it.
+    """Remove the spaces around the arms of an unquoted `{{ if .x }} a {{ else }} b {{ end }}`, as YAML did after
+    rendering.
 
-    `parts` are texts and expressions in turn. True: there may be spaces left.
+    `parts` are alternating texts and expressions. Return True if spaces may be left.
     """
     # What prints nothing may stand before the first arm and behind the last.
     first, last = 0, len(inside) - 1
@@ -229,7 +232,7 @@ _OWN_TAGS = ("!", *(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "floa
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What keeps the text from being carried over; `line` is counted from 1 in the text, 0 for the whole."""
+    """A reason why the text can't be converted. `line` is counted from 1; 0 for the whole text."""
 
     line: int
     message: str
@@ -240,21 +243,21 @@ class Problem:
 
 @dataclass(slots=True)
 class Content:
-    """A text that has been read."""
+    """The result of `read`."""
 
     value: Any
     """The first document: mappings, lists, strings as they were written (with their expressions), and None."""
     problems: list[Problem] = field(default_factory=list)
     lines: dict[str, int] = field(default_factory=dict)
-    """String with expressions -> the line where its first expression stands."""
+    """String with expressions -> the line of its first expression."""
     edges: dict[str, str] = field(default_factory=dict)
-    """String -> what YAML cut off or folded in it, when it read what had been rendered, and what may stay now."""
+    """String -> the kind of whitespace that YAML removed after rendering, and that may now stay."""
     comments: list[Comment] = field(default_factory=list)
-    """YAML's comments, with paths and lines in the text."""
+    """The YAML comments, with their paths and lines in the text."""
 
 
 def read(text: str) -> Content:
-    """Read a Template's `spec.data`. Raises nothing: what is wrong is in `problems`, and then `value` may be None."""
+    """Read a Template's `spec.data`. Raises nothing: `problems` says what is wrong, and then `value` may be None."""
     if len(text) > MAX_TEXT:
         return Content(None, [Problem(0, f"the text is longer than {MAX_TEXT} characters")])
     if text.count(BRACES) > MAX_TOKENS // 3:  # each has two delimiters and something inside
@@ -269,7 +272,7 @@ def read(text: str) -> Content:
 
 
 class _Reading:
-    """One text on its way to YAML and back."""
+    """The reading of one text."""
 
     def __init__(self, text: str, expressions: list[Expression]) -> None:
         self._text = text
@@ -308,8 +311,10 @@ class _Reading:
     # --- to YAML
 
     def _stand_in(self) -> str:
-        """The text with a word for each expression; one that stands alone begins a comment, which is text in a block
-        and vanishes between fields."""
+        """Return the text with a placeholder word for each expression.
+
+        An expression alone on its line becomes a comment: text inside a block, and nothing between fields.
+        """
         parts: list[str] = []
         at, line, last = 0, 1, -1
         for number, each in enumerate(self._expressions):
@@ -325,7 +330,7 @@ class _Reading:
         return "".join([*parts, plain])
 
     def _counted(self, plain: str, line: int) -> int:
-        """Note which line of the text each new line of what is parsed is; the last one's number."""
+        """Record the line in the text of each line of the placeholder text. Return the number of the last line."""
         breaks = plain.count("\n")
         self._lines += range(line + 1, line + breaks + 1)
         return line + breaks
@@ -333,7 +338,7 @@ class _Reading:
     # --- and back
 
     def _write_back(self, root: yaml.Node) -> None:
-        """Give all scalars of a tree their text as it was written."""
+        """Restore the original text of all scalars of a tree."""
         pending, done = [root], {id(root)}
         while pending:
             node = pending.pop()
@@ -350,7 +355,7 @@ class _Reading:
                     pending.append(each)
 
     def _comment(self, comment: Comment) -> Comment:
-        """A comment as it was written. One that only stands for an expression has no text."""
+        """Return a comment as it was written. A comment that only stands for an expression has no text."""
 
         def source(match: re.Match[str]) -> str:
             each = self._expressions[int(match[1] or match[2])]
@@ -403,7 +408,10 @@ class _Reading:
         return text
 
     def _block_edges(self, inside: list[Expression], head: str, tail: str) -> str:
-        """What may be loose at the ends of a block. A dash that trims what is outside of it joins it with that."""
+        """Return the kind of whitespace that may stay at the ends of a block.
+
+        A dash that trims text outside of the block would join the block with it: a problem.
+        """
         first, last = inside[0], inside[-1]
         starts, ends = not head.strip(), not tail.strip()
         if starts and first.trims_left and first.joins and not first.alone:
@@ -413,7 +421,7 @@ class _Reading:
         return "blank lines" if (starts and first.alone and first.trims_left) or (ends and last.alone) else ""
 
     def _source(self, each: Expression, block: bool) -> str:
-        """The expression as it goes into a scalar."""
+        """Return the expression as it is written into a scalar."""
         if block:
             return each.before + self._text[each.start : each.end] + each.after
         if each.alone or each.joins:
@@ -425,7 +433,7 @@ class _Reading:
         return self._untrimmed(each)
 
     def _declarations(self, inside: list[Expression]) -> list[str]:
-        """What sets the variables that the expressions of one scalar take from outside."""
+        """Return the outer declarations of variables that the expressions of one scalar use."""
         here = {each.sets for each in inside if each.role is Role.DECLARE}
         wanted = set[str]().union(*(each.uses for each in inside)) - here
         found: list[str] = []
@@ -465,7 +473,7 @@ class _Reading:
         )
 
     def _left_over(self) -> None:
-        """Expressions that are in no scalar: between the fields, or in comments of YAML."""
+        """Report expressions that are in no scalar: between the fields, or in YAML comments."""
         if any(problem.message.startswith("not YAML") for problem in self._content.problems):
             left = [each for each in self._expressions if each.alone]
         else:
@@ -475,7 +483,7 @@ class _Reading:
             if each.alone and each.role is Role.OPEN:
                 self._around_fields(each)
             elif each.alone and each.role is Role.ASSIGN:
-                self._problem(each.line, f"{each.sets} is set anew between fields: give it one value")
+                self._problem(each.line, f"{each.sets} is set again between fields: give it one value")
             elif not each.alone and each.role in (Role.OPEN, Role.CLOSE):
                 step = 1 if each.role is Role.OPEN else -1
                 depth_of_line[each.line] = depth_of_line.get(each.line, 0) + step
@@ -485,5 +493,5 @@ class _Reading:
 
 
 def _escaped(plain: str) -> str:
-    """Text in which YAML's own escapes made braces: they were never an expression."""
+    """Escape braces that come from YAML escapes and were never an expression."""
     return plain.replace(BRACES, '{{ "{{" }}')

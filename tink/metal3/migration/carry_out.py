@@ -180,4 +180,4 @@ async def _change(
         except ConflictError:
             continue
         return Done(phase, done=1)
-    raise ConflictError(409, "Conflict", f"{NAME} was changed by somebody else again and again")
+    raise ConflictError(409, "Conflict", f"{NAME} was changed by another client again and again")

@@ -138,7 +138,7 @@ def _undecided(survey: Survey, settings: MigrationSettings) -> list[str]:
     harmful = sum(not each.harmless for each in survey.differences) + survey.more_differences
     if not harmful or settings.accept_differences:
         return []
-    return [f"the conversion changes {harmful} fields, see above: mend them, or say --accept-differences"]
+    return [f"the conversion changes {harmful} fields, see above: correct them, or use --accept-differences"]
 
 
 def _notes(survey: Survey, settings: MigrationSettings) -> list[str]:
@@ -203,7 +203,7 @@ def closing_line(outcome: Outcome, error: str) -> str:
             return "nothing was changed"
         case Outcome.FAILED:
             why = f": {error}" if error else ""
-            return f"not finished{why}; when that is mended, start it again: it goes on from here"
+            return f"not finished{why}; when that is fixed, start it again: it continues from here"
 
 
 def as_json(

@@ -354,7 +354,7 @@ def test_what_has_no_place_is_said_with_its_path(more: str, kind: str, path: str
         ("a: {{ if .x }}a\nb: b{{ end }}", "spec.data", "line 1: {{ if }} reaches over more than one field"),
         ("a: |\n  b\n  {{ if .x -}}\nc: d", "spec.data", "reaches over"),
         ("a: |\n  b {{ .x -}}\nc: d", "spec.data", "line 2: the dash in -}} joins this with the field below"),
-        ("{{ $d := .x }}\n{{ $d = .y }}\na: b", "spec.data", "line 2: $d is set anew"),
+        ("{{ $d := .x }}\n{{ $d = .y }}\na: b", "spec.data", "line 2: $d is set again"),
         ("a: b # {{ if .x }}\nc: d # {{ end }}", "spec.data", "line 1: control flow begins or ends in a comment"),
         ("tasks: [{name: a}, {name: b}]", "spec.data.tasks", "2 tasks (a, b)"),
         ("tasks: [{name: a, actions: []}]", f"{TASK}.actions", "at least one action"),
