@@ -448,7 +448,7 @@ async def test_phases_can_be_done_one_by_one_and_the_old_version_goes_only_when_
     assert len((await site.client.list(HARDWARE_DATA))["items"]) == 2
     ran = await migrate(site, "--apply", "--stop-serving-v1alpha1")
     assert ran.code == 0
-    assert "whoever asks for v1alpha1 then gets 404" in ran.out
+    assert "clients that ask for v1alpha1 then get 404" in ran.out
     definition = await site.definition()
     assert definition["status"]["storedVersions"] == ["v1beta1"]
     assert [each["name"] for each in definition["spec"]["versions"] if each["served"]] == ["v1beta1"]

@@ -55,11 +55,11 @@ from tink.workflow import ended
 log = logging.getLogger(__name__)
 
 _SAFETY_RETRY_SECONDS = 5.0
-"""Between two attempts to turn netboot off, at most."""
+"""The longest delay between two attempts to turn netboot off, in seconds."""
 
 
 class Metal3Controller:
-    """Reconciles the hosts of informers that somebody else runs."""
+    """Reconciles hosts. Its caller runs the informers."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Metal3Controller:
         settings: Metal3Settings | None = None,
         elector: LeaderElector | None = None,
     ) -> None:
-        """`hosts` is of either version; `hardware_data` is None where the API has no such resource."""
+        """`hosts` has either version. `hardware_data` is None if the API has no such resource."""
         settings = settings or Metal3Settings()
         self._workers = settings.workers
         self._elector = elector
@@ -111,7 +111,7 @@ class Metal3Controller:
             workers=SAFETY_WORKERS,
             on_error=self._failed,
         )
-        # An informer of nothing counts as false.
+        # An informer without objects is falsy.
         self._informers = [each for each in (hardware_data, hardware, workflows, hosts) if each is not None]
         for informer in (each for each in self._informers if each is not workflows):
             informer.add_event_handler(
@@ -121,7 +121,9 @@ class Metal3Controller:
         self._index(hardware, workflows)
 
     def _index(self, hardware: Informer, workflows: Informer) -> None:
-        """Have hosts looked at that wait for what another Hardware has, or a Workflow needs."""
+        """Index addresses and references, so that a host is reconciled when the Hardware or Workflow it waits for
+        changes.
+        """
         hardware.add_event_handler(
             lambda new, _: self._changed(self._addresses.apply(new)),
             lambda old: self._changed(self._addresses.remove(old)),
@@ -133,7 +135,7 @@ class Metal3Controller:
 
     @property
     def runtimes(self) -> dict[str, Controller]:
-        """Queues and workers, by the names that metrics give them."""
+        """Queues and workers, by their names in metrics."""
         return {"host": self._controller, "host-safety": self._safety}
 
     async def run(self) -> None:
@@ -147,10 +149,10 @@ class Metal3Controller:
             self._shut_down()
 
     async def once(self) -> int:
-        """Look at each host once, those first that must not netboot; how many could not be brought in step."""
+        """Reconcile each host once, unsafe hosts first. Return the number of failures."""
         await self._wait_for_cache_sync()
         recording = asyncio.create_task(self._recorder.run())
-        await asyncio.sleep(0)  # what is recorded before it runs is not written
+        await asyncio.sleep(0)  # events recorded before the task runs would not be written
         try:
             await self._secure_all()
             failed = [key for key in self._hosts.all_keys() if not await self._controller.process(key)]
@@ -177,7 +179,7 @@ class Metal3Controller:
             group.create_task(self._controller.run())
 
     async def _secure_all(self) -> None:
-        """Turn netboot off wherever it must not be on: before a replica that begins does anything else."""
+        """Turn netboot off on all machines that must not netboot: the first work of a replica that becomes leader."""
         unsafe = iter([key for key in self._hosts.all_keys() if self._hosts.is_unsafe(key)])
 
         async def secure() -> None:
@@ -189,20 +191,20 @@ class Metal3Controller:
     # --- event handlers ---------------------------------------------------------------------------------------------
 
     def _changed(self, keys: Iterable[NamespacedName]) -> None:
-        """Have these looked at: they have changed, or what they waited for has."""
+        """Queue hosts that have changed, or whose obstacle is gone."""
         if self._following:
             for key in keys:
                 (self._safety if self._hosts.is_unsafe(key) else self._controller).queue.add(key)
 
     def _released(self, targets: Iterable[ObjectReference]) -> None:
-        """What a Workflow needs no more may be a Hardware that is to be deleted."""
+        """Queue Hardware that Workflows no longer refer to: it may have to be deleted."""
         hardware = (target for target in targets if target.kind == "Hardware")
         self._changed([target.key for target in hardware if not self._references.referrers(target)])
 
     # --- reconciling one --------------------------------------------------------------------------------------------
 
     async def _make_safe(self, key: NamespacedName) -> Result:
-        """Turn netboot off, if it must not be on; everything else is looked at afterwards."""
+        """Turn netboot off if it must be off, then queue the host for everything else."""
         hardware = self._hosts.hardware(key)
         if hardware is not None and self._hosts.is_unsafe(key):
             await self._writer.secure(hardware)
@@ -218,22 +220,24 @@ class Metal3Controller:
 
 
 _CHECK_SECONDS = 10.0
-"""How often it is looked whether the version is still served, and can be read: until then no change is noticed."""
-_SAY_AGAIN_FIRST, _SAY_AGAIN_LONGEST = 60.0, 3600.0
-"""Seconds until it is said again what is waited for, and the longest such pause."""
+"""Seconds between two checks that the version is still served and readable. Until a check, no change is noticed."""
+_LOG_AGAIN_FIRST, _LOG_AGAIN_LONGEST = 60.0, 3600.0
+"""The shortest and the longest pause, in seconds, before a waiting message is logged again."""
 _DENIED = (401, 403)
 _SYNC_SECONDS = 120.0
-"""How long a single run waits for lists."""
+"""Seconds that a single run waits for lists."""
 
 
 _ADVICE = ": is what --kubeconfig has (or the service account) still good, and may it do that?"
 HOSTS = (HOST_V1ALPHA1, HOST_V1BETA1)
-"""In the order in which they are asked for: v1alpha1, while it is there, is mostly what is stored. What is not stored
-can't be read while the conversion webhook is away."""
+"""The versions in the order in which they are tried. v1alpha1 is usually the stored version while it is served.
+
+A version that is not stored can't be read while the conversion webhook is away.
+"""
 
 
 async def is_served(client: KubeClient, resource: ResourceType, namespace: str | None) -> bool:
-    """Whether the API has such a resource. Raises ApiError."""
+    """Return True if the API serves the resource. Raises ApiError."""
     try:
         await client.list(resource, namespace, limit=1)
     except NotFoundError:
@@ -242,9 +246,9 @@ async def is_served(client: KubeClient, resource: ResourceType, namespace: str |
 
 
 async def served_hosts(client: KubeClient, namespace: str | None) -> ResourceType | None:
-    """The version of BareMetalHost to use: one that can be read at this moment; None if the API has none.
+    """Return a version of BareMetalHost that can be read now; None if the API has none.
 
-    Raises ApiError: it has one, which can't be read.
+    Raises ApiError if the API serves a version, but none can be read.
     """
     failed: ApiError | None = None
     for resource in HOSTS:
@@ -259,11 +263,13 @@ async def served_hosts(client: KubeClient, namespace: str | None) -> ResourceTyp
 
 
 class _OtherVersionError(Exception):
-    """What is followed is served no more."""
+    """The API no longer serves this BareMetalHost version, or a better choice is available."""
 
 
 class Follower(Collector):
-    """One API's hosts. Without `namespaces`: those of all; `election` None: there is one replica only."""
+    """Follows the hosts of one API. Without `namespaces`: of all namespaces. `election` None: there is only one
+    replica.
+    """
 
     def __init__(
         self,
@@ -279,7 +285,7 @@ class Follower(Collector):
         self._context = context
         self._namespaces = namespaces
         self._namespace = namespaces[0] if namespaces else None
-        """Where it is looked whether hosts are served at all."""
+        """The namespace in which the served version is checked."""
         self._settings = settings
         self._election = election
         self._check_seconds = check_seconds
@@ -291,7 +297,7 @@ class Follower(Collector):
 
     @property
     def not_ready(self) -> str:
-        """Why hosts are not followed; empty: they are, by this replica or by the one that leads."""
+        """The reason why hosts are not followed; empty if this replica or the leader follows them."""
         if self._waiting:
             return self._waiting
         for informer in self._informers:
@@ -302,7 +308,7 @@ class Follower(Collector):
         return ""
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics, of what there is at the moment: for a registry of Prometheus."""
+        """Yield the present metrics, for a Prometheus registry."""
         if self._client is not None:
             yield from ClientMetrics(self._client).collect()
         yield from InformerMetrics(self._informers).collect()
@@ -325,10 +331,10 @@ class Follower(Collector):
                         controller.run(), self._watch(client, hosts, details), *(each.run() for each in informers)
                     )
                 except _OtherVersionError as error:
-                    log.warning("%s; looking for what is", error)
+                    log.warning("%s; looking for another version", error)
 
     async def once(self) -> int:
-        """Bring every host in step once: 0, or 1 if one could not be. Raises KubeConfigError, ApiError."""
+        """Bring every host in step once. Return 0, or 1 if a host failed. Raises KubeConfigError, ApiError."""
         async with await KubeClient.connect(self._kubeconfig, self._context) as client:
             hosts = await served_hosts(client, self._namespace)
             if hosts is None:
@@ -353,8 +359,8 @@ class Follower(Collector):
             return 1 if failed else 0
 
     async def _served(self, client: KubeClient) -> tuple[ResourceType, bool]:
-        """The version of the hosts, as soon as there is one, and whether there are HardwareData."""
-        backoff, again = Backoff(0.5, 15.0), Backoff(_SAY_AGAIN_FIRST, _SAY_AGAIN_LONGEST)
+        """Wait until hosts are served. Return their version, and True if HardwareData are served too."""
+        backoff, again = Backoff(0.5, 15.0), Backoff(_LOG_AGAIN_FIRST, _LOG_AGAIN_LONGEST)
         clock = asyncio.get_running_loop().time
         since = clock()
         due = since
@@ -405,13 +411,13 @@ class Follower(Collector):
         )
 
     async def _watch(self, client: KubeClient, hosts: ResourceType, details: bool) -> None:
-        """Raises _OtherVersionError when something else is served, or can be read, than is followed."""
+        """Raise _OtherVersionError when another version should be followed."""
         blind = False
         while True:
             await asyncio.sleep(self._check_seconds)
             try:
                 if not await is_served(client, hosts, self._namespace):
-                    raise _OtherVersionError(f"BareMetalHosts of {hosts.api_version} are served no more")
+                    raise _OtherVersionError(f"BareMetalHosts of {hosts.api_version} are no longer served")
                 if not details and await is_served(client, HARDWARE_DATA, self._namespace):
                     raise _OtherVersionError("the API serves HardwareData now")
             except ApiError as error:
@@ -431,7 +437,7 @@ class Follower(Collector):
 
 
 async def _together(*parts: Coroutine[Any, Any, None]) -> None:
-    """Run all until one ends, then end the others; raises what that one raised."""
+    """Run all until one ends, then cancel the others. Raises the exception of the one that ended."""
     tasks = [asyncio.create_task(part) for part in parts]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -50,20 +50,23 @@ from tink.webhooks import (
 
 
 class Addresses:
-    """Belongs to one event loop. `elapsed` gives the seconds of a clock that nobody sets."""
+    """The addresses that hosts' Hardware may have: those that no other Hardware of any namespace has.
+
+    For one event loop. `elapsed` returns the seconds of a monotonic clock.
+    """
 
     def __init__(self, elapsed: Callable[[], float]) -> None:
         self._elapsed = elapsed
         self._claims = Claims()
         self._waiting: Index[NamespacedName, Claim] = Index()
-        """Hosts, by the addresses that they want and another has."""
+        """The waiting hosts, by the addresses that they want and another Hardware has."""
 
     def apply(self, hardware: Raw) -> set[NamespacedName]:
-        """Take in a Hardware that was added or changed; the hosts that waited for what it has given up."""
+        """Add or update a Hardware. Return the hosts that waited for addresses that it has released."""
         return self._waiting_for(self._claims.apply(hardware))
 
     def remove(self, hardware: Raw) -> set[NamespacedName]:
-        """Forget a Hardware that is gone; the hosts that waited for what it had."""
+        """Remove a deleted Hardware. Return the hosts that waited for its addresses."""
         return self._waiting_for(self._claims.remove(hardware))
 
     def claim(self, key: NamespacedName, wanted: Raw, hardware: Raw | None) -> list[Conflict | UsedAddress]:
@@ -88,7 +91,7 @@ class Addresses:
         return conflicts
 
     def forget(self, key: NamespacedName) -> None:
-        """The host is gone."""
+        """Forget a deleted host."""
         self._waiting.set(key, ())
 
     def _waiting_for(self, claims: Iterable[Claim]) -> set[NamespacedName]:
@@ -113,12 +116,15 @@ def without(hardware: Raw, claims: Set[Claim]) -> None:
         del hardware["metadata"]["annotations"][AGENT_ID_ANNOTATION]
 
 
-_MOST_FINDINGS = 8
-"""In one Event."""
+_MAX_FINDINGS = 8
+"""The most findings in one Event."""
 
 
 class Reporter:
-    """`limited_log` bounds the lines of the log, `recorder` the Events."""
+    """Reports about hosts in the log and in Events. Each message is reported once, until it changes.
+
+    `limited_log` limits the lines of the log, `recorder` the Events.
+    """
 
     def __init__(self, hosts: Hosts, limited_log: LimitedLog, recorder: EventRecorder) -> None:
         self._hosts = hosts
@@ -128,7 +134,7 @@ class Reporter:
         """The last message about a host, by its reason."""
 
     def report(self, key: NamespacedName, reason: str, message: str, *, warning: bool = False) -> None:
-        """Say something about a host, unless it was said last."""
+        """Report a message about a host, unless it is the last one with its reason."""
         reported = self._reported.setdefault(key, {})
         message = bounded(message)
         if reported.get(reason) == message:
@@ -140,22 +146,22 @@ class Reporter:
             self._recorder.event(*subject, Event(reason, message, warning))
 
     def report_findings(self, key: NamespacedName, findings: Findings, *, converted: bool) -> None:
-        """What was not carried over, without what Events of their own tell."""
+        """Report the fields that the conversion dropped. Findings that have Events of their own are left out."""
         lost = [f"{each.path}: {each.reason}" for each in findings if each.kind is not Kind.CHANGED]
         hints = [f"{each.path}: {each.reason}" for each in findings if each.path == "spec.rootDeviceHints"]
         messages = list(dict.fromkeys([*hints, *lost]))
         if not messages:
             self.clear(key, "NotCarriedOver")
             return
-        more = f"; and {len(messages) - _MOST_FINDINGS} more" if len(messages) > _MOST_FINDINGS else ""
-        self.report(key, "NotCarriedOver", "; ".join(messages[:_MOST_FINDINGS]) + more, warning=not converted)
+        more = f"; and {len(messages) - _MAX_FINDINGS} more" if len(messages) > _MAX_FINDINGS else ""
+        self.report(key, "NotCarriedOver", "; ".join(messages[:_MAX_FINDINGS]) + more, warning=not converted)
 
     def clear(self, key: NamespacedName, reason: str) -> bool:
-        """It is so no more, and is said again when it is; whether it was."""
+        """Forget a message, so that it is reported again if it recurs. Return True if there was one."""
         return self._reported.get(key, {}).pop(reason, None) is not None
 
     def forget(self, key: NamespacedName) -> None:
-        """The host is gone."""
+        """Forget a deleted host."""
         self._reported.pop(key, None)
 
 
@@ -163,33 +169,36 @@ log = logging.getLogger(__name__)
 
 
 class HardwareWriter:
-    """Raises ApiError and LeadershipLostError in all its methods."""
+    """Writes Hardware by server-side apply; with leader election only while this replica leads.
+
+    `tink.metal3.hosts` describes the two field managers. All methods raise ApiError and LeadershipLostError.
+    """
 
     def __init__(self, client: KubeClient, elector: LeaderElector | None) -> None:
         self._client = client
         self._elector = elector
         self._applied: dict[NamespacedName, tuple[str, str]] = {}
-        """What was applied last, as a digest, and the resourceVersion that the Hardware has since."""
+        """The digest of the last applied object, and the resourceVersion that the Hardware got."""
 
     async def secure(self, hardware: Raw) -> Raw:
-        """Have no interface netboot; what the Hardware is then."""
+        """Turn netboot off on all interfaces. Return the new Hardware."""
         if not netboots(hardware):
             return hardware
         log.info("Hardware %s: netboot is off", NamespacedName.of(hardware))
         return await self._apply(secured(hardware), SAFETY_MANAGER, force=True)
 
     async def release(self, hardware: Raw) -> Raw:
-        """Let interfaces netboot that were secured; what the Hardware is then."""
+        """Remove the fields that turned netboot off. Return the new Hardware."""
         return await self._apply(released(hardware), SAFETY_MANAGER, force=True)
 
     async def apply(self, key: NamespacedName, wanted: Raw, hardware: Raw | None) -> Raw:
-        """Apply what a conversion made, if it is something new or the Hardware has changed since."""
+        """Apply the result of a conversion, if the result or the Hardware has changed since the last time."""
         wanted["metadata"]["namespace"] = key.namespace
         digest = hashlib.sha256(orjson.dumps(wanted)).hexdigest()
         if hardware is not None:
             if self._applied.get(key) == (digest, hardware["metadata"].get("resourceVersion")):
                 return hardware
-            # Not one that somebody else has made in its place.
+            # The uid: not another Hardware that replaced this one.
             wanted["metadata"]["uid"] = hardware["metadata"]["uid"]
         after = await self._apply(wanted, MANAGER)
         self._applied[key] = (digest, after["metadata"]["resourceVersion"])
@@ -198,8 +207,10 @@ class HardwareWriter:
         return after
 
     async def apply_machine(self, key: NamespacedName, machine: Raw, hardware: Raw) -> bool:
-        """Rufio's Machine goes with its Hardware: Kubernetes deletes it after its owner. False if there is one that was
-        not made from the host: it is left alone."""
+        """Apply the Rufio Machine. Its Hardware owns it, so Kubernetes deletes both.
+
+        Return False if the Machine was not made from the host: it is not changed.
+        """
         try:
             there = await self._client.get(MACHINE, key.name, key.namespace)
         except NotFoundError:
@@ -215,12 +226,12 @@ class HardwareWriter:
         return True
 
     async def delete(self, key: NamespacedName) -> None:
-        """Delete the Hardware, if it is there."""
+        """Delete the Hardware if it exists."""
         with contextlib.suppress(NotFoundError):
             await while_leading(self._elector, lambda: self._client.delete(HARDWARE, key.name, key.namespace))
 
     def forget(self, key: NamespacedName) -> None:
-        """The host is gone."""
+        """Forget a deleted host."""
         self._applied.pop(key, None)
 
     async def _apply(self, body: Raw, manager: str, *, force: bool = False) -> Raw:
@@ -232,16 +243,16 @@ class HardwareWriter:
 
 
 _CONVERSIONS = 2
-"""Hosts that are converted at once, each in a thread."""
-_MOST_NAMES = 5
+"""The most conversions at the same time, each in a thread."""
+_MAX_NAMES = 5
 
 
 class WaitingError(Exception):
-    """Something that a host refers to is not there: its Hardware stays as it is until then."""
+    """An object that a host refers to does not exist. The Hardware stays unchanged until it does."""
 
 
 class HostReconciler:
-    """`reconcile` is called with the key of a host. Raises what a `HardwareWriter` raises, and WaitingError."""
+    """Reconciles one host by its key. Raises the exceptions of `HardwareWriter`, and WaitingError."""
 
     def __init__(
         self,
@@ -265,7 +276,7 @@ class HostReconciler:
         self._conversions = FairSemaphore(_CONVERSIONS)
 
     async def reconcile(self, key: NamespacedName) -> Result:
-        """Look at a host and its Hardware as they are now, and make the Hardware what it is to be."""
+        """Read a host and its Hardware as they are now, and bring the Hardware in step."""
         result = await self._reconcile(key)
         self._reporter.clear(key, "NotInStep")
         return result
@@ -288,7 +299,7 @@ class HostReconciler:
         return DONE
 
     async def _unseen(self, key: NamespacedName) -> Raw | None:
-        """The Hardware of a host, if somebody has made it and the informer does not know it yet."""
+        """Return the Hardware of a host if it exists but the informer does not know it yet."""
         try:
             return await self._client.get(HARDWARE, key.name, key.namespace)
         except NotFoundError:
@@ -312,7 +323,7 @@ class HostReconciler:
         if (later := self._refused_addresses(key, made[0], hardware)) is not None:
             return later
         if off and not refusals and ((now := self._hosts.host(key)) is None or self._hosts.refusals(now)):
-            # Free when it was looked at, and no more.
+            # The host was free when it was read, but it is not free any more.
             return await self._keep(key, now, hardware) if now is not None else DONE
         if hardware is not None and not refusals and is_secured(hardware):
             hardware = await self._writer.release(hardware)
@@ -328,7 +339,10 @@ class HostReconciler:
         return Result(requeue_after=self._settings.resync)
 
     def _refused_addresses(self, key: NamespacedName, wanted: Raw, hardware: Raw | None) -> Result | None:
-        """Leave out of `wanted` what belongs to another Hardware; if its MAC addresses do, when to look again."""
+        """Remove addresses of other Hardware from `wanted`.
+
+        If another Hardware has the MAC addresses, return when to try again.
+        """
         taken = self._addresses.claim(key, wanted, hardware)
         if not taken:
             self._reporter.clear(key, "AddressTaken")
@@ -340,21 +354,21 @@ class HostReconciler:
         self._reporter.report(key, "AddressTaken", f"{conflicts}: {result} until that is gone", warning=True)
         if not refused:
             return None
-        # What is only about to be another's may never be.
+        # A Hardware that is only being admitted may be rejected, and its address become free.
         soon = any(isinstance(each, Conflict) and each.arriving for each in taken)
         return Result(requeue_after=REMEMBERED_SECONDS if soon else self._settings.resync)
 
     async def _as_it_is(self, key: NamespacedName) -> Raw:
-        """A host as the API has it at this moment: the informer may be behind. Raises WaitingError: it is gone."""
+        """Return a host from the API, because the informer may be behind. Raises WaitingError if it is gone."""
         try:
             return await self._client.get(self._hosts.resource, key.name, key.namespace)
         except NotFoundError as error:
             raise WaitingError("the host has just been deleted") from error
 
     async def _converted(self, key: NamespacedName, host: Raw, hardware: Raw | None) -> list[Raw]:
-        """What the host is to become; empty for one that is not taken, or can't be converted: the findings say why.
+        """Convert a host. Return nothing if it is skipped or can't be converted: the findings say why.
 
-        Raises WaitingError: a Secret is not there.
+        Raises WaitingError if a Secret does not exist.
         """
         found = {("HardwareData", *key): self._hosts.hardware_data(key)}
         for namespace, name in secrets_to_read(host, key.namespace):
@@ -368,7 +382,7 @@ class HostReconciler:
             options = replace(options, consumed=True)
         findings = Findings(Source("cluster", 1, "BareMetalHost", *key))
         async with self._conversions.held(key.namespace):
-            # A host, its inventory and its Secrets may have megabytes; nobody's safety must wait for them.
+            # A host, its inventory and its Secrets may have megabytes: the safety of other hosts must not wait.
             made = await asyncio.to_thread(convert_to_hardware, host, findings, lambda *what: found.get(what), options)
         self._reporter.report_findings(key, findings, converted=bool(made))
         return made
@@ -382,10 +396,10 @@ class HostReconciler:
         except NotFoundError:
             pass
         else:
-            # It is there again; the informer will say so.
+            # The host exists again. The informer will report it.
             return Result(requeue_after=self._settings.retry_first)
         if workflows := self._references.referrers(ObjectReference("Hardware", *key)):
-            names = ", ".join(sorted(each.name for each in workflows)[:_MOST_NAMES])
+            names = ", ".join(sorted(each.name for each in workflows)[:_MAX_NAMES])
             text = f"its host is gone; it is deleted when no Workflow runs on it any more: {names}"
             self._reporter.report(key, "DeletionWaits", text, warning=True)
             return DONE

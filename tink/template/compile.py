@@ -35,13 +35,14 @@ Statement = Callable[[Frame, Value], None]
 
 WRITE: Final = 0
 RUN: Final = 1
-_NOT_WORTH_A_LOOK: Final = 8  # What costs fewer steps is over before the clock is read.
+_UNTIMED_STEPS: Final = 8  # Cheaper operations do not read the clock, which would take longer than they do.
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much one budget allows: nodes executed, bytes of output of each template, templates within templates, and
-    seconds of the processor."""
+    """The limits of one budget: executed nodes, bytes of output of each template, nesting of templates, seconds of CPU
+    time.
+    """
 
     steps: int = 100_000
     output: int = 256 * 1024
@@ -50,7 +51,7 @@ class Limits:
 
 
 class Budget:
-    """What may still be spent; several templates can share one."""
+    """The steps and the time that are left. Several templates can share one budget."""
 
     __slots__ = ("_clock", "_end", "limits", "steps")
 
@@ -61,14 +62,14 @@ class Budget:
         self._end = clock() + self.limits.seconds
 
     def exceeded(self) -> str:
-        """What there is no more of, for a message; "" if there is enough of everything."""
+        """Return the exceeded limit for a message; "" if none is exceeded."""
         if self.steps < 0:
             return f"{self.limits.steps} steps"
         return f"{self.limits.seconds:g} s" if self._clock() > self._end else ""
 
 
 class Run:
-    """One execution."""
+    """One execution of a program."""
 
     __slots__ = ("budget", "depth", "name", "output")
 
@@ -79,7 +80,7 @@ class Run:
         self.output: list[str] = []
 
     def frame(self, dot: Value, slots: int) -> Frame:
-        """A new frame for a template with this many variables, `$` among them."""
+        """Return a new frame for a template with this number of variables, `$` included."""
         frame: Frame = [self.output.append, self, *[None] * slots]
         frame[FIRST_SLOT] = dot
         return frame
@@ -87,13 +88,13 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where compiled code comes from, to say where it failed: the text, and the name that `define` gave it."""
+    """The source of compiled code, for error messages: the text, and the name that `define` gave it."""
 
     text: str
     tree: str | None
 
     def error(self, frame: Frame, node: nodes.Node, message: str) -> TemplateExecutionError:
-        """The error that Go reports for this node; the caller raises it."""
+        """Return the error that Go reports for this node. The caller raises it."""
         name = frame[RUN].name
         line, column = place(self.text, node.position)
         executing = name if self.tree is None else self.tree
@@ -105,37 +106,37 @@ class Origin:
         )
 
     def charge(self, frame: Frame, node: nodes.Node, steps: int) -> None:
-        """Takes steps from the budget. Raises TemplateExecutionError when it is exhausted."""
+        """Take steps from the budget. Raises TemplateExecutionError if it is exhausted."""
         budget = frame[RUN].budget
         budget.steps -= steps
-        if budget.steps < 0 or steps > _NOT_WORTH_A_LOOK:
+        if budget.steps < 0 or steps > _UNTIMED_STEPS:
             exceeded = budget.exceeded()
             if exceeded:
                 raise self.error(frame, node, f"the template takes more than {exceeded}")
 
 
 PANICS = (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)
-"""What a function must not raise, but if one does, only the template fails that calls it, as with a panic in Go."""
+"""Exceptions that a function must not raise. If it does, only the calling template fails, as with a panic in Go."""
 
 Check = Callable[[Frame, Value], Value]
-"""Passes a value on, or raises TemplateExecutionError."""
+"""Returns a value unchanged, or raises TemplateExecutionError."""
 
 
 class ExpressionCompiler:
-    """Translates the expressions of one tree."""
+    """Compiles the expressions of one tree."""
 
     def __init__(self, origin: Origin, functions: Functions) -> None:
         self.origin = origin
         self.functions = functions
         self.range_dots = 0
-        """How many range bodies enclose the current place: there, dot is an element, of which Go knows less."""
+        """The number of enclosing range bodies. There, dot is an element, of which Go knows less."""
         self.changes_maps = False
-        """Whether what was compiled calls functions that change a map."""
+        """True if the compiled code calls functions that change a map."""
 
     # --- pipelines and commands ---
 
     def pipe(self, node: nodes.Pipe) -> Expression:
-        """A pipeline, with its declarations."""
+        """Compile a pipeline with its declarations."""
         value, seen = self._command(node.commands[0], None, node), last_visited(node.commands[0])
         for command in node.commands[1:]:
             value, seen = self._command(command, value, seen), last_visited(command)
@@ -158,8 +159,11 @@ class ExpressionCompiler:
         return store
 
     def _command(self, node: nodes.Command, final: Expression | None, seen: nodes.Node) -> Expression:
-        """One stage; `final` computes the value of the stage before, which becomes the last argument; `seen` is the
-        node that Go has visited last."""
+        """Compile one stage of a pipeline.
+
+        `final` computes the value of the previous stage, which becomes the last argument. `seen` is the node that Go
+        has visited last.
+        """
         first = node.operands[0]
         arguments = node.operands[1:]
         if isinstance(first, nodes.Identifier):
@@ -171,7 +175,7 @@ class ExpressionCompiler:
         return self.operand(first)
 
     def _misapplied(self, first: nodes.Operand, final: Expression | None, seen: nodes.Node) -> Expression:
-        """Arguments for what is no function."""
+        """Compile arguments for an operand that is no function: an error when it runs."""
         if isinstance(first, nodes.Field | nodes.Chain) or (isinstance(first, nodes.Variable) and first.names):
             return self._fields_with_arguments(first, final)
         complaint = f"can't give argument to non-function {first}"
@@ -202,7 +206,7 @@ class ExpressionCompiler:
     # --- operands ---
 
     def operand(self, node: nodes.Operand) -> Expression:
-        """A value where any type will do."""
+        """Compile an operand of any type."""
         match node:
             case nodes.Field() | nodes.Chain():
                 return self._walk(node, self._base(node), node.names)
@@ -231,7 +235,7 @@ class ExpressionCompiler:
                 return constant(None)
 
     def _base(self, node: nodes.Field | nodes.Chain | nodes.Variable) -> Expression:
-        """What the fields of a node are looked up in."""
+        """Compile the value in which the fields of a node are looked up."""
         if isinstance(node, nodes.Field):
             return _dot
         if isinstance(node, nodes.Chain):
@@ -297,7 +301,7 @@ class ExpressionCompiler:
         final: Expression | None,
         check: Check | None,
     ) -> Expression:
-        """The call itself; `check` looks at the pipeline's value, once the arguments are there."""
+        """Compile the call itself. `check` checks the pipeline's value after the arguments are evaluated."""
         origin, name, call, metered = self.origin, function.name, function.call, function.metered
 
         def call_with(frame: Frame, *values: Value) -> Value:
@@ -306,7 +310,7 @@ class ExpressionCompiler:
             except (CallError, *PANICS) as error:
                 raise origin.error(frame, node, f"error calling {name}: {shortened(str(error))}") from None
             if is_large(result) or any(map(is_large, values)):
-                # Large values that are read or made are paid for.
+                # Reading or making a large value costs extra steps.
                 origin.charge(frame, node, sum(map(text_size, (*values, result))) >> 6)
             return result
 
@@ -321,7 +325,7 @@ class ExpressionCompiler:
         return lambda frame, dot: call_with(frame, *[argument(frame, dot) for argument in arguments])
 
     def _argument(self, node: nodes.Operand, wanted: Type) -> Expression:
-        """An argument for a parameter of this type."""
+        """Compile an argument for a parameter of this type."""
         if isinstance(node, nodes.Nil):
             if wanted is Type.MAP:
                 return lambda _frame, _dot: {}
@@ -356,7 +360,7 @@ class ExpressionCompiler:
         return value if check is None else lambda frame, dot: check(frame, value(frame, dot))
 
     def _check(self, wanted: Type, blamed: nodes.Node, *, elementary: bool) -> Check | None:
-        """Whether a value fits a parameter of this type (Go: validateType); None: everything does."""
+        """Return a check that a value fits a parameter of this type (Go: validateType); None if every value fits."""
         if wanted is Type.ANY:
             return None
         origin, python_type = self.origin, PYTHON_TYPES[wanted]
@@ -401,17 +405,17 @@ def _dot(_frame: Frame, dot: Value) -> Value:
 
 
 def constant(value: Value) -> Expression:
-    """Always this value."""
+    """Return an expression with a constant value."""
     return lambda _frame, _dot: value
 
 
 def variable(slot: int) -> Expression:
-    """What a slot of the frame holds."""
+    """Return an expression that reads a slot of the frame."""
     return lambda frame, _dot: frame[slot]
 
 
 def _short_circuit(wanted: bool, arguments: list[Expression], final: Expression | None) -> Expression:
-    """and, or: the first argument whose truth decides, else the last."""
+    """Compile `and` and `or`: the first argument whose truth decides, else the last one."""
 
     def decide(frame: Frame, dot: Value) -> Value:
         last = final(frame, dot) if final is not None else None
@@ -426,8 +430,10 @@ def _short_circuit(wanted: bool, arguments: list[Expression], final: Expression 
 
 
 def no_field(value: Value, name: str, *, elementary: bool) -> str:
-    """Why a value has no such field. `elementary`: it was taken out of a map or list, where Go only knows that it is
-    an interface."""
+    """Return the error message for a missing field.
+
+    `elementary`: the value is from a map or list, where Go only knows that it is an interface.
+    """
     if type(value) is dict:
         return f'map has no entry for key "{name}"'
     if value is None:
@@ -439,7 +445,7 @@ def no_field(value: Value, name: str, *, elementary: bool) -> str:
 
 
 def last_visited(node: nodes.Node) -> nodes.Node:
-    """The node that Go has looked at last once this one is evaluated; errors that follow are blamed on it."""
+    """Return the node that Go has visited last after it evaluated `node`. Go reports following errors there."""
     while True:
         if isinstance(node, nodes.Pipe):
             node = node.commands[-1]
@@ -465,7 +471,7 @@ class _Continue(Exception):  # noqa: N818 (control flow, no error)
 class Program:
     """A compiled template with the templates that it defines.
 
-    `changes_maps`: it may change maps in the values that it is given.
+    `changes_maps`: it may change maps in its data.
     """
 
     def __init__(self, text: str, trees: dict[str | None, nodes.Tree], functions: Functions) -> None:
@@ -477,17 +483,19 @@ class Program:
         self.changes_maps = any(compiler.expressions.changes_maps for compiler in compilers.values())
 
     def find(self, name: str, main: str) -> tuple[Statement, int, int] | None:
-        """Body, number of slots and cost of a defined template; the main one goes by the name it runs under."""
+        """Return body, number of slots and cost of a defined template. `main` is the name of the main template; None if
+        undefined.
+        """
         key = name if name in self._bodies else None
         if key is None and name != main:
             return None
         return self._bodies[key], self._slots[key], self._costs[key]
 
     def render(self, dot: Value, name: str = "template", budget: Budget | None = None) -> str:
-        """Executes the template; `name` is what errors call it.
+        """Execute the template. Errors call it `name`.
 
-        The result may hold bytes that are no UTF-8 (as lone surrogates), if the template makes such.
-        Raises TemplateExecutionError for values that the template cannot take, and when a bound is exceeded.
+        The result may hold bytes that are not UTF-8 (as lone surrogates), if the template makes such bytes. Raises
+        TemplateExecutionError for values that do not fit the template, and for an exceeded limit.
         """
         run = Run(name, budget or Budget())
         try:
@@ -507,12 +515,12 @@ class Program:
 
 
 def compile_text(text: str, functions: Functions, name: str = "template") -> Program:
-    """Compiles a template. Raises TemplateSyntaxError, which calls it by `name`."""
+    """Compile a template. Raises TemplateSyntaxError, whose text calls the template `name`."""
     return Program(text, parse(text, functions, name), functions)
 
 
 class _StatementCompiler:
-    """Translates the statements of one tree."""
+    """Compiles the statements of one tree."""
 
     def __init__(self, origin: Origin, functions: Functions, program: Program) -> None:
         self.origin = origin
@@ -520,7 +528,7 @@ class _StatementCompiler:
         self.expressions = ExpressionCompiler(origin, functions)
 
     def block(self, statements: Iterable[nodes.Statement]) -> Statement:
-        """A list of statements as one."""
+        """Compile a list of statements into one."""
         steps: list[tuple[str, Statement]] = []
         text = ""
         for node in statements:
@@ -606,7 +614,7 @@ class _StatementCompiler:
         return choose
 
     def _scoped(self, body: list[nodes.Statement], range_dots: int) -> Statement:
-        """A body in which dot is another value: an element of a range (1), or not (0)."""
+        """Compile a body in which dot is another value: an element of a range (1) or not (0)."""
         outer = self.expressions.range_dots
         self.expressions.range_dots = range_dots
         compiled = self.block(body)
@@ -693,7 +701,7 @@ def _raise_continue(_frame: Frame, _dot: Value) -> None:
 
 
 def _pairs(value: Value) -> Iterable[tuple[Value, Value]] | None:
-    """Keys and values to range over; None for what cannot be."""
+    """Return the keys and values to range over; None for a value without elements."""
     kind = type(value)
     if kind is list:
         return enumerate(value)
@@ -707,7 +715,7 @@ def _pairs(value: Value) -> Iterable[tuple[Value, Value]] | None:
 
 
 def weight(statements: Iterable[nodes.Statement]) -> int:
-    """How many nodes a body executes at most in one pass; loops and templates within pay for themselves."""
+    """Return how many nodes a body executes at most in one pass. Loops and templates inside pay for themselves."""
     total = 0
     for node in statements:
         total += 1

@@ -32,10 +32,10 @@ from tink.template import engine
 from tink.template.compile import Budget
 from tink.template.errors import TemplateError, TemplateSyntaxError
 
-_DEEPEST: Final = 64
+_MAX_DEPTH: Final = 64
 
 _Convert = Callable[[Any, str], Value]
-"""From JSON (None: absent) at a path to a value; raises TemplateError for what has another type."""
+"""Converts JSON (None: absent) at a path to a value. Raises TemplateError for a wrong type."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ _JSON_TYPES: Final = {
 
 
 def expected(wanted: type, raw: Any, path: str) -> Any:
-    """The raw value, if it has exactly this type. Raises TemplateError, which names the path."""
+    """Return the raw value if it has exactly this type. Raises TemplateError, which names the path."""
     if type(raw) is not wanted:
         found = _JSON_TYPES.get(type(raw), type(raw).__name__)
         raise TemplateError(f"{path}: want {_JSON_TYPES[wanted]}, found {found}", name=path)
@@ -85,13 +85,13 @@ def expected(wanted: type, raw: Any, path: str) -> Any:
 
 
 def _object(raw: Any, path: str) -> dict[str, Any]:
-    """An object; what is absent has no members."""
+    """Return an object; an empty one if it is absent."""
     members: dict[str, Any] = {} if raw is None else expected(dict, raw, path)
     return members
 
 
 def _zero_or(zero: Value) -> _Convert:
-    """A scalar, or its zero value."""
+    """Return a converter for a scalar with a zero value."""
     return lambda raw, path: zero if raw is None else expected(type(zero), raw, path)
 
 
@@ -147,9 +147,9 @@ HARDWARE_SPEC: Final = GoStruct(
 
 
 def build_context(hardware: Raw, params: Mapping[str, str]) -> dict[str, Value]:
-    """The data of a Template's fields, from a Hardware object as the API serves it and a Workflow's templateParams.
+    """Return the data for a Template, from a Hardware as the API serves it and a Workflow's templateParams.
 
-    Raises TemplateError, naming the field, if the Hardware does not have the shape that its schema promises.
+    Raises TemplateError, naming the field, if the Hardware does not fit its schema.
     """
     metadata = _plain(_object(hardware.get("metadata"), "metadata"), "metadata", 0)
     spec = _plain(_object(hardware.get("spec"), "spec"), "spec", 0)
@@ -164,9 +164,9 @@ def build_context(hardware: Raw, params: Mapping[str, str]) -> dict[str, Value]:
 
 
 def _plain(raw: Any, path: str, depth: int) -> Value:
-    """A copy that consists of JSON-like values only. Raises TemplateError for anything else."""
-    if depth > _DEEPEST:
-        raise TemplateError(f"{path}: nested deeper than {_DEEPEST}", name=path)
+    """Return a copy that consists of JSON-like values only. Raises TemplateError for any other value."""
+    if depth > _MAX_DEPTH:
+        raise TemplateError(f"{path}: nested deeper than {_MAX_DEPTH}", name=path)
     if raw is None or type(raw) in (str, bool, float):
         return raw
     if type(raw) is int:
@@ -180,23 +180,28 @@ def _plain(raw: Any, path: str, depth: int) -> Value:
     raise TemplateError(f"{path}: {type(raw).__name__} is no JSON value", name=path)
 
 
-LARGEST_RESULT: Final = 1 << 20
-"""Bytes of all rendered actions together; they have to fit into the status of a Workflow, which Kubernetes bounds."""
+MAX_RESULT_BYTES: Final = 1 << 20
+"""Maximum bytes of all rendered actions together. They must fit into a Workflow's status, which Kubernetes limits."""
 
 
 def render_actions(template: Raw, hardware: Raw, params: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The actions of a Template for a Hardware and a Workflow's templateParams, as dicts with the API's JSON names.
+    """Return the actions of a Template for a Hardware and a Workflow's templateParams, as dicts with the API's JSON
+    names.
 
-    `name`, `timeout` and `reboots` pass through; keys and values of env are both templates. Raises TemplateError (its
-    `name` is the path of the field) for templates that fail, for fields of the wrong type, when two keys or two volumes
-    of one map or list become the same, when an image, a volume or a variable's name becomes empty, when a field holds
-    what no container can be given, and when the result is too large.
+    `name`, `timeout` and `reboots` are copied. Keys and values of env are both templates. Raises TemplateError, whose
+    `name` is the path of the field, in these cases:
+
+    - a template fails, or a field has the wrong type
+    - two keys or two volumes of one map or list become the same
+    - an image, a volume or a variable's name becomes empty
+    - a field holds text that no container can be given
+    - the result is too large
     """
     return _Rendering(build_context(hardware, params)).actions(_spec(template))
 
 
 def parse_fields(template: Raw) -> list[TemplateSyntaxError]:
-    """The syntax errors in a Template, one for each wrong field; nothing is rendered. For admission."""
+    """Return the syntax errors in a Template, one for each wrong field, without rendering. For admission."""
     errors = []
     for path, text in _texts(_spec(template)):
         try:
@@ -212,7 +217,7 @@ def _spec(template: Raw) -> dict[str, Any]:
 
 
 def _texts(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Every field that is a template, with its path; what is not a string is left to the schema."""
+    """Yield every field that is a template, with its path. The schema checks that they are strings."""
     owners = [(spec, "spec")]
     actions = spec.get("actions")
     if isinstance(actions, list):
@@ -235,7 +240,7 @@ def _texts(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 class _Rendering:
-    """The fields of one Template with one set of values, sharing one budget."""
+    """The rendering of one Template with one set of values. All fields share a budget."""
 
     def __init__(self, context: dict[str, Value]) -> None:
         self._context = context
@@ -285,8 +290,8 @@ class _Rendering:
                 self._size += sum(map(byte_length, value))
             elif isinstance(value, str):
                 self._size += byte_length(value)
-        if self._size > LARGEST_RESULT:
-            raise TemplateError(f"{path}: the rendered actions are larger than {LARGEST_RESULT} bytes", name=path)
+        if self._size > MAX_RESULT_BYTES:
+            raise TemplateError(f"{path}: the rendered actions are larger than {MAX_RESULT_BYTES} bytes", name=path)
 
     def _env(self, raw: Any, path: str) -> dict[str, str]:
         rendered: dict[str, str] = {}
@@ -301,7 +306,7 @@ class _Rendering:
         return rendered
 
     def _volumes(self, raw: Any, path: str) -> dict[str, str]:
-        """Rendered volumes by their paths in the container."""
+        """Return the rendered volumes by their paths in the container."""
         rendered: dict[str, str] = {}
         for index, item in enumerate(expected(list, [] if raw is None else raw, path)):
             place = f"{path}[{index}]"
@@ -328,6 +333,6 @@ class _Rendering:
 
 
 def _container_path(volume: str) -> str:
-    """`SOURCE:TARGET[:OPTIONS]`, or just `TARGET` for an anonymous volume."""
+    """Return the path in the container of `SOURCE:TARGET[:OPTIONS]`, or of `TARGET` for an anonymous volume."""
     parts = volume.split(":")
     return posixpath.normpath(parts[1] if len(parts) > 1 else parts[0])

@@ -153,7 +153,9 @@ _BASIC: Final = {values.BOOL, values.INT, values.UINT, values.FLOAT, values.COMP
 
 
 def _and_or(*_arguments: Value) -> Value:
-    """Never called: the compiler makes these, for they must not evaluate what they do not need."""
+    """Raise CallError: never called. The compiler translates `and` and `or`, which evaluate only the arguments they
+    need.
+    """
     raise CallError("and, or are no plain functions")
 
 
@@ -161,7 +163,7 @@ def _and_or(*_arguments: Value) -> Value:
 
 
 def _comparable_kind(value: Value) -> str:
-    """The kind that decides what a value can be compared with. Signed and unsigned integers compare by value."""
+    """Return the kind of a value for comparisons. Signed and unsigned integers compare by value."""
     kind = values.kind(value)
     return values.INT if kind == values.UINT else kind
 
@@ -200,7 +202,7 @@ def _eq(one: Value, *others: Value) -> bool:
 
 
 def _ordered(one: Value, other: Value) -> str:
-    """Checks that two values have an order, and returns their kind."""
+    """Check that two values have an order, and return their kind."""
     first, second = _comparable_kind(one), _comparable_kind(other)
     if first not in _BASIC or second not in _BASIC:
         raise CallError("invalid type for comparison")
@@ -295,14 +297,14 @@ def _len(item: Value) -> int:
 
 
 def _call(function: Value, *_arguments: Value) -> Value:
-    """Values are data, never functions: Go's complaint is all that is left of `call`."""
+    """Raise Go's error for `call`: values are data, never functions."""
     if function is None:
         raise CallError("call of nil")
     raise CallError(f"non-function {_reflected(function)} of type {type_name(function)}")
 
 
 def _reflected(value: Value) -> str:
-    """How Go's reflection names a value."""
+    """Return the name that Go's reflection gives a value."""
     return shortened(value) if type(value) is str else f"<{type_name(value)} Value>"
 
 
@@ -310,7 +312,7 @@ def _reflected(value: Value) -> str:
 
 
 def _escapable(arguments: tuple[Value, ...]) -> str:
-    """The text that html, js and urlquery escape; a nil is shown as where a value is printed."""
+    """Return the text that html, js and urlquery escape. nil is shown as in printed values."""
     return fmt.sprint(["<no value>" if value is None else value for value in arguments])
 
 
@@ -339,10 +341,11 @@ _DIGITS: Final = tuple("0123456789")
 
 
 def format_partition(device: str, partition: int) -> str:
-    """The path of a partition, as Linux and udev name it: `/dev/sda` 1 -> `/dev/sda1`, `/dev/nvme0n1` 1 ->
-    `/dev/nvme0n1p1`, `/dev/disk/by-id/x` 1 -> `/dev/disk/by-id/x-part1`.
+    """Return the path of a partition, as Linux and udev name it.
 
-    The kernel puts a p between when the disk's name ends with a digit (nvme, mmcblk, loop, md, nbd).
+    `/dev/sda` 1 -> `/dev/sda1`, `/dev/nvme0n1` 1 -> `/dev/nvme0n1p1`, `/dev/disk/by-id/x` 1 ->
+    `/dev/disk/by-id/x-part1`. The kernel inserts a p if the disk's name ends with a digit (nvme, mmcblk, loop, md,
+    nbd).
     """
     if device.startswith("/dev/disk/"):
         return f"{device}-part{partition}"
@@ -354,9 +357,10 @@ def format_partition(device: str, partition: int) -> str:
 
 
 def netmask_to_prefix_length(netmask: str) -> str:
-    """How many bits a netmask has: `255.255.255.0` -> `24`; 0 if its ones are not all before its zeros, as in Go.
+    """Return the prefix length of a netmask: `255.255.255.0` -> `24`; 0 if its ones are not all before its zeros, as in
+    Go.
 
-    Raises CallError for what is no IPv4 address.
+    Raises CallError if the text is no IPv4 address.
     """
     try:
         bits = int(ipaddress.IPv4Address(netmask))

@@ -27,7 +27,7 @@ from tink.metal3.migration import plan
 from tink.metal3.migration.carry_out import details
 from tink.metal3.migration.compare import Trip, differences
 from tink.metal3.migration.plan import Done, MigrationSettings, Outcome, Phase, Plan
-from tink.metal3.migration.survey import MOST_KEPT, Survey
+from tink.metal3.migration.survey import MAX_DIFFERENCES, Survey
 from tink.metal3.reconciler import Addresses, without
 from tink.metal3.settings import Metal3Settings
 from tink.webhooks import Address, ClaimKind
@@ -126,12 +126,12 @@ def test_difference_names_the_innermost_field_on_either_side_and_is_cut_short() 
 def test_differences_of_very_many_hosts_are_counted_and_not_kept() -> None:
     before = {"metadata": {"name": "n"}, "spec": 1}
     survey = surveyed()
-    for _ in range(MOST_KEPT + 5):
+    for _ in range(MAX_DIFFERENCES + 5):
         survey.add(differences(before, {"spec": 2}, "r"))
-    assert (len(survey.differences), survey.more_differences) == (MOST_KEPT, 5)
+    assert (len(survey.differences), survey.more_differences) == (MAX_DIFFERENCES, 5)
     lines = list(plan.plan_lines(survey, planned(survey)))
     assert len(lines) < 70
-    assert f"... and {MOST_KEPT + 5 - 50} more differences" in lines
+    assert f"... and {MAX_DIFFERENCES + 5 - 50} more differences" in lines
 
 
 # --- the definition ---------------------------------------------------------------------------------------------------
@@ -247,8 +247,8 @@ def test_addresses_of_others_are_left_out_and_nothing_else() -> None:
 async def test_wrong_token_is_said_again_and_again_with_what_to_do(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(controller, "_SAY_AGAIN_FIRST", 0.1)
-    monkeypatch.setattr(controller, "_SAY_AGAIN_LONGEST", 0.1)
+    monkeypatch.setattr(controller, "_LOG_AGAIN_FIRST", 0.1)
+    monkeypatch.setattr(controller, "_LOG_AGAIN_LONGEST", 0.1)
     async with serving(tmp_path / "state") as (api, _):
         content = api.kubeconfig.read_text()
         wrong = tmp_path / "wrong.kubeconfig"

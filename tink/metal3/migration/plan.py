@@ -1,4 +1,4 @@
-"""What a migration has left to do, what prevents it, and how it is reported to people and programs. Pure."""
+"""Plan a migration and report it: the remaining steps, the obstacles, and lines for people or JSON. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tink.metal3.migration.survey import Survey, names
 
 
 class Phase(StrEnum):
-    """In the order in which they are done."""
+    """The phases, in their order."""
 
     HARDWARE_DATA = "hardware-data"
     STORAGE = "storage"
@@ -26,8 +26,10 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MigrationSettings:
-    """`through` is the last phase to do; SERVED takes v1alpha1 away from whoever still uses it. `settle`: seconds from
-    the change of the storage version until hosts are rewritten, for API servers that hear of it late.
+    """The settings of a migration.
+
+    `through` is the last phase to do; SERVED stops serving v1alpha1 to clients that still use it. `settle`: seconds
+    between the change of the storage version and the rewriting, for API servers that learn of the change late.
     """
 
     conversion: ConversionSettings = field(default_factory=ConversionSettings)
@@ -38,7 +40,7 @@ class MigrationSettings:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A phase and how many things it has to do; `text` says which."""
+    """A phase, the number of objects it changes, and a text that names them."""
 
     phase: Phase
     todo: int
@@ -47,7 +49,7 @@ class Step:
 
 @dataclass(slots=True)
 class Done:
-    """What a phase did: how many, how many needed nothing, and what failed."""
+    """The result of a phase: changed objects, objects that needed no change, and failures."""
 
     phase: Phase
     done: int = 0
@@ -57,7 +59,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Nothing is done while there are `problems`; `notes` are worth knowing."""
+    """The steps of a migration. Nothing is done while there are `problems`; `notes` are information."""
 
     steps: tuple[Step, ...]
     problems: tuple[str, ...]
@@ -65,12 +67,12 @@ class Plan:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left to do."""
+        """True if no step is left."""
         return not any(step.todo for step in self.steps)
 
 
 def make_plan(survey: Survey, settings: MigrationSettings) -> Plan:
-    """The plan of a migration, or of the rest of one."""
+    """Return the plan of a migration, or of the rest of one."""
     definition = survey.definition
     if definition is None:
         return Plan((), (f"there is no CustomResourceDefinition {NAME}: install tinkedge crds --metal3",), ())
@@ -107,7 +109,7 @@ def _steps(survey: Survey, definition: Definition) -> list[Step]:
 
 
 def _unfit(definition: Definition) -> list[str]:
-    """What the definition lacks."""
+    """Return the problems of the definition."""
     if NEW not in definition.versions:
         return [f"{NAME} has no version {NEW}: install tinkedge crds --metal3"]
     if NEW not in definition.served:
@@ -150,18 +152,18 @@ def _notes(survey: Survey, settings: MigrationSettings) -> list[str]:
         )
     if settings.through is Phase.SERVED:
         found.append(
-            f"whoever asks for {OLD} then gets 404: the baremetal-operator, the Cluster API provider and all else must "
-            f"use {NEW} before"
+            f"clients that ask for {OLD} then get 404: the baremetal-operator, the Cluster API provider and all else "
+            f"must use {NEW} before"
         )
     return found
 
 
-_MOST_LINES = 50
+_MAX_LINES = 50
 _FAILURES_SHOWN = 10
 
 
 class Outcome(StrEnum):
-    """How it ended. PLANNED: it could be done, and was not asked for."""
+    """The outcome of a run. PLANNED: the migration is possible and was not requested."""
 
     FINISHED = "finished"
     PLANNED = "planned"
@@ -173,7 +175,7 @@ EXIT_CODES = {Outcome.FINISHED: 0, Outcome.PLANNED: 0, Outcome.REFUSED: 2, Outco
 
 
 def plan_lines(survey: Survey, plan: Plan) -> Iterator[str]:
-    """The plan, with all that speaks against it."""
+    """Yield the plan and all obstacles."""
     if survey.definition is not None:
         stored = ", ".join(survey.definition.stored) or "none"
         yield f"{survey.hosts} BareMetalHosts; written as {survey.definition.storage}, stored as {stored}"
@@ -185,7 +187,7 @@ def plan_lines(survey: Survey, plan: Plan) -> Iterator[str]:
 
 
 def done_lines(done: Done) -> Iterator[str]:
-    """What a phase did."""
+    """Yield the result of a phase."""
     rest = f", {done.unneeded} were so already" if done.unneeded else ""
     failed = f", {len(done.failures)} failed" if done.failures else ""
     yield f"{done.phase}: {done.done} done{rest}{failed}"
@@ -193,7 +195,7 @@ def done_lines(done: Done) -> Iterator[str]:
 
 
 def closing_line(outcome: Outcome, error: str) -> str:
-    """The last line: what it all means."""
+    """Return the last line: the outcome."""
     match outcome:
         case Outcome.FINISHED:
             return "finished: nothing is left to do"
@@ -209,7 +211,7 @@ def closing_line(outcome: Outcome, error: str) -> str:
 def as_json(
     survey: Survey | None, plan: Plan | None, done: list[Done], outcome: Outcome, error: str, *, applied: bool
 ) -> str:
-    """All of it. `survey` and `plan` are None if the API could not be asked."""
+    """Return the whole report. `survey` and `plan` are None if the API did not answer."""
     report: dict[str, object] = {"outcome": outcome.value, "applied": applied, "error": error}
     if survey is not None and survey.definition is not None:
         definition = survey.definition
@@ -237,9 +239,9 @@ def as_json(
 
 
 def _difference_lines(survey: Survey) -> Iterator[str]:
-    for each in survey.differences[:_MOST_LINES]:
+    for each in survey.differences[:_MAX_LINES]:
         yield _difference_line(each)
-    more = len(survey.differences[_MOST_LINES:]) + survey.more_differences
+    more = len(survey.differences[_MAX_LINES:]) + survey.more_differences
     if more:
         yield f"... and {more} more differences"
 

@@ -39,7 +39,7 @@ def _concat(*lists: Value) -> Value:
 
 
 class _Seen:
-    """Values, to be asked for their like: plain ones by their hash, others one after the other."""
+    """A set of values for membership tests: scalars by hash, other values one after the other."""
 
     def __init__(self, spend: Spend) -> None:
         self._spend = spend
@@ -105,7 +105,7 @@ def _chunk(size: int, value: Value) -> Value:
 def _of_list(
     name: str, doing: str, call: Callable[..., Value], *more: Type, also: tuple[str, ...] = ()
 ) -> tuple[Function, ...]:
-    """A function of a list, and of `more`; `doing` is what Sprig says it can't do with anything else."""
+    """Return a function of a list and of `more`. `doing` is the verb in Sprig's error for other values."""
 
     def checked(value: Value, *arguments: Value) -> Value:
         return call(sequence(f"Cannot {doing} on type", value), *arguments)
@@ -163,7 +163,7 @@ def _merge(overwrite: bool, spend: Spend, target: Mapping, *sources: Mapping) ->
 
 
 def _merge_into(spend: Spend, target: Mapping, source: Mapping, overwrite: bool, depth: int) -> None:
-    """What mergo does for JSON-like maps: fill what is missing or empty, or overwrite; maps within are merged."""
+    """Merge maps as mergo does: fill missing or empty values, or overwrite them. Nested maps are merged."""
     if depth > fmt.DEEPEST:
         raise CallError(f"the value is nested deeper than {fmt.DEEPEST}")
     for key, new in list(source.items()):
@@ -179,7 +179,7 @@ def _merge_into(spend: Spend, target: Mapping, source: Mapping, overwrite: bool,
 
 
 def _dig(*arguments: Value) -> Value:
-    """`dig "a" "b" default map`: map.a.b, or the default where a key is missing on the way."""
+    """Return map.a.b for `dig "a" "b" default map`, or the default if a key is missing."""
     if len(arguments) < 3:
         raise CallError("dig needs at least three arguments")
     *keys, default, value = arguments

@@ -31,7 +31,7 @@ def _base(path: str) -> str:
 
 
 def _clean(path: str) -> str:
-    """The shortest path that names the same, by its text alone."""
+    """Return the shortest equivalent path, by its text alone."""
     rooted = path.startswith("/")
     parts: list[str] = []
     for part in path.split("/"):
@@ -70,7 +70,7 @@ _KEPT_IN_HOST: Final = "!$&'()*+,;=:[]<>\""
 
 
 def _url_parse(text: str) -> dict[str, Value]:
-    """The parts of a URL. Raises CallError for what is none."""
+    """Return the parts of a URL. Raises CallError if the text is none."""
 
     def wrong(reason: str) -> CallError:
         return CallError(f"unable to parse url: parse {strconv.quote(text)}: {reason}")
@@ -131,7 +131,7 @@ def _escaped(text: str, kept: str) -> str:
 
 
 def _url_join(parts: dict[str, Value]) -> str:
-    """The URL of such parts, as `urlParse` gives them (Go: URL.String)."""
+    """Return the URL of parts from `urlParse` (Go: URL.String)."""
 
     def part(name: str) -> str:
         value = parts.get(name, "")
@@ -201,7 +201,7 @@ def _float(value: float) -> str:
 
 
 class _Writer:
-    """Go's json.Marshal: the keys of maps in order."""
+    """Return JSON as Go's json.Marshal writes it: map keys in order."""
 
     def __init__(self, escaped: re.Pattern[str], indent: str = "") -> None:
         self._escaped = escaped
@@ -286,7 +286,9 @@ _b64dec: Final = partial(_decoded, "base64", partial(base64.b64decode, validate=
 
 
 def _decrypt_aes(password: str, encrypted: str) -> str:
-    """What Sprig's encryptAES made: AES-256 in CBC mode, the password padded with zeros as key, PKCS 7, Base64."""
+    """Decrypt the text of Sprig's encryptAES: AES-256 in CBC mode, the password padded with zeros as key, PKCS 7,
+    Base64.
+    """
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
     if not encrypted:

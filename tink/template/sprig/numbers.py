@@ -16,24 +16,24 @@ from tink.golang.values import NIL, CallError, Struct, Uint8, Value, kind
 from tink.template.signatures import ANY, FLOAT, INT, STRING, Function, Functions, Type, table
 
 Spend = Callable[[int], None]
-"""Takes steps from the budget of the running template; ends it when there are none left."""
+"""Takes steps from the budget of the running template. Ends the template if none are left."""
 
 NIL_POINTER: Final = "runtime error: invalid memory address or nil pointer dereference"
 
 
 def bounded(size: int) -> None:
-    """Raises CallError for results that are too large, before they are made."""
+    """Raise CallError for a result that would be too large, before it is made."""
     if size > fmt.LARGEST:
         raise CallError(f"the result is larger than {fmt.LARGEST}")
 
 
 def text_of(value: Value) -> str:
-    """Any value as text."""
+    """Return any value as text."""
     return "<nil>" if value is None else fmt.text_of(value)
 
 
 def texts_of(value: Value) -> list[str]:
-    """A list's elements as text, without nils; anything else is a list of one."""
+    """Return a list's elements as text, without nils. Any other value counts as a list of one."""
     if value is None:
         return []
     if type(value) is list:
@@ -42,18 +42,18 @@ def texts_of(value: Value) -> list[str]:
 
 
 def joined(separator: str, parts: list[str]) -> str:
-    """The parts as one text."""
+    """Return the parts as one text."""
     bounded(sum(map(len, parts)) + len(separator) * len(parts))
     return separator.join(parts)
 
 
 def wrap64(value: int) -> int:
-    """What is left of a result in an int64."""
+    """Return a result wrapped around to an int64."""
     return (value + 2**63) % 2**64 - 2**63
 
 
 def to_int(value: Value) -> int:
-    """The value as an int64: zero for what is no number."""
+    """Return the value as an int64; 0 if it is no number."""
     if type(value) in (int, Uint8, bool):
         return wrap64(int(value))
     if type(value) is float:
@@ -66,7 +66,7 @@ def to_int(value: Value) -> int:
 
 
 def to_float(value: Value) -> float:
-    """The value as a float64: zero for what is no number."""
+    """Return the value as a float64; 0 if it is no number."""
     if type(value) in (int, Uint8, bool, float):
         return float(value)
     if type(value) is str:
@@ -75,7 +75,7 @@ def to_float(value: Value) -> float:
 
 
 def sequence(complaint: str, value: Value) -> list[Value]:
-    """The value, if it is a list. Raises CallError with the complaint and the kind of the value."""
+    """Return the value if it is a list. Raises CallError with the complaint and the kind of the value."""
     if type(value) is list:
         return value
     found = kind(value)
@@ -83,7 +83,9 @@ def sequence(complaint: str, value: Value) -> list[Value]:
 
 
 def deep_equal(spend: Spend, one: Value, other: Value, depth: int = 0) -> bool:
-    """Go's reflect.DeepEqual: also the types must be the same. Values may share parts, or hold themselves."""
+    """Return the result of Go's reflect.DeepEqual: types must be equal, too. Values may share parts, or contain
+    themselves.
+    """
     spend(1)
     if type(one) is not type(other):
         return False
@@ -105,7 +107,7 @@ def deep_equal(spend: Spend, one: Value, other: Value, depth: int = 0) -> bool:
 
 
 def deep_copy(spend: Spend, value: Value, depth: int = 0) -> Value:
-    """A copy that shares no list or map with the value."""
+    """Return a copy that shares no list or map with the value."""
     spend(1)
     if type(value) is list:
         _not_too_deep(depth)
@@ -125,17 +127,17 @@ def _not_too_deep(depth: int) -> None:
 
 
 def by_bytes(change: Callable[[bytes], bytes], text: str) -> str:
-    """For what Go does to the bytes of a string."""
+    """Apply a function to the bytes of a string, as Go does."""
     return from_bytes(change(strconv.to_bytes(text)))
 
 
 def on_text(name: str, call: Callable[..., Any], *before: Type) -> Function:
-    """A function whose last parameter is the text it works on."""
+    """Return a function whose last parameter is its text."""
     return Function(name, call, (*before, STRING))
 
 
 def aliases(function: Function, *names: str) -> tuple[Function, ...]:
-    """The function under more names."""
+    """Return the function under more names."""
     return tuple(
         Function(name, function.call, function.parameters, function.variadic, function.metered, function.changing)
         for name in (function.name, *names)
@@ -146,7 +148,7 @@ _STEPS: Final = (("y", 365 * 24 * 3600), ("mo", 30 * 24 * 3600), ("d", 24 * 3600
 
 
 def _seconds(value: Value) -> str:
-    """A number of seconds as Go shows a duration: 1h0m5s."""
+    """Return a number of seconds as Go shows a duration: 1h0m5s."""
     count = value if type(value) is int else 0
     if type(value) is str and re.fullmatch("[+-]?[0-9]{1,30}", value):
         count = max(strconv.INT64_MIN, min(strconv.INT64_MAX, int(value)))
@@ -162,7 +164,7 @@ def _seconds(value: Value) -> str:
 
 
 def _rounded(value: Value) -> str:
-    """A duration to the largest unit of which it is more than one: 2h10m -> 2h."""
+    """Return a duration rounded to the largest unit of which it has more than one: 2h10m -> 2h."""
     duration = value if type(value) is int else (parse_duration(value) or 0) if type(value) is str else 0
     for unit, seconds in _STEPS:
         if abs(duration) > seconds * SECOND:
@@ -198,7 +200,7 @@ def _atoi(text: str) -> int:
 
 
 def _to_decimal(value: Value) -> int:
-    """The digits of a value, read as an octal number."""
+    """Return the digits of a value, read as an octal number."""
     text = text_of(value)
     if not re.fullmatch("[+-]?[0-7]{1,100}", text):
         return 0
@@ -271,7 +273,7 @@ def _until_step(start: int, stop: int, step: int) -> list[Value]:
 
 
 def _seq(*bounds: int) -> str:
-    """`seq end`, `seq start end`, `seq start step end`: the numbers, both ends included, as text."""
+    """Return the numbers of `seq end`, `seq start end` or `seq start step end` as text, both ends included."""
     if not 1 <= len(bounds) <= 3:
         return ""
     start, end = bounds[0] if len(bounds) > 1 else 1, bounds[-1]
@@ -283,7 +285,7 @@ def _seq(*bounds: int) -> str:
 
 
 def _by_sign(number: float) -> tuple[float, float]:
-    """Orders as Go's math.Max and math.Min do: 0 is larger than -0."""
+    """Return a sort key with the order of Go's math.Max and math.Min: 0 is larger than -0."""
     return number, math.copysign(1, number)
 
 

@@ -48,7 +48,7 @@ _TOKENS: Final = re.compile(
 
 
 def _class(char: str) -> str:
-    """One letter for the kind of a character."""
+    """Return one letter for the kind of a character."""
     if char in _CONNECTORS or char in _SPACES:
         return "-"
     category = unicodedata.category(char)
@@ -63,12 +63,12 @@ def _words(text: str) -> list[tuple[_Word, str]]:
 
 
 def snake_case(text: str) -> str:
-    """first_name for FirstName."""
+    """Return first_name for FirstName."""
     return _joined_by("_", text)
 
 
 def kebab_case(text: str) -> str:
-    """first-name for FirstName."""
+    """Return first-name for FirstName."""
     return _joined_by("-", text)
 
 
@@ -113,12 +113,12 @@ def _joined_by(connector: str, text: str) -> str:
 
 
 def _lower_rune(char: str) -> str:
-    """The small letter alone, as in Go; to Python, that of U+0130 is an i with another dot above it."""
+    """Return the small letter alone, as Go does. Python makes an i with another dot above of U+0130."""
     return char.lower()[0]
 
 
 def camel_case(text: str) -> str:
-    """FirstName for first_name; connectors before the first letter stay."""
+    """Return FirstName for first_name. Connectors before the first letter stay."""
     start = next((at for at, char in enumerate(text) if _class(char) != "-"), len(text))
     if start >= len(text):
         return text + text[-1:]  # The last connector, too, is taken for a first letter.
@@ -143,16 +143,16 @@ def camel_case(text: str) -> str:
 
 
 _REGEX_MEMORY: Final = 1 << 17  # Bounds the compiled pattern, and so the time for each character of the subject.
-_MOST_MATCHES: Final = 10_000
+_MAX_MATCHES: Final = 10_000
 
 
 def _charge(spend: Spend, *texts: str) -> None:
-    """Each character may take microseconds."""
+    """Take steps for a match: each character may take microseconds."""
     spend(100 + (sum(map(len, texts)) >> 2))
 
 
 def _regex(pattern: str) -> Any:
-    """Go's and Google's RE2 have one syntax; matching takes linear time."""
+    """Compile a pattern. Go's and Google's RE2 have the same syntax, and match in linear time."""
     options = re2.Options()
     options.log_errors = False
     options.max_mem = _REGEX_MEMORY
@@ -173,7 +173,7 @@ _GO_WORDS: Final = {
     "invalid named capture group": "invalid named capture",
     "pattern too large - compile failed": "expression too large",
 }
-"""What Go's engine says where Google's says otherwise."""
+"""Messages of Go's engine for those of Google's that differ."""
 
 
 def _complaint(text: str) -> str:
@@ -183,7 +183,7 @@ def _complaint(text: str) -> str:
 
 
 def _matches(pattern: str, text: str) -> tuple[bytes, list[Any]]:
-    """The subject as bytes, and the matches; as in Go, none that is empty and touches the one before."""
+    """Return the subject as bytes, and the matches. As in Go, an empty match must not touch the one before."""
     raw = to_bytes(text)
     found = []
     end = -1
@@ -194,8 +194,8 @@ def _matches(pattern: str, text: str) -> tuple[bytes, list[Any]]:
             continue
         found.append(match)
         end = match.end()
-        if len(found) > _MOST_MATCHES:
-            raise CallError(f"the pattern matches more than {_MOST_MATCHES} times")
+        if len(found) > _MAX_MATCHES:
+            raise CallError(f"the pattern matches more than {_MAX_MATCHES} times")
     return raw, found
 
 
@@ -287,7 +287,7 @@ def _replaced(raw: bytes, found: list[Any], replacement: Callable[[Any], bytes])
 
 
 def _regular(name: str, call: Callable[..., Any], *after: Type, must: Callable[..., Any] | None = None) -> Functions:
-    """A function of a regular expression, a text, and more; and the one that insists on a good expression."""
+    """Return a function of a regular expression and a text, and its `must` variant, which fails on a bad expression."""
     parameters = (STRING, STRING, *after)
     insisting = f"must{name[0].upper()}{name[1:]}"
 
@@ -327,7 +327,7 @@ GO_SPACE: Final = (
 
 
 def _by_rune(convert: Callable[[str], str]) -> Callable[[str], str]:
-    """Go changes case rune by rune: what would become two runes stays."""
+    """Return a conversion that changes case rune by rune, as Go does: a rune that would become two stays."""
 
     def change(text: str) -> str:
         if text.isascii():
@@ -426,7 +426,7 @@ def _abbrev_both(offset: int, width: int, text: str) -> str:
 
 
 def _abbreviated(raw: bytes, offset: int, width: int) -> bytes:
-    """At most `width` bytes, from `offset` on; dots stand for what is left out before and behind."""
+    """Return at most `width` bytes from `offset` on. Dots replace the text that is left out."""
     if len(raw) <= width:
         return raw
     offset = min(offset, len(raw) - (width - 3))
@@ -487,7 +487,7 @@ def _wrap_with(width: int, line_end: str, text: str) -> str:
 
 
 def _wrapped(width: int, line_end: str, text: str, *, cut_words: bool) -> str:
-    """Lines of at most `width` bytes, broken at single spaces; longer words are cut, or stay."""
+    """Return lines of at most `width` bytes, broken at single spaces. Longer words are cut or kept."""
     raw, end = to_bytes(text), to_bytes(line_end)
     width = max(width, 1)
     bounded(len(raw) + (len(raw) // width + raw.count(b" ") + 1) * len(end))
