@@ -28,7 +28,9 @@ TIME: JsonDict = {"format": "date-time"}
 
 
 def map_list(key: str) -> JsonDict:
-    """A list whose items have unique keys: the API server refuses duplicates, and server-side apply merges by key."""
+    """Return the schema of a list whose items have unique keys: the API server refuses duplicates, and server-side
+    apply merges by key.
+    """
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
 
 
@@ -41,7 +43,9 @@ class Model(BaseModel):
 
 
 def optional(description: str, *, extra: JsonDict | None = None, **bounds: Any) -> Any:
-    """A field that may be absent; it has no default, so the API writes none. `extra` is for its schema (`checked`)."""
+    """Return a field that may be absent. It has no default, so the API writes none. `extra` is for its schema
+    (`checked`).
+    """
     return Field(default=None, description=description, json_schema_extra=extra, **bounds)
 
 
@@ -89,7 +93,7 @@ VERSION = "v1alpha2"
 API_VERSION = f"{GROUP}/{VERSION}"
 
 FINALIZER = "tinkerbell.org/workflow"
-"""Put on a Workflow by the controller when it is prepared; removed when the Workflow has reached an end state."""
+"""The controller sets it when it prepares a Workflow, and removes it when the Workflow has ended."""
 
 # Those of what is read are more lenient than those of `tink.api.patterns`, which the API enforces.
 _HOSTNAME_PATTERN = (
@@ -434,7 +438,7 @@ class WorkflowState(StrEnum):
 
     @property
     def terminal(self) -> bool:
-        """Whether nothing may follow."""
+        """True if no other state may follow."""
         return self in (WorkflowState.SUCCEEDED, WorkflowState.FAILED, WorkflowState.CANCELED)
 
 
@@ -558,5 +562,5 @@ Raw = dict[str, Any]
 
 
 def as_mapping(value: Any) -> Raw:
-    """A part of an object that should be a mapping: an empty one for anything else."""
+    """Return a part of an object that should be a mapping; an empty one for any other value."""
     return value if isinstance(value, dict) else {}

@@ -24,7 +24,7 @@ import yaml
 from tink.api.v1alpha2 import Raw
 
 MAX_DEPTH = 100
-"""Deepest nesting, counting what aliases repeat."""
+"""Maximum nesting, including the values that aliases repeat."""
 
 _BOOLEANS = {
     **dict.fromkeys(("y", "Y", "yes", "Yes", "YES", "on", "On", "ON", "true", "True", "TRUE"), True),
@@ -35,18 +35,20 @@ _INTEGER = re.compile(r"^[-+]?(0b[01_]+|0o?[0-7_]*|0x[0-9a-fA-F_]+|[1-9][0-9_]*)
 _FLOAT = re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$")
 _NOT_FINITE = re.compile(r"^([-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$")
 _NUMERIC = frozenset("-+.0123456789")
-_LONGEST_NUMBER = 400
-"""No number that means anything in JSON has more characters; Python makes integers of any length."""
+_MAX_NUMBER_CHARACTERS = 400
+"""Maximum characters of a number. Longer ones mean nothing in JSON, and Python makes integers of any length."""
 _TAG = "tag:yaml.org,2002:"
 _KINDS: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,), "null": (type(None),)}
-_AROUND = 3
-"""Bytes that JSON has around a value: quotes or brackets, and a comma."""
-_REMEMBERED = 64
-"""Longest scalar whose meaning is kept: a long one would be kept alive with it."""
+_JSON_OVERHEAD_BYTES = 3
+"""Bytes that JSON writes around a value: quotes or brackets, and a comma."""
+_MAX_CACHED_CHARACTERS = 64
+"""Maximum characters of a scalar in the cache, which keeps it in memory."""
 
 
 class YamlError(ValueError):
-    """Text that is not YAML, or not a Kubernetes object; the message says why, `line` where (from 1; 0 if unknown)."""
+    """Text that is not YAML, or not a Kubernetes object. The message says why; `line` is the place (from 1; 0 if
+    unknown).
+    """
 
     def __init__(self, message: str, line: int = 0) -> None:
         super().__init__(message)
@@ -57,15 +59,15 @@ class YamlError(ValueError):
 
 
 def plain_scalar(text: str) -> Any:
-    """What a scalar without quotes and without a tag means: a boolean, null, a number, or the text itself.
+    """Return the value of an unquoted scalar without a tag: a boolean, null, a number, or the text itself.
 
-    Raises ValueError for what JSON can't say, such as .inf.
+    Raises ValueError for values that JSON does not have, such as .inf.
     """
     if text in _BOOLEANS:
         return _BOOLEANS[text]
     if text in _NULLS:
         return None
-    if text[0] not in _NUMERIC or len(text) > _LONGEST_NUMBER:
+    if text[0] not in _NUMERIC or len(text) > _MAX_NUMBER_CHARACTERS:
         return text
     if _INTEGER.match(text):
         return _integer(text)
@@ -92,7 +94,7 @@ def _float(text: str) -> float | int:
 
 
 def _as_key(value: Any) -> str:
-    """JSON's keys are strings; Kubernetes writes others as JSON would."""
+    """Return a key as a string, as JSON requires. Kubernetes writes other keys as JSON would."""
     if isinstance(value, str):
         return value
     if value is None or isinstance(value, bool):
@@ -109,7 +111,7 @@ _known_key = lru_cache(maxsize=4096)(_plain_key)
 
 
 def _scalar(event: yaml.ScalarEvent) -> Any:
-    """What any scalar means. Raises YamlError."""
+    """Return the value of any scalar. Raises YamlError."""
     if event.tag is not None:
         return _tagged(event)
     try:
@@ -119,7 +121,7 @@ def _scalar(event: yaml.ScalarEvent) -> Any:
 
 
 def _tagged(event: yaml.ScalarEvent) -> Any:
-    """What a scalar with a tag means. Raises YamlError."""
+    """Return the value of a scalar with a tag. Raises YamlError."""
     tag = event.tag or "!"
     if tag in ("!", _TAG + "str"):
         return event.value
@@ -146,13 +148,13 @@ def _line(event: yaml.Event) -> int:
 # --- documents --------------------------------------------------------------------------------------------------------
 
 _KEY: Any = object()
-"""In the place of a key: the next scalar is one."""
+"""Stands in place of a key: the next scalar is a key."""
 _MERGE: Any = object()
-"""In the place of a key: the next value is to be merged."""
+"""Stands in place of a key: the next value is to be merged."""
 
 
 class _Frame:
-    """A collection that is not finished yet. `spent` is the count at its beginning."""
+    """A collection that is not finished yet. `spent` is the byte count at its beginning."""
 
     __slots__ = ("anchor", "height", "key", "made", "merged", "spent")
 
@@ -166,7 +168,7 @@ class _Frame:
 
 
 class Document:
-    """The value of one document, made of its events, each of which `take` takes. `budget` is in bytes."""
+    """Builds the value of one document from its events. `budget` is in bytes."""
 
     def __init__(self, budget: int, repeated: list[tuple[str, int]] | None = None) -> None:
         self._budget = budget
@@ -177,7 +179,7 @@ class Document:
         self._anchors: dict[str, tuple[Any, int, int] | None] = {}
 
     def value(self) -> Any:
-        """What all events together made."""
+        """Return the value of all events."""
         return self._here.made[0] if self._here.made else None
 
     def take(self, event: Any) -> None:
@@ -195,12 +197,12 @@ class Document:
             self._end(event)
 
     def take_scalar(self, event: yaml.ScalarEvent) -> None:
-        """Take an event that is known to be a scalar: most are. Raises YamlError."""
+        """Take a scalar event, which is the most frequent kind. Raises YamlError."""
         here = self._here
         made = here.made
         text = event.value
-        self._spent += len(text) + _AROUND
-        usual = event.tag is None and not event.style and len(text) <= _REMEMBERED
+        self._spent += len(text) + _JSON_OVERHEAD_BYTES
+        usual = event.tag is None and not event.style and len(text) <= _MAX_CACHED_CHARACTERS
         try:
             if here.key is _KEY and made.__class__ is dict:
                 if text == "<<" and usual:
@@ -222,16 +224,16 @@ class Document:
         except ValueError as error:
             raise _at(event, str(error)) from error
         if event.anchor is not None:
-            self._anchors[event.anchor] = (_scalar(event), len(text) + _AROUND, 0)
+            self._anchors[event.anchor] = (_scalar(event), len(text) + _JSON_OVERHEAD_BYTES, 0)
 
     def _twice(self, key: str, event: yaml.Event) -> None:
-        """A key that stands in its mapping already."""
+        """Handle a repeated key."""
         if self._repeated is None:
             raise _at(event, f"key {key[:200]!r} is given twice")
         self._repeated.append((key, _line(event)))
 
     def _put(self, here: _Frame, value: Any, event: yaml.Event) -> None:
-        """A value, in its place."""
+        """Put a value in its place."""
         if here.made.__class__ is list:
             here.made.append(value)
         elif here.key is _KEY:
@@ -254,7 +256,7 @@ class Document:
         self._above.append(self._here)
         self._check_depth(event, 0)
         self._here = _Frame(made, event.anchor, self._spent)
-        self._spent += _AROUND
+        self._spent += _JSON_OVERHEAD_BYTES
         if event.anchor is not None:
             self._anchors[event.anchor] = None  # not before it is finished
 
@@ -272,7 +274,7 @@ class Document:
         self._put(here, done.made, event)
 
     def _alias(self, event: yaml.AliasEvent) -> None:
-        """The same value again, at the same cost."""
+        """Put an aliased value in its place, and count its bytes again."""
         name = event.anchor or ""
         found = self._anchors.get(name)
         if found is None:
@@ -313,18 +315,19 @@ __all__ = [
 ]
 
 MAX_BYTES = 3 * 1024 * 1024
-"""The size of a request body that Kubernetes' API takes; larger manifests could not be applied. And so many bytes of
-values may come of any text, however short it is."""
+"""The size of a request body that Kubernetes' API accepts; larger manifests could not be applied. Also the maximum
+bytes of values that any text may give, however short it is.
+"""
 MAX_RATIO = 4
-"""Bytes of values that may come of each byte of a longer text. Without an alias it can't be more."""
+"""Maximum bytes of values for each byte of a longer text. Without an alias it can't be more."""
 _MAX_TAGS = 8
-"""Most %TAG directives: libyaml compares each with each. No tag that they could shorten is understood here."""
+"""Maximum %TAG directives: libyaml compares each with each. No tag that they could shorten is supported here."""
 
 _BREAK_TAG = re.compile("(?:^|[\n\r\x85\u2028\u2029\ufeff])%TAG")
 
 
 class Parser(yaml.CBaseLoader):
-    """libyaml's parser (and composer) without tags: the rules are applied to the events (and nodes).
+    """libyaml's parser (and composer) without tags: the scalar rules are applied to the events (and nodes).
 
     Raises yaml.YAMLError, ValueError.
     """
@@ -335,19 +338,19 @@ class Parser(yaml.CBaseLoader):
         super().__init__(text)
 
     def resolve(self, kind: object, value: object, implicit: object) -> None:
-        """No tag but the explicit ones."""
+        """Return no tag: only explicit ones count."""
 
     def ascend_resolver(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def descend_resolver(self, *_arguments: object) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 def read(text: str | bytes, repeated: list[tuple[str, int]] | None = None) -> Iterator[Any]:
-    """The documents of a YAML (or JSON) text as JSON-like values; what aliases repeat is one object.
+    """Yield the documents of a YAML (or JSON) text as JSON-like values. What aliases repeat is one object.
 
-    Keys that stand twice are refused, or put into `repeated` with their lines. Raises YamlError, with the line if it is
+    Repeated keys are errors, or are added to `repeated` with their lines. Raises YamlError, with the line if it is
     known.
     """
     try:
@@ -378,13 +381,13 @@ def _parse_document(parser: Parser, document: Document) -> Any:
 
 
 def _decoded(raw: bytes) -> str:
-    """Text of bytes, whose encoding is as libyaml finds it. Raises UnicodeDecodeError."""
+    """Decode bytes, whose encoding is detected as libyaml does. Raises UnicodeDecodeError."""
     wide = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     return raw.decode("utf-16") if wide else raw.removeprefix(codecs.BOM_UTF8).decode()
 
 
 def as_yaml_error(error: Exception, text: str | bytes = "") -> YamlError:
-    """What is wrong with a text, and the line, counted from 1; 0 if unknown. `error` is one of `Parser` or `read`."""
+    """Return an error of `Parser` or `read` as a YamlError, with the line from 1; 0 if unknown."""
     if isinstance(error, YamlError):
         return error
     if isinstance(error, yaml.MarkedYAMLError):
@@ -398,7 +401,7 @@ def as_yaml_error(error: Exception, text: str | bytes = "") -> YamlError:
 
 
 def check_depth(text: str) -> None:
-    """Refuse deep nesting before anything recurses over it: PyYAML's composer would overrun the stack of C."""
+    """Raise YamlError for deep nesting. PyYAML's composer is recursive and would overrun the C stack."""
     depth = 0
     for event in iter(Parser(text).get_event, None):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -410,9 +413,9 @@ def check_depth(text: str) -> None:
 
 
 def document_and_repeated(text: str | bytes) -> tuple[Any, list[tuple[str, int]]]:
-    """The first document of a YAML text, and the keys that stand in it twice, with their lines. Raises YamlError.
+    """Return the first document of a YAML text, and its repeated keys with their lines. Raises YamlError.
 
-    The last value of a key is taken, as Kubernetes does when it is not told to be strict.
+    The last value of a repeated key wins, as in Kubernetes without strict validation.
     """
     repeated: list[tuple[str, int]] = []
     _check_size(text)
@@ -420,7 +423,7 @@ def document_and_repeated(text: str | bytes) -> tuple[Any, list[tuple[str, int]]
 
 
 def documents(text: str | bytes) -> Iterator[Any]:
-    """The documents of a YAML (or JSON) text as JSON-like values. Raises YamlError."""
+    """Yield the documents of a YAML (or JSON) text as JSON-like values. Raises YamlError."""
     _check_size(text)
     try:
         yield from read(text)
@@ -448,7 +451,9 @@ def objects(text: str | bytes) -> list[Raw]:
 
 
 def objects_and_errors(text: str | bytes) -> Iterator[Raw | YamlError]:
-    """Yield the same objects, and an error for each document that is none. What is no YAML ends it with an error."""
+    """Yield the same objects, and an error for each document that is none. Invalid YAML ends the iteration with an
+    error.
+    """
     try:
         for number, document in enumerate(documents(text), start=1):
             if document is None:
