@@ -1,4 +1,4 @@
-"""`tinkedge convert`: what it reads, from files and live clusters, what it writes, and what it exits with."""
+"""`tinkedge convert`: input from files and live clusters, output, exit codes."""
 
 from __future__ import annotations
 
@@ -68,9 +68,7 @@ LOSSY = MACHINE % ("a", 1) + "  tinkVersion: 3\n"
     ],
     ids=["whole", "lossy", "loss-allowed", "broken"],
 )
-def test_exit_code_says_whether_anything_was_lost(
-    options: tuple[str, ...], stdin: str, code: int, written: list[str], said: str
-) -> None:
+def test_exit_code_shows_losses(options: tuple[str, ...], stdin: str, code: int, written: list[str], said: str) -> None:
     result = run("-f", "-", *options, stdin=stdin)
     assert (result.exit_code, names(result)) == (code, written)
     assert said in result.stderr
@@ -127,7 +125,7 @@ def test_dash_is_standard_output_and_no_file(tmp_path: Path, monkeypatch: pytest
 
 
 def test_output_may_be_the_input_a_link_or_a_device_none_of_which_is_replaced(tmp_path: Path) -> None:
-    """`--report-file /dev/stderr`, or /dev/null, by root, of all people."""
+    """`--report-file /dev/stderr` or /dev/null, even run by root."""
     path, link, pipe = (tmp_path / name for name in ("rack.yaml", "link", "pipe"))
     path.write_text(MACHINE % ("a", 1))
     result = run("-f", path, "--out", path)
@@ -232,7 +230,7 @@ def machine(name: str, index: int, namespace: str = "rack") -> Raw:
 
 
 def new(name: str, number: int = 1, **spec: Any) -> Raw:
-    """A Hardware of today, as it is written, without what a server adds."""
+    """Return a v1alpha2 Hardware as a user writes it, without server fields."""
     spec = {"networkInterfaces": {f"52:54:00:00:00:{number:02x}": {}}, **spec}
     return {"apiVersion": HARDWARE.api_version, "kind": "Hardware", "metadata": {"name": name}, "spec": spec}
 
@@ -252,7 +250,7 @@ def client() -> InProcessApi:
 
 @pytest.fixture
 def current() -> InProcessApi:
-    """An API with the definitions of today."""
+    """Return an API with today's definitions."""
     return InProcessApi()
 
 
@@ -278,7 +276,7 @@ async def test_cluster_is_read_page_by_page_one_namespace_or_all(client: Any, mo
     ]
 
 
-async def test_cluster_that_does_not_serve_v1alpha1_is_told_so(client: Any) -> None:
+async def test_cluster_without_v1alpha1_is_an_error(client: Any) -> None:
     with pytest.raises(NotFoundError, match=r"does not serve tinkerbell[.]org/v1alpha1"):
         await read_cluster(client, None, metal3=False, on_read=lambda _: None)
 
@@ -353,7 +351,7 @@ async def test_kind_that_may_not_be_read_costs_no_other(client: Any) -> None:
         await read_cluster(client, None, metal3=False, on_read=lambda _: None)
 
 
-async def test_api_that_stops_answering_costs_no_report_and_says_how_much_was_applied(
+async def test_report_survives_an_api_that_stops_answering_and_counts_applied_objects(
     server: ApiServer, current: Any, tmp_path: Path
 ) -> None:
     objects = [new(f"n{index}", index) for index in range(20)]

@@ -1,4 +1,4 @@
-"""The controller of hosts and its migration: plan, definition and report, addresses, and what is not ready."""
+"""The host controller and the migration: plan, definition, report, addresses, readiness."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def todo(made: Plan) -> dict[str, int]:
 # --- the plan ---------------------------------------------------------------------------------------------------------
 
 
-def test_each_state_of_the_cluster_leads_to_what_is_left() -> None:
+def test_plan_has_the_remaining_steps_for_each_state_of_the_cluster() -> None:
     missing = [NamespacedName("m", f"h{number}") for number in range(5)]
     first = planned(surveyed(missing=missing))
     assert todo(first) == {"hardware-data": 5, "storage": 1, "rewrite": 5, "stored-versions": 1}
@@ -95,7 +95,7 @@ def test_each_state_of_the_cluster_leads_to_what_is_left() -> None:
         (surveyed(more_differences=3), "changes 3 fields"),
     ],
 )
-def test_dangerous_states_are_problems_that_say_what_to_do(survey: Survey, said: str) -> None:
+def test_dangerous_states_are_problems_with_advice(survey: Survey, said: str) -> None:
     (problem,) = planned(survey).problems
     assert said in problem
     assert (planned(survey, accept_differences=True).problems == ()) is ("fields" in said), "no other is accepted"
@@ -151,7 +151,7 @@ def test_patches_of_the_definition_change_one_thing_of_the_state_that_was_read()
     assert now.with_stored("v1beta1")["status"] == {"storedVersions": ["v1beta1"]}
 
 
-def test_update_keeps_versions_that_others_brought_and_what_is_served_and_stored() -> None:
+def test_update_keeps_foreign_versions_and_served_and_stored_flags() -> None:
     found = defined(storage="v1beta1", served=("v1beta1",))
     found["spec"]["versions"].append({"name": "v1", "served": True, "storage": False})
     updated = definition.updated(found, generate(WEBHOOK)[0])
@@ -244,7 +244,7 @@ def test_addresses_of_others_are_left_out_and_nothing_else() -> None:
     assert made["spec"]["networkInterfaces"]["m2"]["dhcp"] == {"ipv6": {"address": "fd00::9"}}
 
 
-async def test_wrong_token_is_said_again_and_again_with_what_to_do(
+async def test_wrong_token_is_logged_repeatedly_with_advice(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(controller, "_LOG_AGAIN_FIRST", 0.1)

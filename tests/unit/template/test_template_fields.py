@@ -1,4 +1,4 @@
-"""A Template becomes actions, field by field; what templates see of a Hardware, by Go's names and JSON's."""
+"""A Template becomes actions, field by field. Templates see a Hardware under Go's names and JSON's."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def test_params_go_by_both_of_their_names_and_absent_fields_are_zero_values_by_g
         ("{{.Hardware.OSIE.Name 1}}", "Name has arguments but cannot be invoked as function"),
     ],
 )
-def test_what_is_not_there_is_an_error(text: str, message: str) -> None:
+def test_missing_data_is_an_error(text: str, message: str) -> None:
     with pytest.raises(TemplateExecutionError) as caught:
         shown(text)
     assert message in str(caught.value)
