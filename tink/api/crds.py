@@ -205,7 +205,7 @@ def _object_schema(model: type[BaseModel]) -> Schema:
         "type": "object",
         "properties": {"apiVersion": _API_VERSION, "kind": _KIND, "metadata": {"type": "object"}},
     }
-    # Our models name the two halves that every resource has; anything else at the root would be a mistake in the model.
+    # Our models have spec and status only. Any other field at the root would be a mistake in the model.
     for part in ("spec", "status"):
         if part in properties:
             schema["properties"][part] = properties[part]

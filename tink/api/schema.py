@@ -85,7 +85,7 @@ def _finish(node: Schema, *, checked: bool) -> None:
     if RULES in node:
         node.pop("pattern", None)
     if "items" in node:
-        # Whole, unless the model says otherwise: the order of arguments, servers and disks has a meaning.
+        # Lists are merged whole by default: the order of arguments, servers and disks has a meaning.
         node.setdefault(_LIST_TYPE, "atomic")
         _finish(node["items"], checked=checked)
     for child in node.get("properties", {}).values():

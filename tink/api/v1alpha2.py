@@ -59,7 +59,7 @@ class ObjectMeta(Model):
     generation: int = 0
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
-    # Factories, because a default value would be copied, deeply, for each of a hundred thousand objects.
+    # Factories, because pydantic would deep-copy a default value for each of a hundred thousand objects.
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
     finalizers: list[str] = Field(default_factory=list)
@@ -95,7 +95,7 @@ API_VERSION = f"{GROUP}/{VERSION}"
 FINALIZER = "tinkerbell.org/workflow"
 """The controller sets it when it prepares a Workflow, and removes it when the Workflow has ended."""
 
-# Those of what is read are more lenient than those of `tink.api.patterns`, which the API enforces.
+# These patterns are for reading. They are more lenient than those of `tink.api.patterns`, which the API enforces.
 _HOSTNAME_PATTERN = (
     r"^(([a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9\-]*[a-zA-Z0-9])\.)*([A-Za-z0-9]|[A-Za-z0-9][A-Za-z0-9\-]*[A-Za-z0-9])$"
 )

@@ -33,7 +33,7 @@ _MAX_KEY_CHARACTERS = 80
 _NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
 
 
-@lru_cache(8192)  # the same ones for every object of a kind
+@lru_cache(8192)  # all objects of a kind have the same paths
 def join(path: str, key: str | int) -> str:
     """Return the path of a child: `spec` and `disks` -> `spec.disks`, `a` and 0 -> `a[0]`, odd keys in quotes:
     `a["b/c"]`.
@@ -251,7 +251,7 @@ def carried(top: Fields, findings: Findings) -> Raw:
         result["namespace"] = namespace
     labels = _string_values(metadata, "labels", findings)
     annotations = _string_values(metadata, "annotations", findings)
-    # What kubectl applied last is an object of the old version; it would be compared with the new one.
+    # kubectl would compare the last applied object, which has the old version, with the new one.
     annotations.pop(LAST_APPLIED, None)
     if labels:
         result["labels"] = labels

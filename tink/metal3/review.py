@@ -71,7 +71,7 @@ def _converted(obj: Any, desired: str, settings: ConversionSettings) -> Any:
     if not isinstance(obj, dict):
         return obj
     made = convert_version(obj, desired, settings)
-    # Seen with partial objects, as the API server makes them of managed fields (kubernetes issue 117356).
+    # The API server sends partial objects, made from managed fields, without metadata (kubernetes issue 117356).
     return made if isinstance(made.get("metadata"), dict) else {**made, "metadata": {}}
 
 

@@ -315,7 +315,7 @@ class ExpressionCompiler:
             return result
 
         if final is not None:
-            # The pipeline's value is computed before the arguments, but passed, and looked at, after them.
+            # The pipeline's value is computed before the arguments, but passed and checked after them.
             def call_piped(frame: Frame, dot: Value) -> Value:
                 last = final(frame, dot)
                 values = [argument(frame, dot) for argument in arguments]

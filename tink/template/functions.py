@@ -21,7 +21,7 @@ from urllib.parse import quote_plus
 
 import yaml
 
-from tink.api.yaml import plain_scalar
+from tink.api.yaml import YamlError, plain_scalar, read
 from tink.golang import fmt, values
 from tink.golang.strconv import byte_length, format_float, from_bytes, to_bytes
 from tink.golang.values import CallError, Struct, Uint8, Value, type_name
@@ -131,8 +131,6 @@ def _compare(one: str, other: str) -> int:
 
 def from_yaml(text: str) -> Value:
     """Return the value of the first document, with numbers as in `fromJson`. Raises CallError."""
-    from tink.api.yaml import YamlError, read  # with pydantic, which other templates do not need
-
     if not text:
         raise CallError("fromYaml: empty YAML input")
     try:

@@ -290,7 +290,7 @@ class _Lexer:
         self._emit(KEYWORDS.get(word) or (Kind.BOOL if word in ("true", "false") else Kind.IDENTIFIER))
 
     def _number(self) -> None:
-        # Not a perfect scanner: what it lets through wrongly, the parser refuses when it wants the value.
+        # The pattern accepts some invalid numbers, which the parser refuses when it converts them.
         kind = Kind.NUMBER
         good = self._scan_number()
         if good and self.text[self.at : self.at + 1] in ("+", "-"):

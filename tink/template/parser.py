@@ -136,7 +136,7 @@ class _Parser:
         return self._peek()
 
     def _error(self, message: str) -> TemplateSyntaxError:
-        # Go names the line of the last token it has looked at, not that of the one it complains about.
+        # Go reports the line of the last token that it has read, not the line of the wrong token.
         token = self.source[self.far]
         return TemplateSyntaxError(
             f"template: {self.name}:{token.line}: {message}",
@@ -399,7 +399,7 @@ class _Parser:
         base = self._term()
         if base is None or self._peek().kind is not Kind.FIELD:
             return base
-        # Go takes the place of a chain for the place of the whole: its column in messages.
+        # Go's messages give the column of a chain for the whole operand.
         position = self._peek().position
         names: list[str] = []
         while self._peek().kind is Kind.FIELD:

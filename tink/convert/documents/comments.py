@@ -113,7 +113,7 @@ def placed(
     found: list[tuple[str, Comment]] = []
     for comment in comments:
         target, exact = _target(comment.paths, moves, there)
-        # Beside another field it would seem to be about that one.
+        # Beside another field, the comment would seem to be about that field.
         found.append((target, comment if exact else replace(comment, beside=False)))
     return found
 
@@ -155,7 +155,7 @@ def _covered(scalars: list[yaml.ScalarNode], lines: list[str]) -> dict[int, list
         for line in range(start.line, min(end.line + 1, len(lines))):
             left = start.column if line == start.line else 0
             right = end.column if line == end.line else len(lines[line]) + 1
-            if line == start.line and header is not None:  # what stands behind it may be a comment
+            if line == start.line and header is not None:  # the text behind the header may be a comment
                 right = header.end()
             covered.setdefault(line, []).append((left, right))
     return covered
@@ -175,7 +175,7 @@ def _comments(lines: list[str], places: list[_Place], covered: dict[int, list[tu
             if line[:column].strip() not in ("", "---"):
                 yield Comment(tuple(at_line.get(number) or at_line.get(previous) or ()), text, True, number + 1)
             elif following < len(starts):
-                # Above a line that begins several fields (`- device: x`) it is about the outermost.
+                # A comment above a line that begins several fields (`- device: x`) belongs to the outermost one.
                 yield Comment(tuple(at_line[starts[following]][:1]), text, False, number + 1)
             else:
                 yield Comment((END,), text, False, number + 1)

@@ -254,7 +254,7 @@ def _checked_json(obj: Any) -> Any:
     try:
         orjson.dumps(obj)
     except orjson.JSONEncodeError as error:
-        if not str(error).startswith(("Integer", "Recursion")):  # of these there is more to say later
+        if not str(error).startswith(("Integer", "Recursion")):  # later checks report these with more detail
             raise ValueError(str(error)) from error
     return obj
 
@@ -389,7 +389,7 @@ def _files(path: str, seen: set[tuple[int, int]]) -> Iterator[str]:
             with os.scandir(directory) as found:
                 entries = sorted((entry for entry in found if not entry.name.startswith(".")), key=lambda e: e.name)
         except OSError:
-            yield directory  # which can't be read: the caller says so
+            yield directory  # it can't be read: the caller reports it
             continue
         yield from (entry.path for entry in entries if entry.name.endswith(_SUFFIXES) and not _is_directory(entry))
         pending += [entry.path for entry in reversed(entries) if _is_directory(entry)]

@@ -164,7 +164,7 @@ def _size(disk: Raw, value: Any) -> bool:
 
 
 def _rotational(disk: Raw, value: Any) -> bool:
-    # False is left out where the inventory is written.
+    # The inventory omits the value False.
     rotational = disk.get("rotational")
     if rotational is None:
         rotational = disk.get("type") == "HDD"

@@ -320,7 +320,7 @@ def _down(obj: Raw, settings: ConversionSettings) -> Raw:
         if part not in host:
             continue
         host[part] = there = _without(host[part], *fields)
-        # A host without a status is a new one, whatever was copied into its annotations: nothing was observed of it.
+        # A host without a status is new: nothing was observed, even if its annotations are copies of another host's.
         if old is not None and isinstance(there, dict):
             was = as_mapping(old.get(part))
             there.update({field: was[field] for field in fields if field in was and _is_valid(field, was[field])})
@@ -371,12 +371,12 @@ def _settle_hints(host: Raw, old: Raw) -> None:
         if by_itself is not None:
             spec[_PROFILE] = EMPTY
             if _PROFILE in as_mapping(host.get("status")):
-                host["status"][_PROFILE] = EMPTY  # the controller believes this one first
+                host["status"][_PROFILE] = EMPTY  # the controller uses the status first
         return
     before = as_mapping(old.get("spec"))
     made_up = before.get(_ROOT_HINTS) is None and hints == profile_hints(old)
-    # After a change of the BMC's address the profile may be another one: then the hints are all that says what was
-    # shown. With a root volume there may be no hints, and the user, who added the volume, never wrote any.
+    # A change of the BMC's address may change the default profile: then the hints must stay, because only they keep
+    # the root disk that users saw. A host with a root volume must not have hints, and the user wrote none.
     if made_up and (hints == by_itself or has_root_volume(host)):
         del spec[_ROOT_HINTS]
         if _ROOT_HINTS in before:

@@ -135,7 +135,7 @@ _SPEC_STEPS = {
     "vendorData": Step("instance.vendordata"),
 }
 _SPEC = Shape({**_SPEC_STEPS, "bmcRef": Step("bmcRef"), "metadata": Step(to=_METADATA)}, _NO_PLACE, _WHOLE)
-# Proposal 0028 reads as if .hardware were the spec; what was built has the whole object there.
+# In proposal 0028, .hardware seems to be the spec. The implementation has the whole object there.
 _OBJECT = Shape(
     {
         **_SPEC_STEPS,
@@ -162,7 +162,7 @@ _SWAPPED = (
     "{name}: v1alpha1's Sprig took the part before the text, v1alpha2 takes the text first: the two were exchanged. If "
     "this template was written for a Tink without Sprig (contains TEXT PART), exchange them again"
 )
-_LONGEST_EXCERPT = 120
+_MAX_EXCERPT_CHARACTERS = 120
 
 
 @dataclass(slots=True)
@@ -226,8 +226,8 @@ class _Rewriting:
 
     def _error(self, start: int, end: int, message: str) -> None:
         excerpt = self._text[start:end]
-        if len(excerpt) > _LONGEST_EXCERPT:
-            excerpt = excerpt[:_LONGEST_EXCERPT] + "…"
+        if len(excerpt) > _MAX_EXCERPT_CHARACTERS:
+            excerpt = excerpt[:_MAX_EXCERPT_CHARACTERS] + "…"
         message = f"{excerpt}: {message}"
         if message not in self._result.errors:
             self._result.errors.append(message)

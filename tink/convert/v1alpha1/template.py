@@ -214,7 +214,7 @@ class _Conversion:
             namespaces.ignore("network")
         restarts = last and _restarts(result)
         in_machines_own = [self._pid(each) for each in (action, namespaces)]
-        if any(in_machines_own) and not restarts:  # what reboots gets it anyway
+        if any(in_machines_own) and not restarts:  # an action that reboots gets it anyway
             result["pidNamespace"] = "host"
         namespaces.rest()
         for key in ("on-timeout", "on-failure"):

@@ -197,7 +197,7 @@ def strip_arms(inside: list[Expression], parts: list[str]) -> bool:
 
     `parts` are alternating texts and expressions. Return True if spaces may be left.
     """
-    # What prints nothing may stand before the first arm and behind the last.
+    # Expressions that print nothing may stand before the first arm and behind the last.
     first, last = 0, len(inside) - 1
     while first < last and inside[first].role in SILENT and not parts[2 * first]:
         first += 1
@@ -222,7 +222,7 @@ def strip_arms(inside: list[Expression], parts: list[str]) -> bool:
             parts[2 * index + 2] = parts[2 * index + 2].lstrip(" ")
         if inside[index].role in (Role.CLOSE, Role.MIDDLE):
             parts[2 * index] = parts[2 * index].rstrip(" ")
-    # Within an arm there may be some again, which print spaces or nothing at its ends.
+    # An arm may contain further control flow, which prints spaces or nothing at the arm's ends.
     return any(each.role is not Role.OUTPUT for index, each in enumerate(inside) if index not in edges)
 
 
@@ -459,7 +459,7 @@ class _Reading:
             elif each.role is Role.CLOSE and opened:
                 opened.pop()
             elif each.role in (Role.CLOSE, Role.MIDDLE) and not opened and not self._torn:
-                opened.append(each)  # nothing before has opened it
+                opened.append(each)  # no expression before has opened it
                 break
         if opened:
             self._torn = True

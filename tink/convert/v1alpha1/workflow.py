@@ -110,7 +110,7 @@ class _Conversion:
         template = self._lookup("Template", metadata.get("namespace") or "", name)
         if template is None:
             return None
-        from tink.convert.v1alpha1.template import global_timeout  # as in __init__
+        from tink.convert.v1alpha1.template import global_timeout  # imported here for the reason in __init__
 
         return global_timeout(template)
 

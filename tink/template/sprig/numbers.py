@@ -57,7 +57,7 @@ def to_int(value: Value) -> int:
     if type(value) in (int, Uint8, bool):
         return wrap64(int(value))
     if type(value) is float:
-        # What does not fit is what the processor makes of it (Go: "implementation-dependent").
+        # Go's result for a number that does not fit is the processor's ("implementation-dependent").
         return int(value) if math.isfinite(value) and -(2.0**63) <= value < 2.0**63 else strconv.INT64_MIN
     if type(value) is str:
         number = strconv.parse_integer(re.sub(r"\.0+$", "", value))

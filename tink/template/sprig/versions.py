@@ -207,7 +207,7 @@ def _compare(spend: Spend, constraint: str, text: str) -> bool:
         groups.append([_constraint(found) for found in _EACH.findall(alternative)])
     version = parse_version(text)
     for group in groups:
-        # A pre-release only meets conditions of which one names a pre-release.
+        # A pre-release can only meet a group in which one condition names a pre-release.
         if version.pre and not any(wanted.version.pre for wanted in group):
             continue
         if all(_CHECKS[wanted.operator](version, wanted) for wanted in group):
