@@ -276,7 +276,7 @@ async def test_what_is_no_review_or_too_large_or_too_slow_is_given_up(
 ) -> None:
     no_review = "no ConversionReview: apiVersion must be apiextensions.k8s.io/v1, not null\n"
     assert await posted(site, b"{}") == (400, no_review)
-    monkeypatch.setattr(webhook, "LARGEST", 1 << 21)
+    monkeypatch.setattr(webhook, "MAX_REVIEW_BYTES", 1 << 21)
     assert (await posted(site, b" " * ((1 << 21) + 1)))[0] == 413
     reading = webhook._READ_SECONDS
     monkeypatch.setattr(webhook, "_READ_SECONDS", 0.3)
@@ -564,7 +564,7 @@ async def meddled(site: Site) -> Any:
         yield client
 
 
-async def carried_out(client: KubeClient) -> list[carry_out.Done]:
+async def carried_out(client: KubeClient) -> list[plan.Done]:
     settings = MigrationSettings(settle=0)
     seen = await survey(client, settings.conversion, _quiet)
     made = plan.make_plan(seen, settings)
