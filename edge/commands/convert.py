@@ -34,9 +34,8 @@ from tink.convert.documents import (
 )
 from tink.convert.findings import Finding, Kind, Source
 from tink.convert.metal3 import ConversionSettings, HostOptions
-from tink.convert.registry import TARGETS, TO_HARDWARE
 from tink.convert.report import as_json, as_table, summary
-from tink.convert.run import Result, convert_documents
+from tink.convert.run import TARGETS, TO_HARDWARE, Result, convert_documents
 
 if TYPE_CHECKING:
     from tink.kube.client import KubeClient
@@ -229,7 +228,7 @@ async def _read(cluster: _Cluster, to: str | None, progress: Progress) -> list[D
 
     async with _connected(cluster) as client:
         return await read_cluster(
-            client, cluster.namespace, metal3=to in TARGETS, seen=lambda count: progress("read", count, 0)
+            client, cluster.namespace, metal3=to in TARGETS, on_read=lambda count: progress("read", count, 0)
         )
 
 
@@ -239,7 +238,11 @@ async def _apply(cluster: _Cluster, result: Result, progress: Progress, *, force
 
     async with _connected(cluster) as client:
         applied = await apply_all(
-            client, result.converted, cluster.namespace, force=force, done=lambda count: progress("applied", count, 0)
+            client,
+            result.converted,
+            cluster.namespace,
+            force=force,
+            on_applied=lambda count: progress("applied", count, 0),
         )
     lost = len(result.converted) - applied.count
     return replace(result, findings=[*result.findings, *applied.refused], lost=lost)

@@ -22,7 +22,7 @@ from edge.run.readiness import Readiness
 from edge.settings import FilePath, Group, GroupedCommand, types
 
 if TYPE_CHECKING:
-    from tink.metal3.following import Follower
+    from tink.metal3.controller import Follower
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ def metal3(
 
     from tink.convert.metal3 import HostOptions
     from tink.kube.runtime import LeaderElectionConfig, pod_namespace
-    from tink.metal3.following import Follower
+    from tink.metal3.controller import Follower
     from tink.metal3.settings import Metal3Settings
 
     faulthandler.enable()

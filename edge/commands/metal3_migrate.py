@@ -16,10 +16,9 @@ from edge.commands import options
 from edge.commands.progress import Progress
 from tink.convert.metal3 import ConversionSettings
 from tink.kube.client import ApiError, KubeClient, KubeConfigError
-from tink.metal3.migration import plan, report
-from tink.metal3.migration.carry_out import Done, carry_out
-from tink.metal3.migration.plan import MigrationSettings, Phase, Plan
-from tink.metal3.migration.report import EXIT_CODES, Outcome
+from tink.metal3.migration import plan
+from tink.metal3.migration.carry_out import carry_out
+from tink.metal3.migration.plan import EXIT_CODES, Done, MigrationSettings, Outcome, Phase, Plan
 from tink.metal3.migration.survey import Survey, survey
 
 _PHASES = tuple(phase.value for phase in Phase if phase is not Phase.SERVED)
@@ -78,9 +77,9 @@ def metal3_migrate(
     run = _Run(settings, apply, text=output == "text")
     run.outcome = asyncio.run(run.all(kubeconfig, context))
     if output == "json":
-        click.echo(report.as_json(run.survey, run.plan, run.done, run.outcome, run.error, applied=apply), nl=False)
+        click.echo(plan.as_json(run.survey, run.plan, run.done, run.outcome, run.error, applied=apply), nl=False)
     else:
-        click.echo(report.closing_line(run.outcome, run.error), err=run.outcome is Outcome.FAILED)
+        click.echo(plan.closing_line(run.outcome, run.error), err=run.outcome is Outcome.FAILED)
     sys.exit(EXIT_CODES[run.outcome])
 
 
@@ -112,9 +111,9 @@ class _Run:
     async def _all(self, client: KubeClient, progress: Progress) -> Outcome:
         self.survey = await survey(client, self.settings.conversion, progress)
         progress.clear()
-        self.plan = plan.make(self.survey, self.settings)
+        self.plan = plan.make_plan(self.survey, self.settings)
         if self.text:
-            for line in report.plan_lines(self.survey, self.plan):
+            for line in plan.plan_lines(self.survey, self.plan):
                 click.echo(line)
         if self.plan.problems:
             return Outcome.REFUSED
@@ -125,6 +124,6 @@ class _Run:
         async for done in carry_out(client, self.plan, self.survey, self.settings, progress):
             progress.clear()
             self.done.append(done)
-            for line in report.done_lines(done):
+            for line in plan.done_lines(done):
                 click.echo(line, err=True)
         return Outcome.FAILED if any(done.failures for done in self.done) else Outcome.FINISHED

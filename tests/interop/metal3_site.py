@@ -22,7 +22,7 @@ from tink.api.v1alpha2 import Raw
 from tink.kube.client import KubeClient, NotFoundError
 from tink.kube.resources import EVENT, HARDWARE, SECRET, ResourceType
 from tink.kubeapi import ApiServer
-from tink.metal3.following import HOSTS, Follower
+from tink.metal3.controller import HOSTS, Follower
 from tink.metal3.settings import Metal3Settings
 
 ROLES = Path(__file__).parents[2] / "deploy" / "rbac-metal3.yaml"

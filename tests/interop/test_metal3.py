@@ -40,8 +40,8 @@ from tink.kube.cache import Informer
 from tink.kube.client import ApiError, KubeClient, NotFoundError
 from tink.kube.manifests import apply_object
 from tink.kube.resources import CRD, HARDWARE, HARDWARE_DATA, MACHINE, SECRET, WORKFLOW, ResourceType
-from tink.metal3.following import HOSTS, Follower
-from tink.metal3.ownership import MANAGER, SAFETY_MANAGER, netboots
+from tink.metal3.controller import HOSTS, Follower
+from tink.metal3.hosts import MANAGER, SAFETY_MANAGER, netboots
 from tink.metal3.settings import Metal3Settings
 
 __all__ = ["site"]

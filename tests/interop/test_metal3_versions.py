@@ -40,8 +40,7 @@ from tests.ports import free_port
 from tests.waiting import PATIENCE_SECONDS, until
 from tink.api.metal3.crds import generate
 from tink.api.v1alpha2 import Raw
-from tink.convert.metal3 import ConversionSettings
-from tink.convert.metal3.conversion_data import ANNOTATION
+from tink.convert.metal3 import CONVERSION_DATA_ANNOTATION, ConversionSettings
 from tink.kube.client import ApiError, KubeClient, NotFoundError, UnreachableError
 from tink.kube.resources import CRD, HARDWARE_DATA, HOST_V1ALPHA1, HOST_V1BETA1, SECRET, ResourceType
 from tink.metal3 import webhook
@@ -88,7 +87,7 @@ async def test_host_of_the_old_version_is_read_and_edited_in_the_new_one_and_los
     assert old["spec"]["hardwareProfile"] == "dell"
     assert "rootDeviceHints" not in old["spec"]
     assert old["status"]["hardware"] == HARDWARE
-    assert ANNOTATION not in old["metadata"].get("annotations", {})
+    assert CONVERSION_DATA_ANNOTATION not in old["metadata"].get("annotations", {})
 
     await kubectl_there("patch", NEW_NAME, "a", "--type=json", "-p", '[{"op":"remove","path":"/spec/image"}]')
     assert "image" not in (await site.old("a"))["spec"], "the host would never be deprovisioned"
@@ -277,7 +276,7 @@ async def test_what_is_no_review_or_too_large_or_too_slow_is_given_up(
 ) -> None:
     no_review = "no ConversionReview: apiVersion must be apiextensions.k8s.io/v1, not null\n"
     assert await posted(site, b"{}") == (400, no_review)
-    monkeypatch.setattr(webhook, "LARGEST", 1 << 21)
+    monkeypatch.setattr(webhook, "MAX_REVIEW_BYTES", 1 << 21)
     assert (await posted(site, b" " * ((1 << 21) + 1)))[0] == 413
     reading = webhook._READ_SECONDS
     monkeypatch.setattr(webhook, "_READ_SECONDS", 0.3)
@@ -294,7 +293,9 @@ async def test_what_is_no_review_or_too_large_or_too_slow_is_given_up(
 
 async def test_large_review_is_answered_while_the_webhook_answers_others(site: Site) -> None:
     objects = [{**host(f"n{number}"), "status": inspected()["status"]} for number in range(1499)]
-    objects.append({**host("odd"), "metadata": {"name": "odd", "annotations": {ANNOTATION: '{"spec":'}}})
+    objects.append(
+        {**host("odd"), "metadata": {"name": "odd", "annotations": {CONVERSION_DATA_ANNOTATION: '{"spec":'}}}
+    )
     request = {"uid": "u", "desiredAPIVersion": NEW, "objects": objects}
     body = json.dumps({"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "request": request})
     large = asyncio.create_task(posted(site, body.encode()))
@@ -447,7 +448,7 @@ async def test_phases_can_be_done_one_by_one_and_the_old_version_goes_only_when_
     assert len((await site.client.list(HARDWARE_DATA))["items"]) == 2
     ran = await migrate(site, "--apply", "--stop-serving-v1alpha1")
     assert ran.code == 0
-    assert "whoever asks for v1alpha1 then gets 404" in ran.out
+    assert "clients that ask for v1alpha1 then get 404" in ran.out
     definition = await site.definition()
     assert definition["status"]["storedVersions"] == ["v1beta1"]
     assert [each["name"] for each in definition["spec"]["versions"] if each["served"]] == ["v1beta1"]
@@ -492,7 +493,7 @@ async def test_what_stands_in_the_way_is_a_refusal_that_names_field_and_values_a
     await site.create(host("c", image={"url": "http://x/i", "checksum": "0" * 64}))
     said = await refused(site)
     assert 'default/c spec.image.checksumType: nothing -> "md5" (the checksum is not MD5: see --empty-checksum' in said
-    assert "mend them, or say --accept-differences" in said
+    assert "correct them, or use --accept-differences" in said
     assert (await migrate(site, "--apply", "--accept-differences")).code == 0
     assert await stored(site) == ["v1beta1"]
 
@@ -524,7 +525,7 @@ async def test_odd_hosts_are_noted_and_moved_and_nobody_s_hardware_data_is_overw
     await site.create(host("a"))
     await site.set_status("a", inspected(hardware={"storage": disks}))  # too large for the annotation
     for number, text in enumerate(("{", "7", '{"spec": {"hardwareProfile": 7}}')):
-        await site.create(new_host(f"odd{number}", {ANNOTATION: text}, poweredOn=True))
+        await site.create(new_host(f"odd{number}", {CONVERSION_DATA_ANNOTATION: text}, poweredOn=True))
     ran = await migrate(site, "--apply")
     assert ran.code == 0, ran.out
     assert "note: 1 HardwareData say something else than status.hardware of their host" in ran.out
@@ -563,10 +564,10 @@ async def meddled(site: Site) -> Any:
         yield client
 
 
-async def carried_out(client: KubeClient) -> list[carry_out.Done]:
+async def carried_out(client: KubeClient) -> list[plan.Done]:
     settings = MigrationSettings(settle=0)
     seen = await survey(client, settings.conversion, _quiet)
-    made = plan.make(seen, settings)
+    made = plan.make_plan(seen, settings)
     assert not made.problems
     return [done async for done in carry_out.carry_out(client, made, seen, settings, _quiet)]
 
@@ -606,7 +607,7 @@ async def test_hardware_data_that_the_operator_makes_meanwhile_is_left_to_it(sit
     assert seen.missing == [("default", "n0")]
     mine = {"hardware": {"hostname": "newer"}}
     await write_details(site, "n0", **mine)
-    made = plan.make(seen, settings)
+    made = plan.make_plan(seen, settings)
     done = [each async for each in carry_out.carry_out(site.client, made, seen, settings, _quiet)]
     assert (done[0].done, done[0].unneeded) == (0, 1)
     assert await details(site, "n0") == mine

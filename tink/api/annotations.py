@@ -1,4 +1,4 @@
-"""Annotations of the four resources: what has no field in their specs (docs/resources.md)."""
+"""Annotations of the four resources, for settings that have no field in their specs (docs/resources.md)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ INSTANCE_ID_ANNOTATION = "tinkerbell.org/instance-id"
 """Overrides the instance id that the metadata service gives for a Hardware (default: the Hardware's name)."""
 
 SSH_PUBLIC_KEYS_ANNOTATION = "tinkerbell.org/ssh-public-keys"
-"""SSH keys that the metadata service gives for a Hardware: one a line, as in OpenSSH's authorized_keys."""
+"""SSH keys that the metadata service serves for a Hardware: one a line, as in OpenSSH's authorized_keys."""
 
 USERDATA_SECRET_ANNOTATION = "tinkerbell.org/userdata-secret"  # noqa: S105 - the name of an annotation
 """The Secret that holds a Hardware's user-data, in the Hardware's namespace: `NAME` or `NAME/KEY`."""
@@ -15,50 +15,59 @@ VENDORDATA_SECRET_ANNOTATION = "tinkerbell.org/vendordata-secret"  # noqa: S105 
 """The Secret that holds a Hardware's vendor-data, in the Hardware's namespace: `NAME` or `NAME/KEY`."""
 
 METADATA_ANNOTATION = "tinkerbell.org/metadata"
-"""What the metadata service gives for a Hardware besides what its spec says, JSON: facility, plan, tags, iqn,
-public-ipv4, public-ipv6, operating-system."""
+"""Further metadata of a Hardware for the metadata service, as JSON: facility, plan, tags, iqn, public-ipv4,
+public-ipv6, operating-system.
+"""
 
 STORAGE_ANNOTATION = "tinkerbell.org/storage"
 """Partitions and filesystems of a Hardware, for actions that read them from `/metadata` (rootio): JSON, as in
 `spec.metadata.instance.storage` of v1alpha1."""
 
 AGENT_ID_ANNOTATION = "tinkerbell.org/agent-id"
-"""What the agent of a Hardware's machine calls itself (`worker_id=` on the kernel's command line), where that is not
-the MAC that it booted from: the agentID of v1alpha1."""
+"""The agent id of a Hardware's machine (`worker_id=` on the kernel's command line), if it is not the MAC that it booted
+from. v1alpha1 calls it agentID.
+"""
 
 AGENT_ATTRIBUTES_ANNOTATION = "tinkerbell.org/agent-attributes"
-"""Of a Hardware: what the agent says of its machine (processor, memory, disks, cards, chassis), JSON. Written by the
-server, under Tinkerbell's own name for it."""
+"""On a Hardware: the agent's description of its machine (processor, memory, disks, cards, chassis), as JSON. The server
+writes it, under Tinkerbell's own name.
+"""
 
 KERNEL_PARAMETERS_ANNOTATION = "tinkerbell.org/kernel-parameters"
-"""Of an OSIE: words for the command line of its kernel, for every machine that boots it."""
+"""On an OSIE: parameters for the kernel's command line on every machine that boots it."""
 
 BOOT_PATH_ANNOTATION = "tinkerbell.org/boot-path"
-"""Of a Hardware: `ipxe`, `grub`, `auto` or `uki`, by which program its machine gets from its firmware to the kernel."""
+"""On a Hardware: the program that leads its machine from the firmware to the kernel: `ipxe`,
+`grub`, `auto` or `uki`.
+"""
 
 UKI_URL_ANNOTATION = "tinkerbell.org/uki-url"
-"""Of an OSIE: where its kernel, initrd and command line are as one program for UEFI (a unified kernel image)."""
+"""On an OSIE: the URL of its kernel, initrd and command line as one UEFI program (a unified kernel image)."""
 
 UKI_SHA256_ANNOTATION = "tinkerbell.org/uki-sha256"
-"""SHA-256 of that, in hex: what is fetched from there must have it to be served."""
+"""SHA-256 of that program, in hex. A file with another checksum is not served."""
 
 KERNEL_SHA256_ANNOTATION = "tinkerbell.org/kernel-sha256"
-"""SHA-256 of an OSIE's kernel, in hex: what is fetched from `kernelUrl` must have it to be served."""
+"""SHA-256 of an OSIE's kernel, in hex. A file from `kernelUrl` with another checksum is not served."""
 
 INITRD_SHA256_ANNOTATION = "tinkerbell.org/initrd-sha256"
-"""SHA-256 of an OSIE's initrd, in hex: what is fetched from `initrdUrl` must have it to be served."""
+"""SHA-256 of an OSIE's initrd, in hex. A file from `initrdUrl` with another checksum is not served."""
 
 HOLD_ANNOTATION = "tinkerbell.org/hold"
-"""Keeps a Workflow that has not begun from being prepared and given to an agent; the value says why. `tinkedge restore`
-puts it on what may have run since the backup was made; whoever takes it away says that it may run."""
+"""Prevents a Workflow that has not begun from being prepared and given to an agent; the value says why.
+
+`tinkedge restore` sets it on Workflows that may have run since the backup. Removing it permits the Workflow to run.
+"""
 
 PAUSED_ANNOTATION = "tinkerbell.org/paused"
-"""No component of tinkedge changes a Workflow that has it; the value says why. `tinkedge move` puts it on what it takes
-to another API."""
+"""No component of tinkedge changes a Workflow with this annotation; the value says why. `tinkedge move` sets it on the
+Workflows that it takes to another API.
+"""
 
 ORIGIN_ANNOTATION = "tinkerbell.org/moved-from"
-"""Of what `tinkedge move` has brought: the uid of the namespace kube-system of the API that it is from, and its uid
-there."""
+"""On objects that `tinkedge move` has copied: the uid of the namespace kube-system of their former API, and their uid
+there.
+"""
 
 ANNOTATIONS = frozenset(
     {
@@ -81,4 +90,4 @@ ANNOTATIONS = frozenset(
         ORIGIN_ANNOTATION,
     }
 )
-"""All of them."""
+"""All of our annotations."""

@@ -1,13 +1,13 @@
-"""How much v1alpha2 takes of everything: the models carry it into the schema, converters ask before they write.
+"""The maxima of v1alpha2. The models put them into the schema, and converters check them before they write.
 
-Far above what machines need: bounds keep the estimated cost of the CEL rules in the budget of Kubernetes, and what has
-no bound out of the API.
+They are far above the needs of machines. They keep the estimated cost of the CEL rules within the budget of Kubernetes,
+and unlimited values out of the API.
 """
 
 from __future__ import annotations
 
 MAX_ADDRESS_CHARACTERS = 64
-"""More than an IPv4 address has, so that the rule speaks and not the bound."""
+"""Longer than an IPv4 address, so that users see the message of the rule and not that of the maximum."""
 MAX_NAME_CHARACTERS = 253
 """Names of objects and hosts (RFC 1123), and of actions."""
 MAX_VLAN_CHARACTERS = 16
@@ -17,7 +17,7 @@ MAX_DEVICE_PATH_CHARACTERS = 255
 MAX_DATA_CHARACTERS = 1 << 20
 """User-data, vendor-data and scripts."""
 MAX_TEXT_CHARACTERS = 131072
-"""One argument, or the value of one variable: Linux takes 128 KiB (MAX_ARG_STRLEN)."""
+"""One argument, or the value of one variable. Linux accepts 128 KiB (MAX_ARG_STRLEN)."""
 MAX_VOLUME_CHARACTERS = 512
 MAX_IMAGE_CHARACTERS = 1024
 MAX_NAMESPACE_CHARACTERS = 1024
@@ -33,7 +33,7 @@ MAX_VARIABLES = 256
 MAX_TEMPLATE_PARAMS = 256
 
 MAX_LEASE_SECONDS = 4294967295
-"""RFC 2132 section 9.2; it means for ever."""
+"""RFC 2132 section 9.2. The lease never expires."""
 MAX_TIMEOUT_SECONDS = 2**63 - 1
 MAX_TTL_SECONDS = 2**31 - 1
-"""As of a Job (batch/v1): 68 years."""
+"""The maximum of a Job (batch/v1): 68 years."""

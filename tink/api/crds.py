@@ -42,7 +42,7 @@ class Column:
     priority: int = 0
 
     def entry(self) -> Raw:
-        """The column as it stands in a CustomResourceDefinition."""
+        """Return the column as it is written in a CustomResourceDefinition."""
         entry: Raw = {
             "name": self.name,
             "type": self.type,
@@ -59,18 +59,21 @@ AGE = Column("Age", ".metadata.creationTimestamp", "Time since the object was cr
 
 @dataclass(frozen=True)
 class Version:
-    """The version of a definition. `selectable`: the paths that `kubectl get --field-selector` takes (Kubernetes 1.31
-    and later; older ones ignore them). `status`: whether the status is a subresource."""
+    """The version of a definition.
+
+    `selectable`: the paths that `kubectl get --field-selector` accepts (Kubernetes 1.31 and later; older ones ignore
+    them). `status`: the status is a subresource.
+    """
 
     model: type[BaseModel]
     columns: tuple[Column, ...]
     selectable: tuple[str, ...] = ()
     status: bool = False
     first_status: Raw | None = None
-    """The status of an object that nobody has written one for: what `kubectl get` shows until then."""
+    """The status of an object until a component writes one: `kubectl get` shows it."""
 
     def entry(self) -> Raw:
-        """The version as it stands in a CustomResourceDefinition."""
+        """Return the version as it is written in a CustomResourceDefinition."""
         entry: Raw = {"name": VERSION, "served": True, "storage": True}
         entry["additionalPrinterColumns"] = [column.entry() for column in self.columns]
         schema = _object_schema(self.model)
@@ -151,9 +154,9 @@ _WORKFLOW = Version(
 
 
 def generate() -> list[Raw]:
-    """Give the CustomResourceDefinitions (apiextensions.k8s.io/v1) of Hardware, OSIE, Template and Workflow.
+    """Return the CustomResourceDefinitions (apiextensions.k8s.io/v1) of Hardware, OSIE, Template and Workflow.
 
-    The result is the same for the same models, byte for byte, and belongs to the caller.
+    Equal models give the same result, byte for byte. The caller may change it.
     """
     return [
         _definition("hardware", ["hw"], _HARDWARE),
@@ -164,7 +167,7 @@ def generate() -> list[Raw]:
 
 
 def to_yaml(definitions: list[Raw]) -> str:
-    """Write definitions as a YAML stream, one document each, as it stands in `deploy/crds/`."""
+    """Return definitions as a YAML stream, one document each, as in `deploy/crds/`."""
     return "".join(
         "---\n" + yaml.dump(definition, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
         for definition in definitions
@@ -172,14 +175,14 @@ def to_yaml(definitions: list[Raw]) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Never writes anchors: generated schemas share parts, and a reader should not have to follow them."""
+    """Never writes anchors, because readers should not have to follow them. Generated schemas share parts."""
 
     def ignore_aliases(self, _data: object) -> bool:
         return True
 
 
 def _definition(plural: str, short_names: Sequence[str], version: Version) -> Raw:
-    """A CustomResourceDefinition of a namespaced kind, which is named like its model. Raises SchemaError."""
+    """Return the CustomResourceDefinition of a namespaced kind, which is named like its model. Raises SchemaError."""
     kind = version.model.__name__
     names: Raw = {"categories": [CATEGORY], "kind": kind, "listKind": f"{kind}List"}
     names |= {"plural": plural, "singular": kind.lower()}
@@ -194,7 +197,7 @@ def _definition(plural: str, short_names: Sequence[str], version: Version) -> Ra
 
 
 def _object_schema(model: type[BaseModel]) -> Schema:
-    """The schema of a whole object: what the model says of spec and status, and what every object has."""
+    """Return the schema of a whole object: the model's spec and status, and the fields that every object has."""
     source = structural(model)
     properties = source["properties"]
     schema: Schema = {
@@ -202,7 +205,7 @@ def _object_schema(model: type[BaseModel]) -> Schema:
         "type": "object",
         "properties": {"apiVersion": _API_VERSION, "kind": _KIND, "metadata": {"type": "object"}},
     }
-    # Our models name the two halves that every resource has; anything else at the root would be a mistake in the model.
+    # Our models have spec and status only. Any other field at the root would be a mistake in the model.
     for part in ("spec", "status"):
         if part in properties:
             schema["properties"][part] = properties[part]

@@ -1,7 +1,7 @@
-"""What can't work although it can be stored: mistakes in a Hardware or an OSIE that no schema can see.
+"""Find mistakes in a Hardware or an OSIE that a schema can't find: valid objects that can't work.
 
-Asked by the webhooks, which warn whoever writes, and by the edge, which shows them on the Hardware: the condition
-`Misconfigured`. Pure; what can't be read is left to the schema.
+The webhooks warn the user about them, and the edge shows them on the Hardware, as the condition `Misconfigured`. Pure.
+Unreadable values are left to the schema.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from tink.api.v1alpha2 import GROUP, RUFIO_GROUP, as_mapping
 _CHECKSUMS: Final = (KERNEL_SHA256_ANNOTATION, INITRD_SHA256_ANNOTATION, UKI_SHA256_ANNOTATION)
 _BOOT_PATHS: Final = ("ipxe", "grub", "auto", "uki")
 _CLOSE: Final = 0.8
-"""How much two names have in common if one may be a slip of the other (difflib's ratio)."""
-_LONGEST_NAME: Final = 63
-_MOST_UNKNOWN: Final = 20
-"""So many names are compared with ours: each takes half a millisecond."""
+"""The similarity of two names of which one may be a misspelling of the other (difflib's ratio)."""
+_MAX_NAME_CHARACTERS: Final = 63
+_MAX_UNKNOWN: Final = 20
+"""The most names that are compared with ours: each takes half a millisecond."""
 _POINT_TO_POINT: Final = 31
-"""Prefix length from which on a network has no address for itself and none for broadcasts (RFC 3021)."""
+"""The prefix length from which on a network has no network and no broadcast address (RFC 3021)."""
 _SHA256: Final = re.compile(r"\s*(sha256:)?[0-9a-fA-F]{64}\s*|\s*")
 
 
 class Reason(StrEnum):
-    """Of the condition `Misconfigured`: the worst first."""
+    """The reasons of the condition `Misconfigured`, the worst first."""
 
     SERVER_ADDRESS = "ServerAddress"
     GATEWAY_OUTSIDE_NETWORK = "GatewayOutsideNetwork"
@@ -50,12 +50,12 @@ class Reason(StrEnum):
     INVALID_USER_DATA = "InvalidUserData"
     UNKNOWN_BOOT_PATH = "UnknownBootPath"
     NETWORK_NOT_SERVED = "NetworkNotServed"
-    """It may be known to a relay that was not heard yet: no mistake, as long as nobody knows better."""
+    """A relay that has sent nothing yet may serve the network, so this is only a mistake if all relays are known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """`field` of the object, and what is wrong with it in a sentence that begins there."""
+    """A mistake in `field` of an object. `message` is a sentence that continues after the field's name."""
 
     reason: Reason
     field: str
@@ -67,11 +67,11 @@ class Mistake:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What is known of whoever gives machines their addresses.
+    """The DHCP server that gives machines their addresses.
 
-    `networks` are those that it is on, `relayed` those whose relays it has heard; without any of the first nothing is
-    said of networks. `addresses` are its own, and `name` says whose they are. Without `gives_addresses`, another DHCP
-    server gives them.
+    `networks` are the server's own networks; without any, networks are not checked. `relayed` are those of relays that
+    it has received packets from. `addresses` are its own addresses, and `name` is its name in messages. Without
+    `gives_addresses`, another DHCP server gives the addresses.
     """
 
     networks: Sequence[IPv4Network] = ()
@@ -82,7 +82,7 @@ class Site:
 
 
 ELSEWHERE: Final = Site(gives_addresses=False)
-"""Where nothing is known of it."""
+"""The Site where nothing is known about the DHCP server."""
 
 
 class NetworkSet:
@@ -91,7 +91,7 @@ class NetworkSet:
     def __init__(self, networks: Iterable[IPv4Network]) -> None:
         self._starts: list[int] = []
         self._by_length: dict[int, set[int]] = {}
-        """The leading bits of each network, by their number."""
+        """The leading bits of each network, by the number of bits."""
         for network in networks:
             start = int(network.network_address)
             self._starts.append(start)
@@ -111,9 +111,10 @@ class NetworkSet:
 
 
 def hardware_mistakes(hardware: Any, site: Site, osie: Callable[[str, str], Any] | None = None) -> list[Mistake]:
-    """Those of a Hardware, the worst first. `osie(namespace, name)` gives the OSIE or None; None: it is not looked up.
+    """Return the mistakes of a Hardware, the worst first.
 
-    A checksum in the OSIE that is none is the Hardware's mistake, too: its machine does not get that file.
+    `osie(namespace, name)` returns the OSIE or None. Without that function, OSIEs are not checked. An invalid checksum
+    in the OSIE is a mistake of the Hardware, too: its machine does not get that file.
     """
     found = [*_interface_mistakes(hardware, site)] if site.gives_addresses else []
     found += [
@@ -149,7 +150,7 @@ def hardware_mistakes(hardware: Any, site: Site, osie: Callable[[str, str], Any]
 
 
 def osie_mistakes(osie: Any) -> list[Mistake]:
-    """Those of an OSIE: annotations that are no checksums, so that the file is not served."""
+    """Return the mistakes of an OSIE: invalid checksums, whose files are not served."""
     annotations = _annotations(osie)
     return [
         Mistake(
@@ -163,7 +164,7 @@ def osie_mistakes(osie: Any) -> list[Mistake]:
 
 
 def network_of(dhcp: Any) -> IPv4Interface | None:
-    """The reserved address in its network, of an interface's `dhcp`; None if either can't be read."""
+    """Return the reserved address and network of an interface's `dhcp`; None if either can't be read."""
     given = as_mapping(dhcp)
     ip, netmask = given.get("ip"), given.get("netmask")
     if not isinstance(ip, str) or not isinstance(netmask, str) or "." not in netmask:
@@ -248,8 +249,8 @@ def misspelled_annotations(obj: Any) -> Iterator[str]:
     prefix = f"{GROUP}/"
     known = [each.removeprefix(prefix) for each in ANNOTATIONS]
     unknown = (name for name in _annotations(obj) if name.startswith(prefix) and name not in ANNOTATIONS)
-    for name in islice(unknown, _MOST_UNKNOWN):
-        for close in get_close_matches(name.removeprefix(prefix)[:_LONGEST_NAME], known, n=1, cutoff=_CLOSE):
+    for name in islice(unknown, _MAX_UNKNOWN):
+        for close in get_close_matches(name.removeprefix(prefix)[:_MAX_NAME_CHARACTERS], known, n=1, cutoff=_CLOSE):
             yield f"metadata.annotations[{name}]: nothing reads it: is {prefix}{close} meant?"
 
 

@@ -1,6 +1,6 @@
-r"""What texts in v1alpha2 look like: regular expressions that the CEL rules, the models and the converters share.
+"""Regular expressions for texts in v1alpha2, which the CEL rules, the models and the converters share.
 
-They are RE2's, as CEL's `matches` and pydantic take them; `compiled` gives them to Python.
+Their syntax is RE2's, as CEL's `matches` and pydantic require. `compiled` returns them for Python.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ IPV6 = (
     + "|".join(f"({_GROUP}:){{1,{7 - after}}}(:{_GROUP}){{1,{after}}}" for after in range(1, 7))
     + ")$"
 )
-"""Without zeros in front, in lower case (RFC 5952): nearly one spelling for each address. No zone, no dotted end."""
+"""Lower case without leading zeros (RFC 5952): nearly one spelling for each address. No zone, no dotted end."""
 NO_UNICAST_IPV6 = "^(ff..:|fe[89ab].:|::1?$|::ffff:)"
-"""Multicast, link-local, unspecified, loopback, and IPv4's in disguise."""
+"""Multicast, link-local, unspecified, loopback, and mapped IPv4 addresses."""
 NETMASK = f"^(255[.]255[.]255[.]{_PART}|255[.]255[.]{_PART}[.]0|255[.]{_PART}[.]0[.]0|{_PART}[.]0[.]0[.]0)$"
 MAC = "^([0-9a-f]{2}:){5}[0-9a-f]{2}$"
-"""As `tink.mac` has it; clusters hold definitions with this text."""
+"""The same pattern as in `tink.mac`. Definitions in clusters contain this text."""
 HOSTNAME = f"^{_LABEL}([.]{_LABEL})*$"
 LIKE_AN_ADDRESS = "^[0-9.]+$"
 VLAN = "^[1-9][0-9]{0,3}$"
@@ -36,11 +36,12 @@ PARTITION = (
     "^/dev/((sd|hd|vd|xvd)[a-z]+[0-9]+|(cciss/|ida/|rd/)?[a-z]+[a-z0-9]*[0-9]p[0-9]+"
     "|disk/by-[a-z]+/.*-part[0-9]+|mapper/.*-part[0-9]+|disk/by-part(uuid|label)/.*)/?$"
 )
-"""Linux names partitions after their disk: sda1; after a digit with a p between, nvme0n1p1. udev's links have -part1,
-and two directories of links name nothing but partitions."""
+"""Linux names partitions after their disk: sda1; with a p after a digit: nvme0n1p1. udev's links end with -part1, and
+two directories of links hold nothing but partitions.
+"""
 OBJECT_NAME = "^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"
 AGENT_ID = "^[A-Za-z0-9][A-Za-z0-9._:/-]{0,252}$"
-"""What an agent may call itself on a kernel's command line: a word for iPXE, the kernel and shells alike."""
+"""An agent id on a kernel's command line: one word for iPXE, the kernel and shells alike."""
 SPACE = r"\s"
 VOLUME = r"^(/[^:]*|[^\W_][\w.-]*):/[^:]+(:[^:]*)?$"
 
@@ -49,7 +50,7 @@ _DIFFERS = re.compile(r"\[[^\]]*\]|\\s|\$")
 
 
 def compiled(pattern: str) -> re.Pattern[str]:
-    r"""One of these for Python, whose `\s` knows a vertical tab and whose `$` a newline that RE2's do not."""
+    r"""Return a pattern for Python, where `\s` also matches a vertical tab and `$` a newline; in RE2 they do not."""
     pattern = pattern.replace("[[:cntrl:]]", r"[\x00-\x1f\x7f]")
     return re.compile(_DIFFERS.sub(_as_python, pattern), re.ASCII)
 

@@ -1,16 +1,16 @@
-"""What one object of the four resources can be refused for: CEL rules and bounds for `tink.api.v1alpha2`.
+"""CEL rules for single objects of the four resources, with the messages that users see.
 
-The models name these rules beside their fields; `tink.api.schema` carries them into the CustomResourceDefinitions, and
-the API server enforces them: the operator's kube-apiserver and the embedded one alike. The models themselves stay
-lenient, because objects that were stored before a rule was made must still be read.
+The models name the rules beside their fields. `tink.api.schema` copies them into the CustomResourceDefinitions, and the
+API server enforces them: the operator's kube-apiserver and the embedded one alike. The models themselves stay lenient,
+because objects that are older than a rule must still be readable.
 
-One mistake gives one message. A field with a rule therefore has no `pattern` in its schema, whose message would only
-quote the expression; a rule that compares fields holds for fields that are wrong by themselves. Where a field of a
-Template holds a template expression, nothing can be said before it is rendered, so nothing is.
+One mistake gives one message. So a field with a rule has no `pattern` in its schema, whose message would only quote the
+expression, and a rule that compares fields is true for fields that are invalid by themselves. A field of a Template
+with a template expression can't be checked before it is rendered.
 
-Bounds (`maxLength`, `maxItems`, `maxProperties`; `tink.api.bounds`) keep the estimated cost of the rules in the budget
-of Kubernetes, which counts the longest list of the longest strings (k8s.io/apiserver, pkg/cel). The regular expressions
-are those of `tink.api.patterns`; CEL's `matches` is RE2: linear in its input.
+The maxima (`maxLength`, `maxItems`, `maxProperties`; `tink.api.bounds`) keep the estimated cost of the rules within the
+budget of Kubernetes, which counts the longest list of the longest strings (k8s.io/apiserver, pkg/cel). The regular
+expressions are those of `tink.api.patterns`. CEL's `matches` is RE2: linear in its input.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from pydantic.config import JsonDict
 from tink.api import patterns
 
 Reason = Literal["FieldValueInvalid", "FieldValueForbidden", "FieldValueRequired"]
-"""FieldValueDuplicate is left out: with it, Kubernetes says "Duplicate value" and drops the message."""
+"""FieldValueDuplicate is missing: with it, Kubernetes writes "Duplicate value" and drops the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One entry of `x-kubernetes-validations` (Kubernetes, "Validation rules").
 
-    `cel` is true for good values of `self`; with `oldSelf` in it, it is asked for updates only. `say` is a CEL
-    expression that gives a message with the values in it; `message` stands where that can't be had. `field` is the
-    path, from where the rule stands, of the field that the error names.
+    `cel` is true for good values of `self`. A rule with `oldSelf` is evaluated for updates only. `say` is a CEL
+    expression that returns a message with the values in it; `message` is used if that fails. `field` is the path of the
+    field that the error names, relative to the rule.
     """
 
     cel: str
@@ -42,7 +42,7 @@ class Rule:
     field: str = ""
 
     def entry(self) -> JsonDict:
-        """The rule as it stands in a schema."""
+        """Return the rule as it is written in a schema."""
         entry: JsonDict = {"rule": self.cel, "message": self.message}
         if self.say:
             entry["messageExpression"] = self.say
@@ -54,7 +54,7 @@ class Rule:
 
 
 def checked(*rules: Rule, **bounds: int) -> JsonDict:
-    """`json_schema_extra` for a field or a model: its rules, and its bounds by their names in JSON Schema."""
+    """Return `json_schema_extra` for a field or a model: its rules, and its maxima under their JSON Schema names."""
     extra: JsonDict = dict(bounds)
     if rules:
         extra["x-kubernetes-validations"] = [rule.entry() for rule in rules]

@@ -1,12 +1,16 @@
-"""From a pydantic model to a structural schema, as apiextensions.k8s.io/v1 demands it.
+"""Convert a pydantic model to a structural schema, as apiextensions.k8s.io/v1 requires.
 
-Pydantic speaks JSON Schema 2020-12; a CustomResourceDefinition takes a narrow dialect of OpenAPI 3.0 (Kubernetes,
-"Specifying a structural schema"). The differences, all handled here: references are inlined; an optional field is a
-field that may be absent, not one that may be null; only scalar defaults are kept, because the API server would write
-empty parents and lists into every object; exclusive bounds are booleans beside `minimum` and `maximum`; titles are
-noise; each list says how server-side apply merges it. Where a field has a CEL rule, that rule speaks for it, and the
-`pattern` that pydantic needs is left out. What has no structural form (recursion, unions, tuples) is refused when the
-schema is generated, not by somebody's cluster.
+Pydantic writes JSON Schema 2020-12; a CustomResourceDefinition accepts a narrow dialect of OpenAPI 3.0 (Kubernetes,
+"Specifying a structural schema"). The differences:
+
+- References are inlined, and titles are left out.
+- An optional field may be absent, but not null.
+- Only scalar defaults are kept, because the API server would write empty parents and lists into every object.
+- Exclusive bounds are booleans beside `minimum` and `maximum`.
+- Each list says how server-side apply merges it.
+- If a field has a CEL rule, the `pattern` that pydantic needs is left out.
+
+A model without a structural form (recursion, unions, tuples) raises an error here, not in a user's cluster.
 """
 
 from __future__ import annotations
@@ -47,14 +51,15 @@ RULES = "x-kubernetes-validations"
 _LIST_TYPE = "x-kubernetes-list-type"
 
 UNCHECKED = "x-unchecked"
-"""`json_schema_extra` key of a field that this program itself writes: types only, no rules and no bounds below it. A
-rule there would not help an operator, it would only keep the status from being stored."""
+"""The `json_schema_extra` key of a field that only this program writes: types only, no rules and no maxima below it. A
+rule there would not help an operator; it could only prevent a status from being stored.
+"""
 
 _BOUNDS = frozenset({"pattern", "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"})
 
 
 def structural(model: type[BaseModel]) -> Schema:
-    """Give the structural schema of a model, with the names that its fields have on the wire; it belongs to the caller.
+    """Return the structural schema of a model, with the field names on the wire. The caller may change it.
 
     Raises SchemaError for recursive models, unions and tuples.
     """
@@ -64,7 +69,7 @@ def structural(model: type[BaseModel]) -> Schema:
 
 @cache
 def _structural(model: type[BaseModel]) -> bytes:
-    """As JSON: a model is always the same, and what pydantic says of it takes long."""
+    """Return the schema as JSON, cached: a model does not change, and pydantic takes long."""
     source = model.model_json_schema(by_alias=True)
     schema = _convert(source, source.get("$defs", {}), (model.__name__,), ())
     _finish(schema, checked=True)
@@ -72,7 +77,7 @@ def _structural(model: type[BaseModel]) -> bytes:
 
 
 def _finish(node: Schema, *, checked: bool) -> None:
-    """Settle what depends on the whole of a node: which of its checks it keeps, and how its lists are merged."""
+    """Complete a node: decide which checks it keeps, and how its lists are merged."""
     checked = checked and not node.pop(UNCHECKED, False)
     if not checked:
         for key in (RULES, *_BOUNDS):
@@ -80,7 +85,7 @@ def _finish(node: Schema, *, checked: bool) -> None:
     if RULES in node:
         node.pop("pattern", None)
     if "items" in node:
-        # Whole, unless the model says otherwise: the order of arguments, servers and disks has a meaning.
+        # Lists are merged whole by default: the order of arguments, servers and disks has a meaning.
         node.setdefault(_LIST_TYPE, "atomic")
         _finish(node["items"], checked=checked)
     for child in node.get("properties", {}).values():
@@ -125,7 +130,7 @@ def _convert(node: Schema, defs: dict[str, Schema], path: tuple[str, ...], seen:
 def _resolve(
     node: Schema, defs: dict[str, Schema], path: tuple[str, ...], seen: tuple[str, ...]
 ) -> tuple[Schema, tuple[str, ...]]:
-    """Follow references and unwrap `X | None`; what the field itself says wins over what its type says."""
+    """Follow references and unwrap `X | None`. A field's own values override those of its type."""
     while True:
         if "anyOf" in node:
             choices = [choice for choice in node["anyOf"] if choice.get("type") != "null"]
@@ -145,7 +150,7 @@ def _resolve(
 
 
 def _over(type_: Schema, field: Schema, link: str) -> Schema:
-    """What a field says over what its type says; the rules of both hold."""
+    """Merge a field's values over those of its type. The rules of both apply."""
     merged = type_ | {key: value for key, value in field.items() if key != link}
     rules = [*type_.get(RULES, ()), *field.get(RULES, ())]
     return merged | {RULES: rules} if rules else merged

@@ -1,14 +1,14 @@
 """The four resources of `tinkerbell.org/v1alpha2`: Hardware, OSIE, Template, Workflow.
 
-These pydantic models are the only source of the schema: `tink.api.crds` generates the CustomResourceDefinitions
-from them, with the rules of `tink.api.rules` and the bounds of `tink.api.bounds`, and every component reads objects
-through them. Rules and bounds are the API server's affair: a model reads whatever an older schema let in, as far as it
-has a meaning. Objects that are written back to the API are patched as raw dictionaries, never dumped from a model, so
-that fields of a newer version survive.
+These pydantic models are the only source of the schema. `tink.api.crds` generates the CustomResourceDefinitions from
+them, with the rules of `tink.api.rules` and the bounds of `tink.api.bounds`, and every component reads objects through
+them. The API server enforces rules and bounds; a model also reads objects that an older schema admitted. Objects that
+are written back to the API are patched as raw dictionaries, never dumped from a model, so that fields of a newer
+version survive.
 
-Field names, defaults and patterns follow the final revision of the CRD refactor proposal with its slips mended:
-anchored address patterns, VLAN 1-4094, the stray quote of the hostname pattern. Every description is what
-`kubectl explain` prints.
+Field names, defaults and patterns follow the final revision of the CRD refactor proposal, with its errors corrected:
+anchored address patterns, VLAN 1-4094, the stray quote of the hostname pattern. `kubectl explain` prints every
+description.
 """
 
 from __future__ import annotations
@@ -16,17 +16,75 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic.alias_generators import to_camel
 from pydantic.config import JsonDict
 
 from tink.api import bounds, patterns, rules
-from tink.api.models import TIME, map_list, optional
-from tink.api.models import Condition as Condition
-from tink.api.models import ConditionStatus as ConditionStatus
-from tink.api.models import Model as Model
-from tink.api.models import ObjectMeta as ObjectMeta
 from tink.api.rules import checked
 from tink.api.schema import UNCHECKED
+
+TIME: JsonDict = {"format": "date-time"}
+
+
+def map_list(key: str) -> JsonDict:
+    """Return the schema of a list whose items have unique keys: the API server refuses duplicates, and server-side
+    apply merges by key.
+    """
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
+
+
+class Model(BaseModel):
+    """Base of every resource model: camelCase on the wire, immutable here, unknown fields left alone."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore", hide_input_in_errors=True
+    )
+
+
+def optional(description: str, *, extra: JsonDict | None = None, **bounds: Any) -> Any:
+    """Return a field that may be absent. It has no default, so the API writes none. `extra` is for its schema
+    (`checked`).
+    """
+    return Field(default=None, description=description, json_schema_extra=extra, **bounds)
+
+
+class ObjectMeta(Model):
+    """The part of Kubernetes' ObjectMeta that this program reads (Kubernetes API conventions, "Metadata")."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    # Factories, because pydantic would deep-copy a default value for each of a hundred thousand objects.
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+    finalizers: list[str] = Field(default_factory=list)
+
+
+class ConditionStatus(StrEnum):
+    """Kubernetes API conventions, "Typical status properties"."""
+
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+class Condition(Model):
+    """An observation on a resource that is generally attainable by inspecting other status fields."""
+
+    type: str = Field(description="Type of condition.")
+    status: ConditionStatus = Field(description="Status of the condition: True, False or Unknown.")
+    reason: str | None = optional("A short CamelCase description of the condition's last transition.")
+    message: str | None = optional("A human readable message with details about the last transition.")
+    last_transition_time: str | None = optional(
+        "When status changed last; a change of reason or message alone leaves it. Absent: it is as it was at first.",
+        extra=TIME,
+    )
+
 
 GROUP = "tinkerbell.org"
 RUFIO_GROUP = "bmc.tinkerbell.org"
@@ -35,9 +93,9 @@ VERSION = "v1alpha2"
 API_VERSION = f"{GROUP}/{VERSION}"
 
 FINALIZER = "tinkerbell.org/workflow"
-"""Put on a Workflow by the controller when it is prepared; removed when the Workflow has reached an end state."""
+"""The controller sets it when it prepares a Workflow, and removes it when the Workflow has ended."""
 
-# Those of what is read are more lenient than those of `tink.api.patterns`, which the API enforces.
+# These patterns are for reading. They are more lenient than those of `tink.api.patterns`, which the API enforces.
 _HOSTNAME_PATTERN = (
     r"^(([a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9\-]*[a-zA-Z0-9])\.)*([A-Za-z0-9]|[A-Za-z0-9][A-Za-z0-9\-]*[A-Za-z0-9])$"
 )
@@ -380,7 +438,7 @@ class WorkflowState(StrEnum):
 
     @property
     def terminal(self) -> bool:
-        """Whether nothing may follow."""
+        """True if no other state may follow."""
         return self in (WorkflowState.SUCCEEDED, WorkflowState.FAILED, WorkflowState.CANCELED)
 
 
@@ -504,5 +562,5 @@ Raw = dict[str, Any]
 
 
 def as_mapping(value: Any) -> Raw:
-    """A part of an object that should be a mapping: an empty one for anything else."""
+    """Return a part of an object that should be a mapping; an empty one for any other value."""
     return value if isinstance(value, dict) else {}

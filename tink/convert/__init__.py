@@ -1,10 +1,12 @@
-"""Older and foreign resources to those of today: Tinkerbell's v1alpha1, v1alpha2's first revision, Metal3's hosts.
+"""Convert older and foreign resources to today's: Tinkerbell v1alpha1, the first revision of v1alpha2, Metal3's hosts.
 
-The way of an object: `documents` reads it from a file (`cluster`: from a live API) and knows where it stood; `run` asks
-`registry` for the converter of its apiVersion and kind; the converter, in `v1alpha1`, `v1alpha2` or `metal3`, reads it
-through `fields`, which notices what nobody looked at, asks `constraints` what today's API takes, and tells `findings`
-what could not be carried over; `documents` makes YAML or JSON of the result, `report` a table of the findings. All of
-it is pure but for the opening of files and for `cluster`: `edge.commands.convert` is the shell.
+The path of an object:
 
-Doors: `documents`, `metal3`, `v1alpha1` and `v1alpha2` are entered by what their `__init__` exports.
+1. `documents` reads it from a file, or `cluster` from a live API, and records where it stood.
+2. `run` chooses the converter by apiVersion and kind: `v1alpha1`, `v1alpha2` or `metal3`.
+3. The converter reads the object through `fields`, which reports the fields that the converter did not read. It asks
+   `constraints` which values today's API accepts, and records in `findings` what it could not carry over.
+4. `documents` writes the result as YAML or JSON. `report` shows the findings as a table or as JSON.
+
+All of it is pure, except for opening files and for `cluster`. The shell is `edge.commands.convert`.
 """

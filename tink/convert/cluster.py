@@ -1,7 +1,7 @@
-"""A live cluster as a source of documents, and as the place where results go.
+"""Read the objects to convert from a live cluster, and apply the results there.
 
-What is read is what the old controllers work with: v1alpha1 of Tinkerbell, or the hosts of Metal3. What is written goes
-by server-side apply, so that a second run changes what the conversion made and nothing else.
+Reads the objects of the old controllers: Tinkerbell v1alpha1, or Metal3's hosts. Writes by server-side apply, so that a
+second run changes only what the conversion made.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from tink.kube.resources import (
 FIELD_MANAGER = "tinkedge-convert"
 CLUSTER = "cluster"
 
-_AT_ONCE = 8
+_MAX_CONCURRENT = 8
 _FORBIDDEN = 403
 
 _TINKERBELL = tuple(replace(each, version="v1alpha1") for each in (HARDWARE, TEMPLATE, WORKFLOW))
 _METAL3 = (HOST_V1ALPHA1, HARDWARE_DATA)
 _RUFIO = (MACHINE, replace(MACHINE, plural="jobs", kind="Job"), replace(MACHINE, plural="tasks", kind="Task"))
-_WRITTEN = {
+_RESOURCES = {
     (each.api_version, each.kind): each
     for each in (HARDWARE, OSIE, TEMPLATE, WORKFLOW, SECRET, *_METAL3, HOST_V1BETA1, *_RUFIO)
 }
 
 
 async def read_cluster(
-    client: KubeClient, namespace: str | None, *, metal3: bool, seen: Callable[[int], None]
+    client: KubeClient, namespace: str | None, *, metal3: bool, on_read: Callable[[int], None]
 ) -> list[Document | Finding]:
-    """All objects to convert of a namespace, or of all (None). `seen` is told how many there are so far.
+    """Read all objects to convert in a namespace, or in all namespaces (None). Call `on_read` with the number so far.
 
-    A kind that may not be read is a finding. Raises ApiError: the API does not answer, or none of the kinds is served
-    there or may be read.
+    A kind that may not be read is a finding. Raises ApiError if the API does not answer, or if none of the kinds is
+    served or may be read.
     """
     found: list[Document | Finding] = []
     missing, denied = 0, 0
@@ -58,7 +58,7 @@ async def read_cluster(
         try:
             async for obj in each_list_item(client, resource, namespace):
                 found.append(_document(obj, len(found) + 1))
-                seen(len(found))
+                on_read(len(found))
         except NotFoundError:
             missing += 1
         except ApiError as error:
@@ -75,7 +75,7 @@ async def read_cluster(
 
 
 async def _network_secrets(client: KubeClient, found: Iterable[Document | Finding]) -> list[Document | Finding]:
-    """The Secrets with the hosts' network data and metadata. No other Secret is read."""
+    """Read the Secrets with the hosts' network data and metadata. No other Secret is read."""
     secrets: dict[NamespacedName, Document | Finding] = {}
     for document in list(found):
         if isinstance(document, Finding) or document.obj["kind"] != "BareMetalHost":
@@ -102,26 +102,31 @@ def _document(obj: Raw, number: int) -> Document | Finding:
 
 @dataclass(slots=True)
 class Applied:
-    """What became of objects that were to be applied."""
+    """The result of `apply_all`."""
 
     count: int = 0
-    """How many are there now."""
+    """The number of objects that were applied."""
     refused: list[Finding] = field(default_factory=list)
 
 
 async def apply_all(
-    client: KubeClient, converted: list[Converted], namespace: str | None, *, force: bool, done: Callable[[int], None]
+    client: KubeClient,
+    converted: list[Converted],
+    namespace: str | None,
+    *,
+    force: bool,
+    on_applied: Callable[[int], None],
 ) -> Applied:
-    """Apply all objects, OSIEs before the others. `done` is told how many have had their turn.
+    """Apply all objects, OSIEs before the others. Call `on_applied` with the number of objects processed so far.
 
-    `namespace` is that of objects which name none. What the API refuses is a finding. If it does not answer any more,
-    that is one, too, and the rest is not tried.
+    `namespace` is used for objects that name none. An object that the API refuses is a finding. If the API stops
+    answering, that is a finding too, and the remaining objects are not tried.
     """
     result = Applied()
     osies = sum(each.obj["kind"] == "OSIE" for each in converted)
     for part in (converted[:osies], converted[osies:]):
-        for start in range(0, len(part), _AT_ONCE):
-            batch = part[start : start + _AT_ONCE]
+        for start in range(0, len(part), _MAX_CONCURRENT):
+            batch = part[start : start + _MAX_CONCURRENT]
             answers = await asyncio.gather(
                 *(_apply(client, one, namespace, force=force) for one in batch), return_exceptions=True
             )
@@ -134,12 +139,12 @@ async def apply_all(
                     return result
                 if isinstance(answer, BaseException):
                     raise answer
-            done(result.count + len(result.refused))
+            on_applied(result.count + len(result.refused))
     return result
 
 
 async def _apply(client: KubeClient, converted: Converted, namespace: str | None, *, force: bool) -> Finding | None:
-    """None if the object is there now. Raises UnreachableError."""
+    """Apply one object. Return None if it was applied, or else the finding. Raises UnreachableError."""
     obj = converted.obj
     metadata = obj["metadata"]
     own = metadata.get("namespace") or namespace or DEFAULT_NAMESPACE
@@ -147,7 +152,7 @@ async def _apply(client: KubeClient, converted: Converted, namespace: str | None
         source = converted.document.source
     else:
         source = Source(CLUSTER, 0, obj["kind"], own, metadata["name"])
-    resource = _WRITTEN.get((obj["apiVersion"], obj["kind"]))
+    resource = _RESOURCES.get((obj["apiVersion"], obj["kind"]))
     if resource is None:
         reason = f"{obj['apiVersion']} {obj['kind']} is not applied: write it to a file, and use kubectl"
         return Finding(Kind.ERROR, source, "", reason)

@@ -1,8 +1,8 @@
-"""What v1alpha2 takes in a field, for converters: each check gives the reason for a refusal, or None.
+"""Check values of v1alpha2 fields for converters. A check returns the reason for a refusal, or None.
 
-The rules themselves are CEL in `tink.api.rules`, which only an API server evaluates. A converter asks before it writes,
-field by field, because it leaves out what would be refused and keeps the rest; the patterns and bounds are those of
-`tink.api`, and the reasons the rules' own words.
+The rules themselves are CEL in `tink.api.rules`, which only an API server evaluates. A converter checks each field
+before it writes the field, so that it can leave out a bad value and keep the rest. Patterns, bounds and reasons are
+those of `tink.api`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PID_NAMESPACE = "must be host, the machine's own PID namespace, or not be there:
 NOT_OVER_IPV6 = "v1alpha2 serves it over IPv4 only"
 NO_NETMASK6 = "must be the length of a prefix, such as 64, or its mask, ffff::"
 NO_IPV6_ADDRESS = "v1alpha2 serves IPv6 name servers with an IPv6 address, and the interface has none"
-ROUTERS_SAY_IT = "over IPv6, routers say who they are: one of yours, or this host (--ipv6-router)"
+ROUTERS_ADVERTISE = "IPv6 routers advertise themselves: use your router, or this host (--ipv6-router)"
 
 _THIS_NETWORK = ipaddress.IPv4Network("0.0.0.0/8")
 _NO_UNICAST_IPV6 = patterns.compiled(patterns.NO_UNICAST_IPV6)
@@ -29,11 +29,13 @@ _PARTITION = patterns.compiled(patterns.PARTITION)
 _ENDS_IPXE_COMMAND = patterns.compiled(patterns.ENDS_IPXE_COMMAND)
 
 Check = Callable[[str], str | None]
-"""Gives the reason why a value is refused; None if it is good."""
+"""Returns the reason why a value is refused, or None if the value is good."""
 
 
 def _matching(pattern: str, rule: rules.Rule, longest: int | None = None, bound: str = "") -> Check:
-    """The check of a rule that is a pattern, and perhaps a bound; `bound` says so, where the rule does not."""
+    """Return the check of a rule that is a pattern and perhaps a maximum length. `bound` adds that length to the
+    reason.
+    """
     compiled = patterns.compiled(pattern)
 
     @lru_cache(1024)  # the same servers, netmasks and URLs for a whole rack
@@ -64,12 +66,15 @@ _ipv6 = _matching(patterns.IPV6, rules.IPV6)
 
 
 def ipv6(text: str) -> str | None:
-    """An IPv6 address that is served, as v1alpha2 writes it."""
+    """Check an IPv6 address that v1alpha2 serves: canonical and unicast."""
     return _ipv6(text) or (rules.UNICAST_IPV6.message if _NO_UNICAST_IPV6.search(text) else None)
 
 
 def prefix_length(netmask: str) -> int | None:
-    """Of a netmask of IPv6: `64`, `/64` or `ffff:ffff:ffff:ffff::`; None if it is none, or not from 1 on."""
+    """Return the prefix length of an IPv6 netmask: `64`, `/64` or `ffff:ffff:ffff:ffff::`.
+
+    None if the text is not a netmask or the length is 0.
+    """
     bits = netmask.removeprefix("/")
     if bits.isascii() and bits.isdigit():
         return int(bits) if len(bits) < 4 and 1 <= int(bits) <= 128 else None
@@ -82,7 +87,7 @@ def prefix_length(netmask: str) -> int | None:
 
 
 def unicast(address: str) -> str | None:
-    """An IPv4 address that one machine can have. v1alpha2 takes others, too; no host of a tenant's needs them."""
+    """Check that an IPv4 address can belong to one machine. v1alpha2 accepts others too, but no host needs them."""
     it = ipaddress.IPv4Address(address)
     if it.is_loopback or it.is_multicast or it.is_unspecified or it.is_reserved or it in _THIS_NETWORK:
         return "must be an address that a machine can have: not 0.x, 127.x, or from 224.x on"
@@ -90,62 +95,62 @@ def unicast(address: str) -> str | None:
 
 
 def canonical_mac(text: str) -> str:
-    """A MAC address as v1alpha2 writes it, if it is one."""
+    """Return a MAC address as v1alpha2 writes it; other text is only changed in case and separators."""
     return text.strip().lower().replace("-", ":")
 
 
 def mac(text: str) -> str | None:
-    """A MAC address in lower case with colons."""
+    """Check a MAC address in lower case with colons."""
     return None if is_mac(text) else "must be a MAC address, such as 52:54:00:12:34:56"
 
 
 def agent_id(text: str) -> str | None:
-    """What an agent calls itself, if not by a MAC address."""
+    """Check an agent id that is not a MAC address."""
     return (
         None if _AGENT_ID.search(text) else "must be one word of letters, digits and . _ : / -, at most 253 characters"
     )
 
 
 def server(text: str) -> str | None:
-    """A name server or a time server: an IPv4 address or a host name."""
+    """Check a name server or a time server: an IPv4 address or a host name."""
     refused = hostname(text) if _like_an_address(text) else ipv4(text)
     return rules.SERVER.message if refused else None
 
 
 def vlan(text: str) -> str | None:
-    """A VLAN ID, as a string."""
+    """Check a VLAN ID, as a string."""
     return _vlan(text) or (None if int(text) <= patterns.MAX_VLAN else rules.VLAN.message)
 
 
 def kernel_param(text: str) -> str | None:
-    """One parameter of the kernel's command line."""
+    """Check one parameter of the kernel's command line."""
     good = len(text) <= bounds.MAX_KERNEL_PARAM_CHARACTERS and not _ENDS_IPXE_COMMAND.search(text)
     return None if good else rules.KERNEL_PARAM.message
 
 
 def disk(text: str) -> str | None:
-    """A whole disk's path in the OSIE."""
+    """Check the path of a whole disk in the OSIE."""
     return _device_path(text) or (rules.WHOLE_DISK.message if _PARTITION.match(text) else None)
 
 
 def image(text: str) -> str | None:
-    """An OCI image, or a template of one."""
+    """Check an OCI image, or a template of one."""
     return rules.IMAGE.message if "{{" not in text and _SPACE.search(text) else None
 
 
 def volume(text: str) -> str | None:
-    """A volume of a container, or a template of one."""
+    """Check a volume of a container, or a template of one."""
     return None if "{{" in text or _VOLUME.match(text) else rules.VOLUME.message
 
 
 def long_text(text: str) -> str | None:
-    """User-data, vendor-data, a script."""
+    """Check user-data, vendor-data or a script."""
     longest = bounds.MAX_DATA_CHARACTERS
     return None if len(text) <= longest else f"longer than {longest} characters, the most that v1alpha2 takes"
 
 
 def script(text: str) -> str | None:
-    """An inline iPXE script."""
+    """Check an inline iPXE script."""
     if "\0" in text:
         return "must not hold a NUL character"
     longest = bounds.MAX_DATA_CHARACTERS
@@ -153,7 +158,7 @@ def script(text: str) -> str | None:
 
 
 def gateway_of(ip: str, mask: str, gateway: str) -> str | None:
-    """A gateway of a good address with a good netmask, as `rules.GATEWAY_IN_SUBNET` asks."""
+    """Check that a gateway is in the subnet of a valid address and netmask (`rules.GATEWAY_IN_SUBNET`)."""
     bits = _number(mask)
     if mask == "255.255.255.255" or _number(ip) & bits == _number(gateway) & bits:
         return None
@@ -162,6 +167,6 @@ def gateway_of(ip: str, mask: str, gateway: str) -> str | None:
 
 @lru_cache(1024)
 def _number(address: str) -> int:
-    """An address that `ipv4` or `netmask` has found good, as 32 bits."""
+    """Return a valid IPv4 address or netmask as 32 bits."""
     a, b, c, d = map(int, address.split("."))
     return a << 24 | b << 16 | c << 8 | d

@@ -1,6 +1,6 @@
-"""What a conversion could not carry over as it was: for each such field its place, and the reason.
+"""The findings of a conversion: each field that could not be carried over unchanged, with its path and the reason.
 
-Converters write here and raise nothing for odd input; `tinkedge convert` shows the findings as a table or as JSON,
+Converters report findings here and raise nothing for odd input. `tinkedge convert` shows them as a table or as JSON,
 and takes its exit code from them.
 """
 
@@ -17,48 +17,48 @@ class Kind(StrEnum):
     DROPPED = "dropped"
     """The field is lost: the result has no place for it."""
     CHANGED = "changed"
-    """The field was carried over in another form or with another meaning: have a look."""
+    """The field was carried over in another form or with another meaning: a person should check it."""
     ERROR = "error"
-    """The object could not be converted, or not read: it has no result, or none that an API server would take."""
+    """The object could not be read or converted: it has no result, or none that an API server would accept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where an object was read. What it does not say of itself (no kind, no name) is empty."""
+    """The place where an object was read. An attribute that the object does not have (kind, name) is empty."""
 
     file: str
     """A path; "-" for standard input, "cluster" for a live cluster."""
     document: int
-    """Which document of the file, from 1; 0 for the whole file."""
+    """The number of the document in the file, from 1; 0 for the whole file."""
     kind: str
     namespace: str
     name: str
 
     @property
     def label(self) -> str:
-        """What the object says it is: `Hardware default/node-1`."""
+        """Kind, namespace and name of the object: `Hardware default/node-1`."""
         name = f"{self.namespace}/{self.name}" if self.namespace else self.name
         return " ".join(part for part in (self.kind, name) if part)
 
     def __str__(self) -> str:
-        """For a person: `rack.yaml, document 2: Hardware default/node-1`."""
+        """Return the place for people: `rack.yaml, document 2: Hardware default/node-1`."""
         place = f"{self.file}, document {self.document}" if self.document else self.file
         return place + (f": {self.label}" if self.label else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One field that did not come through as it was."""
+    """One field that was not carried over unchanged."""
 
     kind: Kind
     source: Source
     path: str
-    """As in `spec.metadata.instance.tags[0]`; empty for the whole object."""
+    """A path such as `spec.metadata.instance.tags[0]`; empty for the whole object."""
     reason: str
 
 
 def nested(prefix: str, path: str) -> str:
-    """The path of a field of an object that itself stands at `prefix`; either may be empty."""
+    """Return the path of a field in an object that stands at `prefix`. Either may be empty."""
     return f"{prefix}.{path}" if prefix and path else prefix or path
 
 
@@ -67,56 +67,58 @@ class Comment:
     """One line of comment."""
 
     paths: tuple[str, ...]
-    """The fields at its line, the innermost last; the first that is found in the result, from the last, gets it."""
+    """The fields on the comment's line, the innermost last. The comment goes to the last one that the result has."""
     text: str
-    """With its `#`."""
+    """The comment with its `#`."""
     beside: bool
-    """On the field's own line, not above it."""
+    """True if the comment is on the field's own line, False if it is above the field."""
     line: int = 0
-    """Where it stands in its text, from 1."""
+    """Its line in the text, from 1."""
 
 
 class Findings:
-    """Collects the findings of one source object, and where its fields have gone."""
+    """The findings of one source object, and the new paths of its fields."""
 
     def __init__(self, source: Source, prefix: str = "") -> None:
         """`prefix` is put before each path: `items[3]` for an object that stands in a List."""
         self.source = source
         self.moves: dict[str, str] = {}
-        """Path in the source -> path in the result, for the comments that stand at a field to follow it."""
+        """Path in the source -> path in the result, so that comments follow their fields."""
         self.comments: list[Comment] = []
-        """Comments that stood inside of a field's text, with their fields' paths in the result."""
+        """Comments that stood inside a field's text, with their fields' paths in the result."""
         self._prefix = prefix
         self._found: list[Finding] = []
 
     def dropped(self, path: str, reason: str) -> None:
-        """The field is lost, and why."""
+        """Report that a field is lost, and why."""
         self._add(Kind.DROPPED, path, reason)
 
     def changed(self, path: str, reason: str) -> None:
-        """The field came through in another form or meaning: which."""
+        """Report that a field has another form or meaning now, and which."""
         self._add(Kind.CHANGED, path, reason)
 
     def error(self, path: str, reason: str) -> None:
-        """The object cannot be converted because of this field: what is wrong, and what to do."""
+        """Report that a field prevents the conversion, and what to do."""
         self._add(Kind.ERROR, path, reason)
 
     def moved(self, path: str, to: str) -> None:
-        """Say where a field is in the first object of the result. No finding: it only keeps comments beside it."""
+        """Record the new path of a field in the first object of the result. This is no finding: comments follow the
+        field.
+        """
         self.moves[path] = to
 
     @property
     def failed(self) -> bool:
-        """Whether an error was found."""
+        """True if there is an error among the findings."""
         return any(finding.kind is Kind.ERROR for finding in self._found)
 
     def _add(self, kind: Kind, path: str, reason: str) -> None:
         self._found.append(Finding(kind, self.source, nested(self._prefix, path), reason))
 
     def __iter__(self) -> Iterator[Finding]:
-        """In the order in which they were found."""
+        """Yield the findings in the order in which they were reported."""
         return iter(self._found)
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of findings."""
         return len(self._found)

@@ -1,4 +1,4 @@
-"""The findings of a run for people, as a table, and for programs, as JSON."""
+"""Write the findings of a run as a table for people and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tink.convert.run import Result
 from tink.printable import printable
 
 _INDEX = re.compile(r"\[[0-9]+\]")
-_MOST_ROWS = 200
+_MAX_ROWS = 200
 _ORDER = {Kind.ERROR: 0, Kind.DROPPED: 1, Kind.CHANGED: 2}
-_NARROWEST_REASON = 30
+_MIN_REASON_WIDTH = 30
 
 
 @dataclass(slots=True)
 class _Row:
-    """Findings of many objects that say the same: a rack of them has a row, not a screen."""
+    """Equal findings of many objects: a rack of them is one row, not a screenful."""
 
     kind: Kind
     path: str
@@ -30,34 +30,34 @@ class _Row:
     objects: int = 1
 
     def where(self) -> str:
-        """One object in full; of several the first."""
+        """Return the object in full, or the number of objects and the first of them."""
         if self.objects == 1:
             return str(self.first)
         return f"{self.objects} objects, the first {self.first.label or self.first}"
 
 
 def as_table(findings: Iterable[Finding], width: int) -> Iterator[str]:
-    """The lines of a table as wide as a terminal: errors first, then what was dropped, then what changed.
+    """Yield the lines of a table for a terminal: errors first, then dropped fields, then changed fields.
 
-    What is the same for many objects stands once.
+    A finding that is the same for many objects appears once.
     """
     rows = _rows(findings)
-    shown = rows[:_MOST_ROWS]
+    shown = rows[:_MAX_ROWS]
     if not shown:
         return
     wheres = {id(row): row.where() for row in shown}
-    paths = max(len("FIELD"), *(len(_line(row.path)) for row in shown))
+    paths = max(len("FIELD"), *(len(_one_line(row.path)) for row in shown))
     paths = min(paths, max(20, width // 3))
     yield f"{'':8}{'FIELD':{paths}}  REASON"
     for row in shown:
         indent = " " * (8 + paths + 2)
-        path = _line(row.path) or "-"
+        path = _one_line(row.path) or "-"
         start = f"{row.kind:8}{path:{paths}}  "
         if len(path) > paths:
             yield f"{row.kind:8}{path}"
             start = indent
-        room = max(_NARROWEST_REASON, width - len(indent))
-        for line in (*textwrap.wrap(_line(row.reason), room), *textwrap.wrap(f"({wheres[id(row)]})", room)):
+        room = max(_MIN_REASON_WIDTH, width - len(indent))
+        for line in (*textwrap.wrap(_one_line(row.reason), room), *textwrap.wrap(f"({wheres[id(row)]})", room)):
             yield f"{start}{line}"
             start = indent
     if len(rows) > len(shown):
@@ -65,7 +65,9 @@ def as_table(findings: Iterable[Finding], width: int) -> Iterator[str]:
 
 
 def summary(result: Result, done: str = "written") -> str:
-    """One line: what there is now, and at what price. `done` is what was done with the objects."""
+    """Return one line with the number of objects, errors, dropped and changed fields. `done` is the verb for the
+    objects.
+    """
     counts = {kind: sum(finding.kind is kind for finding in result.findings) for kind in Kind}
     prices = [
         f"{_count(counts[Kind.ERROR], 'error')}",
@@ -79,7 +81,7 @@ def summary(result: Result, done: str = "written") -> str:
 
 
 def as_json(result: Result) -> str:
-    """All findings, one object each, in the order of the input."""
+    """Return all findings as JSON, one object each, in the order of the input."""
     content = {
         "objects": len(result.converted) - result.lost,
         "findings": [
@@ -117,6 +119,6 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def _line(text: str) -> str:
-    """What a file says of itself, or an API server, goes to a terminal: no control characters."""
+def _one_line(text: str) -> str:
+    """Return a text as one line without control characters: it comes from a file or an API server."""
     return printable(" ".join(text.splitlines()))

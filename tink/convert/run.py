@@ -1,36 +1,162 @@
-"""Documents to results: calls the converter of each object and gathers what they made and found.
+"""Convert documents: find the converter of each object, call it, and collect the results and the findings.
+
+Two tables list the converters: one by apiVersion and kind, and one for Metal3's hosts by their target. A converter does
+not modify its object and raises nothing for odd input. Its result starts with the converted object; other objects that
+this one needs (an OSIE) follow. An object with an error finding may have no result. Objects that can't be converted
+have a converter that reports why.
 
 The order of the result is stable: OSIEs first, because Hardware refers to them, then the order of the input.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
-from tink.api.v1alpha2 import Raw, as_mapping
-from tink.convert.documents import DEFAULT_NAMESPACE, Converted, Document
+from tink.api import metal3 as metal3_api
+from tink.api.v1alpha2 import API_VERSION, RUFIO_GROUP, Raw, as_mapping
+from tink.convert import metal3, v1alpha1, v1alpha2
+from tink.convert.documents import DEFAULT_NAMESPACE, Converted, Document, Lookup
+from tink.convert.fields import Fields, carried
 from tink.convert.findings import Finding, Findings, Kind
 from tink.convert.metal3 import ConversionSettings, HostOptions
-from tink.convert.registry import Context, converter_of
+
+TO_HARDWARE = "hardware"
+TARGETS = (TO_HARDWARE, *metal3_api.HOST_VERSIONS)
+"""The values of `--to`: Hardware, or a version of Metal3's hosts."""
+
+_HOST, _HARDWARE_DATA = "BareMetalHost", "HardwareData"
+_SECRET = ("v1", "Secret")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The settings and the look-up that converters share."""
+
+    lookup: Lookup
+    to: str | None = None
+    """One of TARGETS."""
+    hosts: metal3.HostOptions = field(default_factory=metal3.HostOptions)
+    versions: metal3.ConversionSettings = field(default_factory=metal3.ConversionSettings)
+    image_registry: str = ""
+    """The registry of images in v1alpha1 Templates that name none."""
+
+
+Converter = Callable[[Raw, Findings, Context], list[Raw]]
+
+
+def converter_of(api_version: str, kind: str, to: str | None) -> Converter:
+    """Return the converter for an apiVersion and a kind. `to` is one of TARGETS or None."""
+    if (converter := _CONVERTERS.get((api_version, kind))) is not None:
+        return converter
+    group = api_version.rpartition("/")[0]
+    if group == metal3_api.GROUP and kind in (_HOST, _HARDWARE_DATA):
+        return _HOST_CONVERTERS[to, kind]
+    if (api_version, kind) == _SECRET and to == TO_HARDWARE:
+        return _lookup_only
+    if group == RUFIO_GROUP or (api_version, kind) == _SECRET:
+        return _pass_through
+    return _refused(f"{api_version} {kind} can't be converted: remove it from the input")
+
+
+def _without_context(convert: Callable[[Raw, Findings], list[Raw]]) -> Converter:
+    return lambda obj, findings, _context: convert(obj, findings)
+
+
+def _to_version(version: str) -> Converter:
+    """Return the converter to another version. It reports what a conversion back would lose."""
+
+    def convert(obj: Raw, findings: Findings, context: Context) -> list[Raw]:
+        settings = context.versions
+        made = metal3.convert_version(obj, f"{metal3_api.GROUP}/{version}", settings)
+        if obj["apiVersion"] != made["apiVersion"] and made["apiVersion"] != metal3_api.V1ALPHA1:
+            if settings.empty_checksum_type == "md5":
+                for path in metal3.wrongly_md5(obj):
+                    reason = (
+                        "empty means md5, and this checksum is not MD5: set its type, or use --empty-checksum-type auto"
+                    )
+                    findings.changed(f"{path}.checksumType", reason)
+            back = metal3.convert_version(made, obj["apiVersion"], settings)
+            if as_mapping(back.get("status")).get("hardware") != as_mapping(obj.get("status")).get("hardware"):
+                reason = "too large for the annotation that keeps it; a HardwareData of the host's name is to hold it"
+                findings.dropped("status.hardware", reason)
+        return [made]
+
+    return convert
+
+
+def _lookup_only(_obj: Raw, _findings: Findings, _context: Context) -> list[Raw]:
+    """Return nothing: the object is only looked up by others (a Secret, a HardwareData)."""
+    return []
+
+
+def _pass_through(obj: Raw, findings: Findings, _context: Context) -> list[Raw]:
+    """Return an object that needs no conversion, without the metadata that its API server wrote.
+
+    Another API server refuses to create an object with a uid, and deletes an object whose owner does not exist there.
+    """
+    return [{**obj, "metadata": carried(Fields(obj, findings), findings)}]
+
+
+def _refused(reason: str) -> Converter:
+    def refuse(_obj: Raw, findings: Findings, _context: Context) -> list[Raw]:
+        findings.error("", reason)
+        return []
+
+    return refuse
+
+
+def _without_target(kind: str) -> Converter:
+    return _refused(f"{kind} of Metal3: choose a target: --to {', --to '.join(TARGETS)}")
+
+
+_CONVERTERS: dict[tuple[str, str], Converter] = {
+    (v1alpha1.API_VERSION, "Hardware"): _without_context(v1alpha1.convert_hardware),
+    (v1alpha1.API_VERSION, "Template"): lambda obj, findings, around: v1alpha1.convert_template(
+        obj, findings, around.image_registry
+    ),
+    # A Workflow's Template says how long it may take.
+    (v1alpha1.API_VERSION, "Workflow"): lambda obj, findings, around: v1alpha1.convert_workflow(
+        obj, findings, around.lookup
+    ),
+    (API_VERSION, "Hardware"): _without_context(v1alpha2.convert),
+    (API_VERSION, "OSIE"): _without_context(v1alpha2.convert),
+    (API_VERSION, "Template"): _without_context(v1alpha2.convert),
+    (API_VERSION, "Workflow"): _without_context(v1alpha2.convert),
+    **{(API_VERSION, kind): _refused(v1alpha2.UPSTREAM) for kind in v1alpha2.UPSTREAM_KINDS},
+}
+
+_HOST_CONVERTERS: dict[tuple[str | None, str], Converter] = {
+    (TO_HARDWARE, _HOST): lambda obj, findings, around: metal3.convert_to_hardware(
+        obj, findings, around.lookup, around.hosts
+    ),
+    (TO_HARDWARE, _HARDWARE_DATA): _lookup_only,
+    (None, _HOST): _without_target(_HOST),
+    (None, _HARDWARE_DATA): _without_target(_HARDWARE_DATA),
+    **{(version, _HOST): _to_version(version) for version in metal3_api.HOST_VERSIONS},
+    **{(version, _HARDWARE_DATA): lambda obj, _findings, _context: [obj] for version in metal3_api.HOST_VERSIONS},
+}
+"""(target, kind) -> converter, for all versions of Metal3's kinds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a run made, and what it could not carry over."""
+    """The objects that a run converted, and its findings."""
 
     converted: list[Converted]
     findings: list[Finding]
     lost: int = 0
-    """How many of `converted` could not be written or applied; findings say why."""
+    """The number of `converted` objects that could not be written or applied; findings say why."""
 
     @property
     def objects(self) -> list[Raw]:
-        """The objects alone."""
+        """The converted objects, without their source documents."""
         return [each.obj for each in self.converted]
 
     def exit_code(self, *, allow_loss: bool = False) -> int:
-        """0: all came through; 2: something was dropped (unless that is allowed); 1: something could not be read."""
+        """Return 0 if everything was converted, 2 if a field was dropped (unless that is allowed), 1 if an object has
+        an error.
+        """
         kinds = {finding.kind for finding in self.findings}
         if Kind.ERROR in kinds:
             return 1
@@ -45,9 +171,11 @@ def convert_documents(
     versions: ConversionSettings | None = None,
     image_registry: str = "",
 ) -> Result:
-    """Convert all objects. `to` is one of `registry.TARGETS`, for Metal3's hosts; `hosts` is what is said of these if
-    they become Hardware, `versions` if they change their version. `image_registry` is put before images of v1alpha1's
-    Templates that name none. Findings of the reading are passed on.
+    """Convert all objects.
+
+    `to` is one of TARGETS, for Metal3's hosts. `hosts` are the options for hosts that become Hardware, `versions` those
+    for hosts that change their version. `image_registry` is put before images of v1alpha1 Templates that name no
+    registry. Findings among `documents` are passed on.
     """
     run = _Run(to, hosts or HostOptions(), versions or ConversionSettings(), image_registry)
     for document in documents:
@@ -59,7 +187,7 @@ def convert_documents(
 
 
 class _Run:
-    """One conversion of many objects: what they share, and what they may look up in one another."""
+    """One run over many objects, which may refer to each other."""
 
     def __init__(self, to: str | None, hosts: HostOptions, versions: ConversionSettings, image_registry: str) -> None:
         self.documents: list[Document] = []
@@ -74,14 +202,14 @@ class _Run:
             for position, obj in enumerate(self._convert(document.obj, findings)):
                 first = position == 0
                 made = Converted(obj, document, findings.moves, findings.comments) if first else Converted(obj)
-                self._keep(made, findings)
+                self._add(made, findings)
             self.findings.extend(findings)
         osies = [each for each in self._made.values() if each.obj["kind"] == "OSIE"]
         others = [each for each in self._made.values() if each.obj["kind"] != "OSIE"]
         return Result(osies + others, self.findings)
 
     def _convert(self, obj: Raw, findings: Findings) -> list[Raw]:
-        """What the right converter makes of an object. A fault of ours costs this object alone."""
+        """Convert one object. An exception in a converter is a finding and loses this object alone."""
         try:
             return converter_of(obj["apiVersion"], obj["kind"], self._context.to)(obj, findings, self._context)
         except Exception as error:
@@ -93,18 +221,22 @@ class _Run:
             self._index = {_identity(document.obj)[1:]: document.obj for document in self.documents}
         return self._index.get((kind, namespace or DEFAULT_NAMESPACE, name))
 
-    def _keep(self, converted: Converted, findings: Findings) -> None:
-        """Equal objects become one (an OSIE that several Hardware need); unequal ones of one name can't both be."""
+    def _add(self, converted: Converted, findings: Findings) -> None:
+        """Add an object to the result.
+
+        Equal objects are added once (an OSIE that several Hardware need). A different object with the same name is an
+        error.
+        """
         identity = _identity(converted.obj)
-        there = self._made.setdefault(identity, converted)
-        if there is not converted and there.obj != converted.obj:
+        existing = self._made.setdefault(identity, converted)
+        if existing is not converted and existing.obj != converted.obj:
             _, kind, namespace, name = identity
-            where = f" ({there.document.source})" if there.document is not None else ""
+            where = f" ({existing.document.source})" if existing.document is not None else ""
             findings.error("metadata.name", f"there is another {kind} {namespace}/{name}{where}: the first is kept")
 
 
 def _identity(obj: Raw) -> tuple[str, str, str, str]:
-    """Group, kind, namespace, name: the same for the versions of one object."""
+    """Return group, kind, namespace and name: the same for all versions of one object."""
     metadata = as_mapping(obj.get("metadata"))
     namespace = metadata.get("namespace") or DEFAULT_NAMESPACE
     return (obj["apiVersion"].rpartition("/")[0], obj["kind"], str(namespace), str(metadata.get("name") or ""))

@@ -1,6 +1,8 @@
-"""Metal3's hosts on a live API: served in both versions, moved from one to the other as what is stored, made Hardware.
+"""Metal3's hosts on a live API: the conversion webhook, the migration of stored hosts, and the controller that makes
+Hardware.
 
-`review` and `webhook` are the conversion webhook of BareMetalHost, `definition` is what its CustomResourceDefinition
-says of versions, `migration` moves what is stored to v1beta1. `following` finds out which version is served and runs
-the `controller`, whose `reconciler` says what has to be done about one host. What becomes of it: `tink.convert`.
+`review` and `webhook` are the conversion webhook of BareMetalHost. `definition` has the patches of its
+CustomResourceDefinition. `migration` moves stored hosts to v1beta1. `controller` follows the hosts in the version that
+is served, and `reconciler` brings the Hardware of one host in step. The conversions themselves are in
+`tink.convert.metal3`.
 """

@@ -1,17 +1,19 @@
-"""Keeps a Hardware in step with each BareMetalHost: what has to be done about one is `tink.metal3.reconciler`'s.
+"""Follow Metal3's hosts on a live API, in the version that is served, and keep a Hardware in step with each.
 
-Level-based: a host is looked at when it, its HardwareData or its Hardware changes, and every `resync` seconds, because
-Secrets are only got, never watched. Each look starts from what is there now and ends with one apply.
+`Follower` finds the served version at the start, and again when that version is gone or can't be read: after a
+migration v1alpha1 may not be served any more, or only while the conversion webhook runs. A watch does not report this;
+it stays silent, as if no host had changed. The Follower waits until the API serves hosts, because the definitions may
+be installed later.
 
-First of all comes safety. A host that must not netboot gets a Hardware that does not (`tink.metal3.ownership`), and so
-does one that is gone: in a queue and by workers of its own, which do nothing else, however many hosts wait to be looked
-at and however slow that is.
+`Metal3Controller` is level-based: a host is reconciled when it, its HardwareData or its Hardware changes, and every
+`resync` seconds, because Secrets are read but never watched. Each reconciliation (`tink.metal3.reconciler`) starts from
+the present state and ends with one apply. Safety has a queue and workers of its own, which only turn netboot off,
+however many hosts wait and however slow their conversions are.
 
-Hosts are what tenants write. Their namespaces take turns in each queue, what a host is to become is found out in a
-thread, and an address that another Hardware has stays with that (`tink.metal3.addresses`): of two Hardware with one
-address neither would be served.
+Tenants write hosts. So their namespaces take turns in each queue, conversions run in a thread, and an address of
+another Hardware stays with that Hardware, because the edge serves neither of two Hardware with one address.
 
-With leader election, of several replicas one writes.
+With leader election, one of several replicas writes.
 """
 
 from __future__ import annotations
@@ -19,38 +21,44 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
-from tink.kube.cache import Informer
-from tink.kube.client import ApiError, KubeClient
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from tink.kube.cache import AWAY_SECONDS, START_JITTER_SECONDS, Informer
+from tink.kube.client import ApiError, KubeClient, NotFoundError, log_missing_namespaces
+from tink.kube.metrics import ClientMetrics, ControllerMetrics, InformerMetrics, LeaderMetrics
 from tink.kube.objects import NamespacedName, ObjectReference
+from tink.kube.resources import HARDWARE, HARDWARE_DATA, HOST_V1ALPHA1, HOST_V1BETA1, WORKFLOW, ResourceType
 from tink.kube.runtime import (
     DONE,
     Controller,
     EventRecorder,
+    LeaderElectionConfig,
     LeaderElector,
     Result,
     controller_log,
     run_as_leader,
     steady,
 )
-from tink.metal3.addresses import Addresses
-from tink.metal3.hosts import Hosts
-from tink.metal3.ownership import MANAGER
-from tink.metal3.reconciler import HostReconciler, WaitingError
-from tink.metal3.reporter import Reporter
+from tink.limits.backoff import Backoff
+from tink.metal3.hosts import MANAGER, Hosts
+from tink.metal3.reconciler import Addresses, HardwareWriter, HostReconciler, Reporter, WaitingError
 from tink.metal3.settings import SAFETY_WORKERS, Metal3Settings
-from tink.metal3.writer import HardwareWriter
 from tink.webhooks import References
+from tink.workflow import ended
 
 log = logging.getLogger(__name__)
 
 _SAFETY_RETRY_SECONDS = 5.0
-"""Between two attempts to turn netboot off, at most."""
+"""The longest delay between two attempts to turn netboot off, in seconds."""
 
 
 class Metal3Controller:
-    """Reconciles the hosts of informers that somebody else runs."""
+    """Reconciles hosts. Its caller runs the informers."""
 
     def __init__(
         self,
@@ -63,7 +71,7 @@ class Metal3Controller:
         settings: Metal3Settings | None = None,
         elector: LeaderElector | None = None,
     ) -> None:
-        """`hosts` is of either version; `hardware_data` is None where the API has no such resource."""
+        """`hosts` has either version. `hardware_data` is None if the API has no such resource."""
         settings = settings or Metal3Settings()
         self._workers = settings.workers
         self._elector = elector
@@ -102,7 +110,7 @@ class Metal3Controller:
             workers=SAFETY_WORKERS,
             on_error=self._failed,
         )
-        # An informer of nothing counts as false.
+        # An informer without objects is falsy.
         self._informers = [each for each in (hardware_data, hardware, workflows, hosts) if each is not None]
         for informer in (each for each in self._informers if each is not workflows):
             informer.add_event_handler(
@@ -112,7 +120,9 @@ class Metal3Controller:
         self._index(hardware, workflows)
 
     def _index(self, hardware: Informer, workflows: Informer) -> None:
-        """Have hosts looked at that wait for what another Hardware has, or a Workflow needs."""
+        """Index addresses and references, so that a host is reconciled when the Hardware or Workflow it waits for
+        changes.
+        """
         hardware.add_event_handler(
             lambda new, _: self._changed(self._addresses.apply(new)),
             lambda old: self._changed(self._addresses.remove(old)),
@@ -124,7 +134,7 @@ class Metal3Controller:
 
     @property
     def runtimes(self) -> dict[str, Controller]:
-        """Queues and workers, by the names that metrics give them."""
+        """Queues and workers, by their names in metrics."""
         return {"host": self._controller, "host-safety": self._safety}
 
     async def run(self) -> None:
@@ -138,10 +148,10 @@ class Metal3Controller:
             self._shut_down()
 
     async def once(self) -> int:
-        """Look at each host once, those first that must not netboot; how many could not be brought in step."""
+        """Reconcile each host once, unsafe hosts first. Return the number of failures."""
         await self._wait_for_cache_sync()
         recording = asyncio.create_task(self._recorder.run())
-        await asyncio.sleep(0)  # what is recorded before it runs is not written
+        await asyncio.sleep(0)  # events recorded before the task runs would not be written
         try:
             await self._secure_all()
             failed = [key for key in self._hosts.all_keys() if not await self._controller.process(key)]
@@ -168,7 +178,7 @@ class Metal3Controller:
             group.create_task(self._controller.run())
 
     async def _secure_all(self) -> None:
-        """Turn netboot off wherever it must not be on: before a replica that begins does anything else."""
+        """Turn netboot off on all machines that must not netboot: the first work of a replica that becomes leader."""
         unsafe = iter([key for key in self._hosts.all_keys() if self._hosts.is_unsafe(key)])
 
         async def secure() -> None:
@@ -180,20 +190,20 @@ class Metal3Controller:
     # --- event handlers ---------------------------------------------------------------------------------------------
 
     def _changed(self, keys: Iterable[NamespacedName]) -> None:
-        """Have these looked at: they have changed, or what they waited for has."""
+        """Queue hosts that have changed, or whose obstacle is gone."""
         if self._following:
             for key in keys:
                 (self._safety if self._hosts.is_unsafe(key) else self._controller).queue.add(key)
 
     def _released(self, targets: Iterable[ObjectReference]) -> None:
-        """What a Workflow needs no more may be a Hardware that is to be deleted."""
+        """Queue Hardware that Workflows no longer refer to: it may have to be deleted."""
         hardware = (target for target in targets if target.kind == "Hardware")
         self._changed([target.key for target in hardware if not self._references.referrers(target)])
 
     # --- reconciling one --------------------------------------------------------------------------------------------
 
     async def _make_safe(self, key: NamespacedName) -> Result:
-        """Turn netboot off, if it must not be on; everything else is looked at afterwards."""
+        """Turn netboot off if it must be off, then queue the host for everything else."""
         hardware = self._hosts.hardware(key)
         if hardware is not None and self._hosts.is_unsafe(key):
             await self._writer.secure(hardware)
@@ -206,3 +216,233 @@ class Metal3Controller:
         self._reporter.report(key, "NotInStep", f"its Hardware is not brought in step: {error}", warning=True)
         log.debug("host %s: trying again in %.1f s", key, delay)
         return True
+
+
+_CHECK_SECONDS = 10.0
+"""Seconds between two checks that the version is still served and readable. Until a check, no change is noticed."""
+_LOG_AGAIN_FIRST, _LOG_AGAIN_LONGEST = 60.0, 3600.0
+"""The shortest and the longest pause, in seconds, before a waiting message is logged again."""
+_DENIED = (401, 403)
+_SYNC_SECONDS = 120.0
+"""Seconds that a single run waits for lists."""
+
+
+_ADVICE = ": is what --kubeconfig has (or the service account) still good, and may it do that?"
+HOSTS = (HOST_V1ALPHA1, HOST_V1BETA1)
+"""The versions in the order in which they are tried. v1alpha1 is usually the stored version while it is served.
+
+A version that is not stored can't be read while the conversion webhook is away.
+"""
+
+
+async def is_served(client: KubeClient, resource: ResourceType, namespace: str | None) -> bool:
+    """Return True if the API serves the resource. Raises ApiError."""
+    try:
+        await client.list(resource, namespace, limit=1)
+    except NotFoundError:
+        return False
+    return True
+
+
+async def served_hosts(client: KubeClient, namespace: str | None) -> ResourceType | None:
+    """Return a version of BareMetalHost that can be read now; None if the API has none.
+
+    Raises ApiError if the API serves a version, but none can be read.
+    """
+    failed: ApiError | None = None
+    for resource in HOSTS:
+        try:
+            if await is_served(client, resource, namespace):
+                return resource
+        except ApiError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
+    return None
+
+
+class _OtherVersionError(Exception):
+    """The API no longer serves this BareMetalHost version, or a better choice is available."""
+
+
+class Follower(Collector):
+    """Follows the hosts of one API. Without `namespaces`: of all namespaces. `election` None: there is only one
+    replica.
+    """
+
+    def __init__(
+        self,
+        kubeconfig: Path | None,
+        context: str | None,
+        namespaces: tuple[str, ...],
+        settings: Metal3Settings,
+        election: LeaderElectionConfig | None,
+        *,
+        check_seconds: float = _CHECK_SECONDS,
+    ) -> None:
+        self._kubeconfig = kubeconfig
+        self._context = context
+        self._namespaces = namespaces
+        self._namespace = namespaces[0] if namespaces else None
+        """The namespace in which the served version is checked."""
+        self._settings = settings
+        self._election = election
+        self._check_seconds = check_seconds
+        self._client: KubeClient | None = None
+        self._elector: LeaderElector | None = None
+        self._informers: list[Informer] = []
+        self._controllers: dict[str, Controller] = {}
+        self._waiting = "starting"
+
+    @property
+    def not_ready(self) -> str:
+        """The reason why hosts are not followed; empty if this replica or the leader follows them."""
+        if self._waiting:
+            return self._waiting
+        for informer in self._informers:
+            if not informer.has_synced:
+                return f"the API has not listed {informer.resource.plural} yet"
+            if informer.denied or informer.failing_for > AWAY_SECONDS:
+                return informer.denied or f"the Kubernetes API has not answered for {informer.failing_for:.0f} s"
+        return ""
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the present metrics, for a Prometheus registry."""
+        if self._client is not None:
+            yield from ClientMetrics(self._client).collect()
+        yield from InformerMetrics(self._informers).collect()
+        yield from ControllerMetrics(self._controllers).collect()
+        if self._elector is not None:
+            yield from LeaderMetrics(self._elector).collect()
+
+    async def run(self) -> None:
+        """Keep Hardware in step until cancelled. Raises KubeConfigError."""
+        async with await KubeClient.connect(self._kubeconfig, self._context) as client:
+            self._client = client
+            elector = LeaderElector(client, self._election) if self._election is not None else None
+            self._elector = elector
+            await log_missing_namespaces(client, self._namespaces)
+            while True:
+                hosts, details = await self._served(client)
+                informers, controller = self._controller(client, hosts, details, elector)
+                try:
+                    await _together(
+                        controller.run(), self._watch(client, hosts, details), *(each.run() for each in informers)
+                    )
+                except _OtherVersionError as error:
+                    log.warning("%s; looking for another version", error)
+
+    async def once(self) -> int:
+        """Bring every host in step once. Return 0, or 1 if a host failed. Raises KubeConfigError, ApiError."""
+        async with await KubeClient.connect(self._kubeconfig, self._context) as client:
+            hosts = await served_hosts(client, self._namespace)
+            if hosts is None:
+                log.error("the API serves no BareMetalHosts: nothing to do (`tinkedge crds --metal3`)")
+                return 1
+            details = await is_served(client, HARDWARE_DATA, self._namespace)
+            informers, controller = self._controller(client, hosts, details, None)
+            following = [asyncio.create_task(each.run()) for each in informers]
+            try:
+                async with asyncio.timeout(_SYNC_SECONDS):
+                    for informer in informers:
+                        await informer.wait_for_cache_sync()
+                failed = await controller.once()
+            except TimeoutError:
+                log.error("the API did not give its lists within %g s", _SYNC_SECONDS)
+                return 1
+            finally:
+                for task in following:
+                    task.cancel()
+            if failed:
+                log.error("%d hosts are not in step", failed)
+            return 1 if failed else 0
+
+    async def _served(self, client: KubeClient) -> tuple[ResourceType, bool]:
+        """Wait until hosts are served. Return their version, and True if HardwareData are served too."""
+        backoff, again = Backoff(0.5, 15.0), Backoff(_LOG_AGAIN_FIRST, _LOG_AGAIN_LONGEST)
+        clock = asyncio.get_running_loop().time
+        since = clock()
+        due = since
+        while True:
+            try:
+                hosts = await served_hosts(client, self._namespace)
+                if hosts is not None:
+                    found = hosts, await is_served(client, HARDWARE_DATA, self._namespace)
+                    self._waiting = ""
+                    return found
+                problem = "the API serves no BareMetalHosts yet (`tinkedge crds --metal3`)"
+            except ApiError as error:
+                problem = f"no BareMetalHosts can be read: {error}{_ADVICE if error.status in _DENIED else ''}"
+            now = clock()
+            if problem != self._waiting or now >= due:
+                lasts = f" for {now - since:.0f} s now" if problem == self._waiting else ""
+                log.warning("%s; waiting%s", problem, lasts)
+                if problem != self._waiting:
+                    again.reset()
+                self._waiting, due = problem, now + again.next()
+            await asyncio.sleep(backoff.next())
+
+    def _controller(
+        self, client: KubeClient, hosts: ResourceType, details: bool, elector: LeaderElector | None
+    ) -> tuple[list[Informer], Metal3Controller]:
+        following, hardware, workflows = (self._informer(client, resource) for resource in (hosts, HARDWARE, WORKFLOW))
+        data = self._informer(client, HARDWARE_DATA) if details else None
+        controller = Metal3Controller(
+            client,
+            hosts=following,
+            hardware_data=data,
+            hardware=hardware,
+            workflows=workflows,
+            settings=self._settings,
+            elector=elector,
+        )
+        self._informers = [each for each in (data, hardware, workflows, following) if each is not None]
+        self._controllers = controller.runtimes
+        return self._informers, controller
+
+    def _informer(self, client: KubeClient, resource: ResourceType) -> Informer:
+        return Informer(
+            client,
+            resource,
+            self._namespaces,
+            start_jitter=START_JITTER_SECONDS if self._kubeconfig is None else 0.0,
+            archive_format=ended if resource is WORKFLOW else None,
+        )
+
+    async def _watch(self, client: KubeClient, hosts: ResourceType, details: bool) -> None:
+        """Raise _OtherVersionError when another version should be followed."""
+        blind = False
+        while True:
+            await asyncio.sleep(self._check_seconds)
+            try:
+                if not await is_served(client, hosts, self._namespace):
+                    raise _OtherVersionError(f"BareMetalHosts of {hosts.api_version} are no longer served")
+                if not details and await is_served(client, HARDWARE_DATA, self._namespace):
+                    raise _OtherVersionError("the API serves HardwareData now")
+            except ApiError as error:
+                if await self._is_other_readable(client, hosts):
+                    raise _OtherVersionError(f"BareMetalHosts can't be read as {hosts.api_version}: {error}") from error
+                if not blind:
+                    log.warning("BareMetalHosts can't be read, and what changes is not noticed: %s", error)
+                blind = True
+            else:
+                blind = False
+
+    async def _is_other_readable(self, client: KubeClient, hosts: ResourceType) -> bool:
+        try:
+            return await served_hosts(client, self._namespace) not in (None, hosts)
+        except ApiError:
+            return False
+
+
+async def _together(*parts: Coroutine[Any, Any, None]) -> None:
+    """Run all until one ends, then cancel the others. Raises the exception of the one that ended."""
+    tasks = [asyncio.create_task(part) for part in parts]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)

@@ -1,7 +1,6 @@
-"""What the CustomResourceDefinition of BareMetalHost says of versions: which are served, which is stored, who converts.
+"""Patches (RFC 7386) of the CustomResourceDefinition of BareMetalHost: served versions, storage version, conversion.
 
-Pure: definitions in, patches (RFC 7386) out. A list is replaced whole by such a patch, so patches of `versions` carry
-the resourceVersion that they were made of.
+Pure. Such a patch replaces a list whole, so patches of `versions` carry the resourceVersion that they were made from.
 """
 
 from __future__ import annotations
@@ -20,7 +19,10 @@ OLD, NEW = HOST_VERSIONS
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """`stored` are the versions that objects may be stored in: status.storedVersions."""
+    """The versions of a CustomResourceDefinition.
+
+    `stored` are the versions in which objects may be stored: status.storedVersions.
+    """
 
     raw: Raw
     versions: frozenset[str]
@@ -31,7 +33,7 @@ class Definition:
 
     @classmethod
     def of(cls, raw: Raw) -> Definition:
-        """As the API gives it."""
+        """Return the versions of a definition from the API."""
         versions = raw["spec"]["versions"]
         return cls(
             raw,
@@ -43,16 +45,16 @@ class Definition:
         )
 
     def with_storage(self, name: str) -> Raw:
-        """The patch that has objects stored as `name` from now on."""
+        """Return the patch that stores objects as `name` from now on."""
         return self._with_versions([{**each, "storage": each["name"] == name} for each in self.raw["spec"]["versions"]])
 
     def without_served(self, name: str) -> Raw:
-        """The patch that stops serving `name`."""
+        """Return the patch that stops serving `name`."""
         versions = self.raw["spec"]["versions"]
         return self._with_versions([{**each, "served": each["served"] and each["name"] != name} for each in versions])
 
     def with_stored(self, name: str) -> Raw:
-        """The patch of the status that says that every object is stored as `name`."""
+        """Return the patch of the status that says that every object is stored as `name`."""
         return {"metadata": self._version(), "status": {"storedVersions": [name]}}
 
     def _with_versions(self, versions: list[Raw]) -> Raw:
@@ -63,21 +65,22 @@ class Definition:
 
 
 def conversion(address: Address, bundle: bytes) -> Raw:
-    """`spec.conversion` with a webhook at `address`."""
+    """Return `spec.conversion` with a webhook at `address`."""
     webhook = {"clientConfig": address.client_config(bundle), "conversionReviewVersions": ["v1"]}
     return {"strategy": "Webhook", "webhook": webhook}
 
 
 def conversion_patch(wanted: Raw) -> Raw:
-    """The patch that makes `wanted` the `spec.conversion`, also of one with the other kind of address."""
+    """Return the patch that sets `spec.conversion` to `wanted`, even if the other kind of address was set."""
     webhook = wanted["webhook"]
     config = {"url": None, "service": None, **webhook["clientConfig"]}
     return {"spec": {"conversion": {**wanted, "webhook": {**webhook, "clientConfig": config}}}}
 
 
 def updated(found: Raw, wanted: Raw) -> Raw:
-    """The patch that brings a definition up to date, but for which versions are served and stored: that is decided
-    already. Versions that are not in `wanted` stay as they are.
+    """Return the patch that updates a definition, but not which versions are served and stored.
+
+    Versions that are not in `wanted` stay unchanged.
     """
     now = {version["name"]: version for version in found["spec"]["versions"]}
     kept = {name: {key: version[key] for key in ("served", "storage")} for name, version in now.items()}

@@ -1,10 +1,10 @@
-"""A ConversionReview in, a ConversionReview out (apiextensions.k8s.io/v1): hosts in the version that was asked for.
+"""Answer a ConversionReview (apiextensions.k8s.io/v1): convert hosts to the requested version.
 
-As many objects as were sent, in their order, whatever version each is in. The API server takes back nothing of an
-object's metadata but labels and annotations, and refuses objects whose metadata is missing.
+The answer has the same number of objects in the same order, whatever their versions. The API server accepts changed
+labels and annotations only, and refuses objects without metadata.
 
-Pure, and deterministic. A review that can't be read is a ReviewError. An object, however odd, is never a reason to
-refuse: one that can't be converted would make all hosts unreadable, and none of them could be deleted.
+Pure and deterministic. An unreadable review is a ReviewError. No object, however odd, causes a failure: an object that
+can't be converted would make all hosts unreadable, and none of them could be deleted.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _SHOWN = 200
 
 
 class ReviewError(ValueError):
-    """What was sent is no ConversionReview; the message says in which way."""
+    """The request is no ConversionReview; the message says why."""
 
 
 def answer(body: bytes, settings: ConversionSettings) -> bytes:
-    """Convert what a review asks for and give the review to answer with. Raises ReviewError."""
+    """Convert the objects of a review and return the review to answer with. Raises ReviewError."""
     request = _request(body)
     desired, objects = request["desiredAPIVersion"], request.get("objects") or []
     if desired in (V1ALPHA1, V1BETA1):
@@ -45,7 +45,7 @@ def answer(body: bytes, settings: ConversionSettings) -> bytes:
 
 
 def _request(body: bytes) -> Raw:
-    """The request of a review, with fields of the right types. Raises ReviewError."""
+    """Return the request of a review, with fields of the right types. Raises ReviewError."""
     try:
         review = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -71,7 +71,7 @@ def _converted(obj: Any, desired: str, settings: ConversionSettings) -> Any:
     if not isinstance(obj, dict):
         return obj
     made = convert_version(obj, desired, settings)
-    # Seen with partial objects, as the API server makes them of managed fields (kubernetes issue 117356).
+    # The API server sends partial objects, made from managed fields, without metadata (kubernetes issue 117356).
     return made if isinstance(made.get("metadata"), dict) else {**made, "metadata": {}}
 
 

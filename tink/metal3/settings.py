@@ -1,4 +1,4 @@
-"""What an operator may set of the controller of Metal3's hosts."""
+"""The settings of the host controller."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from tink.convert.metal3 import HostOptions
 
 SAFETY_WORKERS = 2
-"""Of all workers: those that do nothing but turn netboot off."""
+"""The number of workers that only turn netboot off."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metal3Settings:
-    """All times in seconds."""
+    """All times are in seconds."""
 
     hosts: HostOptions = field(default_factory=HostOptions)
     resync: float = 300.0
-    """How often a host is looked at though nothing has changed: its Secrets may have."""
+    """The interval between reconciliations of an unchanged host: its Secrets may have changed."""
     workers: int = 8
     retry_first: float = 0.2
     retry_longest: float = 60.0

@@ -1,9 +1,8 @@
-"""The hook that converts hosts: served by `tink.webhooks.server`, answered by `tink.metal3.review`.
+"""The conversion webhook of hosts: `tink.webhooks.server` serves it, `tink.metal3.review` answers.
 
-The registration is `spec.conversion` of the definition of BareMetalHost. It is never taken back: without it the API
-server would do with changing the apiVersion, and a host that is then written in v1beta1 loses its power state and its
-root device. While nobody answers, hosts can be read and written in the version that they are stored in, and in no
-other.
+The registration is `spec.conversion` of the definition of BareMetalHost. It is never removed. Without it the API server
+would only change the apiVersion, and a host that is then written in v1beta1 would lose its power state and its root
+device. While no webhook answers, hosts can be read and written in their stored version only.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from tink.webhooks import Address, holds
 
 log = logging.getLogger(__name__)
 
-LARGEST = 128 << 20
-"""Bytes of a review: a list is sent in one, and a host with its hardware has some ten thousand."""
+MAX_REVIEW_BYTES = 128 << 20
+"""Maximum bytes of a review. A list is sent in one review, and a host with hardware details has about 10,000 bytes."""
 _LARGE = 1 << 20
 _LARGE_AT_ONCE = 2
 _READ_SECONDS = 30.0
-"""As long as the API server waits for its answer."""
+"""The API server waits this long for its answer."""
 _THREAD_BYTES = 8 << 10
-"""What is longer than this is converted beside the event loop."""
+"""Longer reviews are converted in a thread."""
 
 
 class HostConversion:
-    """With `install`, the definitions are written as well, if the API does not have them as they are here."""
+    """The webhook. With `install`, it also writes the definitions, if the API's differ."""
 
     path = "/convert"
     missed = "BareMetalHosts can be read and written in one version only"
@@ -47,12 +46,14 @@ class HostConversion:
         self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
 
     async def ready(self) -> None:
-        """Nothing is needed to convert."""
+        """Return at once: a conversion needs no other data."""
 
     # --- asked ----------------------------------------------------------------------------------------------------
 
     async def answer(self, request: web.Request) -> web.Response:
-        """Convert: 200 for a review, 400 for anything else, 413 for too large a one, 408 for too slow a one."""
+        """Convert. The status is 200 for a review, 400 for any other body, 413 for a too large and 408 for a too slow
+        one.
+        """
         length = request.content_length
         if length is None or length > _LARGE:
             async with self._large:
@@ -62,7 +63,7 @@ class HostConversion:
     async def _answer(self, request: web.Request) -> web.Response:
         try:
             async with asyncio.timeout(_READ_SECONDS):
-                body = await request.clone(client_max_size=LARGEST).read()
+                body = await request.clone(client_max_size=MAX_REVIEW_BYTES).read()
         except TimeoutError:
             return web.Response(status=408, text=f"no ConversionReview within {_READ_SECONDS:.0f} s\n")
         try:
@@ -77,7 +78,7 @@ class HostConversion:
     # --- registered -----------------------------------------------------------------------------------------------
 
     async def register(self, client: KubeClient, address: Address, bundle: bytes) -> bool:
-        """Write `spec.conversion`; with `install` the definitions as well. Raises ApiError."""
+        """Write `spec.conversion`, and with `install` the definitions. Raises ApiError."""
         wanted = definition.conversion(address, bundle)
         installed = await self._installed(client, wanted)
         try:
@@ -98,10 +99,10 @@ class HostConversion:
         return True
 
     async def unregister(self, client: KubeClient) -> None:
-        """The registration stays: see above."""
+        """Keep the registration (see the module's docstring)."""
 
     async def _installed(self, client: KubeClient, conversion: Raw) -> bool:
-        """Install the definitions, once; whether something had to be written. Raises ApiError."""
+        """Install the definitions, once. Return True if any was written. Raises ApiError."""
         if not self._install:
             return False
         written = False
@@ -119,7 +120,7 @@ async def _install(client: KubeClient, wanted: Raw) -> bool:
         try:
             await client.create(CRD, wanted)
         except ConflictError as error:
-            raise ApiError(error.status, error.reason, f"{name} has just been made by somebody else") from error
+            raise ApiError(error.status, error.reason, f"{name} was created by another client just now") from error
         return True
     updated = definition.updated(found, wanted)
     if holds(found["spec"], updated["spec"]):

@@ -1,12 +1,12 @@
-"""Go text/template for the fields of Template resources, as Go executes it; the data is JSON-like values only.
+"""Render Go text/template in the fields of Template resources, as Go executes it, over JSON-like values.
 
-The way of a text: `lexer` (tokens) -> `parser` (trees of `nodes`) -> `compile` and `expressions` (closures) -> run with
-a frame and a budget from `execution`. `functions` and `sprig` are what templates can call, declared by `signatures`;
-`errors` what all of it raises. What values there are and how Go shows them: `tink.golang`. `engine` caches and renders
-one text; `context` builds the data from a Hardware; `fields` renders a whole Template: it is what the rest of the
-program uses.
+The path of a text: `lexer` makes tokens, `parser` makes trees of `nodes`, `compile` makes closures and runs them.
+Templates can call the functions in `functions` and `sprig`, which `signatures` declares. `errors` has the exceptions.
+`tink.golang` has the values and their Go representation. `engine` caches programs and renders one text. `fields` builds
+the data from a Hardware and renders a whole Template: the rest of the program uses it.
 
-No Python library renders Go templates rightly, so this is ours; real Go is the oracle (tests/interop).
+No Python library renders Go templates correctly, so this package is our own. Tests compare it with real Go
+(tests/interop).
 """
 
 from tink.template.errors import TemplateError, TemplateSyntaxError

@@ -1,23 +1,461 @@
-"""Trees to closures: text, actions, if, with, range, template (Go: text/template, exec.go, "walk" functions).
+"""Compile the trees of a template into closures, and run them (Go: text/template, exec.go).
 
-`compile_text` gives a `Program`, which is immutable, knows nothing of its name or its values and can be run by any
-number of callers at once; `Program.render` runs it.
+`compile_text` returns a `Program`. A Program is immutable, holds neither its name nor its data, and several callers can
+run it at once. Each node becomes a function of (frame, dot). Everything that the text alone determines (constants,
+number of arguments, variable slots, literals that fit a parameter) is decided once, at compile time. Messages and their
+places are Go's. Errors that Go reports when it executes a node are reported when the node runs, so an error in a branch
+that is never taken has no effect.
+
+A frame is a list: `[write, run, $, variables...]`. `write` appends a piece of output. The slots from `FIRST_SLOT` on
+are the variables of the running template, as the parser numbered them.
+
+Bounds: a loop or an invoked template pays for its nodes in each pass, and functions pay for the length of the text that
+they make. So the number of steps bounds time and memory. Code without loops is bounded by the length of its own text.
+Steps cost the same everywhere; CPU time is bounded too, for the few templates whose steps are slow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
 
 from tink.golang.fmt import text_of
 from tink.golang.strconv import byte_length, from_bytes, quote, to_bytes
-from tink.golang.values import CallError, Uint8, Value
+from tink.golang.values import CallError, Struct, Uint8, Value, type_name
 from tink.template import nodes
-from tink.template.errors import TemplateExecutionError, shortened
-from tink.template.execution import RUN, WRITE, Budget, Frame, Origin, Run, Statement
-from tink.template.expressions import ExpressionCompiler, last_visited
-from tink.template.parser import parse
-from tink.template.signatures import Functions, text_size
+from tink.template.errors import TemplateExecutionError, place, shortened
+from tink.template.parser import FIRST_SLOT, parse
+from tink.template.signatures import PYTHON_TYPES, Function, Functions, Type, is_large, text_size
+
+Frame = list[Any]
+Expression = Callable[[Frame, Value], Value]
+Statement = Callable[[Frame, Value], None]
+
+WRITE: Final = 0
+RUN: Final = 1
+_UNTIMED_STEPS: Final = 8  # Cheaper operations do not read the clock, which would take longer than they do.
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of one budget: executed nodes, bytes of output of each template, nesting of templates, seconds of CPU
+    time.
+    """
+
+    steps: int = 100_000
+    output: int = 256 * 1024
+    depth: int = 64
+    seconds: float = 3.0
+
+
+class Budget:
+    """The steps and the time that are left. Several templates can share one budget."""
+
+    __slots__ = ("_clock", "_end", "limits", "steps")
+
+    def __init__(self, limits: Limits | None = None, clock: Callable[[], float] = time.thread_time) -> None:
+        self.limits = limits or Limits()
+        self.steps = self.limits.steps
+        self._clock = clock
+        self._end = clock() + self.limits.seconds
+
+    def exceeded(self) -> str:
+        """Return the exceeded limit for a message; "" if none is exceeded."""
+        if self.steps < 0:
+            return f"{self.limits.steps} steps"
+        return f"{self.limits.seconds:g} s" if self._clock() > self._end else ""
+
+
+class Run:
+    """One execution of a program."""
+
+    __slots__ = ("budget", "depth", "name", "output")
+
+    def __init__(self, name: str, budget: Budget) -> None:
+        self.name = name
+        self.budget = budget
+        self.depth = 0
+        self.output: list[str] = []
+
+    def frame(self, dot: Value, slots: int) -> Frame:
+        """Return a new frame for a template with this number of variables, `$` included."""
+        frame: Frame = [self.output.append, self, *[None] * slots]
+        frame[FIRST_SLOT] = dot
+        return frame
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The source of compiled code, for error messages: the text, and the name that `define` gave it."""
+
+    text: str
+    tree: str | None
+
+    def error(self, frame: Frame, node: nodes.Node, message: str) -> TemplateExecutionError:
+        """Return the error that Go reports for this node. The caller raises it."""
+        name = frame[RUN].name
+        line, column = place(self.text, node.position)
+        executing = name if self.tree is None else self.tree
+        return TemplateExecutionError(
+            f'template: {name}:{line}:{column}: executing "{executing}" at <{shortened(str(node))}>: {message}',
+            name=name,
+            line=line,
+            column=column,
+        )
+
+    def charge(self, frame: Frame, node: nodes.Node, steps: int) -> None:
+        """Take steps from the budget. Raises TemplateExecutionError if it is exhausted."""
+        budget = frame[RUN].budget
+        budget.steps -= steps
+        if budget.steps < 0 or steps > _UNTIMED_STEPS:
+            exceeded = budget.exceeded()
+            if exceeded:
+                raise self.error(frame, node, f"the template takes more than {exceeded}")
+
+
+PANICS = (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)
+"""Exceptions that a function must not raise. If it does, only the calling template fails, as with a panic in Go."""
+
+Check = Callable[[Frame, Value], Value]
+"""Returns a value unchanged, or raises TemplateExecutionError."""
+
+
+class ExpressionCompiler:
+    """Compiles the expressions of one tree."""
+
+    def __init__(self, origin: Origin, functions: Functions) -> None:
+        self.origin = origin
+        self.functions = functions
+        self.range_dots = 0
+        """The number of enclosing range bodies. There, dot is an element, of which Go knows less."""
+        self.changes_maps = False
+        """True if the compiled code calls functions that change a map."""
+
+    # --- pipelines and commands ---
+
+    def pipe(self, node: nodes.Pipe) -> Expression:
+        """Compile a pipeline with its declarations."""
+        value, seen = self._command(node.commands[0], None, node), last_visited(node.commands[0])
+        for command in node.commands[1:]:
+            value, seen = self._command(command, value, seen), last_visited(command)
+        if not node.variables:
+            return value
+        return self._stored(node, value)
+
+    def _stored(self, node: nodes.Pipe, value: Expression) -> Expression:
+        for variable in node.variables:
+            if variable.slot is None:
+                return self._fails_after(value, last_visited(node), f"undefined variable: {variable.name}")
+        slots = [variable.slot for variable in node.variables if variable.slot is not None]
+
+        def store(frame: Frame, dot: Value) -> Value:
+            result = value(frame, dot)
+            for slot in slots:
+                frame[slot] = result
+            return result
+
+        return store
+
+    def _command(self, node: nodes.Command, final: Expression | None, seen: nodes.Node) -> Expression:
+        """Compile one stage of a pipeline.
+
+        `final` computes the value of the previous stage, which becomes the last argument. `seen` is the node that Go
+        has visited last.
+        """
+        first = node.operands[0]
+        arguments = node.operands[1:]
+        if isinstance(first, nodes.Identifier):
+            return self._call(first, node, arguments, final)
+        if arguments or final is not None:
+            return self._misapplied(first, final, seen)
+        if isinstance(first, nodes.Nil):
+            return self._fails(first, "nil is not a command")
+        return self.operand(first)
+
+    def _misapplied(self, first: nodes.Operand, final: Expression | None, seen: nodes.Node) -> Expression:
+        """Compile arguments for an operand that is no function: an error when it runs."""
+        if isinstance(first, nodes.Field | nodes.Chain) or (isinstance(first, nodes.Variable) and first.names):
+            return self._fields_with_arguments(first, final)
+        complaint = f"can't give argument to non-function {first}"
+        blamed = seen if isinstance(first, nodes.Pipe) else first
+        return self._fails_after(final, blamed, complaint) if final else self._fails(blamed, complaint)
+
+    def _fields_with_arguments(
+        self, node: nodes.Field | nodes.Chain | nodes.Variable, final: Expression | None
+    ) -> Expression:
+        *names, last = node.names
+        base = self._base(node)
+        walk = self._walk(node, base, names) if names else base
+        origin, elementary = self.origin, bool(names) or self._is_element(node)
+        blamed = last_visited(node)
+
+        def fail(frame: Frame, dot: Value) -> Value:
+            if final is not None:
+                final(frame, dot)
+            value = walk(frame, dot)
+            if type(value) is dict:
+                raise origin.error(frame, blamed, f"{last} is not a method but has arguments")
+            if type(value) is Struct and last in value.members:
+                raise origin.error(frame, blamed, f"{last} has arguments but cannot be invoked as function")
+            raise origin.error(frame, blamed, no_field(value, last, elementary=elementary))
+
+        return fail
+
+    # --- operands ---
+
+    def operand(self, node: nodes.Operand) -> Expression:
+        """Compile an operand of any type."""
+        match node:
+            case nodes.Field() | nodes.Chain():
+                return self._walk(node, self._base(node), node.names)
+            case nodes.Variable():
+                base = self._base(node)
+                return self._walk(node, base, node.names) if node.names else base
+            case nodes.Pipe():
+                return self.pipe(node)
+            case nodes.Identifier():
+                return self._call(node, node, [], None)
+            case nodes.Dot():
+                return _dot
+            case nodes.Bool():
+                return constant(node.value)
+            case nodes.String():
+                return constant(node.text)
+            case nodes.Number():
+                if node.imaginary is not None:
+                    return constant(node.imaginary)
+                if node.is_real:
+                    return constant(node.real)
+                if node.integer is None:
+                    return self._fails(node, f"{node.text} overflows int")
+                return constant(node.integer)
+            case nodes.Nil():
+                return constant(None)
+
+    def _base(self, node: nodes.Field | nodes.Chain | nodes.Variable) -> Expression:
+        """Compile the value in which the fields of a node are looked up."""
+        if isinstance(node, nodes.Field):
+            return _dot
+        if isinstance(node, nodes.Chain):
+            return self.operand(node.base)
+        if node.slot is None:
+            return self._fails(node, f"undefined variable: {node.name}")
+        return variable(node.slot)
+
+    def _is_element(self, node: nodes.Node) -> bool:
+        return isinstance(node, nodes.Field) and self.range_dots > 0
+
+    def _walk(self, node: nodes.Field | nodes.Chain | nodes.Variable, base: Expression, path: list[str]) -> Expression:
+        names = tuple(path)
+        origin, element, blamed = self.origin, self._is_element(node), last_visited(node)
+
+        def fields(frame: Frame, dot: Value) -> Value:
+            value = base(frame, dot)
+            for name in names:
+                try:
+                    if type(value) is dict:
+                        value = value[name]
+                        continue
+                    if type(value) is Struct:
+                        value = value.members[name]
+                        continue
+                except KeyError:
+                    pass
+                elementary = element or name is not names[0]
+                raise origin.error(frame, blamed, no_field(value, name, elementary=elementary))
+            return value
+
+        return fields
+
+    # --- calls ---
+
+    def _call(
+        self,
+        identifier: nodes.Identifier,
+        node: nodes.Command | nodes.Identifier,
+        arguments: list[nodes.Operand],
+        final: Expression | None,
+    ) -> Expression:
+        function = self.functions[identifier.name]
+        self.changes_maps |= function.changing
+        total = len(arguments) + (final is not None)
+        complaint = function.arity_complaint(len(arguments), total)
+        if complaint is not None:
+            return self._fails_after(final, identifier, complaint) if final else self._fails(identifier, complaint)
+        compiled = [self._argument(operand, function.parameter(index)) for index, operand in enumerate(arguments)]
+        if function.name in ("and", "or"):
+            return _short_circuit(function.name == "or", compiled, final)
+        if final is None:
+            return self._invocation(function, node, compiled, None, None)
+        blamed = last_visited(arguments[-1]) if arguments else identifier
+        check = self._check(function.parameter(total - 1), blamed, elementary=False)
+        return self._invocation(function, node, compiled, final, check)
+
+    def _invocation(
+        self,
+        function: Function,
+        node: nodes.Command | nodes.Identifier,
+        arguments: list[Expression],
+        final: Expression | None,
+        check: Check | None,
+    ) -> Expression:
+        """Compile the call itself. `check` checks the pipeline's value after the arguments are evaluated."""
+        origin, name, call, metered = self.origin, function.name, function.call, function.metered
+
+        def call_with(frame: Frame, *values: Value) -> Value:
+            try:
+                result = call(lambda steps: origin.charge(frame, node, steps), *values) if metered else call(*values)
+            except (CallError, *PANICS) as error:
+                raise origin.error(frame, node, f"error calling {name}: {shortened(str(error))}") from None
+            if is_large(result) or any(map(is_large, values)):
+                # Reading or making a large value costs extra steps.
+                origin.charge(frame, node, sum(map(text_size, (*values, result))) >> 6)
+            return result
+
+        if final is not None:
+            # The pipeline's value is computed before the arguments, but passed and checked after them.
+            def call_piped(frame: Frame, dot: Value) -> Value:
+                last = final(frame, dot)
+                values = [argument(frame, dot) for argument in arguments]
+                return call_with(frame, *values, last if check is None else check(frame, last))
+
+            return call_piped
+        return lambda frame, dot: call_with(frame, *[argument(frame, dot) for argument in arguments])
+
+    def _argument(self, node: nodes.Operand, wanted: Type) -> Expression:
+        """Compile an argument for a parameter of this type."""
+        if isinstance(node, nodes.Nil):
+            if wanted is Type.MAP:
+                return lambda _frame, _dot: {}
+            if wanted is Type.ANY:
+                return constant(None)
+            return self._fails(node, f"cannot assign nil to {wanted.value}")
+        if wanted is Type.ANY:
+            return self.operand(node)
+        if isinstance(node, nodes.Bool | nodes.Number | nodes.String):
+            return self._literal(node, wanted)
+        return self._checked(self.operand(node), wanted, node)
+
+    def _literal(self, node: nodes.Bool | nodes.Number | nodes.String, wanted: Type) -> Expression:
+        if wanted is Type.STRING and isinstance(node, nodes.String):
+            return constant(node.text)
+        if wanted is Type.BOOL and isinstance(node, nodes.Bool):
+            return constant(node.value)
+        if wanted is Type.INT and isinstance(node, nodes.Number) and node.integer is not None:
+            return constant(node.integer)
+        if wanted is Type.FLOAT and isinstance(node, nodes.Number) and node.real is not None:
+            return constant(node.real)
+        if wanted is Type.MAP:
+            return self._fails(node, f"can't handle {node} for arg of type {wanted.value}")
+        expected = {Type.INT: "integer", Type.FLOAT: "float"}.get(wanted, wanted.value)
+        return self._fails(node, f"expected {expected}; found {node}")
+
+    def _checked(self, value: Expression, wanted: Type, node: nodes.Operand) -> Expression:
+        elementary = isinstance(node, nodes.Field | nodes.Chain) or (
+            isinstance(node, nodes.Variable) and node.names != []
+        )
+        check = self._check(wanted, last_visited(node), elementary=elementary)
+        return value if check is None else lambda frame, dot: check(frame, value(frame, dot))
+
+    def _check(self, wanted: Type, blamed: nodes.Node, *, elementary: bool) -> Check | None:
+        """Return a check that a value fits a parameter of this type (Go: validateType); None if every value fits."""
+        if wanted is Type.ANY:
+            return None
+        origin, python_type = self.origin, PYTHON_TYPES[wanted]
+
+        def check(frame: Frame, value: Value) -> Value:
+            if type(value) is python_type:
+                return value
+            if value is not None:
+                message = f"wrong type for value; expected {wanted.value}; got {type_name(value)}"
+            elif elementary:
+                message = f"wrong type for value; expected {wanted.value}; got interface {{}}"
+            elif wanted is Type.MAP:
+                return {}
+            else:
+                message = f"invalid value; expected {wanted.value}"
+            raise origin.error(frame, blamed, message)
+
+        return check
+
+    # --- failures that wait for their turn ---
+
+    def _fails(self, node: nodes.Node, message: str) -> Expression:
+        origin = self.origin
+
+        def fail(frame: Frame, _dot: Value) -> Value:
+            raise origin.error(frame, node, message)
+
+        return fail
+
+    def _fails_after(self, value: Expression, node: nodes.Node, message: str) -> Expression:
+        origin = self.origin
+
+        def fail(frame: Frame, dot: Value) -> Value:
+            value(frame, dot)
+            raise origin.error(frame, node, message)
+
+        return fail
+
+
+def _dot(_frame: Frame, dot: Value) -> Value:
+    return dot
+
+
+def constant(value: Value) -> Expression:
+    """Return an expression with a constant value."""
+    return lambda _frame, _dot: value
+
+
+def variable(slot: int) -> Expression:
+    """Return an expression that reads a slot of the frame."""
+    return lambda frame, _dot: frame[slot]
+
+
+def _short_circuit(wanted: bool, arguments: list[Expression], final: Expression | None) -> Expression:
+    """Compile `and` and `or`: the first argument whose truth decides, else the last one."""
+
+    def decide(frame: Frame, dot: Value) -> Value:
+        last = final(frame, dot) if final is not None else None
+        value: Any = None
+        for argument in arguments:
+            value = argument(frame, dot)
+            if bool(value) is wanted:
+                return value
+        return last if final is not None else value
+
+    return decide
+
+
+def no_field(value: Value, name: str, *, elementary: bool) -> str:
+    """Return the error message for a missing field.
+
+    `elementary`: the value is from a map or list, where Go only knows that it is an interface.
+    """
+    if type(value) is dict:
+        return f'map has no entry for key "{name}"'
+    if value is None:
+        if elementary:
+            return f"nil pointer evaluating interface {{}}.{name}"
+        return f'nil data; no entry for key "{name}"'
+    known = "interface {}" if elementary and type(value) is not Struct else type_name(value)
+    return f"can't evaluate field {name} in type {known}"
+
+
+def last_visited(node: nodes.Node) -> nodes.Node:
+    """Return the node that Go has visited last after it evaluated `node`. Go reports following errors there."""
+    while True:
+        if isinstance(node, nodes.Pipe):
+            node = node.commands[-1]
+        elif isinstance(node, nodes.Chain):
+            node = node.base
+        elif isinstance(node, nodes.Command):
+            node = node.operands[-1 if isinstance(node.operands[0], nodes.Identifier) else 0]
+        else:
+            return node
+
 
 _CHEAP: Final = 64  # Printed values up to this length cost no more than the step that prints them.
 
@@ -33,7 +471,7 @@ class _Continue(Exception):  # noqa: N818 (control flow, no error)
 class Program:
     """A compiled template with the templates that it defines.
 
-    `changes_maps`: it may change maps in the values that it is given.
+    `changes_maps`: it may change maps in its data.
     """
 
     def __init__(self, text: str, trees: dict[str | None, nodes.Tree], functions: Functions) -> None:
@@ -45,17 +483,19 @@ class Program:
         self.changes_maps = any(compiler.expressions.changes_maps for compiler in compilers.values())
 
     def find(self, name: str, main: str) -> tuple[Statement, int, int] | None:
-        """Body, number of slots and cost of a defined template; the main one goes by the name it runs under."""
+        """Return body, number of slots and cost of a defined template. `main` is the name of the main template; None if
+        undefined.
+        """
         key = name if name in self._bodies else None
         if key is None and name != main:
             return None
         return self._bodies[key], self._slots[key], self._costs[key]
 
     def render(self, dot: Value, name: str = "template", budget: Budget | None = None) -> str:
-        """Executes the template; `name` is what errors call it.
+        """Execute the template. Errors call it `name`.
 
-        The result may hold bytes that are no UTF-8 (as lone surrogates), if the template makes such.
-        Raises TemplateExecutionError for values that the template cannot take, and when a bound is exceeded.
+        The result may hold bytes that are not UTF-8 (as lone surrogates), if the template makes such bytes. Raises
+        TemplateExecutionError for values that do not fit the template, and for an exceeded limit.
         """
         run = Run(name, budget or Budget())
         try:
@@ -75,12 +515,12 @@ class Program:
 
 
 def compile_text(text: str, functions: Functions, name: str = "template") -> Program:
-    """Compiles a template. Raises TemplateSyntaxError, which calls it by `name`."""
+    """Compile a template. Raises TemplateSyntaxError, whose text calls the template `name`."""
     return Program(text, parse(text, functions, name), functions)
 
 
 class _StatementCompiler:
-    """Translates the statements of one tree."""
+    """Compiles the statements of one tree."""
 
     def __init__(self, origin: Origin, functions: Functions, program: Program) -> None:
         self.origin = origin
@@ -88,7 +528,7 @@ class _StatementCompiler:
         self.expressions = ExpressionCompiler(origin, functions)
 
     def block(self, statements: Iterable[nodes.Statement]) -> Statement:
-        """A list of statements as one."""
+        """Compile a list of statements into one."""
         steps: list[tuple[str, Statement]] = []
         text = ""
         for node in statements:
@@ -174,7 +614,7 @@ class _StatementCompiler:
         return choose
 
     def _scoped(self, body: list[nodes.Statement], range_dots: int) -> Statement:
-        """A body in which dot is another value: an element of a range (1), or not (0)."""
+        """Compile a body in which dot is another value: an element of a range (1) or not (0)."""
         outer = self.expressions.range_dots
         self.expressions.range_dots = range_dots
         compiled = self.block(body)
@@ -261,7 +701,7 @@ def _raise_continue(_frame: Frame, _dot: Value) -> None:
 
 
 def _pairs(value: Value) -> Iterable[tuple[Value, Value]] | None:
-    """Keys and values to range over; None for what cannot be."""
+    """Return the keys and values to range over; None for a value without elements."""
     kind = type(value)
     if kind is list:
         return enumerate(value)
@@ -275,7 +715,7 @@ def _pairs(value: Value) -> Iterable[tuple[Value, Value]] | None:
 
 
 def weight(statements: Iterable[nodes.Statement]) -> int:
-    """How many nodes a body executes at most in one pass; loops and templates within pay for themselves."""
+    """Return how many nodes a body executes at most in one pass. Loops and templates inside pay for themselves."""
     total = 0
     for node in statements:
         total += 1

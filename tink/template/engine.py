@@ -1,7 +1,4 @@
-"""Text and values to text: the way into this package for everybody who renders.
-
-`compiled` keeps the programs of recently seen texts, so that a Template used by a thousand Workflows is parsed once.
-"""
+"""Render one text. Compiled programs of recent texts are cached: a Template of a thousand Workflows is parsed once."""
 
 from __future__ import annotations
 
@@ -10,18 +7,17 @@ from threading import Lock
 from typing import Final
 
 from tink.golang.values import CallError, Value
-from tink.template.compile import Program, compile_text
+from tink.template.compile import Budget, Program, compile_text
 from tink.template.errors import TemplateExecutionError
-from tink.template.execution import Budget
 from tink.template.functions import FUNCTIONS
 from tink.template.sprig import deep_copy
 
 CACHED_CHARACTERS: Final = 1 << 20
-"""How much template text the cache keeps; compiled, a character takes some 100 bytes."""
+"""Characters of template text in the cache. A compiled character takes about 100 bytes."""
 
 
 class ProgramCache:
-    """Compiled templates by their text, the least recently used dropped first."""
+    """A cache of compiled templates by their text. It drops the least recently used template first."""
 
     def __init__(self, capacity: int = CACHED_CHARACTERS) -> None:
         self._capacity = capacity
@@ -33,7 +29,9 @@ class ProgramCache:
         return len(self._programs)
 
     def get(self, text: str, name: str) -> Program:
-        """The program of a text. Raises TemplateSyntaxError, which calls it by `name`; failures are not kept."""
+        """Return the program of a text. Raises TemplateSyntaxError, whose text calls it `name`; failures are not
+        cached.
+        """
         with self._lock:
             program = self._programs.get(text)
             if program is not None:
@@ -54,15 +52,15 @@ _cache: Final = ProgramCache()
 
 
 def check(text: str, name: str = "template") -> None:
-    """Raises TemplateSyntaxError if the text is no template."""
+    """Raise TemplateSyntaxError if the text is no template."""
     if "{{" in text:
         _cache.get(text, name)
 
 
 def render(text: str, dot: Value, name: str = "template", budget: Budget | None = None) -> str:
-    """Renders a text with `dot` as its data, which must be JSON-like.
+    """Render a text with `dot` as its data, which must be JSON-like.
 
-    `name` is what errors call the template. Raises TemplateSyntaxError and TemplateExecutionError.
+    Errors call the template `name`. Raises TemplateSyntaxError and TemplateExecutionError.
     """
     if "{{" not in text:
         return text
@@ -73,7 +71,7 @@ def render(text: str, dot: Value, name: str = "template", budget: Budget | None 
 
 
 def _own_copy(dot: Value, name: str, budget: Budget | None) -> Value:
-    """What a template does to its data, no other sees."""
+    """Copy the data for a template that changes it, so that no other template sees the changes."""
     budget = budget or Budget()
 
     def spend(steps: int) -> None:

@@ -1,24 +1,148 @@
-"""Go's builtin template functions, and the five that Tinkerbell adds (Go: text/template, funcs.go).
+"""Go's built-in template functions, the five that Tinkerbell adds, and `toYaml` and `fromYaml`.
 
-`FUNCTIONS` is everything that a template can call: these, those of `yaml_text` and those of `sprig`. Where a name is in
-both, ours wins: `contains`, `hasPrefix` and `hasSuffix` take the text first, as Go's strings package does and as the
-Tinkerbell renderer always has.
+Sources: Go, text/template, funcs.go; for YAML, Tinkerbell's controller (sigs.k8s.io/yaml, go-yaml v2).
+
+`FUNCTIONS` is everything that a template can call: these functions and those of `sprig`. If both define a name, the
+definition here wins: `contains`, `hasPrefix` and `hasSuffix` take the text first, as Go's strings package does and as
+the Tinkerbell renderer always has.
 """
 
 from __future__ import annotations
 
+import io
 import ipaddress
+import json
 import re
-from typing import Final
+from collections.abc import Iterator
+from datetime import date
+from functools import cmp_to_key
+from typing import Any, Final
 from urllib.parse import quote_plus
 
+import yaml
+
+from tink.api.yaml import YamlError, plain_scalar, read
 from tink.golang import fmt, values
-from tink.golang.strconv import byte_length, from_bytes, to_bytes
+from tink.golang.strconv import byte_length, format_float, from_bytes, to_bytes
 from tink.golang.values import CallError, Struct, Uint8, Value, type_name
 from tink.template.errors import shortened
 from tink.template.signatures import ANY, INT, STRING, Function, Functions, table
 from tink.template.sprig import SPRIG
-from tink.template.yaml_text import YAML
+
+_DATE: Final = re.compile(
+    r"(\d{4})-(\d{1,2})-(\d{1,2})"
+    r"([Tt ](\d{1,2}):(\d{1,2}):(\d{1,2})([.,]\d{1,9})?(?P<zone>Z|[-+]\d\d:\d\d)?)?"
+)
+_BASE_60: Final = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
+_MAX_UINT64: Final = 2**64
+
+
+def to_yaml(value: Value) -> str:
+    """Write a value as YAML in block style, keys in order, without the last line break.
+
+    Raises CallError for a value that JSON does not have.
+    """
+    events, stream = _events(json.loads(SPRIG["toJson"].call(value))), io.StringIO()
+    yaml.emit(events, stream, yaml.CSafeDumper, width=80, allow_unicode=True, line_break="\n")
+    return stream.getvalue().removesuffix("\n").removesuffix("\n...")
+
+
+def _events(value: Any) -> Iterator[yaml.Event]:
+    yield yaml.StreamStartEvent()
+    yield yaml.DocumentStartEvent(explicit=False)
+    yield from _value_events(value)
+    yield yaml.DocumentEndEvent(explicit=False)
+    yield yaml.StreamEndEvent()
+
+
+def _value_events(value: Any) -> Iterator[yaml.Event]:
+    if isinstance(value, dict):
+        yield yaml.MappingStartEvent(None, None, implicit=True, flow_style=False)
+        for key in sorted(value, key=cmp_to_key(_compare)):
+            yield _scalar(key)
+            yield from _value_events(value[key])
+        yield yaml.MappingEndEvent()
+    elif isinstance(value, list):
+        yield yaml.SequenceStartEvent(None, None, implicit=True, flow_style=False)
+        for item in value:
+            yield from _value_events(item)
+        yield yaml.SequenceEndEvent()
+    else:
+        yield _scalar(value)
+
+
+def _scalar(value: Any) -> yaml.ScalarEvent:
+    style: str | None = None
+    if value is None or isinstance(value, bool):
+        text = json.dumps(value)
+    elif isinstance(value, str):
+        text = value
+        style = "|" if "\n" in value else None if _is_plain(value) else '"'
+    elif isinstance(value, float) or not -_MAX_UINT64 / 2 <= value < _MAX_UINT64:
+        text = format_float(float(value), "g")
+    else:
+        text = str(value)
+    return yaml.ScalarEvent(None, None, (True, True), text, style=style)
+
+
+def _is_plain(text: str) -> bool:
+    """Return whether go-yaml reads the text as a string if it stands without quotes (encode.go, stringv)."""
+    try:
+        if not isinstance(plain_scalar(text) if text else None, str):
+            return False
+    except ValueError:
+        return False
+    return not _BASE_60.fullmatch(text) and not _is_date(text)
+
+
+def _is_date(text: str) -> bool:
+    found = _DATE.fullmatch(text)
+    if found is None:
+        return False
+    year, month, day = (int(each) for each in found.groups()[:3])
+    hour, minute, second = (int(each or 0) for each in found.groups()[4:7])
+    if found[4] is not None and (found[4][0] == " ") == bool(found["zone"]):
+        return False
+    try:
+        date(max(year, 4) if year else 4, month, day)  # Go has a year 0, which is a leap year
+    except ValueError:
+        return False
+    return hour < 24 and minute < 60 and second < 60
+
+
+def _compare(one: str, other: str) -> int:
+    """Return the order of two keys: letters last, numbers by value (go-yaml v2, sorter.go)."""
+    for at, (a, b) in enumerate(zip(one, other, strict=False)):
+        if a == b:
+            continue
+        if a.isalpha() or b.isalpha():
+            return -1 if (a < b if a.isalpha() and b.isalpha() else b.isalpha()) else 1
+        leading = ""
+        if "0" in (a, b):
+            before = re.search(r"[0-9]*$", one[:at])
+            leading = "1" if before is not None and before[0].strip("0") else ""
+        digits = [re.match(r"[0-9]*", text[at:]) for text in (one, other)]
+        lengths = [len(each[0]) if each else 0 for each in digits]
+        numbers = [int(f"{leading}{each[0]}" or 0) if each else 0 for each in digits]
+        first, second = (numbers[0], lengths[0], a), (numbers[1], lengths[1], b)
+        return -1 if first < second else 1
+    return len(one) - len(other)
+
+
+def from_yaml(text: str) -> Value:
+    """Return the value of the first document, with numbers as in `fromJson`. Raises CallError."""
+    if not text:
+        raise CallError("fromYaml: empty YAML input")
+    try:
+        value = next(read(text, []), None)
+    except YamlError as error:
+        where = f"line {error.line}: " if error.line else ""
+        raise CallError(f"fromYaml: {where}{error}") from None
+    return SPRIG["mustFromJson"].call(json.dumps(value))
+
+
+YAML: Final[Functions] = table(Function("toYaml", to_yaml, (ANY,)), Function("fromYaml", from_yaml, (STRING,)))
+
 
 _BASIC: Final = {values.BOOL, values.INT, values.UINT, values.FLOAT, values.COMPLEX, values.STRING}
 
@@ -27,7 +151,9 @@ _BASIC: Final = {values.BOOL, values.INT, values.UINT, values.FLOAT, values.COMP
 
 
 def _and_or(*_arguments: Value) -> Value:
-    """Never called: the compiler makes these, for they must not evaluate what they do not need."""
+    """Raise CallError: never called. The compiler translates `and` and `or`, which evaluate only the arguments they
+    need.
+    """
     raise CallError("and, or are no plain functions")
 
 
@@ -35,7 +161,7 @@ def _and_or(*_arguments: Value) -> Value:
 
 
 def _comparable_kind(value: Value) -> str:
-    """The kind that decides what a value can be compared with. Signed and unsigned integers compare by value."""
+    """Return the kind of a value for comparisons. Signed and unsigned integers compare by value."""
     kind = values.kind(value)
     return values.INT if kind == values.UINT else kind
 
@@ -74,7 +200,7 @@ def _eq(one: Value, *others: Value) -> bool:
 
 
 def _ordered(one: Value, other: Value) -> str:
-    """Checks that two values have an order, and returns their kind."""
+    """Check that two values have an order, and return their kind."""
     first, second = _comparable_kind(one), _comparable_kind(other)
     if first not in _BASIC or second not in _BASIC:
         raise CallError("invalid type for comparison")
@@ -169,14 +295,14 @@ def _len(item: Value) -> int:
 
 
 def _call(function: Value, *_arguments: Value) -> Value:
-    """Values are data, never functions: Go's complaint is all that is left of `call`."""
+    """Raise Go's error for `call`: values are data, never functions."""
     if function is None:
         raise CallError("call of nil")
     raise CallError(f"non-function {_reflected(function)} of type {type_name(function)}")
 
 
 def _reflected(value: Value) -> str:
-    """How Go's reflection names a value."""
+    """Return the name that Go's reflection gives a value."""
     return shortened(value) if type(value) is str else f"<{type_name(value)} Value>"
 
 
@@ -184,7 +310,7 @@ def _reflected(value: Value) -> str:
 
 
 def _escapable(arguments: tuple[Value, ...]) -> str:
-    """The text that html, js and urlquery escape; a nil is shown as where a value is printed."""
+    """Return the text that html, js and urlquery escape. nil is shown as in printed values."""
     return fmt.sprint(["<no value>" if value is None else value for value in arguments])
 
 
@@ -213,10 +339,11 @@ _DIGITS: Final = tuple("0123456789")
 
 
 def format_partition(device: str, partition: int) -> str:
-    """The path of a partition, as Linux and udev name it: `/dev/sda` 1 -> `/dev/sda1`, `/dev/nvme0n1` 1 ->
-    `/dev/nvme0n1p1`, `/dev/disk/by-id/x` 1 -> `/dev/disk/by-id/x-part1`.
+    """Return the path of a partition, as Linux and udev name it.
 
-    The kernel puts a p between when the disk's name ends with a digit (nvme, mmcblk, loop, md, nbd).
+    `/dev/sda` 1 -> `/dev/sda1`, `/dev/nvme0n1` 1 -> `/dev/nvme0n1p1`, `/dev/disk/by-id/x` 1 ->
+    `/dev/disk/by-id/x-part1`. The kernel inserts a p if the disk's name ends with a digit (nvme, mmcblk, loop, md,
+    nbd).
     """
     if device.startswith("/dev/disk/"):
         return f"{device}-part{partition}"
@@ -228,9 +355,10 @@ def format_partition(device: str, partition: int) -> str:
 
 
 def netmask_to_prefix_length(netmask: str) -> str:
-    """How many bits a netmask has: `255.255.255.0` -> `24`; 0 if its ones are not all before its zeros, as in Go.
+    """Return the prefix length of a netmask: `255.255.255.0` -> `24`; 0 if its ones are not all before its zeros, as in
+    Go.
 
-    Raises CallError for what is no IPv4 address.
+    Raises CallError if the text is no IPv4 address.
     """
     try:
         bits = int(ipaddress.IPv4Address(netmask))

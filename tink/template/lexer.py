@@ -1,7 +1,7 @@
-"""Template text to tokens (Go: text/template/parse, lex.go).
+"""Split template text into tokens (Go: text/template/parse, lex.go).
 
-`lex` reads the whole text at once. A mistake does not raise here: it becomes an ERROR token, which the parser reports
-with the line and in the words that Go uses, if it gets that far. Trimming (`{{-`, `-}}`) and comments end here; the
+`lex` reads the whole text at once. An error does not raise here. It becomes an ERROR token, which the parser reports
+with the line and in Go's words when it reaches the token. Trimming (`{{-`, `-}}`) and comments are done here; the
 parser never sees them.
 """
 
@@ -15,7 +15,7 @@ from tink.golang.strconv import quote
 
 
 class Kind(Enum):
-    """What a token is."""
+    """The kind of a token."""
 
     ERROR = auto()
     BOOL = auto()
@@ -59,7 +59,7 @@ _KEYWORD_KINDS: Final = frozenset(KEYWORDS.values()) | {Kind.DOT}
 
 
 class Token(NamedTuple):
-    """A piece of the text: where it starts (characters from 0, lines from 1) and what it says."""
+    """A piece of the text, with its position (characters from 0) and line (from 1)."""
 
     kind: Kind
     position: int
@@ -67,7 +67,7 @@ class Token(NamedTuple):
     line: int
 
     def __str__(self) -> str:
-        """As Go's error messages show it."""
+        """Return the token as Go's error messages show it."""
         if self.kind is Kind.EOF:
             return "EOF"
         if self.kind is Kind.ERROR:
@@ -100,11 +100,11 @@ _SINGLE = {"=": Kind.ASSIGN, "|": Kind.PIPE}
 
 
 class _LexError(Exception):
-    """Ends the scan with an ERROR token; the argument is its text."""
+    """Ends the scan with an ERROR token. Its argument is the token's text."""
 
 
 def lex(text: str) -> list[Token]:
-    """All tokens of a template; the last is EOF, or ERROR followed by EOF."""
+    """Return all tokens of a template. The last one is EOF; an ERROR may precede it."""
     return _Lexer(text).tokens()
 
 
@@ -127,21 +127,21 @@ class _Lexer:
         return self.out
 
     def _emit(self, kind: Kind) -> None:
-        """Adds the text from the last token to here as a token."""
+        """Add the text since the last token as a token."""
         text = self.text[self.start : self.at]
         self.out.append(Token(kind, self.start, text, self.line))
         self.line += text.count("\n")
         self.start = self.at
 
     def _skip(self, to: int) -> None:
-        """Goes on without a token."""
+        """Skip text without a token."""
         self.line += self.text.count("\n", self.start, to)
         self.at = self.start = to
 
     # --- outside of actions ---
 
     def _text(self) -> bool:
-        """Plain text up to the next action. False: there is none."""
+        """Read plain text up to the next action. Return False if there is no action."""
         opening = self.text.find("{{", self.at)
         if opening < 0:
             self.at = len(self.text)
@@ -157,7 +157,7 @@ class _Lexer:
         return True
 
     def _left_delim(self) -> None:
-        """An action or a comment, with its delimiters."""
+        """Read an action or a comment, with its delimiters."""
         after = self.at + 2
         inside = after + 2 if _LEFT_TRIM.match(self.text, after) else after
         if self.text.startswith("/*", inside):
@@ -187,7 +187,7 @@ class _Lexer:
     # --- inside of actions ---
 
     def _inside(self) -> bool:
-        """One token of an action. True: the action has ended."""
+        """Read one token of an action. Return True if the action has ended."""
         text, at = self.text, self.at
         closing = _RIGHT_DELIM.match(text, at)
         if closing is not None:
@@ -262,7 +262,7 @@ class _Lexer:
         self._emit(kind)
 
     def _word_end(self, at: int) -> int:
-        """Where the letters, digits and underscores end that start here."""
+        """Return the end of the letters, digits and underscores that start here."""
         found = _WORD.match(self.text, at)
         end = found.end() if found else at
         word = self.text[at:end]
@@ -274,7 +274,7 @@ class _Lexer:
         return end
 
     def _name(self, kind: Kind) -> None:
-        """`.Field`, `$variable`, or the bare `.` and `$`."""
+        """Read `.Field`, `$variable`, or the bare `.` and `$`."""
         self.at += 1
         if not self._at_terminator():
             self.at = self._word_end(self.at)
@@ -290,7 +290,7 @@ class _Lexer:
         self._emit(KEYWORDS.get(word) or (Kind.BOOL if word in ("true", "false") else Kind.IDENTIFIER))
 
     def _number(self) -> None:
-        # Not a perfect scanner: what it lets through wrongly, the parser refuses when it wants the value.
+        # The pattern accepts some invalid numbers, which the parser refuses when it converts them.
         kind = Kind.NUMBER
         good = self._scan_number()
         if good and self.text[self.at : self.at + 1] in ("+", "-"):
@@ -318,6 +318,6 @@ class _Lexer:
 
 
 def _unicode(char: str) -> str:
-    """Go's `%#U`."""
+    """Return a character as Go's `%#U` shows it."""
     shown = f" '{char}'" if char.isprintable() else ""
     return f"U+{ord(char):04X}{shown}"

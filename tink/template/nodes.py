@@ -49,9 +49,11 @@ class Nil(Node):
 
 @dataclass(slots=True)
 class Number(Node):
-    """A constant. `integer` and `real` are its values as either, None where it has none; `is_real`: Go reads it as a
-    float where nothing says what is wanted; `imaginary`: it is written with an i, and then is this complex number
-    where nothing says what is wanted."""
+    """A constant.
+
+    `integer` and `real` are its values of these types; None if it has none. `is_real`: Go reads it as a float if no
+    type is required. `imaginary`: it has an i, and is this complex number if no type is required.
+    """
 
     text: str
     integer: int | None
@@ -65,7 +67,7 @@ class Number(Node):
 
 @dataclass(slots=True)
 class String(Node):
-    """A string constant, as written and as meant."""
+    """A string constant: its source and its value."""
 
     quoted: str
     text: str
@@ -96,7 +98,7 @@ class Field(Node):
 
 @dataclass(slots=True)
 class Variable(Node):
-    """`$x.a.b`; `slot` is the variable's place in the frame, None when it was never declared."""
+    """`$x.a.b`. `slot` is the variable's slot in the frame; None if it was never declared."""
 
     name: str
     names: list[str]
@@ -179,7 +181,7 @@ class Continue(Node):
 
 @dataclass(slots=True)
 class Branch(Node):
-    """`if` or `with`: pipelines tried in turn, each with the list that it guards, then what `else` says."""
+    """`if` or `with`: pipelines that are tried in order, each with its body, then the body of `else`."""
 
     is_with: bool
     arms: list[tuple[bool, Pipe, list[Statement]]]
@@ -197,7 +199,7 @@ class Range(Node):
 
 @dataclass(slots=True)
 class Invoke(Node):
-    """`{{template "name" pipeline}}`, also what is left of a block."""
+    """`{{template "name" pipeline}}`, also in place of a block."""
 
     name: str
     pipe: Pipe | None
@@ -212,7 +214,7 @@ Statement = Text | Action | Break | Continue | Branch | Range | Invoke
 
 @dataclass(slots=True)
 class Tree:
-    """One template: the main one (name None) or one that `define` or `block` made; `slots` is the size of its frame."""
+    """One template: the main one (name None) or one from `define` or `block`. `slots` is the size of its frame."""
 
     name: str | None
     body: list[Statement]
@@ -220,5 +222,5 @@ class Tree:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it is nothing but space; such a definition gives way to another (Go: IsEmptyTree)."""
+        """True if it holds only white space. Another definition then replaces it (Go: IsEmptyTree)."""
         return all(isinstance(node, Text) and not node.text.strip() for node in self.body)

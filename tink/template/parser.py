@@ -1,8 +1,8 @@
-"""Tokens to parse trees (Go: text/template/parse, parse.go).
+"""Parse tokens into trees (Go: text/template/parse, parse.go).
 
-A recursive descent with the grammar, the complaints and the line numbers of Go's. Two things are decided here that Go
-leaves to the execution: which slot of the frame a variable lives in (scopes are lexical, so a name needs no search at
-run time), and how deep a template may be nested, since every level costs stack when it runs.
+A recursive descent with Go's grammar, messages and line numbers. Two things are decided here that Go leaves to the
+execution. Each variable gets a slot in the frame: scopes are lexical, so no name is looked up at run time. And nesting
+is limited, because every level needs stack when it runs.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from tink.template.errors import TemplateSyntaxError, place
 from tink.template.lexer import Kind, Token, lex
 
 MAX_NESTING: Final = 64
-"""How deep parentheses and blocks may be nested."""
+"""Maximum nesting of parentheses and blocks."""
 
 MAX_TEXT: Final = 1 << 20
-"""The longest text that is parsed, in characters; Kubernetes stores no larger object."""
+"""Maximum characters of a text. Kubernetes stores no larger object."""
 
 MAX_TOKENS: Final = 200_000
-"""The most tokens of a text: parsing them takes a second or two."""
+"""Maximum tokens of a text. Parsing this number takes a second or two."""
 
 FIRST_SLOT: Final = 2
-"""Where variables begin in a frame; the first one is `$`."""
+"""The first slot of variables in a frame. It holds `$`."""
 
 _OPERAND_KINDS: Final = frozenset(
     {
@@ -47,9 +47,9 @@ _LITERALS = (nodes.Bool, nodes.Dot, nodes.Nil, nodes.Number, nodes.String)
 
 
 def parse(text: str, functions: Container[str], name: str = "template") -> dict[str | None, nodes.Tree]:
-    """The trees in a template's text: the main one under None, those of `define` and `block` under their names.
+    """Return the trees in a template's text: the main one under None, those of `define` and `block` under their names.
 
-    Raises TemplateSyntaxError; `name` is what it calls the template.
+    Raises TemplateSyntaxError, whose text calls the template `name`.
     """
     if len(text) > MAX_TEXT:
         raise TemplateSyntaxError(f"template: {name}: the text is longer than {MAX_TEXT} characters", name=name)
@@ -63,7 +63,7 @@ def parse(text: str, functions: Container[str], name: str = "template") -> dict[
 
 
 class _Scope:
-    """The variables of one tree: name -> slots, the innermost last; None as slot: assigned, but never declared."""
+    """The variables of one tree: name -> slots, the innermost last. The slot None means assigned but never declared."""
 
     def __init__(self) -> None:
         self.slots: dict[str, list[int | None]] = {"$": [FIRST_SLOT]}
@@ -77,7 +77,9 @@ class _Scope:
         return slot
 
     def assign(self, name: str) -> int | None:
-        """The slot that an assignment goes to. Go parses an assignment to what was never declared; so do we."""
+        """Return the slot of an assigned variable. Go accepts an assignment to an undeclared variable, and so does this
+        parser.
+        """
         known = self.slots.get(name)
         if not known:
             self._push(name, None)
@@ -134,7 +136,7 @@ class _Parser:
         return self._peek()
 
     def _error(self, message: str) -> TemplateSyntaxError:
-        # Go names the line of the last token it has looked at, not that of the one it complains about.
+        # Go reports the line of the last token that it has read, not the line of the wrong token.
         token = self.source[self.far]
         return TemplateSyntaxError(
             f"template: {self.name}:{token.line}: {message}",
@@ -203,7 +205,7 @@ class _Parser:
         self._subtree(name, context)
 
     def _subtree(self, name: str, context: str) -> None:
-        """The body of a define or block, up to its end: a tree of its own, which sees no variable from outside."""
+        """Parse the body of a define or block up to its end: a tree of its own, which sees no outer variable."""
         outer = self.scope, self.action_line, self.range_depth
         self.scope, self.action_line, self.range_depth = _Scope(), 0, 0
         body, closing = self._list()
@@ -213,7 +215,7 @@ class _Parser:
         self.scope, self.action_line, self.range_depth = outer
 
     def _list(self) -> tuple[list[nodes.Statement], Token]:
-        """Statements up to an `end` or `else`, which is returned as its token."""
+        """Parse statements up to an `end` or `else`. Return that token, too."""
         self._deeper("blocks are nested too deeply")
         body: list[nodes.Statement] = []
         while self._peek_non_space().kind is not Kind.EOF:
@@ -272,7 +274,7 @@ class _Parser:
         return (nodes.Break if token.kind is Kind.BREAK else nodes.Continue)(token.position)
 
     def _branch(self, keyword: Token) -> nodes.Branch:
-        """if or with, and all the `else if` or `else with` that follow."""
+        """Parse if or with, and all `else if` or `else with` that follow."""
         mark = self.scope.mark()
         is_with = keyword.kind is Kind.WITH
         node: nodes.Branch | None = None
@@ -352,7 +354,7 @@ class _Parser:
         return pipe
 
     def _declarations(self, pipe: nodes.Pipe, context: str) -> list[Token]:
-        """The variables before `:=` or `=`; none if the pipeline just begins with a variable."""
+        """Parse the variables before `:=` or `=`; none if the pipeline only begins with a variable."""
         declared: list[Token] = []
         while self._peek_non_space().kind is Kind.VARIABLE:
             start = self.at
@@ -397,7 +399,7 @@ class _Parser:
         base = self._term()
         if base is None or self._peek().kind is not Kind.FIELD:
             return base
-        # Go takes the place of a chain for the place of the whole: its column in messages.
+        # Go's messages give the column of a chain for the whole operand.
         position = self._peek().position
         names: list[str] = []
         while self._peek().kind is Kind.FIELD:
@@ -451,7 +453,7 @@ class _Parser:
         raise self._error(f"undefined variable {strconv.quote(token.text)}")
 
     def _number(self, token: Token) -> nodes.Number:
-        """A constant under all the types that it can have (Go: newNumber)."""
+        """Return a constant with its values of all types (Go: newNumber)."""
         text, position = token.text, token.position
         if token.kind is Kind.CHAR_CONSTANT:
             try:
@@ -478,7 +480,7 @@ class _Parser:
         return nodes.Number(position, text, whole, real, is_real=not is_hex)
 
     def _imaginary(self, token: Token) -> nodes.Number:
-        """A constant with an i, which also is a plain number if there is nothing before the i but zero."""
+        """Return a constant with an i. It is a plain number, too, if only zero precedes the i."""
         text = token.text
         real: float | None = 0.0
         imaginary = text

@@ -1,8 +1,8 @@
-"""How a template function is declared: what it takes and how calls to it are checked.
+"""Declare template functions: their parameters, and the checks of calls.
 
-Go checks arguments against the parameter types of the function that is called; constants are converted to them
-(`printf 1` says "expected string; found 1"). The types here are those that the functions of this package need.
-One leniency: Go's several integer types are one here, so `trunc (add 1 2) .x` needs no `int`.
+Go checks arguments against the parameter types of the called function, and converts constants to them (`printf 1`
+reports "expected string; found 1"). The types here are those that this package's functions need. One difference to Go:
+its several integer types are one here, so `trunc (add 1 2) .x` needs no `int`.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ PYTHON_TYPES: dict[Type, type] = {Type.STRING: str, Type.INT: int, Type.FLOAT: f
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A template function. `call` gets its arguments by position and raises CallError for those it cannot take.
+    """A template function.
 
-    `metered`: the first argument is a callable that takes steps from the budget, for functions that take much longer
-    than it takes to read their arguments and to make their result, which the caller pays for. `changing`: it changes a
-    map that it is given.
+    `call` gets its arguments by position and raises CallError for unsuitable ones. `metered`: the first argument is a
+    callable that takes steps from the budget, for functions that take much longer than reading their arguments and
+    making their result. `changing`: it changes its map.
     """
 
     name: str
@@ -46,7 +46,9 @@ class Function:
     changing: bool = False
 
     def arity_complaint(self, written: int, total: int) -> str | None:
-        """What Go says to this many arguments (`written` ones, and with that of the pipeline in `total`)."""
+        """Return Go's message for a wrong number of arguments: `written` ones, `total` with that of the pipeline; None
+        if right.
+        """
         if self.variadic is not None:
             least = len(self.parameters)
             if total < least:
@@ -56,7 +58,7 @@ class Function:
         return None
 
     def parameter(self, index: int) -> Type:
-        """The type of the argument at this index."""
+        """Return the type of the argument at this index."""
         if index < len(self.parameters):
             return self.parameters[index]
         return self.variadic or Type.ANY
@@ -68,7 +70,7 @@ Functions = dict[str, Function]
 
 
 def table(*functions: Function) -> Functions:
-    """The functions by name."""
+    """Return the functions by name."""
     return {function.name: function for function in functions}
 
 
@@ -77,10 +79,10 @@ FREE: Final = 512
 
 
 def is_large(value: Value) -> bool:
-    """Whether reading or making a value costs more than the step that does it."""
+    """Return True if reading or making a value costs more than the step that does it."""
     return type(value) in SIZED and len(value) > FREE
 
 
 def text_size(value: Value) -> int:
-    """How much work a value means to whoever reads it."""
+    """Return the work of reading a value, in characters."""
     return len(value) if type(value) in SIZED else 0

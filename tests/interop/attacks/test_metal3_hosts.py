@@ -14,7 +14,7 @@ from tink.api.v1alpha2 import API_VERSION, Raw
 from tink.convert.metal3 import SECURED_ANNOTATION
 from tink.kube.client import NotFoundError
 from tink.kube.resources import EVENT, HARDWARE, HARDWARE_DATA, SECRET, ResourceType
-from tink.metal3.ownership import netboots
+from tink.metal3.hosts import netboots
 from tink.metal3.settings import Metal3Settings
 
 __all__ = ["site"]

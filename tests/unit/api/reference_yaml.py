@@ -1,6 +1,6 @@
-"""YAML as kubectl reads it, a second time: PyYAML's constructor with go-yaml v2's implicit types, and no bounds at all.
+"""A second reader of YAML as kubectl reads it: PyYAML's constructor with go-yaml v2's implicit types, without limits.
 
-What `tink.api.yaml` reads is compared with it.
+The tests compare `tink.api.yaml` with it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NOT_FINITE = re.compile(r"^([-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$")
 
 
 class RefusedError(ValueError):
-    """What kubectl does not read."""
+    """Text that kubectl does not read."""
 
 
 class _Loader(yaml.CSafeLoader):
@@ -83,7 +83,7 @@ for _tag, _construct in (("int", _integer), ("float", _float), ("bool", _bool), 
 
 
 def documents(text: str) -> list[Any]:
-    """The documents of a text. Raises RefusedError."""
+    """Return the documents of a text. Raises RefusedError."""
     try:
         return list(yaml.load_all(text, Loader=_Loader))
     except (yaml.YAMLError, ValueError, RecursionError, KeyError) as error:

@@ -1,4 +1,6 @@
-"""The CustomResourceDefinitions: what a real kube-apiserver accepts, their patterns, and what deploy and docs hold."""
+"""The CustomResourceDefinitions: accepted by a real kube-apiserver, their patterns, and the files
+in deploy and docs.
+"""
 
 from __future__ import annotations
 
@@ -139,7 +141,7 @@ def test_every_field_explains_itself() -> None:
 
 
 def bounded(node: dict[str, Any], path: str, unbounded: list[str]) -> list[str]:
-    """Which lists, maps and strings of a schema have no bound."""
+    """Yield the lists, maps and strings of a schema that have no maximum."""
     match node.get("type"):
         case "string" if "maxLength" not in node and "enum" not in node and "format" not in node:
             unbounded.append(path)
@@ -161,15 +163,15 @@ def test_nothing_that_users_write_is_unbounded(kind: str) -> None:
 
 
 def test_status_is_stored_whatever_was_rendered() -> None:
-    """A rule below it would keep the controller from saying what it did."""
+    """A rule below the status could prevent the controller from storing a status."""
     status = schema("Workflow")["properties"]["status"]["properties"]
     rendered = status["actions"]["items"]["properties"]["rendered"]
     for node in nodes(rendered):
         assert not {"x-kubernetes-validations", "pattern", "maxLength", "maxItems", "x-unchecked"} & set(node)
 
 
-def test_one_mistake_is_not_said_twice_and_every_list_says_how_it_is_merged() -> None:
-    """A field with a rule has no pattern, for both would speak of the same mistake."""
+def test_one_mistake_gives_one_message_and_every_list_has_a_merge_type() -> None:
+    """A field with a rule has no pattern, because both would report the same mistake."""
     for kind in KINDS:
         for node in nodes(schema(kind)):
             assert node.get("type") != "array" or node["x-kubernetes-list-type"] in ("atomic", "map")
@@ -300,7 +302,7 @@ def test_ipv6_addresses_are_taken_as_rfc_5952_spells_them_and_nothing_else(addre
         IPv6Address(text)
 
 
-def test_what_is_no_ipv6_address_of_a_host_or_spelled_otherwise_is_refused() -> None:
+def test_ipv6_address_that_is_not_canonical_unicast_is_refused() -> None:
     wrong = ("fd00::1%eth0", "fd00::1/64", "fd00::0001", "fd00:::1", "1::2::3", "1:2:3:4:5:6:7", "10.0.0.1", "FD00::1")
     assert [text for text in wrong if patterns.compiled(patterns.IPV6).search(text)] == []
     of_a_link = patterns.compiled(patterns.NO_UNICAST_IPV6)
@@ -321,6 +323,6 @@ FIELDS = {
 @pytest.mark.parametrize("name", FIELDS)
 @given(data=st.data())
 def test_what_the_api_takes_can_be_read(name: str, data: st.DataObject) -> None:
-    """Objects that are stored are not for us to refuse."""
+    """Stored objects must not be refused."""
     text = data.draw(st.from_regex(patterns.compiled(PATTERNS[name])))
     HardwareSpec.model_validate(FIELDS[name](text))

@@ -1,4 +1,4 @@
-"""YAML must mean for us what it means for kubectl (facts: the column of go-yaml v2)."""
+"""YAML means the same here as for kubectl (facts: the column of go-yaml v2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What reading YAML costs is a small multiple of its length: looked for by a grammar of everything that repeats."""
+"""Reading YAML costs a small multiple of its length, checked by a grammar of everything that repeats."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.media import APPLY_PATCH, decode, decode_patch
 
 STEPS, STEPS_PER_BYTE = 2_000_000, 40
-"""Calls of functions, whether of Python or of C. Aliases may repeat a short text up to a limit that does not depend on
-its length: some 500,000 calls. Without that limit the bombs below take many millions."""
+"""Maximum function calls, of Python and C. Aliases may repeat a short text up to a limit that does not depend on its
+length: about 500,000 calls. Without that limit the bombs below take many millions.
+"""
 MEMORY, MEMORY_PER_BYTE = 128 << 20, 400
 
 
 class TooDearError(BaseException):
-    """Reading was stopped: it took more than its text may cost."""
+    """Reading was stopped because it exceeded the allowed cost."""
 
 
 @contextmanager
 def counted(allowed: float = math.inf) -> Iterator[list[int]]:
-    """Count the calls within the block; raises TooDearError at more than `allowed`."""
+    """Count the calls within the block. Raises TooDearError at more than `allowed`."""
     taken = [0]
 
     def count(*_: object) -> None:
@@ -50,7 +51,7 @@ def counted(allowed: float = math.inf) -> Iterator[list[int]]:
 
 @contextmanager
 def bounded(length: int) -> Iterator[None]:
-    """Fails what takes more calls or memory than a text of `length` bytes may cost."""
+    """Fail if the block takes more calls or memory than a text of `length` bytes may cost."""
     tracemalloc.start()
     try:
         with counted(STEPS + STEPS_PER_BYTE * length):
@@ -88,7 +89,9 @@ def _level(kind: str, below: str, fan: int) -> str:
 
 @st.composite
 def texts(draw: st.DrawFn) -> str:
-    """Levels, each of which repeats the one below it in some way; or one of the things that libyaml itself repeats."""
+    """Yield texts of levels, each of which repeats the one below it, or of the constructs that
+    libyaml itself repeats.
+    """
     kind = draw(st.sampled_from(["levels"] * 8 + ["directives", "anchors", "many", "documents"]))
     size = draw(st.integers(1, 3000))
     if kind == "directives":
@@ -135,7 +138,7 @@ READERS: list[Callable[[str], None]] = [_documents, _body, _patch, _converted, _
 
 
 def cost(reader: Callable[[str], None], text: str) -> None:
-    """Read a text, whether it can be read or not. Raises TooDearError, AssertionError."""
+    """Read a text, valid or not. Raises TooDearError, AssertionError."""
     gc.collect()
     with bounded(len(text)):
         try:
@@ -179,7 +182,7 @@ FOUND = {
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("text", FOUND.values(), ids=FOUND)
-def test_what_was_found_costs_no_more_than_a_multiple_of_its_length(text: str, reader: Callable[[str], None]) -> None:
+def test_found_texts_cost_at_most_a_multiple_of_their_length(text: str, reader: Callable[[str], None]) -> None:
     cost(reader, text)
 
 
@@ -196,7 +199,7 @@ def test_depth_is_counted_through_aliases() -> None:
 
 
 def test_honest_repetition_is_read() -> None:
-    """A rack of 200 machines that share most of what there is to say of them."""
+    """Return a rack of 200 machines that share most of their fields."""
     shared = "\n".join(f"  key{index}: {'value' * 4}" for index in range(60))
     text = f"base: &base\n{shared}\nmachines:\n" + "".join(f"- {{<<: *base, name: n{i}}}\n" for i in range(200))
     (found,) = documents(text)
@@ -210,7 +213,7 @@ def test_what_stands_in_a_text_without_aliases_fits_the_budget(text: str, monkey
 
 
 def test_meanings_of_long_scalars_are_not_kept() -> None:
-    """A stranger's text, or a secret, would stay in memory for as long as the process lives."""
+    """A large text, or a secret, would stay in memory as long as the process lives."""
     gc.collect()
     tracemalloc.start()
     try:

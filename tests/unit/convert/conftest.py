@@ -1,4 +1,4 @@
-"""What conversion tests share: the API's own verdict about an object, and short ways to run a conversion."""
+"""Helpers of the conversion tests: the API's verdict about an object, and short ways to run a conversion."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _checks(kind: str) -> tuple[Any, Any]:
 
 
 def refusals(obj: Raw) -> list[str]:
-    """What the embedded API would refuse an object of v1alpha2 for, or leave away."""
+    """Return the reasons why the embedded API would refuse a v1alpha2 object, and the fields that it would drop."""
     assert obj["apiVersion"] == "tinkerbell.org/v1alpha2"
     walk, rules = _checks(obj["kind"])
     obj = copy.deepcopy({**obj, "metadata": {}})

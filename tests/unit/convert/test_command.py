@@ -1,4 +1,4 @@
-"""`tinkedge convert`: what it reads, from files and live clusters, what it writes, and what it exits with."""
+"""`tinkedge convert`: input from files and live clusters, output, exit codes."""
 
 from __future__ import annotations
 
@@ -68,9 +68,7 @@ LOSSY = MACHINE % ("a", 1) + "  tinkVersion: 3\n"
     ],
     ids=["whole", "lossy", "loss-allowed", "broken"],
 )
-def test_exit_code_says_whether_anything_was_lost(
-    options: tuple[str, ...], stdin: str, code: int, written: list[str], said: str
-) -> None:
+def test_exit_code_shows_losses(options: tuple[str, ...], stdin: str, code: int, written: list[str], said: str) -> None:
     result = run("-f", "-", *options, stdin=stdin)
     assert (result.exit_code, names(result)) == (code, written)
     assert said in result.stderr
@@ -127,7 +125,7 @@ def test_dash_is_standard_output_and_no_file(tmp_path: Path, monkeypatch: pytest
 
 
 def test_output_may_be_the_input_a_link_or_a_device_none_of_which_is_replaced(tmp_path: Path) -> None:
-    """`--report-file /dev/stderr`, or /dev/null, by root, of all people."""
+    """`--report-file /dev/stderr` or /dev/null, even run by root."""
     path, link, pipe = (tmp_path / name for name in ("rack.yaml", "link", "pipe"))
     path.write_text(MACHINE % ("a", 1))
     result = run("-f", path, "--out", path)
@@ -232,7 +230,7 @@ def machine(name: str, index: int, namespace: str = "rack") -> Raw:
 
 
 def new(name: str, number: int = 1, **spec: Any) -> Raw:
-    """A Hardware of today, as it is written, without what a server adds."""
+    """Return a v1alpha2 Hardware as a user writes it, without server fields."""
     spec = {"networkInterfaces": {f"52:54:00:00:00:{number:02x}": {}}, **spec}
     return {"apiVersion": HARDWARE.api_version, "kind": "Hardware", "metadata": {"name": name}, "spec": spec}
 
@@ -252,7 +250,7 @@ def client() -> InProcessApi:
 
 @pytest.fixture
 def current() -> InProcessApi:
-    """An API with the definitions of today."""
+    """Return an API with today's definitions."""
     return InProcessApi()
 
 
@@ -269,18 +267,18 @@ async def test_cluster_is_read_page_by_page_one_namespace_or_all(client: Any, mo
     monkeypatch.setattr(cluster, "each_list_item", partial(each_list_item, page_size=2))
     await old_rack(client)
     seen: list[int] = []
-    found = await read_cluster(client, None, metal3=False, seen=seen.append)
+    found = await read_cluster(client, None, metal3=False, on_read=seen.append)
     assert [each.source.name for each in found] == ["far", "n0", "n1", "n2"]
     assert seen == [1, 2, 3, 4]
-    found = await read_cluster(client, "rack", metal3=False, seen=seen.append)
+    found = await read_cluster(client, "rack", metal3=False, on_read=seen.append)
     assert [(each.source.file, each.source.document, each.source.name) for each in found] == [
         ("cluster", index + 1, f"n{index}") for index in range(3)
     ]
 
 
-async def test_cluster_that_does_not_serve_v1alpha1_is_told_so(client: Any) -> None:
+async def test_cluster_without_v1alpha1_is_an_error(client: Any) -> None:
     with pytest.raises(NotFoundError, match=r"does not serve tinkerbell[.]org/v1alpha1"):
-        await read_cluster(client, None, metal3=False, seen=lambda _: None)
+        await read_cluster(client, None, metal3=False, on_read=lambda _: None)
 
 
 async def test_only_the_network_secrets_of_hosts_are_read(client: Any) -> None:
@@ -291,7 +289,7 @@ async def test_only_the_network_secrets_of_hosts_are_read(client: Any) -> None:
         metadata = {"name": name, "namespace": "metal3"}
         host = {"apiVersion": HOSTS.api_version, "kind": HOSTS.kind, "metadata": metadata, "spec": spec}
         client.put(host)
-    found = await read_cluster(client, None, metal3=True, seen=lambda _: None)
+    found = await read_cluster(client, None, metal3=True, on_read=lambda _: None)
     assert [each.source.name for each in found if isinstance(each, Document)] == ["a", "b", "c", "net"]
     assert [each.path for each in found if isinstance(each, Finding)] == ["spec.networkData"]
 
@@ -331,7 +329,7 @@ async def test_refused_object_is_named_and_the_others_are_applied(current: Any) 
     other = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "map"}}
     done: list[int] = []
     objects = [Converted(obj) for obj in (bad, other, new("good"))]
-    applied = await apply_all(current, objects, None, force=False, done=done.append)
+    applied = await apply_all(current, objects, None, force=False, on_applied=done.append)
     refused = applied.refused
     assert applied.count == 1
     assert [each.source.name for each in refused] == ["bad", "map"]
@@ -344,21 +342,23 @@ async def test_kind_that_may_not_be_read_costs_no_other(client: Any) -> None:
     await old_rack(client)
     forbidden = ApiError(403, "Forbidden", "templates is forbidden")
     client.fail("list", forbidden, of=ResourceType("tinkerbell.org", "v1alpha1", "templates", "Template"))
-    found = await read_cluster(client, "rack", metal3=False, seen=lambda _: None)
+    found = await read_cluster(client, "rack", metal3=False, on_read=lambda _: None)
     (refused,) = [each for each in found if isinstance(each, Finding)]
     assert (refused.kind, refused.source.kind, len(found)) == ("error", "Template", 4)
     assert "templates is forbidden" in refused.reason
     client.fail("list", *[forbidden] * 3)
     with pytest.raises(ApiError, match="forbidden"):
-        await read_cluster(client, None, metal3=False, seen=lambda _: None)
+        await read_cluster(client, None, metal3=False, on_read=lambda _: None)
 
 
-async def test_api_that_stops_answering_costs_no_report_and_says_how_much_was_applied(
+async def test_report_survives_an_api_that_stops_answering_and_counts_applied_objects(
     server: ApiServer, current: Any, tmp_path: Path
 ) -> None:
     objects = [new(f"n{index}", index) for index in range(20)]
     current.fail("apply", UnreachableError("gone"), done=False)
-    applied = await apply_all(current, [Converted(obj) for obj in objects], None, force=False, done=lambda _: None)
+    applied = await apply_all(
+        current, [Converted(obj) for obj in objects], None, force=False, on_applied=lambda _: None
+    )
     count, (refused,) = applied.count, applied.refused
     assert count < 20
     assert f"{count} of 20 objects were applied" in refused.reason
@@ -375,9 +375,9 @@ async def test_api_that_stops_answering_costs_no_report_and_says_how_much_was_ap
 async def test_field_of_another_owner_is_taken_only_by_force(current: Any) -> None:
     await current.apply(HARDWARE, "a", "default", new("a", storageDevices=["/dev/sda"]), manager="operator")
     mine = [Converted(new("a", storageDevices=["/dev/sdb"]))]
-    (refused,) = (await apply_all(current, mine, None, force=False, done=lambda _: None)).refused
+    (refused,) = (await apply_all(current, mine, None, force=False, on_applied=lambda _: None)).refused
     assert "operator" in refused.reason
     assert "--force-conflicts" in refused.reason
-    forced = await apply_all(current, mine, None, force=True, done=lambda _: None)
+    forced = await apply_all(current, mine, None, force=True, on_applied=lambda _: None)
     assert (forced.count, forced.refused) == (1, [])
     assert (await current.get(HARDWARE, "a", "default"))["spec"]["storageDevices"] == ["/dev/sdb"]

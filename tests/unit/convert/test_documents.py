@@ -1,4 +1,4 @@
-"""Documents: each one that can be read is read, and what was written is read as it was meant, with its comments."""
+"""Documents: every readable one is read, and every written one is read back with the same meaning and its comments."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tink.convert.documents import (
     compose,
     file_name,
     json_text,
+    node_value,
     read,
-    value,
     write_whole,
     yaml_document,
 )
@@ -43,7 +43,7 @@ def found(text: str | bytes, file: str = "in.yaml") -> list[Document | Finding]:
 
 
 def names(text: str | bytes, file: str = "in.yaml") -> list[str]:
-    """Names of what was read, and `document path: reason` of what was not."""
+    """Return the names of the documents, and `document path: reason` of the findings."""
     return [
         each.obj["metadata"]["name"]
         if isinstance(each, Document)
@@ -199,13 +199,13 @@ def test_broken_json_is_named_with_its_line_and_the_next_object_is_read(broken: 
     assert "not JSON: line " in found[1]
 
 
-def test_key_given_twice_in_json_is_an_error_as_it_is_in_yaml() -> None:
+def test_repeated_key_in_json_is_an_error_as_in_yaml() -> None:
     twice = '{"apiVersion": "v1", "kind": "K", "metadata": {"name": "a", "labels": {"x": "1", "x": "2"}}}'
     assert "line 1: in the value that begins there, key 'x' is given twice" in error(twice, "in.json").reason
     assert "key 'x' is given twice" in error(twice, "in.yaml").reason
 
 
-def test_list_is_taken_apart_and_its_items_say_where_they_stood() -> None:
+def test_list_is_split_and_items_keep_their_places() -> None:
     inner = {"apiVersion": "v1", "kind": "List", "items": [obj("b"), 5]}
     outer = {**inner, "metadata": {"resourceVersion": ""}, "items": [obj("a"), inner, {}, obj("c")]}
     found = list(read("in.json", orjson.dumps(outer)))
@@ -223,7 +223,7 @@ def test_list_as_the_api_answers_it_gives_its_items_their_kind() -> None:
     assert two.obj["kind"] == "Other"
 
 
-def test_lists_in_lists_do_not_go_on_for_ever() -> None:
+def test_nested_lists_have_a_maximum_depth() -> None:
     nested: Any = obj("a")
     for _ in range(150):
         nested = {"apiVersion": "v1", "kind": "List", "items": [nested]}
@@ -271,7 +271,7 @@ def test_merged_key_does_not_replace_the_own_one(text: str) -> None:
 @given(st.lists(_PIECES, max_size=14).map("".join))
 def test_values_are_those_that_kubectl_reads(text: str) -> None:
     expected, found = (attempted(reader, text) for reader in (reference_yaml.documents, kubernetes_yaml.read))
-    nodes = attempted(lambda text: (value(node, len(text)) for node in compose(text)), text)
+    nodes = attempted(lambda text: (node_value(node, len(text)) for node in compose(text)), text)
     if nodes is not YamlError and found is not YamlError:
         assert repr(nodes) == repr(found), "with a look at the places of fields in between"
     if found is YamlError or expected is YamlError or "!!" in text:
@@ -310,7 +310,7 @@ _VALUES = st.recursive(
 
 @settings(max_examples=250, deadline=None)
 @given(st.dictionaries(_TEXTS, _VALUES, max_size=3))
-def test_what_was_written_is_what_is_read_by_kubernetes_rules_and_by_yaml_1_1(obj: Raw) -> None:
+def test_written_yaml_is_read_back_by_kubernetes_rules_and_by_yaml_1_1(obj: Raw) -> None:
     text = written(obj)
     assert list(kubernetes_yaml.documents(text)) == [obj]
     assert list(yaml.load_all(text, Loader=yaml.CSafeLoader)) == [obj]

@@ -1,4 +1,4 @@
-"""Many objects at once: which converter each one gets, what they share, and the report with each loss and its place."""
+"""Many objects in one run: the converter of each, shared objects, and the report of all losses with their places."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tink.api.v1alpha2 import Raw
-from tink.convert import registry
+from tink.convert import run
 from tink.convert.documents import Converted
 from tink.convert.fields import Fields, join
 from tink.convert.findings import Finding, Findings, Kind, Source
@@ -75,7 +75,7 @@ def test_fault_of_a_converter_costs_its_object_alone(converting: Converting, mon
         raise KeyError("x")
 
     key = ("tinkerbell.org/v1alpha1", "Template")
-    monkeypatch.setattr(registry, "_CONVERTERS", {**registry._CONVERTERS, key: broken})
+    monkeypatch.setattr(run, "_CONVERTERS", {**run._CONVERTERS, key: broken})
     result = converting(TEMPLATE, HARDWARE)
     assert [each["kind"] for each in result.objects] == ["Hardware"]
     assert said(result) == [("error", "")]
@@ -114,7 +114,7 @@ def test_same_object_twice_is_one_and_another_of_its_name_is_an_error(converting
     assert "in.yaml, document 1" in finding.reason
 
 
-def test_what_was_converted_is_not_changed_by_converting_it_again(converting: Converting) -> None:
+def test_second_conversion_changes_nothing(converting: Converting) -> None:
     osie = {"baseURL": "http://a", "kernel": "k", "initrd": "i"}
     interface = {"dhcp": {"mac": "52:54:00:12:34:57"}, "netboot": {"allowPXE": True, "osie": osie}}
     booting = {**HARDWARE, "metadata": {"name": "b"}, "spec": {"interfaces": [interface]}}
@@ -139,7 +139,7 @@ def test_exit_code_tells_scripts_whether_anything_was_lost(kinds: list[Kind], co
 # --- between the versions of Metal3's hosts ---
 
 
-def test_a_checksum_that_can_not_be_what_its_empty_type_means_is_told(converting: Converting) -> None:
+def test_checksum_that_contradicts_its_empty_type_is_reported(converting: Converting) -> None:
     host = {**_HOST, "spec": {"online": True, "image": _IMAGE}}
     result = converting(host, to="v1beta1")
     assert said(result) == [("changed", "spec.image.checksumType")]
@@ -148,7 +148,7 @@ def test_a_checksum_that_can_not_be_what_its_empty_type_means_is_told(converting
     assert (auto.findings, auto.objects[0]["spec"]["image"].get("checksumType", "auto")) == ([], "auto")
 
 
-def test_hardware_that_no_annotation_has_room_for_is_told_as_lost(converting: Converting) -> None:
+def test_hardware_details_too_large_for_the_annotation_are_reported_as_dropped(converting: Converting) -> None:
     disks = [{"name": f"/dev/disk/by-path/{number}", "model": "m" * 200, "sizeBytes": 1} for number in range(3000)]
     host = {**_HOST, "spec": {"online": True}, "status": {"hardware": {"storage": disks[:3]}}}
     assert converting(host, to="v1beta1").findings == []
@@ -173,7 +173,7 @@ def told(findings: Findings) -> list[tuple[str, str]]:
 # --- the cursor
 
 
-def test_what_nobody_looked_at_is_named_and_what_says_nothing_is_not() -> None:
+def test_unread_fields_are_reported_unless_they_are_empty() -> None:
     cursor, findings = fields({"a": 1, "b": {"c": 2}, "d": None, "e": {"f": [{}, ""]}, "g": False, "h/i": 0})
     cursor.take("a")
     cursor.rest("why")

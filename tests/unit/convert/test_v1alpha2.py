@@ -1,4 +1,4 @@
-"""Objects of v1alpha2: today's come through as they are, those of other schemas of that name do not unnoticed."""
+"""Objects of v1alpha2: today's objects are unchanged; objects of other schemas with that name are reported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tink.api.v1alpha2 import Raw
 from tink.convert.findings import Findings, Source
 from tink.convert.run import Result
-from tink.convert.v1alpha2 import first_revision
+from tink.convert.v1alpha2 import convert_first_revision, is_first_revision
 
 Converting = Callable[..., Result]
 SOURCE = Source("in.yaml", 1, "Workflow", "", "w")
@@ -49,12 +49,12 @@ CURRENT = [
 
 
 @pytest.mark.parametrize("source", CURRENT, ids=lambda source: source["kind"])
-def test_object_of_today_stays_as_it_is(converting: Converting, source: Raw) -> None:
+def test_current_object_is_unchanged(converting: Converting, source: Raw) -> None:
     result = converting(source)
     assert (result.objects, result.findings) == ([source], [])
 
 
-def test_field_that_an_api_would_drop_without_a_word_is_told(converting: Converting) -> None:
+def test_field_that_an_api_would_drop_silently_is_reported(converting: Converting) -> None:
     spec = {**nic(dhcp={"ip": "10.0.0.1", "mtu": 9000}), "disks": [], "bmcRef": None, "rack": {"u": 7}}
     result = converting(obj("Hardware", spec, extra="x"))
     assert result.objects == [obj("Hardware", nic(dhcp={"ip": "10.0.0.1"}))]
@@ -81,7 +81,7 @@ def test_object_that_no_api_takes_is_an_error(converting: Converting, source: Ra
 
 
 def test_what_a_server_wrote_stays_there(converting: Converting) -> None:
-    """Else no other server takes what `kubectl get -o yaml` has said."""
+    """Otherwise no other server accepts the output of `kubectl get -o yaml`."""
     written = {"uid": "u", "resourceVersion": "5", "creationTimestamp": "x", "managedFields": [{}], "generation": 3}
     owners = {"ownerReferences": [{"uid": "z"}]}
     others = (obj("Machine", {}, apiVersion="bmc.tinkerbell.org/v1alpha1"), obj("Secret", {}, apiVersion="v1"))
@@ -147,7 +147,7 @@ spec:
 def convert(source: Raw) -> tuple[Raw, list[tuple[str, str]]]:
     before = copy.deepcopy(source)
     findings = Findings(SOURCE)
-    result = first_revision.convert_first_revision(source, findings)
+    result = convert_first_revision(source, findings)
     assert source == before
     found = [(str(each.kind), each.path) for each in findings]
     return (result[0]["spec"] if result else {}), found
@@ -176,7 +176,7 @@ def convert(source: Raw) -> tuple[Raw, list[tuple[str, str]]]:
     ],
 )
 def test_early_object_is_known_by_its_fields(source: Raw, is_early: bool) -> None:
-    assert first_revision.is_first_revision(source) is is_early
+    assert is_first_revision(source) is is_early
 
 
 @pytest.mark.parametrize(
@@ -261,15 +261,15 @@ def test_template_data_of_any_kind_are_strings() -> None:
     assert found == [("changed", "spec.templateParams.n")]
 
 
-def test_severity_and_time_of_conditions_are_dropped_and_said() -> None:
+def test_severity_and_time_of_conditions_are_reported_as_dropped() -> None:
     condition = {"type": "Started", "status": "True", "severity": "Info", "lastTransitionTime": "t", "reason": "R"}
     findings = Findings(SOURCE)
     source = obj("Workflow", {}, status={"state": "Running", "conditions": [{**condition, "severity": ""}, condition]})
-    (made,) = first_revision.convert_first_revision(source, findings)
+    (made,) = convert_first_revision(source, findings)
     assert made["status"]["conditions"] == [{"type": "Started", "status": "True", "reason": "R"}] * 2
     fields = ("[0].lastTransitionTime", "[1].severity", "[1].lastTransitionTime")
     assert [each.path for each in findings] == [f"status.conditions{field}" for field in fields]
-    assert not first_revision.is_first_revision(made)
+    assert not is_first_revision(made)
 
 
 JSON = st.recursive(
@@ -281,10 +281,10 @@ FIELDS = st.dictionaries(st.sampled_from(INNER), JSON | st.just({"dhcp": {"lease
 
 
 @given(st.sampled_from(["Hardware", "Workflow", "Template"]), st.dictionaries(st.sampled_from(OUTER), JSON | FIELDS))
-def test_no_object_crashes_and_a_result_is_first_revision_no_more(kind: str, spec: Raw) -> None:
+def test_no_object_crashes_and_no_result_is_of_the_first_revision(kind: str, spec: Raw) -> None:
     source = obj(kind, spec, status={"conditions": [{"severity": 1}, None]})
-    first_revision.is_first_revision(source)
+    is_first_revision(source)
     findings = Findings(SOURCE)
-    for made in first_revision.convert_first_revision(source, findings):
+    for made in convert_first_revision(source, findings):
         timeout = made["spec"].get("timeout")
-        assert not first_revision.is_first_revision(made) or isinstance(timeout, int)
+        assert not is_first_revision(made) or isinstance(timeout, int)

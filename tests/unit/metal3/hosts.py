@@ -1,4 +1,4 @@
-"""Random BareMetalHosts of either version, the same for the same seed: every field there, empty or not there at all."""
+"""Random BareMetalHosts of either version, reproducible by seed: every field present, empty or absent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import orjson
 import yaml
 
 from tink.api.metal3.crds import generate
-from tink.convert.metal3.conversion_data import ANNOTATION
+from tink.convert.metal3 import CONVERSION_DATA_ANNOTATION
 
 Raw = dict[str, Any]
 
@@ -25,7 +25,7 @@ DIGESTS = ("0" * 32, "a" * 64, "F" * 128, "http://192.0.2.9/image.md5sum", "")
 TEXTS = ("", "x", "node-1", "ü €", '"{}\\', "<a&b>")
 
 HINT_NAMES = {"deviceName": "devicePath", "model": "modelContains", "vendor": "vendorContains"}
-"""v1alpha1 -> v1beta1, and so is `online` -> `poweredOn`."""
+"""The field names of v1alpha1 -> those of v1beta1."""
 
 
 _SAMPLES: dict[str, tuple[Any, ...]] = {
@@ -36,7 +36,7 @@ _SAMPLES: dict[str, tuple[Any, ...]] = {
     "hctl": ("0:0:0:0", "0:2:0:0"),
     **dict.fromkeys(("deviceName", "devicePath"), ("/dev/sda", "/dev/vda", "/dev/vdb", "/dev/disk/by-path/pci-1")),
 }
-"""Values that mean something to the conversion, by the field's name."""
+"""Values with a meaning for the conversion, by the field's name."""
 
 _SCHEMAS = {
     f"metal3.io/{version['name']}": version["schema"]["openAPIV3Schema"]["properties"]
@@ -48,7 +48,7 @@ class Hosts:
     """A generator of hosts of one version: each has about half of the fields of its schema, at every depth."""
 
     def __init__(self, seed: int, version: str, *, odd: bool = True) -> None:
-        """`odd`: some of them have what no API would take."""
+        """`odd`: some hosts have values that no API would accept."""
         self.rng = Random(seed)
         self.version = version
         self.odd = odd
@@ -96,14 +96,14 @@ class Hosts:
 
 
 def hosts(version: str, count: int, seed: int) -> Iterator[Raw]:
-    """So many hosts of a version."""
+    """Yield a number of hosts of a version."""
     generator = Hosts(seed, version)
     for _ in range(count):
         yield generator.host()
 
 
 def full(version: str) -> Raw:
-    """A host with every field that the versions treat in a way of its own, in all of its places."""
+    """Return a host with every field that the versions treat differently, in all of its places."""
     host = copied(_EXAMPLES[version.rpartition("/")[2]])
     if version == V1ALPHA1:
         host["status"]["hardware"] = hardware(2)
@@ -111,7 +111,7 @@ def full(version: str) -> Raw:
 
 
 def hardware(disks: int) -> Raw:
-    """Hardware details with four interfaces and so many disks, each with all that inspection finds."""
+    """Return hardware details with four interfaces and a number of disks, with all fields that inspection finds."""
     found = copied(_EXAMPLES["hardware"])
     (nic,), (disk,) = found["nics"], found["storage"]
     found["nics"] = [nic | {"name": f"eno{n}", "mac": f"00:5c:52:31:3a:{n:02x}", "pxe": n == 0} for n in range(4)]
@@ -120,7 +120,7 @@ def hardware(disks: int) -> Raw:
 
 
 def _disk(first: Raw, index: int) -> Raw:
-    """Another disk: its paths and serial numbers end in its index."""
+    """Return another disk, whose paths and serial numbers end with its index."""
     number, changed = f"{index:08x}", dict(first)
     for name in ("serialNumber", "wwnVendorExtension", "wwnWithExtension"):
         changed[name] = f"{first[name][:-8]}{number}"
@@ -130,24 +130,24 @@ def _disk(first: Raw, index: int) -> Raw:
 
 
 def copied(host: Raw) -> Raw:
-    """A copy that shares nothing with its source."""
+    """Return a copy that shares nothing with its source."""
     copy: Raw = orjson.loads(orjson.dumps(host))
     return copy
 
 
 def view(host: Raw) -> Raw:
-    """A v1beta1 host without the annotation that keeps its old version: what users see, as they left it."""
+    """Return a v1beta1 host without the conversion annotation: the part that users see."""
     seen = copied(host)
     metadata = seen.get("metadata")
     if isinstance(metadata, dict) and isinstance(metadata.get("annotations"), dict):
-        metadata["annotations"].pop(ANNOTATION, None)
+        metadata["annotations"].pop(CONVERSION_DATA_ANNOTATION, None)
         if not metadata["annotations"]:
             del metadata["annotations"]
     return seen
 
 
 def with_auto(host: Raw) -> Raw:
-    """A v1beta1 host with the checksum type that it has by default, where it says none."""
+    """Return a v1beta1 host with the default checksum type where it has none."""
     said = copied(host)
     spec, status = (said.get(part) or {} for part in ("spec", "status"))
     provisioning = status.get("provisioning") or {}

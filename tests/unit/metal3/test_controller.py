@@ -1,4 +1,4 @@
-"""The controller of hosts and its migration: plan, definition and report, addresses, and what is not ready."""
+"""The host controller and the migration: plan, definition, report, addresses, readiness."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ from tink.api.metal3.crds import generate
 from tink.api.v1alpha2 import Raw
 from tink.convert.metal3 import ConversionSettings
 from tink.kube.objects import NamespacedName
-from tink.metal3 import definition, following
-from tink.metal3.addresses import Addresses, without
+from tink.metal3 import controller, definition
+from tink.metal3.controller import Follower
 from tink.metal3.definition import Definition
-from tink.metal3.following import Follower
-from tink.metal3.migration import plan, report
-from tink.metal3.migration.carry_out import Done, details
+from tink.metal3.migration import plan
+from tink.metal3.migration.carry_out import details
 from tink.metal3.migration.compare import Trip, differences
-from tink.metal3.migration.plan import MigrationSettings, Phase, Plan
-from tink.metal3.migration.report import Outcome
-from tink.metal3.migration.survey import MOST_KEPT, Survey
+from tink.metal3.migration.plan import Done, MigrationSettings, Outcome, Phase, Plan
+from tink.metal3.migration.survey import MAX_DIFFERENCES, Survey
+from tink.metal3.reconciler import Addresses, without
 from tink.metal3.settings import Metal3Settings
 from tink.webhooks import Address, ClaimKind
 
@@ -55,7 +54,7 @@ def surveyed(raw: Any = None, **fields: Any) -> Survey:
 
 
 def planned(survey: Survey, **settings: Any) -> Plan:
-    return plan.make(survey, MigrationSettings(**settings))
+    return plan.make_plan(survey, MigrationSettings(**settings))
 
 
 def todo(made: Plan) -> dict[str, int]:
@@ -65,7 +64,7 @@ def todo(made: Plan) -> dict[str, int]:
 # --- the plan ---------------------------------------------------------------------------------------------------------
 
 
-def test_each_state_of_the_cluster_leads_to_what_is_left() -> None:
+def test_plan_has_the_remaining_steps_for_each_state_of_the_cluster() -> None:
     missing = [NamespacedName("m", f"h{number}") for number in range(5)]
     first = planned(surveyed(missing=missing))
     assert todo(first) == {"hardware-data": 5, "storage": 1, "rewrite": 5, "stored-versions": 1}
@@ -96,7 +95,7 @@ def test_each_state_of_the_cluster_leads_to_what_is_left() -> None:
         (surveyed(more_differences=3), "changes 3 fields"),
     ],
 )
-def test_dangerous_states_are_problems_that_say_what_to_do(survey: Survey, said: str) -> None:
+def test_dangerous_states_are_problems_with_advice(survey: Survey, said: str) -> None:
     (problem,) = planned(survey).problems
     assert said in problem
     assert (planned(survey, accept_differences=True).problems == ()) is ("fields" in said), "no other is accepted"
@@ -127,12 +126,12 @@ def test_difference_names_the_innermost_field_on_either_side_and_is_cut_short() 
 def test_differences_of_very_many_hosts_are_counted_and_not_kept() -> None:
     before = {"metadata": {"name": "n"}, "spec": 1}
     survey = surveyed()
-    for _ in range(MOST_KEPT + 5):
+    for _ in range(MAX_DIFFERENCES + 5):
         survey.add(differences(before, {"spec": 2}, "r"))
-    assert (len(survey.differences), survey.more_differences) == (MOST_KEPT, 5)
-    lines = list(report.plan_lines(survey, planned(survey)))
+    assert (len(survey.differences), survey.more_differences) == (MAX_DIFFERENCES, 5)
+    lines = list(plan.plan_lines(survey, planned(survey)))
     assert len(lines) < 70
-    assert f"... and {MOST_KEPT + 5 - 50} more differences" in lines
+    assert f"... and {MAX_DIFFERENCES + 5 - 50} more differences" in lines
 
 
 # --- the definition ---------------------------------------------------------------------------------------------------
@@ -152,7 +151,7 @@ def test_patches_of_the_definition_change_one_thing_of_the_state_that_was_read()
     assert now.with_stored("v1beta1")["status"] == {"storedVersions": ["v1beta1"]}
 
 
-def test_update_keeps_versions_that_others_brought_and_what_is_served_and_stored() -> None:
+def test_update_keeps_foreign_versions_and_served_and_stored_flags() -> None:
     found = defined(storage="v1beta1", served=("v1beta1",))
     found["spec"]["versions"].append({"name": "v1", "served": True, "storage": False})
     updated = definition.updated(found, generate(WEBHOOK)[0])
@@ -190,17 +189,17 @@ def test_hardware_data_belongs_to_its_host_and_goes_with_it() -> None:
 
 def test_failures_are_shown_the_first_ten_and_all_in_json() -> None:
     failed = Done(Phase.REWRITE, done=3, unneeded=2, failures=[f"f{number}" for number in range(30)])
-    lines = list(report.done_lines(failed))
+    lines = list(plan.done_lines(failed))
     assert lines[0] == "rewrite: 3 done, 2 were so already, 30 failed"
     assert len(lines) == 11
     survey = surveyed(missing=[NamespacedName("m", "h")])
-    made = json.loads(report.as_json(survey, planned(survey), [failed], Outcome.FAILED, "why", applied=True))
+    made = json.loads(plan.as_json(survey, planned(survey), [failed], Outcome.FAILED, "why", applied=True))
     assert len(made["done"][0]["failures"]) == 30
     assert (made["outcome"], made["error"], made["applied"]) == ("failed", "why", True)
     assert made["before"]["storedVersions"] == ["v1alpha1"]
     assert made["hardwareDataMissing"] == ["m/h"]
     assert [step["phase"] for step in made["plan"]] == ["hardware-data", "storage", "rewrite", "stored-versions"]
-    assert json.loads(report.as_json(None, None, [], Outcome.FAILED, "why", applied=False))["done"] == []
+    assert json.loads(plan.as_json(None, None, [], Outcome.FAILED, "why", applied=False))["done"] == []
 
 
 KEY = NamespacedName("e", "host")
@@ -245,11 +244,11 @@ def test_addresses_of_others_are_left_out_and_nothing_else() -> None:
     assert made["spec"]["networkInterfaces"]["m2"]["dhcp"] == {"ipv6": {"address": "fd00::9"}}
 
 
-async def test_wrong_token_is_said_again_and_again_with_what_to_do(
+async def test_wrong_token_is_logged_repeatedly_with_advice(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "_SAY_AGAIN_FIRST", 0.1)
-    monkeypatch.setattr(following, "_SAY_AGAIN_LONGEST", 0.1)
+    monkeypatch.setattr(controller, "_LOG_AGAIN_FIRST", 0.1)
+    monkeypatch.setattr(controller, "_LOG_AGAIN_LONGEST", 0.1)
     async with serving(tmp_path / "state") as (api, _):
         content = api.kubeconfig.read_text()
         wrong = tmp_path / "wrong.kubeconfig"

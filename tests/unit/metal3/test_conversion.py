@@ -1,4 +1,6 @@
-"""A BareMetalHost in its other version: rule by rule, there and back, odd ones, and as an API server asks for it."""
+"""Conversion of BareMetalHost between its versions: each rule, both directions, odd hosts, and reviews of an API
+server.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,13 @@ from tests.unit.metal3.hosts import (
     with_auto,
 )
 from tink.api.metal3.crds import generate
-from tink.convert.metal3 import ConversionSettings, convert_version, wrongly_md5
-from tink.convert.metal3.conversion_data import ANNOTATION, MAX_ANNOTATIONS_BYTES
+from tink.convert.metal3 import (
+    CONVERSION_DATA_ANNOTATION,
+    MAX_ANNOTATIONS_BYTES,
+    ConversionSettings,
+    convert_version,
+    wrongly_md5,
+)
 from tink.metal3.review import ReviewError, answer
 
 SETTINGS = ConversionSettings()
@@ -57,8 +64,8 @@ def new(spec: Any = None, status: Any = None) -> Raw:
 
 
 def kept(host: Raw) -> Any:
-    """What the annotation has, in the form of cluster-api's util/conversion."""
-    return json.loads(host["metadata"]["annotations"][ANNOTATION])
+    """Return the content of the annotation, in the form of cluster-api's util/conversion."""
+    return json.loads(host["metadata"]["annotations"][CONVERSION_DATA_ANNOTATION])
 
 
 # --- Names, in all places -----------------------------------------------------------------------------------------
@@ -97,7 +104,7 @@ def other_value(schema: Raw) -> Any:
 
 
 def place(host: Raw, path: Path) -> Any:
-    """The container of a path's last part; made where there is none."""
+    """Return the container of a path's last part; create it if it is missing."""
     target: Any = host
     for part, following in itertools.pairwise(path):
         empty: Any = [] if isinstance(following, int) else {}
@@ -163,7 +170,7 @@ def test_unknown_field_is_carried_over_and_one_that_has_another_name_there_is_pr
 
 
 def test_annotations_of_the_operator_stay_as_they_are() -> None:
-    """Their values are in the form of v1alpha1, whatever version the host is read in."""
+    """The annotation has values in the form of v1alpha1, whatever version the host is read in."""
     host = old({"online": True})
     mine = {
         "baremetalhost.metal3.io/status": '{"hardware":{},"provisioning":{"image":{"url":"u"}}}',
@@ -274,7 +281,7 @@ def test_root_disk_edited_in_v1beta1_is_not_chosen_by_a_profile(before: Raw, edi
 
 
 def test_host_made_in_v1beta1_has_the_empty_profile() -> None:
-    """Or the controller would write its image to /dev/sda."""
+    """Otherwise the controller would write its image to /dev/sda."""
     assert down(new({"poweredOn": True})) == old({"online": True, "hardwareProfile": "empty"})
     assert down(new({})) == old({"hardwareProfile": "empty"})
     assert down(new(status={"poweredOn": True})) == old(status={"poweredOn": True})
@@ -330,7 +337,7 @@ def test_checksum_type_of_another_checksum_is_not_forgotten(path: Path) -> None:
 
 
 def test_md5_of_another_setting_is_kept() -> None:
-    """Once shown as md5 it stays md5, though empty means something else by now."""
+    """A type that was shown as md5 stays md5, even if empty means another type by then."""
     shown = up(with_image(V1ALPHA1, ("spec", "image"), {"url": "u", "checksum": "c"}))
     assert down(shown, AUTO)["spec"]["image"]["checksumType"] == "md5"
 
@@ -342,7 +349,9 @@ def test_md5_of_another_setting_is_kept() -> None:
         *((each, None, False) for each in ("a" * 32, "", "http://192.0.2.9/x.sha256sum", 5, None)),
     ],
 )
-def test_checksums_that_cannot_be_md5_are_told_before_they_are_called_so(checksum: Any, kind: Any, wrong: bool) -> None:
+def test_checksums_that_cannot_be_md5_are_reported_before_they_get_that_type(
+    checksum: Any, kind: Any, wrong: bool
+) -> None:
     for path in PLACES:
         host = with_image(V1ALPHA1, path, {"url": "u", "checksum": checksum, "checksumType": kind})
         assert wrongly_md5(host) == ([".".join(map(str, path))] if wrong else [])
@@ -367,7 +376,7 @@ def test_new_host_does_not_get_the_hardware_of_the_one_it_was_copied_from() -> N
     "host",
     [None, [], "x", 5, {}, {"apiVersion": 5}, {"apiVersion": ["metal3.io/v1alpha1"]}, {"apiVersion": "metal3.io/v1"}],
 )
-def test_what_is_no_host_of_these_versions_is_left_alone(host: Any) -> None:
+def test_object_of_another_version_or_kind_is_unchanged(host: Any) -> None:
     for desired in (V1BETA1, V1ALPHA1, "metal3.io/v1"):
         assert convert_version(host, desired, SETTINGS) is host
     for known, desired in ((old({"online": True}), V1ALPHA1), (new({}), V1BETA1), (new({}), "metal3.io/v1")):
@@ -378,12 +387,12 @@ BUDGET = SETTINGS.annotations_budget
 
 
 def annotated(text: Any, **parts: Any) -> Raw:
-    metadata = {"name": "node-1", "annotations": {ANNOTATION: text}}
+    metadata = {"name": "node-1", "annotations": {CONVERSION_DATA_ANNOTATION: text}}
     return {"apiVersion": V1BETA1, "kind": "BareMetalHost", "metadata": metadata, "spec": {"poweredOn": True}, **parts}
 
 
 def size(host: Raw) -> int:
-    """As k8s.io/apimachinery counts."""
+    """Return the size as k8s.io/apimachinery counts it."""
     annotations = host["metadata"].get("annotations", {})
     return sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
 
@@ -393,7 +402,18 @@ def size(host: Raw) -> int:
 _SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=5)
 _KEYS = st.sampled_from(
     [
-        *("spec", "status", "metadata", "annotations", ANNOTATION, "raid", "image", "bmc", "address", "provisioning"),
+        *(
+            "spec",
+            "status",
+            "metadata",
+            "annotations",
+            CONVERSION_DATA_ANNOTATION,
+            "raid",
+            "image",
+            "bmc",
+            "address",
+            "provisioning",
+        ),
         *("hardwareProfile", "hardware", "rootDeviceHints", "checksumType", "checksum", "softwareRAIDVolumes"),
         *("physicalDisks", "rootVolume", "lastAttemptedImage", "online", "poweredOn", *HINT_NAMES, "devicePath", "x"),
     ]
@@ -410,7 +430,7 @@ _JUNK = st.recursive(
 def test_no_object_is_too_odd(version: str, parts: Raw, kept: Any) -> None:
     host = {**parts, "apiVersion": version, "kind": "BareMetalHost"}
     if version == V1BETA1 and isinstance(kept, dict):
-        host["metadata"] = {"annotations": {ANNOTATION: orjson.dumps(kept).decode()}}
+        host["metadata"] = {"annotations": {CONVERSION_DATA_ANNOTATION: orjson.dumps(kept).decode()}}
     before = copy.deepcopy(host)
     for desired in (V1ALPHA1, V1BETA1):
         made = convert_version(host, desired, SETTINGS)
@@ -433,7 +453,7 @@ def test_no_object_is_too_odd(version: str, parts: Raw, kept: Any) -> None:
         "status.lastAttemptedImage",
     ],
 )
-def test_oddness_in_one_place_comes_back_as_it_was(path: str, junk: Any) -> None:
+def test_odd_value_in_one_place_survives_both_directions(path: str, junk: Any) -> None:
     host = full(V1ALPHA1)
     target: Any = host
     *parents, last = (int(part) if part.isdigit() else part for part in path.split("."))
@@ -462,12 +482,12 @@ def test_what_json_has_no_place_for_costs_the_hardware_details_only(value: Any) 
         *({"name": "n", "annotations": None}, {"annotations": {}}, {}, None),
     ],
 )
-def test_metadata_comes_back_as_it_was(metadata: Raw | None) -> None:
+def test_metadata_survives_both_directions(metadata: Raw | None) -> None:
     host: Raw = {"apiVersion": V1ALPHA1, "kind": "BareMetalHost", "spec": {"online": True}}
     assert "metadata" not in down(up({**host, "metadata": None})), "none, as if it were not there"
     host |= {} if metadata is None else {"metadata": metadata}
     shown = up(host)
-    assert isinstance(shown["metadata"]["annotations"][ANNOTATION], str)
+    assert isinstance(shown["metadata"]["annotations"][CONVERSION_DATA_ANNOTATION], str)
     assert down(shown) == host
     shown["metadata"]["annotations"]["mine"] = "x"
     assert down(shown)["metadata"]["annotations"] == {**((metadata or {}).get("annotations") or {}), "mine": "x"}
@@ -521,8 +541,9 @@ def test_annotation_of_this_version_is_believed_also_without_its_name(before: Ra
     ],
 )
 def test_forged_hardware_never_reaches_the_controller(found: Any) -> None:
-    """The API checks what is written in the version of the request, and nothing that comes of an annotation: one host
-    with a text for a number, and the controller can read no list of hosts.
+    """The API checks written objects in the version of the request, but not values from an annotation.
+
+    A single host with a text for a number would prevent the controller from reading any list of hosts.
     """
     kept = {"status": {"hardware": found, "hardwareProfile": 5}, "spec": {"hardwareProfile": {"a": 1}}}
     made = down(annotated(json.dumps(kept), status={"poweredOn": True}))
@@ -571,7 +592,7 @@ def test_annotations_stay_within_what_kubernetes_takes(disks: int) -> None:
 
 
 def fill(host: Raw, spare: int) -> Raw:
-    """Other annotations that leave so many bytes."""
+    """Return other annotations that leave a number of bytes."""
     host["metadata"]["annotations"] = {"fill": "é" * ((MAX_ANNOTATIONS_BYTES - spare - 4) // 2)}
     return host
 
@@ -598,7 +619,7 @@ def test_less_is_kept_the_less_room_there_is() -> None:
     for spare, all_but_hardware in ((20_000, True), (5_000, False)):
         shown = up(fill(host, spare))
         assert size(shown) <= MAX_ANNOTATIONS_BYTES
-        spec = json.loads(shown["metadata"]["annotations"][ANNOTATION])["spec"]
+        spec = json.loads(shown["metadata"]["annotations"][CONVERSION_DATA_ANNOTATION])["spec"]
         assert ("description" in spec) is all_but_hardware, "then without what the way back does not read"
         assert {**down(shown), "metadata": expected["metadata"]} == expected
     shown = up(fill(host, 10))
@@ -620,15 +641,15 @@ def test_hints_that_were_made_up_are_known_with_little_room_too() -> None:
 
 def test_stale_annotation_is_replaced_and_goes_also_where_there_is_no_room_for_a_new_one() -> None:
     host = full(V1ALPHA1)
-    host["metadata"]["annotations"] = {ANNOTATION: json.dumps({"spec": {"hardwareProfile": "libvirt"}})}
+    host["metadata"]["annotations"] = {CONVERSION_DATA_ANNOTATION: json.dumps({"spec": {"hardwareProfile": "libvirt"}})}
     assert kept(up(host))["spec"]["hardwareProfile"] == "dell"
     assert down(up(host)) == full(V1ALPHA1)
-    fill(host, 10)["metadata"]["annotations"][ANNOTATION] = "{}"
-    assert ANNOTATION not in up(host)["metadata"]["annotations"]
+    fill(host, 10)["metadata"]["annotations"][CONVERSION_DATA_ANNOTATION] = "{}"
+    assert CONVERSION_DATA_ANNOTATION not in up(host)["metadata"]["annotations"]
 
 
 def test_equal_hosts_get_equal_annotations() -> None:
-    """Whatever order their fields came in: a difference would be a change to everyone who watches."""
+    """The result does not depend on the order of fields: a difference would be a change for all watchers."""
     host = full(V1ALPHA1)
     turned = json.loads(json.dumps(host), object_pairs_hook=lambda pairs: dict(reversed(pairs)))
     assert up(host)["metadata"] == up(turned)["metadata"]
@@ -643,7 +664,7 @@ def has_root_volume(host: Raw) -> bool:
 
 
 EDITED = 1500
-"""Each host has about half of the fields: after the first hundred, no line of the conversion is met in a new order."""
+"""Each host has about half of the fields. After the first hundred, no new path through the conversion occurs."""
 
 
 @pytest.mark.parametrize(
@@ -658,11 +679,11 @@ def test_host_looked_at_in_the_other_version_is_the_same_but_for_details_beyond_
             expected = {**host, "status": {key: item for key, item in host["status"].items() if key != "hardware"}}
         shown = up(host, settings)
         assert host == before, "a conversion changes nothing in its source"
-        assert ANNOTATION in shown["metadata"]["annotations"] or settings.annotations_budget == 0
+        assert CONVERSION_DATA_ANNOTATION in shown["metadata"]["annotations"] or settings.annotations_budget == 0
         shown_before = copied(shown)
         back = down(shown, settings)
         assert (shown, back) == (shown_before, expected)
-        assert ANNOTATION not in str(back)
+        assert CONVERSION_DATA_ANNOTATION not in str(back)
         if settings.annotations_budget:
             assert up(back, settings) == shown, "the annotation does not grow with every look"
     for host in hosts(V1BETA1, 1000, seed=2):
@@ -672,7 +693,7 @@ def test_host_looked_at_in_the_other_version_is_the_same_but_for_details_beyond_
 
 
 def edited(host: Raw, other: Raw, rng: Random) -> Raw:
-    """A v1beta1 host with some fields of another one, or without them, at some depth."""
+    """Return a v1beta1 host with some fields of another one, or without them, at some depth."""
     target, source = host, other
     for part in (rng.choice(("spec", "spec", "status")), rng.choice(("", "", "provisioning", "image", "raid"))):
         if isinstance(target.get(part), dict) and isinstance(source.get(part), dict):
@@ -692,8 +713,8 @@ def hints_of(host: Raw) -> Raw | None:
     return found
 
 
-def test_every_edit_in_v1beta1_stays_as_it_was_made() -> None:
-    """Whatever was changed, added or removed: read back in v1beta1 the host is as the user left it."""
+def test_every_edit_in_v1beta1_is_kept() -> None:
+    """After any edit, the host read back in v1beta1 is as the user left it."""
     rng = Random(7)
     others = Hosts(8, V1BETA1)
     seen = 0
@@ -708,7 +729,7 @@ def test_every_edit_in_v1beta1_stays_as_it_was_made() -> None:
             and hints_of(wanted) == hints_of(shown)
             and has_root_volume(wanted)
         ):
-            # Hints that nobody wrote go when a root volume comes: the baremetal-operator takes no host with both.
+            # Hints that no user wrote go when a root volume is added: the baremetal-operator refuses hosts with both.
             del expected["spec"]["rootDeviceHints"]
             assert back["spec"].pop("rootDeviceHints", None) is None
         assert back == expected, (host, wanted)
@@ -716,7 +737,7 @@ def test_every_edit_in_v1beta1_stays_as_it_was_made() -> None:
 
 
 def test_host_whose_annotation_was_lost_means_the_same() -> None:
-    """A client that replaces the whole object drops it: no profile may choose a disk then."""
+    """A client that replaces the whole object drops the annotation. No profile may then choose a disk."""
     for host in hosts(V1ALPHA1, 500, seed=10):
         shown = up(host)
         shown["metadata"] = {"name": "node-1"}
@@ -748,7 +769,7 @@ def converted(objects: Any, desired: str = V1BETA1) -> Any:
     return response["convertedObjects"]
 
 
-def test_list_comes_back_as_many_as_it_was_in_its_order_each_as_asked_for_whatever_it_was() -> None:
+def test_review_returns_all_objects_in_order_in_the_desired_version() -> None:
     mixed = [host for pair in zip(hosts(V1ALPHA1, 50, 1), hosts(V1BETA1, 50, 2), strict=True) for host in pair]
     for number, host in enumerate(mixed):
         host["metadata"] |= {"name": f"n{number}", "resourceVersion": "7", "managedFields": [{"manager": "m"}]}
@@ -791,7 +812,9 @@ def test_partial_object_comes_back_with_metadata_that_the_server_accepts(metadat
 def test_broken_annotation_of_one_host_does_not_hide_the_others() -> None:
     for broken in ("{", "null", "[]", '{"spec": 7}', '{"apiVersion": "v9"}', "[" * 100_000):
         kind = {"apiVersion": V1BETA1, "kind": "BareMetalHost", "spec": {}}
-        annotated = [{**kind, "metadata": {"annotations": {ANNOTATION: text}}} for text in ("{}", broken, "{}")]
+        annotated = [
+            {**kind, "metadata": {"annotations": {CONVERSION_DATA_ANNOTATION: text}}} for text in ("{}", broken, "{}")
+        ]
         assert len(converted(annotated, V1ALPHA1)) == 3
     odd = [None, 1, "x", [], {}, {"apiVersion": V1ALPHA1, "metadata": [], "spec": 1, "status": "x", "kind": {}}]
     assert len(converted(odd, V1BETA1)) == len(odd)
@@ -837,7 +860,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("body", BAD, ids=range(len(BAD)))
-def test_what_is_no_review_is_refused_in_a_short_sentence_that_names_the_field(body: bytes) -> None:
+def test_invalid_review_is_refused_in_a_short_sentence_that_names_the_field(body: bytes) -> None:
     with pytest.raises(ReviewError) as caught:
         answer(body, SETTINGS)
     assert BAD[body] in str(caught.value)

@@ -1,4 +1,4 @@
-"""The definitions of metal3.io: up to date in `deploy/`, and what an API server makes of them and of hosts."""
+"""The definitions of metal3.io: current in `deploy/`, and how an API server handles them and hosts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def properties(version: Raw) -> Raw:
     return found
 
 
-def test_deploy_holds_what_the_package_says() -> None:
+def test_deploy_holds_the_definitions_of_the_package() -> None:
     """Out of date? tinkedge crds --metal3 --out deploy/crds-metal3"""
     expected = {f"{crd['spec']['names']['plural']}.yaml": to_yaml([crd]) for crd in generate()}
     assert {path.name: path.read_text() for path in DEPLOY.iterdir()} == expected
@@ -109,7 +109,7 @@ def schema(version: Raw) -> Raw:
 
 
 def nodes(node: Any, path: str = "") -> Iterator[tuple[str, Raw]]:
-    """The schemas of all fields, by their paths."""
+    """Return the schemas of all fields, by their paths."""
     yield path, node
     for name, child in node.get("properties", {}).items():
         yield from nodes(child, f"{path}.{name}")
@@ -147,7 +147,7 @@ def defaults(version: Raw) -> dict[str, Any]:
 
 
 def test_api_writes_no_default_but_those_of_the_baremetal_operator() -> None:
-    """With any other one, converting a stored host there and back would change it."""
+    """With any other default, a conversion there and back would change a stored host."""
     assert defaults(version("v1alpha1")) == {
         ".spec.automatedCleaningMode": "metadata",
         ".spec.raid.softwareRAIDVolumes.rootVolume": False,
@@ -166,7 +166,7 @@ def test_every_field_explains_itself() -> None:
 
 
 def test_nulls_that_go_writes_are_taken() -> None:
-    """Times that are not there, and lists of volumes: null is not the same as an empty list there."""
+    """Absent times, and lists of volumes: null differs from an empty list there."""
     for name in ("v1alpha1", "v1beta1"):
         parts = properties(version(name))
         raid = parts["spec"]["properties"]["raid"]["properties"]
@@ -190,7 +190,7 @@ def walk(version: str) -> Any:
 
 
 def stored(host: Raw) -> Raw:
-    """A host as the API would have it: with defaults, and nothing unknown. It must be valid."""
+    """Return a host as the API would store it: with defaults and without unknown fields. It must be valid."""
     made, found = copied(host), Outcome()
     metadata = made.pop("metadata")
     walk(host["apiVersion"])({**made, "metadata": {}}, None, found)
@@ -211,7 +211,7 @@ def test_converted_hosts_are_valid_and_nothing_of_them_is_pruned() -> None:
 
 @pytest.fixture
 async def bare(tmp_path: Path) -> AsyncIterator[Client]:
-    """A client of a server without definitions."""
+    """Return a client of a server without definitions."""
     server = ApiServer(tmp_path / "state", port=0)
     await server.start()
     client = Client(server.kubeconfig)
@@ -272,7 +272,7 @@ async def test_mistakes_are_refused_by_the_name_of_the_field(
     assert field in answer.json["message"]
 
 
-async def test_found_hardware_is_taken_as_it_is(api: Client) -> None:
+async def test_inspected_hardware_is_used_unchanged(api: Client) -> None:
     found = {"apiVersion": V1ALPHA1, "kind": "HardwareData", "metadata": {"name": "node-1"}}
     answer = await api("POST", FOUND, {**found, "spec": {"hardware": hardware(9)}}, fieldValidation="Strict")
     assert answer.status == 201, answer.json

@@ -1,4 +1,4 @@
-"""BareMetalHost to Hardware: what arrives, what is said about the rest, and that no machine in use netboots."""
+"""BareMetalHost to Hardware: converted fields, reports about the others, and no netboot for machines in use."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from tink.convert.metal3 import (
 )
 from tink.convert.metal3.network_data import parsed, served
 from tink.convert.metal3.root_disk import choose
-from tink.convert.metal3.rufio import machine
+from tink.convert.metal3.to_hardware import rufio_machine
 from tink.kube.resources import HARDWARE_DATA
-from tink.metal3.following import HOSTS
+from tink.metal3.controller import HOSTS
 
 BOOT, OTHER = "52:54:00:aa:00:01", "52:54:00:aa:00:02"
 CLUSTER_API = {
@@ -189,7 +189,7 @@ def test_secret_that_cannot_be_used_is_a_finding_and_no_other_is_read(
     assert "tinkerbell.org/userdata-secret" not in made.annotations
 
 
-def test_meta_data_gives_name_instance_id_and_keys_and_the_rest_is_told_without_its_value() -> None:
+def test_meta_data_gives_name_instance_id_and_keys_and_other_keys_are_reported_without_values() -> None:
     data = b"local-hostname: web-1\nuuid: abc\npublic_keys: {a: ssh-ed25519 AAAA x}\nprovider: s3cret\n"
     made = Result(host(metaData={"name": "meta"}), details(), secret("meta", metaData=data))
     assert made.interfaces[BOOT]["dhcp"]["hostname"] == "web-1"
@@ -253,7 +253,7 @@ DELL_DISK = details(storage=[{"name": "/dev/sdx", "hctl": "0:0:0:0"}])
         ("v1alpha1", {"rootDeviceHints": {"model": "nothing"}}, details(), None),
         ("v1alpha1", {"rootDeviceHints": "sda"}, details(), None),
         ("v1alpha1", {}, details(), ["/dev/sda", "/dev/sdb"]),  # as the profile of every host, and the disk is there
-        ("v1alpha1", {}, None, None),  # a profile that nobody wrote is not believed without an inventory
+        ("v1alpha1", {}, None, None),  # a default profile is not used without an inventory
         ("v1alpha1", {"hardwareProfile": "unknown"}, None, ["/dev/sda"]),
         ("v1alpha1", {"hardwareProfile": "empty"}, None, None),
         ("v1alpha1", {"hardwareProfile": "dell"}, DELL_DISK, ["/dev/sdx"]),
@@ -275,7 +275,7 @@ def test_root_disk_is_the_one_that_metal3_means_or_none(
         assert json.loads(made.annotations["tinkerbell.org/metal3-root-device-hints"]) == hints
 
 
-def test_interfaces_beyond_what_the_api_takes_are_dropped_and_told() -> None:
+def test_interfaces_beyond_the_maximum_are_reported_as_dropped() -> None:
     nics = [{"mac": f"52:54:00:bb:00:{number:02x}"} for number in range(70)]
     made = Result(host(), details(nics=nics))
     assert len(made.interfaces) == 64
@@ -307,10 +307,10 @@ def test_bmc_becomes_a_machine_with_the_same_secret_if_asked_for() -> None:
     assert len(made.made) == 1
     assert ("dropped", "spec.bmc") in made.findings
     made = Result(host(bmc=bmc), bmc=True)
-    machine = made.made[1]
-    assert made.spec["bmcRef"] == {"name": machine["metadata"]["name"]}
-    assert machine["spec"]["connection"]["authSecretRef"] == {"name": "n0-bmc", "namespace": "m"}
-    assert machine["metadata"]["labels"][HOST_LABEL] == "m.n0"
+    rufio_machine = made.made[1]
+    assert made.spec["bmcRef"] == {"name": rufio_machine["metadata"]["name"]}
+    assert rufio_machine["spec"]["connection"]["authSecretRef"] == {"name": "n0-bmc", "namespace": "m"}
+    assert rufio_machine["metadata"]["labels"][HOST_LABEL] == "m.n0"
     made = Result(host(bmc={**bmc, "address": "irmc://x"}), bmc=True)
     assert len(made.made) == 1
     assert "bmcRef" not in made.spec
@@ -329,7 +329,7 @@ def test_host_of_cluster_api_is_taken_only_if_asked_for_and_never_netboots() -> 
     assert Result(host(consumerRef={"kind": "Team", "name": "x"})).interfaces[BOOT]["disableNetboot"] is True
 
 
-def test_every_field_without_a_place_is_told() -> None:
+def test_every_field_without_a_place_is_reported() -> None:
     unmapped = {
         "raid": {"hardwareRAIDVolumes": [{"level": "1"}]}, "automatedCleaningMode": "disabled",
         "customDeploy": {"method": "x"}, "disablePowerOff": True, "inspectionMode": "agent",
@@ -492,7 +492,7 @@ def test_host_that_may_run_something_never_netboots(what: str) -> None:
         assert made["metadata"]["annotations"][REFUSED_ANNOTATION]
 
 
-def test_host_nobody_manages_netboots_only_if_the_operator_says_so() -> None:
+def test_unmanaged_host_netboots_only_if_the_operator_permits_it() -> None:
     said = HostOptions(unmanaged=True)
     for status in (None, {}, {"provisioning": {}}, {"provisioning": {"state": "unmanaged"}}):
         obj = free()
@@ -541,7 +541,7 @@ PATHS = [
 @example("v1alpha1", [(("status", "provisioning", "image"), {"url": [None]})], None)
 @example("v1beta1", [(("status", "provisioning", "customDeploy"), {"method": {"a": ""}})], None)
 @example("v1beta1", [(("spec", "consumerRef"), {"name": [None]})], None)
-def test_odd_host_is_converted_or_refused_and_netboots_only_if_all_it_says_is_known(
+def test_odd_host_is_converted_or_refused_and_netboots_only_if_all_fields_are_known(
     version: str, changes: list[tuple[tuple[str, ...], Any]], secret: Any
 ) -> None:
     obj = free(version)
@@ -609,7 +609,7 @@ def test_yaml_and_json_are_read_and_nothing_else_is_quoted() -> None:
         {"networks": [NOWHERE]},
     ],
 )
-def test_odd_document_serves_nothing_and_says_so(document: Any) -> None:
+def test_odd_document_serves_nothing_and_is_reported(document: Any) -> None:
     findings = Findings(Source("f", 1, "BareMetalHost", "m", "n"))
     assert served(document, "data", ONE, findings) == {}
     assert document == [] or len(findings)
@@ -779,7 +779,7 @@ METADATA = {"name": "n0", "namespace": "metal3", "labels": {"a": "b"}}
 def made(address: Any, **more: Any) -> tuple[Raw | None, list[str]]:
     findings = Findings(Source("f", 1, "BareMetalHost", "metal3", "n0"))
     bmc = Fields({"address": address, "credentialsName": "n0-bmc", **more}, findings, "spec.bmc")
-    return machine(bmc, METADATA, findings), [f"{each.path}: {each.reason}" for each in findings]
+    return rufio_machine(bmc, METADATA, findings), [f"{each.path}: {each.reason}" for each in findings]
 
 
 @pytest.mark.parametrize(
@@ -817,7 +817,7 @@ def test_controller_is_reached_where_metal3_reaches_it(address: str, host: str, 
     ["", "ftp://x", "redfish://", "irmc://192.0.2.7", "redfish://user:pw@192.0.2.7", "redfish://x:99999", "redfish://[x",
      "redfish+ftp://192.0.2.7", "ipmi://a_b"],
 )  # fmt: skip
-def test_address_that_rufio_cannot_use_makes_no_machine_and_says_why(address: str) -> None:
+def test_address_that_rufio_cannot_use_makes_no_machine_and_a_finding(address: str) -> None:
     found, said = made(address)
     assert found is None
     assert said
@@ -825,13 +825,13 @@ def test_address_that_rufio_cannot_use_makes_no_machine_and_says_why(address: st
     assert "pw" not in said[0]
 
 
-def test_system_of_a_shared_controller_is_told() -> None:
+def test_system_of_a_shared_controller_is_reported() -> None:
     found, said = made("redfish://192.0.2.7/redfish/v1/Systems/1")
     assert found is not None
     assert "systemName" in said[0]
 
 
-def test_odd_fields_are_told_and_no_bad_reference_is_written() -> None:
+def test_odd_fields_are_reported_and_no_bad_reference_is_written() -> None:
     assert made("ipmi://192.0.2.7", credentialsName="Not A Name")[0] is None
     found, said = made("ipmi://192.0.2.7", credentialsName="", verbose=True)
     assert found is not None

@@ -23,4 +23,4 @@ LEFT_OUT: Final[dict[str, str]] = {
     **dict.fromkeys(("contains", "hasPrefix", "hasSuffix"), "Tinkerbell's own have the name, and take the text first"),
     "slice": "Go's own slice stays, which takes texts, too; mustSlice is Sprig's",
 }
-"""What Sprig has and templates here have not, with the reason."""
+"""Functions of Sprig that are missing here, with the reason."""

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tink.template.compile import compile_text
+from tink.template.compile import Budget, Limits, compile_text
 from tink.template.engine import render
 from tink.template.errors import TemplateError, TemplateExecutionError, TemplateSyntaxError
-from tink.template.execution import Budget, Limits
 from tink.template.functions import FUNCTIONS
 from tink.template.lexer import KEYWORDS
 from tink.template.signatures import ANY, Function

@@ -1,4 +1,4 @@
-"""A Template becomes actions, field by field; what templates see of a Hardware, by Go's names and JSON's."""
+"""A Template becomes actions, field by field. Templates see a Hardware under Go's names and JSON's."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from tink.api import v1alpha2
-from tink.template import context
-from tink.template.context import GoStruct, build_context
+from tink.template import fields
 from tink.template.engine import render
 from tink.template.errors import TemplateError, TemplateExecutionError, TemplateSyntaxError
-from tink.template.fields import parse_fields, render_actions
+from tink.template.fields import GoStruct, build_context, parse_fields, render_actions
 
 HARDWARE: dict[str, Any] = {"metadata": {"name": "m1"}, "spec": {"storageDevices": ["/dev/nvme0n1"]}}
 
@@ -253,7 +252,7 @@ def test_params_go_by_both_of_their_names_and_absent_fields_are_zero_values_by_g
         ("{{.Hardware.OSIE.Name 1}}", "Name has arguments but cannot be invoked as function"),
     ],
 )
-def test_what_is_not_there_is_an_error(text: str, message: str) -> None:
+def test_missing_data_is_an_error(text: str, message: str) -> None:
     with pytest.raises(TemplateExecutionError) as caught:
         shown(text)
     assert message in str(caught.value)
@@ -285,13 +284,13 @@ def test_hardware_of_another_shape_is_refused_with_the_path(hardware: dict[str, 
 @pytest.mark.parametrize(
     ("struct", "model"),
     [
-        (context.HARDWARE_SPEC, v1alpha2.HardwareSpec),
-        (context.NETWORK_INTERFACE, v1alpha2.NetworkInterface),
-        (context.DHCP, v1alpha2.DHCP),
-        (context.DHCP_V6, v1alpha2.DHCPv6),
-        (context.IPXE, v1alpha2.IPXE),
-        (context.INSTANCE, v1alpha2.Instance),
-        (context.LOCAL_OBJECT_REFERENCE, v1alpha2.LocalObjectReference),
+        (fields.HARDWARE_SPEC, v1alpha2.HardwareSpec),
+        (fields.NETWORK_INTERFACE, v1alpha2.NetworkInterface),
+        (fields.DHCP, v1alpha2.DHCP),
+        (fields.DHCP_V6, v1alpha2.DHCPv6),
+        (fields.IPXE, v1alpha2.IPXE),
+        (fields.INSTANCE, v1alpha2.Instance),
+        (fields.LOCAL_OBJECT_REFERENCE, v1alpha2.LocalObjectReference),
     ],
 )
 def test_every_field_of_the_api_can_be_reached_by_its_go_name(struct: GoStruct, model: type[BaseModel]) -> None:

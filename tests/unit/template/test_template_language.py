@@ -234,7 +234,7 @@ def test_function_refuses_in_the_words_of_sprig(text: str, message: str) -> None
         render(text, RECORDED["data"])
 
 
-def test_what_is_left_out_of_sprig_is_not_there_and_has_its_reason() -> None:
+def test_left_out_functions_of_sprig_are_missing_and_have_a_reason() -> None:
     assert set(LEFT_OUT) & set(FUNCTIONS) == {"slice", "contains", "hasPrefix", "hasSuffix"}
     assert not set(LEFT_OUT) & set(SPRIG)
     assert all(LEFT_OUT.values())

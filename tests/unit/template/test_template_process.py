@@ -48,7 +48,7 @@ async def test_no_child_is_started_for_small_templates_and_those_without_actions
     assert process.pid is None
 
 
-async def test_child_renders_what_is_rendered_here(process: TemplateProcess) -> None:
+async def test_child_renders_the_same_as_this_process(process: TemplateProcess) -> None:
     given = template("{{ .greeting }} {{ .Hardware.metadata | default `none` }}", "\u00e9 \U0001f600")
     hardware: Raw = {"metadata": {"name": "h", "namespace": "d"}, "spec": {}}
     rendered: list[Any] = []

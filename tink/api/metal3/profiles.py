@@ -1,7 +1,7 @@
-"""Hardware profiles: names for where a host's root disk is, which v1alpha1 has and v1beta1 has not.
+"""Hardware profiles: names for the place of a host's root disk, which v1alpha1 has and v1beta1 has not.
 
-The table and the order in which a profile is looked for are the baremetal-operator's (profile.go, and
-getHardwareProfileName and updateRootDeviceHints of its host controller): a host without a profile has one all the same.
+The table, and the order in which a profile is determined, are the baremetal-operator's (profile.go, and
+getHardwareProfileName and updateRootDeviceHints of its host controller). A host without a profile has a default one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from tink.api.v1alpha2 import Raw, as_mapping
 
 EMPTY = "empty"
-"""The profile that says nothing: what every host of v1beta1 has."""
+"""The profile without hints. Every host of v1beta1 has it."""
 
 _UNKNOWN = "unknown"
 _LIBVIRT = "libvirt"
@@ -25,9 +25,9 @@ _HINTS: dict[str, dict[str, str]] = {
 
 
 def effective_profile(host: Raw) -> str:
-    """The profile of a v1alpha1 host: what the controller settled on, else what the user asked for, else a guess.
+    """Return the profile of a v1alpha1 host: the one in its status, else the one in its spec, else a guess.
 
-    May be a name that nobody knows.
+    The name may be unknown.
     """
     spec = as_mapping(host.get("spec"))
     for part in (as_mapping(host.get("status")), spec):
@@ -39,9 +39,9 @@ def effective_profile(host: Raw) -> str:
 
 
 def profile_hints(host: Raw) -> Raw | None:
-    """The v1alpha1 root device hints that the profile of a host without hints stands for; None if for none.
+    """Return the v1alpha1 root device hints of the profile of a host without hints; None if it has none.
 
-    None also where a software RAID volume is the root device: both together are refused by the baremetal-operator.
+    Also None if a software RAID volume is the root device: the baremetal-operator refuses both together.
     """
     if has_root_volume(host):
         return None
@@ -49,6 +49,6 @@ def profile_hints(host: Raw) -> Raw | None:
 
 
 def has_root_volume(host: Raw) -> bool:
-    """Whether a software RAID volume of a host, of either version, is its root device."""
+    """Return True if a software RAID volume of a host, of either version, is its root device."""
     volumes = as_mapping(as_mapping(host.get("spec")).get("raid")).get("softwareRAIDVolumes")
     return isinstance(volumes, list) and any(as_mapping(volume).get("rootVolume") is True for volume in volumes)

@@ -1,11 +1,8 @@
-"""Objects as files hold them: YAML and JSON in, with where each stood and its comments; YAML and JSON out."""
+"""Objects as files hold them. `reader` reads YAML and JSON, `writer` writes them, `comments` keeps YAML comments."""
 
-from tink.convert.documents.comments import END, collect, has_comments
-from tink.convert.documents.document import DEFAULT_NAMESPACE, Converted, Document, Lookup, validated
-from tink.convert.documents.files import file_name, read_all, write_whole
-from tink.convert.documents.nodes import compose, value
-from tink.convert.documents.reader import read
-from tink.convert.documents.writer import json_text, to_json, to_yaml, yaml_document
+from tink.convert.documents.comments import END, collect, compose, has_comments, node_value
+from tink.convert.documents.reader import DEFAULT_NAMESPACE, Converted, Document, Lookup, read, read_all, validated
+from tink.convert.documents.writer import file_name, json_text, to_json, to_yaml, write_whole, yaml_document
 
 __all__ = [
     "DEFAULT_NAMESPACE",
@@ -18,12 +15,12 @@ __all__ = [
     "file_name",
     "has_comments",
     "json_text",
+    "node_value",
     "read",
     "read_all",
     "to_json",
     "to_yaml",
     "validated",
-    "value",
     "write_whole",
     "yaml_document",
 ]

@@ -1,8 +1,8 @@
-"""Comments of a YAML document: where they stand, and where they go when their fields move.
+"""YAML documents as libyaml nodes, and their comments: where a comment stands, and where it goes when its field moves.
 
-libyaml drops comments, and a library that keeps them (ruamel.yaml) ties them to tokens of a tree that a conversion
-takes apart. Here a comment belongs to the field below it or beside it, by its path; the conversion tells where the
-field went (`Findings.moved`), and the comment follows. One whose field is gone stays with what was around it.
+libyaml drops comments, and ruamel.yaml ties them to the tokens of a tree that a conversion takes apart. Here a comment
+belongs to the field below it or beside it, by the field's path. The converter reports where a field went
+(`Findings.moved`), and the comment follows. A comment whose field is gone stays at the nearest field that remains.
 """
 
 from __future__ import annotations
@@ -10,36 +10,86 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import yaml
 
-from tink.api.yaml import YamlError
-from tink.convert.documents.nodes import compose
+from tink.api.yaml import MAX_BYTES, MAX_RATIO, Document, Parser, YamlError, as_yaml_error, check_depth
 from tink.convert.fields import join
 from tink.convert.findings import Comment
+
+
+def compose(text: str) -> Iterator[yaml.Node]:
+    """Yield the documents of a text as nodes. Raises YamlError."""
+    try:
+        check_depth(text)
+        parser = Parser(text)
+        while parser.check_node():
+            node = parser.get_node()
+            if node is not None:
+                yield node
+    except (yaml.YAMLError, ValueError) as error:
+        raise as_yaml_error(error, text) from error
+
+
+def node_value(root: yaml.Node, size: int = 0) -> Any:
+    """Return a node as a JSON-like value. What aliases repeat is one object. `size` is the length of the node's text.
+
+    Raises YamlError for a repeated key, a tag or a number that JSON does not know, a value that contains itself, and
+    more values than such a text can honestly hold.
+    """
+    document = Document(max(MAX_BYTES, MAX_RATIO * size))
+    for event in _events(root, set()):
+        document.take(event)
+    return document.value()
+
+
+def _events(node: yaml.Node, seen: set[int]) -> Iterator[yaml.Event]:
+    """Yield the events of a node. A collection that occurs again becomes an alias."""
+    marks = node.start_mark, node.end_mark
+    if isinstance(node, yaml.ScalarNode):
+        yield yaml.ScalarEvent(None, node.tag, (True, True), node.value, *marks, style=node.style)
+        return
+    anchor = str(id(node))
+    if id(node) in seen:
+        yield yaml.AliasEvent(anchor, *marks)
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.MappingNode):
+        yield yaml.MappingStartEvent(anchor, node.tag, True, *marks)
+        for key, item in node.value:
+            yield from _events(key, seen)
+            yield from _events(item, seen)
+        yield yaml.MappingEndEvent(*marks)
+    else:
+        yield yaml.SequenceStartEvent(anchor, node.tag, True, *marks)
+        for item in node.value:
+            yield from _events(item, seen)
+        yield yaml.SequenceEndEvent(*marks)
+
 
 _MAYBE = re.compile(r"(?:^|[ \t])#", re.MULTILINE)
 _HASH = re.compile(r"(?<![^ \t])#")
 _BLOCK_HEADER = re.compile(r"[|>][0-9+-]*")
 END = "\0end"
-"""The path of a comment below all fields."""
+"""The path of a comment that stands below all fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a field of the document begins."""
+    """The line on which a field of the document begins."""
 
     line: int
     path: str
 
 
 def has_comments(text: str) -> bool:
-    """Whether there may be any; a `#` inside a block scalar looks like one here."""
+    """Return True if the text may have comments. A `#` inside a block scalar counts here too."""
     return _MAYBE.search(text) is not None
 
 
 def collect(text: str) -> list[Comment]:
-    """The comments of the first document of a text, in order; none if it can't be read."""
+    """Return the comments of the first document of a text, in order; none if the text can't be read."""
     try:
         root = next(compose(text), None)
     except YamlError:
@@ -56,20 +106,23 @@ def collect(text: str) -> list[Comment]:
 def placed(
     comments: Iterable[Comment], moves: Mapping[str, str], there: Mapping[str, int]
 ) -> list[tuple[str, Comment]]:
-    """Each comment with the path in the result that it belongs to; "" is the object itself.
+    """Return each comment with the path in the result that it belongs to; "" is the object itself.
 
     `there` has the paths of the result; `moves` is `Findings.moves`.
     """
     found: list[tuple[str, Comment]] = []
     for comment in comments:
         target, exact = _target(comment.paths, moves, there)
-        # Beside another field it would seem to be about that one.
+        # Beside another field, the comment would seem to be about that field.
         found.append((target, comment if exact else replace(comment, beside=False)))
     return found
 
 
 def _walk(node: yaml.Node, path: str, places: list[_Place], scalars: list[yaml.ScalarNode], seen: set[int]) -> None:
-    """Fields in the order of the text. What an alias repeats is not walked again: its marks are those of the anchor."""
+    """Collect fields and scalars in the order of the text.
+
+    A node that an alias repeats is visited once, because its marks are those of the anchor.
+    """
     if isinstance(node, yaml.ScalarNode):
         scalars.append(node)
         return
@@ -91,7 +144,7 @@ def _walk(node: yaml.Node, path: str, places: list[_Place], scalars: list[yaml.S
 
 
 def _covered(scalars: list[yaml.ScalarNode], lines: list[str]) -> dict[int, list[tuple[int, int]]]:
-    """Line -> the columns that scalars take: a `#` there is no comment."""
+    """Return the columns that scalars take on each line: a `#` there is no comment."""
     covered: dict[int, list[tuple[int, int]]] = {}
     for scalar in scalars:
         start, end = scalar.start_mark, scalar.end_mark
@@ -102,7 +155,7 @@ def _covered(scalars: list[yaml.ScalarNode], lines: list[str]) -> dict[int, list
         for line in range(start.line, min(end.line + 1, len(lines))):
             left = start.column if line == start.line else 0
             right = end.column if line == end.line else len(lines[line]) + 1
-            if line == start.line and header is not None:  # what stands behind it may be a comment
+            if line == start.line and header is not None:  # the text behind the header may be a comment
                 right = header.end()
             covered.setdefault(line, []).append((left, right))
     return covered
@@ -122,7 +175,7 @@ def _comments(lines: list[str], places: list[_Place], covered: dict[int, list[tu
             if line[:column].strip() not in ("", "---"):
                 yield Comment(tuple(at_line.get(number) or at_line.get(previous) or ()), text, True, number + 1)
             elif following < len(starts):
-                # Above a line that begins several fields (`- device: x`) it is about the outermost.
+                # A comment above a line that begins several fields (`- device: x`) belongs to the outermost one.
                 yield Comment(tuple(at_line[starts[following]][:1]), text, False, number + 1)
             else:
                 yield Comment((END,), text, False, number + 1)
@@ -139,7 +192,7 @@ def _comment_column(line: str, covered: Iterable[tuple[int, int]]) -> int | None
 
 
 def _target(paths: tuple[str, ...], moves: Mapping[str, str], there: Mapping[str, int]) -> tuple[str, bool]:
-    """Where a comment goes, and whether its own field is there."""
+    """Return the path that a comment goes to, and True if its own field is there."""
     if paths == (END,):
         return END, True
     for path in reversed(paths):
@@ -156,7 +209,7 @@ def _target(paths: tuple[str, ...], moves: Mapping[str, str], there: Mapping[str
 
 
 def _parent(path: str) -> str:
-    """The path one level up. Quoted keys (`a["b.c"]`) are one level."""
+    """Return the path one level up. A quoted key (`a["b.c"]`) is one level."""
     if path.endswith('"]'):
         return path[: path.rindex('["')]
     if path.endswith("]"):

@@ -1,40 +1,45 @@
-"""Objects to YAML or JSON.
+"""Write objects as YAML or JSON, and write files whole.
 
-YAML is written here and not by PyYAML because the result must mean the same to every reader (a MAC address unquoted is
-a number in base 60 for YAML 1.1's libraries), because multi-line strings shall be readable, because comments are put
-beside the fields they belong to, and because 10,000 machines shall take seconds.
+PyYAML does not write the YAML, for four reasons. The result must mean the same to every reader (an unquoted MAC address
+is a number in base 60 for YAML 1.1 libraries). Multi-line strings must be readable. Comments stand beside their fields.
+And 10,000 machines must take seconds.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import orjson
 
 from tink.api.v1alpha2 import Raw
 from tink.convert.documents.comments import END, collect, placed
-from tink.convert.documents.document import Converted
+from tink.convert.documents.reader import DEFAULT_NAMESPACE, Converted
 from tink.convert.fields import join
 from tink.convert.findings import Comment
+from tink.files import private_files
 
-# What no YAML library takes for anything but a string, unquoted.
+# Text that every YAML library reads as a string if it is unquoted.
 _PLAIN = re.compile(r"[A-Za-z/_][A-Za-z0-9_./@+=~()-]*(?:[: ][A-Za-z0-9_./@+=~()]+[A-Za-z0-9_./@+=~()-]*)*\Z")
 _ADDRESS = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?:/[0-9]{1,2})?\Z")
 _WORDS = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
+_UNSAFE_IN_NAME = re.compile(r"[^A-Za-z0-9._-]")
+_MAX_NAME_CHARACTERS = 200
 _ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 
 
 def to_yaml(converted: Iterable[Converted]) -> Iterator[str]:
-    """One YAML document for each object, each with its `---`, with the comments of what it was made from."""
+    """Yield one YAML document for each object, with its `---` and the comments of its source."""
     for each in converted:
         yield yaml_document(each)
 
 
 def yaml_document(converted: Converted) -> str:
-    """One object as a YAML document that begins with `---`."""
+    """Return one object as a YAML document that begins with `---`."""
     text = converted.document.text if converted.document is not None else None
     comments = collect(text) if text is not None else []
     if not comments and not converted.comments:
@@ -46,12 +51,12 @@ def yaml_document(converted: Converted) -> str:
 
 
 def to_json(objects: list[Raw]) -> str:
-    """A List of all objects, as `kubectl get -o json` writes it."""
+    """Return a List of all objects, as `kubectl get -o json` writes it."""
     return json_text({"apiVersion": "v1", "kind": "List", "items": objects})
 
 
 def json_text(obj: Raw) -> str:
-    """One object as indented JSON."""
+    """Return one object as indented JSON."""
     try:
         return orjson.dumps(obj, option=orjson.OPT_INDENT_2).decode() + "\n"
     except orjson.JSONEncodeError:  # integers of more than 64 bits, which no API server takes, but a file may have
@@ -59,10 +64,10 @@ def json_text(obj: Raw) -> str:
 
 
 class _Lines:
-    """The lines of one document while it is written."""
+    """The lines of one document that is being written."""
 
     def __init__(self, there: dict[str, int] | None = None) -> None:
-        """`there` is filled with each field's path and the number of its first line."""
+        """Fill `there` with each field's path and the number of its first line."""
         self._lines: list[str] = ["---\n"]
         self._there = there
 
@@ -74,7 +79,7 @@ class _Lines:
         return "".join(self._lines)
 
     def with_comments(self, comments: list[tuple[str, Comment]]) -> str:
-        """The written lines with comments above or beside their fields."""
+        """Return the document with comments above or beside their fields."""
         assert self._there is not None  # noqa: S101 - for the type checker
         above: dict[int, list[str]] = {}
         beside: dict[int, str] = {}
@@ -92,7 +97,7 @@ class _Lines:
         return "".join(result)
 
     def _mapping(self, mapping: Raw, depth: int, path: str, first: str) -> None:
-        """`first` stands before the first key instead of the indentation: the dash of a list's item."""
+        """Write a mapping. `first` replaces the indentation of the first key: the dash of a list's item."""
         indent = "  " * depth
         start = first or indent
         for key, item in mapping.items():
@@ -131,7 +136,7 @@ class _Lines:
 
 
 def _scalar_lines(start: str, item: Any, depth: int) -> list[str]:
-    """The lines of a scalar or of an empty collection; the first one has `start` before it."""
+    """Return the lines of a scalar or of an empty collection. The first line begins with `start`."""
     if isinstance(item, str):
         if "\n" in item and (block := _block(item, "  " * (depth + 1))) is not None:
             return [f"{start} {block[0]}\n", *block[1:]]
@@ -142,13 +147,13 @@ def _scalar_lines(start: str, item: Any, depth: int) -> list[str]:
 
 
 def _number(number: float) -> str:
-    """YAML 1.1 knows an exponent only after a point: 1.0e-05."""
+    """Return a number for YAML 1.1, which knows an exponent only after a point: 1.0e-05."""
     text = repr(number)
     return text if "." in text else text.replace("e", ".0e")
 
 
 def _text(text: str) -> str:
-    """A string on one line: plain where nobody could take it for anything else, or in double quotes."""
+    """Return a string on one line: unquoted if every YAML library reads it as a string, else in double quotes."""
     if _PLAIN.match(text):
         if text.lower() not in _WORDS:
             return text
@@ -165,7 +170,7 @@ def _escape(char: str) -> str:
 
 
 def _block(text: str, indent: str) -> list[str] | None:
-    """A literal block (YAML 1.2 section 8.1.2): its header, then its lines. None if the text can't be one."""
+    """Return a literal block (YAML 1.2 section 8.1.2): its header, then its lines. None if the text can't be one."""
     body = text.rstrip("\n")
     if not body or body[0] in "\t\n" or not body.replace("\n", "").replace("\t", "").isprintable():
         return None
@@ -174,3 +179,28 @@ def _block(text: str, indent: str) -> list[str] | None:
     header += "-" if newlines == 0 else "+" if newlines > 1 else ""
     lines = [indent + line + "\n" if line else "\n" for line in body.split("\n")]
     return [header, *lines, *["\n"] * (newlines - 1)]
+
+
+def file_name(obj: Raw, suffix: str) -> str:
+    """Return a file name such as `hardware-default-node-1.yaml`: safe in any directory, and unique for each object."""
+    metadata = obj["metadata"]
+    namespace = str(metadata.get("namespace") or DEFAULT_NAMESPACE)
+    said = f"{obj['kind'].lower()}-{namespace}-{metadata.get('name')}"
+    safe = _UNSAFE_IN_NAME.sub("_", said)[:_MAX_NAME_CHARACTERS]
+    # Two objects may have one name: a-b in c, and b in c-a. The digest of KIND/NAMESPACE/NAME tells them apart.
+    if safe != said or "-" in namespace or "-" in obj["kind"]:
+        safe += "-" + hashlib.sha256(f"{obj['kind']}/{namespace}/{metadata.get('name')}".encode()).hexdigest()[:8]
+    return safe + suffix
+
+
+def write_whole(path: Path, text: Iterable[str]) -> None:
+    """Write a text file whole, or leave the old file. Raises OSError.
+
+    A symbolic link stays a link. A device or a pipe (`/dev/stdout`) is written to, not replaced.
+    """
+    try:
+        with private_files.stream(path, private=False) as file:
+            file.writelines(each.encode() for each in text)
+    except OSError as error:
+        error.filename = str(path)  # not that of the temporary file
+        raise

@@ -1,26 +1,32 @@
-"""Metal3's hosts: BareMetalHost between its versions, and to Hardware: docs/metal3.md.
+"""Convert Metal3's hosts: BareMetalHost between its two versions, and to Hardware (docs/metal3.md).
 
-`versions` is the conversion webhook's core, `conversion_data` keeps what a version has no field for. `to_hardware`
-makes Hardware: `safety` decides whether the machine may netboot, `interfaces` and `network_data` what DHCP serves,
-`root_disk` which disk is the root, `rufio` how the management controller is reached; `surroundings` has what inspection
-found, and the Secrets; `marks` are labels and annotations by which the controller of `tink.metal3` knows the result.
+`versions` is the core of the conversion webhook. `to_hardware` makes Hardware: `safety` decides whether the machine may
+netboot, `network_data` what DHCP serves, `root_disk` which disk is the root disk.
 """
 
-from tink.convert.metal3.marks import (
+from tink.convert.metal3.safety import (
     HOST_LABEL,
     REFUSED_ANNOTATION,
     SECURED_ANNOTATION,
+    Refusal,
     bounded,
     is_consumed_by_cluster_api,
     label_of,
+    refusals,
 )
-from tink.convert.metal3.safety import Refusal, refusals
-from tink.convert.metal3.surroundings import secrets_to_read
-from tink.convert.metal3.to_hardware import HostOptions, convert_to_hardware
-from tink.convert.metal3.versions import ConversionSettings, convert_version, wrongly_md5
+from tink.convert.metal3.to_hardware import HostOptions, convert_to_hardware, secrets_to_read
+from tink.convert.metal3.versions import (
+    CONVERSION_DATA_ANNOTATION,
+    MAX_ANNOTATIONS_BYTES,
+    ConversionSettings,
+    convert_version,
+    wrongly_md5,
+)
 
 __all__ = [
+    "CONVERSION_DATA_ANNOTATION",
     "HOST_LABEL",
+    "MAX_ANNOTATIONS_BYTES",
     "REFUSED_ANNOTATION",
     "SECURED_ANNOTATION",
     "ConversionSettings",

@@ -1,9 +1,10 @@
-"""OpenStack's network_data.json, as Metal3's networkData Secrets hold it, to what DHCP serves to each interface.
+"""Convert OpenStack's network_data.json, as Metal3's networkData Secrets hold it, to what DHCP serves to each
+interface.
 
 The document lists links (interfaces, bonds, VLANs), networks (an address on a link, with its routes) and services (name
-servers). DHCP serves an interface one IPv4 address with one gateway, so what goes beyond that is reported: IPv6, a
-second network on a link, routes but the default one. An address of a bond is served to the member that netboots, one of
-a VLAN with that VLAN's ID, where the interface below has none of its own.
+servers). DHCP serves one IPv4 address with one gateway to an interface. So the rest is reported: a second network on a
+link, and routes other than the default route. An address of a bond is served to the member that netboots. An address of
+a VLAN is served with that VLAN's ID, if the interface below has no address of its own.
 
 Format: OpenStack Nova, "Network Data" schema (doc/api_schemas/network_data.json). Cluster API's Metal3 provider writes
 it as YAML.
@@ -25,13 +26,15 @@ from tink.convert.findings import Findings
 
 _TOO_LARGE = "is larger than 256 KiB, which no machine's network takes"
 _DHCP_TYPES = ("ipv4_dhcp", "ipv4")
-_MOST_LINKS = 256
+_MAX_LINKS = 256
 MAX_BYTES = 256 << 10
-"""Of a document, and of what its aliases make of it: that of a machine with `_MOST_LINKS` links has a third of it."""
+"""Maximum size in bytes of a document, also after its aliases are expanded. A machine with `_MAX_LINKS` links needs a
+third.
+"""
 
 
 def parsed(text: str) -> Any:
-    """The document, which may be JSON or YAML. Raises ValueError, whose text quotes nothing of it."""
+    """Return the document, which may be JSON or YAML. Raises ValueError, whose text quotes nothing of the document."""
     if len(text) > MAX_BYTES:
         raise ValueError(_TOO_LARGE)
     with suppress(ValueError, RecursionError):
@@ -48,9 +51,9 @@ def parsed(text: str) -> Any:
 
 
 def served(document: Any, path: str, boot_mac: str, findings: Findings) -> dict[str, Raw]:
-    """What DHCP is to serve, by MAC address, in the order of the document; {} for interfaces without an address.
+    """Return what DHCP serves by MAC address, in the order of the document; {} for interfaces without an address.
 
-    `path` is where the document stands, for the findings; `boot_mac` the interface that netboots, or "".
+    `path` is the place of the document, for the findings. `boot_mac` is the interface that netboots, or "".
     """
     return _Network(Fields(document, findings, path), boot_mac, findings).result()
 
@@ -63,7 +66,7 @@ class _Link:
         self.id = fields.text("id") or ""
         self.kind = fields.text("type") or "phy"
         self.mac = constraints.canonical_mac(fields.text("ethernet_mac_address") or "")
-        self.members = [member for _, member in fields.texts("bond_links")][:_MOST_LINKS]
+        self.members = [member for _, member in fields.texts("bond_links")][:_MAX_LINKS]
         self.below = fields.text("vlan_link") or ""
         self.vlan = fields.take("vlan_id")
         self.vlan_mac = constraints.canonical_mac(fields.text("vlan_mac_address") or "")
@@ -83,10 +86,10 @@ class _Network:
         self._links: dict[str, _Link] = {}
         self._served: dict[str, Raw] = {}
         self._servers6: list[tuple[str, str]] = []
-        """Name servers of IPv6, each with its path, which go with the addresses of that."""
+        """IPv6 name servers with their paths. They are served with IPv6 addresses only."""
 
     def result(self) -> dict[str, Raw]:
-        for fields in self._top.each("links")[:_MOST_LINKS]:
+        for fields in self._top.each("links")[:_MAX_LINKS]:
             link = _Link(fields)
             self._links[link.id] = link
             if link.kind not in ("bond", "vlan") and link.mac:
@@ -94,8 +97,8 @@ class _Network:
                     self._findings.dropped(f"{link.path}.ethernet_mac_address", refusal)
                 else:
                     self._served.setdefault(link.mac, {})
-        networks = self._top.each("networks")[:_MOST_LINKS]
-        # What is untagged, and leads to the outside, comes before what is not.
+        networks = self._top.each("networks")[:_MAX_LINKS]
+        # Untagged networks and networks with a default route come first.
         for network in sorted(networks, key=self._rank):
             self._network(network)
         servers, clocks = self._services(self._top)
@@ -132,7 +135,7 @@ class _Network:
         if isinstance(target, str):
             self._findings.dropped(network.path, target)
             return
-        mac, vlan, says = target
+        mac, vlan, note = target
         dhcp = self._served.setdefault(mac, {})
         if "ip" in dhcp or dhcp.get("vlanId", vlan) != vlan:
             self._findings.dropped(network.path, f"DHCP serves one address to {mac}, and another network's is taken")
@@ -140,8 +143,8 @@ class _Network:
         if address and self._address(network, address, dhcp):
             if vlan:
                 dhcp["vlanId"] = vlan
-            if says:
-                self._findings.changed(network.path, f"{says} {mac}")
+            if note:
+                self._findings.changed(network.path, f"{note} {mac}")
         self._routes(network, dhcp)
         servers, clocks = self._services(network)
         servers = [
@@ -154,7 +157,7 @@ class _Network:
         network.rest("it has no place in what DHCP serves")
 
     def _network6(self, network: Fields, address: str, link: str) -> None:
-        """`dhcp.ipv6` of an interface. Its routes are not served: routers say who they are."""
+        """Set `dhcp.ipv6` of an interface. Routes are not served: IPv6 routers advertise themselves."""
         network.ignore("id", "network_id")
         dns, _ = self._services(network)
         for path, server in [*network.texts("dns_nameservers"), *((network.at("services"), each) for each in dns)]:
@@ -170,25 +173,27 @@ class _Network:
         if refusal := refusal or constraints.ipv6(address) or "":
             self._findings.dropped(network.at("ip_address") if address else network.path, refusal)
             return
-        dhcp, says = target
+        dhcp, note = target
         if "ipv6" in dhcp:
             self._findings.dropped(network.path, "DHCPv6 serves an interface one address")
             return
         dhcp["ipv6"] = {"address": address}
-        said = network.take("netmask")
-        netmask = str(bits if said in (None, "") else said)
+        given = network.take("netmask")
+        netmask = str(bits if given in (None, "") else given)
         length = constraints.prefix_length(netmask)
         if length is not None:
             dhcp["ipv6"]["prefixLength"] = length
         elif netmask:
             self._findings.dropped(network.at("netmask"), constraints.NO_NETMASK6)
-        self._findings.changed(network.path, f"DHCPv6 serves it{says}, where the edge is told --ipv6")
+        self._findings.changed(network.path, f"DHCPv6 serves it{note}, if the edge runs with --ipv6")
         for key in ("gateway", "routes"):
-            network.drop(key, constraints.ROUTERS_SAY_IT)
+            network.drop(key, constraints.ROUTERS_ADVERTISE)
         network.rest("it has no place in what DHCP serves")
 
     def _target6(self, name: str) -> tuple[Raw, str] | str:
-        """What is served to the interface of a link, and what is to be said about it; or why nothing is."""
+        """Return what DHCP serves to the interface of a link, and a note about it; or a string with the reason why it
+        serves nothing.
+        """
         link = self._links.get(name)
         if link is not None and link.kind == "vlan":
             below = self._links.get(link.below)
@@ -198,30 +203,30 @@ class _Network:
         target = self._target(name)
         if isinstance(target, str):
             return target
-        mac, vlan, says = target
+        mac, vlan, note = target
         dhcp = self._served.setdefault(mac, {})
         if dhcp.get("vlanId", "") != vlan and ("ip" in dhcp or "ipv6" in dhcp):
             return f"DHCP serves {mac} in one network, and another one's address is taken"
         if vlan:
             dhcp["vlanId"] = vlan
-        return dhcp, f" ({says} {mac})" if says else ""
+        return dhcp, f" ({note} {mac})" if note else ""
 
     def _serve_servers6(self) -> None:
-        having = [dhcp["ipv6"] for dhcp in self._served.values() if "ipv6" in dhcp]
+        ipv6_leases = [dhcp["ipv6"] for dhcp in self._served.values() if "ipv6" in dhcp]
         for path, server in self._servers6:
-            refusal = constraints.ipv6(server.lower()) if having else constraints.NO_IPV6_ADDRESS
+            refusal = constraints.ipv6(server.lower()) if ipv6_leases else constraints.NO_IPV6_ADDRESS
             if refusal:
                 self._findings.dropped(path, refusal)
-            for ipv6 in [] if refusal else having:
+            for ipv6 in [] if refusal else ipv6_leases:
                 _add(ipv6, "nameservers", [server.lower()])
 
     def _target(self, name: str) -> tuple[str, str, str] | str:
-        """MAC address, VLAN ID and what is to be said about it; or why DHCP can't serve the link."""
+        """Return MAC address, VLAN ID and a note about them; or the reason (a string) why DHCP can't serve the link."""
         link = self._links.get(name)
         if link is None:
             return f"there is no link {name[:60]!r}" if name else "it names no link"
         if link.kind == "vlan":
-            return self._of_vlan(link)
+            return self._vlan_target(link)
         if link.kind == "bond":
             mac = self._member(link)
             return (mac, "", "the bond's address is served to") if mac else "none of the bond's links has a MAC address"
@@ -229,7 +234,7 @@ class _Network:
             return f"its link {name[:60]!r} has no MAC address"
         return link.mac, "", ""
 
-    def _of_vlan(self, link: _Link) -> tuple[str, str, str] | str:
+    def _vlan_target(self, link: _Link) -> tuple[str, str, str] | str:
         below = self._links.get(link.below)
         vlan = str(link.vlan)
         if below is None or below.kind == "vlan":
@@ -246,7 +251,9 @@ class _Network:
         return mac, vlan, f"DHCP serves it in VLAN {vlan} to"
 
     def _member(self, bond: _Link) -> str:
-        """The interface of a bond that gets its address: the one that netboots, else the one with the bond's MAC."""
+        """Return the MAC address of the bond's member that gets its address: the one that netboots, else the one with
+        the bond's MAC.
+        """
         macs = [self._links[name].mac for name in bond.members if name in self._links]
         macs = [mac for mac in macs if mac in self._served]
         for mac in (self._boot_mac, bond.mac):
@@ -255,10 +262,12 @@ class _Network:
         return macs[0] if macs else ""
 
     def _address(self, network: Fields, address: str, dhcp: Raw) -> bool:
-        """Put address and netmask, which may stand in one text or be a number of bits."""
+        """Set address and netmask. The netmask may be a number of bits, or stand behind the address. Return False if
+        refused.
+        """
         address, _, bits = address.partition("/")
-        said = network.take("netmask")
-        netmask = _dotted(bits if said in (None, "") else said)
+        given = network.take("netmask")
+        netmask = _dotted(bits if given in (None, "") else given)
         if refusal := constraints.ipv4(address) or constraints.unicast(address):
             self._findings.dropped(network.at("ip_address"), refusal)
             return False
@@ -299,7 +308,7 @@ class _Network:
             dhcp["gateway"] = gateway
 
     def _services(self, fields: Fields) -> tuple[list[str], list[str]]:
-        """Name servers and time servers."""
+        """Return the name servers and the time servers."""
         found: dict[str, list[str]] = {"dns": [], "ntp": []}
         for service in fields.each("services"):
             kind, address = service.text("type") or "", service.text("address") or ""
@@ -338,7 +347,9 @@ def _is_default(network: Any, netmask: Any) -> bool:
 
 
 def _dotted(netmask: Any) -> str | None:
-    """A netmask in dotted form, from that or from a number of bits; empty if there is none, None if it is none."""
+    """Return a netmask in dotted form, from that form or from a number of bits; "" if it is empty, None if it is
+    invalid.
+    """
     if netmask == "":
         return ""
     if isinstance(netmask, int) and not isinstance(netmask, bool):

@@ -1,9 +1,9 @@
-"""Which disk Metal3's root device hints mean: the one that all of them fit, or none.
+"""Choose the root disk by Metal3's root device hints: the one disk that fits all hints, or none.
 
-The comparisons are those that the baremetal-operator asks Ironic for (pkg/provisioner/ironic/devicehints) and Ironic
-makes (ironic-lib, utils.match_root_device_hints): texts without regard to case, `s==` for most, `<in>` for model and
-vendor, GiB for sizes. But where Ironic takes the first disk that fits, here there must be one only: what is installed
-on a disk destroys what was there, so nothing is guessed.
+The comparisons are those that the baremetal-operator requests from Ironic (pkg/provisioner/ironic/devicehints) and that
+Ironic makes (ironic-lib, utils.match_root_device_hints): case-insensitive text, `s==` for most hints, `<in>` for model
+and vendor, GiB for sizes. Ironic takes the first disk that fits. Here exactly one must fit, because an installation
+destroys the data on the disk.
 """
 
 from __future__ import annotations
@@ -20,30 +20,35 @@ from tink.convert import constraints
 from tink.convert.fields import type_name
 
 _GIB = 1 << 30
-_LONGEST_HINT = 1024
-"""Characters. What a disk says of itself has some 40; each disk's is compared with it."""
+_MAX_HINT_CHARACTERS = 1024
+"""Maximum characters of a hint. A disk's own values have about 40; each is compared with the hint."""
 _DEVICE = re.compile(r"[\w#+.:=@\\/-]*", re.ASCII)
-"""What names of devices are made of (systemd, udev's `udev_replace_chars`; other characters it writes as \\xNN).
-Templates put them into scripts, and whoever writes a host need not be who may run those."""
+r"""The characters of device names (systemd, udev's `udev_replace_chars`; udev writes others as \xNN).
+
+Templates put these names into scripts, and a user who may write hosts need not be allowed to run scripts.
+"""
 _OLD_NAMES = {"deviceName": "devicePath", "model": "modelContains", "vendor": "vendorContains"}
 PATH = "devicePath"
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """`devices` starts with the root disk and is empty if that is not known; then `problem` says why."""
+    """The result of `choose`.
+
+    `devices` starts with the root disk. It is empty if the root disk is unknown; then `problem` says why.
+    """
 
     devices: tuple[str, ...] = ()
     problem: str = ""
     left_out: tuple[tuple[int, str], ...] = ()
-    """Other disks that v1alpha2 would not take: their place in the inventory, and the reason."""
+    """Other disks that v1alpha2 would refuse: their index in the inventory, and the reason."""
 
 
 def choose(hints: Raw, disks: Any, *, verified: bool = False) -> Choice:
-    """The storage devices of a machine, the root disk first.
+    """Return the storage devices of a machine, the root disk first.
 
-    `hints` are root device hints of either version; `disks` is `storage` of HardwareData, or None if nobody has looked.
-    With `verified`, a path is taken only if a disk has it: for hints that nobody has written down.
+    `hints` are root device hints of either version. `disks` is `storage` of HardwareData, or None if there was no
+    inspection. With `verified`, a path is accepted only if a disk has it: for hints that no user wrote.
     """
     wanted = {_OLD_NAMES.get(name, name): value for name, value in hints.items() if value not in (None, "")}
     wanted = {name: value for name, value in wanted.items() if name != "minSizeGigabytes" or value != 0}
@@ -57,8 +62,10 @@ def choose(hints: Raw, disks: Any, *, verified: bool = False) -> Choice:
         return Choice(problem="the inventory's storage has entries that are no objects: inspect the host again")
     if not found:
         return _unseen(wanted, verified)
-    asked = [(_MATCH[name], _asked(name, value)) for name, value in wanted.items()]
-    fitting = [place for place, disk in enumerate(found) if all(matches(disk, value) for matches, value in asked)]
+    wanted_values = [(_MATCH[name], _normal_hint(name, value)) for name, value in wanted.items()]
+    fitting = [
+        place for place, disk in enumerate(found) if all(matches(disk, value) for matches, value in wanted_values)
+    ]
     if len(fitting) != 1:
         return Choice(problem=_ambiguous(wanted, found, fitting))
     root = wanted.get(PATH) or found[fitting[0]].get("name")
@@ -68,7 +75,7 @@ def choose(hints: Raw, disks: Any, *, verified: bool = False) -> Choice:
 
 
 def _unseen(wanted: Raw, verified: bool) -> Choice:
-    """Nobody has looked at the disks: a path is all that can be taken as it is."""
+    """Choose without an inventory: only a path can be accepted as it is."""
     if set(wanted) != {PATH} or verified:
         return Choice(problem="there is no HardwareData with the host's disks to choose from")
     if problem := _not_a_device(wanted[PATH]):
@@ -109,18 +116,18 @@ def _unfit(name: str, value: Any) -> str:
     if not isinstance(value, kind) or isinstance(value, bool):
         wanted = "a string" if kind is str else "a number"
         return f"{name} must be {wanted}, is {type_name(value)}"
-    if isinstance(value, str) and len(value) > _LONGEST_HINT:
-        return f"{name} has {len(value)} characters; the most that are compared are {_LONGEST_HINT}"
+    if isinstance(value, str) and len(value) > _MAX_HINT_CHARACTERS:
+        return f"{name} has {len(value)} characters; the most that are compared are {_MAX_HINT_CHARACTERS}"
     return ""
 
 
-def _asked(name: str, value: Any) -> Any:
-    """What disks are compared with: the same for all of them."""
+def _normal_hint(name: str, value: Any) -> Any:
+    """Return the value that every disk is compared with."""
     return _normal(value) if _KINDS[name] is str and name != PATH else value
 
 
 def _not_a_device(name: Any) -> str:
-    """Why v1alpha2 would not take a device's name; empty if it does."""
+    """Return the reason why v1alpha2 would refuse a device's name; empty if it accepts the name."""
     if not isinstance(name, str):
         return f"must be a string, is {type_name(name)}"
     refusal = constraints.disk(name)
@@ -130,7 +137,7 @@ def _not_a_device(name: Any) -> str:
 
 
 def _normal(value: Any) -> str | None:
-    """A text as Ironic compares it; None for what is no text."""
+    """Return text as Ironic compares it; None for any other value."""
     return unquote(value.strip().lower()) if isinstance(value, str) and value else None
 
 
@@ -157,7 +164,7 @@ def _size(disk: Raw, value: Any) -> bool:
 
 
 def _rotational(disk: Raw, value: Any) -> bool:
-    # False is left out where the inventory is written.
+    # The inventory omits the value False.
     rotational = disk.get("rotational")
     if rotational is None:
         rotational = disk.get("type") == "HDD"

@@ -1,15 +1,18 @@
-"""Whether a machine of Metal3's may be netbooted by somebody else, and if not, why: the one place that decides it.
+"""Decide whether a machine of Metal3 may netboot; labels and annotations of the Hardware that is made from a
+BareMetalHost.
 
-An OSIE on a machine that runs a workload ends the workload, and the Workflow in it may overwrite the disk. So a host
-netboots only if everything it says is known to be harmless: it is managed, it is powered on by intent, nobody uses it,
-and Metal3 says that it is available. A field of an odd type, a state that is not known, and a host that says nothing
-at all are treated like a host that is in use.
+An OSIE that boots on a machine ends the workload there, and its Workflow may overwrite the disk. So a host netboots
+only if everything that the BareMetalHost says is known to be harmless: it is managed, it is meant to be powered on, it
+has no consumer, and Metal3 says that it is available. A field of an unexpected type, an unknown state and an empty
+BareMetalHost count as "in use".
 
-The names are those of the baremetal-operator (apis/metal3.io/v1alpha1/baremetalhost_types.go).
+The field names are those of the baremetal-operator (apis/metal3.io/v1alpha1/baremetalhost_types.go).
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,30 +20,73 @@ from tink.api.metal3 import V1ALPHA1, V1BETA1
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.convert.fields import join, type_name
 
+HOST_LABEL = "metal3.io/baremetalhost"
+"""On a Hardware: the host that it was made from, as NAMESPACE.NAME."""
+REFUSED_ANNOTATION = "tinkerbell.org/metal3-no-netboot"
+"""On a Hardware: why the machine does not netboot."""
+SECURED_ANNOTATION = "tinkerbell.org/metal3-secured"
+"""On a Hardware while the controller of Metal3's hosts keeps it from netbooting."""
+HINTS_ANNOTATION = "tinkerbell.org/metal3-root-device-hints"
+"""On a Hardware: the root device hints that selected `storageDevices`, as JSON."""
+DESCRIPTION_ANNOTATION = "kubernetes.io/description"
+
+_CLUSTER_API = "infrastructure.cluster.x-k8s.io"
+_MAX_LABEL_CHARACTERS = 63
+_MAX_TEXT_CHARACTERS = 1000
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def label_of(namespace: str, name: str) -> str:
+    """Return the value of HOST_LABEL: `NAMESPACE.NAME`, shortened with a digest if it is too long for a label."""
+    value = f"{namespace}.{name}"
+    if len(value) <= _MAX_LABEL_CHARACTERS:
+        return value
+    return f"{value[:50]}-{hashlib.sha256(value.encode()).hexdigest()[:12]}"
+
+
+def is_consumed_by_cluster_api(host: Raw) -> bool:
+    """Return True if Cluster API's Metal3 provider uses the host for one of its machines."""
+    consumer = as_mapping(as_mapping(host.get("spec")).get("consumerRef"))
+    version = consumer.get("apiVersion")
+    return consumer.get("kind") == "Metal3Machine" or (
+        isinstance(version, str) and version.partition("/")[0] == _CLUSTER_API
+    )
+
+
+def bounded(text: str) -> str:
+    """Return text for an annotation or an Event: at most 1000 characters, on one line, without control characters.
+
+    The text quotes values that any user may have written.
+    """
+    text = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text[: _MAX_TEXT_CHARACTERS + 1])
+    return text if len(text) <= _MAX_TEXT_CHARACTERS else text[: _MAX_TEXT_CHARACTERS - 1] + "…"
+
+
 PAUSED = "baremetalhost.metal3.io/paused"
 DETACHED = "baremetalhost.metal3.io/detached"
 SAVED_STATUS = "baremetalhost.metal3.io/status"
-"""The status of a host that was moved from another cluster; the operator takes it over."""
+"""The saved status of a host that was moved from another cluster. The operator restores the status from it."""
 
 _POWER = {V1ALPHA1: "online", V1BETA1: "poweredOn"}
 _FREE = ("available", "ready")
-"""Nothing is installed, and nothing is being done. `ready` is the older name."""
+"""The states of a host with no installation and no operation in progress. `ready` is the older name."""
 _UNMANAGED = ("", "unmanaged")
-"""No operator has looked at the host, or it has no management controller to ask: nobody knows what runs on it."""
+"""The states of a host that no operator has inspected, or that has no management controller: its workload is unknown.
+"""
 _HARMLESS_OPERATION = ("", "OK", "discovered", "error", "delayed")
 _IN_USE = {
     "provisioned": "it runs what Metal3 has installed",
-    "externally provisioned": "it runs what somebody else has installed",
+    "externally provisioned": "it runs a system that Metal3 did not install",
     "deleting": "Metal3 is giving it up",
     "powering off before delete": "Metal3 is giving it up",
 }
 _REGISTRATION_ERROR = "provisioned registration error"
-_LONGEST_WORD = 60
+_MAX_WORD_CHARACTERS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One reason against netbooting a host, and the field that gives it."""
+    """One reason against netbooting a host, and the field with that reason."""
 
     path: str
     reason: str
@@ -50,15 +96,20 @@ class Refusal:
 
 
 def refusals(host: Raw, *, unmanaged: bool = False) -> list[Refusal]:
-    """Everything that speaks against netbooting a BareMetalHost of either version; empty if it may netboot.
+    """Return all reasons against netbooting a BareMetalHost of either version; empty if it may netboot.
 
-    `unmanaged` says that hosts without a state belong to whoever asks: no baremetal-operator looks after them. Then
-    they may netboot unless they ask Metal3 for an installation, which may have happened long ago.
+    `unmanaged` means that no baremetal-operator manages hosts without a state. Such hosts may then netboot, unless they
+    request an installation from Metal3, which may have happened long ago.
     """
-    return [*_of_metadata(host), *_of_spec(host), *_of_status(host), *_of_state(host, unmanaged)]
+    return [
+        *_metadata_refusals(host),
+        *_spec_refusals(host),
+        *_status_refusals(host),
+        *_state_refusals(host, unmanaged),
+    ]
 
 
-def _of_metadata(host: Raw) -> list[Refusal]:
+def _metadata_refusals(host: Raw) -> list[Refusal]:
     metadata = host.get("metadata")
     if not isinstance(metadata, dict):
         return [_odd("metadata", metadata, "an object")]
@@ -68,14 +119,17 @@ def _of_metadata(host: Raw) -> list[Refusal]:
     annotations = metadata.get("annotations")
     if annotations is not None and not isinstance(annotations, dict):
         return [*found, _odd("metadata.annotations", annotations, "an object")]
-    # Their presence counts, whatever they say: so it does for the operator.
-    for name, what in ((PAUSED, "paused: Metal3 must not touch it"), (DETACHED, "detached: Metal3 has let it go")):
+    # The operator, too, only looks at the presence of these annotations, not at their values.
+    for name, what in (
+        (PAUSED, "paused: Metal3 must not touch it"),
+        (DETACHED, "detached: Metal3 no longer manages it"),
+    ):
         if name in (annotations or {}):
             found.append(Refusal(join("metadata.annotations", name), f"the host is {what}"))
     return found
 
 
-def _of_spec(host: Raw) -> list[Refusal]:
+def _spec_refusals(host: Raw) -> list[Refusal]:
     spec = host.get("spec")
     if not isinstance(spec, dict):
         return [_odd("spec", spec, "an object")]
@@ -90,14 +144,14 @@ def _of_spec(host: Raw) -> list[Refusal]:
             found.append(Refusal(f"spec.{name}", why))
     external = spec.get("externallyProvisioned")
     if external is not None and external is not False:
-        found.append(Refusal("spec.externallyProvisioned", "it runs what somebody else has installed"))
+        found.append(Refusal("spec.externallyProvisioned", "it runs a system that Metal3 did not install"))
     consumer = spec.get("consumerRef")
     if not _is_blank(consumer):
         found.append(Refusal("spec.consumerRef", f"the host is in use by {consumer_name(consumer)}"))
     return found
 
 
-def _of_status(host: Raw) -> list[Refusal]:
+def _status_refusals(host: Raw) -> list[Refusal]:
     status = host.get("status")
     if status is None:
         return []
@@ -116,7 +170,7 @@ def _of_status(host: Raw) -> list[Refusal]:
         return found
     if not isinstance(provisioning, dict):
         return [*found, _odd("status.provisioning", provisioning, "an object")]
-    # Absent ones are written as empty ones.
+    # The operator writes an absent image or deployment as an empty object.
     for name, key in (("image", "url"), ("customDeploy", "method")):
         value = provisioning.get(name)
         if not _is_blank({key: value.get(key)} if isinstance(value, dict) else value):
@@ -124,7 +178,7 @@ def _of_status(host: Raw) -> list[Refusal]:
     return found
 
 
-def _of_state(host: Raw, unmanaged: bool) -> list[Refusal]:
+def _state_refusals(host: Raw, unmanaged: bool) -> list[Refusal]:
     path = "status.provisioning.state"
     state = provisioning_state(host)
     if state in _FREE:
@@ -137,11 +191,11 @@ def _of_state(host: Raw, unmanaged: bool) -> list[Refusal]:
     if not unmanaged:
         unmanaged_says = ", the host is unmanaged" if state else ""
         return [Refusal(path, f"nothing says that the machine is free: Metal3 has given no state{unmanaged_says}")]
-    return _of_unmanaged(host)
+    return _unmanaged_refusals(host)
 
 
-def _of_unmanaged(host: Raw) -> list[Refusal]:
-    """What a host without a state says about an installation that it had, or is to get."""
+def _unmanaged_refusals(host: Raw) -> list[Refusal]:
+    """Return reasons from the installation that a host without a state had, or requests."""
     spec, metadata = as_mapping(host.get("spec")), as_mapping(host.get("metadata"))
     found = [
         Refusal(f"spec.{name}", "without a state, nothing says that Metal3 has not installed it: take it out if so")
@@ -155,22 +209,22 @@ def _of_unmanaged(host: Raw) -> list[Refusal]:
 
 
 def _is_blank(value: Any) -> bool:
-    """Whether an object of texts is absent, or has none but empty ones. What is no text is none of these."""
+    """Return True if an object of strings is absent or has only empty values. A non-string is not empty."""
     return value is None or (isinstance(value, dict) and all(each in (None, "") for each in value.values()))
 
 
 def provisioning_state(host: Raw) -> Any:
-    """What Metal3 says of the host; empty if it says nothing."""
+    """Return the provisioning state of the host; empty if it has none."""
     state = as_mapping(as_mapping(host.get("status")).get("provisioning")).get("state")
     return "" if state is None else state
 
 
 def consumer_name(consumer: Any) -> str:
-    """Who uses a host, for people."""
+    """Return the name of a host's consumer for messages."""
     if not isinstance(consumer, dict):
-        return "somebody"
+        return "an unknown consumer"
     words = (consumer.get("kind"), consumer.get("name"))
-    return _short(" ".join(word for word in words if isinstance(word, str) and word) or "somebody")
+    return _short(" ".join(word for word in words if isinstance(word, str) and word) or "an unknown consumer")
 
 
 def _odd(path: str, value: Any, wanted: str) -> Refusal:
@@ -179,7 +233,7 @@ def _odd(path: str, value: Any, wanted: str) -> Refusal:
 
 def _short(value: Any) -> str:
     text = value if isinstance(value, str) else type_name(value)
-    return text if len(text) <= _LONGEST_WORD else text[:_LONGEST_WORD] + "…"
+    return text if len(text) <= _MAX_WORD_CHARACTERS else text[:_MAX_WORD_CHARACTERS] + "…"
 
 
 def _text(value: Any) -> str:

@@ -1,24 +1,27 @@
-"""Metal3's BareMetalHost from v1alpha1 to v1beta1 and back, without losing anything: the conversion webhook's core.
+"""Convert Metal3's BareMetalHost from v1alpha1 to v1beta1 and back without loss: the core of the conversion webhook.
 
-v1alpha1 -> v1beta1: fields get their new names, the hardware profile becomes the root device hints that it stood for,
-an empty checksum type becomes what that meant, and hardware profile and hardware details go. The whole of the old
-object is kept in an annotation (`tink.convert.metal3.conversion_data`).
+v1alpha1 -> v1beta1: fields get their new names. The hardware profile becomes the root device hints that it stood for.
+An empty checksum type becomes the type that it meant. v1beta1 has no hardware profile and no hardware details. The
+whole v1alpha1 object is kept in an annotation: cluster-api's util/conversion has the same annotation and the same form,
+the old object as JSON without its metadata. Users can edit, copy and delete the annotation. So its content is used only
+where it makes sense, and never causes an error: an object that can't be converted can't be listed or deleted.
 
-v1beta1 -> v1alpha1: for every field that v1beta1 has, the object itself is the truth: what users changed or removed
-stays so. From the annotation comes only what v1beta1 has no field for (profile, hardware details), and which values
-the way up had made up: they go, if the object means the same without them. An object without the annotation was made
-in v1beta1, or lost it: then its profile is `empty`, or the controller would choose a root device by itself.
+v1beta1 -> v1alpha1: the object itself is the truth for every field that v1beta1 has. What users changed or removed
+stays so. The annotation supplies only the fields that v1beta1 does not have (profile, hardware details), and shows
+which values the conversion to v1beta1 made up: these go, if the object means the same without them. An object without
+the annotation was created in v1beta1, or lost the annotation. Its profile becomes `empty`, or the controller would
+choose a root device by itself.
 
-Pure: no lookups, no clock, no validation, and no exception for any object: one that fails would break every list,
-deletion and migration of all hosts. The result shares unchanged parts with its source, which stays as it was.
+Pure: no lookups, no clock, no validation, and no exception for any object, because one that fails would break every
+list, deletion and migration of all hosts. The result shares unchanged parts with its source, which is not modified.
 
-Design: the proposal "BareMetalHost API v1beta1" of Metal3. Fields that the target version doesn't know are carried
-over as they are, but for those that have the name of another field there: the API prunes them anyway.
+Design: the proposal "BareMetalHost API v1beta1" of Metal3. Fields that the target version does not know are copied,
+unless another field there has the same name: the API prunes them anyway.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -29,10 +32,110 @@ from tink.api.metal3 import V1ALPHA1, V1BETA1
 from tink.api.metal3.crds import generate
 from tink.api.metal3.profiles import EMPTY, has_root_volume, profile_hints
 from tink.api.v1alpha2 import Raw, as_mapping
-from tink.convert.metal3.conversion_data import MAX_ANNOTATIONS_BYTES, keep, restore
 
 if TYPE_CHECKING:
     from tink.kubeapi import CompiledSchema
+
+CONVERSION_DATA_ANNOTATION = "cluster.x-k8s.io/conversion-data"
+MAX_ANNOTATIONS_BYTES = 256 << 10
+"""Maximum bytes of the keys and values of all annotations of an object (k8s.io/apimachinery, api/validation)."""
+
+_METADATA = "metadata"
+_ANNOTATIONS = "annotations"
+_EXTRA_LEVELS = 32
+"""Extra nesting levels that an answer may add around the kept object: orjson reads more levels than it writes."""
+
+
+def keep(obj: Raw, old: Raw, forms: Iterable[tuple[Raw, int]]) -> None:
+    """Put the first of `forms` that fits into an object's annotations; none if none fits.
+
+    Each form has a maximum for the bytes of all annotations. `old` is the object of the older version: `restore` makes
+    the annotations as they were, even if there were none. `obj` gets metadata of its own.
+    """
+    metadata, annotations = _split(obj)
+    stale = annotations.pop(CONVERSION_DATA_ANNOTATION, None)
+    used = sum(_size(key) + _size(value) for key, value in annotations.items()) + len(CONVERSION_DATA_ANNOTATION)
+    place = _place(old)
+    for form, limit in forms:
+        text = _text(form | place)
+        if text is not None and used + len(text) <= limit:
+            obj[_METADATA] = {**metadata, _ANNOTATIONS: {**annotations, CONVERSION_DATA_ANNOTATION: text.decode()}}
+            return
+    if stale is not None:
+        obj[_METADATA] = {**metadata, _ANNOTATIONS: annotations}
+
+
+def restore(obj: Raw, api_version: str, kind: str) -> Raw | None:
+    """Remove the annotation from an object and return the older version in it, without metadata.
+
+    Return None without an annotation, or if it is not of this version and kind. `obj` gets metadata of its own.
+    """
+    metadata, annotations = _split(obj)
+    if CONVERSION_DATA_ANNOTATION not in annotations:
+        return None
+    kept = _parsed(annotations.pop(CONVERSION_DATA_ANNOTATION), api_version, kind)
+    obj[_METADATA] = metadata
+    metadata[_ANNOTATIONS] = annotations
+    if not annotations:
+        del metadata[_ANNOTATIONS]
+    if kept is not None and _METADATA in kept:
+        _leave_place(obj, kept.pop(_METADATA))
+    return kept
+
+
+def _split(obj: Raw) -> tuple[Raw, Raw]:
+    """Return copies of an object's metadata and annotations; empty ones if they are no mappings."""
+    metadata = obj.get(_METADATA)
+    metadata = dict(metadata) if isinstance(metadata, dict) else {}
+    annotations = metadata.get(_ANNOTATIONS)
+    return metadata, dict(annotations) if isinstance(annotations, dict) else {}
+
+
+def _place(old: Raw) -> Raw:
+    """Return the form of old metadata without annotations, if `restore` could not tell that form; mostly {}."""
+    metadata = old.get(_METADATA)
+    if not isinstance(metadata, dict):
+        return {_METADATA: None}
+    if _ANNOTATIONS not in metadata or (isinstance(metadata[_ANNOTATIONS], dict) and metadata[_ANNOTATIONS]):
+        return {}
+    return {_METADATA: {_ANNOTATIONS: {} if metadata[_ANNOTATIONS] == {} else None}}
+
+
+def _leave_place(obj: Raw, place: Any) -> None:
+    """Restore the form of the metadata that `_place` recorded, if it is empty again."""
+    metadata = obj[_METADATA]
+    if place is None and not metadata:
+        del obj[_METADATA]
+    elif isinstance(place, dict) and _ANNOTATIONS in place and _ANNOTATIONS not in metadata:
+        metadata[_ANNOTATIONS] = {} if place[_ANNOTATIONS] == {} else None
+
+
+def _size(text: Any) -> int:
+    """Return the bytes of a key or value. Kubernetes admits strings only; any other value counts as 0."""
+    return len(text.encode(errors="replace")) if isinstance(text, str) else 0
+
+
+def _text(value: Raw) -> bytes | None:
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError:  # what JSON has no place for
+        return None
+
+
+def _parsed(text: Any, api_version: str, kind: str) -> Raw | None:
+    try:
+        value = orjson.loads(text)
+        deep = value
+        for _ in range(_EXTRA_LEVELS):
+            deep = [deep]
+        orjson.dumps(deep)
+    except (TypeError, ValueError):
+        return None
+    if not isinstance(value, dict):
+        return None
+    fits = value.get("apiVersion", api_version) == api_version and value.get("kind", kind) == kind
+    return value if fits else None
+
 
 KIND = "BareMetalHost"
 
@@ -51,11 +154,11 @@ _HEX: Final = frozenset("0123456789abcdefABCDEF")
 
 @dataclass(frozen=True, slots=True)
 class ConversionSettings:
-    """How hosts are converted.
+    """The options of a version conversion.
 
-    `empty_checksum_type` is what v1alpha1 means by an image without a checksum type: md5 as the proposal has it, auto
-    for hosts of a baremetal-operator that detects it. `annotations_budget`: bytes of annotations above which hardware
-    details are not kept in v1beta1; HardwareData has them too.
+    `empty_checksum_type` is what v1alpha1 means by an image without a checksum type: md5 as in the proposal, auto for a
+    baremetal-operator that detects the type. `annotations_budget`: bytes of annotations above which hardware details
+    are not kept in v1beta1, because HardwareData has them too.
     """
 
     empty_checksum_type: Literal["md5", "auto"] = "md5"
@@ -63,9 +166,9 @@ class ConversionSettings:
 
 
 def convert_version(obj: Raw, desired: str, settings: ConversionSettings) -> Raw:
-    """Give a BareMetalHost in the version `desired` (`metal3.io/v1beta1`).
+    """Return a BareMetalHost in the version `desired` (`metal3.io/v1beta1`).
 
-    An object that is of that version already, or of any but these two, is given back as it is.
+    An object that already has that version, or any other version than these two, is returned unchanged.
     """
     version = obj.get("apiVersion") if isinstance(obj, dict) else None
     if (version, desired) == (V1ALPHA1, V1BETA1):
@@ -76,9 +179,9 @@ def convert_version(obj: Raw, desired: str, settings: ConversionSettings) -> Raw
 
 
 def wrongly_md5(host: Raw) -> list[str]:
-    """The paths of images of a v1alpha1 host whose checksum type is empty and whose checksum can't be MD5.
+    """Return the paths of images of a v1alpha1 host whose checksum type is empty and whose checksum can't be MD5.
 
-    With `empty_checksum_type` md5 they would be converted to images that can't be deployed.
+    With `empty_checksum_type` md5 the converted images could not be deployed.
     """
     images = {".".join(path): _at(host, path) for path in _IMAGES}
     return [path for path, image in images.items() if image is not None and _is_wrongly_md5(image)]
@@ -96,14 +199,14 @@ def _is_wrongly_md5(image: Raw) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Renaming:
-    """The new names of fields, and what to write for a checksum type that the source left to its default."""
+    """The new names of fields, and the type to write for a checksum whose type is empty."""
 
     spec_names: Mapping[str, str]
     hint_names: Mapping[str, str]
     empty_checksum_type: str
 
     def host(self, obj: Raw) -> Raw:
-        """A host with the new names in all places, and types for all checksums. Mappings on the way are new ones."""
+        """Return a host with the new names and with types for all checksums. Changed mappings are copies."""
         host: Raw = _changed(obj, {"spec": self._spec, "status": self._status})
         return host
 
@@ -135,14 +238,14 @@ _DOWN = _Renaming({new: old for old, new in _SPEC.items()}, {new: old for old, n
 
 
 def _changed(value: Any, changes: Mapping[str, Callable[[Any], Any]]) -> Any:
-    """A mapping with some of its fields changed, if they are there; anything else as it is."""
+    """Return a mapping with some of its fields changed, if they exist; any other value unchanged."""
     if not isinstance(value, dict):
         return value
     return {key: changes[key](item) if key in changes else item for key, item in value.items()}
 
 
 def _renamed(value: Any, names: Mapping[str, str]) -> Any:
-    """A mapping with other names for some of its fields; anything else as it is."""
+    """Return a mapping with other names for some of its fields; any other value unchanged."""
     if not isinstance(value, dict):
         return value
     taken = names.values()
@@ -158,14 +261,14 @@ def _each_in(field: str, change: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _without(value: Any, *fields: str) -> Any:
-    """A copy of a mapping without some of its fields; anything else as it is."""
+    """Return a copy of a mapping without some of its fields; any other value unchanged."""
     if not isinstance(value, dict):
         return value
     return {key: item for key, item in value.items() if key not in fields}
 
 
 def _at(obj: Any, path: tuple[str, ...]) -> Raw | None:
-    """The mapping at a path; None if there is none."""
+    """Return the mapping at a path; None if there is none."""
     for field in path:
         obj = as_mapping(obj).get(field)
     return obj if isinstance(obj, dict) else None
@@ -189,7 +292,7 @@ def _up(old: Raw, settings: ConversionSettings) -> Raw:
 
 
 def _forms(old: Raw, budget: int) -> Iterator[tuple[Raw, int]]:
-    """What to keep of a v1alpha1 host, the fullest first, and how many bytes the annotations may have with it."""
+    """Yield the parts of a v1alpha1 host to keep, the fullest first, each with the maximum bytes of all annotations."""
     whole = _without(old, "metadata")
     yield whole, min(budget, MAX_ANNOTATIONS_BYTES)
     yield _changed(whole, {"status": lambda status: _without(status, _HARDWARE)}), MAX_ANNOTATIONS_BYTES
@@ -197,7 +300,7 @@ def _forms(old: Raw, budget: int) -> Iterator[tuple[Raw, int]]:
 
 
 def _essence(whole: Raw) -> Raw:
-    """What the way down can't do without, but for hardware details."""
+    """Return the parts that the conversion to v1alpha1 needs, without hardware details."""
     spec, status = as_mapping(whole.get("spec")), as_mapping(whole.get("status"))
     wanted = {field: spec[field] for field in (_PROFILE, _ROOT_HINTS, "bmc", "image") if field in spec}
     observed: Raw = {field: status[field] for field in (_PROFILE, "lastAttemptedImage") if field in status}
@@ -217,7 +320,7 @@ def _down(obj: Raw, settings: ConversionSettings) -> Raw:
         if part not in host:
             continue
         host[part] = there = _without(host[part], *fields)
-        # A host without a status is a new one, whatever was copied into its annotations: nothing was observed of it.
+        # A host without a status is new: nothing was observed, even if its annotations are copies of another host's.
         if old is not None and isinstance(there, dict):
             was = as_mapping(old.get(part))
             there.update({field: was[field] for field in fields if field in was and _is_valid(field, was[field])})
@@ -230,8 +333,10 @@ def _down(obj: Raw, settings: ConversionSettings) -> Raw:
 
 
 def _is_valid(field: str, value: Any) -> bool:
-    """Whether the API would take a profile or hardware details. It never sees those that users write into annotations:
-    the controller would, and could read no host at all, or not write this one.
+    """Return True if the API would accept a profile or hardware details.
+
+    The API does not check values that users write into annotations. The controller would fail on them: it could read no
+    host at all, or not write this one.
     """
     if value is None:
         return True
@@ -249,7 +354,7 @@ def _is_valid(field: str, value: Any) -> bool:
 
 @cache
 def _details() -> CompiledSchema:
-    """The schema of hardware details."""
+    """Return the schema of hardware details."""
     from tink.kubeapi import compile_schema  # here, because it takes 0.3 s to load, and only some hosts need it
 
     details = generate()[1]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
@@ -257,7 +362,7 @@ def _details() -> CompiledSchema:
 
 
 def _settle_hints(host: Raw, old: Raw) -> None:
-    """Take away hints that stand for the profile alone, and the profile's if the user wants none."""
+    """Remove hints that only stand for the profile. Remove the profile's hints if the user removed them."""
     spec = host.get("spec")
     if not isinstance(spec, dict):
         return
@@ -266,12 +371,12 @@ def _settle_hints(host: Raw, old: Raw) -> None:
         if by_itself is not None:
             spec[_PROFILE] = EMPTY
             if _PROFILE in as_mapping(host.get("status")):
-                host["status"][_PROFILE] = EMPTY  # the controller believes this one first
+                host["status"][_PROFILE] = EMPTY  # the controller uses the status first
         return
     before = as_mapping(old.get("spec"))
     made_up = before.get(_ROOT_HINTS) is None and hints == profile_hints(old)
-    # After a change of the BMC's address the profile may be another one: then the hints are all that says what was
-    # shown. With a root volume there may be no hints, and the user, who added the volume, never wrote any.
+    # A change of the BMC's address may change the default profile: then the hints must stay, because only they keep
+    # the root disk that users saw. A host with a root volume must not have hints, and the user wrote none.
     if made_up and (hints == by_itself or has_root_volume(host)):
         del spec[_ROOT_HINTS]
         if _ROOT_HINTS in before:
@@ -279,7 +384,7 @@ def _settle_hints(host: Raw, old: Raw) -> None:
 
 
 def _settle_checksum_types(host: Raw, old: Raw, empty_checksum_type: str) -> None:
-    """Empty again what was empty, if it is still the type of the same checksum."""
+    """Restore an empty checksum type, if it is still the type of the same checksum."""
     for path in _IMAGES:
         image, before = _at(host, path), _at(old, path)
         if image is None or before is None or before.get(_CHECKSUM_TYPE) not in (None, ""):

@@ -1,8 +1,7 @@
-"""Tinkerbell's v1alpha1 to v1alpha2: Hardware, Template and Workflow.
+"""Convert Tinkerbell's v1alpha1 to v1alpha2: Hardware, Template and Workflow.
 
-`hardware` and `interfaces` do Hardware. A Template is a text of YAML with Go expressions in it: `expression_spans`
-finds them, `template_text` reads the YAML around them, `expressions` rewrites each, by the tables of `data_paths`, and
-`template` puts the fields in their new places. `workflow` orders anew what has not begun yet.
+A Template is a text of YAML with Go expressions in it: `template_text` reads the text, `expressions` rewrites each
+expression, and `template` puts the fields in their new places.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ API_VERSION = "tinkerbell.org/v1alpha1"
 
 
 def convert_template(obj: Raw, findings: Findings, registry: str = "") -> list[Raw]:
-    """The Template; nothing if there is an error. `registry` is put before images that name none."""
-    # Here, because the template engine takes 0.1 s to load, and a rack of Hardware has no Templates.
+    """Return the Template; nothing if there is an error. `registry` is put before images that name none."""
+    # Imported here, because the template engine takes 0.1 s to load, and a rack of Hardware has no Templates.
     from tink.convert.v1alpha1.template import convert_template
 
     return convert_template(obj, findings, registry)

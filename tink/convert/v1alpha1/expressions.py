@@ -1,49 +1,183 @@
-"""Go template expressions of v1alpha1 to v1alpha2: rewritten where the data has moved, and left alone elsewhere.
+"""Rewrite Go template expressions of v1alpha1 for v1alpha2 where the data has moved; leave the others unchanged.
 
-A field's text is parsed with the parser of `tink.template`; the tree is walked with what dot and each variable are (a
-`Shape` of `data_paths`, where that is not what it was), and each mended place is an edit of the text by the positions
-of its tokens. All that is not edited stays as it was written.
+v1alpha1 gave a template (tinkerbell/tinkerbell, tink/controller/internal/workflow/reconciler.go): the keys of the
+Workflow's hardwareMap at the top; `.Hardware` with Disks, Interfaces, UserData, VendorData and Metadata, a selection of
+its own under Go names; `.hardware`, the whole Hardware under JSON names; `.references`, other objects.
+`tink.template.fields` has the data of v1alpha2. A `Shape` is a part of the old data that has another form today. Data
+without a Shape is the same in both versions.
 
-`contains`, `hasPrefix` and `hasSuffix` change the order of their operands. The controllers that people run took them
-from Sprig, which has the part first; v1alpha2 has the text first, as Go's strings package and the Tink of before Sprig.
+The text of a field is parsed with the parser of `tink.template`. A walk over the tree keeps the Shape of dot and of
+each variable. Each change is an edit of the text at the positions of its tokens, so all other text stays as it was
+written.
+
+`contains`, `hasPrefix` and `hasSuffix` change the order of their operands. The controllers in use took them from Sprig,
+where the part comes first. In v1alpha2 the text comes first, as in Go's strings package and in Tink before Sprig.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from tink.convert.v1alpha1.data_paths import FIRST_MAC, GONE_ROOTS, LOWEST, PARAMS, ROOT, Shape
+from tink.api.annotations import INSTANCE_ID_ANNOTATION
 from tink.template import TemplateSyntaxError, nodes
 from tink.template.functions import FUNCTIONS
 from tink.template.lexer import Kind, lex
 from tink.template.parser import FIRST_SLOT, parse
 
+FIRST_MAC = "(keys {root}.Hardware.NetworkInterfaces | sortAlpha | first)"
+"""The key of the "first" interface: the lowest MAC address. `{root}` becomes "$" where dot is not the root."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The change of one field name on a path through the data."""
+
+    name: str = ""
+    """The new name, perhaps with dots; empty if the name is removed."""
+    to: Shape | None = None
+    instead: str = ""
+    """An expression that replaces the whole path up to this name."""
+    notice: str = ""
+    """A notice for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A part of the old data that has another form in v1alpha2."""
+
+    steps: Mapping[str, Step] = field(default_factory=dict)
+    gone: str = ""
+    """The reason why names that are not in `steps` have no place; empty if they are unchanged."""
+    whole: str = ""
+    """The reason why only its fields can be used; empty if it can be used as a whole."""
+    element: Shape | None = None
+    """The Shape of an element in a `range` over it."""
+    indexed: Shape | None = None
+    """The Shape that `index` with 0 returns, if it was a list and is a map today."""
+
+
+_NO_PLACE = "v1alpha2's Hardware has no place for it: give it as one of the Workflow's templateParams, as .Params.NAME"
+_WHOLE = "it has another form in v1alpha2: name the fields that you need"
+LOWEST = (
+    "v1alpha2 knows interfaces by their MAC addresses: instead of the first one, it is that with the lowest address"
+)
+_NO_METADATA = f"it was metadata of the instance, and {_NO_PLACE}"
+
+_HOSTNAME = Step(
+    instead=f"(index {{root}}.Hardware.NetworkInterfaces {FIRST_MAC}).DHCP.Hostname",
+    notice=f"the metadata's hostname is the DHCP's of an interface; {LOWEST}",
+)
+_ID = Step(instead=f'(index {{root}}.hardware.metadata.annotations "{INSTANCE_ID_ANNOTATION}")')
+_MAC = Step(instead=FIRST_MAC, notice=LOWEST)
+
+_INSTANCE = Shape({"ID": _ID, "Hostname": _HOSTNAME, "id": _ID, "hostname": _HOSTNAME}, _NO_METADATA, _WHOLE)
+_METADATA = Shape({"Instance": Step(to=_INSTANCE), "instance": Step(to=_INSTANCE)}, _NO_METADATA, _WHOLE)
+
+
+def _interface(*, first: bool, go: bool) -> Shape:
+    """Return the Shape of an interface, under Go or JSON names.
+
+    `first`: the first interface. Otherwise an element of a range, which does not know its MAC address.
+    """
+    if go:
+        address = {"Address": Step("IP"), "Netmask": Step("Netmask"), "Gateway": Step("Gateway")}
+        dhcp = {
+            "Hostname": Step("Hostname"),
+            "LeaseTime": Step("LeaseTimeSeconds"),
+            "NameServers": Step("Nameservers"),
+            "TimeServers": Step("Timeservers"),
+            "VLANID": Step("VLANID"),
+        }
+        names = ("DHCP", "IP", "MAC", "DisableDHCP", "DisableDHCP")
+    else:
+        address = {"address": Step("ip"), "netmask": Step("netmask"), "gateway": Step("gateway")}
+        dhcp = {
+            "hostname": Step("hostname"),
+            "lease_time": Step("leaseTimeSeconds"),
+            "name_servers": Step("nameservers"),
+            "time_servers": Step("timeservers"),
+            "vlan_id": Step("vlanId"),
+        }
+        names = ("dhcp", "ip", "mac", "disableDHCP", "disableDhcp")
+    dhcp[names[1]] = Step(to=Shape(address, _NO_PLACE, _WHOLE))
+    if first:
+        dhcp[names[2]] = _MAC
+    steps = {names[0]: Step(names[0], Shape(dhcp, _NO_PLACE, _WHOLE)), names[3]: Step(names[4])}
+    return Shape(steps, _NO_PLACE, _WHOLE)
+
+
+def _interfaces(*, go: bool) -> Shape:
+    return Shape(
+        whole="it was a list, and is a map by MAC address in v1alpha2",
+        element=_interface(first=False, go=go),
+        indexed=_interface(first=True, go=go),
+    )
+
+
+_DISK = Shape({"device": Step()}, _NO_PLACE)
+_DISKS = Shape(element=_DISK)
+
+_LEGACY = Shape(
+    {
+        "Interfaces": Step("NetworkInterfaces", _interfaces(go=True)),
+        "UserData": Step("Instance.Userdata"),
+        "VendorData": Step("Instance.Vendordata"),
+        "Metadata": Step(to=_METADATA),
+    },
+    whole=_WHOLE,
+)
+_SPEC_STEPS = {
+    "disks": Step("storageDevices", _DISKS),
+    "interfaces": Step("networkInterfaces", _interfaces(go=False)),
+    "userData": Step("instance.userdata"),
+    "vendorData": Step("instance.vendordata"),
+}
+_SPEC = Shape({**_SPEC_STEPS, "bmcRef": Step("bmcRef"), "metadata": Step(to=_METADATA)}, _NO_PLACE, _WHOLE)
+# In proposal 0028, .hardware seems to be the spec. The implementation has the whole object there.
+_OBJECT = Shape(
+    {
+        **_SPEC_STEPS,
+        "metadata": Step("metadata", Shape({"instance": Step(to=_INSTANCE)})),
+        "spec": Step("spec", _SPEC),
+    },
+    whole=_WHOLE,
+)
+
+ROOT = Shape(
+    {"Hardware": Step("Hardware", _LEGACY), "hardware": Step("hardware", _OBJECT)},
+    whole=_WHOLE,
+)
+"""All data. Names that are not listed here are keys of the hardwareMap."""
+GONE_ROOTS = {"references": "v1alpha2's templates see no other object than the Hardware"}
+PARAMS = "Params"
+
+
 _PART_FIRST = ("contains", "hasPrefix", "hasSuffix")
 _RENAMED = {"netmaskToCIDR": "netmaskToPrefixLength"}
-"""EKS Anywhere's name for it."""
+"""Names of EKS Anywhere -> names of v1alpha2."""
 _TRUTH = ("and", "or", "not", "len", "empty")
 _SWAPPED = (
     "{name}: v1alpha1's Sprig took the part before the text, v1alpha2 takes the text first: the two were exchanged. If "
     "this template was written for a Tink without Sprig (contains TEXT PART), exchange them again"
 )
-_LONGEST_EXCERPT = 120
+_MAX_EXCERPT_CHARACTERS = 120
 
 
 @dataclass(slots=True)
 class Rewritten:
-    """A text with today's expressions."""
+    """The result of `rewrite`."""
 
     text: str
     notices: list[str] = field(default_factory=list)
-    """What has another meaning now, or may have."""
+    """Expressions whose meaning has changed, or may have changed."""
     errors: list[str] = field(default_factory=list)
-    """What could not be rewritten; then `text` is of no use."""
+    """Expressions that could not be rewritten. If there are any, `text` is useless."""
 
 
 def rewrite(text: str) -> Rewritten:
-    """A field's text of a v1alpha1 Template for v1alpha2. Raises nothing: what is wrong is in `errors`."""
+    """Rewrite a field's text of a v1alpha1 Template for v1alpha2. Raises nothing: `errors` says what is wrong."""
     if "{{" not in text:
         return Rewritten(text)
     try:
@@ -54,7 +188,7 @@ def rewrite(text: str) -> Rewritten:
 
 
 class _AnyName:
-    """Functions of any name: which of them there are is asked where they are called."""
+    """A set of functions with every name. The rewriting checks the names that the text calls."""
 
     def __contains__(self, name: object) -> bool:
         return True
@@ -92,8 +226,8 @@ class _Rewriting:
 
     def _error(self, start: int, end: int, message: str) -> None:
         excerpt = self._text[start:end]
-        if len(excerpt) > _LONGEST_EXCERPT:
-            excerpt = excerpt[:_LONGEST_EXCERPT] + "…"
+        if len(excerpt) > _MAX_EXCERPT_CHARACTERS:
+            excerpt = excerpt[:_MAX_EXCERPT_CHARACTERS] + "…"
         message = f"{excerpt}: {message}"
         if message not in self._result.errors:
             self._result.errors.append(message)
@@ -109,7 +243,7 @@ class _Rewriting:
             self._edits.append(_Edit(start, end, lambda: text))
 
     def _edited(self, start: int, end: int) -> str:
-        """A part of the text with its edits; those inside of a larger edit are that one's affair."""
+        """Return a part of the text with its edits. An edit inside a larger edit is applied by the larger one."""
         parts: list[str] = []
         at = start
         for index in range(bisect_left(self._starts, start), bisect_left(self._starts, end)):
@@ -144,7 +278,7 @@ class _Rewriting:
                     pass
 
     def _range(self, node: nodes.Range, dot: Shape | None) -> Shape | None:
-        """What dot is in the body."""
+        """Visit the pipeline of a `range` and return the Shape of dot in its body."""
         shape = self._pipe(node.pipe, dot)
         element = shape.element if shape is not None else None
         variables = [variable.slot for variable in node.pipe.variables if variable.slot is not None]
@@ -189,7 +323,7 @@ class _Rewriting:
     def _command(
         self, command: nodes.Command, dot: Shape | None, piped: Shape | None, first: nodes.Command | None
     ) -> Shape | None:
-        """`first` begins the pipeline that this command ends; None if it is itself the first."""
+        """Visit one command. `first` is the first command of the pipeline; None if this one is the first."""
         function = command.operands[0]
         if not isinstance(function, nodes.Identifier):
             return self._operand(function, dot)
@@ -232,7 +366,7 @@ class _Rewriting:
         return shape.indexed
 
     def _index_root(self, base: nodes.Operand, key: nodes.Operand | None) -> None:
-        """`index . "device-1"`: how keys are reached that are no names."""
+        """Rewrite `index . "device-1"`, which templates use for keys that are no identifiers."""
         if isinstance(key, nodes.String) and key.text not in ROOT.steps and key.text not in GONE_ROOTS:
             end = base.position + len(str(base))
             self._replace(end, end, f".{PARAMS}" if str(base) != "." else PARAMS)
@@ -265,7 +399,7 @@ class _Rewriting:
                 return None
 
     def _opening(self, closing: int) -> int:
-        """The index of the token that begins what ends with a parenthesis, or with a function's name."""
+        """Return the index of the token that begins an operand ending with a parenthesis or a function name."""
         depth = 0
         for index in range(closing, -1, -1):
             kind = self._tokens[index].kind
@@ -275,8 +409,10 @@ class _Rewriting:
         return closing
 
     def _path(self, names: list[str], shape: Shape | None, first: int, base: int, dot: Shape | None) -> Shape | None:
-        """Follow names from a shape; rewrite them. Their tokens begin at the index `first`, all of the operand at
-        `base`."""
+        """Follow names from a Shape, rewrite them, and return the Shape that they lead to.
+
+        The tokens of the names begin at index `first`, those of the whole operand at index `base`.
+        """
         tokens = self._tokens[first : first + len(names)]
         start, end = tokens[0].position, tokens[-1].position + len(tokens[-1].text)
         now: list[str] = []
@@ -313,9 +449,9 @@ class _Rewriting:
         return expression.replace("{root}", "" if dot is ROOT else "$")
 
     def _check_whole(self, node: nodes.Node, shape: Shape | None, *, truth: bool = False) -> None:
-        """Report an old form of which only the fields mean what they meant.
+        """Report a value that is used as a whole although only its fields keep their meaning.
 
-        `truth`: it is only asked whether there is any, which a list that is a map now answers alike.
+        `truth`: the value is only tested for emptiness. A list that became a map gives the same answer.
         """
         if shape is not None and shape.whole and not (truth and shape.indexed is not None):
             self._whole_error(node, shape.whole)
@@ -346,7 +482,7 @@ class _Rewriting:
             self._error(function.position, function.position + len(function.name), "takes a part and a text")
 
     def _spans(self, index: int) -> list[tuple[int, int]]:
-        """From where to where each operand goes that follows a function's name."""
+        """Return start and end of each operand that follows a function's name."""
         spans: list[tuple[int, int]] = []
         depth = 0
         fresh = True

@@ -1,15 +1,19 @@
-"""Hardware of v1alpha1 to v1alpha2, with the OSIE objects that it needs.
+"""Convert Hardware of v1alpha1 to v1alpha2, with the OSIE objects that it needs.
 
-What the fields of v1alpha1 did is what Smee, Hegel and the Tink server did with them (tinkerbell/tinkerbell,
-api/v1alpha1): most of `spec.metadata` was served or not even that. A value that v1alpha2 would refuse is dropped with
-v1alpha2's own reason; the machine keeps what is left. The Hardware is refused as a whole only where it would boot
-otherwise than it did: no interface, a MAC address that is none, one MAC address twice.
+The meaning of a v1alpha1 field is what Smee, Hegel and the Tink server did with it (tinkerbell/tinkerbell,
+api/v1alpha1): most of `spec.metadata` was only served, or not even that. A value that v1alpha2 would refuse is dropped
+with v1alpha2's own reason, and the machine keeps the rest. The whole Hardware is refused only where the machine would
+boot differently than before: no interface, an invalid MAC address, the same MAC address twice.
+
+v1alpha1 has iPXE overrides and the OSIE for each interface, v1alpha2 has them once for the machine. `_NetbootRequest`
+holds what one interface asks for; `_Machine` chooses among the requests.
 """
 
 from __future__ import annotations
 
 import hashlib
 import ipaddress
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -24,18 +28,324 @@ from tink.api.annotations import (
 )
 from tink.api.v1alpha2 import API_VERSION, RUFIO_GROUP, Raw
 from tink.convert import constraints
-from tink.convert.fields import Fields, join, put_text, says_nothing, type_name
+from tink.convert.fields import Fields, carried, join, put_checked, put_text, says_nothing, shown, type_name
 from tink.convert.findings import Findings
-from tink.convert.metadata import carried
-from tink.convert.v1alpha1.interfaces import UNUSED, Interfaces, Netboot
+
+_UNUSED = "nothing used it, and v1alpha2 has no place for it"
+_NOT_OURS = "v1alpha2 serves its own netboot only"
+_ARCHITECTURES = {"": "x86_64", "x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
+
+
+@dataclass(slots=True)
+class _NetbootRequest:
+    """The netboot settings of one interface that v1alpha2 has once for a machine, with their paths."""
+
+    path: str
+    allowed: bool = False
+    ipxe: dict[str, str] = field(default_factory=dict)
+    """`spec.ipxe`."""
+    osie: tuple[str, str] | None = None
+    """The URLs of kernel and initrd."""
+    params: list[str] = field(default_factory=list)
+
+
+class _Interfaces:
+    """The conversion of one Hardware's interfaces.
+
+    `result` is `spec.networkInterfaces`; `netboots` are the netboot settings of the interfaces.
+    """
+
+    def __init__(self, interfaces: list[Fields], findings: Findings) -> None:
+        self._findings = findings
+        self._macs: dict[str, str] = {}
+        """MAC address -> its path."""
+        self.result: Raw = {}
+        self.netboots: list[_NetbootRequest] = []
+        for interface in interfaces:
+            self._interface(interface)
+        if not self.result and not findings.failed:
+            findings.error("spec.interfaces", "no interface has a MAC address, by which v1alpha2 knows machines")
+        elif len(self.result) > bounds.MAX_INTERFACES:
+            findings.error("spec.interfaces", f"v1alpha2 takes {bounds.MAX_INTERFACES} interfaces of a machine")
+
+    def _interface(self, interface: Fields) -> None:
+        dhcp = interface.fields("dhcp")
+        mac = self._mac(interface, dhcp)
+        if mac is None:
+            return
+        at = join("spec.networkInterfaces", mac)
+        self._findings.moved(interface.path, at)
+        self._findings.moved(dhcp.at("mac"), at)
+        result: Raw = {}
+        if served := self._dhcp(dhcp, f"{at}.dhcp"):
+            result["dhcp"] = served
+            self._findings.moved(dhcp.path, f"{at}.dhcp")
+        disabled = bool(interface.flag("disableDhcp"))
+        if disabled:
+            result["disableDhcp"] = True
+            self._findings.moved(interface.at("disableDhcp"), f"{at}.disableDhcp")
+        netboot = self._netboot(interface, disabled=disabled, arch=_arch(dhcp))
+        if not netboot.allowed:
+            result["disableNetboot"] = True
+            self._findings.moved(join(netboot.path, "allowPXE"), f"{at}.disableNetboot")
+            self._findings.moved(netboot.path, f"{at}.disableNetboot")
+        self.netboots.append(netboot)
+        self.result[mac] = result
+        interface.drop("isoboot", "v1alpha2 has no boot from virtual media")
+        interface.rest()
+
+    def _mac(self, interface: Fields, dhcp: Fields) -> str | None:
+        """Return the MAC address, the interface's key; None with a finding if it has none."""
+        path = dhcp.at("mac")
+        said = dhcp.text("mac")
+        if not said:
+            self._findings.dropped(interface.path, "it has no dhcp.mac, by which v1alpha2 knows interfaces")
+            return None
+        mac = constraints.canonical_mac(said)
+        if refusal := constraints.mac(mac):
+            self._findings.error(path, f"{refusal}; it is {shown(said)}")
+            return None
+        if mac in self._macs:
+            self._findings.error(
+                path, f"{mac} stands at {self._macs[mac]} too: no two interfaces can have one MAC address"
+            )
+            return None
+        if mac != said:
+            self._findings.changed(path, f"v1alpha2 writes MAC addresses in lower case with colons: {mac}")
+        self._macs[mac] = path
+        return mac
+
+    # --- DHCP
+
+    def _dhcp(self, dhcp: Fields, at: str) -> Raw:
+        result: Raw = {}
+        self._address(dhcp, result, at)
+        put_text(self._findings, dhcp, "hostname", constraints.hostname, result, at, "hostname")
+        vlan = dhcp.take("vlan_id")
+        if isinstance(vlan, int) and not isinstance(vlan, bool):
+            vlan = str(vlan)
+        put_checked(self._findings, dhcp.at("vlan_id"), vlan, constraints.vlan, result, at, "vlanId")
+        for key, to in (("name_servers", "nameservers"), ("time_servers", "timeservers")):
+            servers = self._servers(dhcp, key, result, at)
+            if servers:
+                result[to] = servers
+                self._findings.moved(dhcp.at(key), f"{at}.{to}")
+        self._lease(dhcp, result, at)
+        dhcp.drop("arch", "the machine's firmware tells it in each DHCP request")
+        dhcp.drop("uefi", "the machine's firmware tells it in each DHCP request")
+        dhcp.drop("iface_name", _UNUSED)
+        dhcp.drop("domain_name", "v1alpha2 serves no domain name; a hostname may have one in it")
+        dhcp.drop("classless_static_routes", "v1alpha2 serves no static routes")
+        dhcp.drop("tftp_server_name", _NOT_OURS)
+        dhcp.drop("boot_file_name", _NOT_OURS)
+        dhcp.rest()
+        return result
+
+    def _address(self, dhcp: Fields, result: Raw, at: str) -> None:
+        ip = dhcp.fields("ip")
+        family = ip.integer("family")
+        address = ip.text("address")
+        if family == 6 or _is_ipv6(address):
+            self._address6(ip, address or "", result, at)
+            return
+        if family not in (None, 0, 4):
+            self._findings.dropped(ip.at("family"), f"must be 4 or 6, is {family}")
+        if put_checked(self._findings, ip.at("address"), address, constraints.ipv4, result, at, "ip") and address:
+            self._findings.moved(ip.path, f"{at}.ip")
+        put_text(self._findings, ip, "netmask", constraints.netmask, result, at, "netmask")
+        gateway = ip.text("gateway")
+        if _is_ipv6(gateway):
+            self._findings.dropped(ip.at("gateway"), constraints.ROUTERS_ADVERTISE)
+        elif (
+            gateway
+            and "ip" in result
+            and "netmask" in result
+            and constraints.ipv4(gateway) is None
+            and (refusal := constraints.gateway_of(result["ip"], result["netmask"], gateway))
+        ):
+            self._findings.dropped(ip.at("gateway"), refusal)
+        else:
+            put_checked(self._findings, ip.at("gateway"), gateway, constraints.ipv4, result, at, "gateway")
+        ip.rest()
+
+    def _address6(self, ip: Fields, address: str, result: Raw, at: str) -> None:
+        """Set `dhcp.ipv6`. The prefix length may stand behind the address, or in the netmask in either form."""
+        if not _is_ipv6(address):
+            self._findings.dropped(ip.path, "its family is 6, and its address is not of IPv6")
+            return
+        address, _, bits = address.partition("/")
+        address = str(ipaddress.IPv6Address(address))
+        served: Raw = {}
+        if not put_checked(
+            self._findings, ip.at("address"), address, constraints.ipv6, served, f"{at}.ipv6", "address"
+        ):
+            return
+        netmask = ip.text("netmask") or bits
+        length = constraints.prefix_length(netmask)
+        if netmask and length is None:
+            self._findings.dropped(ip.at("netmask"), constraints.NO_NETMASK6)
+        elif length is not None:
+            served["prefixLength"] = length
+            self._findings.moved(ip.at("netmask"), f"{at}.ipv6.prefixLength")
+        if ip.text("gateway"):
+            self._findings.dropped(ip.at("gateway"), constraints.ROUTERS_ADVERTISE)
+        result["ipv6"] = served
+        self._findings.moved(ip.path, f"{at}.ipv6")
+        self._findings.changed(ip.path, "DHCPv6 serves it, if the edge runs with --ipv6")
+        ip.rest()
+
+    def _servers(self, dhcp: Fields, key: str, result: Raw, at: str) -> list[str]:
+        """Return the servers with an IPv4 address or a name. IPv6 servers are added to `dhcp.ipv6`."""
+        found: list[str] = []
+        for path, server in dhcp.texts(key):
+            if not server:
+                continue
+            if _is_ipv6(server):
+                self._server6(path, server, result, at, served=key == "name_servers")
+            elif refusal := constraints.server(server):
+                self._findings.dropped(path, refusal)
+            elif len(found) == bounds.MAX_SERVERS:
+                self._findings.dropped(path, f"v1alpha2 takes {bounds.MAX_SERVERS} of them")
+            else:
+                found.append(server)
+        return found
+
+    def _server6(self, path: str, server: str, result: Raw, at: str, *, served: bool) -> None:
+        ipv6, address = result.get("ipv6"), server.lower()
+        if not served:
+            self._findings.dropped(path, constraints.NOT_OVER_IPV6)
+        elif ipv6 is None:
+            self._findings.dropped(path, constraints.NO_IPV6_ADDRESS)
+        elif refusal := constraints.ipv6(address):
+            self._findings.dropped(path, refusal)
+        elif len(ipv6.get("nameservers", ())) == bounds.MAX_SERVERS:
+            self._findings.dropped(path, f"v1alpha2 takes {bounds.MAX_SERVERS} of them")
+        else:
+            ipv6.setdefault("nameservers", []).append(address)
+            self._findings.moved(path, f"{at}.ipv6.nameservers")
+
+    def _lease(self, dhcp: Fields, result: Raw, at: str) -> None:
+        path = dhcp.at("lease_time")
+        seconds = dhcp.integer("lease_time")
+        if seconds is None:
+            return
+        self._findings.moved(path, f"{at}.leaseTimeSeconds")
+        if seconds == 0:
+            self._findings.changed(path, "a lease of 0 seconds is no lease: v1alpha2's default is taken, 24 hours")
+        elif seconds < 0:
+            self._findings.dropped(path, f"must not be less than 0, is {seconds}")
+        elif seconds > bounds.MAX_LEASE_SECONDS:
+            self._findings.changed(
+                path, f"{bounds.MAX_LEASE_SECONDS} is the longest lease, and means that it never expires"
+            )
+            result["leaseTimeSeconds"] = bounds.MAX_LEASE_SECONDS
+        else:
+            result["leaseTimeSeconds"] = seconds
+
+    # --- netboot
+
+    def _netboot(self, interface: Fields, *, disabled: bool, arch: str) -> _NetbootRequest:
+        """Read allowPXE (unset meant "not allowed") and the boot files of an interface."""
+        fields = interface.fields("netboot")
+        netboot = _NetbootRequest(fields.path)
+        pxe, workflow = fields.flag("allowPXE"), fields.flag("allowWorkflow")
+        netboot.allowed = bool(pxe)
+        if not fields:
+            if not disabled:
+                self._findings.changed(
+                    fields.path,
+                    "without it v1alpha1 answered no DHCP at all: now the interface gets its address, but no netboot",
+                )
+            return netboot
+        if pxe is None:
+            self._findings.changed(fields.at("allowPXE"), "unset meant not allowed: disableNetboot is true")
+        if workflow is not None and workflow != netboot.allowed:
+            self._findings.changed(
+                fields.at("allowWorkflow"),
+                "v1alpha2 has no such switch: a machine that netboots runs its Workflows, another one does not",
+            )
+        if pxe and disabled:
+            self._findings.changed(interface.at("disableDhcp"), "v1alpha2's disableDhcp implies disableNetboot")
+        fields.drop("pxelinux", "v1alpha2 has no place for u-boot's configuration")
+        fields.drop("rpi", "v1alpha2 has no place for the Raspberry Pi's own netboot")
+        netboot.ipxe = self._ipxe(fields.fields("ipxe"))
+        osie = fields.fields("osie")
+        netboot.params = self._params(osie)
+        netboot.osie = self._osie(osie, arch)
+        fields.rest()
+        return netboot
+
+    def _ipxe(self, ipxe: Fields) -> dict[str, str]:
+        found: dict[str, str] = {}
+        put_text(self._findings, ipxe, "url", constraints.http_url, found, "spec.ipxe", "url")
+        put_text(self._findings, ipxe, "contents", constraints.script, found, "spec.ipxe", "inline")
+        if len(found) == 2:
+            del found["inline"]
+            self._findings.dropped(ipxe.at("contents"), "v1alpha1 chained to url before it came here; so it stays")
+        ipxe.drop("binary", "v1alpha2 picks the iPXE binary by the firmware's architecture")
+        ipxe.rest()
+        return found
+
+    def _params(self, osie: Fields) -> list[str]:
+        params: list[str] = []
+        for path, param in osie.texts("kernelParams"):
+            if refusal := constraints.kernel_param(param):
+                self._findings.dropped(path, refusal)
+            elif len(params) == bounds.MAX_KERNEL_PARAMS:
+                self._findings.dropped(path, f"v1alpha2 takes {bounds.MAX_KERNEL_PARAMS} of them")
+            else:
+                params.append(param)
+        return params
+
+    def _osie(self, osie: Fields, arch: str) -> tuple[str, str] | None:
+        base, kernel, initrd = (osie.text(key) for key in ("baseURL", "kernel", "initrd"))
+        osie.rest()
+        if not base:
+            for key, value in (("kernel", kernel), ("initrd", initrd)):
+                if value:
+                    self._findings.dropped(
+                        osie.at(key), "without baseURL it was relative to Smee's own OSIE URL: add that as baseURL"
+                    )
+            return None
+        if not kernel or not initrd:
+            kernel = kernel or f"vmlinuz-{arch}"
+            initrd = initrd or f"initramfs-{arch}"
+            self._findings.changed(osie.path, f"file names that are not given are Smee's: {kernel} and {initrd}")
+        urls = (_joined(base, kernel), _joined(base, initrd))
+        for url in urls:
+            if refusal := constraints.artifact_url(url):
+                self._findings.dropped(osie.path, f"{shown(url)}: {refusal}")
+                return None
+        return urls
+
+
+def _arch(dhcp: Fields) -> str:
+    """Return the architecture in the file names of Smee's own OSIE. v1alpha1's default is x86_64."""
+    arch = dhcp.peek("arch")
+    return _ARCHITECTURES.get(arch, "x86_64") if isinstance(arch, str) else "x86_64"
+
+
+def _joined(base: str, name: str) -> str:
+    return f"{base.rstrip('/')}/{name.lstrip('/')}"
+
+
+def _is_ipv6(text: str | None) -> bool:
+    if not text or ":" not in text:
+        return False
+    try:
+        ipaddress.IPv6Interface(text)
+    except ValueError:
+        return False
+    return True
+
 
 _SERVED = "the metadata service does not serve it"
 MAX_STORAGE_CHARACTERS = 128 * 1024
-"""All annotations of an object have 256 KiB."""
+"""Maximum size of the storage annotation. All annotations of an object together may have 256 KiB."""
 
 
 def convert_hardware(obj: Raw, findings: Findings) -> list[Raw]:
-    """The Hardware, and the OSIE that it refers to if it has one; nothing if there is an error."""
+    """Return the Hardware, followed by its OSIE if it has one; nothing if there is an error."""
     return _Machine(Fields(obj, findings), findings).result()
 
 
@@ -52,7 +362,7 @@ class _Machine:
         top.ignore("apiVersion", "kind")
         metadata = carried(top, self._findings)
         spec = top.fields("spec")
-        interfaces = Interfaces(spec.each("interfaces"), self._findings)
+        interfaces = _Interfaces(spec.each("interfaces"), self._findings)
         self._interfaces = interfaces.result
         self._findings.moved("spec.interfaces", "spec.networkInterfaces")
         result: Raw = {"networkInterfaces": self._interfaces}
@@ -61,7 +371,7 @@ class _Machine:
         self._disks(spec, result)
         self._bmc(spec, result)
         self._agent_id(spec, metadata)
-        spec.drop("tinkVersion", UNUSED)
+        spec.drop("tinkVersion", _UNUSED)
         spec.drop("resources", "v1alpha2 has no place for what a scheduler would like to know")
         spec.drop("references", "v1alpha2's templates see the Hardware and the Workflow's templateParams only")
         spec.rest()
@@ -72,8 +382,8 @@ class _Machine:
             return []
         return [{"apiVersion": API_VERSION, "kind": "Hardware", "metadata": metadata, "spec": result}, *osies]
 
-    def _netboot(self, netboots: list[Netboot], result: Raw, metadata: Raw) -> list[Raw]:
-        """What interfaces ask for and a machine has once: the first one that may netboot decides. Returns the OSIE."""
+    def _netboot(self, netboots: list[_NetbootRequest], result: Raw, metadata: Raw) -> list[Raw]:
+        """Merge the netboot settings of all interfaces: the first one that may netboot wins. Return the OSIE."""
         made: list[Raw] = []
         taken: dict[str, Any] = {}
         for netboot in sorted(netboots, key=lambda netboot: not netboot.allowed):
@@ -108,10 +418,10 @@ class _Machine:
         self._annotation(metadata, instance.at("id"), INSTANCE_ID_ANNOTATION, instance.text("id"))
         self._ssh_keys(instance, metadata)
         self._hostname(instance)
-        told = self._instance_metadata(instance, machine.fields("facility"))
-        self._ips(instance, told)
-        if told:
-            text = orjson.dumps(told, option=orjson.OPT_SORT_KEYS).decode()
+        served_metadata = self._instance_metadata(instance, machine.fields("facility"))
+        self._ips(instance, served_metadata)
+        if served_metadata:
+            text = orjson.dumps(served_metadata, option=orjson.OPT_SORT_KEYS).decode()
             self._annotation(metadata, machine.path, METADATA_ANNOTATION, text)
         instance.drop(
             "userdata",
@@ -123,34 +433,34 @@ class _Machine:
             instance.drop(key, "an interface's netboot.allowPXE decided, and decides now as disableNetboot")
         instance.drop("ipxe_script_url", "an interface's netboot.ipxe decided, and decides now as spec.ipxe")
         for key in ("state", "rescue", "network_ready"):
-            instance.drop(key, UNUSED)
+            instance.drop(key, _UNUSED)
         instance.rest()
         machine.drop("state", "v1alpha2 has no state that a user sets: disableNetboot keeps a machine from netbooting")
         for key in ("manufacturer", "custom"):
             machine.drop(key, _SERVED)
-        machine.drop("bonding_mode", UNUSED)
+        machine.drop("bonding_mode", _UNUSED)
         machine.rest()
 
     def _instance_metadata(self, instance: Fields, facility: Fields) -> Raw:
-        """What Hegel and Tootles served of it, by the names of the metadata service (`hegel.instance`)."""
-        told: Raw = {}
-        for key, field in (("facility", "facility_code"), ("plan", "plan_slug")):
-            if text := facility.text(field):
-                told[key] = text
+        """Return the metadata that Hegel and Tootles served, under the metadata service's names (`hegel.instance`)."""
+        served_metadata: Raw = {}
+        for key, name in (("facility", "facility_code"), ("plan", "plan_slug")):
+            if text := facility.text(name):
+                served_metadata[key] = text
         facility.drop("plan_version_slug", _SERVED)
         facility.rest()
         if tags := [tag for _, tag in instance.texts("tags") if tag]:
-            told["tags"] = tags
+            served_metadata["tags"] = tags
         system = instance.fields("operating_system")
         named = {key: text for key in ("distro", "image_tag", "slug", "version") if (text := system.text(key))}
         if named:
-            told["operating-system"] = named
+            served_metadata["operating-system"] = named
         system.drop("os_slug", _SERVED)
         system.rest()
-        return told
+        return served_metadata
 
     def _storage(self, instance: Fields, metadata: Raw) -> None:
-        """Partitions and filesystems: for rootio, which reads them from the metadata service."""
+        """Keep partitions and filesystems for rootio, which reads them from the metadata service."""
         storage = instance.take("storage")
         if says_nothing(storage):
             return
@@ -184,7 +494,7 @@ class _Machine:
         self._annotation(metadata, path, SSH_PUBLIC_KEYS_ANNOTATION, "\n".join(keys))
 
     def _hostname(self, instance: Fields) -> None:
-        """The metadata's hostname is the DHCP's of the first interface if that has none."""
+        """Use the metadata's hostname as the DHCP hostname of the first interface, if no interface has one."""
         path = instance.at("hostname")
         hostname = instance.text("hostname")
         if not hostname or not self._interfaces:
@@ -205,14 +515,16 @@ class _Machine:
             first["dhcp"] = {"hostname": hostname} | first.get("dhcp", {})
             self._findings.moved(path, f"{at}.hostname")
 
-    def _ips(self, instance: Fields, told: Raw) -> None:
-        """Mostly the interfaces' addresses once more; the first public ones go to `told`, what says more is lost."""
+    def _ips(self, instance: Fields, served_metadata: Raw) -> None:
+        """Add the first public addresses to `served_metadata`. Other addresses mostly repeat the
+        interfaces'; the rest is lost.
+        """
         for address in instance.each("ips"):
             said = {key: address.text(key) for key in ("address", "netmask", "gateway")}
             address.ignore("family")
             public = _public(address)
-            if taken := bool(public) and public not in told:
-                told[public] = said["address"]
+            if taken := bool(public) and public not in served_metadata:
+                served_metadata[public] = said["address"]
             if not taken:
                 address.drop("public", "the metadata service has one public address of each family, and it is another")
             if taken or any(self._is_served(said, each.get("dhcp", {})) for each in self._interfaces.values()):
@@ -249,7 +561,7 @@ class _Machine:
             self._findings.moved("spec.disks", "spec.storageDevices")
 
     def _agent_id(self, spec: Fields, metadata: Raw) -> None:
-        """What the agent calls itself; by the MAC it is known in any case."""
+        """Keep the agent id, unless it is a MAC address of the machine, which identifies the agent anyway."""
         agent_id = (spec.text("agentID") or "").strip()
         if constraints.canonical_mac(agent_id) in self._interfaces:
             return
@@ -275,7 +587,7 @@ class _Machine:
 
 
 def _public(address: Fields) -> str:
-    """The name of the metadata service for an address, where it has one."""
+    """Return the metadata service's name for an address; empty if it has none."""
     said = address.peek("address")
     if not isinstance(said, str):
         return ""
@@ -289,7 +601,7 @@ def _public(address: Fields) -> str:
 
 
 def osie(kernel_url: str, initrd_url: str, namespace: str | None) -> Raw:
-    """The OSIE of two URLs: with the same name wherever the same URLs are met, so that Hardware shares it."""
+    """Return the OSIE of two URLs. The same URLs give the same name, so that Hardware can share an OSIE."""
     digest = hashlib.sha256(f"{kernel_url}\n{initrd_url}".encode()).hexdigest()
     metadata: Raw = {"name": f"osie-{digest[:10]}"}
     if namespace:

@@ -1,12 +1,12 @@
-"""Templates of v1alpha1, a text of YAML with expressions, to v1alpha2's typed actions.
+"""Convert Templates of v1alpha1, a text of YAML with expressions, to v1alpha2's typed actions.
 
-`template_text` reads the text, `expressions` rewrites what is in its fields; here the fields get their new places. What
-they did is what the Tink controller, server and workers did with them (tinkerbell/tinkerbell, tink/):
+`template_text` reads the text, `expressions` rewrites the expressions in its fields, and this module gives the fields
+their new places. The meaning of the old fields is what the Tink controller, server and workers did with them
+(tinkerbell/tinkerbell, tink/):
 
-- A task is the Template now. Its volumes and environment go to the Template's own, which actions take precedence over
-  as they did over the task's.
-- `command` followed the image's entrypoint, as `args` do; v1alpha2's `cmd` would replace the entrypoint.
-- `worker` named the machine; the Workflow's hardwareRef does.
+- A task is the Template now. Its volumes and environment become the Template's own. Those of an action still win.
+- `command` followed the image's entrypoint, as `args` do. v1alpha2's `cmd` would replace the entrypoint.
+- `worker` named the machine. The Workflow's hardwareRef does that now.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from tink.api.v1alpha2 import API_VERSION, Raw, as_mapping
 from tink.api.yaml import plain_scalar
 from tink.convert import constraints
 from tink.convert.documents import END
-from tink.convert.fields import Fields, says_nothing, type_name
+from tink.convert.fields import Fields, carried, says_nothing, type_name
 from tink.convert.findings import Findings
-from tink.convert.metadata import carried
 from tink.convert.v1alpha1.expressions import rewrite
 from tink.convert.v1alpha1.template_text import Content, read
 from tink.exec_limits import unstartable_template
@@ -36,7 +35,7 @@ _NEW_NAMES = {"environment": ".env", "command": ".args"}
 _SHARED_NAME = re.compile(r"^(spec(?:\.actions\[[0-9]+\])?)\.(environment|command)(?=[.\[]|\Z)")
 _NAMESPACES = re.compile(r"(?<=\])\.namespaces(?:\.network)?\Z")
 _PID = re.compile(r"(?<=\])\.(?:namespaces\.)?pid\Z")
-_MOST_LINES = 20
+_MAX_LINES_SHOWN = 20
 _RESTARTS = re.compile(r"(?:^|[^a-z])(?:kexec|reboot)(?:[^a-z]|\Z)")
 _HUB = (
     "{image} names no registry, so it is Docker Hub's; tink-worker put its own (docker_registry=) before each image: "
@@ -51,12 +50,12 @@ _REACTION = "v1alpha2 has no reactions to failures: let the action itself clean 
 
 
 def convert_template(obj: Raw, findings: Findings, registry: str = "") -> list[Raw]:
-    """The Template; nothing if there is an error. `registry` is put before images that name none."""
+    """Return the Template; nothing if there is an error. `registry` is put before images that name none."""
     return _Conversion(obj, findings, registry).result()
 
 
 def global_timeout(obj: Raw) -> int | None:
-    """Seconds that a v1alpha1 Template gives the whole of a Workflow; None if it says nothing that can be read."""
+    """Return the seconds that a v1alpha1 Template allows a Workflow; None if it has no readable limit."""
     data = as_mapping(obj.get("spec")).get("data")
     found = read(data).value if isinstance(data, str) else None
     return _seconds(as_mapping(found).get("global_timeout")) or None
@@ -71,7 +70,7 @@ class _Conversion:
         self._registry = registry.rstrip("/")
         self._content = Content(None)
         self._places: dict[str, str] = {}
-        """Path in the text -> path in the result, where `_place` does not know it."""
+        """Path in the text -> path in the result, for fields that `_place` does not know."""
 
     def result(self) -> list[Raw]:
         top = self._top
@@ -110,15 +109,15 @@ class _Conversion:
         return result
 
     def _comments(self) -> None:
-        """Comments of the text stand at their fields from now on, where the result is written as YAML."""
+        """Move comments of the text to their fields in the result, if the result is written as YAML."""
         comments = self._content.comments
         if not comments:
             return
         for each in comments:
             paths = tuple(self._places.get(path) or _place(path) for path in each.paths) or ("spec",)
             self._findings.comments.append(replace(each, paths=paths))
-        lines = ", ".join(str(each.line) for each in comments[:_MOST_LINES]) + (
-            " ..." if comments[_MOST_LINES:] else ""
+        lines = ", ".join(str(each.line) for each in comments[:_MAX_LINES_SHOWN]) + (
+            " ..." if comments[_MAX_LINES_SHOWN:] else ""
         )
         count = "1 comment (line" if len(comments) == 1 else f"{len(comments)} comments (lines"
         self._findings.changed(
@@ -166,7 +165,7 @@ class _Conversion:
     def _task(self, task: Fields, names: set[Any]) -> Raw:
         name = task.take("name")
         if name is not None and name not in names:
-            self._findings.changed(task.at("name"), "the Template itself is the task now: the name did not come along")
+            self._findings.changed(task.at("name"), "the Template itself is the task now: the name is dropped")
         worker = task.take("worker")
         if worker is not None and not (isinstance(worker, str) and _PARAM.match(worker.strip())):
             self._findings.changed(
@@ -193,7 +192,7 @@ class _Conversion:
             seen.add(name)
 
     def _shared(self, fields: Fields, result: Raw) -> None:
-        """What tasks and actions have alike."""
+        """Convert the fields that tasks and actions share: volumes and environment."""
         if volumes := self._volumes(fields):
             result["volumes"] = volumes
         if env := self._env(fields):
@@ -215,7 +214,7 @@ class _Conversion:
             namespaces.ignore("network")
         restarts = last and _restarts(result)
         in_machines_own = [self._pid(each) for each in (action, namespaces)]
-        if any(in_machines_own) and not restarts:  # what reboots gets it anyway
+        if any(in_machines_own) and not restarts:  # an action that reboots gets it anyway
             result["pidNamespace"] = "host"
         namespaces.rest()
         for key in ("on-timeout", "on-failure"):
@@ -227,13 +226,13 @@ class _Conversion:
             self._findings.changed(
                 action.path,
                 "the last action seems to restart the machine: reboots: true was set, so that the Workflow succeeds "
-                "though nobody reports its end. Take it out if the action does not",
+                "although no agent reports its end. Take it out if the action does not",
             )
         return result
 
     @staticmethod
     def _pid(fields: Fields) -> bool:
-        """Whether it asks for the machine's PID namespace."""
+        """Return True if the field requests the machine's own PID namespace."""
         if fields.peek("pid") == "host":
             fields.ignore("pid")
             return True
@@ -241,8 +240,9 @@ class _Conversion:
         return False
 
     def _unwrap(self, action: Fields, result: Raw) -> None:
-        """waitdaemon has an engine start the image in $IMAGE after its own end: with `reboots`, that image is the
-        action."""
+        """Replace waitdaemon by its image. waitdaemon makes an engine start $IMAGE after its own end, which `reboots`
+        does too.
+        """
         image = waitdaemon.started_by(result["image"], result.get("env", {}))
         if not image:
             return
@@ -261,7 +261,7 @@ class _Conversion:
         )
 
     def _action_name(self, action: Fields) -> str:
-        """The name, which is no template any more; what does not depend on any data is rendered."""
+        """Return the action's name. v1alpha2 does not render it, so a name that depends on no data is rendered here."""
         at, name = action.at("name"), action.take("name")
         if not isinstance(name, str) or not name:
             self._findings.error(at, "an action must have a name")
@@ -292,7 +292,7 @@ class _Conversion:
         return image
 
     def _command(self, action: Fields) -> list[str]:
-        """`command`: the arguments of the image's entrypoint."""
+        """Return the arguments of the image's entrypoint, from `command`."""
         at, command = action.at("command"), action.take("command")
         if command is None:
             return []
@@ -353,7 +353,9 @@ class _Conversion:
         return found
 
     def _is(self, fields: Fields, key: str, kind: type, name: str) -> bool:
-        """Whether a field is of its type, or absent. Else it is an error: nobody wants a machine to run without it."""
+        """Return True if a field has its type or is absent. Otherwise report an error: the machine must not run without
+        it.
+        """
         value = fields.peek(key)
         if value is None or isinstance(value, kind):
             return True
@@ -369,7 +371,7 @@ class _Conversion:
         return self._rendered(fields.at(key), value or "", longest)
 
     def _rendered(self, at: str, text: str, longest: int) -> str:
-        """A field's text with today's expressions."""
+        """Return a field's text with rewritten expressions."""
         found = rewrite(text)
         line = self._content.lines.get(text, 0)
         for error in found.errors:
@@ -387,7 +389,7 @@ class _Conversion:
         return found.text
 
     def _startable(self, at: str, text: str, **part: Any) -> None:
-        """Report a text that Linux does not take as argument or variable. Our own bound is checked before."""
+        """Report a text that Linux does not accept as an argument or a variable. Longer texts were reported before."""
         if len(text) > bounds.MAX_TEXT_CHARACTERS:
             return
         for excess in unstartable_template({"spec": {"actions": [part]}}):
@@ -399,7 +401,7 @@ class _Conversion:
 
 
 def _place(path: str) -> str:
-    """Where a field of the text is in the result, or what was nearest to it: the paths that comments have."""
+    """Return the path in the result of a field of the text, or of the nearest field: the paths of comments."""
     if path == END:
         return path
     if not path.startswith("tasks[0]."):
@@ -410,7 +412,7 @@ def _place(path: str) -> str:
 
 
 def _seconds(text: Any) -> int | None:
-    """A number of seconds as YAML writes it; None for anything else."""
+    """Return a number of seconds from its YAML text; None for any other value."""
     if not isinstance(text, str) or not text.strip():
         return None
     try:
@@ -423,13 +425,13 @@ def _seconds(text: Any) -> int | None:
 
 
 def _names_no_registry(image: str) -> bool:
-    """Whether an image's name begins with no registry, by Docker's rule, and with no template either."""
+    """Return True if an image name has no registry (by Docker's rule) and does not begin with an expression."""
     first, slash, _ = image.partition("/")
     return "{{" not in first and not (slash and ("." in first or ":" in first or first == "localhost"))
 
 
 def _restarts(action: Raw) -> bool:
-    """Whether an action seems to restart the machine, or to start another kernel on it."""
+    """Return True if an action seems to restart the machine, or to start another kernel on it."""
     image = waitdaemon.image_name(action["image"])
     name = str(action["name"]).lower()
     return bool(_RESTARTS.search(image.lower()) or _RESTARTS.search(name)) or image == waitdaemon.NAME

@@ -1,30 +1,230 @@
-"""The text of a v1alpha1 Template: YAML that is written by Go template expressions, read before they are rendered.
+"""Read the text of a v1alpha1 Template: YAML with Go template expressions in it, before they are rendered.
 
-v1alpha1 rendered the whole text and then parsed it; v1alpha2 renders each field by itself. So the expressions are cut
-out first, by Go's own lexer; a word stands for each while the rest is parsed as YAML; then each goes back into the
-scalar that it was in. What holds no field together can't go back: control flow around fields is a `Problem`.
+v1alpha1 rendered the whole text and then parsed it as YAML. v1alpha2 renders each field by itself. So this module finds
+the expressions with Go's own lexer, replaces each with a placeholder word, parses the rest as YAML, and puts each
+expression back into the scalar that it stood in. Control flow around several fields has no scalar to go back to: it is
+a `Problem`.
 
-Three things keep the meaning exact:
+Three rules keep the meaning exact:
 - The Tink controller read all values as text (`MODE: 0600` is "0600"), so scalars are taken as written.
-- `{{-` and `-}}` trim the text around them as it is written. In a block of text (`|`) they stay, and trim the same;
-  elsewhere, where YAML would fold or unescape what they trim, they are carried out here.
-- A variable that is set between the fields is set again in each field that uses it.
+- `{{-` and `-}}` trim the text around them as it is written. In a literal block (`|`) they stay, and trim the same
+  text. In other scalars, where YAML would fold or unescape that text, the trimming is done here.
+- A variable that is set between fields is set again in each field that uses it.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from itertools import pairwise
 from typing import Any
 
 import yaml
 
 from tink.api.yaml import YamlError
-from tink.convert.documents import collect, compose, has_comments, value
+from tink.convert.documents import collect, compose, has_comments, node_value
 from tink.convert.findings import Comment
-from tink.convert.v1alpha1.expression_spans import BRACES, Expression, Role, find, strip_arms, strip_silent
-from tink.template.lexer import Kind, lex
+from tink.template.lexer import Kind, Token, lex
 from tink.template.parser import MAX_TEXT, MAX_TOKENS
+
+BRACES = "{{"
+
+_OPENING = (Kind.IF, Kind.RANGE, Kind.WITH, Kind.DEFINE, Kind.BLOCK)
+_CONTROL = (*_OPENING, Kind.ELSE, Kind.END, Kind.BREAK, Kind.CONTINUE)
+_QUOTING = ("quote", "squote")
+
+
+class Role(Enum):
+    """The effect of an expression on the text."""
+
+    OUTPUT = auto()
+    OPEN = auto()
+    MIDDLE = auto()
+    CLOSE = auto()
+    DECLARE = auto()
+    ASSIGN = auto()
+    COMMENT = auto()
+
+
+SILENT = (Role.COMMENT, Role.DECLARE, Role.ASSIGN)
+
+
+@dataclass(slots=True)
+class Expression:
+    """One expression, from `{{` to `}}`."""
+
+    start: int
+    end: int
+    line: int
+    role: Role
+    word: str
+    """The keyword, for messages."""
+    trims_left: bool
+    trims_right: bool
+    uses: set[str]
+    sets: str
+    unquoted: str
+    """The expression without its quote function; empty if it has none."""
+    alone: bool = False
+    """True if its line holds only expressions that print nothing."""
+    joins: bool = False
+    """True if it trims a line break."""
+    before: str = ""
+    after: str = ""
+    """Spaces on its line, before and after, that it trims."""
+    seen: bool = False
+
+
+def find_expressions(text: str, tokens: list[Token]) -> list[Expression]:
+    """Return the expressions of a text, in order. `tokens` are those of Go's lexer, without an error token."""
+    expressions = list(_each(text, tokens))
+    _mark_alone(text, expressions)
+    _mark_trimmed(text, expressions)
+    return expressions
+
+
+def _each(text: str, tokens: list[Token]) -> Iterator[Expression]:
+    ends = {token.position: index for index, token in enumerate(tokens) if token.kind is Kind.LEFT_DELIM}
+    at, line, counted = 0, 1, 0
+    while (start := text.find(BRACES, at)) >= 0:
+        line += text.count("\n", counted, start)
+        counted = start
+        index = ends.get(start)
+        if index is None:
+            end = text.find("}}", text.find("*/", start)) + 2
+            inside: list[Token] = []
+        else:
+            stop = next(at for at in range(index, len(tokens)) if tokens[at].kind is Kind.RIGHT_DELIM)
+            end = tokens[stop].position + 2
+            inside = [token for token in tokens[index + 1 : stop] if token.kind is not Kind.SPACE]
+        role, sets = _role(inside)
+        yield Expression(
+            start,
+            end,
+            line,
+            role,
+            inside[0].text if inside else "",
+            trims_left=text[start + 2] == "-" and text[start + 3] in " \t\r\n",
+            trims_right=text[end - 3] == "-" and text[end - 4] in " \t\r\n",
+            uses={token.text for token in inside if token.kind is Kind.VARIABLE and token.text != "$"},
+            sets=sets,
+            unquoted=_unquoted(text, start, inside) if role is Role.OUTPUT else "",
+        )
+        at = end
+
+
+def _role(inside: list[Token]) -> tuple[Role, str]:
+    if not inside:
+        return Role.COMMENT, ""
+    kind = inside[0].kind
+    if kind in _CONTROL:
+        return Role.OPEN if kind in _OPENING else Role.CLOSE if kind is Kind.END else Role.MIDDLE, ""
+    if kind is Kind.VARIABLE and len(inside) > 1:
+        if inside[1].kind is Kind.DECLARE:
+            return Role.DECLARE, inside[0].text
+        if inside[1].kind is Kind.ASSIGN:
+            return Role.ASSIGN, inside[0].text
+    return Role.OUTPUT, ""
+
+
+def _unquoted(text: str, start: int, inside: list[Token]) -> str:
+    """Return `{{ .x | quote }}` or `{{ quote .x }}` as `{{ .x }}`."""
+    if len(inside) > 2 and inside[-1].text in _QUOTING and inside[-2].kind is Kind.PIPE:
+        return text[start : inside[-2].position].rstrip() + " }}"
+    pipes = any(token.kind is Kind.PIPE for token in inside)
+    if len(inside) > 1 and inside[0].text in _QUOTING and not pipes:
+        return (
+            text[start : start + 2]
+            + text[inside[0].position + len(inside[0].text) : inside[-1].position]
+            + (f"{inside[-1].text} }}}}")
+        )
+    return ""
+
+
+def _mark_alone(text: str, expressions: list[Expression]) -> None:
+    """Mark expressions on lines that hold only expressions that print nothing."""
+    group: list[Expression] = []
+    for index, each in enumerate(expressions):
+        group.append(each)
+        following = expressions[index + 1].start if index + 1 < len(expressions) else len(text)
+        if "\n" not in text[each.end : following] and following < len(text):
+            continue
+        first = group[0].start
+        around = [text[text.rfind("\n", 0, first) + 1 : first], text[each.end : following].partition("\n")[0]]
+        around += [text[one.end : other.start] for one, other in pairwise(group)]
+        if not any(part.strip() for part in around) and all(one.role is not Role.OUTPUT for one in group):
+            for one in group:
+                one.alone = True
+        group = []
+
+
+def _mark_trimmed(text: str, expressions: list[Expression]) -> None:
+    at = 0
+    for index, each in enumerate(expressions):
+        following = expressions[index + 1].start if index + 1 < len(expressions) else len(text)
+        before, after = text[at : each.start], text[each.end : following]
+        if each.trims_left:
+            run = before[len(before.rstrip(" \t\r\n")) :]
+            each.joins = "\n" in run
+            each.before = "" if each.joins or each.alone else run
+        if each.trims_right:
+            run = after[: len(after) - len(after.lstrip(" \t\r\n"))]
+            each.joins = each.joins or "\n" in run
+            each.after = "" if "\n" in run or each.alone else run
+        at = each.end + len(each.after)
+
+
+def strip_silent(inside: list[Expression], parts: list[str]) -> None:
+    """Remove the spaces at the ends that stand between expressions which print nothing.
+
+    `parts` are alternating texts and expressions.
+    """
+    for index, each in enumerate(inside):
+        if each.role not in SILENT or parts[2 * index]:
+            break
+        parts[2 * index + 2] = parts[2 * index + 2].lstrip(" ")
+    for index in range(len(inside) - 1, -1, -1):
+        if inside[index].role not in SILENT or parts[2 * index + 2]:
+            break
+        parts[2 * index] = parts[2 * index].rstrip(" ")
+
+
+def strip_arms(inside: list[Expression], parts: list[str]) -> bool:
+    """Remove the spaces around the arms of an unquoted `{{ if .x }} a {{ else }} b {{ end }}`, as YAML did after
+    rendering.
+
+    `parts` are alternating texts and expressions. Return True if spaces may be left.
+    """
+    # Expressions that print nothing may stand before the first arm and behind the last.
+    first, last = 0, len(inside) - 1
+    while first < last and inside[first].role in SILENT and not parts[2 * first]:
+        first += 1
+    while last > first and inside[last].role in SILENT and not parts[2 * last + 2]:
+        last -= 1
+    opens = inside[first].role is Role.OPEN and not parts[2 * first]
+    closes = inside[last].role is Role.CLOSE and not parts[2 * last + 2]
+    if not (opens or closes) or all(part == part.strip(" ") for part in parts[::2]):
+        return False
+    edges, depth = [], 0
+    for index, each in enumerate(inside):
+        depth += each.role is Role.OPEN
+        if depth == 1 and each.role is not Role.OUTPUT:
+            edges.append(index)
+        depth -= each.role is Role.CLOSE
+        if not depth and index < len(inside) - 1:
+            return True
+    if parts[0] or parts[-1] or inside[0].word not in ("if", "with"):
+        return True
+    for index in edges:
+        if inside[index].role in (Role.OPEN, Role.MIDDLE):
+            parts[2 * index + 2] = parts[2 * index + 2].lstrip(" ")
+        if inside[index].role in (Role.CLOSE, Role.MIDDLE):
+            parts[2 * index] = parts[2 * index].rstrip(" ")
+    # An arm may contain further control flow, which prints spaces or nothing at the arm's ends.
+    return any(each.role is not Role.OUTPUT for index, each in enumerate(inside) if index not in edges)
+
 
 _NULLS = ("", "~", "null", "Null", "NULL")
 _OWN_TAGS = ("!", *(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null")))
@@ -32,7 +232,7 @@ _OWN_TAGS = ("!", *(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "floa
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What keeps the text from being carried over; `line` is counted from 1 in the text, 0 for the whole."""
+    """A reason why the text can't be converted. `line` is counted from 1; 0 for the whole text."""
 
     line: int
     message: str
@@ -43,21 +243,21 @@ class Problem:
 
 @dataclass(slots=True)
 class Content:
-    """A text that has been read."""
+    """The result of `read`."""
 
     value: Any
     """The first document: mappings, lists, strings as they were written (with their expressions), and None."""
     problems: list[Problem] = field(default_factory=list)
     lines: dict[str, int] = field(default_factory=dict)
-    """String with expressions -> the line where its first expression stands."""
+    """String with expressions -> the line of its first expression."""
     edges: dict[str, str] = field(default_factory=dict)
-    """String -> what YAML cut off or folded in it, when it read what had been rendered, and what may stay now."""
+    """String -> the kind of whitespace that YAML removed after rendering, and that may now stay."""
     comments: list[Comment] = field(default_factory=list)
-    """YAML's comments, with paths and lines in the text."""
+    """The YAML comments, with their paths and lines in the text."""
 
 
 def read(text: str) -> Content:
-    """Read a Template's `spec.data`. Raises nothing: what is wrong is in `problems`, and then `value` may be None."""
+    """Read a Template's `spec.data`. Raises nothing: `problems` says what is wrong, and then `value` may be None."""
     if len(text) > MAX_TEXT:
         return Content(None, [Problem(0, f"the text is longer than {MAX_TEXT} characters")])
     if text.count(BRACES) > MAX_TOKENS // 3:  # each has two delimiters and something inside
@@ -68,11 +268,11 @@ def read(text: str) -> Content:
         return Content(None, [Problem(broken.line, f"no Go template: {broken}")])
     if len(tokens) > MAX_TOKENS:
         return Content(None, [Problem(0, f"the text has more than {MAX_TOKENS} tokens")])
-    return _Reading(text, find(text, tokens)).content()
+    return _Reading(text, find_expressions(text, tokens)).content()
 
 
 class _Reading:
-    """One text on its way to YAML and back."""
+    """The reading of one text."""
 
     def __init__(self, text: str, expressions: list[Expression]) -> None:
         self._text = text
@@ -96,7 +296,7 @@ class _Reading:
             root = next(stream, None)
             if root is not None:
                 self._write_back(root)
-                self._content.value = value(root, len(self._text))
+                self._content.value = node_value(root, len(self._text))
                 if next(stream, None) is not None:
                     self._problem(0, "the text has several YAML documents: only the first was ever read")
         except YamlError as error:
@@ -111,8 +311,10 @@ class _Reading:
     # --- to YAML
 
     def _stand_in(self) -> str:
-        """The text with a word for each expression; one that stands alone begins a comment, which is text in a block
-        and vanishes between fields."""
+        """Return the text with a placeholder word for each expression.
+
+        An expression alone on its line becomes a comment: text inside a block, and nothing between fields.
+        """
         parts: list[str] = []
         at, line, last = 0, 1, -1
         for number, each in enumerate(self._expressions):
@@ -128,7 +330,7 @@ class _Reading:
         return "".join([*parts, plain])
 
     def _counted(self, plain: str, line: int) -> int:
-        """Note which line of the text each new line of what is parsed is; the last one's number."""
+        """Record the line in the text of each line of the placeholder text. Return the number of the last line."""
         breaks = plain.count("\n")
         self._lines += range(line + 1, line + breaks + 1)
         return line + breaks
@@ -136,7 +338,7 @@ class _Reading:
     # --- and back
 
     def _write_back(self, root: yaml.Node) -> None:
-        """Give all scalars of a tree their text as it was written."""
+        """Restore the original text of all scalars of a tree."""
         pending, done = [root], {id(root)}
         while pending:
             node = pending.pop()
@@ -153,7 +355,7 @@ class _Reading:
                     pending.append(each)
 
     def _comment(self, comment: Comment) -> Comment:
-        """A comment as it was written. One that only stands for an expression has no text."""
+        """Return a comment as it was written. A comment that only stands for an expression has no text."""
 
         def source(match: re.Match[str]) -> str:
             each = self._expressions[int(match[1] or match[2])]
@@ -206,7 +408,10 @@ class _Reading:
         return text
 
     def _block_edges(self, inside: list[Expression], head: str, tail: str) -> str:
-        """What may be loose at the ends of a block. A dash that trims what is outside of it joins it with that."""
+        """Return the kind of whitespace that may stay at the ends of a block.
+
+        A dash that trims text outside of the block would join the block with it: a problem.
+        """
         first, last = inside[0], inside[-1]
         starts, ends = not head.strip(), not tail.strip()
         if starts and first.trims_left and first.joins and not first.alone:
@@ -216,7 +421,7 @@ class _Reading:
         return "blank lines" if (starts and first.alone and first.trims_left) or (ends and last.alone) else ""
 
     def _source(self, each: Expression, block: bool) -> str:
-        """The expression as it goes into a scalar."""
+        """Return the expression as it is written into a scalar."""
         if block:
             return each.before + self._text[each.start : each.end] + each.after
         if each.alone or each.joins:
@@ -228,7 +433,7 @@ class _Reading:
         return self._untrimmed(each)
 
     def _declarations(self, inside: list[Expression]) -> list[str]:
-        """What sets the variables that the expressions of one scalar take from outside."""
+        """Return the outer declarations of variables that the expressions of one scalar use."""
         here = {each.sets for each in inside if each.role is Role.DECLARE}
         wanted = set[str]().union(*(each.uses for each in inside)) - here
         found: list[str] = []
@@ -254,7 +459,7 @@ class _Reading:
             elif each.role is Role.CLOSE and opened:
                 opened.pop()
             elif each.role in (Role.CLOSE, Role.MIDDLE) and not opened and not self._torn:
-                opened.append(each)  # nothing before has opened it
+                opened.append(each)  # no expression before has opened it
                 break
         if opened:
             self._torn = True
@@ -268,7 +473,7 @@ class _Reading:
         )
 
     def _left_over(self) -> None:
-        """Expressions that are in no scalar: between the fields, or in comments of YAML."""
+        """Report expressions that are in no scalar: between the fields, or in YAML comments."""
         if any(problem.message.startswith("not YAML") for problem in self._content.problems):
             left = [each for each in self._expressions if each.alone]
         else:
@@ -278,7 +483,7 @@ class _Reading:
             if each.alone and each.role is Role.OPEN:
                 self._around_fields(each)
             elif each.alone and each.role is Role.ASSIGN:
-                self._problem(each.line, f"{each.sets} is set anew between fields: give it one value")
+                self._problem(each.line, f"{each.sets} is set again between fields: give it one value")
             elif not each.alone and each.role in (Role.OPEN, Role.CLOSE):
                 step = 1 if each.role is Role.OPEN else -1
                 depth_of_line[each.line] = depth_of_line.get(each.line, 0) + step
@@ -288,5 +493,5 @@ class _Reading:
 
 
 def _escaped(plain: str) -> str:
-    """Text in which YAML's own escapes made braces: they were never an expression."""
+    """Escape braces that come from YAML escapes and were never an expression."""
     return plain.replace(BRACES, '{{ "{{" }}')

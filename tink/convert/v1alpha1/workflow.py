@@ -1,8 +1,8 @@
-"""Workflows of v1alpha1 to v1alpha2: what has not begun yet is ordered anew; what has begun or ended is left out.
+"""Convert Workflows of v1alpha1 that have not begun; leave out Workflows that have begun or ended.
 
-Workflows are ephemeral, and the proposal asks users to recreate them. One that waits is nothing but its spec, which
-carries over. One that runs can't be handed to another stack in the middle, and starting it anew would install the
-machine a second time; one that has ended has nothing left to do.
+Workflows are ephemeral, and the proposal asks users to recreate them. A waiting Workflow is nothing but its spec, which
+is converted. A running Workflow can't be moved to another stack, and a restart would install the machine a second time.
+An ended Workflow has nothing left to do.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ from tink.api.annotations import HOLD_ANNOTATION
 from tink.api.v1alpha2 import API_VERSION, Raw, as_mapping
 from tink.convert import constraints
 from tink.convert.documents import Lookup
-from tink.convert.fields import Fields, says_nothing
+from tink.convert.fields import Fields, carried, check_params, param_text, says_nothing
 from tink.convert.findings import Findings
-from tink.convert.metadata import carried
-from tink.convert.params import check_params, param_text
 
 _WAITING = ("", "PENDING")
 _DISABLED = "spec.disabled was true in v1alpha1"
@@ -28,9 +26,9 @@ _BOOT = (
 
 
 def convert_workflow(obj: Raw, findings: Findings, lookup: Lookup) -> list[Raw]:
-    """The Workflow, if it waits for its machine; else nothing, and a finding that says so.
+    """Return the Workflow if it waits for its machine; else nothing, and a finding.
 
-    `lookup` finds its Template, whose text says how long a Workflow may take.
+    `lookup` finds its Template, whose text has the timeout of its Workflows.
     """
     return _Conversion(obj, findings, lookup).result()
 
@@ -64,7 +62,7 @@ class _Conversion:
         if self._findings.failed:
             return []
         if not says_nothing(status):
-            self._findings.changed("status", "the Workflow begins anew, as Pending")
+            self._findings.changed("status", "the Workflow starts again, as Pending")
         return [{"apiVersion": API_VERSION, "kind": "Workflow", "metadata": metadata, "spec": result}]
 
     def _is_over(self, status: Any) -> bool:
@@ -73,7 +71,7 @@ class _Conversion:
         if name in _WAITING:
             return False
         if name in _ENDED:
-            self._findings.dropped("", f"the Workflow has ended ({name}): there is nothing left to do, it is left out")
+            self._findings.dropped("", f"the Workflow has ended ({name}): it has nothing left to do and is left out")
         else:
             self._findings.dropped(
                 "",
@@ -102,7 +100,7 @@ class _Conversion:
         return found
 
     def _timeout(self, status: Any, metadata: Raw, result: Raw) -> int | None:
-        """`global_timeout` of the Template, from its text or from what the old controller noted in the status."""
+        """Return the Template's `global_timeout`, from its text or from the status that the old controller wrote."""
         noted = as_mapping(status).get("globalTimeout")
         if isinstance(noted, int) and not isinstance(noted, bool) and noted > 0:
             return noted
@@ -112,7 +110,7 @@ class _Conversion:
         template = self._lookup("Template", metadata.get("namespace") or "", name)
         if template is None:
             return None
-        from tink.convert.v1alpha1.template import global_timeout  # as in __init__
+        from tink.convert.v1alpha1.template import global_timeout  # imported here for the reason in __init__
 
         return global_timeout(template)
 

@@ -1,14 +1,13 @@
-"""Does what is planned, phase by phase. Whatever is done already is found done, and done again it does nothing.
+"""Carry out a plan, phase by phase. A finished phase is recognised, and repeating it changes nothing.
 
-Hosts are written by an empty patch: the API server reads the host, converts it and stores it, and starts again by
-itself if somebody else was faster, so nobody's change is lost.
+Hosts are written by an empty patch: the API server reads the host, converts it and stores it, and retries by itself
+after a concurrent write, so no change is lost.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
 
 from tink.api.metal3 import V1ALPHA1, V1BETA1
 from tink.api.v1alpha2 import Raw
@@ -18,37 +17,27 @@ from tink.kube.objects import NamespacedName
 from tink.kube.resources import CRD, HARDWARE_DATA, HOST_V1ALPHA1, HOST_V1BETA1
 from tink.limits.backoff import Backoff
 from tink.metal3.definition import NAME, NEW, OLD, Definition
-from tink.metal3.migration.plan import MigrationSettings, Phase, Plan
+from tink.metal3.migration.plan import Done, MigrationSettings, Phase, Plan
 from tink.metal3.migration.survey import Progress, Survey
 
-_AT_ONCE = 8
+_MAX_CONCURRENT = 8
 _ATTEMPTS = 6
 _RETRY_FIRST_SECONDS = 0.2
 _RETRY_LONGEST_SECONDS = 10.0
-_WORTH_ANOTHER = frozenset({0, 409, 429, 500, 503, 504})
-MOST_FAILURES = 100
-"""Failures of single hosts that are kept; after so many in one phase it is given up."""
+_RETRIED_STATUSES = frozenset({0, 409, 429, 500, 503, 504})
+MAX_FAILURES = 100
+"""The most failures of single hosts in a phase. After that the phase stops."""
 
 _Act = Callable[[NamespacedName, str], Awaitable[bool]]
-"""Does something to a host, and says whether there was anything to do."""
-
-
-@dataclass(slots=True)
-class Done:
-    """What a phase did: how many, how many needed nothing, and what failed."""
-
-    phase: Phase
-    done: int = 0
-    unneeded: int = 0
-    failures: list[str] = field(default_factory=list)
+"""Acts on a host. Returns True if there was anything to do."""
 
 
 async def carry_out(
     client: KubeClient, plan: Plan, survey: Survey, settings: MigrationSettings, progress: Progress
 ) -> AsyncIterator[Done]:
-    """Do the phases of a plan without problems, and give each when it is done; none after one with failures.
+    """Do the phases of a plan without problems, and yield each result. Stop after a phase with failures.
 
-    Raises ApiError: the API can't be asked at all, or refused to change the definition.
+    Raises ApiError if the API does not answer, or refuses to change the definition.
     """
     for step in plan.steps:
         if not step.todo:
@@ -84,10 +73,10 @@ async def _phase(
 
 
 async def _for_all(phase: Phase, hosts: dict[NamespacedName, str], act: _Act, progress: Progress) -> Done:
-    """Do it to each host, with its resourceVersion, some at a time."""
+    """Act on each host, with its resourceVersion, a few at a time."""
     found, waiting = Done(phase), list(hosts.items())
-    for start in range(0, len(waiting), _AT_ONCE):
-        batch = waiting[start : start + _AT_ONCE]
+    for start in range(0, len(waiting), _MAX_CONCURRENT):
+        batch = waiting[start : start + _MAX_CONCURRENT]
         for result in await asyncio.gather(*(_tried(act, *each) for each in batch)):
             if isinstance(result, str):
                 found.failures.append(result)
@@ -96,19 +85,19 @@ async def _for_all(phase: Phase, hosts: dict[NamespacedName, str], act: _Act, pr
             else:
                 found.unneeded += 1
         progress(phase.value, start + len(batch), len(waiting))
-        if len(found.failures) >= MOST_FAILURES:
+        if len(found.failures) >= MAX_FAILURES:
             break
     return found
 
 
 async def _tried(act: _Act, at: NamespacedName, version: str) -> bool | str:
-    """Whether there was anything to do, or why it failed. Raises UnreachableError."""
+    """Return True if there was anything to do, False if not, or the reason of a failure. Raises UnreachableError."""
     backoff = Backoff(_RETRY_FIRST_SECONDS, _RETRY_LONGEST_SECONDS)
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             return await act(at, version)
         except ApiError as error:
-            if error.status not in _WORTH_ANOTHER or attempt == _ATTEMPTS:
+            if error.status not in _RETRIED_STATUSES or attempt == _ATTEMPTS:
                 if isinstance(error, UnreachableError):
                     raise
                 return f"BareMetalHost {at}: {error}"
@@ -120,7 +109,7 @@ async def _tried(act: _Act, at: NamespacedName, version: str) -> bool | str:
 
 
 async def _give_details(client: KubeClient, survey: Survey, settings: MigrationSettings, at: NamespacedName) -> bool:
-    """Write a host's hardware details, as they are now, into a HardwareData of its name."""
+    """Write a host's present hardware details into a HardwareData of its name."""
     namespace, name = at
     resource = HOST_V1ALPHA1 if OLD in survey.served else HOST_V1BETA1
     try:
@@ -141,10 +130,10 @@ async def _give_details(client: KubeClient, survey: Survey, settings: MigrationS
 
 
 def details(host: Raw, hardware: Raw) -> Raw:
-    """The HardwareData of a host; it goes with it.
+    """Return the HardwareData of a host, which owns it.
 
-    The reference to its owner doesn't say blockOwnerDeletion: clusters with the admission plugin
-    OwnerReferencesPermissionEnforcement, such as OpenShift's, want rights on the host's finalizers for that.
+    The owner reference does not set blockOwnerDeletion: clusters with the admission plugin
+    OwnerReferencesPermissionEnforcement, such as OpenShift's, require rights on the host's finalizers for that.
     """
     metadata = host["metadata"]
     owner = {
@@ -163,7 +152,7 @@ def details(host: Raw, hardware: Raw) -> Raw:
 
 
 async def _rewrite(client: KubeClient, at: NamespacedName, version: str) -> bool:
-    """Have a host stored again; whether it was not stored so already."""
+    """Store a host again. Return True if it was stored in another form before."""
     namespace, name = at
     try:
         written = await client.patch(HOST_V1BETA1, name, namespace, {})
@@ -180,7 +169,7 @@ async def _change(
     *,
     subresource: str | None = None,
 ) -> Done:
-    """Change the definition as it is now. Raises ApiError."""
+    """Patch the present definition. Raises ApiError."""
     for _ in range(_ATTEMPTS):
         now = Definition.of(await client.get(CRD, NAME, None))
         if is_so(now):
@@ -190,4 +179,4 @@ async def _change(
         except ConflictError:
             continue
         return Done(phase, done=1)
-    raise ConflictError(409, "Conflict", f"{NAME} was changed by somebody else again and again")
+    raise ConflictError(409, "Conflict", f"{NAME} was changed by another client again and again")

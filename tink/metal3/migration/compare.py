@@ -1,4 +1,4 @@
-"""What a host loses between v1alpha1 and v1beta1, if anything. Pure."""
+"""Compare a host with its conversion to v1beta1 and back. Pure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from tink.api.v1alpha2 import Raw
 from tink.convert.metal3 import ConversionSettings, convert_version, wrongly_md5
 
 HARDWARE_PATH = "status.hardware"
-_MOST_A_HOST = 20
+_MAX_DIFFERENCES = 20
 _SHOWN = 120
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A field of a host that is not what it was. `before` and `after` are its values as JSON, cut short; empty: it is
-    not there. `harmless`: the same can be found elsewhere, as `reason` says.
+    """A field of a host that differs.
+
+    `before` and `after` are its values as shortened JSON; empty if absent. `harmless`: the value is available
+    elsewhere, as `reason` says.
     """
 
     namespace: str
@@ -35,7 +37,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Trip:
-    """A v1alpha1 host, what it is as v1beta1, and what it is as v1alpha1 again."""
+    """A v1alpha1 host, its conversion to v1beta1, and the conversion of that back to v1alpha1."""
 
     host: Raw
     up: Raw
@@ -43,12 +45,12 @@ class Trip:
 
     @classmethod
     def of(cls, host: Raw, settings: ConversionSettings) -> Trip:
-        """Convert it both ways."""
+        """Convert a host to v1beta1 and back."""
         up = convert_version(host, V1BETA1, settings)
         return cls(host, up, convert_version(up, V1ALPHA1, settings))
 
     def differences(self, settings: ConversionSettings) -> list[Difference]:
-        """What is not as it was, and which images v1beta1 misreads."""
+        """Return the differences, and the images whose checksum v1beta1 would misread."""
         found = [
             replace(each, reason="too large for an annotation of v1beta1; HardwareData has it", harmless=True)
             if each.path == HARDWARE_PATH
@@ -63,25 +65,25 @@ class Trip:
 
 
 def differences(before: Raw, after: Raw, reason: str) -> list[Difference]:
-    """How two states of a host differ, but for what the API server writes itself; the first few of them."""
+    """Return the first differences of two states of a host, except for fields that the API server writes."""
     found: list[Difference] = []
     old_content, new_content = _content(before), _content(after)
     if digest(old_content) == digest(new_content):
         return found
     for path, old, new in _differing("", old_content, new_content):
         found.append(_difference(before, path, old, new, reason))
-        if len(found) == _MOST_A_HOST:
+        if len(found) == _MAX_DIFFERENCES:
             break
     return found
 
 
 def digest(value: Any) -> bytes:
-    """The same for what is the same as JSON."""
+    """Return a digest that is equal for equal JSON."""
     return hashlib.blake2b(orjson.dumps(value, option=orjson.OPT_SORT_KEYS), digest_size=16).digest()
 
 
 def state(host: Raw) -> Raw:
-    """What users and controllers write of a host."""
+    """Return the parts of a host that users and controllers write."""
     return {part: host[part] for part in ("spec", "status") if part in host}
 
 
@@ -91,7 +93,7 @@ def _content(host: Raw) -> Raw:
 
 
 def _differing(path: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Paths with the values there; of a mapping or a list that is on both sides, those inside."""
+    """Yield the paths that differ with both values. Mappings and lists on both sides are compared inside."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in [*before, *(key for key in after if key not in before)]:
             yield from _differing(f"{path}.{key}" if path else key, before.get(key), after.get(key))

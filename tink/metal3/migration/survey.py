@@ -1,6 +1,6 @@
-"""What there is: the definitions, every host in both versions, every HardwareData. Reads only, page by page.
+"""Survey a cluster: the definitions, every host in both versions, every HardwareData. Reads only, page by page.
 
-Of 100,000 hosts no more is kept than a digest each, so that both versions of them can be compared.
+Only a digest is kept of each host, so that 100,000 hosts can be compared in both versions.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from tink.metal3.definition import HARDWARE_DATA_NAME, NAME, NEW, OLD, Definitio
 from tink.metal3.migration.compare import Difference, Trip, differences, digest, state
 
 Progress = Callable[[str, int, int], None]
-"""Told what is being done, how many of it are done, and of how many (0: nobody knows)."""
+"""Called with the activity, the number done, and the total (0 if unknown)."""
 
-MOST_KEPT = 1000
-"""Differences that are kept; the others are counted."""
+MAX_DIFFERENCES = 1000
+"""The most differences that are kept. Further ones are only counted."""
 _ATTEMPTS = 5
 _NAMED = 3
 _FORBIDDEN = (401, 403)
@@ -29,10 +29,11 @@ _FORBIDDEN = (401, 403)
 
 @dataclass(slots=True)
 class Survey:
-    """`definition` None: there is none of BareMetalHost, and nothing else is known then.
+    """The result of a survey.
 
-    `missing`: hosts with hardware details and without a HardwareData. `differing`: those whose HardwareData says
-    something else than the host. `fault`: why hosts can't be read as v1beta1.
+    `definition` is None if there is no definition of BareMetalHost; then nothing else is known. `missing`: hosts with
+    hardware details and without a HardwareData. `differing`: hosts whose HardwareData differs from them. `fault`: the
+    reason why hosts can't be read as v1beta1.
     """
 
     definition: Definition | None
@@ -47,19 +48,19 @@ class Survey:
 
     @property
     def served(self) -> frozenset[str]:
-        """The versions that hosts can be read in."""
+        """The versions in which hosts can be read."""
         return frozenset() if self.definition is None else self.definition.served
 
     def add(self, found: list[Difference]) -> None:
         """Keep differences, or count them."""
-        room = MOST_KEPT - len(self.differences)
+        room = MAX_DIFFERENCES - len(self.differences)
         self.differences += found[:room]
         self.more_differences += len(found[room:])
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A host as it was read: its resourceVersion, and digests of what it is as v1beta1, and as v1alpha1 again."""
+    """A host that was read: its resourceVersion, and digests of its conversions to v1beta1 and back."""
 
     resource_version: str
     up: bytes
@@ -67,7 +68,7 @@ class _Seen:
 
 
 async def survey(client: KubeClient, settings: ConversionSettings, progress: Progress) -> Survey:
-    """Look at all there is. Raises ApiError if the API does not answer, or may not be asked."""
+    """Survey the cluster. Raises ApiError if the API does not answer or refuses to be read."""
     found = Survey(await _definition(client, NAME))
     if found.definition is None:
         return found
@@ -89,7 +90,7 @@ async def _definition(client: KubeClient, name: str) -> Definition | None:
 
 
 async def _details(client: KubeClient, progress: Progress) -> dict[NamespacedName, bytes]:
-    """Digests of all hardware details that HardwareData have."""
+    """Return digests of the hardware details in all HardwareData."""
     found = {}
     async for each in each_list_item(client, HARDWARE_DATA):
         hardware = (each.get("spec") or {}).get("hardware")
@@ -106,7 +107,7 @@ async def _hosts(
     details: dict[NamespacedName, bytes],
     progress: Progress,
 ) -> dict[NamespacedName, _Seen]:
-    """Read all hosts as v1alpha1; give what there is to compare with, if that version is served."""
+    """Read all hosts as v1alpha1, if that version is served. Return the digests to compare with."""
     seen = {}
     served = OLD in found.served
     try:
@@ -143,7 +144,7 @@ async def _compare(
     seen: dict[NamespacedName, _Seen],
     progress: Progress,
 ) -> None:
-    """Read all hosts as v1beta1, and compare them with what they should be."""
+    """Read all hosts as v1beta1, and compare them with the expected conversion."""
     try:
         async for host in each_list_item(client, HOST_V1BETA1):
             was = seen.get(NamespacedName.of(host))
@@ -162,7 +163,7 @@ def _is(host: Raw, was: _Seen, settings: ConversionSettings) -> bool:
 
 
 async def _look_closer(client: KubeClient, settings: ConversionSettings, at: NamespacedName) -> list[Difference]:
-    """One host, read in both versions until nobody has changed it in between."""
+    """Compare one host, read in both versions without a change in between."""
     namespace, name = at
     for _ in range(_ATTEMPTS):
         try:
@@ -187,13 +188,13 @@ async def _look_closer(client: KubeClient, settings: ConversionSettings, at: Nam
 
 
 def _note_fault(found: Survey, error: ApiError) -> None:
-    """A conversion that fails is what the survey is about; an API that can't be asked at all is not."""
+    """Record a failed conversion as the fault. Raises the error if the API does not answer or refuses access."""
     if isinstance(error, UnreachableError) or error.status in _FORBIDDEN:
         raise error
     found.fault = found.fault or str(error)
 
 
 def names(keys: list[NamespacedName]) -> str:
-    """The first few, and how many more."""
+    """Return the first few names, and the number of the others."""
     shown = ", ".join(map(str, keys[:_NAMED]))
     return shown if len(keys) <= _NAMED else f"{shown} and {len(keys) - _NAMED} more"

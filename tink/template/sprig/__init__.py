@@ -1,10 +1,10 @@
 """Sprig's hermetic functions (Masterminds/sprig v3), with its argument order: the subject last.
 
-Hermetic means that the result depends on the arguments alone: no time, no randomness, no environment, no network; a
-Workflow prepared twice has the same actions. `SPRIG` is all of them; `LEFT_OUT` says which functions of Sprig there are
-not, and why. Kept as in Sprig: conversions that fail give zero, numbers from `fromJson` are floats, `regexMatch` with a
-bad pattern is false. Not kept: `b64dec` and `b32dec` of what is neither are errors here; Sprig returns the error's text
-as the result, which would end up on somebody's disk.
+Hermetic means that the result depends on the arguments alone: no time, no randomness, no environment, no network. A
+Workflow that is prepared twice has the same actions. `SPRIG` has all functions. The tests list the functions of Sprig
+that are missing here, and why. As in Sprig, failed conversions return zero, numbers from `fromJson` are floats, and
+`regexMatch` with a bad pattern is false. Unlike in Sprig, `b64dec` and `b32dec` of invalid text are errors. Sprig
+returns the error's text as the result, which could be written to a machine's disk.
 """
 
 from __future__ import annotations
@@ -14,15 +14,10 @@ from typing import Final
 from tink.golang import fmt
 from tink.golang.values import CallError, Value, kind, type_name
 from tink.template.signatures import ANY, BOOL, STRING, Function, Functions, table
-from tink.template.sprig.conversions import deep_copy, deep_equal
-from tink.template.sprig.durations import DURATIONS
-from tink.template.sprig.encodings import ENCODINGS
-from tink.template.sprig.lists import LISTS
-from tink.template.sprig.maps import MAPS
-from tink.template.sprig.numbers import NUMBERS
-from tink.template.sprig.paths import PATHS
-from tink.template.sprig.regexes import REGEXES
-from tink.template.sprig.text import TEXT
+from tink.template.sprig.collections import LISTS, MAPS
+from tink.template.sprig.encodings import ENCODINGS, PATHS
+from tink.template.sprig.numbers import DURATIONS, NUMBERS, deep_copy, deep_equal
+from tink.template.sprig.text import REGEXES, TEXT
 from tink.template.sprig.versions import VERSIONS
 
 __all__ = ["SPRIG", "deep_copy"]

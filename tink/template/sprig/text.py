@@ -1,18 +1,321 @@
-"""Sprig's functions of text: cutting, joining, quoting, wrapping, and the forms of words."""
+"""Sprig's functions of text: cutting, joining, quoting, wrapping, the case of words, and regular expressions.
+
+snakecase, kebabcase and camelcase follow the library that Sprig uses (huandu/xstrings). A word begins at a capital that
+follows a small letter. A run of capitals is one word, whose last letter belongs to the next word if small letters
+follow ("HTTPStatus" is HTTP, Status). Digits belong to the word before them, unless small letters follow ("HTTP2xx" is
+HTTP, 2xx).
+
+Go's regular expressions are RE2's, and google-re2 is the same engine. Matching takes time in proportion to the text,
+but the factor can be large: these functions are metered, and the size of a compiled pattern is bounded.
+"""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 from collections.abc import Callable
-from typing import Final
+from enum import Enum, auto
+from typing import Any, Final
 
-from tink.golang import strconv
+import re2
+
+from tink.golang import fmt, strconv
 from tink.golang.strconv import from_bytes, to_bytes
 from tink.golang.values import CallError, Value
-from tink.template.signatures import ANY, INT, STRING, Function, Functions, table
-from tink.template.sprig.conversions import bounded, by_bytes, joined, on_text, text_of, texts_of
-from tink.template.sprig.words import camel_case, kebab_case, snake_case
+from tink.template.signatures import ANY, INT, STRING, Function, Functions, Type, table
+from tink.template.sprig.numbers import Spend, bounded, by_bytes, joined, on_text, text_of, texts_of
+
+_CONNECTORS: Final = "-_"
+_SPACES: Final = frozenset("\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000") | {
+    chr(code) for code in range(0x2000, 0x200B)
+}
+
+
+class _Word(Enum):
+    NONE = auto()
+    NUMBER = auto()
+    UPPER = auto()
+    LOWER = auto()
+    CONNECTOR = auto()
+    PUNCTUATION = auto()
+    OTHER = auto()
+
+
+_CLASSES: Final = {"Lu": "U", "Ll": "a", "Lt": "a", "Lm": "o", "Lo": "o", "Nd": "0", "Nl": "0", "No": "0"}
+_TOKENS: Final = re.compile(
+    "(?P<CONNECTOR>-+)|(?P<PUNCTUATION>p+)|(?P<UPPER>U+(?=Ua)|UU+|Ua+|U)|(?P<LOWER>a+)|(?P<NUMBER>0+)|(?P<OTHER>o+)"
+)
+
+
+def _class(char: str) -> str:
+    """Return one letter for the kind of a character."""
+    if char in _CONNECTORS or char in _SPACES:
+        return "-"
+    category = unicodedata.category(char)
+    return "p" if category[0] == "P" else _CLASSES.get(category, "o")
+
+
+def _words(text: str) -> list[tuple[_Word, str]]:
+    classes = "".join(map(_class, text))
+    return [
+        (_Word[found.lastgroup or "OTHER"], text[found.start() : found.end()]) for found in _TOKENS.finditer(classes)
+    ]
+
+
+def snake_case(text: str) -> str:
+    """Return first_name for FirstName."""
+    return _joined_by("_", text)
+
+
+def kebab_case(text: str) -> str:
+    """Return first-name for FirstName."""
+    return _joined_by("-", text)
+
+
+def _joined_by(connector: str, text: str) -> str:
+    words = _words(text)
+    words.append((_Word.NONE, ""))
+    apart = (_Word.NONE, _Word.CONNECTOR, _Word.PUNCTUATION)
+    out: list[str] = []
+    at = 0
+
+    def take() -> None:
+        nonlocal at
+        kind, word = words[at]
+        if kind is _Word.CONNECTOR:
+            out.append(connector * len(word))
+        else:
+            out.append("".join(map(_lower_rune, word)) if kind is _Word.UPPER else word)
+        at += 1
+
+    def take_lower_and_numbers() -> None:
+        while words[at][0] in (_Word.LOWER, _Word.NUMBER):
+            take()
+
+    while words[at][0] is not _Word.NONE:
+        kind = words[at][0]
+        take()
+        following = words[at][0]
+        if kind in (_Word.CONNECTOR, _Word.PUNCTUATION) or following is _Word.NONE:
+            continue
+        if kind is _Word.NUMBER:
+            take_lower_and_numbers()
+        elif following is _Word.NUMBER:
+            if words[at + 1][0] is _Word.LOWER:
+                out.append(connector)
+                take()
+                take_lower_and_numbers()
+            else:
+                take()
+        if words[at][0] not in apart:
+            out.append(connector)
+    return "".join(out)
+
+
+def _lower_rune(char: str) -> str:
+    """Return the small letter alone, as Go does. Python makes an i with another dot above of U+0130."""
+    return char.lower()[0]
+
+
+def camel_case(text: str) -> str:
+    """Return FirstName for first_name. Connectors before the first letter stay."""
+    start = next((at for at, char in enumerate(text) if _class(char) != "-"), len(text))
+    if start >= len(text):
+        return text + text[-1:]  # The last connector, too, is taken for a first letter.
+    out = [text[:start]]
+    before = text[start].upper() if len(text[start].upper()) == 1 else text[start]
+    capitals = text[start].isupper()
+    for char in text[start + 1 :]:
+        joins, joined = _class(char) == "-", _class(before) == "-"
+        if joins and joined:
+            out.append(before)
+        elif joined:
+            capitals = char.isupper()
+            char = char.upper() if len(char.upper()) == 1 else char
+        else:
+            if capitals:
+                capitals = char.isupper()
+                char = _lower_rune(char) if capitals else char
+            out.append(before)
+        before = char
+    out.append(before)
+    return "".join(out)
+
+
+_REGEX_MEMORY: Final = 1 << 17  # Bounds the compiled pattern, and so the time for each character of the subject.
+_MAX_MATCHES: Final = 10_000
+
+
+def _charge(spend: Spend, *texts: str) -> None:
+    """Take steps for a match: each character may take microseconds."""
+    spend(100 + (sum(map(len, texts)) >> 2))
+
+
+def _regex(pattern: str) -> Any:
+    """Compile a pattern. Go's and Google's RE2 have the same syntax, and match in linear time."""
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = _REGEX_MEMORY
+    try:
+        return re2.compile(to_bytes(pattern), options)
+    except re2.error as error:
+        raise CallError(f"error parsing regexp: {_complaint(from_bytes(error.args[0]))}") from None
+
+
+_GO_WORDS: Final = {
+    "missing )": "missing closing )",
+    "missing ]": "missing closing ]",
+    "trailing \\": "trailing backslash at end of expression",
+    "no argument for repetition operator": "missing argument to repetition operator",
+    "bad repetition operator": "invalid nested repetition operator",
+    "invalid repetition size": "invalid repeat count",
+    "invalid perl operator": "invalid or unsupported Perl syntax",
+    "invalid named capture group": "invalid named capture",
+    "pattern too large - compile failed": "expression too large",
+}
+"""Messages of Go's engine for those of Google's that differ."""
+
+
+def _complaint(text: str) -> str:
+    problem, colon, where = text.partition(": ")
+    found = _GO_WORDS.get(problem, problem)
+    return f"{found}: `{where}`" if colon else f"{found}: ``"
+
+
+def _matches(pattern: str, text: str) -> tuple[bytes, list[Any]]:
+    """Return the subject as bytes, and the matches. As in Go, an empty match must not touch the one before."""
+    raw = to_bytes(text)
+    found = []
+    end = -1
+    for match in _regex(pattern).finditer(raw):
+        # RE2 steps by bytes when it has matched nothing; within a character there is no match.
+        inside = match.start() < len(raw) and raw[match.start()] & 0xC0 == 0x80
+        if match.start() == match.end() and (match.start() == end or inside):
+            continue
+        found.append(match)
+        end = match.end()
+        if len(found) > _MAX_MATCHES:
+            raise CallError(f"the pattern matches more than {_MAX_MATCHES} times")
+    return raw, found
+
+
+def _regex_match(spend: Spend, pattern: str, text: str) -> bool:
+    try:
+        return _must_match(spend, pattern, text)
+    except CallError:
+        return False
+
+
+def _must_match(spend: Spend, pattern: str, text: str) -> bool:
+    _charge(spend, pattern, text)
+    return _regex(pattern).search(to_bytes(text)) is not None
+
+
+def _regex_find(spend: Spend, pattern: str, text: str) -> str:
+    _charge(spend, pattern, text)
+    match = _regex(pattern).search(to_bytes(text))
+    return from_bytes(match.group()) if match else ""
+
+
+def _regex_find_all(spend: Spend, pattern: str, text: str, limit: int) -> Value:
+    _charge(spend, pattern, text)
+    found = _matches(pattern, text)[1]
+    return [from_bytes(match.group()) for match in (found if limit < 0 else found[:limit])]
+
+
+def _regex_split(spend: Spend, pattern: str, text: str, limit: int) -> Value:
+    _charge(spend, pattern, text)
+    raw, found = _matches(pattern, text)
+    if limit == 0:
+        return []
+    if pattern and not raw:
+        return [""]
+    parts: list[Value] = []
+    start = end = 0
+    for match in found if limit < 0 else found[:limit]:
+        if limit > 0 and len(parts) == limit - 1:
+            break
+        end = match.start()
+        if match.end() != 0:
+            parts.append(from_bytes(raw[start:end]))
+        start = match.end()
+    if end != len(raw):
+        parts.append(from_bytes(raw[start:]))
+    return parts
+
+
+_EXPANSION: Final = re.compile(rb"\$(?:(\$)|(\w+)|\{(\w+)\})")
+
+
+def _regex_replace_all(spend: Spend, pattern: str, text: str, replacement: str) -> str:
+    _charge(spend, pattern, text, replacement)
+    raw, found = _matches(pattern, text)
+    source = to_bytes(replacement)
+
+    def expand(match: Any) -> bytes:
+        def group(reference: re.Match[bytes]) -> bytes:
+            if reference[1]:
+                return b"$"
+            name = reference[2] or reference[3]
+            number = int(name) if name.isdigit() and len(name) < 5 else match.re.groupindex.get(name, -1)
+            return (match.group(number) or b"") if 0 <= number <= match.re.groups else b""
+
+        return _EXPANSION.sub(group, source)
+
+    return _replaced(raw, found, expand)
+
+
+def _regex_replace_literal(spend: Spend, pattern: str, text: str, replacement: str) -> str:
+    _charge(spend, pattern, text, replacement)
+    raw, found = _matches(pattern, text)
+    literal = to_bytes(replacement)
+    return _replaced(raw, found, lambda _match: literal)
+
+
+def _replaced(raw: bytes, found: list[Any], replacement: Callable[[Any], bytes]) -> str:
+    out = []
+    size = end = 0
+    for match in found:
+        new = replacement(match)
+        size += len(new)
+        if size > fmt.MAX_CHARACTERS:
+            raise CallError(f"the result is larger than {fmt.MAX_CHARACTERS} bytes")
+        out += [raw[end : match.start()], new]
+        end = match.end()
+    out.append(raw[end:])
+    return from_bytes(b"".join(out))
+
+
+def _regular(name: str, call: Callable[..., Any], *after: Type, must: Callable[..., Any] | None = None) -> Functions:
+    """Return a function of a regular expression and a text, and its `must` variant, which fails on a bad expression."""
+    parameters = (STRING, STRING, *after)
+    insisting = f"must{name[0].upper()}{name[1:]}"
+
+    def panicking(spend: Spend, pattern: str, *arguments: Value) -> Value:
+        try:
+            return call(spend, pattern, *arguments)
+        except CallError as error:
+            shown = f"`{pattern}`" if strconv.can_backquote(pattern) else strconv.quote(pattern)
+            raise CallError(f"regexp: Compile({shown}): {error}" if _is_syntax(error) else str(error)) from None
+
+    return table(
+        Function(name, panicking, parameters, metered=True), Function(insisting, must or call, parameters, metered=True)
+    )
+
+
+def _is_syntax(error: CallError) -> bool:
+    return str(error).startswith("error parsing regexp")
+
+
+REGEXES: Final[Functions] = {
+    **_regular("regexMatch", _regex_match, must=_must_match),
+    **_regular("regexFind", _regex_find),
+    **_regular("regexFindAll", _regex_find_all, INT),
+    **_regular("regexReplaceAll", _regex_replace_all, STRING),
+    **_regular("regexReplaceAllLiteral", _regex_replace_literal, STRING),
+    **_regular("regexSplit", _regex_split, INT),
+}
+
 
 GO_SPACE: Final = (
     "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004"
@@ -24,7 +327,7 @@ GO_SPACE: Final = (
 
 
 def _by_rune(convert: Callable[[str], str]) -> Callable[[str], str]:
-    """Go changes case rune by rune: what would become two runes stays."""
+    """Return a conversion that changes case rune by rune, as Go does: a rune that would become two stays."""
 
     def change(text: str) -> str:
         if text.isascii():
@@ -123,7 +426,7 @@ def _abbrev_both(offset: int, width: int, text: str) -> str:
 
 
 def _abbreviated(raw: bytes, offset: int, width: int) -> bytes:
-    """At most `width` bytes, from `offset` on; dots stand for what is left out before and behind."""
+    """Return at most `width` bytes from `offset` on. Dots replace the text that is left out."""
     if len(raw) <= width:
         return raw
     offset = min(offset, len(raw) - (width - 3))
@@ -184,7 +487,7 @@ def _wrap_with(width: int, line_end: str, text: str) -> str:
 
 
 def _wrapped(width: int, line_end: str, text: str, *, cut_words: bool) -> str:
-    """Lines of at most `width` bytes, broken at single spaces; longer words are cut, or stay."""
+    """Return lines of at most `width` bytes, broken at single spaces. Longer words are cut or kept."""
     raw, end = to_bytes(text), to_bytes(line_end)
     width = max(width, 1)
     bounded(len(raw) + (len(raw) // width + raw.count(b" ") + 1) * len(end))

@@ -14,11 +14,11 @@ from tink.golang import strconv
 from tink.golang.strconv import byte_length
 from tink.golang.values import CallError, Struct
 from tink.template.signatures import STRING, Function, Functions, table
-from tink.template.sprig.conversions import Spend
+from tink.template.sprig.numbers import Spend
 
-_LONGEST_VERSION: Final = 256
-_LONGEST_CONSTRAINT: Final = 512
-_MOST_ALTERNATIVES: Final = 32
+_MAX_VERSION_BYTES: Final = 256
+_MAX_CONSTRAINT_BYTES: Final = 512
+_MAX_ALTERNATIVES: Final = 32
 
 _WORDS: Final = r"[0-9A-Za-z\-]+(?:\.[0-9A-Za-z\-]+)*"
 _TAIL: Final = rf"(?:-({_WORDS}))?(?:\+({_WORDS}))?"
@@ -37,7 +37,7 @@ _RANGE: Final = re.compile(rf"\s*({_PATTERN})\s+-\s+({_PATTERN})\s*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A version; of its parts only `metadata` plays no role in comparisons."""
+    """A semantic version. Comparisons ignore only `metadata`."""
 
     major: int
     minor: int
@@ -52,15 +52,15 @@ class Version:
 
     @property
     def order(self) -> tuple[object, ...]:
-        """Versions are in the order of these (semver.org, 11): a release after its pre-releases."""
+        """The sort key of versions (semver.org, 11): a release follows its pre-releases."""
         identifiers = [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in self.pre.split(".")]
         return (self.major, self.minor, self.patch, not self.pre, identifiers if self.pre else [])
 
 
 def parse_version(text: str) -> Version:
-    """A version, which may be short (`v1.2`). Raises CallError."""
-    if byte_length(text) > _LONGEST_VERSION:
-        raise CallError(f"version string is too long (max {_LONGEST_VERSION} bytes)")
+    """Parse a version, which may be short (`v1.2`). Raises CallError."""
+    if byte_length(text) > _MAX_VERSION_BYTES:
+        raise CallError(f"version string is too long (max {_MAX_VERSION_BYTES} bytes)")
     found = _VERSION.fullmatch(text)
     if found is None:
         raise CallError("invalid semantic version")
@@ -82,7 +82,7 @@ def parse_version(text: str) -> Version:
 
 @dataclass(frozen=True, slots=True)
 class _Constraint:
-    """`>= 1.2.x`: the operator and the version, and from which part on it is open."""
+    """A condition such as `>= 1.2.x`: operator, version, and the parts that are open."""
 
     operator: str
     version: Version
@@ -193,13 +193,13 @@ _CHECKS: Final[dict[str, Callable[[Version, _Constraint], bool]]] = {
 
 
 def _compare(spend: Spend, constraint: str, text: str) -> bool:
-    """Whether the version meets one of the alternatives (`||`), which are conditions that must all be met."""
+    """Return True if the version meets all conditions of one of the alternatives (`||`)."""
     spend(10 + len(constraint))
-    if byte_length(constraint) > _LONGEST_CONSTRAINT:
-        raise CallError(f"constraint string is too long (max {_LONGEST_CONSTRAINT} bytes)")
+    if byte_length(constraint) > _MAX_CONSTRAINT_BYTES:
+        raise CallError(f"constraint string is too long (max {_MAX_CONSTRAINT_BYTES} bytes)")
     alternatives = _RANGE.sub(r">= \1, <= \2 ", constraint).split("||")
-    if len(alternatives) > _MOST_ALTERNATIVES:
-        raise CallError(f"too many constraint groups (max {_MOST_ALTERNATIVES})")
+    if len(alternatives) > _MAX_ALTERNATIVES:
+        raise CallError(f"too many constraint groups (max {_MAX_ALTERNATIVES})")
     groups = []
     for alternative in alternatives:
         if not _ALL.fullmatch(alternative):
@@ -207,7 +207,7 @@ def _compare(spend: Spend, constraint: str, text: str) -> bool:
         groups.append([_constraint(found) for found in _EACH.findall(alternative)])
     version = parse_version(text)
     for group in groups:
-        # A pre-release only meets conditions of which one names a pre-release.
+        # A pre-release can only meet a group in which one condition names a pre-release.
         if version.pre and not any(wanted.version.pre for wanted in group):
             continue
         if all(_CHECKS[wanted.operator](version, wanted) for wanted in group):

@@ -27,7 +27,7 @@ _FUNCTIONS = {
 
 
 class _AsWritten(yaml.SafeLoader):
-    """go-yaml gives a string field a scalar as it is written, but knows anchors and merges."""
+    """Loads scalars as they are written, as go-yaml does for string fields, with anchors and merges."""
 
     yaml_implicit_resolvers = {"<": yaml.SafeLoader.yaml_implicit_resolvers["<"]}  # noqa: RUF012 - PyYAML's protocol
 
@@ -51,7 +51,7 @@ def _interface(raw: Raw) -> Raw:
 
 
 def data(hardware: Raw, hardware_map: dict[str, str]) -> Raw:
-    """What a template saw."""
+    """Return the data that a template saw."""
     spec = hardware["spec"]
     instance = spec.get("metadata", {}).get("instance", {})
     legacy = {
@@ -65,7 +65,7 @@ def data(hardware: Raw, hardware_map: dict[str, str]) -> Raw:
 
 
 def render(template: Raw, hardware: Raw, hardware_map: dict[str, str]) -> list[Raw]:
-    """The actions that a worker got: name, image, args, env, volumes."""
+    """Return the actions that a worker got: name, image, args, env, volumes."""
     text = compile_text(template["spec"]["data"], _FUNCTIONS, "old").render(data(hardware, hardware_map))
     workflow: Any = yaml.load(text, Loader=_AsWritten)
     (task,) = workflow["tasks"]

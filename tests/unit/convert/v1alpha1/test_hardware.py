@@ -1,4 +1,4 @@
-"""Hardware of v1alpha1: corpora, interfaces, the instance, disks, the BMC, metadata; nothing is lost in silence."""
+"""Hardware of v1alpha1: corpora, interfaces, the instance, disks, the BMC, metadata. Every loss is reported."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def interface(mac: Any = MAC, *, netboot: Any = None, dhcp: Raw | None = None, *
 
 
 def convert(obj: Raw) -> tuple[list[Raw], list[tuple[str, str]], dict[str, str]]:
-    """The result, (kind, path) of the findings, and their reasons by path."""
+    """Return the result, (kind, path) of the findings, and their reasons by path."""
     before = copy.deepcopy(obj)
     findings = Findings(SOURCE)
     result = hardware.convert_hardware(obj, findings)
@@ -161,7 +161,7 @@ def test_capt_dump_leaves_behind_what_the_old_api_server_wrote(refused: Refused)
 
 
 def report(found: list[tuple[str, str]], prefix: str) -> list[str]:
-    """The findings without the prefix of their paths, as the table has them."""
+    """Return the findings without the prefix of their paths, as the table has them."""
     assert all(path.startswith(prefix) for _, path in found)
     return [f"{kind} {path.removeprefix(prefix).lstrip('.')}".strip() for kind, path in found]
 
@@ -440,7 +440,7 @@ def specs(draw: st.DrawFn) -> Raw:
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(spec=specs())
-def test_whatever_a_machine_says_the_result_is_one_that_the_api_takes(refused: Refused, spec: Raw) -> None:
+def test_result_of_any_hardware_is_valid_for_the_api(refused: Refused, spec: Raw) -> None:
     findings = Findings(SOURCE)
     obj = machine(spec)
     before = copy.deepcopy(obj)

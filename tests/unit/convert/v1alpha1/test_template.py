@@ -60,9 +60,9 @@ def with_data(data: Any, name: str = "t") -> Raw:
 
 
 def convert(data: Any) -> tuple[Any, list[tuple[str, str]], dict[str, str]]:
-    """The spec of the result (None: there is none), (kind, path) of the findings, and their reasons by path.
+    """Return the spec of the result (None without a result), (kind, path) of the findings, and their reasons by path.
 
-    Images are short here: that they name no registry is left out.
+    Findings about images without a registry are left out, because images are short here.
     """
     findings = Findings(SOURCE)
     result = template.convert_template(with_data(data), findings)
@@ -76,7 +76,7 @@ def convert(data: Any) -> tuple[Any, list[tuple[str, str]], dict[str, str]]:
 
 
 def task(actions: str, more: str = "") -> str:
-    """A text with one task."""
+    """Return a text with one task."""
     more = textwrap.indent(textwrap.dedent(more), "  ")
     return f"name: t\ntasks:\n- name: t\n  worker: '{{{{.device_1}}}}'\n{more}\n  actions:\n" + textwrap.indent(
         textwrap.dedent(actions), "  "
@@ -120,7 +120,7 @@ def normalized(actions: list[Raw]) -> list[Raw]:
 
 
 def without_blank_lines(actions: list[Raw]) -> list[Raw]:
-    """Blank lines at the end of a block of text, of which the report tells, do not count."""
+    """Compare without blank lines at the end of a block of text: the report mentions them."""
     return [{**each, "env": {name: text.rstrip("\n") for name, text in each["env"].items()}} for each in actions]
 
 
@@ -195,7 +195,7 @@ SPACE = st.sampled_from(["", " ", "  "])
 
 @st.composite
 def inline(draw: st.DrawFn) -> str:
-    """What may stand in one line."""
+    """Texts that may stand on one line."""
     parts = []
     for _ in range(draw(st.integers(1, 3))):
         value = draw(VALUES)
@@ -212,7 +212,7 @@ def inline(draw: st.DrawFn) -> str:
 
 @st.composite
 def field(draw: st.DrawFn) -> str:
-    """A scalar at the indentation of eight: plain, quoted, or a block."""
+    """A scalar with an indentation of eight: plain, quoted, or a block."""
     style = draw(st.sampled_from(["", "'", '"', "|", "|-", ">"]))
     if not style:
         text = draw(inline().filter(lambda text: ": " not in text and " #" not in text))
@@ -238,7 +238,7 @@ def field(draw: st.DrawFn) -> str:
 @settings(max_examples=100, deadline=None)
 @given(st.lists(field(), min_size=1, max_size=3))
 def test_no_text_renders_otherwise_after_the_conversion(fields: list[str]) -> None:
-    """Either it is refused with a reason, or each field comes out as the old controller made it."""
+    """Check that a text is refused with a reason, or that each field renders as the old controller rendered it."""
     env = "\n".join(f"        V{number}: {text}" for number, text in enumerate(fields))
     data = (
         "{{ $count := len .Hardware.Disks }}\n{{- $outer := printf `%s%d` .word $count }}\n"
@@ -276,7 +276,7 @@ def test_no_text_crashes_the_conversion(text: str) -> None:
 # --- fields
 
 
-def test_nothing_is_said_of_a_template_that_comes_through_whole() -> None:
+def test_fully_converted_template_has_no_findings() -> None:
     spec, found, _ = convert(action("timeout: 90\ncommand: [a, b]\nvolumes: ['/a:/b:ro', data:/c]"))
     assert found == []
     # `cmd` would replace the entrypoint: waitdaemon would reboot the machine instead of starting what does.
@@ -335,7 +335,7 @@ def test_environment_and_volumes_of_the_task_are_the_templates_own() -> None:
         (f"volumes: [{', '.join(f'/a:/b{i}' for i in range(33))}]", "error", "actions[0].volumes"),
     ],
 )
-def test_what_has_no_place_is_said_with_its_path(more: str, kind: str, path: str) -> None:
+def test_field_without_a_place_is_reported_with_its_path(more: str, kind: str, path: str) -> None:
     _, found, _ = convert(action(more))
     assert found == [(kind, path)]
 
@@ -354,7 +354,7 @@ def test_what_has_no_place_is_said_with_its_path(more: str, kind: str, path: str
         ("a: {{ if .x }}a\nb: b{{ end }}", "spec.data", "line 1: {{ if }} reaches over more than one field"),
         ("a: |\n  b\n  {{ if .x -}}\nc: d", "spec.data", "reaches over"),
         ("a: |\n  b {{ .x -}}\nc: d", "spec.data", "line 2: the dash in -}} joins this with the field below"),
-        ("{{ $d := .x }}\n{{ $d = .y }}\na: b", "spec.data", "line 2: $d is set anew"),
+        ("{{ $d := .x }}\n{{ $d = .y }}\na: b", "spec.data", "line 2: $d is set again"),
         ("a: b # {{ if .x }}\nc: d # {{ end }}", "spec.data", "line 1: control flow begins or ends in a comment"),
         ("tasks: [{name: a}, {name: b}]", "spec.data.tasks", "2 tasks (a, b)"),
         ("tasks: [{name: a, actions: []}]", f"{TASK}.actions", "at least one action"),
@@ -396,7 +396,7 @@ def test_name_of_an_action_that_depends_on_nothing_is_rendered() -> None:
         ("norebooting", "reboot.example.org/a", False),
     ],
 )
-def test_last_action_that_restarts_the_machine_is_marked_so_and_said(name: str, image: str, reboots: bool) -> None:
+def test_last_action_that_restarts_the_machine_gets_reboots_and_a_finding(name: str, image: str, reboots: bool) -> None:
     head = f"- {{name: '{name}', image: '{image}'}}"
     spec, found, _ = convert(action(head=head))
     assert spec["actions"][0].get("reboots", False) is reboots
@@ -411,7 +411,7 @@ def test_action_stays_in_the_machines_process_namespace(more: str) -> None:
     assert (spec["actions"][0].get("pidNamespace"), found) == ("host", [])
 
 
-def test_what_stands_above_the_task_is_told_and_nothing_lost_in_silence() -> None:
+def test_fields_above_the_task_are_reported() -> None:
     text = "version: '0.2'\nid: x\nextra: 1\nglobal_timeout: 60\n" + action().replace("name: t\n", "name: other\n", 1)
     _, found, reasons = convert(text)
     dropped = [("dropped", f"spec.data.{name}") for name in ("version", "id", "extra")]
@@ -419,7 +419,7 @@ def test_what_stands_above_the_task_is_told_and_nothing_lost_in_silence() -> Non
     assert "spec.timeout: 60" in reasons["spec.data.global_timeout"]
 
 
-def test_variable_is_what_it_was_last_set_to_above_the_field() -> None:
+def test_variable_has_its_last_value_above_the_field() -> None:
     data = "{{ $a := .x }}\n{{ $a := .y }}\n" + action("environment:\n  A: {{ $a }}") + "\n{{ $a := .z }}\n"
     spec, found, _ = convert(data)
     assert found == []
@@ -435,7 +435,7 @@ def test_quotes_that_were_for_yaml_are_no_part_of_the_value() -> None:
 
 
 @pytest.mark.parametrize("silent", ["{{/* nothing */}}", "{{ $y := .x }}"])
-def test_spaces_in_an_arm_are_told_also_beside_what_prints_nothing(silent: str) -> None:
+def test_spaces_in_an_arm_are_reported_also_beside_silent_expressions(silent: str) -> None:
     arms = "{{ if .x }}{{ .x }} {{ else }}other{{ end }}"
     for written in (f"x{arms}{silent}{silent}", f"{silent}{{{{ if .x }}}} a{{{{ end }}}}x"):
         _, found, reasons = convert(action(f"environment:\n  A: {written}"))
@@ -451,7 +451,7 @@ def test_function_for_netmasks_that_templates_use_is_there() -> None:
         engine.render('{{ netmaskToPrefixLength "x" }}', {})
 
 
-def test_comments_in_the_text_are_told_of_with_their_lines() -> None:
+def test_comments_in_the_text_are_reported_with_their_lines() -> None:
     _, found, reasons = convert("# one\n" + action("# two\n# {{ .x }}\ntimeout: 5 # three"))
     assert found == [("changed", "spec.data")]
     assert reasons["spec.data"].startswith("4 comments (lines 1, 10, 11, 12 of the text)")
@@ -460,7 +460,7 @@ def test_comments_in_the_text_are_told_of_with_their_lines() -> None:
 
 
 def test_large_text_takes_no_more_than_seconds() -> None:
-    """What would cost the square of its size if each expression were looked for among all others."""
+    """A text that would cost the square of its size if each expression were searched among all others."""
     line = "          {{ if contains `a` .x }}{{ $d }}{{ end }}\n"
     data = "{{ $d := .y }}\n" + action("environment:\n  A: |\n" + line * 1000)
     spec, _, _ = convert(data)
@@ -471,7 +471,7 @@ def test_large_text_takes_no_more_than_seconds() -> None:
 
 
 def test_comments_of_a_text_that_comes_as_json_are_kept_too() -> None:
-    """From a cluster, or from `kubectl get -o json`, where the text is the only place that has any."""
+    """A Template from a cluster or from `kubectl get -o json`, where only the text can have comments."""
     data = "# one\ntasks:\n- name: t\n  actions:\n  - name: a\n    image: i\n    timeout: 5 # five\n"
     (made,) = to_yaml(convert_documents(read("in.json", orjson.dumps(with_data(data)))).converted)
     assert ("# one\nspec:" in made, "timeout: 5 # five" in made) == (True, True)
@@ -488,7 +488,7 @@ _WAITS = """
 """
 
 
-def test_waitdaemon_becomes_what_it_waits_with_and_the_restart_is_told() -> None:
+def test_waitdaemon_becomes_its_image_and_the_restart_is_reported() -> None:
     spec, found, _ = convert(task(_WAITS))
     env = {"BLOCK_DEVICE": "/dev/sda3"}
     assert spec["actions"] == [{"name": "a", "image": "kexec:v1", "env": env, "reboots": True}]
@@ -506,7 +506,7 @@ def test_what_waitdaemon_has_for_nerdctl_is_not_its_images() -> None:
     ("image", "told"),
     [("quay.io/tinkerbell/actions/rootio:v1", True), ("x.io/rootio@sha256:00", True), ("x.io/norootio", False)],
 )
-def test_rootio_is_told_where_its_partitions_are_now(image: str, told: bool) -> None:
+def test_rootio_gets_a_finding_about_its_partitions(image: str, told: bool) -> None:
     _, found, reasons = convert(action(head=f"- {{name: a, image: '{image}'}}"))
     assert found == ([("changed", "actions[0].image")] if told else [])
     assert ("tinkerbell.org/storage" in "".join(reasons.values())) is told
@@ -533,7 +533,7 @@ def test_waitdaemon_that_is_not_the_last_action_stays_as_it_is() -> None:
         ("{{ .image }}", "10.0.0.1:5000", "{{ .Params.image }}", False),
     ],
 )
-def test_image_without_a_registry_is_told_of_or_gets_the_one_that_is_given(
+def test_image_without_a_registry_is_reported_or_gets_the_given_one(
     image: str, registry: str, result: str, told: bool
 ) -> None:
     document = Document(SOURCE, with_data(action(head=f"- {{name: a, image: '{image}'}}")))
@@ -569,7 +569,7 @@ def sequences(pieces: tuple[str, ...], longest: int) -> list[str]:
 
 
 def compared(texts: list[str]) -> list[tuple[str, str, str, bool]]:
-    """Each text with what it was, what it is, and whether the report warns of spaces."""
+    """Texts with the old and the new rendering, and True if the report warns of spaces."""
     env = "".join(f"      V{index}: {text}\n" for index, text in enumerate(texts))
     data = f"name: t\ntasks:\n- name: t\n  actions:\n  - name: a\n    image: i\n    environment:\n{env}"
     old = with_data(data)
@@ -583,7 +583,7 @@ def compared(texts: list[str]) -> list[tuple[str, str, str, bool]]:
 
 
 def quiet() -> list[str]:
-    """Spaces in the middle, and arms without spaces at their ends, are not worth a word."""
+    """Spaces in the middle, and arms without spaces at their ends, need no finding."""
     texts = sequences(("a b", *STRAIGHT[2:], TIGHT), 3)
     return texts + [
         f"a{one}{flow}{two}z" for flow in FLOW for one in ("", *STRAIGHT[1:]) for two in ("", *STRAIGHT[1:])
@@ -599,7 +599,7 @@ def quiet() -> list[str]:
     ],
     ids=["silent", "quiet", *(f"flow{number}" for number in range(len(FLOW)))],
 )
-def test_spaces_beside_expressions_are_those_that_there_were_or_are_told_of(texts: list[str], may_warn: bool) -> None:
+def test_spaces_beside_expressions_are_kept_or_reported(texts: list[str], may_warn: bool) -> None:
     for start in range(0, len(texts), AT_ONCE):
         for text, was, now, warned in compared(texts[start : start + AT_ONCE]):
             assert (may_warn and warned) or (text, now, warned) == (text, was, False)
@@ -609,7 +609,7 @@ CASES = yaml.safe_load((Path(__file__).parent / "expressions.yaml").read_text())
 
 
 @pytest.mark.parametrize(("old", "new"), [*CASES["moved"], *((text, text) for text in CASES["unchanged"])])
-def test_moved_data_is_named_where_it_is_now_and_the_rest_stays_as_it_was_written(old: str, new: str) -> None:
+def test_moved_data_gets_its_new_path_and_other_text_is_unchanged(old: str, new: str) -> None:
     result = rewrite(old)
     assert (result.text, result.notices, result.errors) == (new, [], [])
 
@@ -618,12 +618,12 @@ def test_moved_data_is_named_where_it_is_now_and_the_rest_stays_as_it_was_writte
     ("old", "new", "notice"),
     [(*case, "address") for case in CASES["interfaces"]] + [(*case, "exchanged") for case in CASES["exchanged"]],
 )
-def test_order_of_interfaces_and_exchange_of_part_and_text_are_told(old: str, new: str, notice: str) -> None:
+def test_order_of_interfaces_and_swapped_operands_are_reported(old: str, new: str, notice: str) -> None:
     result = rewrite(old)
     assert (result.text, result.errors, len(result.notices)) == (new, [], 1)
     assert notice in result.notices[0]
 
 
 @pytest.mark.parametrize(("text", "error"), CASES["gone"])
-def test_what_is_gone_is_an_error_that_names_it(text: str, error: str) -> None:
+def test_removed_data_is_an_error_that_names_it(text: str, error: str) -> None:
     assert error in " ".join(rewrite(text).errors)

@@ -1,4 +1,4 @@
-"""Workflows of v1alpha1: what waits is ordered anew, what has begun or ended is left out, and said."""
+"""Workflows of v1alpha1: a waiting one is converted; one that has begun or ended is left out and reported."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_machine_is_not_installed_a_second_time_and_a_waiting_workflow_leaves_it
         ({"hardwareMap": {"n": "x" * 131073}}, "error", "spec.hardwareMap.n"),
     ],
 )
-def test_what_does_not_come_along_is_said_with_its_path(change: Raw, kind: str, path: str) -> None:
+def test_dropped_field_is_reported_with_its_path(change: Raw, kind: str, path: str) -> None:
     result, found = convert(order({**SPEC, **change}))
     assert found == [(kind, path)]
     assert bool(result) is (kind != "error")
@@ -107,7 +107,7 @@ def test_disabled_workflow_is_held(converting: Converting) -> None:
 
 
 @pytest.mark.parametrize("status", [None, {}, {"state": ""}, {"tasks": []}])
-def test_what_says_nothing_or_no_is_not_worth_a_word(status: Any) -> None:
+def test_empty_or_false_field_has_no_finding(status: Any) -> None:
     spec = {**SPEC, "disabled": False, "bootOptions": {"toggleAllowNetboot": False}}
     result, found = convert(order(spec, status=status))
     assert (len(result), found) == (1, [])

@@ -1,17 +1,24 @@
-"""Sprig's functions of lists; none changes a list that it is given."""
+"""Sprig's functions of lists and maps.
+
+`set`, `unset` and `merge` change their map, as in Sprig; templates that call them run on a copy of the data. Maps are
+in the order of their keys; Go's have no order.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
-from tink.golang.values import NIL, CallError, Value, kind
-from tink.template.signatures import ANY, INT, Function, Functions, Type, table
-from tink.template.sprig.conversions import (
+from tink.golang import fmt
+from tink.golang.values import NIL, CallError, Value, kind, type_name
+from tink.template.signatures import ANY, INT, MAP, STRING, Function, Functions, Type, table
+from tink.template.sprig.numbers import (
     NIL_POINTER,
     Spend,
     aliases,
     bounded,
+    deep_copy,
     deep_equal,
     sequence,
     text_of,
@@ -32,7 +39,7 @@ def _concat(*lists: Value) -> Value:
 
 
 class _Seen:
-    """Values, to be asked for their like: plain ones by their hash, others one after the other."""
+    """A set of values for membership tests: scalars by hash, other values one after the other."""
 
     def __init__(self, spend: Spend) -> None:
         self._spend = spend
@@ -98,7 +105,7 @@ def _chunk(size: int, value: Value) -> Value:
 def _of_list(
     name: str, doing: str, call: Callable[..., Value], *more: Type, also: tuple[str, ...] = ()
 ) -> tuple[Function, ...]:
-    """A function of a list, and of `more`; `doing` is what Sprig says it can't do with anything else."""
+    """Return a function of a list and of `more`. `doing` is the verb in Sprig's error for other values."""
 
     def checked(value: Value, *arguments: Value) -> Value:
         return call(sequence(f"Cannot {doing} on type", value), *arguments)
@@ -124,4 +131,96 @@ LISTS: Final[Functions] = table(
     Function("concat", _concat, (), ANY),
     Function("sortAlpha", lambda value: sorted(texts_of(value)) if type(value) is list else [text_of(value)], (ANY,)),
     Function("toStrings", texts_of, (ANY,)),
+)
+
+
+Mapping = dict[str, Value]
+
+
+def _dict(*arguments: Value) -> Value:
+    pairs = [*arguments, ""] if len(arguments) % 2 else arguments
+    return {text_of(pairs[index]): pairs[index + 1] for index in range(0, len(pairs), 2)}
+
+
+def _set(mapping: Mapping, key: str, value: Value) -> Value:
+    mapping[key] = value
+    return mapping
+
+
+def _unset(mapping: Mapping, key: str) -> Value:
+    mapping.pop(key, None)
+    return mapping
+
+
+def _omit(mapping: Mapping, *keys: str) -> Value:
+    return {key: value for key, value in mapping.items() if key not in keys}
+
+
+def _merge(overwrite: bool, spend: Spend, target: Mapping, *sources: Mapping) -> Value:
+    for source in sources:
+        _merge_into(spend, target, source, overwrite, 0)
+    return target
+
+
+def _merge_into(spend: Spend, target: Mapping, source: Mapping, overwrite: bool, depth: int) -> None:
+    """Merge maps as mergo does: fill missing or empty values, or overwrite them. Nested maps are merged."""
+    if depth > fmt.MAX_DEPTH:
+        raise CallError(f"the value is nested deeper than {fmt.MAX_DEPTH}")
+    for key, new in list(source.items()):
+        spend(1)
+        old = target.get(key)
+        if new is None:
+            if overwrite:
+                target[key] = None
+        elif type(new) is dict and type(old) is dict and (old or new):
+            _merge_into(spend, old, new, overwrite, depth + 1)
+        elif overwrite or not old:
+            target[key] = new
+
+
+def _dig(*arguments: Value) -> Value:
+    """Return map.a.b for `dig "a" "b" default map`, or the default if a key is missing."""
+    if len(arguments) < 3:
+        raise CallError("dig needs at least three arguments")
+    *keys, default, value = arguments
+    if any(type(key) is not str for key in keys):
+        wrong = next(key for key in keys if type(key) is not str)
+        raise CallError(f"interface conversion: interface {{}} is {_known(wrong)}, not string")
+    for key in keys:
+        if type(value) is not dict:
+            raise CallError(f"interface conversion: interface {{}} is {_known(value)}, not map[string]interface {{}}")
+        if key not in value:
+            return default
+        value = value[key]
+    return value
+
+
+def _known(value: Value) -> str:
+    return "nil" if value is None else type_name(value)
+
+
+def _copied(spend: Spend, value: Value) -> Value:
+    if value is None:
+        raise CallError("reflect: call of reflect.Value.Type on zero Value")
+    return deep_copy(spend, value)
+
+
+MAPS: Final[Functions] = table(
+    Function("dict", _dict, (), ANY),
+    Function("get", lambda mapping, key: mapping.get(key, ""), (MAP, STRING)),
+    Function("set", _set, (MAP, STRING, ANY), changing=True),
+    Function("unset", _unset, (MAP, STRING), changing=True),
+    Function("hasKey", lambda mapping, key: key in mapping, (MAP, STRING)),
+    Function("keys", lambda *mappings: [key for mapping in mappings for key in sorted(mapping)], (), MAP),
+    Function("values", lambda mapping: [mapping[key] for key in sorted(mapping)], (MAP,)),
+    Function("pluck", lambda key, *mappings: [mapping[key] for mapping in mappings if key in mapping], (STRING,), MAP),
+    Function("pick", lambda mapping, *keys: {key: mapping[key] for key in keys if key in mapping}, (MAP,), STRING),
+    Function("omit", _omit, (MAP,), STRING),
+    Function("dig", _dig, (), ANY),
+    *aliases(Function("merge", partial(_merge, False), (MAP,), MAP, metered=True, changing=True), "mustMerge"),
+    *aliases(
+        Function("mergeOverwrite", partial(_merge, True), (MAP,), MAP, metered=True, changing=True),
+        "mustMergeOverwrite",
+    ),
+    *aliases(Function("deepCopy", _copied, (ANY,), metered=True), "mustDeepCopy"),
 )
