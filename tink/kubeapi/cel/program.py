@@ -4,13 +4,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tink.kubeapi.cel.check.checker import check
-from tink.kubeapi.cel.code import ABSORBED, SLICE, VARIABLES, Frame, as_error
-from tink.kubeapi.cel.cost.estimate import estimate_tree
-from tink.kubeapi.cel.cost.sizes import Cost
+from tink.kubeapi.cel.checker import check
+from tink.kubeapi.cel.compiler import Compiler
+from tink.kubeapi.cel.cost_sizes import Cost
 from tink.kubeapi.cel.errors import BudgetExceededError, CelError, EvaluationError, Source
-from tink.kubeapi.cel.evaluate.compiler import Compiler
-from tink.kubeapi.cel.syntax.parser import MAX_DEPTH, parse
+from tink.kubeapi.cel.estimate import estimate_tree
+from tink.kubeapi.cel.frame import ABSORBED, SLICE, VARIABLES, Frame, as_error
+from tink.kubeapi.cel.parser import MAX_DEPTH, parse
 from tink.kubeapi.cel.types import Type
 
 PER_CALL_LIMIT = 1_000_000

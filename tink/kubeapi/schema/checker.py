@@ -15,11 +15,10 @@ import orjson
 from tink.kubeapi.schema import field_errors, meta, structs
 from tink.kubeapi.schema.definition import check as check_definition
 from tink.kubeapi.schema.definition import fill_in
-from tink.kubeapi.schema.field_errors import FieldError
-from tink.kubeapi.schema.outcome import CompiledSchema, Outcome, TooMuchAddedError
+from tink.kubeapi.schema.field_errors import CompiledSchema, FieldError, Outcome, TooMuchAddedError
+from tink.kubeapi.schema.rules import Validations, compile_rules, ratcheted
+from tink.kubeapi.schema.shapes import Raw, deep_copy
 from tink.kubeapi.schema.structural import compile_schema, root_schema
-from tink.kubeapi.schema.validations import Validations, compile_rules, ratcheted
-from tink.kubeapi.schema.values import Raw, deep_copy
 
 MAX_KEPT_BYTES = 8 << 20
 """Bytes of schemas that are kept compiled: a definition is written again whenever its conditions change."""

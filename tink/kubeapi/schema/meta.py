@@ -13,8 +13,7 @@ from typing import Any
 from tink.kubeapi.cel import NAMED_FORMATS
 from tink.kubeapi.schema import field_errors
 from tink.kubeapi.schema.field_errors import FieldError
-from tink.kubeapi.schema.shapes import ANY, FLAG, INT64, TEXT, TIME, array, keyed, mapping, same, struct, texts
-from tink.kubeapi.schema.values import Raw
+from tink.kubeapi.schema.shapes import ANY, FLAG, INT64, TEXT, TIME, Raw, array, keyed, mapping, same, struct, texts
 
 MAX_ANNOTATIONS = 256 << 10
 """All annotations of an object together, in bytes."""

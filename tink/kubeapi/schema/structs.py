@@ -17,7 +17,7 @@ from typing import Any
 
 from tink.golang import json_kind
 from tink.kubeapi.schema import meta
-from tink.kubeapi.schema.values import Raw
+from tink.kubeapi.schema.shapes import Raw
 
 
 class MistypedError(ValueError):

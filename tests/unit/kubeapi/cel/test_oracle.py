@@ -15,10 +15,10 @@ from tests import recordings
 from tests.implementation_details import in_common
 from tink.kubeapi import cel
 from tink.kubeapi.cel import values
-from tink.kubeapi.cel.library import named_formats, net, quantity, semver, urls
-from tink.kubeapi.cel.library.times import timestamp_text
+from tink.kubeapi.cel.library import named_formats, net, quantity, semver
+from tink.kubeapi.cel.library.conversions import timestamp_text
 from tink.kubeapi.cel.types import text_of
-from tink.kubeapi.schema.validations.declarations import declare
+from tink.kubeapi.schema.declarations import declare
 
 CORPUS = recordings.read(pathlib.Path(__file__).parent / "corpus")
 CASES = [*CORPUS["plain"], *CORPUS["of-a-schema"]]
@@ -64,7 +64,7 @@ def shown(value):
         values.Optional: lambda v: f"optional({shown(v.value)})" if v.present else "optional.none",
         net.Ip: lambda v: f"ip({v})",
         net.Cidr: lambda v: f"cidr({v})",
-        urls.Url: lambda v: f"url({v.text})",
+        net.Url: lambda v: f"url({v.text})",
         quantity.Quantity: lambda v: f"quantity({v})",
         semver.Semver: lambda v: f"semver({v})",
         named_formats.NamedFormat: lambda v: f"format({v.name})",

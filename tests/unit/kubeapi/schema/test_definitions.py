@@ -20,12 +20,11 @@ from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.resources import definitions
 from tink.kubeapi.apiserver.resources.registry import Rules
 from tink.kubeapi.cel.types import min_json_size
+from tink.kubeapi.schema import definition as definition_checks
 from tink.kubeapi.schema import meta
-from tink.kubeapi.schema.definition import spec, typed
-from tink.kubeapi.schema.field_errors import FieldError
-from tink.kubeapi.schema.outcome import Outcome
+from tink.kubeapi.schema.declarations import declare
+from tink.kubeapi.schema.field_errors import FieldError, Outcome
 from tink.kubeapi.schema.structs import MistypedError
-from tink.kubeapi.schema.validations.declarations import declare
 
 CASES = [case for cases in recordings.read(Path(__file__).parent / "data" / "definitions").values() for case in cases]
 RESOURCE = definitions.definition_resource(lambda _: definitions.NamesInUse())
@@ -121,51 +120,52 @@ def openapi(**properties: Any) -> Raw:
 
 def test_deepest_schema_that_is_allowed_can_be_checked_and_a_deeper_one_is_refused_before() -> None:
     node: Raw = {"type": "array", "items": {"type": "string"}}
-    for _ in range(typed.MAX_DEPTH - 3):
+    for _ in range(definition_checks.MAX_DEPTH - 3):
         node = {"type": "object", "properties": {"a": node}}
     made = with_version(schema=openapi(a=node))
-    typed.read(made)
-    assert spec.check(made, None) == []
+    definition_checks.read(made)
+    assert definition_checks.check(made, None) == []
     for _ in range(4):
         node = {"type": "object", "properties": {"a": node}}
     with pytest.raises(MistypedError, match="nested at most 64 deep"):
-        typed.read(with_version(schema=openapi(a=node)))
+        definition_checks.read(with_version(schema=openapi(a=node)))
 
 
 def test_definition_with_a_dear_rule_can_still_be_changed_elsewhere() -> None:
     dear = {"rule": "self.all(x, self.all(y, x == y))"}
     listed = {"type": "array", "items": {"type": "string"}, "maxItems": 10, "x-kubernetes-validations": [dear]}
     old = with_version(schema=openapi(l=listed))
-    assert "estimated rule cost exceeds budget" in str(spec.check(old, None))
+    assert "estimated rule cost exceeds budget" in str(definition_checks.check(old, None))
     new = copy.deepcopy(old)
     new["spec"]["names"]["shortNames"] = ["wd"]
-    assert spec.check(new, old) == []
+    assert definition_checks.check(new, old) == []
     new["spec"]["versions"][0]["schema"] = openapi(l=listed, b={"type": "string"})
-    assert "estimated rule cost exceeds budget" in str(spec.check(new, old))
+    assert "estimated rule cost exceeds budget" in str(definition_checks.check(new, old))
 
 
 def test_webhook_with_bad_certificates_that_is_served_already_can_be_changed_elsewhere() -> None:
     config = {"url": "https://example.org/", "caBundle": "bm90IGEgY2VydGlmaWNhdGU="}
     webhook = {"clientConfig": config, "conversionReviewVersions": ["v1"]}
     bad = definition(conversion={"strategy": "Webhook", "webhook": webhook})
-    assert spec.check(bad, bad) == []
+    assert definition_checks.check(bad, bad) == []
     good = copy.deepcopy(bad)
     del good["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"]
-    assert [error.field for error in spec.check(bad, good)] == ["spec.conversion.webhookClientConfig.caBundle"]
+    found = definition_checks.check(bad, good)
+    assert [error.field for error in found] == ["spec.conversion.webhookClientConfig.caBundle"]
 
 
 def test_definition_with_too_many_selectable_fields_can_still_be_changed_elsewhere() -> None:
     fields = [{"jsonPath": f".f{index}"} for index in range(9)]
     schema = openapi(**{f"f{index}": {"type": "string"} for index in range(9)})
     old = with_version(selectableFields=fields, schema=schema)
-    assert [error.reason for error in spec.check(old, None)] == ["FieldValueTooMany"]
-    assert spec.check(old, old) == []
+    assert [error.reason for error in definition_checks.check(old, None)] == ["FieldValueTooMany"]
+    assert definition_checks.check(old, old) == []
 
 
 def test_message_never_repeats_a_huge_definition() -> None:
     made = with_version(schema=openapi(**{f"f{index}": {"type": "string"} for index in range(2000)}))
     made["spec"]["versions"].append({**BASE["spec"]["versions"][0], "name": "v2"})
-    assert max(len(error.message) for error in spec.check(made, None)) < 2_000
+    assert max(len(error.message) for error in definition_checks.check(made, None)) < 2_000
 
 
 def test_smallest_object_counts_what_is_required_and_not_filled_in() -> None:

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from tink.api.crds import generate
 from tink.kubeapi.apiserver.media import MERGE_PATCH, decode_patch
 from tink.kubeapi.apiserver.serializer import duplicate_fields
-from tink.kubeapi.schema.definition import structural
-from tink.kubeapi.schema.outcome import MAX_ERRORS, Outcome
-from tink.kubeapi.schema.structural import compiler
-from tink.kubeapi.schema.structural.compiler import compile_schema, root_schema
+from tink.kubeapi.schema import definition_schemas, structural
+from tink.kubeapi.schema.field_errors import MAX_ERRORS, Outcome
+from tink.kubeapi.schema.structural import compile_schema, root_schema
 
 
 def walk(schema: dict[str, Any], value: Any) -> tuple[Any, list[str], list[str]]:
@@ -178,7 +177,10 @@ def test_combined_schemas_check_but_neither_drop_nor_fill() -> None:
 
 def test_our_own_definitions_are_structural() -> None:
     for definition in generate():
-        assert structural.check(definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"], "") == []
+        assert (
+            definition_schemas.check_structural(definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"], "")
+            == []
+        )
 
 
 _JSON = st.recursive(
@@ -330,13 +332,13 @@ def test_an_item_that_stands_twice_is_told_and_one_that_does_not_is_not() -> Non
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler, "_KNOWN_BYTES", 2_000)
-    walk = compiler._remembering(lambda _value, _path, _found: None)
+    monkeypatch.setattr(structural, "_KNOWN_BYTES", 2_000)
+    walk = structural._remembering(lambda _value, _path, _found: None)
     for number in range(200):
         walk({"size": number}, None, Outcome())
     (known,) = [cell.cell_contents for cell in walk.__closure__ or () if isinstance(cell.cell_contents, set)]
-    assert 0 < len(known) <= 1 + 2_000 // compiler._ENTRY_BYTES
-    walk({"text": "x" * compiler._LONGEST_KNOWN}, None, Outcome())
+    assert 0 < len(known) <= 1 + 2_000 // structural._ENTRY_BYTES
+    walk({"text": "x" * structural._LONGEST_KNOWN}, None, Outcome())
     assert len(max(known, key=len)) < 100, "what is long is not kept"
 
 

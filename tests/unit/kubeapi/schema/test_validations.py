@@ -13,15 +13,19 @@ import pytest
 
 from tests import recordings
 from tests.implementation_details import in_common
-from tink.kubeapi.schema.field_errors import FieldError
-from tink.kubeapi.schema.outcome import Outcome
-from tink.kubeapi.schema.structural.compiler import compile_schema, root_schema
-from tink.kubeapi.schema.validations import Validations, compile_rules, ratcheted
-from tink.kubeapi.schema.validations import tree as tree_module
-from tink.kubeapi.schema.validations.correlation import Correlation, identical, steps_of
-from tink.kubeapi.schema.validations.declarations import escaped
-from tink.kubeapi.schema.validations.paths import FieldPathError, field_path
-from tink.kubeapi.schema.validations.tree import MAX_ERRORS
+from tink.kubeapi.schema import rules as tree_module
+from tink.kubeapi.schema.declarations import FieldPathError, escaped, field_path
+from tink.kubeapi.schema.field_errors import FieldError, Outcome
+from tink.kubeapi.schema.rules import (
+    MAX_ERRORS,
+    Correlation,
+    Validations,
+    compile_rules,
+    identical,
+    ratcheted,
+    steps_of,
+)
+from tink.kubeapi.schema.structural import compile_schema, root_schema
 
 Raw = dict[str, Any]
 INTEGER: Raw = {"type": "integer"}

@@ -1,11 +1,250 @@
-"""Conversions between types: `int(x)`, `string(x)` and so on, with the texts and limits of CEL in Go."""
+"""Timestamps and durations: reading, writing, arithmetic within their limits, and their parts.
 
+Timestamps are RFC 3339, durations are Go's (`1h30m`, `1.5s`). Limits and texts are those of CEL in Go.
+
+
+----
+Conversions between types: `int(x)`, `string(x)` and so on, with the texts and limits of CEL in Go."""
+
+import datetime
 import re
+import zoneinfo
+from collections.abc import Callable
 from typing import Any
 
+from tink.golang import durations
 from tink.kubeapi.cel.errors import EvaluationError
-from tink.kubeapi.cel.library.times import NANO, checked, duration_text, timestamp_text
 from tink.kubeapi.cel.values import MAX_INT, MAX_UINT, MIN_INT, Duration, Timestamp, UInt, double_text
+
+NANO = 10**9
+_MIN_SECONDS = -62135596800
+_MAX_SECONDS = 253402300799
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_RFC3339 = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,40}))?(Z|[+-]\d\d:\d\d)", re.ASCII)
+_LOOSE = re.compile(r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?([Zz]|[+-]\d\d:?\d\d)?", re.ASCII)
+_WORDY = re.compile(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([A-Za-zµμ]{1,12})")
+_WORDS = {
+    **dict.fromkeys(("ns", "nano", "nanosecond"), 1),
+    **dict.fromkeys(("us", "µs", "μs", "micro", "microsecond"), 10**3),
+    **dict.fromkeys(("ms", "milli", "millisecond"), 10**6),
+    **dict.fromkeys(("s", "sec", "second"), NANO),
+    **dict.fromkeys(("m", "min", "minute"), 60 * NANO),
+    **dict.fromkeys(("h", "hr", "hour"), 3600 * NANO),
+    **dict.fromkeys(("d", "day"), 86400 * NANO),
+    **dict.fromkeys(("w", "week", "wk"), 604800 * NANO),
+}
+
+
+def timestamp_overflow() -> EvaluationError:
+    """Beyond the years 1 to 9999."""
+    return EvaluationError("timestamp overflow")
+
+
+def _instant(match: re.Match[str]) -> Timestamp | None:
+    year, month, day, hour, minute, second = (int(match.group(at)) for at in range(1, 7))
+    zone = match.group(8) or "Z"
+    offset = 0
+    if zone not in ("Z", "z"):
+        hours, minutes = int(zone[1:3]), int(zone[-2:])
+        if hours > 24 or minutes > 59:
+            return None
+        offset = (hours * 60 + minutes) * (-1 if zone[0] == "-" else 1)
+    if year == 0:
+        return _year_zero(month, day, hour, minute, second, offset)
+    try:
+        at = datetime.datetime(year, month, day, hour, minute, second, tzinfo=datetime.UTC)
+    except ValueError:
+        return None
+    since = at - _EPOCH
+    fraction = int((match.group(7) or "").ljust(9, "0")[:9])
+    return Timestamp((since.days * 86400 + since.seconds - offset * 60) * NANO + fraction, offset)
+
+
+def _year_zero(*parts: int) -> Timestamp | None:
+    month, day, hour, minute, second, offset = parts
+    try:
+        datetime.datetime(4, month, day, hour, minute, second, tzinfo=datetime.UTC)  # a leap year as year 0 is
+    except ValueError:
+        return None
+    return Timestamp((_MIN_SECONDS - 366 * 86400 - offset * 60) * NANO, offset)
+
+
+def parse_timestamp(text: str) -> Timestamp:
+    """RFC 3339 to an instant. Raises EvaluationError: other text, or out of the years 1 to 9999."""
+    match = _RFC3339.fullmatch(text)
+    found = _instant(match) if match else None
+    if found is None:
+        raise EvaluationError("type conversion error from 'string' to 'google.protobuf.Timestamp'")
+    return checked(found.ns, found.offset)
+
+
+def checked(ns: int, offset: int = 0) -> Timestamp:
+    """A timestamp within the limits. Raises EvaluationError: out of them."""
+    if not _MIN_SECONDS <= ns // NANO <= _MAX_SECONDS:
+        raise timestamp_overflow()
+    return Timestamp(ns, offset)
+
+
+def span(ns: int) -> Duration:
+    """A duration within 64 bits. Raises EvaluationError: out of them."""
+    if not MIN_INT <= ns <= MAX_INT:
+        raise EvaluationError("integer overflow")
+    return Duration(ns)
+
+
+def parse_duration(text: str) -> Duration:
+    """Go's duration text. Raises EvaluationError: other text."""
+    ns = durations.parse_duration(text)
+    if ns is None:
+        raise EvaluationError("type conversion error from 'string' to 'google.protobuf.Duration'")
+    return Duration(ns)
+
+
+def json_duration(text: Any) -> Any:
+    """A string that the schema calls a duration; Kubernetes also takes words there ('2 days')."""
+    if type(text) is not str:
+        return text
+    ns = durations.parse_duration(text)
+    if ns is None:
+        match = _WORDY.fullmatch(text)
+        unit = match and (_WORDS.get(match.group(2).lower()) or _WORDS.get(match.group(2).lower().removesuffix("s")))
+        if not match or not unit:
+            raise EvaluationError(f"Invalid duration {text}: unable to parse {text} as duration")
+        ns = int(float(match.group(1)) * unit)
+    return Duration(ns)
+
+
+def json_timestamp(text: Any) -> Any:
+    """A string that the schema calls date-time or date."""
+    if type(text) is not str:
+        return text
+    match = _LOOSE.fullmatch(text) or _LOOSE.fullmatch(f"{text}T00:00:00Z")
+    found = _instant(match) if match else None
+    if found is None:
+        raise EvaluationError(f"Invalid date-time formatted string {text}")
+    return found
+
+
+def duration_text(value: Duration) -> str:
+    """Seconds with as many places as needed: `3601.5s`."""
+    sign, ns = ("-", -value.ns) if value.ns < 0 else ("", value.ns)
+    seconds = repr(ns // NANO + (ns % NANO) / NANO)
+    if "e" in seconds:
+        whole, fraction = divmod(ns, NANO)
+        seconds = f"{whole}.{fraction:09d}"
+    return f"{sign}{seconds.rstrip('0').rstrip('.') if '.' in seconds else seconds}s"
+
+
+def _moment(value: Timestamp, offset: int) -> datetime.datetime:
+    seconds = value.ns // NANO + offset * 60
+    return datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=seconds)  # noqa: DTZ001 - already shifted
+
+
+def timestamp_text(value: Timestamp) -> str:
+    """RFC 3339 with the offset it was written with."""
+    try:
+        at = _moment(value, value.offset)
+    except OverflowError:
+        raise timestamp_overflow() from None
+    fraction = f".{value.ns % NANO:09d}".rstrip("0").rstrip(".")
+    if not value.offset:
+        zone = "Z"
+    else:
+        minutes = abs(value.offset)
+        zone = f"{'-' if value.offset < 0 else '+'}{minutes // 60:02d}:{minutes % 60:02d}"
+    return f"{at.year:04d}-{at.month:02d}-{at.day:02d}T{at:%H:%M:%S}{fraction}{zone}"
+
+
+def _number(text: str) -> int:
+    """A whole number of an offset, as Go reads it."""
+    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+        shown = text.replace("\\", "\\\\").replace('"', '\\"')
+        raise EvaluationError(f'strconv.Atoi: parsing "{shown}": invalid syntax')
+    return int(text)
+
+
+_CYCLE = 146097 * 86400 * NANO
+"""400 years, after which the calendar repeats."""
+
+
+def _year_of(value: Timestamp, zone: str) -> tuple[datetime.datetime, int]:
+    """The local time, and the years to add to it where Python's calendar ends before CEL's."""
+    try:
+        return _in_zone(value, zone), 0
+    except OverflowError:
+        years = 400 if value.ns < 0 else -400
+        shifted = Timestamp(value.ns + (_CYCLE if value.ns < 0 else -_CYCLE))
+        return _in_zone(shifted, zone), -years
+
+
+def _in_zone(value: Timestamp, zone: str) -> datetime.datetime:
+    """The local time of an instant in a named zone or at an offset like +02:00."""
+    head, colon, tail = zone.partition(":")
+    try:
+        if colon:
+            hours, minutes = _number(head), _number(tail)
+            offset = hours * 60 - minutes if zone[0] == "-" else hours * 60 + minutes
+            return _moment(value, offset)
+        if zone in ("", "UTC"):
+            return _moment(value, 0)
+        seconds = value.ns // NANO
+        utc = _EPOCH + datetime.timedelta(seconds=seconds)
+        return utc.astimezone(zoneinfo.ZoneInfo(zone)).replace(tzinfo=None)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        raise EvaluationError(f"unknown time zone {zone}") from None
+
+
+_PARTS: dict[str, Callable[[datetime.datetime], int]] = {
+    "getFullYear": lambda at: at.year,
+    "getMonth": lambda at: at.month - 1,
+    "getDayOfYear": lambda at: at.timetuple().tm_yday - 1,
+    "getDayOfMonth": lambda at: at.day - 1,
+    "getDate": lambda at: at.day,
+    "getDayOfWeek": lambda at: at.isoweekday() % 7,
+    "getHours": lambda at: at.hour,
+    "getMinutes": lambda at: at.minute,
+    "getSeconds": lambda at: at.second,
+}
+_SPANS = {"getHours": 3600 * NANO, "getMinutes": 60 * NANO, "getSeconds": NANO, "getMilliseconds": 10**6}
+
+
+def part(function: str, value: Any, zone: str = "UTC") -> int:
+    """A part of a timestamp in a zone, or the whole of a duration in a unit.
+
+    Raises EvaluationError: another type or an unknown zone.
+    """
+    if type(value) is Duration:
+        if function not in _SPANS:
+            raise EvaluationError("no such overload")
+        whole = abs(value.ns) // _SPANS[function]
+        return whole if value.ns >= 0 else -whole
+    if type(value) is not Timestamp or type(zone) is not str:
+        raise EvaluationError("no such overload")
+    if function == "getMilliseconds":
+        return value.ns % NANO // 10**6
+    at, years = _year_of(value, zone)
+    return _PARTS[function](at) + (years if function == "getFullYear" else 0)
+
+
+def add(a: Any, b: Any) -> Timestamp | Duration:
+    """A sum of which at least one side is a duration."""
+    if type(a) is Duration and type(b) is Duration:
+        return span(a.ns + b.ns)
+    if type(a) is Duration and type(b) is Timestamp:
+        return checked(a.ns + b.ns, b.offset)
+    if type(a) is Timestamp and type(b) is Duration:
+        return checked(a.ns + b.ns, a.offset)
+    raise EvaluationError("no such overload")
+
+
+def subtract(a: Any, b: Any) -> Timestamp | Duration:
+    """A difference of two times, two durations, or a time and a duration."""
+    if type(a) is type(b) and type(a) in (Duration, Timestamp):
+        return span(a.ns - b.ns)
+    if type(a) is Timestamp and type(b) is Duration:
+        return checked(a.ns - b.ns, a.offset)
+    raise EvaluationError("no such overload")
+
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,40}", re.ASCII)
 _UNSIGNED = re.compile(r"[0-9]{1,40}", re.ASCII)

@@ -9,11 +9,11 @@ from typing import Any
 
 from tink.kubeapi.cel import values
 from tink.kubeapi.cel.errors import EvaluationError
-from tink.kubeapi.cel.library import conversions, lists, net, quantity, semver, strings, times, urls
+from tink.kubeapi.cel.library import conversions, lists, net, quantity, semver, strings
 from tink.kubeapi.cel.library.conversions import signed, unsigned
 from tink.kubeapi.cel.library.named_formats import FORMATS, NamedFormat
 from tink.kubeapi.cel.library.regex import PatternError, find_all, pattern_tester
-from tink.kubeapi.cel.library.stringformat import formatted
+from tink.kubeapi.cel.library.strings import formatted
 from tink.kubeapi.cel.values import ABSENT, Duration, Optional, TypeValue, UInt
 
 Function = Callable[..., Any]
@@ -148,7 +148,7 @@ def _time_parts() -> dict[str, Function]:
     for name, ident in ids.items():
 
         def part(value: Any, zone: str = "UTC", name: str = name) -> int:
-            return times.part(name, value, zone)
+            return conversions.part(name, value, zone)
 
         for suffix in ("", "_with_tz", "_tz"):
             table[f"timestamp_to_{ident}{suffix}"] = part
@@ -182,15 +182,15 @@ _ARITHMETIC: dict[str, Function] = {
     "add_double": lambda a, b: a + b,
     "add_int64": lists.add_numbers,
     "add_uint64": lists.add_numbers,
-    "add_duration_duration": times.add,
-    "add_duration_timestamp": times.add,
-    "add_timestamp_duration": times.add,
+    "add_duration_duration": conversions.add,
+    "add_duration_timestamp": conversions.add,
+    "add_timestamp_duration": conversions.add,
     "subtract_double": lambda a, b: a - b,
     "subtract_int64": lambda a, b: signed(a - b),
     "subtract_uint64": lambda a, b: unsigned(int(a) - int(b)),
-    "subtract_duration_duration": times.subtract,
-    "subtract_timestamp_duration": times.subtract,
-    "subtract_timestamp_timestamp": times.subtract,
+    "subtract_duration_duration": conversions.subtract,
+    "subtract_timestamp_duration": conversions.subtract,
+    "subtract_timestamp_timestamp": conversions.subtract,
     "multiply_double": lambda a, b: a * b,
     "multiply_int64": lambda a, b: signed(a * b),
     "multiply_uint64": lambda a, b: unsigned(int(a) * int(b)),
@@ -213,17 +213,17 @@ _CONVERSIONS: dict[str, Function] = {
     "uint64_to_double": float,
     "string_to_double": conversions.string_to_double,
     "int64_to_duration": _no_duration,
-    "string_to_duration": times.parse_duration,
+    "string_to_duration": conversions.parse_duration,
     "double_to_int64": conversions.double_to_int,
     "duration_to_int64": lambda value: value.ns,
     "string_to_int64": conversions.string_to_int,
-    "timestamp_to_int64": lambda value: value.ns // times.NANO,
+    "timestamp_to_int64": lambda value: value.ns // conversions.NANO,
     "uint64_to_int64": lambda value: signed(int(value)),
     "double_to_uint64": conversions.double_to_uint,
     "int64_to_uint64": unsigned,
     "string_to_uint64": conversions.string_to_uint,
     "int64_to_timestamp": conversions.int_to_timestamp,
-    "string_to_timestamp": times.parse_timestamp,
+    "string_to_timestamp": conversions.parse_timestamp,
     "bytes_to_string": conversions.bytes_to_string,
     **{
         f"{name}_to_string": conversions.to_text
@@ -259,7 +259,7 @@ _STRINGS: dict[str, Function] = {
     "string_substring_int": strings.substring,
     "string_substring_int_int": strings.substring_range,
     "string_trim": strings.trim,
-    "strings_quote": strings.quote,
+    "strings_quote": strings.quoted,
     "list_join": strings.join,
     "list_join_string": strings.join,
     **dict.fromkeys(("size_bytes", "bytes_size", "size_string", "string_size"), len),
@@ -304,14 +304,14 @@ _KUBERNETES: dict[str, Function] = {
     "cidr_ip": lambda cidr: cidr.ip,
     "cidr_prefix_length": lambda cidr: cidr.length,
     "cidr_masked": net.Cidr.masked,
-    "string_to_url": urls.url,
-    "is_url_string": lambda text: not urls.problem(text),
+    "string_to_url": net.url,
+    "is_url_string": lambda text: not net.problem(text),
     "url_get_scheme": lambda url: url.scheme,
     "url_get_host": lambda url: url.host,
     "url_get_hostname": lambda url: url.hostname,
     "url_get_port": lambda url: url.port,
     "url_get_escaped_path": lambda url: url.escaped_path,
-    "url_get_query": urls.Url.parameters,
+    "url_get_query": net.Url.parameters,
     "string_to_quantity": quantity.parse,
     "is_quantity_string": quantity.is_quantity,
     "quantity_sign": quantity.sign,

@@ -7,9 +7,9 @@ import functools
 import itertools
 from typing import Any
 
-from tink.kubeapi.cel.cost.traversal import Traversal
 from tink.kubeapi.cel.errors import EvaluationError
-from tink.kubeapi.cel.library import times
+from tink.kubeapi.cel.frame import Traversal
+from tink.kubeapi.cel.library import conversions
 from tink.kubeapi.cel.values import (
     ABSENT,
     COMPARABLE,
@@ -99,7 +99,7 @@ def add(a: Any, b: Any) -> Any:
     """`a + b` for numbers and times of types known only now."""
     kind = type(a)
     if kind is Duration or kind is Timestamp:
-        return times.add(a, b)
+        return conversions.add(a, b)
     if kind not in (int, UInt, float):
         raise EvaluationError("no such overload: _+_")
     return add_numbers(a, b)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from tink.kubeapi.cel.library.urls import problem
+from tink.kubeapi.cel.library.net import problem
 from tink.kubeapi.cel.values import OpaqueValue
 
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"

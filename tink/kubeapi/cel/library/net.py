@@ -1,12 +1,15 @@
 """IP addresses and prefixes: Kubernetes' `ip`, `cidr`, `isIP`, `isCIDR` and their methods.
 
 What is an address is what Go's net/netip takes: no leading zeros, no zone, no IPv4 inside IPv6.
-"""
+
+
+----
+URLs: Kubernetes' `url`, `isURL` and their methods, reading what Go's net/url reads as a request URI."""
 
 import ipaddress
 import re
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from tink.golang import quote
@@ -150,3 +153,219 @@ def is_global_unicast(ip: Ip) -> bool:
     multicast = ip.number >> 28 == 0xE if ip.bits == 32 else ip.number >> 120 == 0xFF
     broadcast = ip.bits == 32 and ip.number == 0xFFFFFFFF
     return bool(ip.number) and not (broadcast or multicast or is_loopback(ip) or is_link_local_unicast(ip))
+
+
+_ALNUM = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.~")
+_PATH_SAFE = _ALNUM | frozenset(b"$&+,/:;=@")
+_PATH_VALID = _PATH_SAFE | frozenset(b"!'()*[]%")
+_HOST_SAFE = _ALNUM | frozenset(b"!$&'()*+,;=:[]<>\"")
+_USER_SAFE = _ALNUM | frozenset(b"$&+,;=")
+_USER_VALID = re.compile(r"[A-Za-z0-9\-._:~!$&'()*+,;=%@]*", re.ASCII)
+_PORT = re.compile(r"(:[0-9]*)?", re.ASCII)
+_PERCENT = re.compile(r"%(?![0-9a-fA-F]{2}).{0,2}", re.DOTALL)
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:", re.ASCII)
+MAX_QUERY = 10_000
+"""Parameters of a query that are still read; Go's own limit."""
+
+
+class UrlError(Exception):
+    """Not a URL; the text is Go's."""
+
+
+@dataclass(slots=True, unsafe_hash=True)
+class Url(OpaqueValue):
+    """The parts of a URL that expressions can ask for; `text` is the URL as Go writes it."""
+
+    scheme: str = field(compare=False)
+    host: str = field(compare=False)
+    escaped_path: str = field(compare=False)
+    query: str = field(compare=False)
+    text: str
+    type_name: ClassVar[str] = "kubernetes.URL"
+
+    def _split(self) -> tuple[str, str]:
+        host, colon, port = self.host.rpartition(":")
+        if not colon or not _PORT.fullmatch(colon + port):
+            host, port = self.host, ""
+        return (host[1:-1] if host.startswith("[") and host.endswith("]") else host), port
+
+    @property
+    def hostname(self) -> str:
+        """The host without port and brackets."""
+        return self._split()[0]
+
+    @property
+    def port(self) -> str:
+        """The port as it is written; empty when there is none."""
+        return self._split()[1]
+
+    def parameters(self) -> dict[str, list[str]]:
+        """The parameters of the query; those that cannot be read are left out."""
+        found: dict[str, list[str]] = {}
+        if self.query.count("&") >= MAX_QUERY:
+            return found
+        for pair in self.query.split("&"):
+            if not pair or ";" in pair:
+                continue
+            key, _, value = pair.partition("=")
+            try:
+                name, content = _unescaped(key.replace("+", " ")), _unescaped(value.replace("+", " "))
+            except UrlError:
+                continue
+            found.setdefault(name, []).append(content)
+        return found
+
+
+def _octets(text: str) -> bytes:
+    out = bytearray()
+    data = text.encode("utf-8", "surrogatepass")
+    at = 0
+    while at < len(data):
+        if data[at] == 0x25:
+            out.append(int(data[at + 1 : at + 3], 16))
+            at += 3
+        else:
+            out.append(data[at])
+            at += 1
+    return bytes(out)
+
+
+def _unescaped(text: str) -> str:
+    if "%" not in text:
+        return text
+    wrong = _PERCENT.search(text)
+    if wrong:
+        raise UrlError(f"invalid URL escape {quote(wrong.group())}")
+    return _octets(text).decode("utf-8", "replace")
+
+
+def _escaped(data: bytes, safe: frozenset[int]) -> str:
+    return "".join(chr(c) if c in safe else f"%{c:02X}" for c in data)
+
+
+def _host(text: str) -> str:
+    """A host without its escapes, checked."""
+    wrong = _PERCENT.search(text)
+    for at, char in enumerate(text):
+        if char == "%":
+            if wrong and wrong.start() == at:
+                raise UrlError(f"invalid URL escape {quote(wrong.group())}")
+            if int(text[at + 1], 16) < 8 and text[at : at + 3] != "%25":
+                raise UrlError(f"invalid URL escape {quote(text[at : at + 3])}")
+        elif char < "\x80" and ord(char) not in _HOST_SAFE:
+            raise UrlError(f"invalid character {quote(char)} in host name")
+    return _unescaped(text)
+
+
+def _port_checked(text: str) -> None:
+    if not _PORT.fullmatch(text):
+        raise UrlError(f"invalid port {quote(text)} after host")
+
+
+def _literal_host(text: str) -> str:
+    close = text.rfind("]")
+    if close < 0:
+        raise UrlError("missing ']' in host")
+    _port_checked(text[close + 1 :])
+    head, percent, zone = text[1:close].partition("%25")
+    name = _host(head) + (_unescaped(percent + zone) if percent else "")
+    ip, _ = address(name)
+    if ip is None:
+        raise UrlError(f"invalid host: {quote(name)} is not an IP address")
+    if ip.bits == 32:
+        raise UrlError("invalid IP-literal")
+    return f"[{name}]{text[close + 1 :]}"
+
+
+def _authority(scheme: str, text: str) -> tuple[str, str]:
+    """Host and user information as it is written again."""
+    user, at, host = text.rpartition("@")
+    bracket = host.rfind("[")
+    if bracket > 0:
+        raise UrlError("invalid IP-literal")
+    if bracket == 0:
+        plain = _literal_host(host)
+    else:
+        if ":" in host:
+            colon = host.find(":") if scheme in ("http", "https") else host.rfind(":")
+            _port_checked(host[colon:])
+        plain = _host(host)
+    if at and not _USER_VALID.fullmatch(user):
+        raise UrlError("net/url: invalid userinfo")
+    name, mark, password = user.partition(":")
+    parts = (_escaped(_unescaped(part).encode("utf-8", "surrogatepass"), _USER_SAFE) for part in (name, password))
+    return plain, f"{mark.join(parts) if mark else next(parts)}@" if at else ""
+
+
+def _path(text: str) -> str:
+    """The path as Go writes it again."""
+    _unescaped(text)
+    data = text.encode("utf-8", "surrogatepass")
+    if all(c in _PATH_VALID for c in data):
+        return text
+    return _escaped(_octets(text), _PATH_SAFE)
+
+
+def _parsed(text: str, *, request: bool = True) -> Url:
+    if any(char < " " or char == "\x7f" for char in text):
+        raise UrlError("net/url: invalid control character in URL")
+    if not text:
+        raise UrlError("empty url")
+    if text == "*":
+        return Url("", "", "*", "", "*")
+    if text.startswith(":"):
+        raise UrlError("missing protocol scheme")
+    match = _SCHEME.match(text)
+    scheme = match.group()[:-1].lower() if match else ""
+    rest, mark, query = (text[match.end() :] if match else text).partition("?")
+    if not rest.startswith("/"):
+        if not scheme and request:
+            raise UrlError("invalid URI for request")
+        return Url(scheme, "", "", query, f"{scheme}:{rest}{mark}{query}")
+    host = user = ""
+    slashes = ""
+    if rest.startswith("//") and (scheme or not (request or rest.startswith("///"))):
+        authority, slash, tail = rest[2:].partition("/")
+        rest = slash + tail
+        host, user = _authority(scheme, authority)
+        slashes = "//" if host or rest or user else ""
+    path = _path(rest)
+    head = f"{scheme}:" if scheme else ""
+    head += f"{slashes}{user}{_escaped(host.encode('utf-8', 'surrogatepass'), _HOST_SAFE)}"
+    return Url(scheme, host, path, query, f"{head}{path}{mark}{query}")
+
+
+def parse(text: str) -> Url:
+    """A URL as `url()` takes it: a request URI, or an absolute path; a fragment is read as Go's second pass does.
+
+    Raises UrlError: neither.
+    """
+    try:
+        _parsed(text)
+    except UrlError as error:
+        raise UrlError(f"parse {quote(text)}: {error}") from None
+    bare, _, fragment = text.partition("#")
+    try:
+        plain = _parsed(bare, request=False) if bare else Url("", "", "", "", "")
+        _unescaped(fragment)
+    except UrlError as error:
+        raise UrlError(f"parse {quote(bare)}: {error}") from None
+    plain.text += f"#{fragment}" if fragment else ""
+    return plain
+
+
+def url(text: str) -> Url:
+    """`url(text)`. Raises EvaluationError: not a URL."""
+    try:
+        return parse(text)
+    except UrlError as error:
+        raise EvaluationError(f"URL parse error during conversion from string: {error}") from None
+
+
+def problem(text: str) -> str:
+    """Why a text is no request URI; empty if it is one."""
+    try:
+        _parsed(text)
+    except UrlError as error:
+        return f"parse {quote(text)}: {error}"
+    return ""

@@ -1,4 +1,20 @@
-"""The keywords of a schema: which may be there, what they may say, and the CEL rules among them.
+"""Whether a schema is structural: every field has one type, outside of allOf, anyOf, oneOf and not.
+
+Checked when a definition is written, so that everything behind (`structural`, `validations`, OpenAPI) can rely on it.
+Schemas come from `definition.typed`: their keywords have the right types and there are no unknown ones.
+
+Source: k8s.io/apiextensions-apiserver, pkg/apiserver/schema (validation.go, complete.go, convert.go).
+
+
+----
+Defaults within a schema: each must be what its own schema allows, without unknown fields.
+
+Defaults of embedded objects' metadata are not looked into. Source: k8s.io/apiextensions-apiserver,
+pkg/apiserver/schema/defaulting/validation.go.
+
+
+----
+The keywords of a schema: which may be there, what they may say, and the CEL rules among them.
 
 Rules are only looked at where the schema at them and below is right; their estimated costs must fit a budget, each and
 all together.
@@ -9,16 +25,313 @@ Source: k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/validation (valid
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tink.kubeapi.cel import ListType, MapType, ObjectType, Type, min_json_size
+from tink.kubeapi.cel import ListType, MapType, ObjectType, PatternError, Type, check_pattern, min_json_size
 from tink.kubeapi.schema import field_errors
-from tink.kubeapi.schema.field_errors import FieldError, invalid_whole
-from tink.kubeapi.schema.validations import FieldPathError, Rule, compile_rule, declare, embedded, escaped, field_path
+from tink.kubeapi.schema.declarations import FieldPathError, declare, embedded, escaped, field_path
+from tink.kubeapi.schema.field_errors import FieldError, Outcome, invalid_whole
+from tink.kubeapi.schema.meta import dns1035
+from tink.kubeapi.schema.rules import OBJECT_BUDGET, Rule, compile_at, compile_rule
+from tink.kubeapi.schema.shapes import deep_copy
+from tink.kubeapi.schema.structural import compile_schema
 
 Schema = Mapping[str, Any]
+
+ROOT, ITEM, FIELD = "at the root", "for specified array items", "for specified object fields"
+
+_EITHER = [{"type": "integer"}, {"type": "string"}]
+"""How controller tools write int-or-string; the only types that may stand in a junctor."""
+
+_NOT_IN_JUNCTORS = (
+    ("type", "must be empty to be structural"),
+    ("additionalProperties", "must be undefined to be structural"),
+    ("default", "must be undefined to be structural"),
+    ("title", "must be empty to be structural"),
+    ("description", "must be empty to be structural"),
+    ("nullable", "must be false to be structural"),
+    ("x-kubernetes-preserve-unknown-fields", "must be false to be structural"),
+    ("x-kubernetes-embedded-resource", "must be false to be structural"),
+    ("x-kubernetes-int-or-string", "must be false to be structural"),
+    ("x-kubernetes-list-map-keys", "must be empty to be structural"),
+    ("x-kubernetes-list-type", "must be undefined to be structural"),
+    ("x-kubernetes-map-type", "must be undefined to be structural"),
+    ("x-kubernetes-validations", "must be empty to be structural"),
+)
+_EXPECTED_PRESENT = ("additionalProperties", "default", "x-kubernetes-list-type", "x-kubernetes-map-type")
+"""Of these the presence counts, of the others that they say something."""
+
+_UNSUPPORTED = ("id", "$schema", "$ref", "patternProperties", "dependencies", "additionalItems", "definitions")
+_NAMED = {"$schema": "schema"}
+
+
+def unsupported(schema: Schema) -> str:
+    """Say which keyword keeps a schema from being a structural one at all; "" when none does."""
+    for keyword in _UNSUPPORTED:
+        if schema.get(keyword) or (keyword == "additionalItems" and keyword in schema):
+            return f"OpenAPIV3Schema '{_NAMED.get(keyword, keyword)}' is not supported"
+    if schema.get("x-kubernetes-preserve-unknown-fields") is False:
+        return "internal error: 'x-kubernetes-preserve-unknown-fields' must be true or undefined"
+    if isinstance(schema.get("items"), list) and schema["items"]:
+        return "OpenAPIV3Schema 'items' must be a schema, but is an array"
+    return next((why for child in _children(schema) if (why := unsupported(child))), "")
+
+
+def _children(schema: Schema) -> Iterator[Schema]:
+    for keyword in ("allOf", "anyOf", "oneOf"):
+        yield from schema.get(keyword) or ()
+    yield from (schema.get("properties") or {}).values()
+    for keyword in ("not", "items", "additionalProperties"):
+        if isinstance(schema.get(keyword), Mapping):
+            yield schema[keyword]
+
+
+def check_structural(schema: Schema, at: str) -> list[FieldError]:
+    """Find what keeps a schema from being structural; `at` is its path within the definition."""
+    found: list[FieldError] = []
+    _node(schema, ROOT, at, found)
+    _complete(schema, schema, at, at, found)
+    return sorted(found, key=str)
+
+
+def _node(schema: Schema, level: str, at: str, found: list[FieldError]) -> None:
+    kind = schema.get("type", "")
+    items = schema.get("items")
+    if kind == "array" and items is None:
+        found.append(field_errors.required(f"{at}.items", "must be specified"))
+    if isinstance(items, Mapping):
+        _node(items, ITEM, f"{at}.items", found)
+    for name, child in (schema.get("properties") or {}).items():
+        _node(child, FIELD, f"{at}.properties[{name}]", found)
+    extra = schema.get("additionalProperties")
+    if extra is not None:
+        if level is ROOT:
+            found.append(field_errors.forbidden(f"{at}.additionalProperties", "must not be used at the root"))
+        if isinstance(extra, Mapping):
+            _node(extra, FIELD, f"{at}.additionalProperties", found)
+    if schema.get("x-kubernetes-int-or-string"):
+        for key in ("x-kubernetes-preserve-unknown-fields", "x-kubernetes-embedded-resource"):
+            if schema.get(key):
+                found.append(invalid_whole(f"{at}.{key}", True, "must be false if x-kubernetes-int-or-string is true"))
+    every = schema.get("allOf") or ()
+    _values(schema, at, found, skip_any=schema.get("anyOf") == _EITHER, skip_first=bool(every and _is_either(every[0])))
+    _kind(schema, level, at, found)
+    _resource(schema, level, at, found)
+
+
+def _is_either(schema: Schema) -> bool:
+    return schema.get("anyOf") == _EITHER
+
+
+def _kind(schema: Schema, level: str, at: str, found: list[FieldError]) -> None:
+    kind = schema.get("type", "")
+    if schema.get("x-kubernetes-embedded-resource") and kind != "object":
+        detail = "must be object if x-kubernetes-embedded-resource is true"
+        found.append(invalid_whole(f"{at}.type", kind, detail) if kind else field_errors.required(f"{at}.type", detail))
+    elif not kind and not any(
+        schema.get(key) for key in ("x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields")
+    ):
+        found.append(field_errors.required(f"{at}.type", f"must not be empty {level}"))
+    if level is ROOT and kind not in ("", "object"):
+        found.append(invalid_whole(f"{at}.type", kind, "must be object at the root"))
+
+
+def _resource(schema: Schema, level: str, at: str, found: list[FieldError]) -> None:
+    """Check what a schema says about apiVersion, kind and metadata of whole objects."""
+    is_embedded = schema.get("x-kubernetes-embedded-resource")
+    whole = level is ROOT or is_embedded
+    properties = schema.get("properties") or {}
+    if is_embedded and schema.get("additionalProperties") is not None:
+        detail = "must not be used if x-kubernetes-embedded-resource is set"
+        found.append(field_errors.forbidden(f"{at}.additionalProperties", detail))
+    for name in ("kind", "apiVersion"):
+        if whole and name in properties and properties[name].get("type", "") != "string":
+            where = f"{at}.properties[{name}].type"
+            found.append(invalid_whole(where, properties[name].get("type", ""), "must be string"))
+    if "metadata" in properties:
+        _metadata(properties["metadata"], level, f"{at}.properties[metadata]", found, whole=bool(whole))
+    if is_embedded and not schema.get("x-kubernetes-preserve-unknown-fields") and not properties:
+        detail = (
+            "must not be empty if x-kubernetes-embedded-resource is true without x-kubernetes-preserve-unknown-fields"
+        )
+        found.append(field_errors.required(f"{at}.properties", detail))
+
+
+def _metadata(schema: Schema, level: str, at: str, found: list[FieldError], *, whole: bool) -> None:
+    if whole and schema.get("type", "") != "object":
+        found.append(invalid_whole(f"{at}.type", schema.get("type", ""), "must be object"))
+    if level is not ROOT:
+        return
+    names = set(schema.get("properties") or {})
+    beside = {key for key, value in schema.items() if key not in ("type", "default", "properties") and value}
+    if beside or not names <= {"name", "generateName"}:
+        detail = "must not specify anything other than name and generateName, but metadata is implicitly specified"
+        found.append(field_errors.forbidden(at, detail))
+
+
+def _values(schema: Schema, at: str, found: list[FieldError], *, skip_any: bool, skip_first: bool) -> None:
+    if not skip_any:
+        for index, child in enumerate(schema.get("anyOf") or ()):
+            _junctor(child, f"{at}.anyOf[{index}]", found)
+    for index, child in enumerate(schema.get("allOf") or ()):
+        _junctor(child, f"{at}.allOf[{index}]", found, skip_any=skip_first and index == 0)
+    for index, child in enumerate(schema.get("oneOf") or ()):
+        _junctor(child, f"{at}.oneOf[{index}]", found)
+    if schema.get("not") is not None:
+        _junctor(schema["not"], f"{at}.not", found)
+    if pattern := schema.get("pattern"):
+        try:
+            check_pattern(pattern)
+        except PatternError as error:
+            detail = f"must be a valid regular expression, but isn't: {error}"
+            found.append(invalid_whole(f"{at}.pattern", pattern, detail))
+
+
+def _junctor(schema: Schema, at: str, found: list[FieldError], *, skip_any: bool = False) -> None:
+    _values(schema, at, found, skip_any=skip_any, skip_first=False)
+    if isinstance(schema.get("items"), Mapping):
+        _junctor(schema["items"], f"{at}.items", found)
+    properties = schema.get("properties") or {}
+    for name, child in properties.items():
+        _junctor(child, f"{at}.properties[{name}]", found)
+    for key, detail in _NOT_IN_JUNCTORS:
+        value = schema.get(key)
+        if key == "additionalProperties" and value is False:
+            continue
+        if value if key not in _EXPECTED_PRESENT else value is not None:
+            found.append(field_errors.forbidden(f"{at}.{key}", detail))
+    if "metadata" in properties:
+        found.append(field_errors.forbidden(f"{at}.properties[metadata]", "must not be specified in a nested context"))
+
+
+def _complete(values: Schema, schema: Schema | None, at: str, where: str, found: list[FieldError]) -> None:
+    """Check that what the junctors at the root speak about is also defined outside of them."""
+    for key in ("not", "allOf", "anyOf", "oneOf"):
+        content = values.get(key)
+        for index, child in enumerate(content if isinstance(content, list) else [content] if content else []):
+            step = f"{where}.{key}" if key == "not" else f"{where}.{key}[{index}]"
+            _nested(child, schema, at, step, found)
+
+
+def _nested(values: Schema, schema: Schema | None, at: str, where: str, found: list[FieldError]) -> None:
+    if schema is None:
+        found.append(field_errors.required(at, f"because it is defined in {where}"))
+        return
+    _complete(values, schema, at, where, found)
+    if isinstance(values.get("items"), Mapping):
+        _nested(values["items"], schema.get("items"), f"{at}.items", f"{where}.items", found)
+    properties = schema.get("properties") or {}
+    for name, child in (values.get("properties") or {}).items():
+        _nested(child, properties.get(name), f"{at}.properties[{name}]", f"{where}.properties[{name}]", found)
+
+
+_META = ("metadata", "kind", "apiVersion")
+_APART = ("default", "x-kubernetes-list-type", "x-kubernetes-int-or-string")
+"""What Kubernetes does not look at here: defaults within defaults, keys of items, the types of int-or-string."""
+
+
+def check_defaults(node: Schema, at: str, *, root: bool = True, in_metadata: bool = False) -> list[FieldError]:
+    """Find wrong defaults at a structural schema and below."""
+    found: list[FieldError] = []
+    whole = root or embedded(node)
+    if whole:
+        in_metadata = False
+    if node.get("default") is not None and not in_metadata:
+        found += _default(node, f"{at}.default", whole=whole)
+    if isinstance(node.get("items"), Mapping):
+        found += check_defaults(node["items"], f"{at}.items", root=False, in_metadata=in_metadata)
+    for name, child in (node.get("properties") or {}).items():
+        inside = in_metadata or (whole and name in _META)
+        found += check_defaults(child, f"{at}.properties[{name}]", root=False, in_metadata=inside)
+    return found
+
+
+def _default(node: Schema, at: str, *, whole: bool) -> list[FieldError]:
+    found: list[FieldError] = []
+    value = deep_copy({"default": node["default"]})["default"]
+    walk = Outcome()
+    bare = _bare(node)
+    if whole:
+        known = {name: {"x-kubernetes-preserve-unknown-fields": True} for name in _META}
+        bare["properties"] = known | (bare.get("properties") or {})
+    compile_schema(bare)(value, None, walk)
+    if walk.unknown:
+        found.append(invalid_whole(at, node["default"], "must not have unknown fields"))
+    if missing := _resources(node["default"], node, at, whole=whole):
+        return found + missing
+    if walk.errors:
+        below = [
+            FieldError(f"{at}.{error.field}" if error.field else at, error.reason, error.message)
+            for error in walk.errors
+        ]
+        return found + below
+    rules = compile_at(node, root=whole)
+    if rules is not None:
+        # As an update that changes nothing, and as a new object: rules with optionalOldSelf may tell them apart.
+        broken = rules.check(node["default"], node["default"], budget=OBJECT_BUDGET, ratchet=False)
+        broken = broken or rules.check(node["default"], None, budget=OBJECT_BUDGET)
+        found += [_moved(error, at) for error in broken]
+    return found
+
+
+def _moved(error: FieldError, at: str) -> FieldError:
+    """Put the path of an error found within a default behind the path of the default."""
+    below = "" if error.field == "<nil>" else error.field
+    path = at + below if below.startswith("[") else f"{at}.{below}" if below else at
+    return FieldError(path, error.reason, error.message)
+
+
+def _bare(node: Schema) -> dict[str, Any]:
+    """Give a schema without what is not looked at here."""
+    kept = {key: value for key, value in node.items() if key not in _APART}
+    if node.get("properties"):
+        kept["properties"] = {name: _bare(child) for name, child in node["properties"].items()}
+    for key in ("items", "additionalProperties"):
+        if isinstance(node.get(key), Mapping):
+            kept[key] = _bare(node[key])
+    return kept
+
+
+def _resources(value: Any, node: Schema, at: str, *, whole: bool) -> list[FieldError]:
+    """Check apiVersion and kind of the whole objects within a default."""
+    found: list[FieldError] = []
+    if isinstance(value, list):
+        items = node.get("items")
+        if isinstance(items, Mapping):
+            for index, item in enumerate(value):
+                found += _resources(item, items, f"{at}[{index}]", whole=embedded(items))
+        return found
+    if not isinstance(value, dict):
+        return found
+    if whole:
+        found += [field_errors.required(f"{at}.{name}") for name in ("apiVersion", "kind") if name not in value]
+        for name in ("apiVersion", "kind"):
+            if name in value:
+                found += _type_meta(name, value[name], f"{at}.{name}")
+    properties, extra = node.get("properties") or {}, node.get("additionalProperties")
+    for name, item in value.items():
+        if name in properties:
+            below = properties[name]
+            found += _resources(item, below, f"{at}.{name}", whole=embedded(below))
+        elif isinstance(extra, Mapping):
+            found += _resources(item, extra, f"{at}[{name}]", whole=embedded(extra))
+    return found
+
+
+def _type_meta(name: str, value: Any, at: str) -> list[FieldError]:
+    if not isinstance(value, str):
+        return [invalid_whole(at, value, "must be a string")]
+    if not value:
+        return [invalid_whole(at, value, "must not be empty")]
+    if name == "apiVersion":
+        wrong = f"unexpected GroupVersion string: {value}" if value.count("/") > 1 else None
+    else:
+        wrong = dns1035(value.lower())
+        wrong = wrong and f"may have mixed case, but should otherwise match: {wrong}"
+    return [invalid_whole(at, value, wrong)] if wrong else []
+
 
 RULE_LIMIT = 10_000_000
 """Highest estimated cost of one rule, for all values that it applies to in an object."""
@@ -29,7 +342,6 @@ MAX_REQUEST = 3 << 20
 
 TYPES = ("array", "boolean", "integer", "number", "object", "string")
 REASONS = ("FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired")
-_META = ("metadata", "kind", "apiVersion")
 _LINE_BREAKS = re.compile(r"[\n\r]")
 _RULES = "x-kubernetes-validations"
 _LIST, _KEYS, _MAP = "x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-kubernetes-map-type"
@@ -157,7 +469,7 @@ class Rules:
         return self if self.uncorrelated else replace(self, uncorrelated=at)
 
 
-def check(
+def check_keywords(
     schema: Schema, at: str, rules: Rules, scope: Scope | None, *, root: bool = True
 ) -> tuple[list[FieldError], list[FieldError]]:
     """Find what is wrong with keywords, and what with CEL rules, at a schema and below."""
@@ -165,7 +477,7 @@ def check(
     about_rules: list[FieldError] = []
 
     def descend(child: Any, step: str, holds: Rules, below: Scope | None) -> None:
-        mine, theirs = check(child, f"{at}.{step}", holds, below, root=False)
+        mine, theirs = check_keywords(child, f"{at}.{step}", holds, below, root=False)
         found.extend(mine)
         about_rules.extend(theirs)
 

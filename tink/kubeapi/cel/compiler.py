@@ -1,20 +1,201 @@
-"""From the checked tree to closures. Types that the check has settled choose the quick form of each operation."""
+"""The loops that macros make. Each kind runs as a plain Python loop and charges what Kubernetes' generic loop would.
 
+Reading the accumulator costs 1, testing it 2 (`all`) or 3 (`exists`) for each round; a list of one element
+that is appended costs 10 and the addition 1, and so on; see `macros` for what the rounds consist of.
+
+
+----
+From the checked tree to closures. Types that the check has settled choose the quick form of each operation."""
+
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from tink.kubeapi.cel.check.checker import qualified
-from tink.kubeapi.cel.check.signatures import FUNCTIONS, Overload
-from tink.kubeapi.cel.code import VARIABLES, Code, Frame, Run, charged, constant, overdrawn
-from tink.kubeapi.cel.cost.charges import LIST_BASE, MAP_BASE, Charge, charge_for, pattern_cost
-from tink.kubeapi.cel.cost.traversal import Traversal
+from tink.kubeapi.cel import operators
+from tink.kubeapi.cel.checker import qualified
+from tink.kubeapi.cel.cost_charges import LIST_BASE, MAP_BASE, Charge, charge_for, pattern_cost
 from tink.kubeapi.cel.errors import CelError, EvaluationError
-from tink.kubeapi.cel.evaluate import access, loops, operators
+from tink.kubeapi.cel.frame import (
+    ABSORBED,
+    VARIABLES,
+    Code,
+    Frame,
+    Run,
+    Traversal,
+    as_error,
+    charged,
+    constant,
+    overdrawn,
+)
+from tink.kubeapi.cel.library.conversions import span
 from tink.kubeapi.cel.library.functions import OVERLOADS, TRAVERSING
 from tink.kubeapi.cel.library.regex import PatternError, find_all, pattern_tester
-from tink.kubeapi.cel.library.times import span
-from tink.kubeapi.cel.syntax.tree import Call, Comprehension, Ident, ListNode, Literal, MapNode, Node, Select, Visitor
+from tink.kubeapi.cel.signatures import FUNCTIONS, Overload
+from tink.kubeapi.cel.tree import Call, Comprehension, Ident, ListNode, Literal, MapNode, Node, Select, Visitor
 from tink.kubeapi.cel.types import ObjectType, Opaque, Type, declared_field
-from tink.kubeapi.cel.values import Duration, Optional, TypeValue, cost_of, no_overload, type_name
+from tink.kubeapi.cel.values import MAX_INT, Duration, Optional, TypeValue, cost_of, no_overload, type_name
+
+
+def _elements(value: Any) -> Iterable[Any]:
+    if isinstance(value, list):
+        return value
+    if type(value) is dict:
+        return list(value)
+    raise EvaluationError(f"got '{type_name(value)}', expected iterable type")
+
+
+def _pairs(value: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(value, list):
+        return enumerate(value)
+    if type(value) is dict:
+        return list(value.items())
+    raise EvaluationError(f"unsupported comprehension range type: {type_name(value)}")
+
+
+_Rounds = Callable[[Frame], Iterable[None]]
+
+
+def _rounds(over: Code, slot: int, slot2: int) -> _Rounds:
+    """Runs over the range, setting the loop's variables; with `slot2` negative only one."""
+    get = over.run
+    if slot2 < 0:
+
+        def single(frame: Frame) -> Iterable[None]:
+            for item in _elements(get(frame)):
+                frame[slot] = item
+                yield
+
+        return single
+
+    def double(frame: Frame) -> Iterable[None]:
+        for key, value in _pairs(get(frame)):
+            frame[slot], frame[slot2] = key, value
+            yield
+
+    return double
+
+
+def _quantifier(over: Code, slots: tuple[int, int], predicate: Code, *, every: bool) -> Code:
+    """`all` (`every`) or `exists`: ends at the first round that decides; errors count only if none does."""
+    per_round = (3 if every else 4) + predicate.cost
+    per_test = per_round - 1 - predicate.cost
+    test, loop, stop = predicate.run, _rounds(over, *slots), not every
+
+    def run(frame: Frame) -> bool:
+        failed: BaseException | None = None
+        decided = False
+        for _ in loop(frame):
+            if decided:
+                frame[0] -= per_test
+                break
+            frame[0] -= per_round
+            if frame[0] < 0:
+                overdrawn(frame)
+            try:
+                value = test(frame)
+                if value is stop:
+                    decided = True
+                elif value is not every:
+                    raise no_overload()
+            except ABSORBED as error:
+                failed = failed or error
+        if decided:
+            return stop
+        if failed is not None:
+            raise as_error(failed)
+        return every
+
+    return Code(run, over.cost + 1)
+
+
+def _exactly_one(over: Code, slots: tuple[int, int], predicate: Code) -> Code:
+    """`exists_one`: goes through everything; errors count."""
+    test, loop, per_round = predicate.run, _rounds(over, *slots), predicate.cost
+
+    def run(frame: Frame) -> bool:
+        count = 0
+        failed: BaseException | None = None
+        for _ in loop(frame):
+            frame[0] -= per_round
+            overdrawn(frame)
+            try:
+                value = test(frame)
+                if value is True:
+                    frame[0] -= 2
+                    count = min(count + 1, MAX_INT)
+                elif value is not False:
+                    raise no_overload()
+            except ABSORBED as error:
+                failed = error if failed is None else failed
+        if failed is not None:
+            raise as_error(failed)
+        return count == 1
+
+    return Code(run, over.cost + 2)
+
+
+def _collect(over: Code, slots: tuple[int, int], element: Code, predicate: Code | None) -> Code:
+    """`map`, `filter`, `transformList`: a list of what `element` gives, where `predicate` holds."""
+    body = 2 + (0 if element.constant else LIST_BASE) + element.cost
+    loop, make = _rounds(over, *slots), element.run
+    test = predicate.run if predicate else None
+    per_round = predicate.cost if predicate else body
+
+    def run(frame: Frame) -> list[Any]:
+        out: list[Any] = []
+        for _ in loop(frame):
+            frame[0] -= per_round
+            overdrawn(frame)
+            if test is not None:
+                value = test(frame)
+                if value is False:
+                    continue
+                if value is not True:
+                    raise no_overload()
+                frame[0] -= body
+            out.append(make(frame))
+        return out
+
+    return Code(run, over.cost + 1)
+
+
+def _insert(
+    over: Code, slots: tuple[int, int], step: Callable[[Frame, dict[Any, Any]], None], costs: tuple[int, Code | None]
+) -> Code:
+    """`transformMap` and `transformMapEntry`: a map that `step` adds to; `costs` are the step's and the predicate."""
+    body, predicate = costs
+    loop = _rounds(over, *slots)
+    test = predicate.run if predicate else None
+    per_round = predicate.cost if predicate else body
+
+    def run(frame: Frame) -> dict[Any, Any]:
+        out: dict[Any, Any] = {}
+        for _ in loop(frame):
+            frame[0] -= per_round
+            overdrawn(frame)
+            if test is not None:
+                value = test(frame)
+                if value is False:
+                    continue
+                if value is not True:
+                    raise no_overload()
+                frame[0] -= body
+            step(frame, out)
+        return out
+
+    return Code(run, over.cost + 1)
+
+
+def _bind(slot: int, value: Code, result: Code) -> Code:
+    """A result with a variable bound to a value, computed when it is first read."""
+    compute = charged(value)
+    inner = result.run
+
+    def run(frame: Frame) -> Any:
+        frame[slot] = compute(frame)
+        return inner(frame)
+
+    return Code(run, result.cost)
+
 
 _CONVERSIONS = frozenset(("bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"))
 _BY_ID: dict[str, Overload] = {o.id: o for overloads in FUNCTIONS.values() for o in overloads}
@@ -86,8 +267,8 @@ class Compiler(Visitor[Code]):
             return constant(TypeValue(node.name))
         slot = self.names[node.name][-1]
         if slot in self.globals:
-            return access.variable(slot, self.types[node.name])
-        return access.local(slot)
+            return operators.read_variable(slot, self.types[node.name])
+        return operators.read_local(slot)
 
     # fields and indexes
 
@@ -109,40 +290,40 @@ class Compiler(Visitor[Code]):
         declared = declared_field(target, node.field)
         if node.test:
             run = (
-                access.has_field(operand.run, declared.name_in_json)
+                operators.has_field(operand.run, declared.name_in_json)
                 if declared
-                else access.has_key(operand.run, node.field)
+                else operators.has_key(operand.run, node.field)
             )
             return Code(run, operand.cost)
         if isinstance(target, Opaque):
             inner = target.params[0]
             return Code(self.optional_field(operand.run, inner, node.field), operand.cost, attribute=True)
         if declared is None:
-            return Code(access.string_key(operand.run, node.field), operand.cost + 1, attribute=True)
+            return Code(operators.read_string_key(operand.run, node.field), operand.cost + 1, attribute=True)
         name = declared.name_in_json
-        run = access.field(operand.run, name, declared.type, node.field)
+        run = operators.read_field(operand.run, name, declared.type, node.field)
         return Code(run, operand.cost + 1, attribute=True)
 
     def optional_field(self, operand: Run, target: Type, name: str) -> Run:
         """A function that reads `a.?b`."""
         declared = declared_field(target, name)
         if declared is None:
-            return access.optional_field(operand, name, target, target)
-        return access.optional_field(operand, declared.name_in_json, target, declared.type)
+            return operators.read_optional_field(operand, name, target, target)
+        return operators.read_optional_field(operand, declared.name_in_json, target, declared.type)
 
     def index(self, node: Call) -> Code:
         """Code for `a[b]` and `a[?b]`."""
         operand, at = self.base(node.args[0]), self.visit(node.args[1])
         if at.constant:
             try:
-                access.checked_key(at.value)
+                operators.checked_key(at.value)
             except EvaluationError as error:
                 raise CelError(f"program instantiation failed: {error}") from None
         # Reading the variable that an index is costs nothing of its own.
         fixed = operand.cost + at.cost - (1 if at.attribute else 0)
         if node.function == "_[?_]" or isinstance(node.args[0].type, Opaque):
-            return Code(access.optional_index(operand.run, at.run), fixed, attribute=True)
-        return Code(access.index(operand.run, at.run), fixed + 1, attribute=True)
+            return Code(operators.read_optional_index(operand.run, at.run), fixed, attribute=True)
+        return Code(operators.read_index(operand.run, at.run), fixed + 1, attribute=True)
 
     # literals
 
@@ -345,7 +526,7 @@ class Compiler(Visitor[Code]):
             slot = self.push(node.accumulator)
             result = self.visit(node.result)
             self.pop(node.accumulator)
-            return loops.bind(slot, value, result)
+            return _bind(slot, value, result)
         over = self.visit(node.range)
         slot = self.push(node.variable)
         slot2 = self.push(node.variable2) if node.variable2 else -1
@@ -360,9 +541,9 @@ class Compiler(Visitor[Code]):
         step = node.step
         assert isinstance(step, Call)  # noqa: S101 - every macro's step is a call
         if node.macro in ("all", "exists"):
-            return loops.quantifier(over, slots, self.visit(step.args[1]), every=node.macro == "all")
+            return _quantifier(over, slots, self.visit(step.args[1]), every=node.macro == "all")
         if node.macro == "exists_one":
-            return loops.exactly_one(over, slots, self.visit(step.args[0]))
+            return _exactly_one(over, slots, self.visit(step.args[0]))
         predicate = None
         if step.function == "_?_:_":
             predicate = self.visit(step.args[0])
@@ -372,7 +553,7 @@ class Compiler(Visitor[Code]):
         if node.macro == "map":
             element = step.args[1]
             assert isinstance(element, ListNode)  # noqa: S101 - the macro makes it so
-            return loops.collect(over, slots, self.visit(element.elements[0]), predicate)
+            return _collect(over, slots, self.visit(element.elements[0]), predicate)
         return self.insertion(step, over, slots, predicate)
 
     def insertion(self, step: Call, over: Code, slots: tuple[int, int], predicate: Code | None) -> Code:
@@ -387,7 +568,7 @@ class Compiler(Visitor[Code]):
             else:
                 put(out, frame[slot], get(frame))
 
-        return loops.insert(over, slots, add, (value.cost + (2 if entry else 3), predicate))
+        return _insert(over, slots, add, (value.cost + (2 if entry else 3), predicate))
 
 
 def _applied(implementation: Any, args: list[Code]) -> Run:

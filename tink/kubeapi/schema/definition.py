@@ -1,4 +1,12 @@
-"""What a CustomResourceDefinition says apart from its schemas: names, versions, columns, subresources, approval.
+"""Definitions as Kubernetes' own types: what is read, what is unknown, what has the wrong type.
+
+A definition is no free-form object in Kubernetes. So unknown fields are dropped, nulls mean "not given", and a value of
+the wrong type is a bad request. `SCHEMA` is the schema of definitions themselves (k8s.io/apiextensions-apiserver,
+apiextensions/v1), apart from that of their schemas, which contain themselves.
+
+
+----
+What a CustomResourceDefinition says apart from its schemas: names, versions, columns, subresources, approval.
 
 Definitions come from `typed`. Kubernetes moves what all versions say alike above them before it looks at it, and speaks
 of `spec.validation`; here errors name the field that the client wrote, `spec.versions[0].schema`.
@@ -15,12 +23,166 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from tink.kubeapi.schema import field_errors
-from tink.kubeapi.schema.definition import defaults, keywords, structural, webhooks
+from tink.kubeapi.schema import definition_schemas, field_errors, shapes, webhooks
+from tink.kubeapi.schema.declarations import FieldPathError, field_path
 from tink.kubeapi.schema.field_errors import FieldError, invalid_whole
 from tink.kubeapi.schema.meta import dns1035, subdomain
-from tink.kubeapi.schema.validations import FieldPathError, field_path
-from tink.kubeapi.schema.values import Raw
+from tink.kubeapi.schema.shapes import (
+    BYTES,
+    FLAG,
+    INT32,
+    INT64,
+    TEXT,
+    TIME,
+    Raw,
+    array,
+    atomic,
+    keyed,
+    mapping,
+    same,
+    struct,
+    texts,
+)
+from tink.kubeapi.schema.structs import MistypedError, Reading, Type, list_of, map_of, mistyped, struct_of, type_of
+
+MAX_DEPTH = 64
+"""Deepest nesting of a schema. Deeper than any schema in use, and far from the limits of recursion."""
+
+_NAMES = texts("kind", "listKind", "plural", "singular") | same(atomic(TEXT), "categories", "shortNames")
+_CONDITION = struct(
+    {**texts("type", "status", "reason", "message"), "lastTransitionTime": TIME, "observedGeneration": INT64},
+    "type",
+    "status",
+)
+_SCALE = struct(
+    texts("specReplicasPath", "statusReplicasPath", "labelSelectorPath"), "specReplicasPath", "statusReplicasPath"
+)
+_COLUMN = struct(
+    {**texts("name", "type", "jsonPath", "description", "format"), "priority": INT32}, "name", "type", "jsonPath"
+)
+_VERSION = struct(
+    {
+        **texts("name", "deprecationWarning"),
+        **same(FLAG, "served", "storage", "deprecated"),
+        "schema": struct({"openAPIV3Schema": shapes.ANY}),
+        "subresources": struct({"status": struct({}), "scale": _SCALE}),
+        "selectableFields": atomic(struct(texts("jsonPath"), "jsonPath")),
+        "additionalPrinterColumns": array(_COLUMN),
+    },
+    "name",
+    "served",
+    "storage",
+)
+_SERVICE = struct({**texts("namespace", "name", "path"), "port": INT32}, "namespace", "name")
+_WEBHOOK = struct(
+    {
+        "clientConfig": struct({"url": TEXT, "caBundle": BYTES, "service": _SERVICE}),
+        "conversionReviewVersions": atomic(TEXT),
+    },
+    "conversionReviewVersions",
+)
+_SPEC = struct(
+    {
+        **texts("group", "scope"),
+        "names": struct(_NAMES, "kind", "plural"),
+        "versions": atomic(_VERSION),
+        "conversion": struct({"strategy": TEXT, "webhook": _WEBHOOK}, "strategy"),
+        "preserveUnknownFields": FLAG,
+    },
+    "group",
+    "names",
+    "scope",
+    "versions",
+)
+_STATUS = struct(
+    {
+        "acceptedNames": struct(_NAMES),
+        "conditions": keyed(_CONDITION, "type"),
+        "storedVersions": atomic(TEXT),
+        "observedGeneration": INT64,
+    }
+)
+SCHEMA = struct({"spec": _SPEC, "status": _STATUS}, "spec")
+"""The schema of definitions."""
+
+
+def read(definition: Raw) -> list[str]:
+    """Bring spec and status of a definition into the form of their types, in place; give the paths of unknown fields.
+
+    Raises MistypedError for a value of the wrong type.
+    """
+    reading = Reading()
+    for name, kind in _PARTS.items():
+        if definition.get(name) is None:
+            definition.pop(name, None)
+        else:
+            definition[name] = kind.read(definition[name], name, reading)
+    for index, version in enumerate((definition.get("spec") or {}).get("versions") or ()):
+        holder = version.get("schema") or {}
+        if "openAPIV3Schema" in holder:
+            at = f"spec.versions[{index}].schema.openAPIV3Schema"
+            holder["openAPIV3Schema"] = _read_schema(holder["openAPIV3Schema"], at, reading)
+    return reading.unknown
+
+
+def _read_schema(value: Any, path: str, reading: Reading) -> Any:
+    if reading.depth > MAX_DEPTH:
+        raise MistypedError(f"{path}: schemas may be nested at most {MAX_DEPTH} deep")
+    reading.depth += 1
+    try:
+        return _KEYWORDS.read(value, path, reading)
+    finally:
+        reading.depth -= 1
+
+
+def _read_silently(value: Any, path: str, reading: Reading) -> Any:
+    """Read a schema of which Kubernetes does not tell unknown fields: no definition is to be refused for one here."""
+    reading.silent += 1
+    try:
+        return _read_schema(value, path, reading)
+    finally:
+        reading.silent -= 1
+
+
+def _read_either(value: Any, path: str, reading: Reading) -> Any:
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, dict):
+        raise mistyped(path, "a schema or a boolean", value)
+    return _read_silently(value, path, reading)
+
+
+def _read_items(value: Any, path: str, reading: Reading) -> Any:
+    if isinstance(value, list):
+        return [_read_silently(item, path, reading) for item in value if isinstance(item, dict)]
+    return _read_silently(value, path, reading) if isinstance(value, dict) else {}
+
+
+_SCHEMA, _EITHER = Type(_read_schema, dict), Type(_read_either, dict)
+_RULE = struct({**texts("rule", "message", "messageExpression", "reason", "fieldPath"), "optionalOldSelf": FLAG})
+_PLAIN = {
+    **texts("id", "$schema", "$ref", "description", "type", "format", "title", "pattern"),
+    **texts("x-kubernetes-list-type", "x-kubernetes-map-type"),
+    **same(array(TEXT), "required", "x-kubernetes-list-map-keys"),
+    **same({"type": "number"}, "maximum", "minimum", "multipleOf"),
+    **same(INT64, "maxLength", "minLength", "maxItems", "minItems", "maxProperties", "minProperties"),
+    **same(FLAG, "exclusiveMaximum", "exclusiveMinimum", "uniqueItems", "nullable", "x-kubernetes-int-or-string"),
+    **same(FLAG, "x-kubernetes-preserve-unknown-fields", "x-kubernetes-embedded-resource"),
+    "x-kubernetes-validations": array(_RULE),
+    **same({}, "default", "example"),
+    "enum": array({}),
+    "dependencies": mapping({}),
+    "externalDocs": struct(texts("description", "url")),
+}
+_KEYWORDS = struct_of(
+    {name: type_of(schema) for name, schema in _PLAIN.items()}
+    | dict.fromkeys(("allOf", "oneOf", "anyOf"), list_of(_SCHEMA))
+    | dict.fromkeys(("properties", "patternProperties", "definitions"), map_of(_SCHEMA))
+    | dict.fromkeys(("additionalProperties", "additionalItems"), _EITHER)
+    | {"not": _SCHEMA, "items": Type(_read_items, dict)}
+)
+_PARTS = {name: type_of(schema) for name, schema in SCHEMA["properties"].items()}
+
 
 MAX_SELECTABLE = 8
 APPROVED = "api-approved.kubernetes.io"
@@ -163,7 +325,7 @@ def _spec(spec: Raw, past: Past) -> list[FieldError]:
         if conversion.get("strategy", "") != "None" and spec.get("preserveUnknownFields"):
             detail = "must be None if spec.preserveUnknownFields is true"
             found.append(invalid_whole("spec.conversion.strategy", conversion.get("strategy", ""), detail))
-        found += webhooks.check(
+        found += webhooks.check_conversion(
             conversion, "spec.conversion", known_reviews=past.known_reviews, any_bundle=past.any_bundle
         )
     return found
@@ -226,13 +388,15 @@ def _validation(schema: Raw, at: str, *, status: bool, free: bool) -> list[Field
     if schema.get("nullable"):
         found.append(field_errors.forbidden(f"{at}.nullable", "nullable cannot be true at the root"))
     scope = None
-    unusable = structural.unsupported(schema)
+    unusable = definition_schemas.unsupported(schema)
     if not unusable:
-        shape = structural.check(schema, at) or defaults.check(schema, at)
+        shape = definition_schemas.check_structural(schema, at) or definition_schemas.check_defaults(schema, at)
         found += shape
         if not shape:
-            scope = keywords.Scope.root(schema)
-    schema_errors, rule_errors = keywords.check(schema, at, keywords.Rules(free=free), scope)
+            scope = definition_schemas.Scope.root(schema)
+    schema_errors, rule_errors = definition_schemas.check_keywords(
+        schema, at, definition_schemas.Rules(free=free), scope
+    )
     found += schema_errors + rule_errors
     if not found and unusable:
         found.append(invalid_whole(at, "", unusable))

@@ -7,9 +7,9 @@ An estimate is a cost and, where the result has a size, that size.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tink.kubeapi.cel.cost.charges import PATTERN
-from tink.kubeapi.cel.cost.sizes import LIMIT, ONE, UNKNOWN, Cost, fixed
-from tink.kubeapi.cel.syntax.tree import Literal, Node
+from tink.kubeapi.cel.cost_charges import PATTERN
+from tink.kubeapi.cel.cost_sizes import LIMIT, ONE, UNKNOWN, Cost, fixed
+from tink.kubeapi.cel.tree import Literal, Node
 from tink.kubeapi.cel.types import Type
 
 _PER_CHARACTER = 0.1

@@ -7,10 +7,10 @@ the sizes that the schema declares there bound it (cel-go, checker/cost.go).
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tink.kubeapi.cel.cost.charges import LIST_BASE, MAP_BASE
-from tink.kubeapi.cel.cost.function_estimates import Argument, Estimate, estimate_call
-from tink.kubeapi.cel.cost.sizes import EMPTY, NOTHING, ONE, UNKNOWN, Cost, fixed
-from tink.kubeapi.cel.syntax.tree import Call, Comprehension, Ident, ListNode, Literal, MapNode, Node, Select, Visitor
+from tink.kubeapi.cel.cost_charges import LIST_BASE, MAP_BASE
+from tink.kubeapi.cel.cost_functions import Argument, Estimate, estimate_call
+from tink.kubeapi.cel.cost_sizes import EMPTY, NOTHING, ONE, UNKNOWN, Cost, fixed
+from tink.kubeapi.cel.tree import Call, Comprehension, Ident, ListNode, Literal, MapNode, Node, Select, Visitor
 from tink.kubeapi.cel.types import ListType, MapType, ObjectType, Opaque, Scalar, StringType, Type, max_elements
 
 Path = tuple[str, ...]
