@@ -20,10 +20,9 @@ messages: undefined fields, undeclared references, overloads that do not exist.
 from collections.abc import Iterator, Mapping
 
 from tink.kubeapi.cel.errors import CelError, EvaluationError, Issue, Source
-from tink.kubeapi.cel.library.functions import OVERLOADS
+from tink.kubeapi.cel.library.functions import FUNCTIONS, OVERLOADS, TYPE_NAMES, Overload
 from tink.kubeapi.cel.library.regex import PatternError, compiled
 from tink.kubeapi.cel.library.strings import ClauseError, allowed, clauses
-from tink.kubeapi.cel.signatures import FUNCTIONS, TYPE_NAMES, Overload
 from tink.kubeapi.cel.tree import (
     Call,
     Comprehension,
@@ -236,7 +235,9 @@ class _Validator:
         first = node.args[0] if node.args else None
         if node.function in ("duration", "timestamp") and isinstance(first, Literal):
             try:
-                OVERLOADS[node.overloads[0]](first.value)
+                run = OVERLOADS[node.overloads[0]].run
+                assert run is not None  # noqa: S101 - both are functions of the library
+                run(first.value)
             except (EvaluationError, TypeError):
                 self.issues.append(Issue(first.offset, f"invalid {node.function} argument"))
         elif node.function == "matches" and isinstance(first, Literal) and first.kind == "string":

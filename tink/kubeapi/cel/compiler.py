@@ -12,7 +12,7 @@ from typing import Any
 
 from tink.kubeapi.cel import operators
 from tink.kubeapi.cel.checker import qualified
-from tink.kubeapi.cel.cost_charges import LIST_BASE, MAP_BASE, Charge, charge_for, pattern_cost
+from tink.kubeapi.cel.costs import LIST_BASE, MAP_BASE, Charge, pattern_cost
 from tink.kubeapi.cel.errors import CelError, EvaluationError
 from tink.kubeapi.cel.frame import (
     ABSORBED,
@@ -26,10 +26,10 @@ from tink.kubeapi.cel.frame import (
     constant,
     overdrawn,
 )
+from tink.kubeapi.cel.library import functions
 from tink.kubeapi.cel.library.conversions import span
-from tink.kubeapi.cel.library.functions import OVERLOADS, TRAVERSING
+from tink.kubeapi.cel.library.functions import OVERLOADS, charge_for
 from tink.kubeapi.cel.library.regex import PatternError, find_all, pattern_tester
-from tink.kubeapi.cel.signatures import FUNCTIONS, Overload
 from tink.kubeapi.cel.tree import Call, Comprehension, Ident, ListNode, Literal, MapNode, Node, Select, Visitor
 from tink.kubeapi.cel.types import ObjectType, Opaque, Type, declared_field
 from tink.kubeapi.cel.values import MAX_INT, Duration, Optional, TypeValue, cost_of, no_overload, type_name
@@ -198,7 +198,6 @@ def _bind(slot: int, value: Code, result: Code) -> Code:
 
 
 _CONVERSIONS = frozenset(("bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"))
-_BY_ID: dict[str, Overload] = {o.id: o for overloads in FUNCTIONS.values() for o in overloads}
 _TIMES = {"timestamp": "google.protobuf.Timestamp", "duration": "google.protobuf.Duration", "null": "null_type"}
 _RECEIVERS = frozenset(("string", _TIMES["timestamp"], _TIMES["duration"]))
 _NUMBERS = frozenset(("int", "uint", "double"))
@@ -447,7 +446,7 @@ class Compiler(Visitor[Code]):
                 raise CelError(f"program instantiation failed: {error}") from None
         fixed = sum(arg.cost for arg in args)
         charge = charge_for(node.function, node.overloads)
-        if not TRAVERSING.keys().isdisjoint(node.overloads):
+        if any(OVERLOADS[ident].walks for ident in node.overloads):
             return Code(_walking(implementation, args, charge), fixed + (1 if charge is None else 0))
         if charge is None:
             return Code(_applied(implementation, args), fixed + 1)
@@ -460,12 +459,9 @@ class Compiler(Visitor[Code]):
         """
         ids = node.overloads
         if len(ids) == 1 and not any(map(_is_dyn, given)):
-            return TRAVERSING.get(ids[0]) or OVERLOADS[ids[0]]
-        candidates = [
-            (_BY_ID[ident].args, TRAVERSING.get(ident) or OVERLOADS[ident], ident in TRAVERSING)
-            for ident in ids
-            if ident in TRAVERSING or ident in OVERLOADS
-        ]
+            return OVERLOADS[ids[0]].run
+        overloads = [OVERLOADS[ident] for ident in ids]
+        candidates = [(each.args, each.run, each.walks) for each in overloads if each.run is not None]
         operands, name = _OPERANDS.get(node.function), node.function
 
         def choose_walking(traversal: Traversal, *values: Any) -> Any:
@@ -560,7 +556,7 @@ class Compiler(Visitor[Code]):
         """Code for a loop that makes a list or map: `map`, `filter`, `transformList` and their kin."""
         value = self.visit(step.args[-1])
         entry, get, slot = len(step.args) == 2, value.run, slots[0]
-        put, put_all = OVERLOADS["@mapInsert_map_key_value"], OVERLOADS["@mapInsert_map_map"]
+        put, put_all = functions.insert_entry, functions.insert_all
 
         def add(frame: Frame, out: dict[Any, Any]) -> None:
             if entry:

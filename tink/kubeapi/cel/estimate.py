@@ -7,11 +7,22 @@ the sizes that the schema declares there bound it (cel-go, checker/cost.go).
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tink.kubeapi.cel.cost_charges import LIST_BASE, MAP_BASE
-from tink.kubeapi.cel.cost_functions import Argument, Estimate, estimate_call
-from tink.kubeapi.cel.cost_sizes import EMPTY, NOTHING, ONE, UNKNOWN, Cost, fixed
+from tink.kubeapi.cel.costs import (
+    EMPTY,
+    LIST_BASE,
+    MAP_BASE,
+    NOTHING,
+    ONE,
+    UNKNOWN,
+    Argument,
+    Cost,
+    Estimate,
+    fixed,
+)
+from tink.kubeapi.cel.library.functions import OVERLOADS
 from tink.kubeapi.cel.tree import Call, Comprehension, Ident, ListNode, Literal, MapNode, Node, Select, Visitor
 from tink.kubeapi.cel.types import ListType, MapType, ObjectType, Opaque, Scalar, StringType, Type, max_elements
+from tink.kubeapi.cel.values import TRAVERSAL_COST
 
 Path = tuple[str, ...]
 
@@ -190,9 +201,9 @@ class _Estimator(Visitor[Cost]):
             left, right = self.entry(node.args[0]), self.entry(node.args[1])
             if left is not None and right is not None:
                 self.entries[node] = left.union(right)
-            cost = ONE if overload == "add_list" else size.scaled(0.1)
+            cost = ONE if overload == "add_list" else size.scaled(TRAVERSAL_COST)
             return Estimate(cost + total, size)
-        estimate = estimate_call(node.function, overload, args)
+        estimate = OVERLOADS[overload].price.estimate(args)
         return Estimate(estimate.cost + total, estimate.size)
 
     def conditional(self, node: Call, costs: list[Cost]) -> Estimate:

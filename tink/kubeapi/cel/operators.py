@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tink.kubeapi.cel import values
-from tink.kubeapi.cel.cost_charges import smaller
+from tink.kubeapi.cel.costs import smaller
 from tink.kubeapi.cel.errors import EvaluationError
 from tink.kubeapi.cel.frame import (
     ABSORBED,

@@ -6,7 +6,7 @@ from typing import Any
 
 from tink.kubeapi.cel.checker import check
 from tink.kubeapi.cel.compiler import Compiler
-from tink.kubeapi.cel.cost_sizes import Cost
+from tink.kubeapi.cel.costs import Cost
 from tink.kubeapi.cel.errors import BudgetExceededError, CelError, EvaluationError, Source
 from tink.kubeapi.cel.estimate import estimate_tree
 from tink.kubeapi.cel.frame import ABSORBED, SLICE, VARIABLES, Frame, as_error

@@ -23,7 +23,7 @@ from tink.kubeapi.cel.errors import EvaluationError
 MAX_INT = 2**63 - 1
 MIN_INT = -(2**63)
 MAX_UINT = 2**64 - 1
-TRAVERSAL = 0.1
+TRAVERSAL_COST = 0.1
 """Cost of looking at one character."""
 
 
@@ -145,9 +145,15 @@ def size_for_cost(value: Any) -> int:
     return value.size_for_cost() if isinstance(value, OpaqueValue) else 1
 
 
+def rounded_up(value: float) -> int:
+    """Round a number that is not negative up to an integer."""
+    whole = int(value)
+    return whole if whole == value else whole + 1
+
+
 def cost_of(size: float) -> int:
-    """The cost of looking at `size` characters, rounded up."""
-    cost = size * TRAVERSAL
+    """Return the cost of reading `size` characters, rounded up."""
+    cost = size * TRAVERSAL_COST
     whole = int(cost)
     return whole if whole == cost else whole + 1
 
@@ -156,9 +162,9 @@ def traversal(value: Any) -> int:
     """The cost of looking at a value and all in it (k8s.io/apiserver, pkg/cel/library/cost.go)."""
     kind = type(value)
     if kind is str:
-        return int((len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass"))) * TRAVERSAL)
+        return int((len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass"))) * TRAVERSAL_COST)
     if kind is bytes:
-        return int(len(value) * TRAVERSAL)
+        return int(len(value) * TRAVERSAL_COST)
     if isinstance(value, list):
         total = 0
         for item in value:

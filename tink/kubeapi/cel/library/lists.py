@@ -133,11 +133,20 @@ def is_sorted(traversal: Traversal, items: list[Any]) -> bool:
     return not any(_compared(a, b) == 1 for a, b in itertools.pairwise(items))
 
 
-def extreme(traversal: Traversal, items: list[Any], wanted: int, name: str) -> Any:
-    """The least (`wanted` = -1) or greatest (1) element.
+def greatest(traversal: Traversal, items: list[Any]) -> Any:
+    """Return the greatest element.
 
-    Raises EvaluationError: the list is empty or has elements without order.
+    Raises EvaluationError if the list is empty or contains elements that have no order.
     """
+    return _extreme(traversal, items, 1, "max")
+
+
+def least(traversal: Traversal, items: list[Any]) -> Any:
+    """Return the smallest element. Raises EvaluationError like `greatest`."""
+    return _extreme(traversal, items, -1, "min")
+
+
+def _extreme(traversal: Traversal, items: list[Any], wanted: int, name: str) -> Any:
     if not items:
         raise EvaluationError(f"{name} called on empty list")
     _comparable(traversal, items)
@@ -216,6 +225,11 @@ def sort_by(traversal: Traversal, items: list[Any], keys: list[Any]) -> list[Any
 
     order = sorted(range(len(items)), key=functools.cmp_to_key(order_of))
     return [items[at] for at in order]
+
+
+def sort(traversal: Traversal, items: list[Any]) -> list[Any]:
+    """Return the elements in ascending order. Raises EvaluationError like `sort_by`."""
+    return sort_by(traversal, items, items)
 
 
 def numbers(size: int) -> list[int]:

@@ -74,10 +74,15 @@ def normalized(text: str) -> Semver:
     return parse(".".join(parts))
 
 
-def is_semver(text: str, *, loose: bool = False) -> bool:
+def parse_loosely_if(text: str, loose: bool) -> Semver:
+    """Parse a version strictly, or like `normalized` if `loose`. Raises EvaluationError like these."""
+    return normalized(text) if loose else parse(text)
+
+
+def is_semver(text: str, loose: bool = False) -> bool:
     """Whether `parse`, or `normalized` if `loose`, takes the text."""
     try:
-        (normalized if loose else parse)(text)
+        parse_loosely_if(text, loose)
     except EvaluationError:
         return False
     return True
