@@ -1,20 +1,11 @@
-"""When one type can stand for another: assignability and the substitution of type variables.
+"""The type check: sets the type of every node and the possible overloads of every call, or reports compile errors.
 
-The rules are those of CEL's type checker (cel-spec; cel-go, checker/types.go): dyn goes with everything,
-null with every object, opaque and time type, and a type variable with the first type it meets.
+Kubernetes checks the expressions of a CustomResourceDefinition when a client creates it, so users know these messages:
+undefined fields, undeclared references, overloads that do not exist. The file has three parts: assignability of types,
+the check of constants after the type check, and the type check itself.
 
-
-----
-The checks after the type check: constants that functions can never take, and literals of mixed types.
-
-Kubernetes asks these of every expression: duration and timestamp texts, patterns, format strings.
-
-
-----
-The type check: gives every node its type and every call its overloads, or says what is wrong and where.
-
-Kubernetes checks the expressions of a CustomResourceDefinition when it is created, so users know these
-messages: undefined fields, undeclared references, overloads that do not exist.
+The rules for types are those of CEL (cel-spec; cel-go, checker/types.go): dyn fits everything, null fits every object,
+opaque and time type, and a type variable is bound to the first type that it meets.
 """
 
 from collections.abc import Iterator, Mapping
@@ -61,7 +52,7 @@ from tink.kubeapi.cel.types import (
 
 
 class _Substitution(dict[str, Type]):
-    """What type variables stand for, with a trail by which an attempt that fails is taken back."""
+    """The types of type variables. A trail records the bindings of an attempt, so that it can be undone."""
 
     __slots__ = ("trail",)
 
@@ -70,12 +61,12 @@ class _Substitution(dict[str, Type]):
         self.trail: list[tuple[str, Type | None]] = []
 
     def bind(self, name: str, t: Type) -> None:
-        """Lets a variable stand for a type."""
+        """Bind a variable to a type."""
         self.trail.append((name, self.get(name)))
         self[name] = t
 
     def undo(self) -> None:
-        """Takes back what was bound since the trail was last empty."""
+        """Undo the bindings since the trail was last cleared."""
         while self.trail:
             name, before = self.trail.pop()
             if before is None:
@@ -88,7 +79,7 @@ _NULLABLE = frozenset(("opaque", "object", "duration", "timestamp"))
 
 
 def _substitute(bound: _Substitution, t: Type, *, free_to_dyn: bool = False) -> Type:
-    """`t` with its bound variables replaced; with `free_to_dyn` the others become dyn."""
+    """Return a type with its bound variables replaced. With `free_to_dyn` the other variables become dyn."""
     if isinstance(t, TypeVar):
         found = bound.get(t.name)
         if found is not None:
@@ -102,12 +93,12 @@ def _substitute(bound: _Substitution, t: Type, *, free_to_dyn: bool = False) -> 
 
 
 def _is_dyn(t: Type) -> bool:
-    """Whether the type is known only at evaluation."""
+    """Return True if the type is known only at evaluation."""
     return t.shape == "dyn"
 
 
 def _general(a: Type, b: Type) -> bool:
-    """Whether `a` is equal to `b` or says less."""
+    """Return True if `a` is equal to `b` or more general."""
     if _is_dyn(a) or isinstance(a, TypeVar):
         return True
     if _is_dyn(b) or isinstance(b, TypeVar) or a.shape != b.shape:
@@ -121,7 +112,7 @@ def _general(a: Type, b: Type) -> bool:
 
 
 def _most_general(a: Type, b: Type) -> Type:
-    """The one of two fitting types that says less."""
+    """Return the more general one of two types that fit each other."""
     return a if _general(a, b) else b
 
 
@@ -135,7 +126,7 @@ def _occurs(bound: _Substitution, variable: TypeVar, t: Type) -> bool:
 
 
 def _bind(bound: _Substitution, t: Type, variable: TypeVar) -> tuple[bool, bool]:
-    """Whether `variable` can stand for `t`, and whether it was bound before."""
+    """Bind a variable to a type. Return whether they fit, and whether the variable was bound before."""
     if isinstance(t, TypeVar) and t.name == variable.name:
         return True, True
     found = bound.get(variable.name)
@@ -181,7 +172,7 @@ def _fits(bound: _Substitution, a: Type, b: Type) -> bool:
 
 
 def _assignable(bound: _Substitution, given: list[Type], wanted: list[Type]) -> bool:
-    """Whether every given type can stand for the wanted one; binds what is needed for it."""
+    """Return True if every given type fits the wanted one. Binds the type variables that this needs."""
     if len(given) != len(wanted):
         return False
     bound.trail.clear()
@@ -220,7 +211,7 @@ class _Validator:
         self.issues: list[Issue] = []
 
     def traversal(self, node: Node, *, mixed: bool) -> None:
-        """Checks a node and all below; `mixed` where format() allows literals of mixed types."""
+        """Check a node and all nodes below it. `mixed` allows literals of mixed types, as in format()."""
         if isinstance(node, Call):
             self.call(node)
             mixed = mixed or node.function == "format"
@@ -301,7 +292,7 @@ class _Validator:
 
 
 def _validate(tree: Node) -> list[Issue]:
-    """What is wrong with a checked tree's constants and literals."""
+    """Return the errors in the constants and literals of a checked tree."""
     validator = _Validator()
     validator.traversal(tree, mixed=False)
     return validator.issues
@@ -319,7 +310,7 @@ _LITERALS: dict[str, Type] = {
 
 
 def qualified(node: Node) -> str | None:
-    """`a.b.c` for a chain of plain selections on a name, else None."""
+    """Return `a.b.c` for a chain of plain selections on a name, else None."""
     names: list[str] = []
     while isinstance(node, Select):
         if node.test:
@@ -377,7 +368,7 @@ class _Checker(Visitor[Type]):
     # names
 
     def lookup(self, name: str) -> tuple[Type | None, bool]:
-        """The type of a name and whether it names a type."""
+        """Return the type of a name, and whether the name denotes a type."""
         for scope in reversed(self.scopes):
             if name in scope:
                 if scope is self.scopes[0]:
@@ -484,7 +475,7 @@ class _Checker(Visitor[Type]):
         return self.set(node, result)
 
     def attempt(self, overload: Overload, given: list[Type]) -> Type | None:
-        """The result type if the overload takes the given types; binds type variables then."""
+        """Return the result type if the overload accepts the given types, else None. Binds type variables."""
         wanted, result = list(overload.args), overload.result
         if overload.variables:
             fresh = _Substitution({name: self.variable() for name in overload.variables})
@@ -571,9 +562,9 @@ class _Checker(Visitor[Type]):
 
 
 def check(tree: Node, source: Source, variables: Mapping[str, Type]) -> tuple[Type, frozenset[str]]:
-    """The type of the whole expression and the variables it uses; the tree's nodes get their types.
+    """Set the types of all nodes. Return the type of the whole expression and the names of the variables that it uses.
 
-    Raises CelError: with the text of every error found.
+    Raises CelError with the text of every error in the expression.
     """
     checker = _Checker(source, variables)
     checker.visit(tree)

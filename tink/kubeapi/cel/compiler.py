@@ -1,11 +1,9 @@
-"""The loops that macros make. Each kind runs as a plain Python loop and charges what Kubernetes' generic loop would.
+"""The compiler: turns a checked tree into closures over a frame (see `frame`).
 
-Reading the accumulator costs 1, testing it 2 (`all`) or 3 (`exists`) for each round; a list of one element
-that is appended costs 10 and the addition 1, and so on; see `macros` for what the rounds consist of.
-
-
-----
-From the checked tree to closures. Types that the check has settled choose the quick form of each operation."""
+The types from the checker choose the fast form of each operation. Each kind of loop runs as a plain Python loop, and
+charges the cost of Kubernetes' generic loop: reading the accumulator costs 1, testing it 2 (`all`) or 3 (`exists`) in
+each round, a list of one element 10 and its addition 1. The macros in `parser` show what a round consists of.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -55,7 +53,9 @@ _Rounds = Callable[[Frame], Iterable[None]]
 
 
 def _rounds(over: Code, slot: int, slot2: int) -> _Rounds:
-    """Runs over the range, setting the loop's variables; with `slot2` negative only one."""
+    """Return a generator function that sets the loop's variables for each element. A negative `slot2` means one
+    variable.
+    """
     get = over.run
     if slot2 < 0:
 
@@ -75,7 +75,10 @@ def _rounds(over: Code, slot: int, slot2: int) -> _Rounds:
 
 
 def _quantifier(over: Code, slots: tuple[int, int], predicate: Code, *, every: bool) -> Code:
-    """`all` (`every`) or `exists`: ends at the first round that decides; errors count only if none does."""
+    """Compile `all` (`every` is True) or `exists`.
+
+    The loop stops at the first element that decides. An error counts only if no element decides.
+    """
     per_round = (3 if every else 4) + predicate.cost
     per_test = per_round - 1 - predicate.cost
     test, loop, stop = predicate.run, _rounds(over, *slots), not every
@@ -108,7 +111,7 @@ def _quantifier(over: Code, slots: tuple[int, int], predicate: Code, *, every: b
 
 
 def _exactly_one(over: Code, slots: tuple[int, int], predicate: Code) -> Code:
-    """`exists_one`: goes through everything; errors count."""
+    """Compile `exists_one`. The loop visits every element, and any error counts."""
     test, loop, per_round = predicate.run, _rounds(over, *slots), predicate.cost
 
     def run(frame: Frame) -> bool:
@@ -134,7 +137,7 @@ def _exactly_one(over: Code, slots: tuple[int, int], predicate: Code) -> Code:
 
 
 def _collect(over: Code, slots: tuple[int, int], element: Code, predicate: Code | None) -> Code:
-    """`map`, `filter`, `transformList`: a list of what `element` gives, where `predicate` holds."""
+    """Compile `map`, `filter` and `transformList`: a list of the results of `element` where `predicate` holds."""
     body = 2 + (0 if element.constant else LIST_BASE) + element.cost
     loop, make = _rounds(over, *slots), element.run
     test = predicate.run if predicate else None
@@ -161,7 +164,7 @@ def _collect(over: Code, slots: tuple[int, int], element: Code, predicate: Code 
 def _insert(
     over: Code, slots: tuple[int, int], step: Callable[[Frame, dict[Any, Any]], None], costs: tuple[int, Code | None]
 ) -> Code:
-    """`transformMap` and `transformMapEntry`: a map that `step` adds to; `costs` are the step's and the predicate."""
+    """Compile `transformMap` and `transformMapEntry`. `step` adds to the map; `costs` is its cost and predicate."""
     body, predicate = costs
     loop = _rounds(over, *slots)
     test = predicate.run if predicate else None
@@ -186,7 +189,7 @@ def _insert(
 
 
 def _bind(slot: int, value: Code, result: Code) -> Code:
-    """A result with a variable bound to a value, computed when it is first read."""
+    """Compile a result that uses a variable, whose value is computed first."""
     compute = charged(value)
     inner = result.run
 
@@ -210,15 +213,15 @@ _OPERANDS = {
     "-_": _RECEIVERS | {"int", "double", "bool"},
     "size": _RECEIVERS | {"bytes", "list", "map"},
 }
-"""Functions whose error names them when their first operand is of no type they take."""
+"""Functions whose error message contains only their name if no overload takes the first operand."""
 
 
 _PLAIN = frozenset(("contains", "startsWith", "endsWith", "matches", "@in"))
-"""Functions whose error never says with what they were called."""
+"""Functions whose error message never contains the types of the arguments."""
 
 
 def _takes(wanted: Type, value: Any) -> bool:
-    """Whether a value may stand for a parameter of a type; only the outermost type is looked at."""
+    """Return True if a value fits the type of a parameter. Only the outermost type is compared."""
     shape = wanted.shape
     if shape in ("dyn", "typevar"):
         return True
@@ -234,9 +237,10 @@ def _is_dyn(node: Node) -> bool:
 
 
 class Compiler(Visitor[Code]):
-    """Compiles one expression (`visit`). `slots` are the places of the variables in the frame; `size` is its length.
+    """Compiles one expression with `visit`. `slots` are the variables' places in the frame; `size` is the frame's
+    length.
 
-    Raises CelError: a constant conversion or pattern in the expression is wrong.
+    Raises CelError if a constant conversion or a constant pattern in the expression is invalid.
     """
 
     def __init__(self, slots: dict[str, int], types: dict[str, Type]) -> None:
@@ -246,22 +250,22 @@ class Compiler(Visitor[Code]):
         self.globals = frozenset(slots.values())
 
     def push(self, name: str) -> int:
-        """A new place for a loop's variable."""
+        """Return a new place in the frame for a loop's variable."""
         slot = self.size
         self.size += 1
         self.names.setdefault(name, []).append(slot)
         return slot
 
     def pop(self, name: str) -> None:
-        """Ends the scope of a loop's variable."""
+        """End the scope of a loop's variable."""
         self.names[name].pop()
 
     def literal(self, node: Literal) -> Code:
-        """Code for a constant."""
+        """Compile a constant."""
         return constant(node.value)
 
     def ident(self, node: Ident) -> Code:
-        """Code for a variable, a loop's variable or the name of a type."""
+        """Compile a variable, a loop's variable or the name of a type."""
         if node.names_type:
             return constant(TypeValue(node.name))
         slot = self.names[node.name][-1]
@@ -272,16 +276,16 @@ class Compiler(Visitor[Code]):
     # fields and indexes
 
     def base(self, node: Node) -> Code:
-        """The operand of a selection; one that is no variable costs 1 more, for being made one."""
+        """Compile the operand of a selection. An operand that is not a variable costs 1 more, as in cel-go."""
         code = self.visit(node)
         return code if code.attribute or self.is_condition(node) else Code(code.run, code.cost + 1)
 
     def is_condition(self, node: Node) -> bool:
-        """Whether a node is `a ? b : c`."""
+        """Return True for `a ? b : c`."""
         return isinstance(node, Call) and node.function == "_?_:_"
 
     def select(self, node: Select) -> Code:
-        """Code for `a.b`, and for the test `has(a.b)`."""
+        """Compile `a.b`, and the test `has(a.b)`."""
         if node.named:
             return constant(TypeValue(qualified(node) or ""))
         operand = self.base(node.operand)
@@ -304,14 +308,14 @@ class Compiler(Visitor[Code]):
         return Code(run, operand.cost + 1, attribute=True)
 
     def optional_field(self, operand: Run, target: Type, name: str) -> Run:
-        """A function that reads `a.?b`."""
+        """Return a function that reads `a.?b`."""
         declared = declared_field(target, name)
         if declared is None:
             return operators.read_optional_field(operand, name, target, target)
         return operators.read_optional_field(operand, declared.name_in_json, target, declared.type)
 
     def index(self, node: Call) -> Code:
-        """Code for `a[b]` and `a[?b]`."""
+        """Compile `a[b]` and `a[?b]`."""
         operand, at = self.base(node.args[0]), self.visit(node.args[1])
         if at.constant:
             try:
@@ -327,7 +331,7 @@ class Compiler(Visitor[Code]):
     # literals
 
     def list_literal(self, node: ListNode) -> Code:
-        """Code for `[a, b]`."""
+        """Compile `[a, b]`."""
         parts = [self.visit(element) for element in node.elements]
         runs = [part.run for part in parts]
         optionals = node.optionals
@@ -353,7 +357,7 @@ class Compiler(Visitor[Code]):
         return Code(run_optional if optionals else run, sum(part.cost for part in parts) + LIST_BASE)
 
     def map_literal(self, node: MapNode) -> Code:
-        """Code for `{a: b}`."""
+        """Compile `{a: b}`."""
         parts = [(self.visit(e.key), self.visit(e.value), e.optional) for e in node.entries]
         runs = [(key.run, value.run, optional) for key, value, optional in parts]
 
@@ -381,7 +385,7 @@ class Compiler(Visitor[Code]):
     # calls
 
     def call(self, node: Call) -> Code:
-        """Code for an operator or a function."""
+        """Compile an operator or a function."""
         function = node.function
         if function in ("_[_]", "_[?_]"):
             return self.index(node)
@@ -399,7 +403,7 @@ class Compiler(Visitor[Code]):
         return special if special is not None else self.function(node, given, args)
 
     def operator(self, node: Call, given: list[Node], args: list[Code]) -> Code | None:
-        """The code of an operator with rules of its own; None for plain functions."""
+        """Compile an operator that has its own rules. Return None for plain functions."""
         function = node.function
         if function == "_?_:_":
             return operators.conditional(*args)
@@ -420,7 +424,7 @@ class Compiler(Visitor[Code]):
         return None
 
     def alternative(self, args: list[Code], *, whole: bool) -> Code:
-        """`a.or(b)` and `a.orValue(b)`."""
+        """Compile `a.or(b)` (`whole` is True) and `a.orValue(b)`."""
         left, right = args[0].run, charged(args[1])
 
         def run(frame: Frame) -> Any:
@@ -434,7 +438,7 @@ class Compiler(Visitor[Code]):
         return Code(run, args[0].cost)
 
     def function(self, node: Call, given: list[Node], args: list[Code]) -> Code:
-        """Code for a function of the library, its arguments compiled."""
+        """Compile a call of a function of the library."""
         pattern = self.pattern(node, given, args)
         if pattern is not None:
             return pattern
@@ -453,9 +457,11 @@ class Compiler(Visitor[Code]):
         return Code(_priced(implementation, args, charge), fixed)
 
     def implementation(self, node: Call, given: list[Node]) -> Any:
-        """The Python function for a call; it looks at the types of values where the check could not.
+        """Return the Python function for a call.
 
-        It takes a traversal before the arguments if one of the overloads does.
+        If several overloads are possible, the function chooses one by the types of the values. It takes a `Traversal`
+        before
+        the arguments if one of the overloads does.
         """
         ids = node.overloads
         if len(ids) == 1 and not any(map(_is_dyn, given)):
@@ -483,7 +489,7 @@ class Compiler(Visitor[Code]):
         return choose_walking if any(walks for _, _, walks in candidates) else choose
 
     def pattern(self, node: Call, given: list[Node], args: list[Code]) -> Code | None:
-        """`matches`, `find` and `findAll` with a constant pattern, which is compiled here and only once."""
+        """Compile `matches`, `find` and `findAll` with a constant pattern, so that RE2 compiles the pattern once."""
         if node.function not in ("matches", "find", "findAll") or not args[1].constant or _is_dyn(given[0]):
             return None
         source, text = args[1].value, args[0].run
@@ -516,7 +522,7 @@ class Compiler(Visitor[Code]):
     # loops
 
     def comprehension(self, node: Comprehension) -> Code:
-        """Code for a macro that goes through a list or map, and for `cel.bind`."""
+        """Compile a macro that iterates over a list or map, and `cel.bind`."""
         if node.macro == "bind":
             value = self.visit(node.initial)
             slot = self.push(node.accumulator)
@@ -533,7 +539,7 @@ class Compiler(Visitor[Code]):
         return code
 
     def loop(self, node: Comprehension, over: Code, slots: tuple[int, int]) -> Code:
-        """Code for the loop of a macro over compiled elements; `slots` are those of its variables."""
+        """Compile the loop of a macro over compiled elements. `slots` are the places of its variables."""
         step = node.step
         assert isinstance(step, Call)  # noqa: S101 - every macro's step is a call
         if node.macro in ("all", "exists"):
@@ -553,7 +559,7 @@ class Compiler(Visitor[Code]):
         return self.insertion(step, over, slots, predicate)
 
     def insertion(self, step: Call, over: Code, slots: tuple[int, int], predicate: Code | None) -> Code:
-        """Code for a loop that makes a list or map: `map`, `filter`, `transformList` and their kin."""
+        """Compile the loop of `transformMap` and `transformMapEntry`."""
         value = self.visit(step.args[-1])
         entry, get, slot = len(step.args) == 2, value.run, slots[0]
         put, put_all = functions.insert_entry, functions.insert_all
@@ -568,7 +574,7 @@ class Compiler(Visitor[Code]):
 
 
 def _applied(implementation: Any, args: list[Code]) -> Run:
-    """A closure that calls a function with what other closures give."""
+    """Return a closure that calls a function with the results of other closures."""
     runs = [arg.run for arg in args]
     if len(runs) == 1:
         only = runs[0]
@@ -577,7 +583,7 @@ def _applied(implementation: Any, args: list[Code]) -> Run:
 
 
 def _priced(implementation: Any, args: list[Code], price: Charge) -> Run:
-    """The same for a function whose cost depends on its arguments or its result."""
+    """Return such a closure for a function whose cost depends on its arguments or its result."""
     runs = [arg.run for arg in args]
 
     def run(frame: Frame) -> Any:
@@ -592,7 +598,7 @@ def _priced(implementation: Any, args: list[Code], price: Charge) -> Run:
 
 
 def _walking(implementation: Any, args: list[Code], price: Charge | None) -> Run:
-    """The same for a function that looks into nested values."""
+    """Return such a closure for a function that walks through nested values."""
     runs = [arg.run for arg in args]
 
     def run(frame: Frame) -> Any:

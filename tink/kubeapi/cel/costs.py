@@ -1,4 +1,4 @@
-"""What calls cost: the charge at evaluation and the estimate before any data are seen.
+"""The cost of calls: the charge at evaluation, and the estimate before any data are seen.
 
 A `Price` holds both for one overload. Most calls cost 1; the other prices depend on the sizes of the arguments or of
 the result. A size is the number of elements, characters or bytes of the outermost value only. `frame.Traversal` counts
@@ -113,7 +113,7 @@ def _estimate_one(_: list[Argument]) -> Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a call of an overload costs: the charge at evaluation (None: always 1) and the estimate before it."""
+    """The charge of an overload at evaluation (None means that it always costs 1), and its estimate."""
 
     charge: Charge | None = None
     estimate: Estimator = _estimate_one

@@ -1,7 +1,8 @@
-"""The estimate of an expression's cost before any data are seen, which Kubernetes asks of every rule of a CRD.
+"""The estimator: the cost of an expression before any data are seen.
 
-It walks the tree and knows for each part where in the data it comes from (a path from a variable), so that
-the sizes that the schema declares there bound it (cel-go, checker/cost.go).
+Kubernetes limits the estimated cost of each rule of a CustomResourceDefinition. The estimator walks the tree and tracks
+the path in the data that each node comes from, so that the sizes declared in the schema limit its cost (cel-go,
+checker/cost.go).
 """
 
 from collections.abc import Mapping
@@ -29,20 +30,20 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """The sizes of what a list or map holds."""
+    """The sizes of the keys and values of a list or map."""
 
     shape: str
     key: Cost
     value: Cost
 
     def union(self, other: "Entries") -> "Entries":
-        """The sizes that cover both."""
+        """Return the sizes that cover both."""
         return Entries(self.shape, self.key.union(other.key), self.value.union(other.value))
 
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """A loop's variable: where it comes from and how large it can be."""
+    """A loop's variable: the path in the data that it comes from, and its size."""
 
     path: Path | None
     size: Cost | None
@@ -50,7 +51,7 @@ class Local:
 
 
 _KEY = StringType(0)
-"""Keys of maps count as empty, in Kubernetes as well."""
+"""The type of a map's keys. They count as empty in Kubernetes as well."""
 
 _SCALARS = frozenset(("bool", "double", "duration", "int", "timestamp", "uint"))
 
@@ -80,7 +81,7 @@ class _Estimator(Visitor[Cost]):
         return local.path if local else self.paths.get(node)
 
     def declared(self, path: Path | None) -> Cost | None:
-        """The size that the schema gives to a place."""
+        """Return the size that the schema declares at a path, or None if it declares none."""
         if not path:
             return None
         # Kubernetes takes every path for one from `self`, also those of types and of what loops have made.
@@ -289,5 +290,5 @@ class _Estimator(Visitor[Cost]):
 
 
 def estimate_tree(tree: Node, variables: Mapping[str, Type]) -> Cost:
-    """The least and the greatest cost of a checked expression over variables of declared types."""
+    """Return the range of costs of a checked expression over variables of declared types."""
     return _Estimator(variables).visit(tree)

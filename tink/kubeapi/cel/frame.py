@@ -1,20 +1,17 @@
-"""What the compiler makes: closures over a frame, with the part of their cost that is always the same.
+"""The frame of an evaluation: the compiled closures, their cost, and the count of nested values.
 
-A frame is a list: at 0 the cost that may be spent before the clock is looked at, at 1 the cost that may be spent after
-that, at 2 the budget, from `VARIABLES` on the variables, then the loops' variables. A closure does not charge its fixed
-cost itself; whoever runs it for certain adds it to his own, and where something runs only sometimes (the right side of
-`&&`, a loop's body) it is charged there. So a straight expression is charged once, by the program.
+A frame is a list. Item 0 is the cost that the evaluation may spend before it must read the clock, item 1 the cost that
+it may spend after that, item 2 the budget. From `VARIABLES` on follow the variables, then the variables of loops.
 
-Costs stand for time, but not well: some operations that cost the same take a hundred times as long. So the clock is
-looked at after every `SLICE` of cost, and an evaluation that takes too long ends as one that costs too much.
+A closure does not charge its own fixed cost. The closure that always runs it adds the cost to its own. Where a part
+runs only sometimes (the right side of `&&`, the body of a loop), the cost is charged there. So the program charges a
+straight expression once.
 
-
-----
-Counting what is walked through, against the budget of an evaluation.
-
-Kubernetes' costs count no more than the outermost size of what is compared, formatted or flattened. So what is nested
-is counted here: some thousand nodes of each traversal are free and only bring the next look at the clock nearer; more
-cost 1 each.
+Cost is a poor measure of time: some operations of the same cost take a hundred times as long as others. Therefore an
+evaluation reads the clock after every `SLICE` of cost, and one that takes too long ends like one that costs too much.
+Kubernetes' costs count only the outermost size of a value that is compared, formatted or flattened. `Traversal` counts
+the nested values: the first 4,096 nodes of a traversal are free and only bring the next reading of the clock nearer,
+each further node costs 1.
 """
 
 from collections.abc import Callable
@@ -25,32 +22,37 @@ from tink.kubeapi.cel.errors import BudgetExceededError, EvaluationError
 from tink.kubeapi.cel.values import TEXT, Comparison, Optional
 
 VARIABLES = 3
-"""Where the variables begin in a frame."""
+"""Index of the first variable in a frame."""
 
 SLICE = 1_000
-"""Cost after which the clock is looked at: about a millisecond, mostly."""
+"""Cost after which an evaluation reads the clock: usually about a millisecond."""
 
 
 class Clock(Protocol):
-    """What a frame has at 2. `due` is the cost that later evaluations may come to before they look."""
+    """Item 2 of a frame. `due` is the used cost at which the next evaluation reads the clock."""
 
     due: int
 
     def look(self) -> None:
-        """Stops an evaluation that takes too long. Raises BudgetExceededError: it does."""
+        """Read the clock. Raises BudgetExceededError if the evaluation takes too long."""
 
 
 Frame = list[Any]
 Run = Callable[[Frame], Any]
 
 ABSORBED = (EvaluationError, TypeError, AttributeError, KeyError, IndexError, ValueError, OverflowError, RecursionError)
-"""What `||`, `&&` and loops take for an error of evaluation: our own, and Python's for data that belie their schema."""
+"""The exceptions that `||`, `&&` and loops treat as evaluation errors. Python's own occur if data contradict their
+schema.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A compiled expression. `attribute` tells that it reads a variable or what is in one (costs treat it apart);
-    `constant` that it has no variables, with its value in `value`."""
+    """A compiled expression.
+
+    `attribute` is True if it reads a variable or a part of one, which costs treat differently. `constant` is True if it
+    has no variables; then `value` is its value.
+    """
 
     run: Run
     cost: int
@@ -60,12 +62,12 @@ class Code:
 
 
 def constant(value: Any) -> Code:
-    """Code for a value known now; it costs nothing."""
+    """Return code for a value that is known at compile time. It costs nothing."""
     return Code(lambda _: value, 0, constant=True, value=value)
 
 
 def charged(code: Code, cost: int | None = None) -> Run:
-    """A closure that charges the fixed cost itself, for places that are not always reached."""
+    """Return a closure that charges the fixed cost itself, for parts that do not always run."""
     run, amount = code.run, code.cost if cost is None else cost
     if not amount:
         return run
@@ -80,9 +82,9 @@ def charged(code: Code, cost: int | None = None) -> Run:
 
 
 def overdrawn(frame: Frame) -> None:
-    """Stops an evaluation that has spent all, or takes too long; does nothing before the end of a slice.
+    """Read the clock at the end of a slice. Before the end of a slice this does nothing.
 
-    Raises BudgetExceededError: it is stopped.
+    Raises BudgetExceededError if the evaluation has spent its cost or takes too long.
     """
     if frame[0] >= 0:
         return
@@ -96,22 +98,24 @@ def overdrawn(frame: Frame) -> None:
 
 
 def as_error(error: BaseException) -> EvaluationError:
-    """The evaluation error that an absorbed exception stands for."""
+    """Return the evaluation error for an absorbed exception."""
     if isinstance(error, EvaluationError):
         return error
     return EvaluationError("no such overload")
 
 
 FREE_NODES = 4_096
-"""Nodes of one traversal that cost nothing."""
+"""Number of nodes of one traversal that cost nothing."""
 STRIDE = 256
-"""Nodes after which they are charged. A traversal that is shorter is not charged at all."""
+"""Number of nodes after which a traversal is charged. A shorter traversal is not charged at all."""
 OBJECT = SLICE // 16 + 1
-"""Nodes that an object of a declared type counts for, which Python compares in one go, however large it is."""
+"""Number of nodes that an object of a declared type counts for. Python compares it in one step, whatever its size."""
 
 
 class Traversal(Comparison):
-    """One traversal of the arguments of a call. Their own elements are free, too, for Kubernetes' cost counts them."""
+    """One traversal of the arguments of a call. The elements of the arguments are free: Kubernetes' cost counts them
+    already.
+    """
 
     __slots__ = ("_args", "_frame", "_free", "_left")
 
@@ -122,7 +126,7 @@ class Traversal(Comparison):
         self._free = -1
 
     def visit(self, nodes: int) -> None:
-        """Counts nodes. Raises BudgetExceededError: the traversal costs too much, or takes too long."""
+        """Count nodes. Raises BudgetExceededError if the traversal costs too much or takes too long."""
         self._left -= nodes
         if self._left < 0:
             self._charge()
@@ -138,18 +142,18 @@ class Traversal(Comparison):
         look_sooner(frame, free)
 
     def text(self, text: Any) -> None:
-        """Counts a text that is about to be copied."""
+        """Count a text that is about to be copied."""
         if len(text) > TEXT:
             self.visit(len(text) // TEXT)
 
     def texts(self, items: list[Any], times: int = 1) -> None:
-        """Counts the long texts of a list, each of which is about to be looked at `times`; not its other elements."""
+        """Count the long texts of a list, each read `times` times. The other elements are not counted."""
         lengths = sum(len(item) // TEXT for item in items if type(item) is str or type(item) is bytes)
         if lengths:
             self.visit(lengths * times)
 
     def through(self, items: Any) -> None:
-        """Counts all that is in a list, map or optional, for those who look at all of it."""
+        """Count everything in a list, map or optional, for functions that read all of it."""
         self.visit(len(items) + 1)
         for item in items if isinstance(items, list) else items.values():
             inside = item
@@ -160,7 +164,7 @@ class Traversal(Comparison):
 
 
 class Glance(Comparison):
-    """The comparison of lists of objects of a declared type, whose insides are not counted: it looks at the clock."""
+    """A comparison of lists of objects of a declared type. It does not count their contents but reads the clock."""
 
     __slots__ = ("_frame",)
 
@@ -168,14 +172,14 @@ class Glance(Comparison):
         self._frame = frame
 
     def visit(self, nodes: int) -> None:
-        """Counts objects. Raises BudgetExceededError: the evaluation takes too long."""
+        """Count objects. Raises BudgetExceededError if the evaluation takes too long."""
         look_sooner(self._frame, nodes * OBJECT)
 
 
 def look_sooner(frame: Frame, nodes: int) -> None:
-    """Brings the next look at the clock nearer by work that costs nothing.
+    """Bring the next reading of the clock nearer, for work that costs nothing.
 
-    Raises BudgetExceededError: the evaluation takes too long, or costs too much.
+    Raises BudgetExceededError if the evaluation takes too long or costs too much.
     """
     frame[0] -= nodes
     frame[1] += nodes

@@ -1,13 +1,9 @@
-"""Reading the data: variables, fields, indexes, and what JSON's values become when they are read.
+"""The operators that have rules of their own, and the reading of data.
 
-Data stay as they are. Only where the schema gives a string another meaning (times, bytes), a number another
-type (double) or a list another kind (set, map) is the one value converted when it is read.
-
-
-----
-The operators with rules of their own: `&&`, `||`, `? :`, `==`, order, `in` and the arithmetic of whole numbers.
-
-Each comes in a quick form for types that the check has settled, and in a general one.
+The first part reads variables, fields and indexes. Data stay as they are; a single value is converted when it is read,
+and only if the schema gives a string another meaning (times, bytes), a number another type (double) or a list another
+kind (set, map). The second part has `&&`, `||`, `? :`, `==`, order, `in` and the arithmetic of integers, each in a
+fast form for types that the checker knows, and in a general form.
 """
 
 import operator
@@ -52,7 +48,7 @@ Reader = Callable[[Any], Any]
 
 
 def missing_key(key: Any) -> EvaluationError:
-    """The error for a key or field that is not there."""
+    """Return the error for a missing key or field."""
     return EvaluationError(f"no such key: {shown(key)}")
 
 
@@ -78,7 +74,7 @@ _SCALARS: dict[str, Reader] = {
 
 
 def reader(t: Type) -> Reader | None:
-    """What makes a JSON value of a declared type a value of CEL; None where it is one already."""
+    """Return a function that converts a JSON value of a declared type, or None if such values need no conversion."""
     if isinstance(t, ListType):
         return _list_reader(t)
     if isinstance(t, MapType):
@@ -104,7 +100,7 @@ def _list_reader(t: ListType) -> Reader | None:
 
 
 def read_variable(slot: int, t: Type) -> Code:
-    """Reads a variable of a declared type."""
+    """Return code that reads a variable of a declared type."""
     read = reader(t)
     if read is None:
         return read_local(slot)
@@ -113,7 +109,7 @@ def read_variable(slot: int, t: Type) -> Code:
 
 
 def read_local(slot: int) -> Code:
-    """Reads what the frame has at a place, such as a loop's variable."""
+    """Return code that reads a place in the frame, such as a loop's variable."""
     return Code(lambda frame: frame[slot], 1, attribute=True)
 
 
@@ -121,7 +117,10 @@ def read_local(slot: int) -> Code:
 
 
 def read_field(operand: Run, name: str, t: Type, known_as: str) -> Run:
-    """Reads a declared field; one that is null counts as absent. Errors call it what the expression calls it."""
+    """Return a function that reads a declared field. A null field counts as absent.
+
+    Errors contain `known_as`, the name of the field in the expression.
+    """
     read = reader(t)
 
     def plain(frame: Frame) -> Any:
@@ -137,7 +136,7 @@ def read_field(operand: Run, name: str, t: Type, known_as: str) -> Run:
 
 
 def has_field(operand: Run, name: str) -> Run:
-    """Whether a declared field is there."""
+    """Return a function that tests if a declared field is present."""
     return lambda frame: operand(frame).get(name) is not None
 
 
@@ -161,13 +160,13 @@ _KEYS = frozenset((str, int, UInt, bool, float))
 
 
 def checked_key(key: Any) -> None:
-    """Refuses what can never be an index or key. Raises EvaluationError: a list, null, and so on."""
+    """Check that a value can be an index or key. Raises EvaluationError for a list, null and so on."""
     if type(key) not in _KEYS:
         raise EvaluationError(f"invalid qualifier type: {type_name(key)}")
 
 
 def _find(value: Any, key: Any) -> Any:
-    """What a list or map has at an index or key; _NOTHING if nothing."""
+    """Return the value at an index or key of a list or map, or _NOTHING."""
     if type(value) is dict:
         found = value.get(key, _NOTHING)
         if found is not _NOTHING and type(key) in (bool, int, UInt, float):
@@ -192,7 +191,7 @@ def _absent(value: Any, key: Any) -> EvaluationError:
 
 
 def _get(value: Any, key: Any) -> Any:
-    """What a value of any type has at an index or key; optionals give optionals. Raises EvaluationError: nothing."""
+    """Return the value at an index or key. An optional gives an optional. Raises EvaluationError if there is none."""
     checked_key(key)
     if type(value) is Optional:
         return _get_optional(value, key)
@@ -203,7 +202,7 @@ def _get(value: Any, key: Any) -> Any:
 
 
 def _get_optional(value: Any, key: Any) -> Optional:
-    """The same as an optional, absent where there is nothing."""
+    """Return the value at an index or key as an optional."""
     checked_key(key)
     if type(value) is Optional:
         if not value.present:
@@ -214,7 +213,7 @@ def _get_optional(value: Any, key: Any) -> Optional:
 
 
 def read_string_key(operand: Run, name: str) -> Run:
-    """Reads a key of a map or of a value whose type is known only at evaluation."""
+    """Return a function that reads a key of a map, or of a value whose type is known only at evaluation."""
 
     def run(frame: Frame) -> Any:
         value = operand(frame)
@@ -229,7 +228,7 @@ def read_string_key(operand: Run, name: str) -> Run:
 
 
 def has_key(operand: Run, name: str) -> Run:
-    """Whether a map has a key; a value that is no map has none."""
+    """Return a function that tests if a map has a key. A value that is not a map has none."""
 
     def run(frame: Frame) -> bool:
         value = operand(frame)
@@ -241,7 +240,7 @@ def has_key(operand: Run, name: str) -> Run:
 
 
 def read_index(operand: Run, at: Run) -> Run:
-    """Reads by an index or key of any type."""
+    """Return a function that reads by an index or key of any type."""
 
     def run(frame: Frame) -> Any:
         items, place = operand(frame), at(frame)
@@ -253,7 +252,7 @@ def read_index(operand: Run, at: Run) -> Run:
 
 
 def read_optional_index(operand: Run, at: Run) -> Run:
-    """Reads by an index or key into an optional; charges only for what is there."""
+    """Return a function that reads an optional by index or key. It charges only if the value is present."""
 
     def run(frame: Frame) -> Optional:
         found = _get_optional(operand(frame), at(frame))
@@ -265,7 +264,7 @@ def read_optional_index(operand: Run, at: Run) -> Run:
 
 
 def read_optional_field(operand: Run, name: str, target: Type, t: Type) -> Run:
-    """Reads a field or key into an optional; charges only for what is there."""
+    """Return a function that reads an optional by field or key. It charges only if the value is present."""
     declared = isinstance(target, ObjectType)
     read = reader(t) if declared else None
 
@@ -285,7 +284,10 @@ def read_optional_field(operand: Run, name: str, target: Type, t: Type) -> Run:
 
 
 def logical(terms: list[Code], *, stop: bool) -> Code:
-    """`||` (`stop` is True) or `&&` (False): the first term that is `stop` decides; errors count only if none is."""
+    """Compile `||` (`stop` is True) or `&&` (`stop` is False).
+
+    The first term equal to `stop` decides. An error counts only if no term decides.
+    """
     runs = [(0, terms[0].run), *((term.cost, term.run) for term in terms[1:])]
 
     def run(frame: Frame) -> bool:
@@ -310,7 +312,7 @@ def logical(terms: list[Code], *, stop: bool) -> Code:
 
 
 def negation(code: Code) -> Code:
-    """`!x`."""
+    """Compile `!x`."""
     inner = code.run
 
     def run(frame: Frame) -> bool:
@@ -325,7 +327,7 @@ def negation(code: Code) -> Code:
 
 
 def conditional(test: Code, truthy: Code, falsy: Code) -> Code:
-    """`a ? b : c`; a branch that only reads a variable is cheaper by that read."""
+    """Compile `a ? b : c`. A branch that only reads a variable is cheaper by that read, as in cel-go."""
     branches = [charged(code, code.cost - 1 if code.attribute else code.cost) for code in (truthy, falsy)]
     decide, yes, no = test.run, branches[0], branches[1]
 
@@ -345,7 +347,7 @@ def conditional(test: Code, truthy: Code, falsy: Code) -> Code:
 
 
 def _plain(t: Type) -> bool:
-    """Whether Python's == does for JSON values of the type."""
+    """Return True if Python's == is right for JSON values of the type."""
     if isinstance(t, ListType):
         return t.kind == "atomic" and _plain(t.element)
     if isinstance(t, MapType):
@@ -356,7 +358,9 @@ def _plain(t: Type) -> bool:
 
 
 def equality(t: Type) -> Callable[[Any, Any], bool]:
-    """The equality of values of a declared type that come from an object, and so are as large as they look."""
+    """Return the equality for values of a declared type that come from an object, whose size in memory is their real
+    size.
+    """
     if t.shape in ("int", "bool", "string"):
         return operator.eq
     if isinstance(t, ObjectType) and t.fields:
@@ -390,7 +394,7 @@ def _object_equality(t: ObjectType) -> Callable[[Any, Any], bool]:
 
 
 def _equality_in_frame(t: Type) -> Callable[[Frame, Any, Any], bool]:
-    """The same for values that rules may have made: what is walked through is counted."""
+    """Return the equality for values that rules may have built. It counts the nodes that it visits."""
     same = equality(t)
     if isinstance(t, ObjectType) and t.fields:
 
@@ -413,7 +417,7 @@ def _walked(frame: Frame, a: Any, b: Any) -> bool:
 
 
 def equals(left: Code, right: Code, t: Type, other: Type, *, wanted: bool) -> Code:
-    """`==` (`wanted` is True) and `!=`. `t` and `other` are the types of the sides."""
+    """Compile `==` (`wanted` is True) and `!=`. `t` and `other` are the types of the sides."""
     a, b = left.run, right.run
     fixed = left.cost + right.cost
     known = t.shape == other.shape and t.shape not in ("dyn", "typevar")
@@ -456,7 +460,7 @@ _WANTED: dict[str, tuple[int, ...]] = {"_<_": (-1,), "_<=_": (-1, 0), "_>_": (1,
 
 
 def ordered(function: str, left: Code, right: Code, t: Type, other: Type, overloads: list[str]) -> Code:
-    """`<`, `<=`, `>`, `>=`."""
+    """Compile `<`, `<=`, `>` and `>=`."""
     a, b = left.run, right.run
     fixed = left.cost + right.cost
     if t.shape == other.shape and t.shape in ("int", "uint"):
@@ -480,7 +484,7 @@ def ordered(function: str, left: Code, right: Code, t: Type, other: Type, overlo
 
 
 def member_of_constant(value: Code, items: list[Any]) -> Code | None:
-    """`x in [constants]` as one look-up, as Kubernetes plans it; None if the constants do not allow it."""
+    """Compile `x in [constants]` as one look-up, like cel-go. Return None if the constants do not allow it."""
     if not items:
         return constant(False)
     if not all(type(item) in (str, int, bool, float, values.UInt) for item in items):
@@ -503,7 +507,7 @@ _WHOLE = {"add_int64": operator.add, "subtract_int64": operator.sub, "multiply_i
 
 
 def whole(overload: str, left: Code, right: Code) -> Code | None:
-    """`+`, `-`, `*` on integers; None for other overloads."""
+    """Compile `+`, `-` and `*` for integers. Return None for other overloads."""
     compute = _WHOLE.get(overload)
     if compute is None:
         return None

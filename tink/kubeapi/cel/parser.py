@@ -1,23 +1,12 @@
-"""From the text of an expression to its tokens (the lexical part of CEL's grammar).
+"""The parser: turns the text of an expression into a syntax tree.
 
-What is no token is reported and skipped, as Kubernetes does, so that one report names every slip.
+It consists of the lexer, the values of literals, the expansion of macros, and a parser by precedence climbing. The
+grammar is CEL's (cel-spec, doc/langdef.md) with the options that Kubernetes 1.36 sets: optional syntax (`?.`, `[?]`,
+`{?k: v}`) is on, backquoted identifiers are off. The lexer reports and skips characters that are not part of a token,
+so that one report contains all of them; the parser stops at its first syntax error.
 
-
-----
-The values of literal tokens: numbers within 64 bits, strings and bytes with their escapes.
-
-----
-The macros: `has`, the loops over lists and maps with one or two variables, `optMap`, `sortBy`.
-
-A macro becomes plain syntax before types are checked. Which macros there are, what they expand to (it shows
-in error texts and in costs) and their own errors are Kubernetes 1.36's.
-
-
-----
-From tokens to the syntax tree, by precedence climbing; macros are expanded on the way.
-
-The grammar is CEL's (cel-spec, doc/langdef.md) as Kubernetes switches it on: optional syntax (`?.`, `[?]`,
-`{?k: v}`) is part of it, backquoted identifiers are not. Parsing stops at the first syntax error.
+Macros become plain syntax before the type check: `has`, the loops over lists and maps with one or two variables,
+`optMap`, `sortBy`. Their expansion shows in error texts and in costs, so it is the same as Kubernetes'.
 """
 
 from collections.abc import Callable
@@ -53,7 +42,7 @@ _SIMPLE_ESCAPES = frozenset("abfnrtv\"'\\?`")
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """`kind` is the symbol or word itself, or INT, UINT, FLOAT, STRING, BYTES, IDENT, ESC_IDENT, EOF."""
+    """A token. `kind` is the symbol or word itself, or INT, UINT, FLOAT, STRING, BYTES, IDENT, ESC_IDENT, EOF."""
 
     kind: str
     text: str
@@ -67,7 +56,7 @@ class _UnterminatedError(Exception):
 
 
 def _escape_length(text: str, at: int) -> int:
-    """Length of the escape sequence at a backslash; 0 if it is none."""
+    """Return the length of the escape sequence at a backslash, or 0 if it is invalid."""
     letter = text[at + 1 : at + 2]
     if letter and letter in _SIMPLE_ESCAPES:
         return 2
@@ -82,9 +71,9 @@ def _escape_length(text: str, at: int) -> int:
 
 
 def _string_end(text: str, at: int, *, raw: bool) -> int:
-    """The end of the string literal whose quote stands at `at`.
+    """Return the end of the string literal whose quote is at `at`.
 
-    Raises _UnterminatedError: with the offset of the character that is wrong.
+    Raises _UnterminatedError with the offset of the wrong character.
     """
     quote = text[at]
     if text.startswith(quote * 3, at):
@@ -117,7 +106,7 @@ def _closing(text: str, at: int, mark: str, *, raw: bool, lines: bool) -> int:
 
 
 def _number(text: str, at: int) -> tuple[str, int]:
-    """Kind and end of the number that starts at `at` (a digit, or a point before a digit)."""
+    """Return the kind and the end of the number that starts at `at` (a digit, or a point before a digit)."""
     size = len(text)
     if text.startswith("0x", at) and at + 2 < size and text[at + 2] in _HEX:
         end = at + 2
@@ -155,7 +144,7 @@ def _shown(text: str) -> str:
 
 
 def _word(text: str, at: int) -> _Token:
-    """An identifier, a word of the language, or a literal with a prefix."""
+    """Return an identifier, a word of the language, or a literal with a prefix."""
     size = len(text)
     end = at + 1
     while end < size and text[end] in _IDENT:
@@ -197,7 +186,7 @@ def _next(text: str, at: int) -> _Token:
 
 
 def _tokens(text: str) -> tuple[list[_Token], list[Issue]]:
-    """All tokens, ended by EOF, and what could not be read."""
+    """Return all tokens, with EOF at the end, and the errors."""
     found: list[_Token] = []
     issues: list[Issue] = []
     at, size = 0, len(text)
@@ -228,9 +217,9 @@ _MAX_UINT = 2**64 - 1
 
 
 def _read_integer(text: str) -> int:
-    """A signed 64-bit integer, decimal or 0x; `text` may begin with a minus.
+    """Return the value of a signed 64-bit integer, decimal or 0x, perhaps with a minus.
 
-    Raises ValueError: outside 64 bits; the message is Kubernetes'.
+    Raises ValueError with Kubernetes' message if it does not fit.
     """
     sign, digits = (-1, text[1:]) if text[0] == "-" else (1, text)
     hexadecimal = digits.startswith("0x")
@@ -243,7 +232,7 @@ def _read_integer(text: str) -> int:
 
 
 def _read_unsigned(text: str) -> UInt:
-    """An unsigned 64-bit integer; `text` ends with u. Raises ValueError: outside 64 bits."""
+    """Return the value of an unsigned 64-bit integer that ends with u. Raises ValueError if it does not fit."""
     digits = text[:-1]
     if len(digits) > 40:
         raise ValueError("invalid uint literal")
@@ -254,7 +243,7 @@ def _read_unsigned(text: str) -> UInt:
 
 
 def _read_double(text: str) -> float:
-    """A double. Raises ValueError: larger than a double can be."""
+    """Return the value of a double. Raises ValueError if it is too large."""
     value = float(text)
     if value in (float("inf"), float("-inf")):
         raise ValueError("invalid double literal")
@@ -262,7 +251,7 @@ def _read_double(text: str) -> float:
 
 
 def _body(token: str) -> tuple[str, bool]:
-    """The text between the quotes, and whether it is raw."""
+    """Return the text between the quotes, and whether it is raw."""
     raw = token[0] in "rR"
     quoted = token[1:] if raw else token
     width = 3 if len(quoted) >= 6 and quoted[:3] in ("'''", '"""') else 1
@@ -270,7 +259,7 @@ def _body(token: str) -> tuple[str, bool]:
 
 
 def _escape(body: str, at: int) -> tuple[int, int]:
-    """Value and length of the escape at `at` (the lexer has checked its form)."""
+    """Return the value and length of the escape sequence at `at`. The lexer has checked its form."""
     letter = body[at + 1]
     if letter in _SIMPLE:
         return _SIMPLE[letter], 2
@@ -281,7 +270,7 @@ def _escape(body: str, at: int) -> tuple[int, int]:
 
 
 def _read_string(token: str) -> str:
-    """The value of a string token. Raises ValueError: an escape that is no Unicode code point."""
+    """Return the value of a string token. Raises ValueError for an escape that is not a Unicode code point."""
     body, raw = _body(token)
     body = body.replace("\r\n", "\n").replace("\r", "\n")
     if raw or "\\" not in body:
@@ -302,9 +291,9 @@ def _read_string(token: str) -> str:
 
 
 def _read_bytes(token: str) -> bytes:
-    """The value of a bytes token; \\x and octal escapes are single bytes there.
+    r"""Return the value of a bytes token. \x and octal escapes are single bytes.
 
-    Raises ValueError: \\u and \\U, which bytes do not have.
+    Raises ValueError for \u and \U, which bytes do not have.
     """
     body, raw = _body(token[1:])
     body = body.replace("\r\n", "\n").replace("\r", "\n")
@@ -328,11 +317,11 @@ def _read_bytes(token: str) -> bytes:
 _ACCUMULATOR = "@result"
 _FORBIDDEN = (_ACCUMULATOR, "__result__")
 _MAX_COPIED = 5_000
-"""Nodes that copies of macro targets may add to one expression; nested optMap doubles its target each time."""
+"""Maximum number of nodes that the copies of macro targets add to one expression. Nested optMap doubles its target."""
 
 
 class _MacroError(Exception):
-    """A macro's arguments are not what it needs."""
+    """The arguments of a macro are invalid."""
 
     def __init__(self, offset: int, message: str) -> None:
         super().__init__(message)
@@ -345,7 +334,7 @@ class _Copier:
         self.left = _MAX_COPIED
 
     def copy(self, value: Any) -> Any:
-        """A node, or what stands in one; what the check writes into nodes is not there yet."""
+        """Copy a node or a value of one. The fields that the checker sets are not set yet."""
         if isinstance(value, list | tuple):
             return type(value)(map(self.copy, value))
         if not isinstance(value, Node | Entry):
@@ -359,7 +348,7 @@ class _Copier:
 
 
 def _copy_tree(node: Node) -> Node:
-    """A tree of new nodes like the given one."""
+    """Return a deep copy of a tree."""
     made: Node = _Copier().copy(node)
     return made
 
@@ -410,7 +399,7 @@ def _quantifier(at: int, macro: str, target: Node, variables: tuple[str, str], p
 def _collect(
     at: int, macro: str, target: Node, variables: tuple[str, str], initial: Node, step: Node, predicate: Node | None
 ) -> Node:
-    """A loop that gathers values: `step` adds one, only where `predicate` holds."""
+    """Return a loop that collects values: `step` adds one where `predicate` holds."""
     if predicate is not None:
         step = Call(at, "_?_:_", [predicate, step, Ident(at, _ACCUMULATOR)])
     loop = (Literal(at, "bool", True), step, Ident(at, _ACCUMULATOR))
@@ -462,7 +451,7 @@ def _transform_entry(at: int, target: Node, args: list[Node]) -> Node:
 
 
 def _bind(at: int, variable: str, value: Node, result: Node) -> Node:
-    """`result` with `variable` bound to `value`: a loop over nothing."""
+    """Return `result` with `variable` bound to `value`, written as a loop over an empty list."""
     loop = (Literal(at, "bool", False), Ident(at, variable), result)
     return Comprehension(at, "bind", ListNode(at, []), "#unused", "", variable, value, *loop)
 
@@ -523,9 +512,9 @@ _RECEIVER: dict[tuple[str, int], Callable[[int, Node, list[Node]], Node]] = {
 
 
 def expand(at: int, name: str, target: Node | None, args: list[Node]) -> Node | None:
-    """What a call stands for if it is a macro, else None.
+    """Return the expansion of a call if it is a macro, else None.
 
-    Raises _MacroError: it is one, but its arguments do not fit.
+    Raises _MacroError if it is a macro but its arguments are invalid.
     """
     if target is None:
         return _has(at, args) if name == "has" and len(args) == 1 else None
@@ -534,10 +523,10 @@ def expand(at: int, name: str, target: Node | None, args: list[Node]) -> Node | 
 
 
 MAX_SOURCE = 100_000
-"""Code points of the longest expression."""
+"""Maximum length of an expression in code points."""
 
 MAX_DEPTH = 250
-"""Nesting of expressions; longer chains of one operator count as well."""
+"""Maximum nesting of expressions. Chains of one operator count as well."""
 
 _BINARY = {
     "||": 1, "&&": 2,
@@ -565,7 +554,7 @@ _NUMBERS: dict[str, tuple[str, Callable[[str], Any]]] = {
 
 
 class _StopError(Exception):
-    """A syntax error that nothing after it can mend."""
+    """A syntax error after which the parser cannot continue."""
 
 
 class _Parser:
@@ -694,7 +683,7 @@ class _Parser:
         return Call(mark.offset, "_[?_]" if optional else "_[_]", [operand, at])
 
     def close(self, mark: str) -> None:
-        """The closing mark."""
+        """Read the closing mark."""
         if self.token.kind != mark:
             raise self.fail(f"'{mark}'")
         self.take()
@@ -782,7 +771,7 @@ class _Parser:
         return Ident(word.offset, leading + word.text)
 
     def struct(self, name: str) -> Node | None:
-        """A message literal, if the dotted name that was begun ends at a brace."""
+        """Return a message literal if a brace follows the dotted name, else None."""
         ahead = self.at
         while self.items[ahead].kind == "." and self.items[ahead + 1].kind == "IDENT":
             name += "." + self.items[ahead + 1].text
@@ -849,7 +838,7 @@ class _Parser:
 
 
 def parse(source: Source) -> Node:
-    """The tree of an expression. Raises CelError: it is not an expression; the text lists every error found."""
+    """Return the syntax tree of an expression. Raises CelError with every error in the text."""
     size = len(source.text)
     if size > MAX_SOURCE:
         issue = Issue(-1, f"expression code point size exceeds limit: size: {size}, limit {MAX_SOURCE}")

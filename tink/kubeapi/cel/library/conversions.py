@@ -1,10 +1,7 @@
-"""Timestamps and durations: reading, writing, arithmetic within their limits, and their parts.
+"""Timestamps, durations, and the conversions between types: `int(x)`, `string(x)` and so on.
 
 Timestamps are RFC 3339, durations are Go's (`1h30m`, `1.5s`). Limits and texts are those of CEL in Go.
-
-
-----
-Conversions between types: `int(x)`, `string(x)` and so on, with the texts and limits of CEL in Go."""
+"""
 
 import datetime
 import re
@@ -36,7 +33,7 @@ _WORDS = {
 
 
 def timestamp_overflow() -> EvaluationError:
-    """Beyond the years 1 to 9999."""
+    """Return the error for timestamps outside the years 1 to 9999."""
     return EvaluationError("timestamp overflow")
 
 
@@ -70,7 +67,7 @@ def _year_zero(*parts: int) -> Timestamp | None:
 
 
 def parse_timestamp(text: str) -> Timestamp:
-    """RFC 3339 to an instant. Raises EvaluationError: other text, or out of the years 1 to 9999."""
+    """Parse RFC 3339. Raises EvaluationError for other text, and outside the years 1 to 9999."""
     match = _RFC3339.fullmatch(text)
     found = _instant(match) if match else None
     if found is None:
@@ -79,21 +76,21 @@ def parse_timestamp(text: str) -> Timestamp:
 
 
 def checked(ns: int, offset: int = 0) -> Timestamp:
-    """A timestamp within the limits. Raises EvaluationError: out of them."""
+    """Return a timestamp. Raises EvaluationError outside the years 1 to 9999."""
     if not _MIN_SECONDS <= ns // NANO <= _MAX_SECONDS:
         raise timestamp_overflow()
     return Timestamp(ns, offset)
 
 
 def span(ns: int) -> Duration:
-    """A duration within 64 bits. Raises EvaluationError: out of them."""
+    """Return a duration. Raises EvaluationError if it exceeds 64 bits."""
     if not MIN_INT <= ns <= MAX_INT:
         raise EvaluationError("integer overflow")
     return Duration(ns)
 
 
 def parse_duration(text: str) -> Duration:
-    """Go's duration text. Raises EvaluationError: other text."""
+    """Parse Go's duration text. Raises EvaluationError for other text."""
     ns = durations.parse_duration(text)
     if ns is None:
         raise EvaluationError("type conversion error from 'string' to 'google.protobuf.Duration'")
@@ -101,7 +98,7 @@ def parse_duration(text: str) -> Duration:
 
 
 def json_duration(text: Any) -> Any:
-    """A string that the schema calls a duration; Kubernetes also takes words there ('2 days')."""
+    """Convert a string of format duration. Kubernetes also accepts words there ('2 days')."""
     if type(text) is not str:
         return text
     ns = durations.parse_duration(text)
@@ -115,7 +112,7 @@ def json_duration(text: Any) -> Any:
 
 
 def json_timestamp(text: Any) -> Any:
-    """A string that the schema calls date-time or date."""
+    """Convert a string of format date-time or date."""
     if type(text) is not str:
         return text
     match = _LOOSE.fullmatch(text) or _LOOSE.fullmatch(f"{text}T00:00:00Z")
@@ -126,7 +123,7 @@ def json_timestamp(text: Any) -> Any:
 
 
 def duration_text(value: Duration) -> str:
-    """Seconds with as many places as needed: `3601.5s`."""
+    """Return the seconds with as many decimals as needed: `3601.5s`."""
     sign, ns = ("-", -value.ns) if value.ns < 0 else ("", value.ns)
     seconds = repr(ns // NANO + (ns % NANO) / NANO)
     if "e" in seconds:
@@ -141,7 +138,7 @@ def _moment(value: Timestamp, offset: int) -> datetime.datetime:
 
 
 def timestamp_text(value: Timestamp) -> str:
-    """RFC 3339 with the offset it was written with."""
+    """Return RFC 3339 with the original time zone."""
     try:
         at = _moment(value, value.offset)
     except OverflowError:
@@ -156,7 +153,7 @@ def timestamp_text(value: Timestamp) -> str:
 
 
 def _number(text: str) -> int:
-    """A whole number of an offset, as Go reads it."""
+    """Parse an integer of an offset like Go."""
     if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
         shown = text.replace("\\", "\\\\").replace('"', '\\"')
         raise EvaluationError(f'strconv.Atoi: parsing "{shown}": invalid syntax')
@@ -168,7 +165,7 @@ _CYCLE = 146097 * 86400 * NANO
 
 
 def _year_of(value: Timestamp, zone: str) -> tuple[datetime.datetime, int]:
-    """The local time, and the years to add to it where Python's calendar ends before CEL's."""
+    """Return the local time, and the years to add to it where Python's calendar ends before CEL's."""
     try:
         return _in_zone(value, zone), 0
     except OverflowError:
@@ -178,7 +175,7 @@ def _year_of(value: Timestamp, zone: str) -> tuple[datetime.datetime, int]:
 
 
 def _in_zone(value: Timestamp, zone: str) -> datetime.datetime:
-    """The local time of an instant in a named zone or at an offset like +02:00."""
+    """Return the local time in a named zone or at an offset like +02:00."""
     head, colon, tail = zone.partition(":")
     try:
         if colon:
@@ -209,9 +206,9 @@ _SPANS = {"getHours": 3600 * NANO, "getMinutes": 60 * NANO, "getSeconds": NANO, 
 
 
 def part(function: str, value: Any, zone: str = "UTC") -> int:
-    """A part of a timestamp in a zone, or the whole of a duration in a unit.
+    """Return a part of a timestamp in a time zone, or a whole duration in a unit.
 
-    Raises EvaluationError: another type or an unknown zone.
+    Raises EvaluationError for other types and unknown zones.
     """
     if type(value) is Duration:
         if function not in _SPANS:
@@ -227,7 +224,7 @@ def part(function: str, value: Any, zone: str = "UTC") -> int:
 
 
 def add(a: Any, b: Any) -> Timestamp | Duration:
-    """A sum of which at least one side is a duration."""
+    """Add a duration to a duration or a timestamp."""
     if type(a) is Duration and type(b) is Duration:
         return span(a.ns + b.ns)
     if type(a) is Duration and type(b) is Timestamp:
@@ -238,7 +235,7 @@ def add(a: Any, b: Any) -> Timestamp | Duration:
 
 
 def subtract(a: Any, b: Any) -> Timestamp | Duration:
-    """A difference of two times, two durations, or a time and a duration."""
+    """Subtract two timestamps, two durations, or a duration from a timestamp."""
     if type(a) is type(b) and type(a) in (Duration, Timestamp):
         return span(a.ns - b.ns)
     if type(a) is Timestamp and type(b) is Duration:
@@ -263,35 +260,35 @@ def _no_conversion(to: str) -> EvaluationError:
 
 
 def signed(value: int) -> int:
-    """The number, within 64 bits. Raises EvaluationError: outside of them."""
+    """Return a signed number. Raises EvaluationError if it exceeds 64 bits."""
     if not MIN_INT <= value <= MAX_INT:
         raise EvaluationError("integer overflow")
     return value
 
 
 def unsigned(value: int) -> UInt:
-    """The number, unsigned. Raises EvaluationError: outside of 64 bits."""
+    """Return an unsigned number. Raises EvaluationError if it exceeds 64 bits."""
     if not 0 <= value <= MAX_UINT:
         raise EvaluationError("unsigned integer overflow")
     return UInt(value)
 
 
 def double_to_int(value: float) -> int:
-    """Towards zero. Raises EvaluationError: outside the numbers that a double can tell apart from 64-bit integers."""
+    """Round towards zero. Raises EvaluationError outside the signed 64-bit integers."""
     if not -(2.0**63) < value < 2.0**63:
         raise EvaluationError("integer overflow")
     return int(value)
 
 
 def double_to_uint(value: float) -> UInt:
-    """Towards zero. Raises EvaluationError: negative or too large."""
+    """Round towards zero. Raises EvaluationError if negative or too large."""
     if not 0.0 <= value < 2.0**64:
         raise EvaluationError("unsigned integer overflow")
     return UInt(int(value))
 
 
 def string_to_int(text: str) -> int:
-    """A decimal number with an optional sign."""
+    """Parse a decimal number with an optional sign."""
     if len(text) < 19 and text.isdigit() and text.isascii():
         return int(text)
     if not _INTEGER.fullmatch(text) or not MIN_INT <= int(text) <= MAX_INT:
@@ -300,14 +297,14 @@ def string_to_int(text: str) -> int:
 
 
 def string_to_uint(text: str) -> UInt:
-    """A decimal number without a sign."""
+    """Parse a decimal number without a sign."""
     if not _UNSIGNED.fullmatch(text) or int(text) > MAX_UINT:
         raise _no_conversion("uint")
     return UInt(int(text))
 
 
 def string_to_double(text: str) -> float:
-    """A number as Go reads it; out of range is an error."""
+    """Parse a number like Go. Raises EvaluationError if it is out of range."""
     if _HEX_DOUBLE.fullmatch(text):
         try:
             return float.fromhex(text)
@@ -323,7 +320,7 @@ def string_to_double(text: str) -> float:
 
 
 def string_to_bool(text: str) -> bool:
-    """The words for true and false that Go takes."""
+    """Parse the words for true and false that Go accepts."""
     if text in _TRUE:
         return True
     if text in _FALSE:
@@ -332,7 +329,7 @@ def string_to_bool(text: str) -> bool:
 
 
 def bytes_to_string(data: bytes) -> str:
-    """UTF-8 to a string."""
+    """Decode UTF-8. Raises EvaluationError if it is invalid."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -340,12 +337,12 @@ def bytes_to_string(data: bytes) -> str:
 
 
 def int_to_timestamp(seconds: int) -> Timestamp:
-    """Seconds since 1970."""
+    """Convert seconds since 1970."""
     return checked(seconds * NANO)
 
 
 def to_text(value: Any) -> str:
-    """A scalar as `string()` writes it."""
+    """Return a scalar as `string()` writes it."""
     kind = type(value)
     if kind is bool:
         return "true" if value else "false"

@@ -182,7 +182,7 @@ def _double_divided(a: float, b: float) -> float:
 
 
 def matches(text: str, pattern: str) -> bool:
-    """Whether a text has a match of a pattern that is known only now."""
+    """Return True if a text has a match of a pattern that is known only at evaluation."""
     try:
         return pattern_tester(pattern)(text)
     except PatternError as error:

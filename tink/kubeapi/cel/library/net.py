@@ -1,10 +1,8 @@
-"""IP addresses and prefixes: Kubernetes' `ip`, `cidr`, `isIP`, `isCIDR` and their methods.
+"""IP addresses, prefixes and URLs: Kubernetes' `ip`, `cidr`, `url`, `isIP`, `isCIDR`, `isURL` and their methods.
 
-What is an address is what Go's net/netip takes: no leading zeros, no zone, no IPv4 inside IPv6.
-
-
-----
-URLs: Kubernetes' `url`, `isURL` and their methods, reading what Go's net/url reads as a request URI."""
+Addresses follow Go's net/netip: no leading zeros, no zone, no IPv4 inside IPv6. URLs follow Go's net/url, as request
+URIs.
+"""
 
 import ipaddress
 import re
@@ -21,7 +19,7 @@ _BITS = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
 
 @dataclass(slots=True, unsafe_hash=True)
 class Ip(OpaqueValue):
-    """An address: its number and 32 or 128 bits."""
+    """An address: its number, and 32 or 128 bits."""
 
     number: int
     bits: int
@@ -33,7 +31,7 @@ class Ip(OpaqueValue):
         return ipaddress.IPv6Address(self.number).compressed
 
     def size_for_cost(self) -> int:
-        """Bytes of the address."""
+        """The length of the address in bytes."""
         return self.bits // 8
 
 
@@ -49,22 +47,22 @@ class Cidr(OpaqueValue):
         return f"{self.ip}/{self.length}"
 
     def size_for_cost(self) -> int:
-        """Bytes of the prefix."""
+        """The length of the prefix in bytes."""
         return (self.length + 7) // 8
 
     def contains(self, ip: Ip) -> bool:
-        """Whether an address of the same family lies within."""
+        """Return True if the prefix contains an address of the same family."""
         shift = self.ip.bits - self.length
         return self.ip.bits == ip.bits and self.ip.number >> shift == ip.number >> shift
 
     def masked(self) -> "Cidr":
-        """The same prefix with the other bits zero."""
+        """Return the prefix with all other bits zero."""
         shift = self.ip.bits - self.length
         return Cidr(Ip(self.ip.number >> shift << shift, self.ip.bits), self.length)
 
 
 def _number(text: str) -> tuple[int, int] | None:
-    """The number and the bits of an address without zone; None if it is none."""
+    """Return the number and the bits of an address without zone, or None if the text is not an address."""
     try:
         if ":" in text:
             return int.from_bytes(socket.inet_pton(socket.AF_INET6, text), "big"), 128
@@ -74,7 +72,7 @@ def _number(text: str) -> tuple[int, int] | None:
 
 
 def address(text: str) -> tuple[Ip | None, str]:
-    """The address, None if the text is none, and its zone."""
+    """Return the address and its zone. The address is None if the text is not one."""
     bare, percent, zone = text.partition("%")
     found = _number(bare) if ":" in bare or not percent else None
     if found is None or "\0" in text or (percent and not zone):
@@ -87,7 +85,7 @@ def _mapped(ip: Ip) -> bool:
 
 
 def parse_ip(text: str) -> Ip:
-    """An address. Raises EvaluationError: the text is none, has a zone, or is IPv4 inside IPv6."""
+    """Parse an address. Raises EvaluationError for other text, a zone, and IPv4 inside IPv6."""
     ip, zone = address(text)
     if ip is None:
         raise EvaluationError(f"{quote(text)} is not an IP address")
@@ -99,13 +97,13 @@ def parse_ip(text: str) -> Ip:
 
 
 def is_ip(text: str) -> bool:
-    """Whether `parse_ip` takes the text."""
+    """Return True if `parse_ip` accepts the text."""
     found = _number(text)
     return found is not None and "%" not in text and not (found[1] == 128 and found[0] >> 32 == 0xFFFF)
 
 
 def parse_cidr(text: str) -> Cidr:
-    """An address with the length of its prefix. Raises EvaluationError: the text is none."""
+    """Parse an address with the length of its prefix. Raises EvaluationError for other text."""
     head, _, tail = text.rpartition("/")
     ip, zone = address(head)
     if ip is None or zone or not _BITS.fullmatch(tail) or int(tail) > ip.bits:
@@ -116,7 +114,7 @@ def parse_cidr(text: str) -> Cidr:
 
 
 def is_cidr(text: str) -> bool:
-    """Whether `parse_cidr` takes the text."""
+    """Return True if `parse_cidr` accepts the text."""
     try:
         parse_cidr(text)
     except EvaluationError:
@@ -125,7 +123,7 @@ def is_cidr(text: str) -> bool:
 
 
 def is_canonical(text: str) -> bool:
-    """Whether an address is written as Go would write it."""
+    """Return True if Go would write the address the same way."""
     return str(parse_ip(text)) == text
 
 
@@ -134,22 +132,22 @@ def _v6_starts(ip: Ip, prefix: int, bits: int) -> bool:
 
 
 def is_loopback(ip: Ip) -> bool:
-    """127.0.0.0/8 or ::1."""
+    """Return True for 127.0.0.0/8 and ::1."""
     return ip.number >> 24 == 127 if ip.bits == 32 else ip.number == 1
 
 
 def is_link_local_multicast(ip: Ip) -> bool:
-    """224.0.0.0/24 or ff02::/16 of any flags."""
+    """Return True for 224.0.0.0/24, and ff02::/16 with any flags."""
     return ip.number >> 8 == 0xE00000 if ip.bits == 32 else ip.number >> 112 & 0xFF0F == 0xFF02
 
 
 def is_link_local_unicast(ip: Ip) -> bool:
-    """169.254.0.0/16 or fe80::/10."""
+    """Return True for 169.254.0.0/16 and fe80::/10."""
     return ip.number >> 16 == 0xA9FE if ip.bits == 32 else _v6_starts(ip, 0x3FA, 10)
 
 
 def is_global_unicast(ip: Ip) -> bool:
-    """Neither unspecified, loopback, multicast, link-local nor broadcast; private addresses count."""
+    """Return True unless unspecified, loopback, multicast, link-local or broadcast. Private addresses count."""
     multicast = ip.number >> 28 == 0xE if ip.bits == 32 else ip.number >> 120 == 0xFF
     broadcast = ip.bits == 32 and ip.number == 0xFFFFFFFF
     return bool(ip.number) and not (broadcast or multicast or is_loopback(ip) or is_link_local_unicast(ip))
@@ -165,16 +163,16 @@ _PORT = re.compile(r"(:[0-9]*)?", re.ASCII)
 _PERCENT = re.compile(r"%(?![0-9a-fA-F]{2}).{0,2}", re.DOTALL)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:", re.ASCII)
 MAX_QUERY = 10_000
-"""Parameters of a query that are still read; Go's own limit."""
+"""Maximum number of parameters in a query. Longer queries have none, as in Go."""
 
 
 class UrlError(Exception):
-    """Not a URL; the text is Go's."""
+    """The text is not a URL. The message is Go's."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class Url(OpaqueValue):
-    """The parts of a URL that expressions can ask for; `text` is the URL as Go writes it."""
+    """The parts of a URL that expressions can read. `text` is the URL as Go writes it."""
 
     scheme: str = field(compare=False)
     host: str = field(compare=False)
@@ -196,11 +194,11 @@ class Url(OpaqueValue):
 
     @property
     def port(self) -> str:
-        """The port as it is written; empty when there is none."""
+        """The port as written, or ""."""
         return self._split()[1]
 
     def parameters(self) -> dict[str, list[str]]:
-        """The parameters of the query; those that cannot be read are left out."""
+        """Return the parameters of the query. Unreadable ones are left out."""
         found: dict[str, list[str]] = {}
         if self.query.count("&") >= MAX_QUERY:
             return found
@@ -244,7 +242,7 @@ def _escaped(data: bytes, safe: frozenset[int]) -> str:
 
 
 def _host(text: str) -> str:
-    """A host without its escapes, checked."""
+    """Check a host and return it without its escapes."""
     wrong = _PERCENT.search(text)
     for at, char in enumerate(text):
         if char == "%":
@@ -278,7 +276,7 @@ def _literal_host(text: str) -> str:
 
 
 def _authority(scheme: str, text: str) -> tuple[str, str]:
-    """Host and user information as it is written again."""
+    """Return the host, and the user information as Go writes it."""
     user, at, host = text.rpartition("@")
     bracket = host.rfind("[")
     if bracket > 0:
@@ -298,7 +296,7 @@ def _authority(scheme: str, text: str) -> tuple[str, str]:
 
 
 def _path(text: str) -> str:
-    """The path as Go writes it again."""
+    """Return the path as Go writes it."""
     _unescaped(text)
     data = text.encode("utf-8", "surrogatepass")
     if all(c in _PATH_VALID for c in data):
@@ -336,9 +334,9 @@ def _parsed(text: str, *, request: bool = True) -> Url:
 
 
 def parse(text: str) -> Url:
-    """A URL as `url()` takes it: a request URI, or an absolute path; a fragment is read as Go's second pass does.
+    """Parse a request URI or an absolute path, like `url()`. Go reads the fragment in a second pass.
 
-    Raises UrlError: neither.
+    Raises UrlError for other text.
     """
     try:
         _parsed(text)
@@ -355,7 +353,7 @@ def parse(text: str) -> Url:
 
 
 def url(text: str) -> Url:
-    """`url(text)`. Raises EvaluationError: not a URL."""
+    """Parse a URL. Raises EvaluationError for other text."""
     try:
         return parse(text)
     except UrlError as error:
@@ -363,7 +361,7 @@ def url(text: str) -> Url:
 
 
 def problem(text: str) -> str:
-    """Why a text is no request URI; empty if it is one."""
+    """Return why a text is not a request URI, or ""."""
     try:
         _parsed(text)
     except UrlError as error:

@@ -43,7 +43,7 @@ def _wrong(text: str) -> EvaluationError:
 
 
 def parse(text: str) -> Semver:
-    """A version, strictly. Raises EvaluationError: the text is none."""
+    """Parse a version strictly. Raises EvaluationError for other text."""
     found = _VERSION.fullmatch(text)
     if found is None:
         raise _wrong(text)
@@ -58,9 +58,9 @@ def parse(text: str) -> Semver:
 
 
 def normalized(text: str) -> Semver:
-    """A version that may begin with v, have leading zeros, or lack its last numbers.
+    """Parse a version that may begin with v, have leading zeros, or lack its last numbers.
 
-    Raises EvaluationError: the text is none even so.
+    Raises EvaluationError for other text.
     """
     parts = text.removeprefix("v").split(".", 2)
     for at, part in enumerate(parts):
@@ -80,7 +80,7 @@ def parse_loosely_if(text: str, loose: bool) -> Semver:
 
 
 def is_semver(text: str, loose: bool = False) -> bool:
-    """Whether `parse`, or `normalized` if `loose`, takes the text."""
+    """Return True if `parse`, or `normalized` if `loose`, accepts the text."""
     try:
         parse_loosely_if(text, loose)
     except EvaluationError:
@@ -96,6 +96,6 @@ def _rank(pre: tuple[int | str, ...]) -> tuple[tuple[int, int, str], ...]:
 
 
 def compare(a: Semver, b: Semver) -> int:
-    """-1, 0 or 1; build metadata does not count."""
+    """Return -1, 0 or 1. Build metadata does not count."""
     left, right = (a.numbers, _rank(a.pre)), (b.numbers, _rank(b.pre))
     return (left > right) - (left < right)

@@ -1,9 +1,6 @@
-"""The string functions: cel-go's strings extension (version 2) as Kubernetes has it. Places count code points.
+"""The string functions: cel-go's strings extension (version 2) as Kubernetes has it. Indexes count code points.
 
-----
-`string.format(list)`: its clauses, and the check of a constant format against the types of a list literal.
-
-Texts are as cel-go's for the locale that Kubernetes leaves set (en_US), hence the commas in %f.
+`string.format(list)` writes numbers for the locale that Kubernetes leaves set (en_US), hence the commas in %f.
 """
 
 from collections.abc import Callable
@@ -23,7 +20,7 @@ _QUOTED = {
     "\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v", "\\": "\\\\", '"': '\\"',
 }  # fmt: skip
 MAX_RESULT = 50_000_000
-"""Characters that one string function may produce."""
+"""Maximum length in characters of the result of a string function."""
 
 
 def _out_of_range(at: int) -> EvaluationError:
@@ -31,14 +28,14 @@ def _out_of_range(at: int) -> EvaluationError:
 
 
 def char_at(text: str, at: int) -> str:
-    """The character at a place; empty right behind the end."""
+    """Return the character at an index. It is empty right after the end."""
     if not 0 <= at <= len(text):
         raise _out_of_range(at)
     return text[at : at + 1]
 
 
 def index_of(text: str, part: str, start: int = 0) -> int:
-    """Where `part` stands first at or after `start`, else -1."""
+    """Return the first index of `part` from `start` on, or -1."""
     if not part:
         return start
     if start < 0:
@@ -47,12 +44,12 @@ def index_of(text: str, part: str, start: int = 0) -> int:
 
 
 def last_index_of(text: str, part: str) -> int:
-    """Where `part` stands last, else -1."""
+    """Return the last index of `part`, or -1."""
     return len(text) if not part else text.rfind(part)
 
 
 def last_index_before(text: str, part: str, start: int) -> int:
-    """Where `part` stands last at or before `start`, else -1."""
+    """Return the last index of `part` up to `start`, or -1."""
     if not part:
         return start
     if start < 0:
@@ -63,17 +60,17 @@ def last_index_before(text: str, part: str, start: int) -> int:
 
 
 def lower(text: str) -> str:
-    """ASCII letters in lower case."""
+    """Convert ASCII letters to lower case."""
     return text.lower() if text.isascii() else text.translate(_LOWER)
 
 
 def upper(text: str) -> str:
-    """ASCII letters in upper case."""
+    """Convert ASCII letters to upper case."""
     return text.upper() if text.isascii() else text.translate(_UPPER)
 
 
 def replace(text: str, old: str, new: str, count: int = -1) -> str:
-    """The first `count` occurrences replaced, all for a negative count."""
+    """Replace the first `count` occurrences, or all if `count` is negative."""
     times = len(text) + 1 if not old else len(text) // len(old) + 1
     if len(text) + min(times, count if count >= 0 else times) * len(new) > MAX_RESULT:
         raise EvaluationError("operation cancelled: result is too large")
@@ -81,7 +78,7 @@ def replace(text: str, old: str, new: str, count: int = -1) -> str:
 
 
 def split(text: str, mark: str, limit: int = -1) -> list[str]:
-    """The parts between the marks; with an empty mark, the characters. At most `limit` parts unless negative."""
+    """Split a text at a mark, or into characters if the mark is empty, into at most `limit` parts unless negative."""
     if limit == 0:
         return []
     if not mark:
@@ -92,14 +89,14 @@ def split(text: str, mark: str, limit: int = -1) -> list[str]:
 
 
 def substring(text: str, start: int) -> str:
-    """From a place to the end."""
+    """Return the text from an index to the end."""
     if not 0 <= start <= len(text):
         raise _out_of_range(start)
     return text[start:]
 
 
 def substring_range(text: str, start: int, end: int) -> str:
-    """From a place up to another."""
+    """Return the text between two indexes."""
     if start > end:
         raise EvaluationError(f"invalid substring range. start: {start}, end: {end}")
     for at in (start, end):
@@ -109,19 +106,19 @@ def substring_range(text: str, start: int, end: int) -> str:
 
 
 def trim(text: str) -> str:
-    """Without Unicode white space at both ends."""
+    """Strip Unicode white space at both ends."""
     return text.strip(_SPACES)
 
 
 def quoted(text: str) -> str:
-    """In double quotes, with escapes."""
+    """Return the text in double quotes, with escapes."""
     return '"' + "".join(_QUOTED.get(char, char) for char in text) + '"'
 
 
 def join(items: list[Any], mark: str = "") -> str:
-    """The strings of a list with a mark between them.
+    """Join the strings of a list with a mark between them.
 
-    Raises EvaluationError: an element is no string, or the result would be too long.
+    Raises EvaluationError if an element is not a string, or the result would be too long.
     """
     for item in items:
         if type(item) is not str:
@@ -134,7 +131,7 @@ def join(items: list[Any], mark: str = "") -> str:
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MAX_PRECISION = 1000
 WRITTEN = 4
-"""Nodes of a traversal that one counts for: writing takes longer than comparing."""
+"""Number of nodes of a traversal that one element counts for: writing takes longer than comparing."""
 
 STRINGS = frozenset(
     (
@@ -165,7 +162,7 @@ _ALLOWED["X"] = _ALLOWED["x"]
 
 
 class ClauseError(Exception):
-    """A clause that is none or does not fit its argument."""
+    """A clause is malformed or does not fit its argument."""
 
 
 def _wrong_type(clause: str, given: str) -> ClauseError:
@@ -173,16 +170,16 @@ def _wrong_type(clause: str, given: str) -> ClauseError:
 
 
 def allowed(clause: str, given: str) -> str:
-    """Why a clause cannot take an argument of a type; empty if it can."""
+    """Return why a clause does not accept an argument of a type, or ""."""
     if given == "dyn" or given in _ALLOWED[clause][0]:
         return ""
     return f"error during formatting: {_ALLOWED[clause][1].format(given)}"
 
 
 def clauses(text: str, size: int) -> list[tuple[str, int, str]]:
-    """The pieces of a format: (plain text, -1, "") or ("", precision or -1, clause).
+    """Split a format into pieces: (plain text, -1, "") or ("", precision or -1, clause).
 
-    Raises ClauseError: it is malformed, or has more clauses than the `size` arguments.
+    Raises ClauseError if it is malformed, or has more clauses than the `size` arguments.
     """
     pieces: list[tuple[str, int, str]] = []
     at = count = 0
@@ -274,7 +271,7 @@ def _key(traversal: Traversal, value: Any) -> str:
 
 
 def _inner(traversal: Traversal, value: Any) -> str:
-    """A value within a list or map: strings are quoted, doubles have six places."""
+    """Write a value inside a list or map: strings are quoted, doubles have six decimals."""
     kind = type(value)
     if kind is str or kind is bytes:
         traversal.text(value)
@@ -338,10 +335,10 @@ _WRITERS: dict[str, Callable[[Any, int], str]] = {
 
 
 def formatted(traversal: Traversal, text: str, args: list[Any]) -> str:
-    """`text` with its clauses filled from `args`.
+    """Fill the clauses of `text` with `args`.
 
-    Raises EvaluationError: malformed, too few arguments, or of wrong types; or the result would be too long;
-    BudgetExceededError: the arguments have too much in them.
+    Raises EvaluationError for a malformed format, missing arguments, wrong types or a result that is too long, and
+    BudgetExceededError for arguments with too many nodes.
     """
     try:
         out: list[str] = []
