@@ -45,9 +45,9 @@ from tink.kubeapi.cel.types import (
     TypeVar,
     declared_field,
     optional_of,
-    rebuilt,
     same,
     text_of,
+    with_params,
 )
 
 
@@ -89,7 +89,7 @@ def _substitute(bound: _Substitution, t: Type, *, free_to_dyn: bool = False) -> 
     if not params:
         return t
     replaced = tuple(_substitute(bound, p, free_to_dyn=free_to_dyn) for p in params)
-    return t if all(a is b for a, b in zip(params, replaced, strict=True)) else rebuilt(t, replaced)
+    return t if all(a is b for a, b in zip(params, replaced, strict=True)) else with_params(t, replaced)
 
 
 def _is_dyn(t: Type) -> bool:

@@ -22,7 +22,7 @@ from tink.kubeapi.cel.frame import (
     as_error,
     charged,
     constant,
-    overdrawn,
+    end_slice,
 )
 from tink.kubeapi.cel.library import functions
 from tink.kubeapi.cel.library.conversions import span
@@ -92,7 +92,7 @@ def _quantifier(over: Code, slots: tuple[int, int], predicate: Code, *, every: b
                 break
             frame[0] -= per_round
             if frame[0] < 0:
-                overdrawn(frame)
+                end_slice(frame)
             try:
                 value = test(frame)
                 if value is stop:
@@ -119,7 +119,7 @@ def _exactly_one(over: Code, slots: tuple[int, int], predicate: Code) -> Code:
         failed: BaseException | None = None
         for _ in loop(frame):
             frame[0] -= per_round
-            overdrawn(frame)
+            end_slice(frame)
             try:
                 value = test(frame)
                 if value is True:
@@ -147,7 +147,7 @@ def _collect(over: Code, slots: tuple[int, int], element: Code, predicate: Code 
         out: list[Any] = []
         for _ in loop(frame):
             frame[0] -= per_round
-            overdrawn(frame)
+            end_slice(frame)
             if test is not None:
                 value = test(frame)
                 if value is False:
@@ -174,7 +174,7 @@ def _insert(
         out: dict[Any, Any] = {}
         for _ in loop(frame):
             frame[0] -= per_round
-            overdrawn(frame)
+            end_slice(frame)
             if test is not None:
                 value = test(frame)
                 if value is False:
@@ -420,7 +420,7 @@ class Compiler(Visitor[Code]):
         if function == "@in" and node.overloads == ["in_list"] and args[1].constant:
             return operators.member_of_constant(args[0], args[1].value)
         if not any(map(_is_dyn, given)) and len(args) == 2 and len(node.overloads) == 1:
-            return operators.whole(node.overloads[0], *args)
+            return operators.integer_arithmetic(node.overloads[0], *args)
         return None
 
     def alternative(self, args: list[Code], *, whole: bool) -> Code:
@@ -451,10 +451,10 @@ class Compiler(Visitor[Code]):
         fixed = sum(arg.cost for arg in args)
         charge = charge_for(node.function, node.overloads)
         if any(OVERLOADS[ident].walks for ident in node.overloads):
-            return Code(_walking(implementation, args, charge), fixed + (1 if charge is None else 0))
+            return Code(_walking_call(implementation, args, charge), fixed + (1 if charge is None else 0))
         if charge is None:
-            return Code(_applied(implementation, args), fixed + 1)
-        return Code(_priced(implementation, args, charge), fixed)
+            return Code(_plain_call(implementation, args), fixed + 1)
+        return Code(_charged_call(implementation, args, charge), fixed)
 
     def implementation(self, node: Call, given: list[Node]) -> Any:
         """Return the Python function for a call.
@@ -573,7 +573,7 @@ class Compiler(Visitor[Code]):
         return _insert(over, slots, add, (value.cost + (2 if entry else 3), predicate))
 
 
-def _applied(implementation: Any, args: list[Code]) -> Run:
+def _plain_call(implementation: Any, args: list[Code]) -> Run:
     """Return a closure that calls a function with the results of other closures."""
     runs = [arg.run for arg in args]
     if len(runs) == 1:
@@ -582,7 +582,7 @@ def _applied(implementation: Any, args: list[Code]) -> Run:
     return lambda frame: implementation(*[run(frame) for run in runs])
 
 
-def _priced(implementation: Any, args: list[Code], price: Charge) -> Run:
+def _charged_call(implementation: Any, args: list[Code], price: Charge) -> Run:
     """Return such a closure for a function whose cost depends on its arguments or its result."""
     runs = [arg.run for arg in args]
 
@@ -591,13 +591,13 @@ def _priced(implementation: Any, args: list[Code], price: Charge) -> Run:
         result = implementation(*values)
         frame[0] -= price(values, result)
         if frame[0] < 0:
-            overdrawn(frame)
+            end_slice(frame)
         return result
 
     return run
 
 
-def _walking(implementation: Any, args: list[Code], price: Charge | None) -> Run:
+def _walking_call(implementation: Any, args: list[Code], price: Charge | None) -> Run:
     """Return such a closure for a function that walks through nested values."""
     runs = [arg.run for arg in args]
 
@@ -607,7 +607,7 @@ def _walking(implementation: Any, args: list[Code], price: Charge | None) -> Run
         if price is not None:
             frame[0] -= price(values, result)
             if frame[0] < 0:
-                overdrawn(frame)
+                end_slice(frame)
         return result
 
     return run

@@ -256,13 +256,13 @@ VALIDATE = Price(_charge_validate, _estimate_validate)
 # Comparing
 
 
-def smaller(a: Any, b: Any) -> int:
-    """Return the cost of comparing two values: that of reading the smaller one."""
+def comparison_cost(a: Any, b: Any) -> int:
+    """Return the cost of comparing two values: that of reading the comparison_cost one."""
     return cost_of(min(size_for_cost(a), size_for_cost(b)))
 
 
 def _charge_smaller(args: tuple[Any, ...], _: Any) -> int:
-    return smaller(args[0], args[1])
+    return comparison_cost(args[0], args[1])
 
 
 def _estimate_smaller(args: list[Argument]) -> Estimate:

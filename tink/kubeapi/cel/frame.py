@@ -75,13 +75,13 @@ def charged(code: Code, cost: int | None = None) -> Run:
     def charging(frame: Frame) -> Any:
         frame[0] -= amount
         if frame[0] < 0:
-            overdrawn(frame)
+            end_slice(frame)
         return run(frame)
 
     return charging
 
 
-def overdrawn(frame: Frame) -> None:
+def end_slice(frame: Frame) -> None:
     """Read the clock at the end of a slice. Before the end of a slice this does nothing.
 
     Raises BudgetExceededError if the evaluation has spent its cost or takes too long.
@@ -139,7 +139,7 @@ class Traversal(Comparison):
         self._free -= free
         frame = self._frame
         frame[0] -= seen - free
-        look_sooner(frame, free)
+        bring_clock_nearer(frame, free)
 
     def text(self, text: Any) -> None:
         """Count a text that is about to be copied."""
@@ -163,7 +163,7 @@ class Traversal(Comparison):
                 self.through(inside)
 
 
-class Glance(Comparison):
+class ClockedComparison(Comparison):
     """A comparison of lists of objects of a declared type. It does not count their contents but reads the clock."""
 
     __slots__ = ("_frame",)
@@ -173,10 +173,10 @@ class Glance(Comparison):
 
     def visit(self, nodes: int) -> None:
         """Count objects. Raises BudgetExceededError if the evaluation takes too long."""
-        look_sooner(self._frame, nodes * OBJECT)
+        bring_clock_nearer(self._frame, nodes * OBJECT)
 
 
-def look_sooner(frame: Frame, nodes: int) -> None:
+def bring_clock_nearer(frame: Frame, nodes: int) -> None:
     """Bring the next reading of the clock nearer, for work that costs nothing.
 
     Raises BudgetExceededError if the evaluation takes too long or costs too much.
@@ -185,4 +185,4 @@ def look_sooner(frame: Frame, nodes: int) -> None:
     frame[1] += nodes
     frame[2].due -= nodes
     if frame[0] < 0:
-        overdrawn(frame)
+        end_slice(frame)

@@ -11,21 +11,21 @@ from collections.abc import Callable
 from typing import Any
 
 from tink.kubeapi.cel import values
-from tink.kubeapi.cel.costs import smaller
+from tink.kubeapi.cel.costs import comparison_cost
 from tink.kubeapi.cel.errors import EvaluationError
 from tink.kubeapi.cel.frame import (
     ABSORBED,
     OBJECT,
+    ClockedComparison,
     Code,
     Frame,
-    Glance,
     Run,
     Traversal,
     as_error,
+    bring_clock_nearer,
     charged,
     constant,
-    look_sooner,
-    overdrawn,
+    end_slice,
 )
 from tink.kubeapi.cel.library.conversions import json_duration, json_timestamp, signed
 from tink.kubeapi.cel.library.named_formats import decoded
@@ -295,7 +295,7 @@ def logical(terms: list[Code], *, stop: bool) -> Code:
         for cost, term in runs:
             frame[0] -= cost
             if frame[0] < 0:
-                overdrawn(frame)
+                end_slice(frame)
             try:
                 value: Any = term(frame)
                 if value is stop:
@@ -399,13 +399,13 @@ def _equality_in_frame(t: Type) -> Callable[[Frame, Any, Any], bool]:
     if isinstance(t, ObjectType) and t.fields:
 
         def objects_equal(frame: Frame, a: Any, b: Any) -> bool:
-            look_sooner(frame, OBJECT)
+            bring_clock_nearer(frame, OBJECT)
             return same(a, b)
 
         return objects_equal
     if isinstance(t, ListType) and isinstance(t.element, ObjectType) and t.element.fields:
         element = equality(t.element)
-        return lambda frame, a, b: Glance(frame).lists_equal(a, b, element)
+        return lambda frame, a, b: ClockedComparison(frame).lists_equal(a, b, element)
     return _walked
 
 
@@ -432,7 +432,7 @@ def equals(left: Code, right: Code, t: Type, other: Type, *, wanted: bool) -> Co
 
     def run(frame: Frame) -> bool:
         x, y = a(frame), b(frame)
-        frame[0] -= 1 if wanted and isinstance(x, values.OpaqueValue) else smaller(x, y)
+        frame[0] -= 1 if wanted and isinstance(x, values.OpaqueValue) else comparison_cost(x, y)
         return same(frame, x, y) is wanted
 
     return Code(run, fixed)
@@ -472,7 +472,7 @@ def ordered(function: str, left: Code, right: Code, t: Type, other: Type, overlo
     def run(frame: Frame) -> bool:
         x, y = a(frame), b(frame)
         if sized:
-            frame[0] -= smaller(x, y)
+            frame[0] -= comparison_cost(x, y)
         if type(x) not in values.COMPARABLE:
             raise EvaluationError(f"no such overload: {function}")
         return values.compare(x, y) in wanted
@@ -506,7 +506,7 @@ def member_of_constant(value: Code, items: list[Any]) -> Code | None:
 _WHOLE = {"add_int64": operator.add, "subtract_int64": operator.sub, "multiply_int64": operator.mul}
 
 
-def whole(overload: str, left: Code, right: Code) -> Code | None:
+def integer_arithmetic(overload: str, left: Code, right: Code) -> Code | None:
     """Compile `+`, `-` and `*` for integers. Return None for other overloads."""
     compute = _WHOLE.get(overload)
     if compute is None:

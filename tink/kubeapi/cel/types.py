@@ -199,7 +199,7 @@ def optional_of(inner: Type) -> Opaque:
     return Opaque("optional_type", (inner,))
 
 
-def rebuilt(t: Type, params: tuple[Type, ...]) -> Type:
+def with_params(t: Type, params: tuple[Type, ...]) -> Type:
     """Return a type with other type parameters, without the declared sizes."""
     if type(t) is ListType:
         return ListType(params[0])

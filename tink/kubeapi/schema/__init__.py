@@ -1,15 +1,15 @@
-"""What a CustomResourceDefinition says of objects, and how that is enforced: no server, no files, no network.
+"""CustomResourceDefinitions: the check of a definition, and the checks that it defines for objects. No I/O.
 
     definition -> compile_definition -> Checker -> check(object) -> completed object, errors, unknown fields
 
-`definition/` says whether a definition is right, `structural/` compiles its schemas, `validations/` its CEL rules
-(`cel`), `checker` puts them together. Beside them stands what a server of the API needs to speak of objects:
-`meta` and `structs` (what Kubernetes has types of its own for), `shapes` (how their schemas are written),
-`field_errors` (its words), `jsonpath` (columns), `client_config` (where a webhook is), `values`. Of these `definition`,
-`field_errors`, `meta`, `shapes` and `structs` are used by their own names (`field_errors.required`), the others through
-this door.
+- `definition` checks a definition, `definition_schemas` the schemas in it
+- `structural` compiles a schema (with `formats`), `rules` its CEL rules (with `declarations`), `checker` joins them
+- `meta` and `structs` handle what Kubernetes has Go types for: metadata and built-in resources
+- `shapes` has helpers to write schemas, `field_errors` Kubernetes' error messages, `jsonpath` printer columns,
+  `webhooks` the address of a webhook and its match conditions
 
-The behaviour is that of k8s.io/apiextensions-apiserver, recorded from a real kube-apiserver.
+Other packages import `definition`, `field_errors`, `meta`, `shapes` and `structs` as modules (`field_errors.required`)
+and everything else from here. The behaviour is that of k8s.io/apiextensions-apiserver, recorded from a kube-apiserver.
 """
 
 from tink.kubeapi.schema.checker import Checker, checkers, compile_definition, complete_by_schema, read_metadata

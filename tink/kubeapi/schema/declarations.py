@@ -1,15 +1,13 @@
-"""Paths of fields within a schema, as `fieldPath` of a rule and selectable fields name them: `.spec.ports['http']`.
+"""The CEL types of structural schemas, and paths of fields within a schema.
 
-Only fields and map keys; the path is checked against the schema. Source: ValidFieldPath in
-k8s.io/apiextensions-apiserver, pkg/apiserver/schema/cel/validation.go.
+`declare` returns the type of `self` for the rules at a schema. Rules cannot see fields whose schema has no type
+(x-kubernetes-preserve-unknown-fields). Names that are not CEL identifiers are escaped. The types contain sizes because
+the estimated cost of a rule depends on them (k8s.io/apiserver, pkg/cel/common/schemas.go).
 
-
-----
-Which CEL type a structural schema is: what a rule at that schema sees as `self`.
-
-Fields whose schema says nothing about their type (x-kubernetes-preserve-unknown-fields) do not exist for rules; names
-that are no CEL identifiers are escaped. Sizes go into the types, because the estimate of what a rule may cost depends
-on them (k8s.io/apiserver, pkg/cel/common/schemas.go).
+`field_path` reads the paths in `fieldPath` of a rule and in selectable fields, such as `.spec.ports['http']`: fields
+and
+map keys only, checked against the schema (ValidFieldPath in k8s.io/apiextensions-apiserver,
+pkg/apiserver/schema/cel/validation.go).
 """
 
 from __future__ import annotations
@@ -46,12 +44,12 @@ _STRING_ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "
 
 
 class FieldPathError(ValueError):
-    """The path cannot be read, or leads to nothing; the message is Kubernetes'."""
+    """The path is malformed or not in the schema. The message is Kubernetes'."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldPath:
-    """A path that a schema has: its steps, its text, and the schema that it leads to."""
+    """A path in a schema: its steps, its text, and the schema at its end."""
 
     steps: tuple[str, ...]
     text: str
@@ -59,7 +57,7 @@ class FieldPath:
 
 
 def field_path(source: str, schema: Mapping[str, Any], *, brackets: bool = True) -> FieldPath:
-    """Read a path. Raises FieldPathError."""
+    """Read a path and check it against a schema. Raises FieldPathError."""
     steps: list[str] = []
     text = ""
     marks = _marks(source)
@@ -111,7 +109,7 @@ def _unquoted(mark: str) -> str:
 
 
 def _below(schema: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], bool]:
-    """Give the schema of a field or map entry, and whether it is a field."""
+    """Return the schema of a field or map entry, and True if it is a field."""
     if schema.get("properties"):
         found = schema["properties"].get(name)
         if found is None:
@@ -134,7 +132,7 @@ _MAX_RUNE = 4
 
 
 def escaped(name: str) -> str | None:
-    """Write a property's name as rules write it; None when it cannot be written.
+    """Return a property's name as rules write it, or None if no rule can write it.
 
     Source: k8s.io/apiserver, pkg/cel/escaping.go.
     """
@@ -146,10 +144,11 @@ def escaped(name: str) -> str | None:
 
 
 def declare(schema: Schema, *, root: bool, name: str = "self") -> Type | None:
-    """Give the CEL type of a schema; None when rules cannot see its values.
+    """Return the CEL type of a schema, or None if rules cannot see its values.
 
-    `root` is true for whole objects, embedded ones too: their apiVersion, kind, metadata.name and
-    metadata.generateName can always be read. `name` makes the names of object types unique.
+    `root` is True for whole objects, also embedded ones: rules can always read their apiVersion, kind, metadata.name
+    and
+    metadata.generateName. `name` makes the names of object types unique.
     """
     if schema.get("x-kubernetes-int-or-string"):
         limit = _bytes(schema)
@@ -173,7 +172,7 @@ def declare(schema: Schema, *, root: bool, name: str = "self") -> Type | None:
 
 
 def embedded(schema: Schema) -> bool:
-    """Whether the values of a schema are whole objects."""
+    """Return True if the values of a schema are whole objects."""
     return bool(schema.get("x-kubernetes-embedded-resource"))
 
 
@@ -236,7 +235,7 @@ _METADATA = {"type": "object", "properties": {"name": _TEXT, "generateName": _TE
 
 
 def _with_metadata(schema: Schema) -> Schema:
-    """Add what every object has; a schema that says all of it itself stays as it is."""
+    """Add the fields that every object has, unless the schema declares all of them."""
     own = schema.get("properties") or {}
     metadata = own.get("metadata") or {}
     inner = metadata.get("properties") or {}

@@ -1,15 +1,11 @@
-"""Definitions as Kubernetes' own types: what is read, what is unknown, what has the wrong type.
+"""CustomResourceDefinitions: reading what a client sent, defaults, and checks of everything but the schemas.
 
-A definition is no free-form object in Kubernetes. So unknown fields are dropped, nulls mean "not given", and a value of
-the wrong type is a bad request. `SCHEMA` is the schema of definitions themselves (k8s.io/apiextensions-apiserver,
-apiextensions/v1), apart from that of their schemas, which contain themselves.
+`read` brings a definition into the form of Kubernetes' Go types: it drops unknown fields and nulls, and rejects values
+of a wrong type. `SCHEMA` is the schema of definitions (k8s.io/apiextensions-apiserver, apiextensions/v1), without the
+schemas in them, which are recursive. `check` checks names, versions, columns, subresources, conversion and approval.
 
-
-----
-What a CustomResourceDefinition says apart from its schemas: names, versions, columns, subresources, approval.
-
-Definitions come from `typed`. Kubernetes moves what all versions say alike above them before it looks at it, and speaks
-of `spec.validation`; here errors name the field that the client wrote, `spec.versions[0].schema`.
+Kubernetes moves what all versions have in common to the top level before its checks, and its errors name
+`spec.validation`. Here errors name the field that the client wrote, `spec.versions[0].schema`.
 
 Source: k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/validation/validation.go.
 """
@@ -46,7 +42,7 @@ from tink.kubeapi.schema.shapes import (
 from tink.kubeapi.schema.structs import MistypedError, Reading, Type, list_of, map_of, mistyped, struct_of, type_of
 
 MAX_DEPTH = 64
-"""Deepest nesting of a schema. Deeper than any schema in use, and far from the limits of recursion."""
+"""Maximum nesting of a schema: deeper than any schema in use, and far below Python's recursion limit."""
 
 _NAMES = texts("kind", "listKind", "plural", "singular") | same(atomic(TEXT), "categories", "shortNames")
 _CONDITION = struct(
@@ -107,7 +103,7 @@ SCHEMA = struct({"spec": _SPEC, "status": _STATUS}, "spec")
 
 
 def read(definition: Raw) -> list[str]:
-    """Bring spec and status of a definition into the form of their types, in place; give the paths of unknown fields.
+    """Read spec and status of a definition, in place. Return the paths of unknown fields.
 
     Raises MistypedError for a value of the wrong type.
     """
@@ -136,7 +132,7 @@ def _read_schema(value: Any, path: str, reading: Reading) -> Any:
 
 
 def _read_silently(value: Any, path: str, reading: Reading) -> Any:
-    """Read a schema of which Kubernetes does not tell unknown fields: no definition is to be refused for one here."""
+    """Read a schema whose unknown fields Kubernetes does not report, so that no definition is rejected for them."""
     reading.silent += 1
     try:
         return _read_schema(value, path, reading)
@@ -186,7 +182,7 @@ _PARTS = {name: type_of(schema) for name, schema in SCHEMA["properties"].items()
 
 MAX_SELECTABLE = 8
 APPROVED = "api-approved.kubernetes.io"
-"""Annotation by which a definition may be of a group that belongs to Kubernetes."""
+"""The annotation that allows a definition in a group that belongs to Kubernetes."""
 
 _PROPOSAL = "see https://github.com/kubernetes/enhancements/pull/1111"
 _COLUMN_TYPES = ("boolean", "date", "integer", "number", "string")
@@ -196,12 +192,12 @@ _AT_ROOT = (
     "minLength", "pattern", "maxItems", "minItems", "uniqueItems", "multipleOf", "required", "items", "properties",
     "externalDocs", "example", "x-kubernetes-preserve-unknown-fields", "x-kubernetes-validations",
 )  # fmt: skip
-"""Keywords that the root of a schema may have when status is written apart from the rest."""
+"""Keywords that the root of a schema may have if status is a subresource."""
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What an update is lenient about because it was so before. All empty for a new definition."""
+    """The leniency towards an update, for faults that the old definition has already. A new definition gets none."""
 
     known_reviews: bool = True
     any_bundle: bool = True
@@ -210,7 +206,7 @@ class Past:
 
     @classmethod
     def of(cls, new: Raw, old: Raw | None) -> Past:
-        """Compare a definition with what it was."""
+        """Compare a definition with its old state."""
         if old is None:
             return cls()
         before = {version.get("name"): version for version in old["spec"].get("versions") or ()}
@@ -245,7 +241,7 @@ def fill_in(new: Raw) -> None:
 
 
 def is_true(definition: Mapping[str, Any], condition: str) -> bool:
-    """Whether a condition of a definition holds."""
+    """Return True if a condition of a definition is True."""
     return any(
         item.get("type") == condition and item.get("status") == "True"
         for item in (definition.get("status") or {}).get("conditions") or ()
@@ -253,7 +249,7 @@ def is_true(definition: Mapping[str, Any], condition: str) -> bool:
 
 
 def check(new: Raw, old: Raw | None) -> list[FieldError]:
-    """Find what is wrong with a definition; `old` is its state before an update."""
+    """Return the errors in a definition. `old` is its state before an update."""
     spec = new.get("spec") or {}
     found: list[FieldError] = []
     names = spec.get("names") or {}
@@ -378,12 +374,14 @@ def _warning_problems(version: Raw) -> list[str]:
 
 
 def _printable(char: str) -> bool:
-    """Whether Go's unicode.IsPrint holds: letters, marks, numbers, punctuation, symbols, and the plain space."""
+    """Return True for the characters of Go's unicode.IsPrint: letters, marks, numbers, punctuation, symbols and the
+    space.
+    """
     return char == " " or unicodedata.category(char)[0] in "LMNPS"
 
 
 def _validation(schema: Raw, at: str, *, status: bool, free: bool) -> list[FieldError]:
-    """Check a schema. `status` tells that status is written apart; `free` that the schema was there before."""
+    """Check a schema. `status` is True if status is a subresource, `free` if the schema has not changed."""
     found = _root_keywords(schema, at) if status else []
     if schema.get("nullable"):
         found.append(field_errors.forbidden(f"{at}.nullable", "nullable cannot be true at the root"))
@@ -507,7 +505,7 @@ def _selectable(fields: list[Raw], schema: Raw, at: str, old: Any) -> list[Field
 
 
 def _stored(new: Raw) -> list[FieldError]:
-    """Check that every version with objects in the store is still there."""
+    """Check that every version with stored objects is still declared."""
     at = "status.storedVersions"
     stored = (new.get("status") or {}).get("storedVersions") or []
     if not stored:
@@ -537,12 +535,12 @@ _PROTECTED = re.compile(r"(^|\.)(k8s|kubernetes)\.io$")
 
 
 def protected(group: str) -> bool:
-    """Whether a group belongs to Kubernetes, so that definitions in it need an approval."""
+    """Return True if a group belongs to Kubernetes, so that its definitions need an approval."""
     return _PROTECTED.search(group) is not None
 
 
 def approval(annotations: Mapping[str, str]) -> tuple[str, str]:
-    """Tell whether a definition is approved (Approved, Unapproved, Missing, Invalid), and a message about it."""
+    """Return the state of a definition's approval (Approved, Unapproved, Missing, Invalid), and a message about it."""
     note = annotations.get(APPROVED, "")
     if not note:
         return "Missing", f'protected groups must have approval annotation "{APPROVED}", {_PROPOSAL}'

@@ -1,25 +1,15 @@
-"""Whether a schema is structural: every field has one type, outside of allOf, anyOf, oneOf and not.
+"""The checks of the schemas in a CustomResourceDefinition.
 
-Checked when a definition is written, so that everything behind (`structural`, `validations`, OpenAPI) can rely on it.
-Schemas come from `definition.typed`: their keywords have the right types and there are no unknown ones.
+- `check_structural`: every field has one type, outside of allOf, anyOf, oneOf and not. `structural`, `rules` and the
+  OpenAPI documents rely on it (pkg/apiserver/schema: validation.go, complete.go, convert.go).
+- `check_defaults`: a default must match its own schema and have no unknown fields. Metadata of embedded objects are not
+  checked (pkg/apiserver/schema/defaulting/validation.go).
+- `check_keywords`: which keywords are allowed, and their values. The CEL rules at a schema are compiled only if this
+  schema and those below it are valid. Their estimated costs are limited, of each rule and of all together
+  (pkg/apis/apiextensions/validation: validation.go, cel_validation.go).
 
-Source: k8s.io/apiextensions-apiserver, pkg/apiserver/schema (validation.go, complete.go, convert.go).
-
-
-----
-Defaults within a schema: each must be what its own schema allows, without unknown fields.
-
-Defaults of embedded objects' metadata are not looked into. Source: k8s.io/apiextensions-apiserver,
-pkg/apiserver/schema/defaulting/validation.go.
-
-
-----
-The keywords of a schema: which may be there, what they may say, and the CEL rules among them.
-
-Rules are only looked at where the schema at them and below is right; their estimated costs must fit a budget, each and
-all together.
-
-Source: k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/validation (validation.go, cel_validation.go).
+The schemas come from `definition.read`, so their keywords are known and have the right types. The sources are in
+k8s.io/apiextensions-apiserver.
 """
 
 from __future__ import annotations
@@ -43,7 +33,7 @@ Schema = Mapping[str, Any]
 ROOT, ITEM, FIELD = "at the root", "for specified array items", "for specified object fields"
 
 _EITHER = [{"type": "integer"}, {"type": "string"}]
-"""How controller tools write int-or-string; the only types that may stand in a junctor."""
+"""How controller tools write int-or-string. No other types are allowed inside allOf, anyOf, oneOf and not."""
 
 _NOT_IN_JUNCTORS = (
     ("type", "must be empty to be structural"),
@@ -61,14 +51,14 @@ _NOT_IN_JUNCTORS = (
     ("x-kubernetes-validations", "must be empty to be structural"),
 )
 _EXPECTED_PRESENT = ("additionalProperties", "default", "x-kubernetes-list-type", "x-kubernetes-map-type")
-"""Of these the presence counts, of the others that they say something."""
+"""Keywords that are forbidden if present. The others are forbidden only if their value is not empty."""
 
 _UNSUPPORTED = ("id", "$schema", "$ref", "patternProperties", "dependencies", "additionalItems", "definitions")
 _NAMED = {"$schema": "schema"}
 
 
 def unsupported(schema: Schema) -> str:
-    """Say which keyword keeps a schema from being a structural one at all; "" when none does."""
+    """Return an error for a keyword that no structural schema can have, or ""."""
     for keyword in _UNSUPPORTED:
         if schema.get(keyword) or (keyword == "additionalItems" and keyword in schema):
             return f"OpenAPIV3Schema '{_NAMED.get(keyword, keyword)}' is not supported"
@@ -89,7 +79,7 @@ def _children(schema: Schema) -> Iterator[Schema]:
 
 
 def check_structural(schema: Schema, at: str) -> list[FieldError]:
-    """Find what keeps a schema from being structural; `at` is its path within the definition."""
+    """Return the errors because of which a schema is not structural. `at` is its path within the definition."""
     found: list[FieldError] = []
     _node(schema, ROOT, at, found)
     _complete(schema, schema, at, at, found)
@@ -139,7 +129,7 @@ def _kind(schema: Schema, level: str, at: str, found: list[FieldError]) -> None:
 
 
 def _resource(schema: Schema, level: str, at: str, found: list[FieldError]) -> None:
-    """Check what a schema says about apiVersion, kind and metadata of whole objects."""
+    """Check the declarations of apiVersion, kind and metadata of whole objects."""
     is_embedded = schema.get("x-kubernetes-embedded-resource")
     whole = level is ROOT or is_embedded
     properties = schema.get("properties") or {}
@@ -207,7 +197,7 @@ def _junctor(schema: Schema, at: str, found: list[FieldError], *, skip_any: bool
 
 
 def _complete(values: Schema, schema: Schema | None, at: str, where: str, found: list[FieldError]) -> None:
-    """Check that what the junctors at the root speak about is also defined outside of them."""
+    """Check that fields inside allOf, anyOf, oneOf and not at the root are also defined outside of them."""
     for key in ("not", "allOf", "anyOf", "oneOf"):
         content = values.get(key)
         for index, child in enumerate(content if isinstance(content, list) else [content] if content else []):
@@ -228,12 +218,12 @@ def _nested(values: Schema, schema: Schema | None, at: str, where: str, found: l
 
 
 _META = ("metadata", "kind", "apiVersion")
-_APART = ("default", "x-kubernetes-list-type", "x-kubernetes-int-or-string")
-"""What Kubernetes does not look at here: defaults within defaults, keys of items, the types of int-or-string."""
+_IGNORED = ("default", "x-kubernetes-list-type", "x-kubernetes-int-or-string")
+"""Keywords that Kubernetes ignores here: defaults within defaults, keys of items, the types of int-or-string."""
 
 
 def check_defaults(node: Schema, at: str, *, root: bool = True, in_metadata: bool = False) -> list[FieldError]:
-    """Find wrong defaults at a structural schema and below."""
+    """Return the errors in the defaults of a structural schema and below."""
     found: list[FieldError] = []
     whole = root or embedded(node)
     if whole:
@@ -252,7 +242,7 @@ def _default(node: Schema, at: str, *, whole: bool) -> list[FieldError]:
     found: list[FieldError] = []
     value = deep_copy({"default": node["default"]})["default"]
     walk = Outcome()
-    bare = _bare(node)
+    bare = _without_ignored(node)
     if whole:
         known = {name: {"x-kubernetes-preserve-unknown-fields": True} for name in _META}
         bare["properties"] = known | (bare.get("properties") or {})
@@ -272,25 +262,25 @@ def _default(node: Schema, at: str, *, whole: bool) -> list[FieldError]:
         # As an update that changes nothing, and as a new object: rules with optionalOldSelf may tell them apart.
         broken = rules.check(node["default"], node["default"], budget=OBJECT_BUDGET, ratchet=False)
         broken = broken or rules.check(node["default"], None, budget=OBJECT_BUDGET)
-        found += [_moved(error, at) for error in broken]
+        found += [_below_default(error, at) for error in broken]
     return found
 
 
-def _moved(error: FieldError, at: str) -> FieldError:
-    """Put the path of an error found within a default behind the path of the default."""
+def _below_default(error: FieldError, at: str) -> FieldError:
+    """Return an error found within a default with the path of the default before its own."""
     below = "" if error.field == "<nil>" else error.field
     path = at + below if below.startswith("[") else f"{at}.{below}" if below else at
     return FieldError(path, error.reason, error.message)
 
 
-def _bare(node: Schema) -> dict[str, Any]:
-    """Give a schema without what is not looked at here."""
-    kept = {key: value for key, value in node.items() if key not in _APART}
+def _without_ignored(node: Schema) -> dict[str, Any]:
+    """Return a schema without the keywords that are ignored here."""
+    kept = {key: value for key, value in node.items() if key not in _IGNORED}
     if node.get("properties"):
-        kept["properties"] = {name: _bare(child) for name, child in node["properties"].items()}
+        kept["properties"] = {name: _without_ignored(child) for name, child in node["properties"].items()}
     for key in ("items", "additionalProperties"):
         if isinstance(node.get(key), Mapping):
-            kept[key] = _bare(node[key])
+            kept[key] = _without_ignored(node[key])
     return kept
 
 
@@ -334,9 +324,9 @@ def _type_meta(name: str, value: Any, at: str) -> list[FieldError]:
 
 
 RULE_LIMIT = 10_000_000
-"""Highest estimated cost of one rule, for all values that it applies to in an object."""
+"""Maximum estimated cost of one rule, for all values in an object that it applies to."""
 TOTAL_LIMIT = 100_000_000
-"""Highest estimated cost of all rules of a version."""
+"""Maximum estimated cost of all rules of a version."""
 MAX_COST = (1 << 64) - 1
 MAX_REQUEST = 3 << 20
 
@@ -349,31 +339,31 @@ _LIST, _KEYS, _MAP = "x-kubernetes-list-type", "x-kubernetes-list-map-keys", "x-
 
 @dataclass(slots=True)
 class Costs:
-    """What the rules of a version cost together, and which of them cost most."""
+    """The total cost of the rules of a version, and the most expensive rules."""
 
     total: int = 0
     rules: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, at: str, cost: int) -> None:
-        """Note the cost of an expression."""
+        """Add the cost of an expression."""
         self.total = min(self.total + cost, MAX_COST)
         if cost >= TOTAL_LIMIT // 100:
             self.rules.append((cost, at))
 
     def errors(self, at: str) -> list[FieldError]:
-        """Say which rules cost too much together."""
+        """Return the errors if the rules cost too much together."""
         if self.total <= TOTAL_LIMIT:
             return []
         why = "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema"
-        dearest = sorted(self.rules, key=lambda rule: -rule[0])[:4]
+        most_expensive = sorted(self.rules, key=lambda rule: -rule[0])[:4]
         what = "x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema"
-        return [field_errors.forbidden(where, why) for _, where in dearest] + [
-            field_errors.forbidden(at, too_dear(what, self.total, TOTAL_LIMIT))
+        return [field_errors.forbidden(where, why) for _, where in most_expensive] + [
+            field_errors.forbidden(at, exceeds_limit(what, self.total, TOTAL_LIMIT))
         ]
 
 
-def too_dear(what: str, cost: int, limit: int) -> str:
-    """Say by how much a cost exceeds its limit."""
+def exceeds_limit(what: str, cost: int, limit: int) -> str:
+    """Return the message that a cost exceeds its limit, with the factor."""
     factor = cost / limit
     by = "more than 100x" if factor > 100 else f"{factor:.6f}x" if factor < 1.5 else f"{factor:.1f}x"
     return (
@@ -383,14 +373,14 @@ def too_dear(what: str, cost: int, limit: int) -> str:
 
 
 class _UndeclaredError(Exception):
-    """Rules cannot see values of the schema."""
+    """Rules cannot see the values of the schema."""
 
 
 @dataclass(slots=True)
 class Scope:
-    """What rules at a schema see: its CEL type, made when it is needed; and how many such values an object can have.
+    """What rules at a schema see: the CEL type, created on demand, and the number of such values in an object.
 
-    `count` is None where nothing limits it.
+    `count` is None if the schema does not limit it.
     """
 
     schema: Schema
@@ -403,11 +393,11 @@ class Scope:
 
     @classmethod
     def root(cls, schema: Schema) -> Scope:
-        """Give the scope of a whole schema."""
+        """Return the scope of a whole schema."""
         return cls(schema, 1, Costs(), ruled=bool(schema.get(_RULES)))
 
     def below(self, schema: Schema, name: str) -> Scope:
-        """Give the scope of a field, of items or of map values; `name` says which."""
+        """Return the scope of a field (`name` is `.field`), of items (`[]`) or of map values (`{}`)."""
         count = None
         limit = _most(self.schema)
         if self.count is not None and limit is not None:
@@ -415,7 +405,7 @@ class Scope:
         return Scope(schema, count, self.costs, self, name, self.ruled or bool(schema.get(_RULES)))
 
     def kind(self) -> Type:
-        """Give the CEL type. Raises _UndeclaredError."""
+        """Return the CEL type. Raises _UndeclaredError."""
         if self._kind is None:
             found = None
             if self.above is not None and self.above.ruled:
@@ -440,7 +430,7 @@ def _part(kind: Type, name: str) -> Type | None:
 
 
 def _most(schema: Schema) -> int | None:
-    """Give how many values below it a schema allows; None when it does not limit them."""
+    """Return the maximum number of values directly below, or None if the schema does not limit it."""
     match schema.get("type"):
         case "object" if schema.get("additionalProperties") is not None:
             limit = schema.get("maxProperties")
@@ -453,10 +443,11 @@ def _most(schema: Schema) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What holds at a place of a schema.
+    """The rules that apply at a place of a schema.
 
-    `no_default` says why defaults are forbidden. `uncorrelated` is the path of the schema whose parts cannot be found
-    again after an update. `free` lets rules cost what they want, because they were there before.
+    `no_default` is the reason why defaults are forbidden. `uncorrelated` is the path of the schema whose parts have no
+    old
+    value in an update. `free` allows any cost, because the schema has not changed.
     """
 
     no_default: str | None = None
@@ -472,7 +463,7 @@ class Rules:
 def check_keywords(
     schema: Schema, at: str, rules: Rules, scope: Scope | None, *, root: bool = True
 ) -> tuple[list[FieldError], list[FieldError]]:
-    """Find what is wrong with keywords, and what with CEL rules, at a schema and below."""
+    """Return the errors in keywords, and the errors in CEL rules, of a schema and everything below it."""
     found: list[FieldError] = []
     about_rules: list[FieldError] = []
 
@@ -613,7 +604,7 @@ def _map_list(schema: Schema, at: str) -> list[FieldError]:
 
 
 def _map_keys(schema: Schema, at: str) -> list[FieldError]:
-    """Check that items and keys of sets and map lists are always there."""
+    """Check that items of sets, and keys of map lists, are never absent."""
     items, list_type = schema.get("items"), schema.get(_LIST)
     if not isinstance(items, Mapping) or list_type not in ("set", "map"):
         return []
@@ -638,7 +629,7 @@ def _map_keys(schema: Schema, at: str) -> list[FieldError]:
 
 
 def _rule(rule: Schema, schema: Schema, at: str) -> list[FieldError]:
-    """Check what a rule consists of, its expressions apart."""
+    """Check the fields of a rule, apart from its expressions."""
     found = []
     source, message = rule.get("rule", "").strip(), rule.get("message", "")
     path = rule.get("fieldPath", "")
@@ -669,7 +660,7 @@ def _rule(rule: Schema, schema: Schema, at: str) -> list[FieldError]:
 
 
 def _compiled(schema: Schema, at: str, rules: Rules, scope: Scope) -> list[FieldError]:
-    """Compile the rules at a schema and find what is wrong with their expressions and costs."""
+    """Compile the rules at a schema. Return the errors in their expressions and costs."""
     at = f"{at}.{_RULES}"
     try:
         kind = scope.kind()
@@ -690,7 +681,7 @@ def _compiled(schema: Schema, at: str, rules: Rules, scope: Scope) -> list[Field
 def _expression(rule: Rule, raw: Schema, at: str, cost: int, rules: Rules, costs: Costs) -> list[FieldError]:
     found = []
     if not rules.free and cost > RULE_LIMIT:
-        found.append(field_errors.forbidden(f"{at}.rule", too_dear("estimated rule cost", cost, RULE_LIMIT)))
+        found.append(field_errors.forbidden(f"{at}.rule", exceeds_limit("estimated rule cost", cost, RULE_LIMIT)))
     costs.add(f"{at}.rule", cost)
     if rule.error:
         found.append(field_errors.invalid(f"{at}.rule", raw["rule"], rule.error))
@@ -698,7 +689,7 @@ def _expression(rule: Rule, raw: Schema, at: str, cost: int, rules: Rules, costs
         found.append(field_errors.invalid(f"{at}.messageExpression", raw["messageExpression"], rule.message_error))
     elif rule.message_program is not None:
         if not rules.free and rule.message_cost > RULE_LIMIT:
-            detail = too_dear("estimated messageExpression cost", rule.message_cost, RULE_LIMIT)
+            detail = exceeds_limit("estimated messageExpression cost", rule.message_cost, RULE_LIMIT)
             found.append(field_errors.forbidden(f"{at}.messageExpression", detail))
         costs.add(f"{at}.messageExpression", rule.message_cost)
     if rule.uses_old:

@@ -1,24 +1,16 @@
-"""What a value was before an update, and whether it is still the same.
+"""The CEL rules of a schema (x-kubernetes-validations): compiled once, and checked on every write.
 
-Fields and map entries correlate by name, items of lists with x-kubernetes-list-type map by their keys, items of other
-lists not at all. Two uses: the `oldSelf` of rules, and ratcheting: an update is not refused for errors of a value that
-it leaves as it was. Nothing here runs before an error was found.
+- A `Rule` is one compiled rule and the error that it reports.
+- `Validations` holds the rules of a schema as a tree, which is walked beside the object. The tree contains only
+branches
+  with rules. Rules are not run for null values; rules about `oldSelf` run only if there is an old value, or with
+  `optionalOldSelf`.
+- A `Correlation` finds the old value for a value in an update. Fields and map entries correlate by name, items of lists
+  with x-kubernetes-list-type map by their keys, items of other lists not at all. Rules need it for `oldSelf`, and
+  ratcheting needs it: an update is not rejected for errors in values that it leaves unchanged.
 
-Source: k8s.io/apiserver, pkg/cel/common/equality.go and maplist.go; k8s.io/apiextensions-apiserver,
-pkg/apiserver/validation/ratcheting.go.
-
-
-----
-One rule of x-kubernetes-validations: compiled, and what it says when an object breaks it.
-
-Source: k8s.io/apiextensions-apiserver, pkg/apiserver/schema/cel (compilation.go, validation.go).
-
-
-----
-The rules of a schema as a tree, walked beside the object that they check.
-
-Only branches that have rules are in the tree, and only the rule-bearing fields of an object are looked at. Rules of
-null values do not run; rules about `oldSelf` run only where there is an old value (or with `optionalOldSelf`).
+Sources: k8s.io/apiextensions-apiserver, pkg/apiserver/schema/cel (compilation.go, validation.go) and
+pkg/apiserver/validation/ratcheting.go; k8s.io/apiserver, pkg/cel/common (equality.go, maplist.go).
 """
 
 from __future__ import annotations
@@ -50,7 +42,7 @@ from tink.kubeapi.cel import (
     optional_of,
 )
 from tink.kubeapi.schema.declarations import FieldPathError, declare, embedded, escaped, field_path
-from tink.kubeapi.schema.field_errors import FieldError, invalid_whole
+from tink.kubeapi.schema.field_errors import MAX_ERRORS, FieldError, invalid_whole
 
 Schema = Mapping[str, Any]
 Step = str | int
@@ -60,7 +52,7 @@ _SCALARS = (str, bool, int, float)
 
 
 def key_of(item: Any, keys: Sequence[str]) -> Key | None:
-    """Give what identifies an item of a map list; None when a key is missing or no scalar."""
+    """Return the key of an item of a map list, or None if a part of it is missing or not a scalar."""
     if not isinstance(item, dict):
         return None
     found = []
@@ -73,7 +65,7 @@ def key_of(item: Any, keys: Sequence[str]) -> Key | None:
 
 
 def by_key(items: Any, keys: Sequence[str]) -> dict[Key, Any]:
-    """Give the items of a map list by what identifies them; of equal ones the first."""
+    """Return the items of a map list by key. The first of several items with one key counts."""
     found: dict[Key, Any] = {}
     if isinstance(items, list) and keys:
         for item in items:
@@ -84,7 +76,7 @@ def by_key(items: Any, keys: Sequence[str]) -> dict[Key, Any]:
 
 
 def identical(a: Any, b: Any) -> bool:
-    """Whether two JSON values are the same, with their types: 1 is neither 1.0 nor true."""
+    """Return True if two JSON values and their types are the same: 1 is neither 1.0 nor true."""
     if type(a) is not type(b):
         return False
     if isinstance(a, dict):
@@ -95,14 +87,14 @@ def identical(a: Any, b: Any) -> bool:
 
 
 def map_keys(schema: Schema) -> Sequence[str]:
-    """Give the keys of a map list's schema; nothing for other schemas."""
+    """Return the keys of a map list's schema, or () for other schemas."""
     if schema.get("type") != "array" or schema.get("x-kubernetes-list-type") != "map":
         return ()
     return schema.get("x-kubernetes-list-map-keys") or ()
 
 
 def child_schema(schema: Schema, name: str) -> Schema | None:
-    """Give the schema of a field; None when there is none."""
+    """Return the schema of a field, or None."""
     found = (schema.get("properties") or {}).get(name)
     if found is None:
         found = schema.get("additionalProperties")
@@ -110,15 +102,18 @@ def child_schema(schema: Schema, name: str) -> Schema | None:
 
 
 class Correlation:
-    """An object before and after an update, and its schema. Remembers what it has compared."""
+    """An object before and after an update, with its schema. Results of comparisons are cached."""
 
     def __init__(self, new: Any, old: Any, schema: Schema) -> None:
         self._root = (new, old, schema)
         self._same: dict[int, bool] = {}
         self._keyed: dict[int, dict[Key, Any]] = {}
 
-    def kept(self, steps: Sequence[Step]) -> bool:
-        """Whether the value at a path is as it was: it, or what is nearest above it that has an old value."""
+    def is_unchanged(self, steps: Sequence[Step]) -> bool:
+        """Return True if an update leaves the value at a path unchanged.
+
+        If the value has no old value, the nearest value above it that has one decides.
+        """
         if not steps or steps[0] in ("apiVersion", "kind"):
             # Both states are converted to the version of the request, so these two cannot show a change.
             return not steps and self._unchanged(*self._root)
@@ -173,32 +168,35 @@ class Correlation:
 
 
 def ratcheted(errors: list[FieldError], new: Any, old: Any, openapi: Schema) -> list[FieldError]:
-    """Take away the errors of an update that lie in values that are as they were.
+    """Return the errors of an update without those in unchanged values.
 
-    `errors` are what the schema walk found in `new`; `openapi` is the schema of the definition. Errors of metadata,
-    apiVersion and kind stay. Items that stand twice are no error where the old state already had some.
+    `errors` are the results of the schema walk over `new`; `openapi` is the schema of the definition. Errors in
+    metadata,
+    apiVersion and kind stay. Repeated items are no error if the old object already had_repeats some.
     """
     if not errors or old is None:
         return errors
     correlation = Correlation(new, old, openapi)
-    had: bool | None = None
+    had_repeats: bool | None = None
     left = []
     for error in errors:
         steps = steps_of(error.field, new)
         if not steps or steps[0] in ("metadata", "apiVersion", "kind"):
             left.append(error)
         elif error.reason == "FieldValueDuplicate":
-            if had is None:
-                had = _repeats(old, openapi)
-            if not had:
+            if had_repeats is None:
+                had_repeats = _repeats(old, openapi)
+            if not had_repeats:
                 left.append(error)
-        elif not correlation.kept(steps):
+        elif not correlation.is_unchanged(steps):
             left.append(error)
     return left
 
 
 def steps_of(path: str, obj: Any) -> list[Step]:
-    """Read a path back: `spec.actions[0].name`. Names may contain dots, so the object decides; the last may miss."""
+    """Parse a path such as `spec.actions[0].name`. Names may contain dots, so the object decides. The last step may be
+    missing.
+    """
     steps: list[Step] = []
     rest = path
     while rest:
@@ -227,7 +225,7 @@ def _begins(path: str, name: str) -> bool:
 
 
 def _repeats(value: Any, schema: Schema) -> bool:
-    """Whether a value has items that stand twice where its schema forbids it."""
+    """Return True if a value has repeated items where its schema forbids them."""
     if isinstance(value, dict):
         return any(
             _repeats(item, below) for name, item in value.items() if (below := child_schema(schema, name)) is not None
@@ -247,7 +245,7 @@ def _repeats(value: Any, schema: Schema) -> bool:
 
 
 def _mark(value: Any) -> Any:
-    """Give a hashable stand-in of a JSON value."""
+    """Return a hashable stand-in for a JSON value."""
     if isinstance(value, dict):
         return (dict, frozenset((key, _mark(item)) for key, item in value.items()))
     if isinstance(value, list):
@@ -259,23 +257,23 @@ log = logging.getLogger(__name__)
 
 
 OBJECT_BUDGET = 10_000_000
-"""What all rules together may cost for one object, in CEL's units of cost."""
+"""Maximum cost of all rules for one object, in CEL's units of cost."""
 MAX_MESSAGE = 5 * 1024
-"""Longest message that an expression may make, in bytes."""
+"""Maximum length in bytes of the result of a messageExpression."""
 
 _LINE_BREAK = re.compile(r"[\n]+")
 NO_BUDGET = "validation failed due to running out of cost budget, no further validation rules will be run"
 
 
 class StopRulesError(Exception):
-    """The budget is gone: no further rule is to be run."""
+    """The budget is spent, so no further rules run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule, compiled. `error` or `message_error` say why one of its expressions could not be; costs are estimates.
+    """A compiled rule. `error` and `message_error` are the compile errors of its expressions; the costs are estimates.
 
-    `kind` is the type of the schema; `nested` means that failures do not repeat the value.
+    `kind` is the type of the schema. Failures of a `nested` rule do not repeat the value.
     """
 
     source: str
@@ -295,16 +293,16 @@ class Rule:
 
     @property
     def nested(self) -> bool:
-        """Whether failures do not repeat the value."""
+        """True if failures do not repeat the value."""
         return self.kind in ("object", "array")
 
     @property
     def called(self) -> str:
-        """How errors name the rule."""
+        """The name of the rule in errors."""
         return self.message.strip() if self.message else self.source.strip()
 
     def fault(self, error: BudgetExceededError | EvaluationError, budget: Budget) -> str:
-        """Say why the rule could not be evaluated."""
+        """Return the message for a rule that could not be evaluated."""
         if isinstance(error, BudgetExceededError):
             if not budget.remaining:
                 return NO_BUDGET
@@ -317,11 +315,11 @@ class Rule:
         return f"{text} evaluating rule: {self.called}"
 
     def wrong(self, at: str, why: str) -> FieldError:
-        """Report a value that a rule cannot be evaluated for."""
+        """Return the error for a value for which the rule could not be evaluated."""
         return invalid_whole(at or "<nil>", self.kind, why)
 
     def failure(self, value: Any, bindings: Mapping[str, Any], budget: Budget, at: str) -> FieldError:
-        """Say that a value breaks the rule. Raises StopRulesError when making the message costs too much."""
+        """Return the error for a value that breaks the rule. Raises StopRulesError if its message costs too much."""
         path = at
         if self.field_path:
             path = f"{at}.{self.field_path}" if at else self.field_path
@@ -341,7 +339,7 @@ class Rule:
         return invalid_whole(path, value, detail) if not self.nested else _omitted(path, detail)
 
     def _made_message(self, bindings: Mapping[str, Any], budget: Budget, path: str) -> str:
-        """Evaluate messageExpression; "" when it gives nothing that can be used."""
+        """Evaluate messageExpression. Return "" if the result cannot be used."""
         if self.message_program is None:
             return ""
         try:
@@ -367,7 +365,7 @@ def _omitted(path: str, detail: str) -> FieldError:
 
 
 def compile_rule(raw: Mapping[str, Any], kind: Type, schema: Schema) -> Rule:
-    """Compile a rule at a schema whose CEL type is `kind`. Errors stand in the rule."""
+    """Compile a rule at a schema with the CEL type `kind`. Compile errors are in the result."""
     source, message_source = raw.get("rule") or "", raw.get("messageExpression") or ""
     optional = bool(raw.get("optionalOldSelf"))
     parts: dict[str, Any] = {
@@ -408,18 +406,15 @@ def _compile_message(source: str, variables: Mapping[str, Type]) -> dict[str, An
     return {"message_program": program, "message_cost": program.estimate().max}
 
 
-Path = tuple["Path", Step, bool] | None
-"""Where a value is: above it, its step, and whether the step is the key of a map."""
+_Path = tuple["_Path", Step, bool] | None
+"""The place of a value: the place above it, the step, and True if the step is the key of a map."""
 
-MAX_ERRORS = 100
-"""After so many failed rules the rest is not reported: an answer should not be larger than what caused it."""
-
-MAX_KEPT = 2 << 20
-"""So many bytes of values that keep their rules are remembered for each version of a definition."""
+MAX_CACHED = 2 << 20
+"""Maximum size in bytes of the cached values for each version of a definition."""
 MAX_TEXT = 8 << 10
-"""Longest value that is remembered, in bytes."""
-_ENTRY = 200
-"""What remembering costs apart from the text, in bytes, about."""
+"""Maximum length in bytes of a cached value."""
+_ENTRY_BYTES = 200
+"""Approximate size in bytes of a cache entry without its text."""
 
 BLOCKING = frozenset(
     (
@@ -430,7 +425,7 @@ BLOCKING = frozenset(
         "FieldValueTypeInvalid",
     )
 )
-"""Reasons of schema errors after which rules cannot be run: the object is not of the types that they rely on."""
+"""Reasons of schema errors after which rules do not run, because the types that they rely on are wrong."""
 
 _NOT_CHECKED = (
     "some validation rules were not checked because the object was invalid; correct the existing errors to complete "
@@ -447,73 +442,77 @@ class Node:
     extra: Node | None = None
     items: Node | None = None
     keys: Sequence[str] = ()
-    timeless: bool = True
-    """No rule here or below asks for the old value, so a value that keeps them always does."""
-    remembers: bool = False
-    """Whether it is worth while to remember values: not where one node below does it as well, as for whole objects,
-    whose metadata are always new."""
-    kept: dict[str | bytes, int] = field(default_factory=dict)
-    """Values that were found to keep the rules, with what that cost: most of an update is as it was. A text is its own
-    key, other values are by their JSON."""
+    ignores_old: bool = True
+    """True if no rule here or below reads the old value, so that the result for a value is always the same."""
+    is_caching: bool = False
+    """True if the node caches valid values. Useless where one child caches the same, and for whole objects, whose
+    metadata
+    always change.
+    """
+    valid: dict[str | bytes, int] = field(default_factory=dict)
+    """The cache of valid values with the cost of their rules, because most values of an update are unchanged. The key
+    is a
+    string itself, or the JSON of other values.
+    """
 
 
-class _Kept:
-    """The nodes that remember values. They forget everything when it becomes much."""
+class _Caches:
+    """The nodes with cached values. All caches are cleared when they become too large."""
 
     def __init__(self) -> None:
         self._nodes: dict[int, Node] = {}
         self._size = 0
 
-    def note(self, node: Node, text: str | bytes, cost: int) -> None:
-        """Note that a value keeps the rules of a node."""
-        self._size += len(text) + _ENTRY
-        if self._size > MAX_KEPT:
+    def add(self, node: Node, text: str | bytes, cost: int) -> None:
+        """Cache a valid value of a node."""
+        self._size += len(text) + _ENTRY_BYTES
+        if self._size > MAX_CACHED:
             for full in self._nodes.values():
-                full.kept.clear()
-            self._size = len(text) + _ENTRY
-        if not node.kept:
+                full.valid.clear()
+            self._size = len(text) + _ENTRY_BYTES
+        if not node.valid:
             self._nodes[id(node)] = node
-        node.kept[text] = cost
+        node.valid[text] = cost
 
 
 @dataclass(slots=True)
 class _Run:
     """One check of one object."""
 
-    known: _Kept
+    caches: _Caches
     budget: Budget
     new: Any
     old: Any
     schema: Schema
     errors: list[FieldError] = field(default_factory=list)
     correlation: Correlation | None = None
-    spared: int = 0
-    """How many rules were broken by values that the update leaves as they were."""
+    forgiven: int = 0
+    """Number of rules broken by values that the update leaves unchanged."""
 
-    def kept(self, path: Path) -> bool:
-        """Whether an update leaves the value at a path as it was."""
+    def is_unchanged(self, path: _Path) -> bool:
+        """Return True if an update leaves the value at a path unchanged."""
         if self.old is None:
             return False
         if self.correlation is None:
             self.correlation = Correlation(self.new, self.old, self.schema)
-        return self.correlation.kept([step for step, _ in steps(path)])
+        return self.correlation.is_unchanged([step for step, _ in steps(path)])
 
 
 class Validations:
-    """The rules of a definition's version. `check` is what `verbs` calls for each write."""
+    """The rules of one version of a definition. The API server calls `check` for each write."""
 
     def __init__(self, root: Node, schema: Schema) -> None:
         self._root, self._schema = root, schema
-        self._known = _Kept()
+        self._caches = _Caches()
 
     def check(
         self, new: Any, old: Any = None, *, budget: int = OBJECT_BUDGET, ratchet: bool = True
     ) -> list[FieldError]:
-        """Find the rules that an object breaks; `old` is its state before an update.
+        """Return the errors of an object. `old` is its state before an update.
 
-        With `ratchet`, errors of values that an update leaves as they were are left out.
+        With `ratchet`, errors in values that an update leaves unchanged are left out.
         """
-        run = _Run(self._known, Budget(budget), new, old if ratchet else None, self._schema)
+        run = _Run(self._caches, Budget(budget), new, old if ratchet else None, self._schema)
         try:
             _walk(self._root, new, old, None, run)
         except StopRulesError as stop:
@@ -521,17 +520,17 @@ class Validations:
         return run.errors
 
     def check_after(self, errors: list[FieldError], new: Any, old: Any = None) -> list[FieldError]:
-        """Find the rules that an object breaks that the schema has found `errors` in.
+        """Return the errors of an object for which the schema walk has returned `errors`.
 
-        After errors that make rules meaningless it only says so, as Kubernetes does.
+        If one of these makes rules meaningless, the result only says that rules were not checked, as in Kubernetes.
         """
         if any(error.reason in BLOCKING for error in errors):
             return [invalid_whole("<nil>", None, _NOT_CHECKED)]
         return self.check(new, old)
 
 
-def steps(path: Path) -> Iterator[tuple[Step, bool]]:
-    """Give the steps of a path from the root."""
+def steps(path: _Path) -> Iterator[tuple[Step, bool]]:
+    """Return the steps of a path from the root."""
     found = []
     while path is not None:
         path, step, key = path
@@ -539,8 +538,8 @@ def steps(path: Path) -> Iterator[tuple[Step, bool]]:
     return reversed(found)
 
 
-def render(path: Path) -> str:
-    """Write a path as Kubernetes does: `spec.ports[0].name`, `spec.labels[a.b]`."""
+def _render(path: _Path) -> str:
+    """Return a path as Kubernetes writes it: `spec.ports[0].name`, `spec.labels[a.b]`."""
     text = ""
     for step, key in steps(path):
         if key:
@@ -550,28 +549,28 @@ def render(path: Path) -> str:
     return text
 
 
-def _walk(node: Node, value: Any, old: Any, path: Path, run: _Run) -> None:
-    """Check a value and all that is in it, unless it is known to keep its rules."""
-    text = (value if type(value) is str else _text(value)) if node.remembers else None
+def _walk(node: Node, value: Any, old: Any, path: _Path, run: _Run) -> None:
+    """Check a value and everything in it, unless the cache contains it."""
+    text = (value if type(value) is str else _text(value)) if node.is_caching else None
     if text is None:
         _check(node, value, old, path, run)
         return
     budget = run.budget
-    cost = node.kept.get(text)
+    cost = node.valid.get(text)
     if cost is not None and cost <= budget.remaining:
         budget.used += cost
         return
-    used, wrong = budget.used, len(run.errors) + run.spared
+    used, wrong = budget.used, len(run.errors) + run.forgiven
     if text is value:
         _evaluate(node, value, old, path, run)
     else:
         _check(node, value, old, path, run)
-    if len(run.errors) + run.spared == wrong and len(text) <= MAX_TEXT:
-        run.known.note(node, text, budget.used - used)
+    if len(run.errors) + run.forgiven == wrong and len(text) <= MAX_TEXT:
+        run.caches.add(node, text, budget.used - used)
 
 
 def _text(value: Any) -> bytes | None:
-    """Give a value as text; None when it is too long to be remembered."""
+    """Return a value as JSON, or None if it is too long for the cache."""
     try:
         text = orjson.dumps(value)
     except orjson.JSONEncodeError:  # integers of more than 64 bits, and text that is not Unicode
@@ -579,7 +578,7 @@ def _text(value: Any) -> bytes | None:
     return text if len(text) <= MAX_TEXT else None
 
 
-def _check(node: Node, value: Any, old: Any, path: Path, run: _Run) -> None:
+def _check(node: Node, value: Any, old: Any, path: _Path, run: _Run) -> None:
     if node.rules:
         _evaluate(node, value, old, path, run)
     if isinstance(value, dict):
@@ -604,8 +603,8 @@ def _check(node: Node, value: Any, old: Any, path: Path, run: _Run) -> None:
 _NOTHING: dict[str, Any] = {}
 
 
-def _evaluate(node: Node, value: Any, old: Any, path: Path, run: _Run) -> None:
-    """Run the rules of one node over one value."""
+def _evaluate(node: Node, value: Any, old: Any, path: _Path, run: _Run) -> None:
+    """Run the rules of one node for one value."""
     bindings: dict[str, Any] = {"self": value}
     if old is not None:
         bindings["oldSelf"] = old
@@ -618,18 +617,18 @@ def _evaluate(node: Node, value: Any, old: Any, path: Path, run: _Run) -> None:
                 continue
         try:
             if rule.program is None:
-                _report(run, rule.wrong(render(path), f"rule compile error: {rule.error}"))
+                _report(run, rule.wrong(_render(path), f"rule compile error: {rule.error}"))
             elif not rule.program(given, run.budget):
-                if not rule.uses_old and run.kept(path):
-                    run.spared += 1
+                if not rule.uses_old and run.is_unchanged(path):
+                    run.forgiven += 1
                     continue
                 # On creation the expression of the message has no `oldSelf` at all, whatever the rule has.
-                told = bindings if old is None else given
-                _report(run, rule.failure(value, told, run.budget, render(path)))
+                message_bindings = bindings if old is None else given
+                _report(run, rule.failure(value, message_bindings, run.budget, _render(path)))
         except EvaluationError as error:
-            _report(run, rule.wrong(render(path), rule.fault(error, run.budget)))
+            _report(run, rule.wrong(_render(path), rule.fault(error, run.budget)))
         except BudgetExceededError as error:
-            raise StopRulesError(rule.wrong(render(path), rule.fault(error, run.budget))) from error
+            raise StopRulesError(rule.wrong(_render(path), rule.fault(error, run.budget))) from error
 
 
 def _report(run: _Run, error: FieldError) -> None:
@@ -639,13 +638,13 @@ def _report(run: _Run, error: FieldError) -> None:
 
 
 def compile_rules(openapi: Schema) -> Validations | None:
-    """Compile all rules of a definition's schema; None when it has none."""
+    """Compile all rules of a definition's schema. Return None if it has none."""
     root = _node(openapi, declare(openapi, root=True))
     return None if root is None else Validations(root, openapi)
 
 
 def compile_at(schema: Schema, *, root: bool) -> Validations | None:
-    """Compile the rules of a schema within a definition's; None when it has none."""
+    """Compile the rules of a schema within a definition's schema. Return None if it has none."""
     node = _node(schema, declare(schema, root=root))
     return None if node is None else Validations(node, schema)
 
@@ -669,13 +668,13 @@ def _node(schema: Schema, kind: Type | None) -> Node | None:
         map_keys(schema),
     )
     children = [child for _, child in properties] + [child for child in (found.extra, found.items) if child]
-    found.timeless = not any(rule.uses_old for rule in rules) and all(child.timeless for child in children)
-    found.remembers = found.timeless and (bool(found.rules) or len(children) > 1)
+    found.ignores_old = not any(rule.uses_old for rule in rules) and all(child.ignores_old for child in children)
+    found.is_caching = found.ignores_old and (bool(found.rules) or len(children) > 1)
     return found if found.rules or children else None
 
 
 def _field(kind: Type | None, name: str, schema: Schema) -> Type | None:
-    """Give the type of a field: as its object has it, or from its schema when no rule above can name it."""
+    """Return the type of a field, from its object's type, or from its own schema if no rule above can name it."""
     known = escaped(name)
     if known is None:
         return declare(schema, root=embedded(schema))

@@ -1,7 +1,4 @@
-"""JSON values: their types as Kubernetes names them, and copies of them.
-
-----
-The words in which schemas of Kubernetes' own types are written here: texts, structs, lists, maps (OpenAPI 3)."""
+"""JSON values, and helpers to write the schemas of Kubernetes' own types (OpenAPI 3)."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import Any
 import orjson
 
 Raw = dict[str, Any]
-"""An object, or a schema, as JSON has it."""
+"""An object or a schema as JSON."""
 
 _LOW, _HIGH = -(1 << 63), (1 << 63) - 1
 
@@ -22,7 +19,7 @@ def deep_copy(value: Any) -> Any:
 
 
 def is_integer(value: object) -> bool:
-    """Whether a JSON number is an integer of 64 bits; Kubernetes takes 1.0 for one."""
+    """Return True if a JSON number is a 64-bit integer. 1.0 is one in Kubernetes."""
     if isinstance(value, float):
         return value.is_integer() and abs(value) < 1 << 53
     return isinstance(value, int) and not isinstance(value, bool) and _LOW <= value <= _HIGH
@@ -36,11 +33,11 @@ TYPES: dict[str, Callable[[Any], bool]] = {
     "integer": is_integer,
     "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
 }
-"""Whether a value is of a schema's `type`."""
+"""The test of each `type` of a schema."""
 
 
 def type_name(value: object) -> str:
-    """Name the JSON type of a value."""
+    """Return the JSON type of a value."""
     if value is None:
         return "null"
     if is_integer(value):
@@ -58,35 +55,35 @@ ANY: Raw = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 
 def struct(properties: Raw, *required: str, **more: Any) -> Raw:
-    """Give the schema of an object with these fields, some of which are `required`."""
+    """Return the schema of an object with these fields. `required` are names of required fields."""
     return {"type": "object", "properties": properties, **({"required": list(required)} if required else {}), **more}
 
 
 def same(kind: Raw, *names: str) -> Raw:
-    """Give fields that have the same schema."""
+    """Return fields that have the same schema."""
     return dict.fromkeys(names, kind)
 
 
 def texts(*names: str) -> Raw:
-    """Give fields that are texts."""
+    """Return string fields."""
     return same(TEXT, *names)
 
 
 def mapping(values: Raw) -> Raw:
-    """Give the schema of a map."""
+    """Return the schema of a map."""
     return {"type": "object", "additionalProperties": values}
 
 
 def array(items: Raw) -> Raw:
-    """Give the schema of a list."""
+    """Return the schema of a list."""
     return {"type": "array", "items": items}
 
 
 def atomic(items: Raw) -> Raw:
-    """Give the schema of a list that is replaced as a whole."""
+    """Return the schema of a list that is replaced as a whole."""
     return {**array(items), "x-kubernetes-list-type": "atomic"}
 
 
 def keyed(items: Raw, *keys: str) -> Raw:
-    """Give the schema of a list whose items are told apart by their `keys`."""
+    """Return the schema of a list whose items are identified by their `keys`."""
     return {**array(items), "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}

@@ -1,23 +1,13 @@
-"""Where a webhook is, and what it is sent: the `clientConfig` and the versions of reviews of webhook configurations and
-of definitions with a conversion webhook.
+"""Webhooks: their address, the conversion of a definition, and match conditions.
 
-Checked when it is stored, read when it is used. Pure. The checks are those of k8s.io/apiserver,
-pkg/util/webhook/validation.go.
+`ClientConfig` and the checks of `clientConfig` and review versions serve webhook configurations and definitions with a
+conversion webhook (k8s.io/apiserver, pkg/util/webhook/validation.go; k8s.io/apiextensions-apiserver,
+pkg/apis/apiextensions/validation).
 
-
-----
-How a definition says that its objects are converted: not at all, or by a webhook.
-
-Source: k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/validation; k8s.io/apiserver, pkg/util/webhook.
-
-
-----
-Match conditions: CEL expressions that must all be true before a webhook is asked.
-
-The variables are `object`, `oldObject` (null when there is none), `request` (the AdmissionRequest without its objects)
-and `namespaceObject` (always null for webhooks). What an expression may cost is bounded as in Kubernetes
-(k8s.io/apiserver, pkg/admission/plugin/cel and plugin/webhook/matchconditions). There is no `authorizer`: this API
-server has one user.
+Match conditions are CEL expressions that must all be true before a webhook is called. Their variables are `object`,
+`oldObject` (null if there is none), `request` (the AdmissionRequest without its objects) and `namespaceObject` (always
+null). Their costs are limited as in Kubernetes (k8s.io/apiserver, pkg/admission/plugin/cel and
+plugin/webhook/matchconditions). There is no `authorizer`, because this API server has one user. Pure.
 """
 
 from __future__ import annotations
@@ -40,12 +30,14 @@ from tink.kubeapi.schema import field_errors, meta
 from tink.kubeapi.schema.field_errors import FieldError, invalid_whole
 
 REVIEW_VERSIONS = ("v1", "v1beta1")
-"""Versions of AdmissionReview and ConversionReview that can be sent."""
+"""The supported versions of AdmissionReview and ConversionReview."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
-    """Where a webhook is. `trust` are certificates in PEM; empty: the system's. `missing` names an absent Service."""
+    """The address of a webhook. `trust` are certificates in PEM, or b"" for the system's. `missing` names an absent
+    Service.
+    """
 
     url: str
     trust: bytes = b""
@@ -53,7 +45,7 @@ class ClientConfig:
 
     @staticmethod
     def of(config: Mapping[str, Any]) -> ClientConfig:
-        """Read the clientConfig of a webhook that was found right when it was stored."""
+        """Read the clientConfig of a webhook, which was checked before it was stored."""
         try:
             trust = base64.b64decode(config.get("caBundle") or "").strip()
         except binascii.Error:
@@ -67,7 +59,7 @@ class ClientConfig:
 
 
 def _clean(path: str) -> str:
-    """Clean a path as client-go does when it joins it: no empty, `.` or `..` steps and no slash at the end."""
+    """Clean a path as client-go does when it joins paths: no empty, `.` or `..` steps, and no slash at the end."""
     return posixpath.normpath("/" + path.lstrip("/"))
 
 
@@ -79,7 +71,7 @@ _FORM = "; desired format: https://host[/path]"
 
 
 def check_client(client: Mapping[str, Any], at: str) -> list[FieldError]:
-    """Check where a webhook is: exactly one of url and service (k8s.io/apiserver, pkg/util/webhook/validation.go)."""
+    """Check the address of a webhook: exactly one of url and service."""
     url, service = client.get("url"), client.get("service")
     if (url is None) == (service is None):
         return [field_errors.required(at, "exactly one of url or service is required")]
@@ -137,8 +129,7 @@ def _check_path(path: str, at: str) -> list[FieldError]:
 
 
 def check_review_versions(versions: Sequence[str], at: str, *, known: bool, advice: str = "") -> list[FieldError]:
-    """Find what is wrong with the versions of reviews; `known` demands one that can be sent. `advice` is for who names
-    none."""
+    """Return the errors in review versions. `known` requires a supported one. `advice` is for an empty list."""
     if not versions:
         return [field_errors.required(at, advice)]
     found = []
@@ -158,13 +149,13 @@ _ONLY = "should not be set when strategy is not set to Webhook"
 
 
 def knows_reviews(conversion: Conversion | None) -> bool:
-    """Whether a stored conversion names a review version that can be sent (or none at all)."""
+    """Return True if a stored conversion names a supported review version, or none at all."""
     listed = ((conversion or {}).get("webhook") or {}).get("conversionReviewVersions") or ()
     return not listed or any(version in REVIEW_VERSIONS for version in listed)
 
 
 def bundle_problem(conversion: Conversion | None) -> str:
-    """Say what is wrong with the certificates of a conversion's webhook; "" when nothing is or there are none."""
+    """Return what is wrong with the certificates of a conversion webhook, or ""."""
     config = ((conversion or {}).get("webhook") or {}).get("clientConfig") or {}
     text = config.get("caBundle")
     if not text:
@@ -182,9 +173,9 @@ def bundle_problem(conversion: Conversion | None) -> str:
 
 
 def check_conversion(conversion: Conversion, at: str, *, known_reviews: bool, any_bundle: bool) -> list[FieldError]:
-    """Find what is wrong with spec.conversion.
+    """Return the errors in spec.conversion.
 
-    `known_reviews` demands a review version that can be sent; `any_bundle` lets wrong certificates pass.
+    `known_reviews` requires a supported review version. `any_bundle` allows invalid certificates.
     """
     strategy, webhook = conversion.get("strategy", ""), conversion.get("webhook") or {}
     config, reviews = webhook.get("clientConfig"), webhook.get("conversionReviewVersions") or []
@@ -210,13 +201,13 @@ def check_conversion(conversion: Conversion, at: str, *, known_reviews: bool, an
 
 
 MAX_COST = 2_500_000
-"""All conditions of a webhook together may cost so much (RuntimeCELCostBudgetMatchConditions)."""
+"""Maximum cost of all conditions of a webhook together (RuntimeCELCostBudgetMatchConditions)."""
 MAX_EACH = 1_000_000
-"""One condition may cost so much (PerCallLimit)."""
+"""Maximum cost of one condition (PerCallLimit)."""
 
 
 class ConditionError(Exception):
-    """Conditions could not be decided. The message is Kubernetes'."""
+    """The conditions could not be evaluated. The message is Kubernetes'."""
 
 
 @cache
@@ -249,7 +240,7 @@ def _variables() -> Mapping[str, cel.Type]:
 
 
 def compile_condition(expression: str) -> cel.Program:
-    """Compile one expression. Raises cel.CelError with Kubernetes' words."""
+    """Compile one expression. Raises cel.CelError with Kubernetes' message."""
     try:
         program = cel.compile_expression(expression, _variables())
     except cel.CelError as error:
@@ -261,13 +252,13 @@ def compile_condition(expression: str) -> cel.Program:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The conditions of one webhook: (expression, program, or why it does not compile)."""
+    """The conditions of one webhook: pairs of an expression and its program, or its compile error."""
 
     items: tuple[tuple[str, cel.Program | str], ...]
 
     @staticmethod
     def of(conditions: Sequence[Mapping[str, Any]]) -> Conditions | None:
-        """Compile the matchConditions of a webhook. None when there are none."""
+        """Compile the matchConditions of a webhook. Return None if there are none."""
         if not conditions:
             return None
         items: list[tuple[str, cel.Program | str]] = []
@@ -280,7 +271,9 @@ class Conditions:
         return Conditions(tuple(items))
 
     def hold(self, bindings: Mapping[str, Any]) -> bool:
-        """Whether all are true. One that is false decides; else one that fails raises ConditionError."""
+        """Return True if all conditions are true. A false condition decides; otherwise a failed one raises
+        ConditionError.
+        """
         spent = 0
         wrong: list[str] = []
         for expression, program in self.items:

@@ -332,13 +332,13 @@ def test_an_item_that_stands_twice_is_told_and_one_that_does_not_is_not() -> Non
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(structural, "_KNOWN_BYTES", 2_000)
-    walk = structural._remembering(lambda _value, _path, _found: None)
+    monkeypatch.setattr(structural, "_MAX_CACHED_BYTES", 2_000)
+    walk = structural._caching(lambda _value, _path, _found: None)
     for number in range(200):
         walk({"size": number}, None, Outcome())
     (known,) = [cell.cell_contents for cell in walk.__closure__ or () if isinstance(cell.cell_contents, set)]
     assert 0 < len(known) <= 1 + 2_000 // structural._ENTRY_BYTES
-    walk({"text": "x" * structural._LONGEST_KNOWN}, None, Outcome())
+    walk({"text": "x" * structural._MAX_CACHED_TEXT}, None, Outcome())
     assert len(max(known, key=len)) < 100, "what is long is not kept"
 
 

@@ -114,20 +114,20 @@ def test_wrong_value_is_not_taken_for_a_right_one_that_is_remembered(fields: Raw
 
 
 def test_memory_of_right_values_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree_module, "MAX_KEPT", 2000)
+    monkeypatch.setattr(tree_module, "MAX_CACHED", 2000)
     rules = compiled(under(a=ruled(STRING, "self.size() > 1")))
     for index in range(200):
         assert rules.check({"a": f"value {index}"}) == []
-    kept = [text for node in (rules._root, rules._root.properties[0][1]) for text in node.kept]
+    kept = [text for node in (rules._root, rules._root.properties[0][1]) for text in node.valid]
     assert 0 < len(kept) <= 2000 // 200
     assert sum(map(len, kept)) < 2000
-    assert not rules._root.kept, "a whole object is never the same again: its metadata change"
+    assert not rules._root.valid, "a whole object is never the same again: its metadata change"
 
 
 def test_long_values_are_not_remembered() -> None:
     rules = compiled(under(a=ruled(STRING, "self.size() > 1"), b=ruled(INTEGER, "self > 1")))
     assert rules.check({"a": "x" * (tree_module.MAX_TEXT + 1), "b": 2}) == []
-    kept = [text for node in (rules._root, *(child for _, child in rules._root.properties)) for text in node.kept]
+    kept = [text for node in (rules._root, *(child for _, child in rules._root.properties)) for text in node.valid]
     assert kept == [b"2"]
 
 
@@ -189,22 +189,22 @@ def test_item_of_a_map_list_is_kept_wherever_it_moves() -> None:
     old = {"l": [{"k": "a", "v": "1"}, {"k": "b", "v": "2"}]}
     new = {"l": [{"k": "b", "v": "2"}, {"k": "a", "v": "9"}, {"k": "c", "v": "3"}]}
     correlation = Correlation(new, old, under(l=LIST))
-    assert correlation.kept(["l", 0, "v"])
-    assert not correlation.kept(["l", 1, "v"])
-    assert correlation.kept(["l", 1, "k"])
-    assert not correlation.kept(["l", 2])
-    assert not correlation.kept(["l"])
+    assert correlation.is_unchanged(["l", 0, "v"])
+    assert not correlation.is_unchanged(["l", 1, "v"])
+    assert correlation.is_unchanged(["l", 1, "k"])
+    assert not correlation.is_unchanged(["l", 2])
+    assert not correlation.is_unchanged(["l"])
     swapped = {"l": [old["l"][1], old["l"][0]]}
-    assert Correlation(swapped, old, under(l=LIST)).kept(["l"])
+    assert Correlation(swapped, old, under(l=LIST)).is_unchanged(["l"])
 
 
 def test_boolean_key_is_no_number_and_version_and_kind_never_count_as_unchanged() -> None:
     old: Raw = {"l": [{"k": 1, "v": "1"}]}
-    assert not Correlation({"l": [{"k": True, "v": "1"}]}, old, under(l=LIST)).kept(["l", 0])
+    assert not Correlation({"l": [{"k": True, "v": "1"}]}, old, under(l=LIST)).is_unchanged(["l", 0])
     obj = {"apiVersion": "v1", "kind": "K"}
     correlation = Correlation(obj, copy.deepcopy(obj), under(apiVersion=STRING, kind=STRING))
-    assert not correlation.kept(["kind"])
-    assert correlation.kept([])
+    assert not correlation.is_unchanged(["kind"])
+    assert correlation.is_unchanged([])
 
 
 def test_path_of_an_error_is_found_again_in_the_object() -> None:

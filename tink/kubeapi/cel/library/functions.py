@@ -404,7 +404,7 @@ _STRINGS_AND_LISTS: tuple[Row, ...] = (
     _row("size", "map_size", "map(A, B).() -> int", len),
     _row("size", "size_string", "(string) -> int", len),
     _row("size", "string_size", "string.() -> int", len),
-    _row("slice", "list_slice", "list(T).(int, int) -> list(T)", lists.piece, costs.SLICE),
+    _row("slice", "list_slice", "list(T).(int, int) -> list(T)", lists.slice_of, costs.SLICE),
     _row("split", "string_split_string", "string.(string) -> list(string)", strings.split, costs.SPLIT),
     _row("split", "string_split_string_int", "string.(string, int) -> list(string)", strings.split, costs.SPLIT),
     _row("startsWith", "starts_with_string", "string.(string) -> bool", str.startswith, costs.AFFIX),

@@ -179,7 +179,7 @@ def last_index_of(traversal: Traversal, items: list[Any], value: Any) -> int:
     return -1
 
 
-def piece(items: list[Any], start: int, end: int) -> list[Any]:
+def slice_of(items: list[Any], start: int, end: int) -> list[Any]:
     """Return the elements from `start` up to, but without, `end`."""
     if start < 0 or end < 0:
         raise EvaluationError(f"cannot slice({start}, {end}), negative indexes not supported")
