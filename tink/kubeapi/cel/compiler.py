@@ -232,7 +232,7 @@ def _takes(wanted: Type, value: Any) -> bool:
 
 
 def _is_dyn(node: Node) -> bool:
-    # null passes the check as an object or time, so that a value's type must be looked at there too.
+    # The check accepts null as an object or time, so the types of values are compared for null as well.
     return node.type.shape in ("dyn", "null", "typevar", "!error!")
 
 
@@ -322,7 +322,7 @@ class Compiler(Visitor[Code]):
                 operators.checked_key(at.value)
             except EvaluationError as error:
                 raise CelError(f"program instantiation failed: {error}") from None
-        # Reading the variable that an index is costs nothing of its own.
+        # An index that is a variable costs nothing to read, as in cel-go.
         fixed = operand.cost + at.cost - (1 if at.attribute else 0)
         if node.function == "_[?_]" or isinstance(node.args[0].type, Opaque):
             return Code(operators.read_optional_index(operand.run, at.run), fixed, attribute=True)
@@ -478,7 +478,7 @@ class Compiler(Visitor[Code]):
                 if all(map(_takes, wanted, values)):
                     return implementation(traversal, *values) if walks else implementation(*values)
             if name == "-_" and type(values[0]) is Duration:
-                return span(-values[0].ns)  # not declared, but evaluation does it
+                return span(-values[0].ns)  # not declared, but cel-go evaluates it
             if operands is None and name not in _PLAIN:
                 shown = ", ".join(map(type_name, values))
                 raise EvaluationError(f"no such overload: {name}({shown})")

@@ -70,7 +70,7 @@ class _Estimator(Visitor[Cost]):
         self.sizes: dict[Node, Cost] = {}
         self.entries: dict[Node, Entries] = {}
 
-    # what is known of a node
+    # facts about a node
 
     def local(self, node: Node) -> Local | None:
         stack = self.locals.get(node.name) if isinstance(node, Ident) else None
@@ -84,7 +84,7 @@ class _Estimator(Visitor[Cost]):
         """Return the size that the schema declares at a path, or None if it declares none."""
         if not path:
             return None
-        # Kubernetes takes every path for one from `self`, also those of types and of what loops have made.
+        # Kubernetes treats every path as one from `self`, also the paths of types and of values made by loops.
         t = self.variables.get(path[0]) or self.variables.get("self")
         if t is None:
             return None

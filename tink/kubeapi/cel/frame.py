@@ -132,7 +132,7 @@ class Traversal(Comparison):
             self._charge()
 
     def _charge(self) -> None:
-        if self._free < 0:  # counted only now: most walks are short
+        if self._free < 0:  # counted this late because most traversals are short
             self._free = FREE_NODES + sum(len(arg) for arg in self._args if isinstance(arg, list | dict))
         seen, self._left = STRIDE - self._left, STRIDE
         free = min(seen, self._free)

@@ -179,7 +179,7 @@ def _find(value: Any, key: Any) -> Any:
 
 
 def _checked(value: dict[Any, Any], key: Any, found: Any) -> Any:
-    # To Python, true and 1 are one key.
+    # True and 1 are one key in Python.
     is_bool = type(key) is bool
     return found if any(k == key and (type(k) is bool) is is_bool for k in value) else _NOTHING
 
@@ -245,7 +245,7 @@ def read_index(operand: Run, at: Run) -> Run:
     def run(frame: Frame) -> Any:
         items, place = operand(frame), at(frame)
         if type(items) is list and type(place) is int and 0 <= place < len(items):
-            return items[place]  # by far the most frequent
+            return items[place]  # the most frequent case by far
         return _get(items, place)
 
     return run
@@ -339,7 +339,7 @@ def conditional(test: Code, truthy: Code, falsy: Code) -> Code:
             return no(frame)
         raise no_overload()
 
-    # The fixed cost of 0 with attribute=True would be taken off again by an outer condition, hence the plain Code.
+    # Not attribute=True: an outer condition would subtract the cost of reading a variable a second time.
     return Code(run, test.cost)
 
 
@@ -501,7 +501,7 @@ def member_of_constant(value: Code, items: list[Any]) -> Code | None:
     return Code(lambda frame: contains(items, inner(frame)), value.cost)
 
 
-# arithmetic on whole numbers
+# arithmetic on integers
 
 _WHOLE = {"add_int64": operator.add, "subtract_int64": operator.sub, "multiply_int64": operator.mul}
 

@@ -181,7 +181,7 @@ def _next(text: str, at: int) -> _Token:
         return _Token(char, char, at)
     if char == "`":
         return _escaped_ident(text, at)
-    # '=', '&' and '|' begin an operator: the character after them is part of what is not understood.
+    # '=', '&' and '|' begin an operator: the error contains the character after them as well.
     raise _UnterminatedError(at + 1 if char in "=&|" else at)
 
 
@@ -585,7 +585,7 @@ class _Parser:
 
     def enter(self, *, chain: bool = True) -> None:
         self.depth += 1
-        if self.depth > MAX_DEPTH + chain:  # the expression that a chain is in does not count for it
+        if self.depth > MAX_DEPTH + chain:  # the expression around a chain does not count
             text = "max recursion depth exceeded" if chain else f"expression recursion limit exceeded: {MAX_DEPTH}"
             self.report(-1, text)
             raise _StopError
@@ -626,7 +626,7 @@ class _Parser:
                 self.enter()
             left = Call(symbol.offset, function, [left, right])
             if level <= 2:
-                left.overloads = ["open"]  # a chain that further terms join; an expression in brackets is closed
+                left.overloads = ["open"]  # further terms may join the chain; an expression in brackets is closed
         self.depth = chain
         if isinstance(left, Call) and left.overloads:
             left.overloads = []
@@ -741,7 +741,7 @@ class _Parser:
         else:
             token_kind = token.kind
         if token_kind not in _NUMBERS:
-            # '!' after '-' and the like: unary operators do not mix.
+            # Unary operators do not mix, as in '-!'.
             self.at -= 1
             raise self.fail("an expression")
         kind, read = _NUMBERS[token_kind]

@@ -49,7 +49,7 @@ class Budget:
     def look(self) -> None:
         """Read the clock, which is due when `used` reaches `due`. Raises BudgetExceededError if the time is over."""
         now = self._clock()
-        if self._since is None:  # a slice late, so that objects whose rules are soon done need no clock
+        if self._since is None:  # starts one slice late, so that short rules never read the clock
             self._since = now
         elif now - self._since > MAX_SECONDS:
             self.limit = 0

@@ -183,7 +183,7 @@ def hashable(value: Any) -> Any:
 def numbers_equal(a: Any, b: Any) -> bool:
     """Return True if two numbers of any types are equal."""
     if type(a) is float or type(b) is float:
-        # An integer beside a double is rounded to one, unless it is out of a double's range of integers.
+        # Compared as doubles, as in cel-go.
         return float(a) == float(b)
     return bool(a == b)
 

@@ -81,7 +81,7 @@ def compile_definition(definition: Raw) -> dict[str, Checker]:
     fill_in(definition)
     versions = definition["spec"].get("versions") or ()
     stored = [version["name"] for version in versions if version.get("storage")]
-    definition.setdefault("status", {"storedVersions": stored})  # as the API server would
+    definition.setdefault("status", {"storedVersions": stored})  # as the API server does
     if wrong := check_definition(definition, None):
         raise DefinitionError("; ".join(map(str, wrong)))
     return checkers(definition)

@@ -529,7 +529,7 @@ def _stored(new: Raw) -> list[FieldError]:
     return found
 
 
-# --- groups of Kubernetes' own ---
+# --- groups that belong to Kubernetes ---
 
 _PROTECTED = re.compile(r"(^|\.)(k8s|kubernetes)\.io$")
 

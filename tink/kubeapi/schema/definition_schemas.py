@@ -259,7 +259,7 @@ def _default(node: Schema, at: str, *, whole: bool) -> list[FieldError]:
         return found + below
     rules = compile_at(node, root=whole)
     if rules is not None:
-        # As an update that changes nothing, and as a new object: rules with optionalOldSelf may tell them apart.
+        # As an update without changes, and as a new object: rules with optionalOldSelf can differ.
         broken = rules.check(node["default"], node["default"], budget=OBJECT_BUDGET, ratchet=False)
         broken = broken or rules.check(node["default"], None, budget=OBJECT_BUDGET)
         found += [_below_default(error, at) for error in broken]
@@ -378,7 +378,7 @@ class _UndeclaredError(Exception):
 
 @dataclass(slots=True)
 class Scope:
-    """What rules at a schema see: the CEL type, created on demand, and the number of such values in an object.
+    """The view of rules at a schema: the CEL type, created on demand, and the number of such values in an object.
 
     `count` is None if the schema does not limit it.
     """

@@ -97,7 +97,7 @@ class TooMuchAddedError(Exception):
     """Defaults add more than `MAX_ADDED` bytes to an object. `path` is the field at which they do."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"the defaults of {path} and of what stands before it add more than {MAX_ADDED} bytes")
+        super().__init__(f"the defaults up to {path} add more than {MAX_ADDED} bytes")
         self.path = path
 
 

@@ -83,7 +83,7 @@ def compile_path(text: str) -> Find:
 
     def find(obj: Any) -> Values:
         budget = _Budget()
-        # The first action is the column; text and actions after a `}` in the path may fail nevertheless.
+        # The first action is the column. Actions after a `}` in the path are evaluated because they may fail.
         found, *_ = [_walk(block, [obj], budget) for block in blocks]
         return found
 
@@ -201,13 +201,13 @@ def _quoted(text: str, at: int, steps: list[Step]) -> int:
         value = strconv.unquote(literal)
     except ValueError as error:
         raise JSONPathError(f"unquote string {literal} error {error}") from error
-    # \xff is a byte that is no text; in an answer it becomes U+FFFD.
+    # \xff is a byte that is not text. It becomes U+FFFD in an answer.
     steps.append(_text(strconv.to_bytes(value).decode("utf-8", "replace")))
     return at + 1
 
 
 def _array(text: str, at: int, steps: list[Step]) -> int:
-    # The first bracket ends it, also one within quotes.
+    # The first closing bracket ends the array, even within quotes.
     end = re.compile(r"[\]\n]").search(text, at)
     if end is None or end[0] == "\n":
         raise JSONPathError("unterminated array")
@@ -320,7 +320,7 @@ def _union(parts: Sequence[list[Step]]) -> Step:
 
 def _items(first: str, last: str | None, by: str | None) -> Step:
     start = _bound(first)
-    # Of an index alone, one item: from it to the next one, and [-1] to the end.
+    # An index alone selects one item: from it to the next one, and [-1] to the end.
     alone = last is None
     end = (start or 0) + 1 if last is None else _bound(last[1:])
     stride = _bound((by or ":")[1:])

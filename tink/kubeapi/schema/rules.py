@@ -115,7 +115,7 @@ class Correlation:
         If the value has no old value, the nearest value above it that has one decides.
         """
         if not steps or steps[0] in ("apiVersion", "kind"):
-            # Both states are converted to the version of the request, so these two cannot show a change.
+            # Both states are converted to the version of the request, so these two never differ.
             return not steps and self._unchanged(*self._root)
         node = self._root
         for step in steps:
@@ -211,7 +211,7 @@ def steps_of(path: str, obj: Any) -> list[Step]:
         names = [name for name in obj if _begins(rest, name)] if isinstance(obj, dict) else []
         if not names:
             if rest:
-                steps.append(rest)  # a field that is required and missing
+                steps.append(rest)  # a missing required field
             break
         name = max(names, key=len)
         steps.append(name)
@@ -390,7 +390,7 @@ def compile_rule(raw: Mapping[str, Any], kind: Type, schema: Schema) -> Rule:
     if message_source:
         parts |= _compile_message(message_source, variables)
     if raw.get("fieldPath") and "message_error" not in parts:
-        # A wrong path was refused when the definition was written; Kubernetes then names the value itself.
+        # The definition's check rejects wrong paths. Kubernetes names the value itself for an old one.
         with contextlib.suppress(FieldPathError):
             parts["field_path"] = field_path(raw["fieldPath"], schema).text
     return Rule(**parts)
@@ -573,7 +573,7 @@ def _text(value: Any) -> bytes | None:
     """Return a value as JSON, or None if it is too long for the cache."""
     try:
         text = orjson.dumps(value)
-    except orjson.JSONEncodeError:  # integers of more than 64 bits, and text that is not Unicode
+    except orjson.JSONEncodeError:  # integers beyond 64 bits, and text that is not Unicode
         return None
     return text if len(text) <= MAX_TEXT else None
 
@@ -622,7 +622,7 @@ def _evaluate(node: Node, value: Any, old: Any, path: _Path, run: _Run) -> None:
                 if not rule.uses_old and run.is_unchanged(path):
                     run.forgiven += 1
                     continue
-                # On creation the expression of the message has no `oldSelf` at all, whatever the rule has.
+                # On creation messageExpression has no `oldSelf`, even if the rule has one.
                 message_bindings = bindings if old is None else given
                 _report(run, rule.failure(value, message_bindings, run.budget, _render(path)))
         except EvaluationError as error:

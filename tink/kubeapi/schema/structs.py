@@ -88,7 +88,7 @@ _MAX_TIME_LENGTH = 64
 """Maximum length of the text of a time."""
 
 
-@lru_cache(4096)  # an object is written again and again with the times that it had before
+@lru_cache(4096)  # an object is written many times with the same times
 def _rewritten(text: str, *, micro: bool) -> str:
     """Convert a time to UTC, with microseconds or without. Raises ValueError."""
     found = _RFC_3339.fullmatch(text)

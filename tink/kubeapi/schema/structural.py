@@ -249,7 +249,7 @@ def _wrong_type(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
     def apply(value: Any, path: Path, found: Outcome) -> None:
         at, got, wanted = render(path), type_name(value), kind
         if form and isinstance(value, int | float | dict):
-            # Kubernetes then compares formats, and a number has that of its Go type.
+            # Kubernetes compares formats here, and the format of a number is its Go type.
             is_float = isinstance(value, float) or not is_integer(value)
             wanted, got = form, "" if isinstance(value, bool | dict) else "float64" if is_float else "int64"
         found.report(field_errors.type_invalid(at, got, f'{at} in body must be of type {wanted}: "{got}"'))
@@ -347,7 +347,7 @@ def _object(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
         for name, default in defaults:
             if name not in value:
                 found.add(path, name, len(default))
-                value[name] = orjson.loads(default)  # a new one for each object
+                value[name] = orjson.loads(default)  # a new value for each object
         for name, content in value.items():
             child = by_name.get(name, apply_others)
             if child is not None and type(content) is not child[0]:
@@ -379,7 +379,7 @@ def _check_embedded(value: dict[str, Any], path: Path, found: Outcome) -> None:
     if isinstance(fields, dict):
         at = render((path, "metadata"))
         try:
-            # A copy: what is stored stays as the client wrote it.
+            # Reads a copy: the stored value stays as the client wrote it.
             checked, unknown = structs.METADATA.read(fields, at)
         except structs.MistypedError as error:
             found.report(field_errors.invalid(at, fields, str(error)))
@@ -419,7 +419,7 @@ def _array(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
                 item = {key: item[key] for key in keys if key in item}
             mark = orjson.dumps(item, option=orjson.OPT_SORT_KEYS)
             count = seen[mark] = seen.get(mark, 0) + 1
-            if count == 2:  # Kubernetes tells of the first repetition only
+            if count == 2:  # Kubernetes reports only the first repetition
                 found.report(field_errors.duplicate(render((path, index)), item))
 
     return apply

@@ -49,7 +49,7 @@ class ClientConfig:
         try:
             trust = base64.b64decode(config.get("caBundle") or "").strip()
         except binascii.Error:
-            trust = b"no base64"  # no certificate either: calls fail, and nothing else
+            trust = b"no base64"  # an invalid certificate, so that only calls fail
         service = config.get("service")
         if service is None:
             parts = urlsplit(config.get("url") or "")

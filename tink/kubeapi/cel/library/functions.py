@@ -150,7 +150,7 @@ def _identity(value: Any) -> Any:
 
 
 def _no_duration(_: int) -> Duration:
-    # The check allows it, evaluation does not, in Kubernetes as well.
+    # The check accepts it and the evaluation fails, in Kubernetes as well.
     raise EvaluationError("type conversion error from 'int' to 'google.protobuf.Duration'")
 
 
@@ -254,7 +254,7 @@ def _in_map(value: Any, items: dict[Any, Any]) -> bool:
 
 def _contains_ip_text(cidr: net.Cidr, text: str) -> bool:
     if not net.is_ip(text):
-        raise values.no_overload()  # Kubernetes hides what is wrong with the address here
+        raise values.no_overload()  # Kubernetes does not report the address here
     return cidr.contains(net.parse_ip(text))
 
 

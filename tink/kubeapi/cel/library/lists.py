@@ -159,7 +159,7 @@ def _extreme(traversal: Traversal, items: list[Any], wanted: int, name: str) -> 
 
 def index_of(traversal: Traversal, items: list[Any], value: Any) -> int:
     """Return the index of the first element equal to the value, or -1."""
-    traversal.through(items)  # as the cost does that Kubernetes takes
+    traversal.through(items)  # Kubernetes' cost counts the same
     if type(value) is str:
         return items.index(value) if traversal.contains(items, value) else -1
     for at, item in enumerate(items):

@@ -89,7 +89,7 @@ def is_semver(text: str, loose: bool = False) -> bool:
 
 
 def _rank(pre: tuple[int | str, ...]) -> tuple[tuple[int, int, str], ...]:
-    # A version without pre-release is above all with one; numbers are below words.
+    # A version without pre-release is greater than one with it; numbers are smaller than words.
     if not pre:
         return ((2, 0, ""),)
     return tuple((0, part, "") if isinstance(part, int) else (1, 0, part) for part in pre)

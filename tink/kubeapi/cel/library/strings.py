@@ -307,7 +307,7 @@ def _fixed(value: Any, precision: int) -> str:
 
 
 def _scientific(value: Any, precision: int) -> str:
-    # In Kubernetes the number after the point is taken for a width; the places are always six.
+    # Kubernetes uses the precision as a width; there are always six decimals.
     number, width = _double("e", value), precision if precision >= 0 else 6
     if number - number != 0:
         return _special(number).rjust(width)
