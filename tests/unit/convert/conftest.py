@@ -15,9 +15,9 @@ from tink.api.v1alpha2 import Raw
 from tink.convert.documents import Document, read
 from tink.convert.findings import Finding
 from tink.convert.run import Result, convert_documents
-from tink.kubeapi.schema.outcome import Outcome
-from tink.kubeapi.schema.structural.compiler import compile_schema
-from tink.kubeapi.schema.validations import compile_rules
+from tink.kubeapi.schema.field_errors import Outcome
+from tink.kubeapi.schema.rules import compile_rules
+from tink.kubeapi.schema.structural import compile_schema
 
 
 @cache

@@ -19,8 +19,8 @@ from tink.api.crds import to_yaml
 from tink.api.metal3.crds import generate
 from tink.convert.metal3 import ConversionSettings, convert_version
 from tink.kubeapi import ApiServer
-from tink.kubeapi.schema.outcome import Outcome
-from tink.kubeapi.schema.structural.compiler import compile_schema
+from tink.kubeapi.schema.field_errors import Outcome
+from tink.kubeapi.schema.structural import compile_schema
 
 DEPLOY = Path(__file__).parents[3] / "deploy" / "crds-metal3"
 

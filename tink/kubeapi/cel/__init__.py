@@ -1,14 +1,16 @@
-"""CEL, the language of validation rules and match conditions, as Kubernetes 1.36 offers it.
+r"""CEL, the language of validation rules and match conditions, as Kubernetes 1.36 offers it.
 
-An expression is compiled once over variables of declared types and then evaluated over plain JSON values,
-within a budget of cost:
+A caller compiles an expression once, over variables of declared types, and evaluates it many times over plain JSON
+values within a budget of cost:
 
-    parser -> macros -> checker -> validate -> compiler -> closures
-                              \\-> estimate (cost before any data are seen)
+    parser (with macros) -> checker -> compiler -> closures
+                                   \-> estimate (the cost before any data are seen)
 
-Nothing of Python can be reached from an expression: values are JSON's and the few classes of `values` and of
-the functions' rooms, names are the declared variables and the functions of `signatures`. Sources: the CEL
-specification (cel-spec), and the behaviour of Kubernetes' own environment, recorded in `tests/unit/kubeapi/cel`.
+An expression cannot reach anything of Python. Its values are JSON values and a few classes of our own (`values`,
+`library`), its names are the declared variables and the functions of `library.functions`.
+
+Sources: the CEL specification (cel-spec), and the behaviour of Kubernetes' own environment, recorded in
+`tests/unit/kubeapi/cel`.
 """
 
 from tink.kubeapi.cel.errors import BudgetExceededError, CelError, EvaluationError

@@ -1,30 +1,32 @@
-"""The errors of the CEL engine, and how a compile error shows its place in the source.
+"""The errors of the CEL engine, and the text that shows the place of a compile error in the source.
 
-Compile errors leave through `CelError` with the text that users of Kubernetes know: one block for each
-error with the place, the message, the line and a caret. Evaluation errors are `EvaluationError`; the
-logical operators absorb them as CEL's definition says. `BudgetExceededError` is never absorbed.
+`CelError` is a compile error in the text that users of Kubernetes know: one block for each error with the place, the
+message, the line and a caret. The logical operators absorb an `EvaluationError`, as CEL defines it. They never absorb
+a `BudgetExceededError`.
 """
 
 from bisect import bisect_right
 from dataclasses import dataclass
 
 MAX_REPORTED = 100
-"""Errors shown for one expression; the rest is only counted (cel-go's limit)."""
+"""Maximum number of errors in the text for one expression. Further errors are only counted (cel-go's limit)."""
 
 MAX_SNIPPET = 16384
-"""Bytes of a source line that are still shown below an error."""
+"""Maximum length in bytes of a source line that is shown below an error."""
 
 
 class CelError(Exception):
-    """An expression that cannot be compiled. `str()` is the text Kubernetes gives."""
+    """The expression does not compile. `str()` returns Kubernetes' text."""
 
 
 class EvaluationError(Exception):
-    """An evaluation that has no value: missing key, overflow, wrong type, and so on."""
+    """The evaluation has no value, for example because of a missing key, an overflow or a wrong type."""
 
 
 class BudgetExceededError(Exception):
-    """The evaluation cost more than it may. `exhausted` tells that the object's budget is gone, not the call's."""
+    """The evaluation costs too much. `exhausted` is True if the budget of the object is spent, not only that of the
+    call.
+    """
 
     def __init__(self, *, exhausted: bool = False) -> None:
         super().__init__("operation cancelled: actual cost limit exceeded")
@@ -33,14 +35,16 @@ class BudgetExceededError(Exception):
 
 @dataclass(frozen=True)
 class Issue:
-    """One compile error. `offset` counts code points from the start of the source; -1 is 'nowhere'."""
+    """One compile error. `offset` counts code points from the start of the source; -1 means that the error has no
+    place.
+    """
 
     offset: int
     message: str
 
 
 class Source:
-    """An expression's text with the offsets of its lines."""
+    """The text of an expression, with the offsets of its lines."""
 
     __slots__ = ("starts", "text")
 
@@ -49,7 +53,7 @@ class Source:
         self.starts = [0, *(at + 1 for at, char in enumerate(text) if char == "\n")]
 
     def place(self, offset: int) -> tuple[int, int]:
-        """Line (from 1) and column (from 0) of an offset; (-1, -1) for nowhere."""
+        """Return the line (from 1) and column (from 0) of an offset, or (-1, -1) if the error has no place."""
         if offset < 0:
             return -1, -1
         line = bisect_right(self.starts, offset)
@@ -72,7 +76,7 @@ class Source:
         return f"{head}\n | {snippet}\n | {marks}{caret}"
 
     def report(self, issues: list[Issue]) -> str:
-        """The text of all errors, in the order of their places."""
+        """Return the text of all errors, sorted by place."""
         shown = sorted(issues[:MAX_REPORTED], key=lambda issue: self.place(issue.offset))
         blocks = [self._show(issue) for issue in shown]
         if len(issues) > MAX_REPORTED:

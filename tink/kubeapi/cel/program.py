@@ -1,34 +1,35 @@
-"""The engine's front: compile an expression once, evaluate it many times within a budget."""
+"""The front of the engine: compile an expression once, evaluate it many times within a budget."""
 
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tink.kubeapi.cel.check.checker import check
-from tink.kubeapi.cel.code import ABSORBED, SLICE, VARIABLES, Frame, as_error
-from tink.kubeapi.cel.cost.estimate import estimate_tree
-from tink.kubeapi.cel.cost.sizes import Cost
+from tink.kubeapi.cel.checker import check
+from tink.kubeapi.cel.compiler import Compiler
+from tink.kubeapi.cel.costs import Cost
 from tink.kubeapi.cel.errors import BudgetExceededError, CelError, EvaluationError, Source
-from tink.kubeapi.cel.evaluate.compiler import Compiler
-from tink.kubeapi.cel.syntax.parser import MAX_DEPTH, parse
+from tink.kubeapi.cel.estimate import estimate_tree
+from tink.kubeapi.cel.frame import ABSORBED, SLICE, VARIABLES, Frame, as_error
+from tink.kubeapi.cel.parser import MAX_DEPTH, parse
 from tink.kubeapi.cel.types import Type
 
 PER_CALL_LIMIT = 1_000_000
-"""The greatest cost of one evaluation (Kubernetes' PerCallLimit)."""
+"""Maximum cost of one evaluation (Kubernetes' PerCallLimit)."""
 
 PER_OBJECT_LIMIT = 10_000_000
-"""The greatest cost of all rules of one object together (Kubernetes' RuntimeCELCostBudget)."""
+"""Maximum cost of all rules of one object together (Kubernetes' RuntimeCELCostBudget)."""
 
 
 MAX_SECONDS = 1.0
-"""The longest time that evaluations with one budget may take: what PER_OBJECT_LIMIT is meant to come to."""
+"""Maximum time in seconds of all evaluations with one budget. PER_OBJECT_LIMIT is meant to take about that long."""
 
 
 class Budget:
-    """What evaluations may still cost together. `used` counts on as programs run.
+    """The cost that evaluations may spend together. `used` grows as programs run.
 
-    Once they have taken `MAX_SECONDS`, nothing is left of it. `clock` gives seconds; that of the thread, so that no
-    object is refused because the machine is busy with other things.
+    After `MAX_SECONDS` the budget is spent. `clock` returns seconds. The default is the time of the thread, so that a
+    busy
+    machine does not cause errors.
     """
 
     __slots__ = ("_clock", "_since", "due", "limit", "used")
@@ -42,13 +43,13 @@ class Budget:
 
     @property
     def remaining(self) -> int:
-        """The cost that is left."""
+        """The remaining cost."""
         return max(self.limit - self.used, 0)
 
     def look(self) -> None:
-        """Looks at the clock, as is due when `used` comes to `due`. Raises BudgetExceededError: the time is over."""
+        """Read the clock, which is due when `used` reaches `due`. Raises BudgetExceededError if the time is over."""
         now = self._clock()
-        if self._since is None:  # a slice late, so that objects whose rules are soon done need no clock
+        if self._since is None:  # starts one slice late, so that short rules never read the clock
             self._since = now
         elif now - self._since > MAX_SECONDS:
             self.limit = 0
@@ -56,7 +57,7 @@ class Budget:
 
 
 class Program:
-    """A compiled expression. It holds no state of its evaluations and may be shared between tasks.
+    """A compiled expression. It holds no state of its evaluations, so tasks can share it.
 
     `source` is the expression, `type` the type of its result, `variables` are the variables that it uses.
     """
@@ -78,14 +79,15 @@ class Program:
         self._tree = tree
 
     def uses(self, name: str) -> bool:
-        """Whether the expression refers to a variable."""
+        """Return True if the expression refers to a variable."""
         return name in self.variables
 
     def __call__(self, bindings: Mapping[str, Any], budget: Budget) -> Any:
-        """The value for variables' values, which are plain JSON.
+        """Evaluate the expression. `bindings` are the variables' values in plain JSON.
 
-        Raises EvaluationError: it has none; BudgetExceededError: it costs more than one evaluation may, or than the
-        budget has left.
+        Raises EvaluationError if the expression has no value, and BudgetExceededError if it costs more than one
+        evaluation
+        may, or more than the rest of the budget.
         """
         used = budget.used
         if used >= budget.due:
@@ -115,15 +117,12 @@ class Program:
         return result
 
     def estimate(self) -> Cost:
-        """The least and greatest cost that the declared sizes allow."""
+        """Return the range of costs that the declared sizes allow."""
         return estimate_tree(self._tree, self._types)
 
 
 def compile_expression(source: str, variables: Mapping[str, Type]) -> Program:
-    """Compiles an expression over variables of declared types.
-
-    Raises CelError: it is wrong.
-    """
+    """Compile an expression over variables of declared types. Raises CelError if it does not compile."""
     try:
         return Program(source, variables)
     except RecursionError:

@@ -1,39 +1,40 @@
-"""The types of CEL: what a caller declares for its variables, and what the checker reasons with.
+"""The types of CEL: a caller declares its variables with them, and the checker works on them.
 
-A caller describes its data with scalars (`INT`, `StringType(max_size=...)`), `ListType`, `MapType` and
-`ObjectType`. Sizes are in the units of CEL's `size()`; they only serve the estimate of costs, and where
-none is given the largest size that fits into a request is assumed, as Kubernetes does
-(k8s.io/apiserver, pkg/cel/common/schemas.go).
+A caller describes its data with scalars (`INT`, `StringType(max_size=...)`), `ListType`, `MapType` and `ObjectType`.
+Sizes are in the unit of CEL's `size()` and only matter for the estimate of costs. If no size is declared, the largest
+size that fits into a request is assumed, as in Kubernetes (k8s.io/apiserver, pkg/cel/common/schemas.go).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 MAX_REQUEST_BYTES = 3 * 1024 * 1024
-"""The largest request that Kubernetes reckons with when a size is not declared."""
+"""Size of the largest request that Kubernetes assumes where no size is declared."""
 
 _STRING_LIMIT = MAX_REQUEST_BYTES - 2
 
 
 class Type:
-    """Any type. `shape` is one word, `name` is how errors call it, `params` are its type parameters."""
+    """The base of all types. `shape` is the kind of type, `name` its name in errors, `params` its type parameters."""
 
     __slots__ = ()
 
     @property
     def shape(self) -> str:
-        """One word: what kind of type it is, or a scalar's name."""
+        """The kind of type in one word, or the name of a scalar."""
         raise NotImplementedError
 
     @property
     def params(self) -> tuple["Type", ...]:
-        """Its type parameters."""
+        """The type parameters."""
         return ()
 
 
 @dataclass(frozen=True)
 class Scalar(Type):
-    """A type without parameters. `max_size` bounds strings and bytes; `min_json` is its smallest JSON text in bytes."""
+    """A type without parameters. `max_size` limits strings and bytes; `min_json` is the length of its shortest JSON
+    text.
+    """
 
     name: str
     max_size: int | None = None
@@ -41,22 +42,22 @@ class Scalar(Type):
 
     @property
     def shape(self) -> str:
-        """Its name."""
+        """The name."""
         return self.name
 
 
 def StringType(max_size: int | None = None) -> Scalar:  # noqa: N802 - stands beside ListType and MapType
-    """A string; `max_size` in bytes (Kubernetes takes four times the schema's maxLength)."""
+    """Return the type of strings of at most `max_size` bytes (Kubernetes takes four times the schema's maxLength)."""
     return Scalar("string", max_size, 2)
 
 
 def BytesType(max_size: int | None = None) -> Scalar:  # noqa: N802
-    """Bytes, carried in JSON as base64."""
+    """Return the type of bytes, which are base64 in JSON."""
     return Scalar("bytes", max_size, 2)
 
 
 def DynType(max_size: int | None = None) -> Scalar:  # noqa: N802
-    """A value checked only when it is evaluated; with `max_size` for x-kubernetes-int-or-string."""
+    """Return the type of values that are checked only at evaluation. `max_size` is for x-kubernetes-int-or-string."""
     return Scalar("dyn", max_size, 1)
 
 
@@ -76,8 +77,10 @@ ERROR = Scalar("!error!")
 
 @dataclass(frozen=True)
 class ListType(Type):
-    """A list. `kind` (Kubernetes' x-kubernetes-list-type) decides how `==` and `+` treat it; `keys` name the
-    fields that identify an element of a 'map' list, as they stand in JSON."""
+    """A list. `kind` (x-kubernetes-list-type) decides how `==` and `+` treat it.
+
+    `keys` are the JSON names of the fields that identify an element of a list of kind 'map'.
+    """
 
     element: Type
     max_items: int | None = None
@@ -88,7 +91,7 @@ class ListType(Type):
 
     @property
     def params(self) -> tuple[Type, ...]:
-        """Its type parameters."""
+        """The type parameters."""
         return (self.element,)
 
 
@@ -104,14 +107,16 @@ class MapType(Type):
 
     @property
     def params(self) -> tuple[Type, ...]:
-        """Its type parameters."""
+        """The type parameters."""
         return (self.key, self.value)
 
 
 @dataclass(frozen=True)
 class Field:
-    """A field of an object: its type and the key under which JSON has it. `required` (and not defaulted) fields count
-    into the smallest size of the object."""
+    """A field of an object: its type and its key in JSON.
+
+    `required` fields without default count into the smallest size of the object.
+    """
 
     type: Type
     name_in_json: str
@@ -120,7 +125,7 @@ class Field:
 
 @dataclass(frozen=True, eq=False)
 class ObjectType(Type):
-    """An object with declared fields, by the names that expressions use. Two object types are equal by `name`."""
+    """An object with declared fields, by their names in expressions. Object types with the same `name` are equal."""
 
     name: str
     fields: Mapping[str, Field]
@@ -140,11 +145,11 @@ KEYWORDS = frozenset(
         "let", "loop", "package", "namespace", "return", "var", "void", "while",
     )
 )  # fmt: skip
-"""Words that no field can be called in an expression; such a field is known as `__word__`."""
+"""Words that cannot be the name of a field in an expression. Such a field is called `__word__`."""
 
 
 def declared_field(t: "Type", name: str) -> Field | None:
-    """The declared field that a selection means; a keyword may be written plainly where the grammar lets it through."""
+    """Return the declared field of a selection, or None. A keyword may be plain where the grammar allows it."""
     if not isinstance(t, ObjectType):
         return None
     found = t.fields.get(name)
@@ -153,7 +158,7 @@ def declared_field(t: "Type", name: str) -> Field | None:
 
 @dataclass(frozen=True)
 class Opaque(Type):
-    """A named type with parameters that only functions can look into: optionals and Kubernetes' own types."""
+    """A named type with parameters whose values only functions can read: optionals and Kubernetes' own types."""
 
     name: str
     arguments: tuple[Type, ...] = ()
@@ -162,7 +167,7 @@ class Opaque(Type):
 
     @property
     def params(self) -> tuple[Type, ...]:
-        """Its type parameters."""
+        """The type parameters."""
         return self.arguments
 
 
@@ -176,13 +181,13 @@ class TypeType(Type):
 
     @property
     def params(self) -> tuple[Type, ...]:
-        """Its type parameters."""
+        """The type parameters."""
         return () if self.of is None else (self.of,)
 
 
 @dataclass(frozen=True)
 class TypeVar(Type):
-    """A type parameter of a function, or a type not known yet."""
+    """A type parameter of a function, or a type that is not known yet."""
 
     name: str
 
@@ -190,12 +195,12 @@ class TypeVar(Type):
 
 
 def optional_of(inner: Type) -> Opaque:
-    """The type of an optional value."""
+    """Return the type of an optional value."""
     return Opaque("optional_type", (inner,))
 
 
-def rebuilt(t: Type, params: tuple[Type, ...]) -> Type:
-    """`t` with other type parameters; without the declared sizes, which belong to places in the data."""
+def with_params(t: Type, params: tuple[Type, ...]) -> Type:
+    """Return a type with other type parameters, without the declared sizes."""
     if type(t) is ListType:
         return ListType(params[0])
     if type(t) is MapType:
@@ -208,7 +213,7 @@ def rebuilt(t: Type, params: tuple[Type, ...]) -> Type:
 
 
 def same(a: Type, b: Type) -> bool:
-    """Whether two types are exactly the same, sizes aside."""
+    """Return True if two types are the same, apart from sizes."""
     if a is b:
         return True
     if a.shape != b.shape or getattr(a, "name", "") != getattr(b, "name", ""):
@@ -218,7 +223,7 @@ def same(a: Type, b: Type) -> bool:
 
 
 def text_of(t: Type) -> str:
-    """A type as cel-go writes it in errors: `list(map(string, int))`."""
+    """Return a type as cel-go writes it in errors: `list(map(string, int))`."""
     name = str(getattr(t, "name", t.shape))
     if t.params:
         return f"{name}({', '.join(map(text_of, t.params))})"
@@ -226,7 +231,7 @@ def text_of(t: Type) -> str:
 
 
 def min_json_size(t: Type) -> int:
-    """Bytes of the smallest JSON text a value of the type can have."""
+    """Return the length in bytes of the shortest JSON text of a value of the type."""
     if isinstance(t, Scalar):
         return t.min_json
     if isinstance(t, ObjectType):
@@ -236,7 +241,7 @@ def min_json_size(t: Type) -> int:
 
 
 def max_elements(t: Type) -> int:
-    """The largest `size()` a value of a declared type can have; 0 where it has none."""
+    """Return the largest `size()` of a value of a declared type, or 0 for types without size."""
     if isinstance(t, Scalar):
         if t.max_size is not None:
             return max(t.max_size, 0)

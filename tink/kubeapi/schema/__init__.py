@@ -1,33 +1,44 @@
-"""What a CustomResourceDefinition says of objects, and how that is enforced: no server, no files, no network.
+"""CustomResourceDefinitions: the check of a definition, and the checks that it defines for objects. No I/O.
 
     definition -> compile_definition -> Checker -> check(object) -> completed object, errors, unknown fields
 
-`definition/` says whether a definition is right, `structural/` compiles its schemas, `validations/` its CEL rules
-(`cel`), `checker` puts them together. Beside them stands what a server of the API needs to speak of objects:
-`meta` and `structs` (what Kubernetes has types of its own for), `shapes` (how their schemas are written),
-`field_errors` (its words), `jsonpath` (columns), `client_config` (where a webhook is), `values`. Of these `definition`,
-`field_errors`, `meta`, `shapes` and `structs` are used by their own names (`field_errors.required`), the others through
-this door.
+- `definition` checks a definition, `definition_schemas` the schemas in it
+- `structural` compiles a schema (with `formats`), `rules` its CEL rules (with `declarations`), `checker` joins them
+- `meta` and `structs` handle what Kubernetes has Go types for: metadata and built-in resources
+- `shapes` has helpers to write schemas, `field_errors` Kubernetes' error messages, `jsonpath` printer columns,
+  `webhooks` the address of a webhook and its match conditions
 
-The behaviour is that of k8s.io/apiextensions-apiserver, recorded from a real kube-apiserver.
+Other packages import `definition`, `field_errors`, `meta`, `shapes` and `structs` as modules (`field_errors.required`)
+and everything else from here. The behaviour is that of k8s.io/apiextensions-apiserver, recorded from a kube-apiserver.
 """
 
-from tink.kubeapi.schema.checker import (
-    Checker,
-    checkers,
-    compile_definition,
-    complete_by_schema,
-    read_metadata,
+from tink.kubeapi.schema.checker import Checker, checkers, compile_definition, complete_by_schema, read_metadata
+from tink.kubeapi.schema.declarations import field_path
+from tink.kubeapi.schema.field_errors import (
+    CompiledSchema,
+    FieldError,
+    Outcome,
+    Path,
+    TooMuchAddedError,
+    invalid_whole,
+    quote,
 )
-from tink.kubeapi.schema.client_config import REVIEW_VERSIONS, ClientConfig, check_client, check_review_versions
-from tink.kubeapi.schema.field_errors import FieldError, invalid_whole, quote
+from tink.kubeapi.schema.formats import format_warnings
 from tink.kubeapi.schema.jsonpath import Byte, JSONPathError, compile_path
-from tink.kubeapi.schema.match_conditions import ConditionError, Conditions, compile_condition
-from tink.kubeapi.schema.outcome import CompiledSchema, Outcome, Path, TooMuchAddedError
+from tink.kubeapi.schema.rules import Validations, ratcheted
+from tink.kubeapi.schema.shapes import Raw, deep_copy
 from tink.kubeapi.schema.structs import MistypedError
 from tink.kubeapi.schema.structural import compile_schema, mark, root_schema
-from tink.kubeapi.schema.validations import Validations, field_path, ratcheted
-from tink.kubeapi.schema.values import Raw, deep_copy
+from tink.kubeapi.schema.webhooks import (
+    REVIEW_VERSIONS,
+    ClientConfig,
+    ConditionError,
+    Conditions,
+    bundle_problem,
+    check_client,
+    check_review_versions,
+    compile_condition,
+)
 
 __all__ = [
     "REVIEW_VERSIONS",
@@ -45,6 +56,7 @@ __all__ = [
     "Raw",
     "TooMuchAddedError",
     "Validations",
+    "bundle_problem",
     "check_client",
     "check_review_versions",
     "checkers",
@@ -55,6 +67,7 @@ __all__ = [
     "complete_by_schema",
     "deep_copy",
     "field_path",
+    "format_warnings",
     "invalid_whole",
     "mark",
     "quote",

@@ -1,7 +1,7 @@
-"""What a definition says of objects, compiled: fields that nobody knows go, defaults come, what is wrong is found.
+"""The check of objects by a definition: drops unknown fields, fills in defaults and reports errors.
 
-`compile_definition` gives a `Checker` for each version that a CustomResourceDefinition serves. The API server builds
-what it serves from them; whoever wants to know what it would say of an object asks `Checker.check`.
+`compile_definition` returns a `Checker` for each version that a CustomResourceDefinition serves. The API server uses
+them for its resources. `Checker.check` answers what the API server would say about an object.
 """
 
 from __future__ import annotations
@@ -15,26 +15,25 @@ import orjson
 from tink.kubeapi.schema import field_errors, meta, structs
 from tink.kubeapi.schema.definition import check as check_definition
 from tink.kubeapi.schema.definition import fill_in
-from tink.kubeapi.schema.field_errors import FieldError
-from tink.kubeapi.schema.outcome import CompiledSchema, Outcome, TooMuchAddedError
+from tink.kubeapi.schema.field_errors import CompiledSchema, FieldError, Outcome, TooMuchAddedError
+from tink.kubeapi.schema.rules import Validations, compile_rules, ratcheted
+from tink.kubeapi.schema.shapes import Raw, deep_copy
 from tink.kubeapi.schema.structural import compile_schema, root_schema
-from tink.kubeapi.schema.validations import Validations, compile_rules, ratcheted
-from tink.kubeapi.schema.values import Raw, deep_copy
 
-MAX_KEPT_BYTES = 8 << 20
-"""Bytes of schemas that are kept compiled: a definition is written again whenever its conditions change."""
+MAX_CACHED_BYTES = 8 << 20
+"""Maximum size in bytes of the schemas in the cache. A definition is written whenever its conditions change."""
 
-_kept: dict[bytes, tuple[CompiledSchema, Validations | None]] = {}
+_cache: dict[bytes, tuple[CompiledSchema, Validations | None]] = {}
 _lock = threading.Lock()
 
 
 class DefinitionError(Exception):
-    """A definition that is wrong; the message says which fields are, and why."""
+    """The definition is invalid. The message lists the fields and the reasons."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """An object as it would be stored, what is wrong with it, and the paths of the fields that nobody knows."""
+    """An object as the API server would store it, its errors, and the paths of its unknown fields."""
 
     object: Raw
     errors: list[FieldError]
@@ -42,13 +41,13 @@ class Checked:
 
     @property
     def problems(self) -> list[str]:
-        """All of it in words, as a client with strict field validation would be told."""
+        """All problems in words, as a client with strict field validation sees them."""
         return [*(f'unknown field "{path}"' for path in self.unknown), *map(str, self.errors)]
 
 
 @dataclass(frozen=True, slots=True)
 class Checker:
-    """One version of a definition: its schema `openapi`, `compiled` to a function, and its CEL rules `validations`."""
+    """One version of a definition: its schema `openapi`, the `compiled` schema, and its CEL rules `validations`."""
 
     api_version: str
     kind: str
@@ -57,7 +56,7 @@ class Checker:
     validations: Validations | None
 
     def check(self, obj: Raw, old: Raw | None = None) -> Checked:
-        """Complete a copy of an object and check it; `old` is the one that it replaces. Neither is changed."""
+        """Complete a copy of an object and check it. `old` is the object that it replaces. Neither is changed."""
         new = deep_copy(obj)
         new.setdefault("metadata", {})
         try:
@@ -74,22 +73,22 @@ class Checker:
 
 
 def compile_definition(definition: Raw) -> dict[str, Checker]:
-    """Compile a CustomResourceDefinition: a checker for each version that is served, by its name.
+    """Compile a CustomResourceDefinition. Return a checker for each served version, by the version's name.
 
-    Raises DefinitionError when it is not one that Kubernetes would take.
+    Raises DefinitionError if Kubernetes would reject the definition.
     """
     definition = deep_copy(definition)
     fill_in(definition)
     versions = definition["spec"].get("versions") or ()
     stored = [version["name"] for version in versions if version.get("storage")]
-    definition.setdefault("status", {"storedVersions": stored})  # as the API server would
+    definition.setdefault("status", {"storedVersions": stored})  # as the API server does
     if wrong := check_definition(definition, None):
         raise DefinitionError("; ".join(map(str, wrong)))
     return checkers(definition)
 
 
 def checkers(definition: Raw) -> dict[str, Checker]:
-    """As `compile_definition`, for a definition that was found right when it was stored."""
+    """Compile a stored definition, which has been checked before. Return the same as `compile_definition`."""
     described = definition["spec"]
     made = {}
     for version in described["versions"]:
@@ -101,20 +100,21 @@ def checkers(definition: Raw) -> dict[str, Checker]:
 
 
 def compiled(openapi: Raw) -> tuple[CompiledSchema, Validations | None]:
-    """Compile the schema of a version and its rules (None when there are none), or give what was compiled before.
+    """Return the compiled schema of a version and its rules (None if it has none), from the cache if possible.
 
-    What a definition describes is compiled when it is checked, in a thread where it is large; when the change is on the
-    disk and is served, on the event loop, the work has been done.
+    A definition is compiled when it is checked, for large ones in a thread. When the change is stored and the event
+    loop
+    needs the result, it is in the cache.
     """
     text = bytes(memoryview(orjson.dumps(openapi)))
     with _lock:
-        made = _kept.pop(text, None)
+        made = _cache.pop(text, None)
     if made is None:
         made = compile_schema(root_schema(openapi)), compile_rules(openapi)
     with _lock:
-        _kept[text] = made
-        while sum(map(len, _kept)) > MAX_KEPT_BYTES and len(_kept) > 1:
-            del _kept[next(iter(_kept))]
+        _cache[text] = made
+        while sum(map(len, _cache)) > MAX_CACHED_BYTES and len(_cache) > 1:
+            del _cache[next(iter(_cache))]
     return made
 
 
@@ -123,7 +123,7 @@ def complete_by_schema(
 ) -> Outcome:
     """Prune, complete and check an object in place.
 
-    `read` reads what Kubernetes reads into Go types, in place, and gives the paths of fields that these do not have.
+    `read` reads the parts for which Kubernetes has Go types, in place, and returns the paths of their unknown fields.
     `keeps_nulls`: see `Outcome`. Raises what `read` raises, and TooMuchAddedError.
     """
     unknown = read(new)
@@ -137,6 +137,6 @@ def complete_by_schema(
 
 
 def read_metadata(new: Raw) -> list[str]:
-    """Read the metadata of a custom resource, in place; give the paths of unknown fields. Raises MistypedError."""
+    """Read the metadata of a custom resource in place. Return the paths of unknown fields. Raises MistypedError."""
     new["metadata"], unknown = structs.METADATA.read(new["metadata"], "metadata")
     return unknown

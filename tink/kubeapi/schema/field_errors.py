@@ -1,19 +1,22 @@
-"""What can be wrong with one field of an object, in Kubernetes' words (k8s.io/apimachinery, pkg/util/validation/field).
+"""Errors in fields of an object, in Kubernetes' words, and the outcome of a walk over an object.
 
-kubectl prints these messages to the operator unchanged, and controllers compare the reasons.
+kubectl prints the messages to the operator unchanged, and controllers compare the reasons (k8s.io/apimachinery,
+pkg/util/validation/field). Compiled schemas collect their errors in an `Outcome`. Paths are chains of (parent, step),
+which become text only for an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from tink import golang
 
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """One thing that is wrong with one field: `field` is its path, `message` what kubectl prints after the path."""
+    """One error in one field: `field` is its path, `message` the text that kubectl prints after the path."""
 
     field: str
     reason: str
@@ -24,7 +27,7 @@ class FieldError:
 
 
 def quote(value: object) -> str:
-    """Write a bad value into a message as Go would, cut when it is very long. Objects are written in their order."""
+    """Return a bad value for a message as Go writes it, cut if it is very long. Fields of objects keep their order."""
     if isinstance(value, str) and len(value) > golang.MAX_SHOWN:
         return golang.quote(value[: golang.MAX_SHOWN])[:-1] + '..."'
     if isinstance(value, str):
@@ -33,46 +36,113 @@ def quote(value: object) -> str:
 
 
 def required(field: str, detail: str = "") -> FieldError:
-    """Report that a field must be given."""
+    """Return the error for a missing field."""
     return FieldError(field, "FieldValueRequired", "Required value" + (f": {detail}" if detail else ""))
 
 
 def invalid(field: str, value: object, detail: str, reason: str = "FieldValueInvalid") -> FieldError:
-    """Report that a field holds a value that is not allowed."""
+    """Return the error for a value that is not allowed."""
     return FieldError(field, reason, f"Invalid value: {quote(value)}: {detail}")
 
 
 def invalid_whole(field: str, value: object, detail: str) -> FieldError:
-    """Report that a field holds a value that is not allowed; the value is repeated whatever its size."""
+    """Return the error for a value that is not allowed. The message repeats the value whatever its size."""
     return FieldError(field, "FieldValueInvalid", f"Invalid value: {golang.bad_value(value)}: {detail}")
 
 
 def type_invalid(field: str, value: object, detail: str) -> FieldError:
-    """Report that a field holds a value of the wrong type."""
+    """Return the error for a value of the wrong type."""
     return invalid(field, value, detail, "FieldValueTypeInvalid")
 
 
 def not_supported(field: str, value: object, allowed: Sequence[object]) -> FieldError:
-    """Report that a field holds none of the values that it may have."""
+    """Return the error for a value that is not one of the allowed values."""
     names = ", ".join(quote(item) if isinstance(item, str) else quote(quote(item)) for item in allowed)
     return FieldError(field, "FieldValueNotSupported", f"Unsupported value: {quote(value)}: supported values: {names}")
 
 
 def duplicate(field: str, value: object) -> FieldError:
-    """Report an item that stands twice in a set, or a key that stands twice in a list of maps."""
+    """Return the error for an item that is repeated in a set, or a key that is repeated in a list of maps."""
     return FieldError(field, "FieldValueDuplicate", f"Duplicate value: {quote(value)}")
 
 
 def too_long(field: str, limit: int) -> FieldError:
-    """Report a text with more than `limit` characters."""
+    """Return the error for a text with more than `limit` characters."""
     return FieldError(field, "FieldValueTooLong", f"Too long: may not be more than {limit} bytes")
 
 
 def too_many(field: str, actual: int, limit: int) -> FieldError:
-    """Report a list or a map with more than `limit` entries."""
+    """Return the error for a list or map with more than `limit` entries."""
     return FieldError(field, "FieldValueTooMany", f"Too many: {actual}: must have at most {limit} items")
 
 
 def forbidden(field: str, detail: str) -> FieldError:
-    """Report a field that must not be set, or not be changed."""
+    """Return the error for a field that must not be set, or not be changed."""
     return FieldError(field, "FieldValueForbidden", f"Forbidden: {detail}")
+
+
+Path = tuple["Path", str | int] | None
+CompiledSchema = Callable[[Any, Path, "Outcome"], None]
+"""A compiled schema or keyword: prunes, completes and checks a value in place, and reports to the outcome."""
+
+NOWHERE = "<nil>"
+"""The path of errors that Kubernetes reports without a path."""
+MAX_ERRORS = 100
+"""Maximum number of errors in an answer, which should not be larger than the request."""
+MAX_ADDED = 3 << 20
+"""Maximum size in bytes of the JSON that defaults add to an object: as much as a client may send."""
+
+
+class TooMuchAddedError(Exception):
+    """Defaults add more than `MAX_ADDED` bytes to an object. `path` is the field at which they do."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"the defaults up to {path} add more than {MAX_ADDED} bytes")
+        self.path = path
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The result of one walk: errors, and the paths of unknown fields, which the walk has dropped.
+
+    With `keeps_nulls`, a null stays if no default replaces it, so that it is rejected where null is not allowed.
+    """
+
+    errors: list[FieldError] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)
+    added: int = 0
+    keeps_nulls: bool = False
+
+    def report(self, error: FieldError) -> None:
+        """Add an error."""
+        if len(self.errors) < MAX_ERRORS:
+            self.errors.append(error)
+
+    def add(self, path: Path, name: str | int, size: int) -> None:
+        """Count a default of `size` bytes before it is filled in. Raises TooMuchAddedError."""
+        self.added += size
+        if self.added > MAX_ADDED:
+            raise TooMuchAddedError(render((path, name)))
+
+    def drop_late(self, at: str) -> None:
+        """Add an unknown field in the metadata of an embedded object. Kubernetes reports these last."""
+        if len(self.late) < MAX_ERRORS:
+            self.late.append(at)
+
+    def drop(self, path: Path, name: str) -> None:
+        """Add an unknown field."""
+        if len(self.unknown) < MAX_ERRORS:
+            self.unknown.append(render((path, name)))
+
+
+def render(path: Path) -> str:
+    """Return a path as Kubernetes writes it: `spec.actions[0].name`."""
+    steps: list[str | int] = []
+    while path is not None:
+        path, step = path
+        steps.append(step)
+    text = ""
+    for step in reversed(steps):
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+    return text

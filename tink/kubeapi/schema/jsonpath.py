@@ -1,15 +1,15 @@
-"""JSONPath as printer columns use it: the dialect of k8s.io/client-go, util/jsonpath, which differs from RFC 9535.
+r"""JSONPath in printer columns: the dialect of k8s.io/client-go, util/jsonpath, which differs from RFC 9535.
 
 A column's path is the text of one action, `{PATH}`. It is parsed once (parser.go) and evaluated for each object
-(jsonpath.go, with AllowMissingKeys). Where client-go is odd, this is, too:
+(jsonpath.go, with AllowMissingKeys). The oddities of client-go are reproduced:
 
-    .a.b   .a\\.b   ['a\\.b']     a key; dots in quotes separate keys unless they are escaped; double quotes are no key
+    .a.b   .a\.b   ['a\.b']        a key; dots in quotes separate keys unless they are escaped; double quotes are no key
     [0] [-1] [1:3] [::2] [*]      items; an index that does not exist is an error, a missing key is not
     .*   ..   ..a                 all values; the object and all containers in it
     [0,2]  ['a','b']              a union
-    [?(@.a=="x")]  [?(@.a)]       a filter; to compare values of two types is an error
+    [?(@.a=="x")]  [?(@.a)]       a filter; comparing values of two types is an error
 
-`tests/unit/kubeapi/apiserver/data/columns.json` holds what the real one finds.
+`tests/unit/kubeapi/apiserver/data/columns.json` holds the answers of the original.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Values = list[Any]
 Find = Callable[[Any], Values]
 
 MAX_PATH_CHARACTERS: Final = 4096
-"""A longer path is not read."""
+"""Maximum length of a path."""
 MAX_STEPS: Final = 10_000
-"""Values that the evaluation of a path looks at, in one object."""
+"""Maximum number of values that the evaluation of a path visits in one object."""
 
 _DICT_KEY = re.compile(r"'([^']*)'")
 _SLICE = re.compile(r"(-?[0-9]*)(:-?[0-9]*)?(:-?[0-9]*)?")
@@ -40,9 +40,9 @@ _INT64 = 1 << 63
 
 
 class JSONPathError(ValueError):
-    """The path can't be read, or an object does not have the shape that it asks for.
+    """The path is malformed, or does not fit the object.
 
-    `found` is what the step that failed has returned beside its error: a filter for existence counts it.
+    `found` is the result that the failed step returned with its error. A filter for existence uses it.
     """
 
     def __init__(self, message: str, found: Values | None = None) -> None:
@@ -51,17 +51,17 @@ class JSONPathError(ValueError):
 
 
 class Byte(int):
-    """A byte of a string, which client-go takes for a list of bytes."""
+    """A byte of a string, which client-go treats as a list of bytes."""
 
 
 class _Budget:
-    """The steps that an evaluation has left."""
+    """The number of steps left for an evaluation."""
 
     def __init__(self) -> None:
         self._left = MAX_STEPS
 
     def take(self, steps: int = 1) -> None:
-        """Raises JSONPathError if there are none left."""
+        """Count steps. Raises JSONPathError if none are left."""
         self._left -= steps
         if self._left < 0:
             raise JSONPathError(f"the path takes more than {MAX_STEPS} steps")
@@ -71,9 +71,9 @@ Step = Callable[[Values, _Budget], Values]
 
 
 def compile_path(text: str) -> Find:
-    """Compile a path without its braces to a function that returns what the path finds in an object.
+    """Compile a path without its braces. Return a function that returns the values that the path selects in an object.
 
-    Raises JSONPathError. So does the function.
+    Both raise JSONPathError.
     """
     if not text.startswith("."):
         raise JSONPathError("must be a simple json path starting with .")
@@ -83,7 +83,7 @@ def compile_path(text: str) -> Find:
 
     def find(obj: Any) -> Values:
         budget = _Budget()
-        # The first action is the column; text and actions after a `}` in the path may fail nevertheless.
+        # The first action is the column. Actions after a `}` in the path are evaluated because they may fail.
         found, *_ = [_walk(block, [obj], budget) for block in blocks]
         return found
 
@@ -201,13 +201,13 @@ def _quoted(text: str, at: int, steps: list[Step]) -> int:
         value = strconv.unquote(literal)
     except ValueError as error:
         raise JSONPathError(f"unquote string {literal} error {error}") from error
-    # \xff is a byte that is no text; in an answer it becomes U+FFFD.
+    # \xff is a byte that is not text. It becomes U+FFFD in an answer.
     steps.append(_text(strconv.to_bytes(value).decode("utf-8", "replace")))
     return at + 1
 
 
 def _array(text: str, at: int, steps: list[Step]) -> int:
-    # The first bracket ends it, also one within quotes.
+    # The first closing bracket ends the array, even within quotes.
     end = re.compile(r"[\]\n]").search(text, at)
     if end is None or end[0] == "\n":
         raise JSONPathError("unterminated array")
@@ -320,7 +320,7 @@ def _union(parts: Sequence[list[Step]]) -> Step:
 
 def _items(first: str, last: str | None, by: str | None) -> Step:
     start = _bound(first)
-    # Of an index alone, one item: from it to the next one, and [-1] to the end.
+    # An index alone selects one item: from it to the next one, and [-1] to the end.
     alone = last is None
     end = (start or 0) + 1 if last is None else _bound(last[1:])
     stride = _bound((by or ":")[1:])

@@ -1,7 +1,7 @@
-"""Metadata: what every object has, whatever its kind (Kubernetes API conventions, "Metadata").
+"""The metadata of objects of every kind (Kubernetes API conventions, "Metadata").
 
-Names, labels, annotations, owners and finalizers are checked here with Kubernetes' rules and words
-(k8s.io/apimachinery, pkg/api/validation); who may change what on update is here too. Pure.
+Checks of names, labels, annotations, owners and finalizers with Kubernetes' rules and words (k8s.io/apimachinery,
+pkg/api/validation), and the fields that an update may change. Pure.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from typing import Any
 from tink.kubeapi.cel import NAMED_FORMATS
 from tink.kubeapi.schema import field_errors
 from tink.kubeapi.schema.field_errors import FieldError
-from tink.kubeapi.schema.shapes import ANY, FLAG, INT64, TEXT, TIME, array, keyed, mapping, same, struct, texts
-from tink.kubeapi.schema.values import Raw
+from tink.kubeapi.schema.shapes import ANY, FLAG, INT64, TEXT, TIME, Raw, array, keyed, mapping, same, struct, texts
 
 MAX_ANNOTATIONS = 256 << 10
-"""All annotations of an object together, in bytes."""
+"""Maximum size in bytes of all annotations of an object together."""
 
 NameRule = Callable[[str], str | None]
-"""Says what is wrong with a name, or None."""
+"""Returns an error for a name, or None."""
 
 
 def _by_format(name: str) -> NameRule:
@@ -37,13 +36,13 @@ dns1035 = _by_format("dns1035Label")
 qualified = _by_format("qualifiedName")
 """Keys of labels or annotations, and finalizers: an optional DNS prefix and a name."""
 wrong_keys = NAMED_FORMATS["qualifiedName"].check
-"""Says all that is wrong with a key of labels or annotations, or a finalizer."""
+"""Return all errors of a key of labels or annotations, or a finalizer."""
 wrong_values = NAMED_FORMATS["labelValue"].check
-"""Says all that is wrong with the value of a label."""
+"""Return all errors of the value of a label."""
 
 
 def path_segment(name: str) -> str | None:
-    """Names of anything: they must fit into a path."""
+    """Check a name that only has to fit into a path. Return an error or None."""
     if name in (".", ".."):
         return f"may not be '{name}'"
     return next((f"may not contain '{sign}'" for sign in "/%" if sign in name), None)
@@ -53,10 +52,10 @@ STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
 
 
 def check(meta: Mapping[str, Any], rule: NameRule, at: str = "metadata") -> list[FieldError]:
-    """Find what is wrong with the metadata of an object that is about to be stored. `at` is where they stand."""
+    """Return the errors in the metadata of an object before it is stored. `at` is the path of the metadata."""
     found: list[FieldError] = []
     name = meta.get("name", "")
-    if (prefix := meta.get("generateName")) and (wrong := rule(_could_end(prefix))):
+    if (prefix := meta.get("generateName")) and (wrong := rule(_without_dash(prefix))):
         found.append(field_errors.invalid(f"{at}.generateName", prefix, wrong))
     if not name:
         found.append(field_errors.required(f"{at}.name", "name or generateName is required"))
@@ -76,8 +75,8 @@ def check(meta: Mapping[str, Any], rule: NameRule, at: str = "metadata") -> list
     return found + _check_owners(meta.get("ownerReferences") or [], f"{at}.ownerReferences")
 
 
-def _could_end(prefix: str) -> str:
-    """Make of a prefix that ends with a dash a name that may be checked."""
+def _without_dash(prefix: str) -> str:
+    """Return a name that can be checked for a prefix that ends with a dash."""
     return f"{prefix[:-1]}a" if prefix.endswith("-") else prefix
 
 
@@ -90,7 +89,7 @@ def _check_finalizers(finalizers: list[str], at: str) -> list[FieldError]:
 
 
 def check_core_finalizers(meta: Mapping[str, Any]) -> list[FieldError]:
-    """Find finalizers that only objects of custom resources may have: those without a domain."""
+    """Return errors for finalizers without a domain, which only custom resources may have."""
     why = "name is neither a standard finalizer name nor is it fully qualified"
     return [
         field_errors.invalid(f"metadata.finalizers[{index}]", item, why)
@@ -100,7 +99,7 @@ def check_core_finalizers(meta: Mapping[str, Any]) -> list[FieldError]:
 
 
 def warn_finalizers(meta: Mapping[str, Any]) -> list[str]:
-    """Warn of finalizers of custom resources that others may use too."""
+    """Return warnings for finalizers without a domain, which other writers may use as well."""
     why = "prefer a domain-qualified finalizer name to avoid accidental conflicts with other finalizer writers"
     return [
         f"metadata.finalizers: {field_errors.quote(item)}: {why}"
@@ -136,16 +135,16 @@ def _check_owners(owners: list[Raw], at: str) -> list[FieldError]:
 
 
 OWNED = ("uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds", "namespace")
-"""Fields that only the server sets: an update keeps what they were."""
+"""Fields that only the server sets. An update keeps their values."""
 
 
 def timestamp(when: datetime) -> str:
-    """Write a time in UTC as metadata have it (metav1.Time)."""
+    """Return a time in UTC as metadata contain it (metav1.Time)."""
     return when.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def keep_owned(new: Raw, old: Raw) -> None:
-    """Give `new` the fields of `old` that no client may change."""
+    """Copy the fields from `old` to `new` that no client may change."""
     for key in OWNED:
         if key in old:
             new[key] = old[key]
@@ -160,7 +159,7 @@ _IMMUTABLE = ("uid", "deletionTimestamp", "deletionGracePeriodSeconds")
 
 
 def check_immutable(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[FieldError]:
-    """Find fields that a client gives other values than they have, before `keep_owned` sets them right."""
+    """Return errors for immutable fields that a client has changed, before `keep_owned` restores them."""
     return [
         field_errors.invalid(f"metadata.{key}", new[key], "field is immutable")
         for key in _IMMUTABLE
@@ -169,7 +168,7 @@ def check_immutable(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[Fiel
 
 
 def check_update(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[FieldError]:
-    """Find forbidden changes: no finalizer may be added to an object that is being deleted."""
+    """Return errors for finalizers that an update adds to an object that is being deleted."""
     if "deletionTimestamp" not in old:
         return []
     added = sorted(set(new.get("finalizers") or ()) - set(old.get("finalizers") or ()))
@@ -185,7 +184,7 @@ def check_update(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[FieldEr
 
 
 def ordered(meta: Raw) -> Raw:
-    """Put the fields in the order in which a reader looks for them."""
+    """Return the fields in a readable order."""
     first = ("name", "generateName", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp")
     return {key: meta[key] for key in first if key in meta} | {k: v for k, v in sorted(meta.items()) if k not in first}
 

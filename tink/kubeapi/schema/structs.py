@@ -1,8 +1,8 @@
-"""Objects of Kubernetes' own types: the metadata of everything, and the whole of its built-in resources.
+"""Reading JSON into Kubernetes' Go types: the metadata of all objects, and built-in resources as a whole.
 
-A value of a wrong type makes such a body no object at all (400), whatever else is right; a null is the same as nothing,
-and in a map or list the same as the empty value of its type (encoding/json, sigs.k8s.io/json). The types come from the
-schemas of our built-in resources. Pure: a new value comes out, what went in stays.
+A value of a wrong type makes the whole body invalid (400). A null means that the field is absent; in a map or list it
+means the zero value of the type (encoding/json, sigs.k8s.io/json). The types come from the schemas of our built-in
+resources. Pure: the result is a new value, the input is not changed.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from typing import Any
 
 from tink.golang import json_kind
 from tink.kubeapi.schema import meta
-from tink.kubeapi.schema.values import Raw
+from tink.kubeapi.schema.shapes import Raw
 
 
 class MistypedError(ValueError):
-    """A value that does not fit its type; the message says where, and what it must be."""
+    """A value does not fit its type. The message contains the path and the expected type."""
 
 
 def mistyped(path: str, wanted: str, value: Any) -> MistypedError:
-    """Say that a value is not what its type wants."""
+    """Return the error for a value of a wrong type."""
     return MistypedError(f"{path}: must be {wanted}, not {json_kind(value)}".removeprefix(": "))
 
 
 @dataclass(slots=True)
 class Reading:
-    """What goes along with the reading of one object: the paths of fields that nobody knows, and how deep it is."""
+    """The state of reading one object: the paths of unknown fields, and the nesting."""
 
     unknown: list[str] = field(default_factory=list)
     depth: int = 0
     silent: int = 0
-    """More than 0 where unknown fields are dropped without a word."""
+    """Greater than 0 where unknown fields are dropped without a report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """How values of a type are read (value, path, reading), and what a null in a map or list of them means."""
+    """A Go type: `read` reads a value (value, path, reading), `zero` returns the value for a null in a map or list."""
 
     read: Callable[[Any, str, Reading], Any]
     zero: Callable[[], Any]
@@ -84,13 +84,13 @@ _BYTES = Type(_read_bytes, lambda: "")
 # --- times ---
 
 _RFC_3339 = re.compile(r"(\d{4}-\d\d-\d\dT)(\d{1,2})(:\d\d:\d\d)([.,]\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
-_LONGEST_TIME = 64
-"""Longer texts are no times."""
+_MAX_TIME_LENGTH = 64
+"""Maximum length of the text of a time."""
 
 
-@lru_cache(4096)  # an object is written again and again with the times that it had before
+@lru_cache(4096)  # an object is written many times with the same times
 def _rewritten(text: str, *, micro: bool) -> str:
-    """Write a time in UTC, with microseconds or without. Raises ValueError."""
+    """Convert a time to UTC, with microseconds or without. Raises ValueError."""
     found = _RFC_3339.fullmatch(text)
     if found is None or (micro and len(found[4] or "") != len(".000000")):
         raise ValueError
@@ -103,7 +103,7 @@ def _time(*, micro: bool) -> Type:
     form = "2006-01-02T15:04:05.000000Z" if micro else "2006-01-02T15:04:05Z"
 
     def read(value: Any, path: str, _: Reading) -> str:
-        if isinstance(value, str) and len(value) <= _LONGEST_TIME:
+        if isinstance(value, str) and len(value) <= _MAX_TIME_LENGTH:
             try:
                 return _rewritten(value, micro=micro)
             except (ValueError, OverflowError):
@@ -115,13 +115,13 @@ def _time(*, micro: bool) -> Type:
 
 _TIME, _MICRO_TIME = _time(micro=False), _time(micro=True)
 MICRO_TIMES = ("eventTime", "lastObservedTime", "acquireTime", "renewTime")
-"""Times that are kept to the microsecond (metav1.MicroTime)."""
+"""The fields with microseconds (metav1.MicroTime)."""
 
 # --- lists, maps, structs ---
 
 
 def list_of(item: Type) -> Type:
-    """Give the type of lists of a type."""
+    """Return the type of lists of a type."""
 
     def read(value: Any, path: str, reading: Reading) -> list[Any]:
         if not isinstance(value, list):
@@ -135,7 +135,7 @@ def list_of(item: Type) -> Type:
 
 
 def map_of(item: Type) -> Type:
-    """Give the type of maps to a type."""
+    """Return the type of maps to a type."""
 
     def read(value: Any, path: str, reading: Reading) -> Raw:
         if not isinstance(value, dict):
@@ -148,7 +148,7 @@ def map_of(item: Type) -> Type:
 
 
 def struct_of(fields: Mapping[str, Type]) -> Type:
-    """Give the type of objects with these fields."""
+    """Return the type of objects with these fields."""
 
     def read(value: Any, path: str, reading: Reading) -> Raw:
         if not isinstance(value, dict):
@@ -168,7 +168,7 @@ def struct_of(fields: Mapping[str, Type]) -> Type:
 
 
 def type_of(schema: Mapping[str, Any], name: str = "") -> Type:
-    """Give the type of a field of one of Kubernetes' own types, from its schema."""
+    """Return the type of a field of one of Kubernetes' own types, from its schema."""
     if name == "metadata":
         return _OBJECT_META
     match schema.get("type"), schema.get("format", ""):
@@ -206,13 +206,13 @@ _OBJECT_META = struct_of(
 
 
 class Struct:
-    """A type as a whole, to read bodies with."""
+    """The type of a whole body."""
 
     def __init__(self, kind: Type) -> None:
         self._type = kind
 
     def read(self, value: Any, path: str = "") -> tuple[Raw, list[str]]:
-        """Give the value that stands at a path as the type holds it, and the paths of unknown fields.
+        """Read the value at a path. Return it as the Go type holds it, and the paths of unknown fields.
 
         Raises MistypedError.
         """
@@ -221,10 +221,10 @@ class Struct:
 
 
 METADATA = Struct(_OBJECT_META)
-"""The metadata of custom resources, which are read apart from the rest."""
+"""The metadata of custom resources, which are read separately from the rest."""
 
 
 def struct(openapi: Mapping[str, Any]) -> Struct:
-    """Give the type of a built-in resource from the schema of its objects."""
+    """Return the type of a built-in resource from the schema of its objects."""
     properties = {**(openapi.get("properties") or {}), "apiVersion": {"type": "string"}, "kind": {"type": "string"}}
     return Struct(type_of({"type": "object", "properties": properties | {"metadata": {}}}))

@@ -1,4 +1,4 @@
-"""The engine's own promises: texts with a caret, budgets, bounds on what outsiders send, data left as they are."""
+"""The CEL engine beyond the recorded corpus: error texts, budgets, limits for malicious input, unchanged data."""
 
 import contextlib
 import copy
@@ -41,18 +41,18 @@ def evaluate(source, value=None, old=None, *, variables=VARIABLES, limit=cel.PER
 
 
 def still():
-    """A clock that stands still: only costs end a rule."""
+    """Return a constant time, so that only costs end a rule."""
     return 0.0
 
 
 def ticking(seconds):
-    """Return a clock that goes on by `seconds` each time it is looked at."""
+    """Return a clock that advances by `seconds` at each reading."""
     looks = itertools.count()
     return lambda: next(looks) * seconds
 
 
 def calls(work, *args):
-    """Count the function calls of `work`: a measure that is the same on every machine."""
+    """Count the function calls of `work`. The number is the same on every machine."""
     counted = itertools.count()
     sys.setprofile(lambda *_: next(counted))
     try:
@@ -90,17 +90,17 @@ REQUEST = {"request": cel.ObjectType("kubernetes.AdmissionRequest", {"name": cel
     ],
     ids=range(12),
 )
-def test_mistakes_are_told_with_their_places_and_in_their_order(source, said):
+def test_compile_errors_show_their_places_in_order(source, said):
     text = refused(source, VARIABLES | REQUEST)
     places = [text.index(part) for part in said]
     assert places == sorted(places)
 
 
-def test_undefined_field_is_shown_with_its_place():
+def test_undefined_field_error_shows_its_place():
     assert refused("self.foo") == "ERROR: <input>:1:5: undefined field 'foo'\n | self.foo\n | ....^"
 
 
-def test_transition_rule_is_known_by_its_use_of_oldself():
+def test_rule_that_uses_oldself_is_a_transition_rule():
     assert cel.compile_expression("self.replicas >= oldSelf.replicas", VARIABLES).uses("oldSelf")
     assert not cel.compile_expression("self.replicas > 1 && 'oldSelf' != ''", VARIABLES).uses("oldSelf")
     shadowed = "['a'].all(oldSelf, oldSelf == 'a')"
@@ -144,7 +144,7 @@ ABAC = {"tags": ["a", "b", "a", "c"]}
         ("self.tags[-1] == 'a'", {"tags": ["b", "a"]}, BEHIND),
     ],
 )
-def test_expression_has_its_result_or_its_error(source, value, result):
+def test_expression_returns_its_result_or_error(source, value, result):
     if isinstance(result, cel.EvaluationError):
         with pytest.raises(cel.EvaluationError) as caught:
             evaluate(source, value)
@@ -165,7 +165,7 @@ def test_lists_of_kind_set_and_map_compare_without_order():
     assert evaluate("self.tags + oldSelf.tags", {"tags": ["a"]}, {"tags": ["b", "a"]}) == ["a", "b"]
 
 
-def test_evaluation_leaves_the_object_as_it_was():
+def test_evaluation_does_not_change_the_object():
     value = {"tags": ["b", "a"], "ports": [{"n": "x", "p": 1}], "since": "2024-01-01T00:00:00Z", "labels": {"a": "b"}}
     before = copy.deepcopy(value)
     for source in ("self.tags + ['c']", "self.ports + self.ports", "self.since", "self.tags.sort()", "self.labels"):
@@ -173,7 +173,7 @@ def test_evaluation_leaves_the_object_as_it_was():
     assert value == before
 
 
-def test_data_that_belie_their_schema_are_an_evaluation_error_not_a_crash():
+def test_data_that_contradict_their_schema_cause_an_evaluation_error():
     for source in (
         "self.name.size() > 1",
         "self.tags.all(t, t == 'a')",
@@ -211,7 +211,7 @@ def test_budget_error_is_not_absorbed_by_or():
         evaluate("self.tags.all(t, t.size() > 0) || true", {"tags": ["a"] * 100}, limit=50)
 
 
-def test_declared_sizes_bound_the_estimate():
+def test_declared_sizes_limit_the_estimate():
     bounded = cel.compile_expression("self.tags.all(t, t == 'a')", VARIABLES).estimate()
     assert bounded.max < 100
     unbounded = cel.compile_expression("self.labels.all(k, self.labels[k] == 'a')", VARIABLES).estimate()
@@ -237,11 +237,11 @@ def test_declared_sizes_bound_the_estimate():
     ],
     ids=range(13),
 )
-def test_source_made_to_exhaust_the_server_is_refused_soon(source):
+def test_malicious_source_is_rejected_after_little_work(source):
     assert calls(cel.compile_expression, source, VARIABLES) < 8_000_000
 
 
-def test_pattern_that_backtracks_elsewhere_is_linear():
+def test_pattern_that_backtracks_in_other_engines_is_linear():
     assert evaluate("self.name.matches('^(a+)+$')", {"name": "a" * 20_000 + "b"}) is False
 
 
@@ -254,12 +254,12 @@ def test_pattern_that_backtracks_elsewhere_is_linear():
         "quantity('1e-999999999') == quantity('1')",
     ],
 )
-def test_function_cannot_make_a_value_that_fills_the_memory(source):
+def test_function_rejects_a_result_that_would_fill_the_memory(source):
     with contextlib.suppress(cel.EvaluationError):
         evaluate(source, {"name": "x" * 5000})
 
 
-def test_nothing_of_python_is_reachable():
+def test_expression_cannot_reach_python_objects():
     for source in ("self.__class__", "self.name.__class__", "self.labels.__class__", "''.format.__globals__"):
         with pytest.raises((cel.CelError, cel.EvaluationError)):
             evaluate(source, {"name": "x", "labels": {}})
@@ -279,19 +279,19 @@ FOUR = "self.replicas {0} 1 {1} self.replicas {0} 2 {1} self.replicas {0} 3 {1} 
         ("self.name == 'abc'", {"name": "abcdefghijklm"}, False, 3),
         ("self.name != 'abcdefghijklm'", {"name": "abcdefghijklm"}, False, 4),
         ("self.name != 'abcdefghijklm'", {"name": "abc"}, True, 3),
-        # 10 for the list and 2 for what is in it, for the round 1 + 2 + 2, and 1 for the result
+        # 10 for the list and 2 for its elements, for the round 1 + 2 + 2, and 1 for the result
         ("[self.name].all(n, n == 'abc')", {"name": "abc"}, True, 18),
         *(  # texts in tens of characters
             ("self.tags.indexOf('x') == -1", {"tags": ["a" * size for size in sizes]}, True, counted + 3)
             for sizes, counted in (((9,), 0), ((10, 19), 2), ((20, 29, 30), 7), ((9, 99), 9))
         ),
-        # terms cost only when they are reached
+        # terms cost only if they are evaluated
         (FOUR.format("==", "||"), {"replicas": 3}, True, 9),
         (FOUR.format(">", "&&"), {"replicas": 2}, False, 6),
         ("self.replicas == 1 || self.replicas == 2", {"replicas": 2}, True, 6),
     ],
 )
-def test_rule_costs_what_a_cluster_counts(source, value, result, counted):
+def test_rule_costs_the_same_as_in_a_cluster(source, value, result, counted):
     budget = cel.Budget(clock=still)
     assert cel.compile_expression(source, VARIABLES)({"self": value}, budget) is result
     assert budget.used == counted
@@ -301,7 +301,7 @@ COUNTING = "self.tags.all(a, self.tags.all(b, a != b + 'x'))"
 HUNDRED = {"self": {"tags": [str(at) for at in range(100, 200)]}}
 
 
-def test_budget_that_is_just_enough_is_enough_and_one_less_is_not():
+def test_exact_budget_is_enough_and_one_less_is_not():
     program = cel.compile_expression(COUNTING, VARIABLES)
     budget = cel.Budget()
     assert program(HUNDRED, budget) is True
@@ -316,7 +316,7 @@ def test_budget_that_is_just_enough_is_enough_and_one_less_is_not():
 
 
 @pytest.mark.parametrize("rounds", range(328, 338))
-def test_budget_that_ends_just_behind_a_look_at_the_clock_is_enough(rounds):
+def test_budget_that_ends_right_after_reading_the_clock_is_enough(rounds):
     program = cel.compile_expression("self.tags.all(a, true)", VARIABLES)
     value = {"self": {"tags": ["a"] * rounds}}
     budget = cel.Budget()
@@ -326,7 +326,7 @@ def test_budget_that_ends_just_behind_a_look_at_the_clock_is_enough(rounds):
         program(value, cel.Budget(budget.used - 1))
 
 
-def test_costs_are_the_same_whatever_was_spent_before():
+def test_cost_does_not_depend_on_the_cost_of_earlier_evaluations():
     program = cel.compile_expression(COUNTING, VARIABLES)
     alone = cel.Budget()
     program(HUNDRED, alone)
@@ -339,7 +339,7 @@ def test_costs_are_the_same_whatever_was_spent_before():
 
 
 @pytest.mark.parametrize("source", [COUNTING, "self.tags.all(a, a != 'x')"], ids=["one rule", "many short rules"])
-def test_rules_that_take_too_long_end_as_rules_that_cost_too_much(source):
+def test_rules_that_take_too_long_exceed_the_budget(source):
     budget = cel.Budget(clock=ticking(0.3))
     program = cel.compile_expression(source, VARIABLES)
     with pytest.raises(cel.BudgetExceededError) as caught:
@@ -351,7 +351,7 @@ def test_rules_that_take_too_long_end_as_rules_that_cost_too_much(source):
         cel.compile_expression("self.replicas == 1", VARIABLES)({"self": {"replicas": 1}}, budget)
 
 
-def test_rules_that_cost_little_need_no_clock():
+def test_cheap_rules_do_not_read_the_clock():
     looked = []
     budget = cel.Budget(clock=lambda: looked.append(1) or 0.0)
     assert cel.compile_expression("self.replicas == 1", VARIABLES)({"self": {"replicas": 1}}, budget) is True
@@ -370,7 +370,7 @@ def test_rules_that_cost_little_need_no_clock():
     ],
     ids=("loops", "lists", "comparisons", "conditions"),
 )
-def test_dearest_rules_of_one_object_do_not_hold_up_the_server(source):
+def test_most_expensive_rules_of_one_object_do_not_block_the_server(source):
     program = cel.compile_expression(source, VARIABLES)
     value = {"tags": [str(at) for at in range(60)], "ports": [{"n": str(at), "p": at} for at in range(500)]}
     before = copy.deepcopy(value)
@@ -382,7 +382,7 @@ def test_dearest_rules_of_one_object_do_not_hold_up_the_server(source):
     assert budget.used < 200 * 1000, "a hundred looks at the clock, each after a slice of a thousand"
 
 
-def test_text_that_doubles_again_and_again_ends_before_it_fills_the_memory():
+def test_text_that_doubles_repeatedly_is_stopped_before_it_fills_the_memory():
     source = "self.name"
     for name in "abcdefghijklmnopqrstuvwx":
         source = f"[{source}].map({name}, {name} + {name})[0]"
@@ -390,7 +390,7 @@ def test_text_that_doubles_again_and_again_ends_before_it_fills_the_memory():
         evaluate(f"size({source}) > 0", {"name": "x" * 10_000})
 
 
-# --- values nested in themselves: `[a, a]` of `[a, a]` of ... is small in memory, and a walk over it has 2**n parts ---
+# --- values nested in themselves: `[a, a]` of `[a, a]` of ... is small in memory, and a traversal has 2**n nodes ---
 
 OBJECT = cel.ObjectType("self.o", {"n": cel.Field(cel.STRING, "n"), "in": cel.Field(cel.ListType(cel.INT), "in")})
 NESTED = {
@@ -412,7 +412,7 @@ LEVELS = 21
 
 
 def doubled(start: str, result: str, *, levels: int = LEVELS, node: str = "dyn([{0}, {0}])") -> str:
-    """A rule about `z`, which is `start` twice in a list, that twice in a list, and so on."""
+    """Return a rule about `z`: a list of `start` twice, in a list twice, and so on."""
     steps = "".join(f".map(n, {node.format('n')})" for _ in range(levels))
     return f"[{start}]{steps}.all(z, {result})"
 
@@ -446,19 +446,19 @@ WALKS = {
 
 
 @pytest.mark.parametrize("source", WALKS.values(), ids=WALKS)
-def test_walk_over_what_is_nested_in_itself_ends_as_what_costs_too_much(source):
+def test_traversal_of_a_value_nested_in_itself_exceeds_the_budget(source):
     with pytest.raises(cel.BudgetExceededError):
         run_nested(source, {"set": [1]})
 
 
 @pytest.mark.parametrize("levels", [25, 60])
-def test_time_does_not_grow_with_the_depth(levels):
+def test_time_does_not_grow_with_the_nesting(levels):
     with pytest.raises(cel.BudgetExceededError):
         run_nested(doubled("dyn([1])", "z == z", levels=levels))
 
 
-def test_budget_is_not_looked_at_only_when_all_is_done():
-    """A traversal ends within a slice of what is left, not at the limit of a call."""
+def test_budget_is_checked_during_a_traversal():
+    """A traversal ends within one slice of the remaining budget, not at the limit of a call."""
     budget = cel.Budget(3_000, clock=still)
     with pytest.raises(cel.BudgetExceededError):
         run_nested(doubled("dyn([1])", "z == z"), budget=budget)
@@ -466,18 +466,18 @@ def test_budget_is_not_looked_at_only_when_all_is_done():
 
 
 @pytest.mark.parametrize("source", ["[z].join() == ''", "optional.unwrap([dyn(optional.of(1)), z]).size() == 0"])
-def test_error_does_not_show_all_that_is_nested(source):
+def test_error_message_cuts_nested_values(source):
     with pytest.raises(cel.EvaluationError) as caught:
         run_nested(doubled("dyn([1])", source, levels=21))
     assert len(str(caught.value)) < 10_000
 
 
 def nested(width: int, parts: int) -> list:
-    """`parts` lists of `width` numbers, as an object has them."""
+    """Return `parts` lists of `width` numbers, like those of an object."""
     return [[at] * width for at in range(parts)]
 
 
-def test_large_objects_of_real_size_are_compared_and_cost_what_a_cluster_counts():
+def test_comparison_of_large_objects_costs_the_same_as_in_a_cluster():
     def costs(source, value, other=None):
         budget = cel.Budget(clock=still)
         assert run_nested(source, {"any": value, "other": other}, budget=budget) is True
@@ -491,7 +491,7 @@ def test_large_objects_of_real_size_are_compared_and_cost_what_a_cluster_counts(
 
 
 def looks(source, value) -> int:
-    """How often a rule looks at the clock."""
+    """Return how often a rule reads the clock."""
     count = 0
 
     def clock() -> float:
@@ -503,8 +503,8 @@ def looks(source, value) -> int:
     return count
 
 
-def test_objects_that_are_compared_in_one_go_bring_the_clock_nearer():
-    """The interpreter itself compares them, and counts nothing; how large they are is not known either."""
+def test_comparison_of_objects_in_one_step_brings_the_next_clock_reading_nearer():
+    """Python compares them in one step of unknown size and counts nothing."""
     same = {"n": "x", "in": [1, 2]}
     value = {"many": [same] * 2_000, "old": {"n": "x", "in": [1, 2]}}
     value["others"] = [value["old"]] * 2_000
@@ -527,14 +527,14 @@ ORDERED = MANY.format(20000, "i % 7 < 3 ? self.s : self.t")
     ],
     ids=["format", "in", "sort", "sortBy", "max", "min", "join", "format many"],
 )
-def test_long_texts_are_counted_before_they_are_walked_or_copied(source, millions):
+def test_long_texts_are_counted_before_they_are_read_or_copied(source, millions):
     long = "x" * millions * 1_000_000
     with pytest.raises((cel.BudgetExceededError, cel.EvaluationError)) as caught:
         run_nested(source, {"s": long + "a", "t": long + "b"}, budget=cel.Budget(clock=still))
     assert isinstance(caught.value, cel.BudgetExceededError) or "200" in source
 
 
-def test_nested_values_are_equal_or_not_by_what_is_in_them():
+def test_nested_values_are_compared_by_content():
     for source, answer in (
         ("dyn([dyn([1, 2]), dyn({'a': [3u]})]) == dyn([dyn([1u, 2u]), dyn({'a': [3.0]})])", True),
         ("dyn([[true], [true]]) == dyn([[1], [1]])", False),
@@ -549,11 +549,11 @@ def test_nested_values_are_equal_or_not_by_what_is_in_them():
     assert values.type_name([]) == "list"
 
 
-# --- regular expressions: the same by way of RE2's private names and of its public ones ---
+# --- regular expressions: the same results through the private and the public names of re2 ---
 
 
 @pytest.mark.parametrize("missing", ["_re2", "_Regexp"])
-def test_expressions_match_the_same_without_the_private_names_of_the_library(missing, monkeypatch):
+def test_expressions_match_the_same_without_the_private_names_of_re2(missing, monkeypatch):
     texts = ("ab", "b", "", "äbä", "abab", "x\ny")
     patterns = ("b", "^b", "b*", "[^a]", "ä")
 

@@ -1,7 +1,7 @@
-"""Our CEL against Kubernetes' own: thousands of expressions with the answers that k8s.io/apiserver v0.36.3 gave.
+"""Our CEL gives the same answers as k8s.io/apiserver v0.36.3 to thousands of expressions.
 
-`corpus` holds the questions and the recorded answers, `oracle/` the Go program that gave them and the
-command that records them again. No Go is needed here.
+`corpus` holds the questions and the recorded answers, `oracle/` the Go program that gives them and the command that
+records them. These tests do not need Go.
 """
 
 import base64
@@ -15,10 +15,10 @@ from tests import recordings
 from tests.implementation_details import in_common
 from tink.kubeapi import cel
 from tink.kubeapi.cel import values
-from tink.kubeapi.cel.library import named_formats, net, quantity, semver, urls
-from tink.kubeapi.cel.library.times import timestamp_text
+from tink.kubeapi.cel.library import named_formats, net, quantity, semver
+from tink.kubeapi.cel.library.conversions import timestamp_text
 from tink.kubeapi.cel.types import text_of
-from tink.kubeapi.schema.validations.declarations import declare
+from tink.kubeapi.schema.declarations import declare
 
 CORPUS = recordings.read(pathlib.Path(__file__).parent / "corpus")
 CASES = [*CORPUS["plain"], *CORPUS["of-a-schema"]]
@@ -31,25 +31,25 @@ DIFFERENCES = {
     "self.ports.sortBy(p, p.port).map(p, p.name)": "internal error where the field is missing",
     # The check lets null pass for an optional; Kubernetes then evaluates to null.
     "null.orValue(3)": "null as an optional",
-    "duration(null)": "said when the program is made, not at the check",
-    "timestamp(null)": "said when the program is made, not at the check",
+    "duration(null)": "reported when the program is made, not by the check",
+    "timestamp(null)": "reported when the program is made, not by the check",
     "dyn(optional.none())[dyn(optional.none())]": "an optional as an index",
     "google.protobuf.Timestamp{}": "message literals are refused",
     "'%.99999999f'.format([1.0])": "precision is bounded",
     "quantity('12345678901234567890').asApproximateFloat()": "the last digit of a double",
 }
-"""Expressions that are known to differ, each with the reason."""
+"""Expressions with known differences, each with the reason."""
 
 
 def plain(said):
-    """What is wrong, in words that both have in common."""
+    """Return the errors in words that both engines share."""
     if isinstance(said, list) and "Syntax error" in str(said):
-        return [said[0].partition(": ")[0]]  # the place of the first; what ANTLR guesses after it is its own
+        return [said[0].partition(": ")[0]]  # only the place of the first error: ANTLR's guesses after it differ
     return in_common(said)
 
 
 def shown(value):
-    """A value in the form that the oracle writes."""
+    """Return a value as the oracle writes it."""
     writers = {
         type(None): lambda v: "null",
         bool: lambda v: "true" if v else "false",
@@ -64,7 +64,7 @@ def shown(value):
         values.Optional: lambda v: f"optional({shown(v.value)})" if v.present else "optional.none",
         net.Ip: lambda v: f"ip({v})",
         net.Cidr: lambda v: f"cidr({v})",
-        urls.Url: lambda v: f"url({v.text})",
+        net.Url: lambda v: f"url({v.text})",
         quantity.Quantity: lambda v: f"quantity({v})",
         semver.Semver: lambda v: f"semver({v})",
         named_formats.NamedFormat: lambda v: f"format({v.name})",
@@ -87,7 +87,7 @@ TYPES = {at: declared(at) for at in range(-1, len(CORPUS["schemas"]))}
 
 
 def answered(case):
-    """Our answer to a case, in the form of the corpus."""
+    """Return our answer to a case in the form of the corpus."""
     expression, schema, value, old, _ = case
     try:
         program = cel.compile_expression(expression, TYPES[schema])
@@ -109,13 +109,13 @@ def answered(case):
 
 @pytest.fixture(scope="module")
 def answers():
-    """Every case with our answer."""
+    """Return every case with our answer."""
     return [(case, answered(case)) for case in CASES]
 
 
 @pytest.fixture(scope="module")
 def differing(answers):
-    """For each part of an answer, the cases in which it is not Kubernetes'; and how many cases have the part."""
+    """Return the cases that differ from Kubernetes, and the number of cases, by the part of the answer."""
     wrong, asked = collections.defaultdict(list), collections.Counter()
     for case, ours in answers:
         theirs = case[4]
@@ -129,39 +129,39 @@ def differing(answers):
     return wrong, asked
 
 
-def test_rule_decides_about_an_object_as_on_a_cluster(differing):
+def test_results_are_the_same_as_in_a_cluster(differing):
     wrong, asked = differing
     assert asked["r"] > 1500
     assert not wrong["r"], wrong["r"][:10]
     assert not wrong["t"], wrong["t"][:10]
 
 
-def test_rule_that_a_cluster_refuses_is_refused_in_the_same_words(differing):
+def test_compile_errors_are_the_same_as_in_a_cluster(differing):
     wrong, asked = differing
     assert asked["c"] > 500
-    # What ANTLR guesses after a syntax error is not always guessed alike.
+    # ANTLR's guesses after a syntax error are not always the same as ours.
     serious = [case for case in wrong["c"] if "Syntax error" not in str(case)]
     assert not serious, serious[:10]
     assert len(wrong["c"]) < asked["c"] * 0.03, wrong["c"][:10]
 
 
-def test_evaluation_fails_in_the_same_words_as_on_a_cluster(differing):
+def test_evaluation_errors_are_the_same_as_in_a_cluster(differing):
     wrong, asked = differing
     assert asked["x"] > 500
     assert len(wrong["x"]) < asked["x"] * 0.03, wrong["x"][:30]
 
 
-def test_costs_are_what_a_cluster_counts(differing):
+def test_costs_are_the_same_as_in_a_cluster(differing):
     wrong, _ = differing
     assert len(wrong["k"]) <= 12, wrong["k"][:20]
 
 
-def test_estimates_of_costs_are_what_a_cluster_compares_with_its_limit(differing):
+def test_estimated_costs_are_the_same_as_in_a_cluster(differing):
     wrong, _ = differing
     assert not wrong["e"], wrong["e"][:10]
 
 
-def test_known_differences_are_still_in_the_corpus_and_still_differ(answers):
+def test_known_differences_still_differ(answers):
     asked = {case[0] for case, _ in answers}
     different = {case[0] for case, ours in answers if ours != case[4]}
     assert {expression for expression in DIFFERENCES if expression in asked} <= different

@@ -1,6 +1,6 @@
-"""What a real kube-apiserver says to right and wrong definitions, and what we say: word for word, but for its insides.
+"""Errors of definitions are the same, word for word, as those of a real kube-apiserver, apart from its internals.
 
-The answers are in data/definitions; data/record.py asked for them.
+`data/definitions` holds the recorded answers; `data/record.py` records them.
 """
 
 from __future__ import annotations
@@ -20,27 +20,26 @@ from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.resources import definitions
 from tink.kubeapi.apiserver.resources.registry import Rules
 from tink.kubeapi.cel.types import min_json_size
+from tink.kubeapi.schema import definition as definition_checks
 from tink.kubeapi.schema import meta
-from tink.kubeapi.schema.definition import spec, typed
-from tink.kubeapi.schema.field_errors import FieldError
-from tink.kubeapi.schema.outcome import Outcome
+from tink.kubeapi.schema.declarations import declare
+from tink.kubeapi.schema.field_errors import FieldError, Outcome
 from tink.kubeapi.schema.structs import MistypedError
-from tink.kubeapi.schema.validations.declarations import declare
 
 CASES = [case for cases in recordings.read(Path(__file__).parent / "data" / "definitions").values() for case in cases]
 RESOURCE = definitions.definition_resource(lambda _: definitions.NamesInUse())
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 ANY_ORDER = ("cost of all rules",)
-"""Which of many rules of equal cost Kubernetes names is random."""
+"""Kubernetes names a random one of several rules of equal cost."""
 UNLIKE = {
     "rule on names that cannot be escaped": "the parser goes on after has() less far than Kubernetes' does",
 }
-"""Answers in which the CEL engine still differs."""
+"""Answers in which our CEL engine differs."""
 
 
 def write(new: dict[str, Any], old: dict[str, Any] | None) -> tuple[list[FieldError], Outcome]:
-    """Take the steps of `verbs` that look at the object."""
+    """Run the steps of a write that check the object."""
     rules: Rules = RESOURCE.rules
     walk = Outcome()
     new.setdefault("metadata", {})
@@ -59,12 +58,12 @@ def write(new: dict[str, Any], old: dict[str, Any] | None) -> tuple[list[FieldEr
 
 
 def unlike_ones(causes: list[list[str]]) -> list[list[str]]:
-    """Each cause once: what all versions say alike, Kubernetes finds once, or above them and in each."""
+    """Return each cause once. Kubernetes reports faults that all versions share once, or at the top and per version."""
     return sorted(map(list, {tuple(in_common(cause)) for cause in causes}))
 
 
 BY_VERBS = "no resourceVersion"
-"""What the verbs check, not the rules of definitions."""
+"""Reasons of errors that the verbs report, not the checks of definitions."""
 
 
 def _case(case: dict[str, Any]) -> Any:
@@ -74,7 +73,7 @@ def _case(case: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("case", [_case(case) for case in CASES if case["name"] != BY_VERBS])
-def test_operator_reads_what_a_cluster_would_say_about_a_definition(case: dict[str, Any]) -> None:
+def test_errors_of_a_definition_are_the_same_as_in_a_cluster(case: dict[str, Any]) -> None:
     new = copy.deepcopy(case["new"])
     if case["code"] == 400:
         with pytest.raises(StatusError) as refused:
@@ -119,56 +118,57 @@ def openapi(**properties: Any) -> Raw:
     return {"openAPIV3Schema": {"type": "object", "properties": properties}}
 
 
-def test_deepest_schema_that_is_allowed_can_be_checked_and_a_deeper_one_is_refused_before() -> None:
+def test_schema_of_maximum_depth_is_checked_and_a_deeper_one_is_rejected() -> None:
     node: Raw = {"type": "array", "items": {"type": "string"}}
-    for _ in range(typed.MAX_DEPTH - 3):
+    for _ in range(definition_checks.MAX_DEPTH - 3):
         node = {"type": "object", "properties": {"a": node}}
     made = with_version(schema=openapi(a=node))
-    typed.read(made)
-    assert spec.check(made, None) == []
+    definition_checks.read(made)
+    assert definition_checks.check(made, None) == []
     for _ in range(4):
         node = {"type": "object", "properties": {"a": node}}
     with pytest.raises(MistypedError, match="nested at most 64 deep"):
-        typed.read(with_version(schema=openapi(a=node)))
+        definition_checks.read(with_version(schema=openapi(a=node)))
 
 
-def test_definition_with_a_dear_rule_can_still_be_changed_elsewhere() -> None:
+def test_update_may_keep_a_rule_that_is_too_expensive() -> None:
     dear = {"rule": "self.all(x, self.all(y, x == y))"}
     listed = {"type": "array", "items": {"type": "string"}, "maxItems": 10, "x-kubernetes-validations": [dear]}
     old = with_version(schema=openapi(l=listed))
-    assert "estimated rule cost exceeds budget" in str(spec.check(old, None))
+    assert "estimated rule cost exceeds budget" in str(definition_checks.check(old, None))
     new = copy.deepcopy(old)
     new["spec"]["names"]["shortNames"] = ["wd"]
-    assert spec.check(new, old) == []
+    assert definition_checks.check(new, old) == []
     new["spec"]["versions"][0]["schema"] = openapi(l=listed, b={"type": "string"})
-    assert "estimated rule cost exceeds budget" in str(spec.check(new, old))
+    assert "estimated rule cost exceeds budget" in str(definition_checks.check(new, old))
 
 
-def test_webhook_with_bad_certificates_that_is_served_already_can_be_changed_elsewhere() -> None:
+def test_update_may_keep_invalid_certificates_of_a_served_webhook() -> None:
     config = {"url": "https://example.org/", "caBundle": "bm90IGEgY2VydGlmaWNhdGU="}
     webhook = {"clientConfig": config, "conversionReviewVersions": ["v1"]}
     bad = definition(conversion={"strategy": "Webhook", "webhook": webhook})
-    assert spec.check(bad, bad) == []
+    assert definition_checks.check(bad, bad) == []
     good = copy.deepcopy(bad)
     del good["spec"]["conversion"]["webhook"]["clientConfig"]["caBundle"]
-    assert [error.field for error in spec.check(bad, good)] == ["spec.conversion.webhookClientConfig.caBundle"]
+    found = definition_checks.check(bad, good)
+    assert [error.field for error in found] == ["spec.conversion.webhookClientConfig.caBundle"]
 
 
-def test_definition_with_too_many_selectable_fields_can_still_be_changed_elsewhere() -> None:
+def test_update_may_keep_too_many_selectable_fields() -> None:
     fields = [{"jsonPath": f".f{index}"} for index in range(9)]
     schema = openapi(**{f"f{index}": {"type": "string"} for index in range(9)})
     old = with_version(selectableFields=fields, schema=schema)
-    assert [error.reason for error in spec.check(old, None)] == ["FieldValueTooMany"]
-    assert spec.check(old, old) == []
+    assert [error.reason for error in definition_checks.check(old, None)] == ["FieldValueTooMany"]
+    assert definition_checks.check(old, old) == []
 
 
-def test_message_never_repeats_a_huge_definition() -> None:
+def test_error_message_never_repeats_a_huge_definition() -> None:
     made = with_version(schema=openapi(**{f"f{index}": {"type": "string"} for index in range(2000)}))
     made["spec"]["versions"].append({**BASE["spec"]["versions"][0], "name": "v2"})
-    assert max(len(error.message) for error in spec.check(made, None)) < 2_000
+    assert max(len(error.message) for error in definition_checks.check(made, None)) < 2_000
 
 
-def test_smallest_object_counts_what_is_required_and_not_filled_in() -> None:
+def test_smallest_object_contains_required_fields_without_default() -> None:
     text = {"type": "string"}
     schema = {
         "type": "object",
@@ -179,7 +179,7 @@ def test_smallest_object_counts_what_is_required_and_not_filled_in() -> None:
     assert min_json_size(kind) == 2 + len("name") + 2 + 4
 
 
-def test_values_are_written_as_go_writes_them() -> None:
+def test_values_in_messages_look_like_in_go() -> None:
     numbers = {1.5: "1.5", 1.0: "1", 1e21: "1e+21", 1e-7: "1e-07", 123456789.25: "123456789.25", -2.0: "-2"}
     assert {value: number(value) for value in numbers} == numbers
     assert to_json({"a": "<&>\u2028"}) == '{"a":"\\u003c\\u0026\\u003e\\u2028"}'

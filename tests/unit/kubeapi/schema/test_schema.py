@@ -1,4 +1,4 @@
-"""Compiled schemas: pruning, defaulting and checking in one walk, and what is remembered of values."""
+"""Compiled schemas: pruning, defaulting and checking in one walk, and the cache of valid items."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from tink.api.crds import generate
 from tink.kubeapi.apiserver.media import MERGE_PATCH, decode_patch
 from tink.kubeapi.apiserver.serializer import duplicate_fields
-from tink.kubeapi.schema.definition import structural
-from tink.kubeapi.schema.outcome import MAX_ERRORS, Outcome
-from tink.kubeapi.schema.structural import compiler
-from tink.kubeapi.schema.structural.compiler import compile_schema, root_schema
+from tink.kubeapi.schema import definition_schemas, structural
+from tink.kubeapi.schema.field_errors import MAX_ERRORS, Outcome
+from tink.kubeapi.schema.structural import compile_schema, root_schema
 
 
 def walk(schema: dict[str, Any], value: Any) -> tuple[Any, list[str], list[str]]:
@@ -33,14 +32,14 @@ def errors_of(schema: dict[str, Any], value: Any) -> list[str]:
     return walk(obj(a=schema), {"a": value})[1]
 
 
-def test_unknown_fields_are_dropped_and_named_at_every_depth() -> None:
+def test_unknown_fields_are_dropped_and_reported_at_every_depth() -> None:
     schema = obj(a={"type": "array", "items": obj(b={"type": "string"})})
     value, errors, unknown = walk(schema, {"x": 1, "a": [{"b": "1", "y": 2}]})
     assert value == {"a": [{"b": "1"}]}
     assert (errors, unknown) == ([], ["x", "a[0].y"])
 
 
-def test_fields_are_kept_where_the_schema_says_so() -> None:
+def test_unknown_fields_stay_where_the_schema_preserves_them() -> None:
     schema = {
         "type": "object",
         "x-kubernetes-preserve-unknown-fields": True,
@@ -53,7 +52,7 @@ def test_fields_are_kept_where_the_schema_says_so() -> None:
     assert (value, unknown) == ({"x": 1}, [])
 
 
-def test_defaults_fill_absent_and_null_fields_of_objects_that_are_there() -> None:
+def test_defaults_replace_absent_and_null_fields_of_existing_objects() -> None:
     schema = obj(a=obj(n={"type": "integer", "default": 3}), b=obj(n={"type": "integer", "default": 3}))
     value, errors, _ = walk(schema, {"a": {"n": None}})
     assert (value, errors) == ({"a": {"n": 3}}, [])
@@ -63,7 +62,7 @@ def test_defaults_fill_absent_and_null_fields_of_objects_that_are_there() -> Non
     assert first["a"] is not second["a"]
 
 
-def test_null_is_dropped_where_it_may_not_be_and_kept_where_it_may() -> None:
+def test_null_stays_only_where_the_schema_allows_it() -> None:
     schema = obj(a={"type": "string"}, b={"type": "string", "nullable": True})
     assert walk(schema, {"a": None, "b": None}) == ({"b": None}, [], [])
 
@@ -121,7 +120,7 @@ LIST = {"type": "array", "items": {"type": "string"}}
         ),
     ],
 )
-def test_errors_are_worded_as_kubernetes_words_them(schema: dict[str, Any], value: Any, errors: list[str]) -> None:
+def test_error_messages_are_those_of_kubernetes(schema: dict[str, Any], value: Any, errors: list[str]) -> None:
     named = [error if error.startswith(("a", "<nil>")) else f"a: {error}" for error in errors]
     assert errors_of(schema, value) == named
 
@@ -134,7 +133,7 @@ def test_errors_are_worded_as_kubernetes_words_them(schema: dict[str, Any], valu
     ],
     ids=["true is not one", "pattern"],
 )
-def test_wrong_values_do_not_pass(schema: dict[str, Any], value: Any) -> None:
+def test_invalid_values_are_rejected(schema: dict[str, Any], value: Any) -> None:
     assert errors_of(schema, value)
 
 
@@ -154,17 +153,17 @@ def test_wrong_values_do_not_pass(schema: dict[str, Any], value: Any) -> None:
         ({"type": "string", "anyOf": [{"pattern": "^a"}, {"pattern": "^b"}]}, "bc"),
     ],
 )
-def test_right_values_pass(schema: dict[str, Any], value: Any) -> None:
+def test_valid_values_are_accepted(schema: dict[str, Any], value: Any) -> None:
     assert errors_of(schema, value) == []
 
 
-def test_all_errors_are_found_but_not_more_than_an_answer_should_hold() -> None:
+def test_all_errors_are_reported_up_to_the_maximum() -> None:
     schema = {"type": "array", "items": {"type": "integer"}}
     assert len(errors_of(schema, ["x"] * 3)) == 3
     assert len(errors_of(schema, ["x"] * 10_000)) == MAX_ERRORS
 
 
-def test_combined_schemas_check_but_neither_drop_nor_fill() -> None:
+def test_combined_schemas_only_check_values() -> None:
     schema = obj(
         a={
             **obj(x={"type": "string"}, y={"type": "string"}),
@@ -178,7 +177,10 @@ def test_combined_schemas_check_but_neither_drop_nor_fill() -> None:
 
 def test_our_own_definitions_are_structural() -> None:
     for definition in generate():
-        assert structural.check(definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"], "") == []
+        assert (
+            definition_schemas.check_structural(definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"], "")
+            == []
+        )
 
 
 _JSON = st.recursive(
@@ -200,7 +202,7 @@ _FIELDS = st.sampled_from(["networkInterfaces", "osie", "ipxe", "storageDevices"
         _FIELDS, _JSON | st.dictionaries(st.text(), st.dictionaries(st.sampled_from(["dhcp", "disableDhcp"]), _JSON))
     )
 )
-def test_no_value_breaks_the_walk_and_a_second_walk_finds_nothing_to_do(spec: Any) -> None:
+def test_walk_handles_any_value_and_a_second_walk_changes_nothing(spec: Any) -> None:
     value = {"metadata": {}, "spec": spec}
     first, second = Outcome(), Outcome()
     _HARDWARE(value, None, first)
@@ -211,7 +213,7 @@ def test_no_value_breaks_the_walk_and_a_second_walk_finds_nothing_to_do(spec: An
     assert [str(error) for error in second.errors] == [str(error) for error in first.errors]
 
 
-# --- what is remembered must not change what is found, nor grow without end
+# --- the cache must not change the result of a walk, nor grow without limit
 
 ITEM = {
     "type": "object",
@@ -271,18 +273,18 @@ def walked(node: Any, value: Any) -> tuple[bytes, list[Any], list[str]]:
 
 @given(st.lists(st.fixed_dictionaries({"items": st.lists(items, max_size=4)}), max_size=6))
 @settings(max_examples=150, deadline=None)
-def test_a_walk_finds_what_it_would_have_found_if_it_had_seen_nothing_before(objects: list[Any]) -> None:
-    """`NODE` remembers what all the examples had in them; true is not 1, and 1.0 is not 1."""
+def test_cache_does_not_change_the_result_of_a_walk(objects: list[Any]) -> None:
+    """`NODE` has cached the items of all earlier examples. true is not 1, and 1.0 is not 1."""
     for obj in objects:
         assert walked(NODE, obj) == walked(compile_schema(SCHEMA), obj)
 
 
-def test_an_item_that_was_right_is_not_walked_again() -> None:
+def test_valid_item_is_not_walked_again() -> None:
     node, item = compile_schema(SCHEMA), {"id": "a", "on": True, "at": "2026-01-02T03:04:05Z"}
     walks = 0
 
-    class Told(dict[str, Any]):
-        """Says when somebody looks into it."""
+    class Observed(dict[str, Any]):
+        """Counts the walks over its items."""
 
         def items(self) -> Any:
             nonlocal walks
@@ -290,14 +292,14 @@ def test_an_item_that_was_right_is_not_walked_again() -> None:
             return super().items()
 
     for value, expected in ((item, 1), (item, 1), ({**item, "size": 2}, 2), ({**item, "size": 0}, 3)):
-        node({"items": [Told(value)]}, None, Outcome())
+        node({"items": [Observed(value)]}, None, Outcome())
         assert walks == expected
-    node({"items": [Told(item, size=0)]}, None, Outcome())
-    assert walks == 4, "what is wrong is found each time"
+    node({"items": [Observed(item, size=0)]}, None, Outcome())
+    assert walks == 4, "an invalid item is reported each time"
 
 
-def test_items_that_have_changed_or_can_not_be_remembered_are_looked_at_each_time() -> None:
-    """As in a patch of a status, with which all the others come again."""
+def test_changed_items_and_items_too_long_for_the_cache_are_walked_each_time() -> None:
+    """Like a patch of a status, which sends all other items again."""
     node = compile_schema(SCHEMA)
     many = [{"id": f"{number:x}", "size": 1} for number in range(200)]
     assert walked(node, {"items": many})[1] == []
@@ -313,7 +315,7 @@ def test_items_that_have_changed_or_can_not_be_remembered_are_looked_at_each_tim
         assert value == {"items": [{"id": "a", "on": True}]}, "its default is filled in each time"
 
 
-def test_what_an_older_definition_found_right_the_newer_one_looks_at_again() -> None:
+def test_newer_definition_does_not_use_the_cache_of_the_older_one() -> None:
     item = {"id": "a", "size": 7}
     older, newer = copy.deepcopy(SCHEMA), copy.deepcopy(SCHEMA)
     newer["properties"]["items"]["items"]["properties"]["size"]["maximum"] = 5  # type: ignore[index]
@@ -322,25 +324,25 @@ def test_what_an_older_definition_found_right_the_newer_one_looks_at_again() -> 
             assert len(walked(node, {"items": [item]})[1]) == wrong
 
 
-def test_an_item_that_stands_twice_is_told_and_one_that_does_not_is_not() -> None:
+def test_repeated_item_is_reported() -> None:
     for ids, wrong in ((["a", "b"], 0), (["a", "a"], 1), (["a", "b", "a", "a"], 1), ([1, 1], 3)):
         found = Outcome()
         NODE({"items": [{"id": each} for each in ids]}, None, found)
         assert len(found.errors) == wrong, ids
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler, "_KNOWN_BYTES", 2_000)
-    walk = compiler._remembering(lambda _value, _path, _found: None)
+def test_cache_size_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(structural, "_MAX_CACHED_BYTES", 2_000)
+    walk = structural._caching(lambda _value, _path, _found: None)
     for number in range(200):
         walk({"size": number}, None, Outcome())
     (known,) = [cell.cell_contents for cell in walk.__closure__ or () if isinstance(cell.cell_contents, set)]
-    assert 0 < len(known) <= 1 + 2_000 // compiler._ENTRY_BYTES
-    walk({"text": "x" * compiler._LONGEST_KNOWN}, None, Outcome())
+    assert 0 < len(known) <= 1 + 2_000 // structural._ENTRY_BYTES
+    walk({"text": "x" * structural._MAX_CACHED_TEXT}, None, Outcome())
     assert len(max(known, key=len)) < 100, "what is long is not kept"
 
 
-def test_what_stands_twice_is_told_however_the_text_is_written() -> None:
+def test_duplicate_fields_are_reported_however_the_text_is_written() -> None:
     for raw, wanted in (
         (b'{"a":1,"b":{"c":[1,2.5,true]}}', ()),
         (b'{"a": 1, "b": 1}', ()),

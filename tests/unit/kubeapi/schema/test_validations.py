@@ -1,6 +1,6 @@
-"""CEL rules of schemas: what a real kube-apiserver says, recorded; and bounds, order, memory, the reach of ratcheting.
+"""CEL rules of schemas: recorded answers of a real kube-apiserver; limits, order, the cache, and ratcheting.
 
-The answers are in data/validations; data/record.py asked for them.
+`data/validations` holds the recorded answers; `data/record.py` records them.
 """
 
 from __future__ import annotations
@@ -13,15 +13,19 @@ import pytest
 
 from tests import recordings
 from tests.implementation_details import in_common
-from tink.kubeapi.schema.field_errors import FieldError
-from tink.kubeapi.schema.outcome import Outcome
-from tink.kubeapi.schema.structural.compiler import compile_schema, root_schema
-from tink.kubeapi.schema.validations import Validations, compile_rules, ratcheted
-from tink.kubeapi.schema.validations import tree as tree_module
-from tink.kubeapi.schema.validations.correlation import Correlation, identical, steps_of
-from tink.kubeapi.schema.validations.declarations import escaped
-from tink.kubeapi.schema.validations.paths import FieldPathError, field_path
-from tink.kubeapi.schema.validations.tree import MAX_ERRORS
+from tink.kubeapi.schema import rules as rules_module
+from tink.kubeapi.schema.declarations import FieldPathError, escaped, field_path
+from tink.kubeapi.schema.field_errors import FieldError, Outcome
+from tink.kubeapi.schema.rules import (
+    MAX_ERRORS,
+    Correlation,
+    Validations,
+    compile_rules,
+    identical,
+    ratcheted,
+    steps_of,
+)
+from tink.kubeapi.schema.structural import compile_schema, root_schema
 
 Raw = dict[str, Any]
 INTEGER: Raw = {"type": "integer"}
@@ -47,7 +51,7 @@ def messages(errors: list[FieldError]) -> list[str]:
     return [str(error) for error in errors]
 
 
-def test_no_rules_thousands_of_errors_and_huge_integers_are_no_trouble() -> None:
+def test_schema_without_rules_thousands_of_errors_and_huge_integers() -> None:
     assert compile_rules(under(a=STRING, b={"type": "array", "items": STRING})) is None
     rules = compiled(under(l={"type": "array", "items": ruled(INTEGER, "self > 1")}))
     assert len(rules.check({"l": [0] * 5000})) == MAX_ERRORS
@@ -55,7 +59,7 @@ def test_no_rules_thousands_of_errors_and_huge_integers_are_no_trouble() -> None
     assert rules.check({"a": {"big": 1 << 70}}) == []
 
 
-def test_rules_of_the_root_see_name_kind_and_version_only() -> None:
+def test_rules_at_the_root_see_only_name_kind_and_version() -> None:
     rules = compiled(
         ruled(under(a=STRING), "self.metadata.name == self.a && self.kind == 'K' && self.apiVersion == 'v'")
     )
@@ -64,19 +68,19 @@ def test_rules_of_the_root_see_name_kind_and_version_only() -> None:
     assert messages(rules.check({**obj, "a": "y"}))[0].startswith("<nil>: Invalid value: failed rule: ")
 
 
-def test_rule_that_a_newer_server_stored_and_this_one_cannot_compile_refuses_the_object() -> None:
+def test_stored_rule_that_does_not_compile_rejects_the_object() -> None:
     rules = compiled(under(a=ruled(STRING, "self.fromTheFuture()")))
     assert "rule compile error: compilation failed: ERROR" in messages(rules.check({"a": "x"}))[0]
 
 
-def test_object_that_was_right_once_is_right_again_without_running_its_rules(monkeypatch) -> None:
+def test_cached_object_is_valid_without_running_its_rules(monkeypatch) -> None:
     rules = compiled(under(a=ruled(INTEGER, "self > 1"), b=STRING))
     assert rules.check({"a": 5, "b": "x"}) == []
 
     def boom(*_: object) -> None:
         raise AssertionError("a rule was run")
 
-    monkeypatch.setattr(tree_module, "_evaluate", boom)
+    monkeypatch.setattr(rules_module, "_evaluate", boom)
     assert rules.check({"a": 5, "b": "x"}) == []
     with pytest.raises(AssertionError):
         rules.check({"a": 6, "b": "x"})
@@ -96,45 +100,45 @@ IS_INTEGER = ruled({"x-kubernetes-int-or-string": True}, "type(self) == int")
             {"a": ruled(INTEGER, "self > 1"), "b": STRING},
             ({"a": 0, "b": "y"}, {"a": 0, "b": "x"}),
             ({"a": 0, "b": "y"},),
-            id="that was spared once",
+            id="that was ratcheted once",
         ),
         pytest.param(
             {"a": ruled(INTEGER, "self >= oldSelf")}, ({"a": 3}, {"a": 2}), ({"a": 3}, {"a": 4}), id="with a transition"
         ),
     ],
 )
-def test_wrong_value_is_not_taken_for_a_right_one_that_is_remembered(fields: Raw, right: Any, wrong: Any) -> None:
+def test_invalid_value_is_not_confused_with_a_cached_one(fields: Raw, right: Any, wrong: Any) -> None:
     rules = compiled(under(**fields))
     assert rules.check(*right) == []
     assert rules.check(*wrong) != []
 
 
-def test_memory_of_right_values_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree_module, "MAX_KEPT", 2000)
+def test_cache_of_valid_values_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules_module, "MAX_CACHED", 2000)
     rules = compiled(under(a=ruled(STRING, "self.size() > 1")))
     for index in range(200):
         assert rules.check({"a": f"value {index}"}) == []
-    kept = [text for node in (rules._root, rules._root.properties[0][1]) for text in node.kept]
-    assert 0 < len(kept) <= 2000 // 200
-    assert sum(map(len, kept)) < 2000
-    assert not rules._root.kept, "a whole object is never the same again: its metadata change"
+    cached = [text for node in (rules._root, rules._root.properties[0][1]) for text in node.valid]
+    assert 0 < len(cached) <= 2000 // 200
+    assert sum(map(len, cached)) < 2000
+    assert not rules._root.valid, "a whole object is never the same again: its metadata change"
 
 
-def test_long_values_are_not_remembered() -> None:
+def test_long_values_are_not_cached() -> None:
     rules = compiled(under(a=ruled(STRING, "self.size() > 1"), b=ruled(INTEGER, "self > 1")))
-    assert rules.check({"a": "x" * (tree_module.MAX_TEXT + 1), "b": 2}) == []
-    kept = [text for node in (rules._root, *(child for _, child in rules._root.properties)) for text in node.kept]
-    assert kept == [b"2"]
+    assert rules.check({"a": "x" * (rules_module.MAX_TEXT + 1), "b": 2}) == []
+    cached = [text for node in (rules._root, *(child for _, child in rules._root.properties)) for text in node.valid]
+    assert cached == [b"2"]
 
 
-def test_cost_of_remembered_values_still_counts() -> None:
+def test_cost_of_cached_values_counts() -> None:
     rules = compiled(under(a=ruled({"type": "array", "items": INTEGER, "maxItems": 50}, "self.all(x, x > 0)")))
     obj = {"a": [1] * 50}
     assert rules.check(obj) == []
     assert "running out of cost budget" in messages(rules.check(obj, budget=100))[0]
 
 
-def test_rules_are_not_run_over_values_of_types_that_they_do_not_expect() -> None:
+def test_rules_do_not_run_for_values_of_wrong_types() -> None:
     rules = compiled(under(a=ruled(INTEGER, "self > 1")))
     wrong = FieldError("b", "FieldValueTypeInvalid", "x")
     found = rules.check_after([wrong], {"a": 0})
@@ -143,14 +147,14 @@ def test_rules_are_not_run_over_values_of_types_that_they_do_not_expect() -> Non
     assert [error.field for error in rules.check_after([pattern], {"a": 0})] == ["a"]
 
 
-def test_property_is_named_in_rules_as_in_kubernetes() -> None:
+def test_property_names_are_escaped_as_in_kubernetes() -> None:
     names = {"spec": "spec", "a-b.c/d": "a__dash__b__dot__c__slash__d", "a__b": "a__underscores__b", "a_b": "a_b"}
     names |= {".x": "__dot__x", "namespace": "__namespace__"}
     assert {name: escaped(name) for name in names} == names
     assert [escaped(name) for name in ("1a", "", "ä", "a b", "$x")] == [None] * 5
 
 
-def test_path_of_a_rule_leads_to_its_field_and_is_refused_where_it_leads_nowhere() -> None:
+def test_field_path_of_a_rule_leads_to_a_field_or_is_rejected() -> None:
     schema = under(a=under(b=STRING), m={"type": "object", "additionalProperties": STRING})
     for path, steps, text in (
         (".a", ("a",), "a"),
@@ -166,7 +170,7 @@ def test_path_of_a_rule_leads_to_its_field_and_is_refused_where_it_leads_nowhere
             field_path(path, schema)
 
 
-def test_values_are_the_same_only_with_their_types() -> None:
+def test_values_of_different_types_are_not_identical() -> None:
     assert not identical(1, True)
     assert not identical(1, 1.0)
     assert not identical({"a": [1]}, {"a": [True]})
@@ -181,29 +185,29 @@ LIST: Raw = {
 }
 
 
-def test_item_of_a_map_list_is_kept_wherever_it_moves() -> None:
+def test_moved_item_of_a_map_list_counts_as_unchanged() -> None:
     old = {"l": [{"k": "a", "v": "1"}, {"k": "b", "v": "2"}]}
     new = {"l": [{"k": "b", "v": "2"}, {"k": "a", "v": "9"}, {"k": "c", "v": "3"}]}
     correlation = Correlation(new, old, under(l=LIST))
-    assert correlation.kept(["l", 0, "v"])
-    assert not correlation.kept(["l", 1, "v"])
-    assert correlation.kept(["l", 1, "k"])
-    assert not correlation.kept(["l", 2])
-    assert not correlation.kept(["l"])
+    assert correlation.is_unchanged(["l", 0, "v"])
+    assert not correlation.is_unchanged(["l", 1, "v"])
+    assert correlation.is_unchanged(["l", 1, "k"])
+    assert not correlation.is_unchanged(["l", 2])
+    assert not correlation.is_unchanged(["l"])
     swapped = {"l": [old["l"][1], old["l"][0]]}
-    assert Correlation(swapped, old, under(l=LIST)).kept(["l"])
+    assert Correlation(swapped, old, under(l=LIST)).is_unchanged(["l"])
 
 
-def test_boolean_key_is_no_number_and_version_and_kind_never_count_as_unchanged() -> None:
+def test_boolean_key_differs_from_a_number_and_version_and_kind_never_count_as_unchanged() -> None:
     old: Raw = {"l": [{"k": 1, "v": "1"}]}
-    assert not Correlation({"l": [{"k": True, "v": "1"}]}, old, under(l=LIST)).kept(["l", 0])
+    assert not Correlation({"l": [{"k": True, "v": "1"}]}, old, under(l=LIST)).is_unchanged(["l", 0])
     obj = {"apiVersion": "v1", "kind": "K"}
     correlation = Correlation(obj, copy.deepcopy(obj), under(apiVersion=STRING, kind=STRING))
-    assert not correlation.kept(["kind"])
-    assert correlation.kept([])
+    assert not correlation.is_unchanged(["kind"])
+    assert correlation.is_unchanged([])
 
 
-def test_path_of_an_error_is_found_again_in_the_object() -> None:
+def test_path_of_an_error_is_parsed_by_the_object() -> None:
     obj = {"spec": {"a": 1, "a.b": {"c": 2}, "l": [0, {"x": 1}]}}
     paths: dict[str, list[str | int]] = {
         "spec.a.b": ["spec", "a.b"],
@@ -216,7 +220,7 @@ def test_path_of_an_error_is_found_again_in_the_object() -> None:
     assert {path: steps_of(path, obj) for path in paths} == paths
 
 
-def test_errors_in_metadata_and_of_a_new_object_are_never_spared() -> None:
+def test_errors_in_metadata_and_in_new_objects_are_always_reported() -> None:
     error = FieldError("metadata.name", "FieldValueInvalid", "x")
     obj = {"metadata": {"name": "A"}}
     assert ratcheted([error], obj, copy.deepcopy(obj), under(metadata={"type": "object"})) == [error]
@@ -224,7 +228,7 @@ def test_errors_in_metadata_and_of_a_new_object_are_never_spared() -> None:
     assert ratcheted([error], {"a": 1}, None, under(a=INTEGER)) == [error]
 
 
-def test_lists_in_a_set_that_differ_in_order_are_no_old_duplicates() -> None:
+def test_lists_in_a_set_that_differ_in_order_are_not_duplicates() -> None:
     schema = under(a={"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "array", "items": STRING}})
     error = FieldError("a[1]", "FieldValueDuplicate", "x")
     new: Raw = {"a": [["x"], ["x"]]}
@@ -251,7 +255,7 @@ def thing(spec: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("group", "case"), CASES)
-def test_operator_reads_what_a_cluster_would_say_about_an_object(group: str, case: dict[str, Any]) -> None:
+def test_errors_of_an_object_are_the_same_as_in_a_cluster(group: str, case: dict[str, Any]) -> None:
     if group not in COMPILED:
         rules = compile_rules(SCHEMAS[group])
         COMPILED[group] = rules

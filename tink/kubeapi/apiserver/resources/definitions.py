@@ -31,24 +31,16 @@ from tink.kubeapi.schema import (
     Outcome,
     Path,
     Raw,
+    bundle_problem,
     checkers,
     compile_path,
     compile_schema,
     field_path,
+    format_warnings,
     meta,
     root_schema,
 )
-from tink.kubeapi.schema.definition import (
-    SCHEMA,
-    approval,
-    bundle_problem,
-    check,
-    fill_in,
-    is_true,
-    protected,
-    read,
-    warnings,
-)
+from tink.kubeapi.schema.definition import SCHEMA, approval, check, fill_in, is_true, protected, read
 
 GROUP = "apiextensions.k8s.io"
 PLURAL = "customresourcedefinitions"
@@ -321,7 +313,7 @@ def _columns(version: Raw) -> list[Column]:
 
 def _warnings(definition: Raw) -> list[str]:
     """Return warnings for the writer of a definition: unknown formats, and columns that are not shown."""
-    found = warnings(definition)
+    found = format_warnings(definition)
     for number, version in enumerate((definition.get("spec") or {}).get("versions") or ()):
         for index, column in enumerate(version.get("additionalPrinterColumns") or ()):
             try:

@@ -1,15 +1,15 @@
 """The list functions: Kubernetes' own (sum, min, max, isSorted, indexOf) and cel-go's lists and sets extensions.
 
-Those that look into the elements take a traversal, which counts what they see.
+The functions that compare elements take a `Traversal`, which counts the nodes that they visit.
 """
 
 import functools
 import itertools
 from typing import Any
 
-from tink.kubeapi.cel.cost.traversal import Traversal
 from tink.kubeapi.cel.errors import EvaluationError
-from tink.kubeapi.cel.library import times
+from tink.kubeapi.cel.frame import Traversal
+from tink.kubeapi.cel.library import conversions
 from tink.kubeapi.cel.values import (
     ABSENT,
     COMPARABLE,
@@ -29,15 +29,15 @@ from tink.kubeapi.cel.values import (
 )
 
 MAX_LENGTH = 1_000_000
-"""Elements of the longest list that a function makes out of a number, or of others."""
+"""Maximum length of a list that a function creates from a number or by addition."""
 MAX_COMPARED = 10_000_000
-"""Most comparisons for one union of sets."""
+"""Maximum number of comparisons for one union of sets."""
 
 
 def add_lists(traversal: Traversal, a: list[Any], b: list[Any]) -> list[Any]:
-    """`a + b` by the kind of the left list: appended, united, or merged by keys.
+    """Add lists by the kind of the left list: append, unite sets, or merge by keys.
 
-    Raises EvaluationError: it would be too long, or too much work.
+    Raises EvaluationError if the result is too long or too much work.
     """
     if len(a) + len(b) > MAX_LENGTH:
         raise EvaluationError("operation cancelled: result is too large")
@@ -76,7 +76,7 @@ def _united(traversal: Traversal, a: SetList, b: list[Any]) -> SetList:
 
 
 def add_numbers(a: Any, b: Any) -> Any:
-    """A sum of two numbers of one type, within its limits."""
+    """Add two numbers of one type. Raises EvaluationError on overflow."""
     kind = type(a)
     if kind is not type(b):
         raise no_overload()
@@ -96,17 +96,17 @@ def add_numbers(a: Any, b: Any) -> Any:
 
 
 def add(a: Any, b: Any) -> Any:
-    """`a + b` for numbers and times of types known only now."""
+    """Add numbers or times whose types are known only at evaluation."""
     kind = type(a)
     if kind is Duration or kind is Timestamp:
-        return times.add(a, b)
+        return conversions.add(a, b)
     if kind not in (int, UInt, float):
         raise EvaluationError("no such overload: _+_")
     return add_numbers(a, b)
 
 
 def total(items: list[Any], zero: Any) -> Any:
-    """The sum of a list that begins at `zero`."""
+    """Return the sum of a list plus `zero`."""
     result = zero
     for item in items:
         result = add(result, item)
@@ -120,7 +120,7 @@ def _comparable(traversal: Traversal, items: list[Any]) -> None:
 
 
 def _compared(a: Any, b: Any) -> int | None:
-    """The order of two elements; None where they have none, which these functions pass over."""
+    """Return the order of two elements, or None if they have no order. The callers ignore such pairs."""
     try:
         return compare(a, b)
     except EvaluationError:
@@ -128,16 +128,25 @@ def _compared(a: Any, b: Any) -> int | None:
 
 
 def is_sorted(traversal: Traversal, items: list[Any]) -> bool:
-    """Whether no element is greater than the next."""
+    """Return True if no element is greater than the next."""
     _comparable(traversal, items)
     return not any(_compared(a, b) == 1 for a, b in itertools.pairwise(items))
 
 
-def extreme(traversal: Traversal, items: list[Any], wanted: int, name: str) -> Any:
-    """The least (`wanted` = -1) or greatest (1) element.
+def greatest(traversal: Traversal, items: list[Any]) -> Any:
+    """Return the greatest element.
 
-    Raises EvaluationError: the list is empty or has elements without order.
+    Raises EvaluationError if the list is empty or contains elements that have no order.
     """
+    return _extreme(traversal, items, 1, "max")
+
+
+def least(traversal: Traversal, items: list[Any]) -> Any:
+    """Return the smallest element. Raises EvaluationError like `greatest`."""
+    return _extreme(traversal, items, -1, "min")
+
+
+def _extreme(traversal: Traversal, items: list[Any], wanted: int, name: str) -> Any:
     if not items:
         raise EvaluationError(f"{name} called on empty list")
     _comparable(traversal, items)
@@ -149,8 +158,8 @@ def extreme(traversal: Traversal, items: list[Any], wanted: int, name: str) -> A
 
 
 def index_of(traversal: Traversal, items: list[Any], value: Any) -> int:
-    """The place of the first element equal to the value, else -1."""
-    traversal.through(items)  # as the cost does that Kubernetes takes
+    """Return the index of the first element equal to the value, or -1."""
+    traversal.through(items)  # Kubernetes' cost counts the same
     if type(value) is str:
         return items.index(value) if traversal.contains(items, value) else -1
     for at, item in enumerate(items):
@@ -160,7 +169,7 @@ def index_of(traversal: Traversal, items: list[Any], value: Any) -> int:
 
 
 def last_index_of(traversal: Traversal, items: list[Any], value: Any) -> int:
-    """The place of the last element equal to the value, else -1."""
+    """Return the index of the last element equal to the value, or -1."""
     traversal.through(items)
     if type(value) is str:
         return len(items) - 1 - items[::-1].index(value) if traversal.contains(items, value) else -1
@@ -170,8 +179,8 @@ def last_index_of(traversal: Traversal, items: list[Any], value: Any) -> int:
     return -1
 
 
-def piece(items: list[Any], start: int, end: int) -> list[Any]:
-    """The elements from `start` up to `end`."""
+def slice_of(items: list[Any], start: int, end: int) -> list[Any]:
+    """Return the elements from `start` up to, but without, `end`."""
     if start < 0 or end < 0:
         raise EvaluationError(f"cannot slice({start}, {end}), negative indexes not supported")
     if start > end:
@@ -182,7 +191,7 @@ def piece(items: list[Any], start: int, end: int) -> list[Any]:
 
 
 def flatten(traversal: Traversal, items: list[Any], depth: int = 1) -> list[Any]:
-    """Lists within the list replaced by their elements, `depth` levels deep."""
+    """Replace lists within the list by their elements, `depth` levels deep."""
     if depth < 0:
         raise EvaluationError("level must be non-negative")
     traversal.visit(len(items) + 1)
@@ -196,7 +205,10 @@ def flatten(traversal: Traversal, items: list[Any], depth: int = 1) -> list[Any]
 
 
 def sort_by(traversal: Traversal, items: list[Any], keys: list[Any]) -> list[Any]:
-    """The elements in the order of their keys. Raises EvaluationError: keys of several types, or without order."""
+    """Return the elements in the order of their keys.
+
+    Raises EvaluationError for keys of several types or without order.
+    """
     if len(items) != len(keys):
         raise EvaluationError(
             "@sortByAssociatedKeys() expected a list of the same size as the associated keys list, but got"
@@ -218,8 +230,13 @@ def sort_by(traversal: Traversal, items: list[Any], keys: list[Any]) -> list[Any
     return [items[at] for at in order]
 
 
+def sort(traversal: Traversal, items: list[Any]) -> list[Any]:
+    """Return the elements in ascending order. Raises EvaluationError like `sort_by`."""
+    return sort_by(traversal, items, items)
+
+
 def numbers(size: int) -> list[int]:
-    """0, 1, ... below `size`."""
+    """Return 0, 1, ... below `size`."""
     if size > MAX_LENGTH:
         raise EvaluationError("operation cancelled: result is too large")
     return list(range(size))
@@ -230,7 +247,7 @@ def _hashable_all(items: list[Any]) -> bool:
 
 
 def distinct(traversal: Traversal, items: list[Any]) -> list[Any]:
-    """Each element once, at its first place."""
+    """Return each different element once, at its first place."""
     if _hashable_all(items):
         return list(dict.fromkeys(items))
     unique: list[Any] = []
@@ -241,22 +258,22 @@ def distinct(traversal: Traversal, items: list[Any]) -> list[Any]:
 
 
 def sets_contain(traversal: Traversal, items: list[Any], part: list[Any]) -> bool:
-    """Whether every element of `part` is in `items`."""
+    """Return True if every element of `part` is in `items`."""
     return all(traversal.contains(items, item) for item in part)
 
 
 def sets_equivalent(traversal: Traversal, a: list[Any], b: list[Any]) -> bool:
-    """Whether each list has all elements of the other."""
+    """Return True if each list contains all elements of the other."""
     return sets_contain(traversal, a, b) and sets_contain(traversal, b, a)
 
 
 def sets_intersect(traversal: Traversal, a: list[Any], b: list[Any]) -> bool:
-    """Whether the lists share an element."""
+    """Return True if the lists share an element."""
     return any(traversal.contains(b, item) for item in a)
 
 
 def unwrapped(items: list[Any]) -> list[Any]:
-    """The values of those optionals that have one."""
+    """Return the values of the optionals that have one."""
     for item in items:
         if type(item) is not Optional:
             raise EvaluationError(f"value {shown(item)} is not optional")
@@ -264,10 +281,10 @@ def unwrapped(items: list[Any]) -> list[Any]:
 
 
 def first(items: list[Any]) -> Optional:
-    """The first element, if there is one."""
+    """Return the first element as an optional."""
     return Optional(items[0]) if items else ABSENT
 
 
 def last(items: list[Any]) -> Optional:
-    """The last element, if there is one."""
+    """Return the last element as an optional."""
     return Optional(items[-1]) if items else ABSENT

@@ -1,6 +1,6 @@
 """Named formats: Kubernetes' `format.dns1123Label()` and the like, with `validate(text)`.
 
-A format answers with an optional list of messages: absent when the text is good.
+The result is an optional list of messages, which is absent if the text is valid.
 """
 
 import base64
@@ -11,14 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from tink.kubeapi.cel.library.urls import problem
+from tink.kubeapi.cel.library.net import problem
 from tink.kubeapi.cel.values import OpaqueValue
 
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
 _LABEL_1035 = "[a-z]([-a-z0-9]*[a-z0-9])?"
 _NAME = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
-# The same languages without nested repetition, for a matcher that backtracks.
+# The same patterns without nested repetition, because Python's matcher backtracks.
 _IS_LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?", re.ASCII)
 _IS_1035 = re.compile(r"[a-z](?:[-a-z0-9]*[a-z0-9])?", re.ASCII)
 _IS_NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?", re.ASCII)
@@ -54,7 +54,7 @@ _VALUE_TEXT = (
 
 @dataclass(slots=True, unsafe_hash=True)
 class NamedFormat(OpaqueValue):
-    """A format: its name, the length of pattern that costs go by, and the check."""
+    """A format: its name, the length of the pattern for costs, and the check, which returns messages."""
 
     name: str
     pattern_size: int = field(compare=False)
@@ -113,7 +113,7 @@ def _uuid(text: str) -> list[str]:
 
 
 def decoded(text: str) -> bytes | None:
-    """The bytes of a base64 text; None if it is none."""
+    """Decode base64. Return None if the text is invalid."""
     try:
         return base64.b64decode(text.replace("\r", "").replace("\n", ""), validate=True)
     except (binascii.Error, ValueError):
@@ -143,7 +143,7 @@ def _datetime(text: str) -> list[str]:
 
 
 def _prefix(check: Callable[[str], list[str]]) -> Callable[[str], list[str]]:
-    """The check of a name's beginning: a dash at its end is no fault, since more follows."""
+    """Return the check of a name's beginning: a dash at the end is allowed because more text follows."""
     return lambda text: check(text[:-1] + "a" if len(text) > 1 and text.endswith("-") else text)
 
 

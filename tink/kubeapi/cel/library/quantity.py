@@ -1,7 +1,7 @@
-"""Quantities, Kubernetes' numbers with suffixes (`100m`, `1.5Gi`, `1e3`): `quantity`, `isQuantity`, their methods.
+"""Quantities, Kubernetes' numbers with suffixes (`100m`, `1.5Gi`, `1e3`): `quantity`, `isQuantity` and their methods.
 
-A quantity is a whole number times a power of ten. Kubernetes keeps small ones in 64 bits and others exactly;
-which of the two decides `isInteger`, so it is kept here as `small`.
+A quantity is an integer times a power of ten. Kubernetes stores small ones in 64 bits and others exactly. Which of the
+two it is decides the result of `isInteger`; here it is `small`.
 """
 
 import re
@@ -18,11 +18,11 @@ _BINARY_NAMES = {power: name for name, power in _BINARY.items()}
 _EXPONENT = re.compile(r"[eE][+-]?[0-9]{1,9}", re.ASCII)
 _FACTORS = 18
 MAX_SPREAD = 4096
-"""Powers of ten between two quantities that are still added exactly."""
+"""Maximum difference of the powers of ten of two quantities that are added or compared exactly."""
 
 
 class Quantity(OpaqueValue):
-    """`number` times ten to the `power`, in the format it was written in: decimal, binary or exponent."""
+    """`number` times ten to the `power`. `form` is the format of the text: decimal, binary or exponent."""
 
     __slots__ = ("form", "number", "power", "small")
     type_name = "kubernetes.Quantity"
@@ -40,7 +40,7 @@ class Quantity(OpaqueValue):
         return hash(self.number)
 
     def integer(self) -> int | None:
-        """The value as a 64-bit integer; None where Kubernetes cannot tell it."""
+        """Return the value as a 64-bit integer, or None where Kubernetes returns no integer."""
         if not self.small or self.power < 0 or self.power > 19:
             return None
         value = self.number * 10**self.power
@@ -55,7 +55,7 @@ def _wrong(message: str) -> EvaluationError:
 
 
 def _suffix(text: str) -> tuple[str, int]:
-    """Format and exponent of a suffix."""
+    """Return the format and exponent of a suffix."""
     if text in _DECIMAL:
         return "decimal", _DECIMAL[text]
     if text in _BINARY:
@@ -66,7 +66,7 @@ def _suffix(text: str) -> tuple[str, int]:
 
 
 def parse(text: str) -> Quantity:
-    """A quantity. Raises EvaluationError: the text is none."""
+    """Parse a quantity. Raises EvaluationError for other text."""
     match = _TEXT.fullmatch(text)
     if match is None or not text:
         raise _wrong(f"quantities must match the regular expression '{_PATTERN}'")
@@ -87,7 +87,7 @@ def parse(text: str) -> Quantity:
 
 
 def _exact(sign: int, number: int, power: int, form: str) -> Quantity:
-    """A quantity too long for 64 bits, rounded up to whole nanos."""
+    """Return a quantity that does not fit into 64 bits, rounded up to whole nanos."""
     if power < -9:
         drop = -9 - power
         number = 1 if drop > MAX_SPREAD and number else -(-number // 10 ** min(drop, MAX_SPREAD))
@@ -101,7 +101,7 @@ def _exact(sign: int, number: int, power: int, form: str) -> Quantity:
 
 
 def is_quantity(text: str) -> bool:
-    """Whether `parse` takes the text."""
+    """Return True if `parse` accepts the text."""
     try:
         parse(text)
     except EvaluationError:
@@ -110,12 +110,12 @@ def is_quantity(text: str) -> bool:
 
 
 def sign(value: Quantity) -> int:
-    """-1, 0 or 1."""
+    """Return -1, 0 or 1."""
     return (value.number > 0) - (value.number < 0)
 
 
 def compare(a: Quantity, b: Quantity) -> int:
-    """-1, 0 or 1."""
+    """Return -1, 0 or 1."""
     if sign(a) != sign(b) or not a.number:
         return (sign(a) > sign(b)) - (sign(a) < sign(b))
     size_a, size_b = len(str(abs(a.number))) + a.power, len(str(abs(b.number))) + b.power
@@ -129,7 +129,7 @@ def compare(a: Quantity, b: Quantity) -> int:
 
 
 def add(a: Quantity, b: Quantity, factor: int = 1) -> Quantity:
-    """`a + factor * b`, in the format of `a` unless that is zero."""
+    """Return `a + factor * b` in the format of `a`, or of `b` if `a` is zero."""
     number = factor * b.number
     form = b.form if not a.number else a.form
     small = a.small and b.small
@@ -145,12 +145,12 @@ def add(a: Quantity, b: Quantity, factor: int = 1) -> Quantity:
 
 
 def integer(value: int) -> Quantity:
-    """A whole number as a quantity."""
+    """Convert an integer."""
     return Quantity(value, 0, "exponent", small=True)
 
 
 def approximate(value: Quantity) -> float:
-    """The nearest double, or so."""
+    """Return a double near the value."""
     try:
         return float(value.number) * (10.0**value.power if value.power else 1.0)
     except OverflowError:
@@ -166,7 +166,7 @@ def _reduced(number: int, base: int) -> tuple[int, int]:
 
 
 def _text(value: Quantity) -> str:
-    """The canonical text: the largest suffix that keeps the number whole."""
+    """Return the canonical text, with the largest suffix that leaves an integer."""
     if not value.number:
         return "0"
     if value.form == "binary" and -9 <= value.power <= 30:

@@ -1,6 +1,6 @@
 """Regular expressions in linear time (RE2).
 
-Patterns that stand in an expression are compiled with it; others once for each of the last few texts.
+Constant patterns are compiled with their expression. The last 512 patterns stay in a cache.
 """
 
 import functools
@@ -16,12 +16,12 @@ _OPTIONS.never_capture = True  # no function returns groups, and RE2 is much fas
 
 
 class PatternError(Exception):
-    """A pattern that is not one; the text is RE2's."""
+    """The pattern is invalid. The message is RE2's."""
 
 
 @functools.lru_cache(maxsize=512)
 def compiled(pattern: str) -> Any:
-    """The compiled pattern. Raises PatternError: RE2 does not take it."""
+    """Return the compiled pattern. Raises PatternError if RE2 rejects it."""
     try:
         return re2.compile(pattern, options=_OPTIONS)
     except re2.error as error:
@@ -33,12 +33,12 @@ def compiled(pattern: str) -> Any:
 
 
 def check_pattern(pattern: str) -> None:
-    """See that a text is a pattern. Raises PatternError: RE2 does not take it."""
+    """Check a pattern. Raises PatternError if RE2 rejects it."""
     compiled(pattern)
 
 
 Match = Callable[[Any, bytes, int, int], Any]
-"""Finds the first match in bytes between two offsets: a tuple that begins with its span, (-1, -1) for none."""
+"""Finds the first match in bytes between two offsets. The result is a tuple that begins with the span, or (-1, -1)."""
 
 
 def _public_match(regex: Any) -> Match:
@@ -50,9 +50,10 @@ def _public_match(regex: Any) -> Match:
 
 
 def _choose_match() -> tuple[Callable[[Any], Match], Any]:
-    """Give the way to a pattern's match and its anchor: below the public search, at half its cost.
+    """Return a function that returns a pattern's match function, and the anchor to call that with.
 
-    The names there are private. Where one of them is missing or means something else, the public search is the way.
+    The private functions of the module `re2` cost half as much as its public search. If one of them is missing or has
+    another meaning, the public search is used.
     """
     below = attrgetter("_regexp.Match")
     try:
@@ -68,7 +69,7 @@ _match_of, _ANYWHERE = _choose_match()
 
 
 def pattern_tester(pattern: str) -> Callable[[str], bool]:
-    """A function that tells whether a text has a match. Raises PatternError: as `compiled`."""
+    """Return a function that tests if a text has a match. Raises PatternError like `compiled`."""
     match, anywhere = _match_of(compiled(pattern)), _ANYWHERE
 
     def test(text: str) -> bool:
@@ -79,9 +80,9 @@ def pattern_tester(pattern: str) -> Callable[[str], bool]:
 
 
 def find_all(pattern: str, text: str, limit: int = -1) -> list[str]:
-    """The first matches in order, all of them for a negative limit; an empty match right behind one is none (Go).
+    """Return the first `limit` matches in order, or all if `limit` is negative.
 
-    Raises PatternError: as `compiled`.
+    An empty match right after another match does not count, as in Go. Raises PatternError like `compiled`.
     """
     match, anywhere = _match_of(compiled(pattern)), _ANYWHERE
     data = text.encode("utf-8", "surrogatepass")
@@ -99,7 +100,7 @@ def find_all(pattern: str, text: str, limit: int = -1) -> list[str]:
 
 
 def _after(data: bytes, at: int) -> int:
-    """The offset behind the character at `at`."""
+    """Return the offset after the character at `at`."""
     at += 1
     while at < len(data) and data[at] & 0xC0 == 0x80:
         at += 1

@@ -43,7 +43,7 @@ def _wrong(text: str) -> EvaluationError:
 
 
 def parse(text: str) -> Semver:
-    """A version, strictly. Raises EvaluationError: the text is none."""
+    """Parse a version strictly. Raises EvaluationError for other text."""
     found = _VERSION.fullmatch(text)
     if found is None:
         raise _wrong(text)
@@ -58,9 +58,9 @@ def parse(text: str) -> Semver:
 
 
 def normalized(text: str) -> Semver:
-    """A version that may begin with v, have leading zeros, or lack its last numbers.
+    """Parse a version that may begin with v, have leading zeros, or lack its last numbers.
 
-    Raises EvaluationError: the text is none even so.
+    Raises EvaluationError for other text.
     """
     parts = text.removeprefix("v").split(".", 2)
     for at, part in enumerate(parts):
@@ -74,23 +74,28 @@ def normalized(text: str) -> Semver:
     return parse(".".join(parts))
 
 
-def is_semver(text: str, *, loose: bool = False) -> bool:
-    """Whether `parse`, or `normalized` if `loose`, takes the text."""
+def parse_loosely_if(text: str, loose: bool) -> Semver:
+    """Parse a version strictly, or like `normalized` if `loose`. Raises EvaluationError like these."""
+    return normalized(text) if loose else parse(text)
+
+
+def is_semver(text: str, loose: bool = False) -> bool:
+    """Return True if `parse`, or `normalized` if `loose`, accepts the text."""
     try:
-        (normalized if loose else parse)(text)
+        parse_loosely_if(text, loose)
     except EvaluationError:
         return False
     return True
 
 
 def _rank(pre: tuple[int | str, ...]) -> tuple[tuple[int, int, str], ...]:
-    # A version without pre-release is above all with one; numbers are below words.
+    # A version without pre-release is greater than one with it; numbers are smaller than words.
     if not pre:
         return ((2, 0, ""),)
     return tuple((0, part, "") if isinstance(part, int) else (1, 0, part) for part in pre)
 
 
 def compare(a: Semver, b: Semver) -> int:
-    """-1, 0 or 1; build metadata does not count."""
+    """Return -1, 0 or 1. Build metadata does not count."""
     left, right = (a.numbers, _rank(a.pre)), (b.numbers, _rank(b.pre))
     return (left > right) - (left < right)

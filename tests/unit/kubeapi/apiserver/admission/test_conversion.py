@@ -14,9 +14,9 @@ from tink.kubeapi.apiserver.conversion import Conversion
 from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.resources.registry import Resource
 from tink.kubeapi.apiserver.webhooks import WebhookCallError
-from tink.kubeapi.schema.client_config import ClientConfig
-from tink.kubeapi.schema.structural.compiler import compile_schema, root_schema
-from tink.kubeapi.schema.values import Raw
+from tink.kubeapi.schema.shapes import Raw
+from tink.kubeapi.schema.structural import compile_schema, root_schema
+from tink.kubeapi.schema.webhooks import ClientConfig
 
 COLOR: Raw = {"type": "string", "default": "red", "pattern": "^[a-z]+$"}
 

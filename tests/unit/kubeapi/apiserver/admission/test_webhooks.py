@@ -26,10 +26,10 @@ from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.http.responses import limited_warnings
 from tink.kubeapi.apiserver.resources.registry import Resource
 from tink.kubeapi.apiserver.webhooks import WebhookCallError, WebhookClient
-from tink.kubeapi.schema import match_conditions as conditions_of
-from tink.kubeapi.schema.client_config import ClientConfig, check_client
-from tink.kubeapi.schema.structural.compiler import compile_schema, root_schema
-from tink.kubeapi.schema.values import Raw
+from tink.kubeapi.schema import webhooks as conditions_of
+from tink.kubeapi.schema.shapes import Raw
+from tink.kubeapi.schema.structural import compile_schema, root_schema
+from tink.kubeapi.schema.webhooks import ClientConfig, check_client
 
 OPENAPI: Raw = {
     "type": "object",

@@ -14,10 +14,9 @@ from tink.kubeapi.apiserver import patch
 from tink.kubeapi.apiserver.media import MAX_GROWN_VALUES, MAX_VALUES, decode, decode_patch
 from tink.kubeapi.apiserver.serializer import load_json
 from tink.kubeapi.apiserver.write import submission
-from tink.kubeapi.schema.outcome import MAX_ADDED, Outcome, TooMuchAddedError
-from tink.kubeapi.schema.structural.checks import VALUE_CHECKS
-from tink.kubeapi.schema.structural.compiler import compile_schema
-from tink.kubeapi.schema.validations import compile_rules
+from tink.kubeapi.schema.field_errors import MAX_ADDED, Outcome, TooMuchAddedError
+from tink.kubeapi.schema.rules import compile_rules
+from tink.kubeapi.schema.structural import VALUE_CHECKS, compile_schema
 
 
 def definition(name: str, spec: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from tink.kubeapi.apiserver.errors import StatusError
 from tink.kubeapi.apiserver.managed_fields import FieldManager, blank_of, entries, fields, keep_times, valid_or_before
 from tink.kubeapi.apiserver.managed_fields.entries import Entry
 from tink.kubeapi.apiserver.managed_fields.fields import Fields, FieldsError
-from tink.kubeapi.schema.structural.compiler import root_schema
+from tink.kubeapi.schema.structural import root_schema
 
 Raw = dict[str, Any]
 NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:00:09Z"

@@ -1,4 +1,4 @@
-"""Asks Kubernetes' own CEL for the answers to every case of the corpus, and writes them into it.
+"""Record the answers of Kubernetes' own CEL to every case of the corpus.
 
     python -m tests.record cel
 
@@ -44,7 +44,7 @@ def _answer(line):
 
 
 def record(oracle: Path) -> None:
-    """With the program that was made of main.go."""
+    """Record the answers of the program built from main.go."""
     corpus = recordings.read(CORPUS)
     cases = [case for subject in CASES for case in corpus[subject]]
     questions = "\n".join(_question(case, corpus) for case in cases)

@@ -1,4 +1,4 @@
-"""Ask a real kube-apiserver about right and wrong definitions, and about objects under CEL rules; record its answers.
+"""Record the answers of a real kube-apiserver to definitions, and to objects with CEL rules.
 
     python -m tests.record definitions validations
 

@@ -1,37 +1,49 @@
-"""The estimate of an expression's cost before any data are seen, which Kubernetes asks of every rule of a CRD.
+"""The estimator: the cost of an expression before any data are seen.
 
-It walks the tree and knows for each part where in the data it comes from (a path from a variable), so that
-the sizes that the schema declares there bound it (cel-go, checker/cost.go).
+Kubernetes limits the estimated cost of each rule of a CustomResourceDefinition. The estimator walks the tree and tracks
+the path in the data that each node comes from, so that the sizes declared in the schema limit its cost (cel-go,
+checker/cost.go).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tink.kubeapi.cel.cost.charges import LIST_BASE, MAP_BASE
-from tink.kubeapi.cel.cost.function_estimates import Argument, Estimate, estimate_call
-from tink.kubeapi.cel.cost.sizes import EMPTY, NOTHING, ONE, UNKNOWN, Cost, fixed
-from tink.kubeapi.cel.syntax.tree import Call, Comprehension, Ident, ListNode, Literal, MapNode, Node, Select, Visitor
+from tink.kubeapi.cel.costs import (
+    EMPTY,
+    LIST_BASE,
+    MAP_BASE,
+    NOTHING,
+    ONE,
+    UNKNOWN,
+    Argument,
+    Cost,
+    Estimate,
+    fixed,
+)
+from tink.kubeapi.cel.library.functions import OVERLOADS
+from tink.kubeapi.cel.tree import Call, Comprehension, Ident, ListNode, Literal, MapNode, Node, Select, Visitor
 from tink.kubeapi.cel.types import ListType, MapType, ObjectType, Opaque, Scalar, StringType, Type, max_elements
+from tink.kubeapi.cel.values import TRAVERSAL_COST
 
 Path = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """The sizes of what a list or map holds."""
+    """The sizes of the keys and values of a list or map."""
 
     shape: str
     key: Cost
     value: Cost
 
     def union(self, other: "Entries") -> "Entries":
-        """The sizes that cover both."""
+        """Return the sizes that cover both."""
         return Entries(self.shape, self.key.union(other.key), self.value.union(other.value))
 
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """A loop's variable: where it comes from and how large it can be."""
+    """A loop's variable: the path in the data that it comes from, and its size."""
 
     path: Path | None
     size: Cost | None
@@ -39,7 +51,7 @@ class Local:
 
 
 _KEY = StringType(0)
-"""Keys of maps count as empty, in Kubernetes as well."""
+"""The type of a map's keys. They count as empty in Kubernetes as well."""
 
 _SCALARS = frozenset(("bool", "double", "duration", "int", "timestamp", "uint"))
 
@@ -58,7 +70,7 @@ class _Estimator(Visitor[Cost]):
         self.sizes: dict[Node, Cost] = {}
         self.entries: dict[Node, Entries] = {}
 
-    # what is known of a node
+    # facts about a node
 
     def local(self, node: Node) -> Local | None:
         stack = self.locals.get(node.name) if isinstance(node, Ident) else None
@@ -69,10 +81,10 @@ class _Estimator(Visitor[Cost]):
         return local.path if local else self.paths.get(node)
 
     def declared(self, path: Path | None) -> Cost | None:
-        """The size that the schema gives to a place."""
+        """Return the size that the schema declares at a path, or None if it declares none."""
         if not path:
             return None
-        # Kubernetes takes every path for one from `self`, also those of types and of what loops have made.
+        # Kubernetes treats every path as one from `self`, also the paths of types and of values made by loops.
         t = self.variables.get(path[0]) or self.variables.get("self")
         if t is None:
             return None
@@ -190,9 +202,9 @@ class _Estimator(Visitor[Cost]):
             left, right = self.entry(node.args[0]), self.entry(node.args[1])
             if left is not None and right is not None:
                 self.entries[node] = left.union(right)
-            cost = ONE if overload == "add_list" else size.scaled(0.1)
+            cost = ONE if overload == "add_list" else size.scaled(TRAVERSAL_COST)
             return Estimate(cost + total, size)
-        estimate = estimate_call(node.function, overload, args)
+        estimate = OVERLOADS[overload].price.estimate(args)
         return Estimate(estimate.cost + total, estimate.size)
 
     def conditional(self, node: Call, costs: list[Cost]) -> Estimate:
@@ -278,5 +290,5 @@ class _Estimator(Visitor[Cost]):
 
 
 def estimate_tree(tree: Node, variables: Mapping[str, Type]) -> Cost:
-    """The least and the greatest cost of a checked expression over variables of declared types."""
+    """Return the range of costs of a checked expression over variables of declared types."""
     return _Estimator(variables).visit(tree)

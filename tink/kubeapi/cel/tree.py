@@ -1,7 +1,7 @@
 """The syntax tree of an expression.
 
-The parser builds it, the checker writes the types and the chosen overloads into it, the estimator and the
-compiler read it. Every node has the offset in the source that errors point at.
+The parser builds it, the checker sets the types and the possible overloads, the estimator and the compiler read it.
+Every node has the offset in the source at which errors point.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One expression. `offset` is where errors point; `type` is known after the check."""
+    """One expression. `offset` is the place for errors; `type` is known after the check."""
 
     offset: int
     type: Type = dataclasses.field(default=ERROR, init=False)
@@ -23,7 +23,7 @@ class Node:
 
 @dataclass(slots=True, eq=False)
 class Literal(Node):
-    """A constant; `kind` names its type, `value` is its value as evaluation uses it."""
+    """A constant. `kind` names its type; `value` is its value at evaluation."""
 
     kind: str
     value: Any
@@ -31,7 +31,7 @@ class Literal(Node):
 
 @dataclass(slots=True, eq=False)
 class Ident(Node):
-    """A name. After the check, `names_type` tells that it names a type, not a variable."""
+    """A name. After the check, `names_type` is True if it denotes a type, not a variable."""
 
     name: str
     names_type: bool = dataclasses.field(default=False, init=False)
@@ -39,7 +39,7 @@ class Ident(Node):
 
 @dataclass(slots=True, eq=False)
 class Select(Node):
-    """`operand.field`, or `has(operand.field)` with `test`. `named` is set when the whole chain names a type."""
+    """`operand.field`, or `has(operand.field)` with `test`. `named` is True if the whole chain denotes a type."""
 
     operand: Node
     field: str
@@ -49,7 +49,7 @@ class Select(Node):
 
 @dataclass(slots=True, eq=False)
 class Call(Node):
-    """A function or operator. `overloads` are the ids the checker found possible."""
+    """A function or operator. `overloads` are the ids of the possible overloads, set by the checker."""
 
     function: str
     args: list[Node]
@@ -59,7 +59,7 @@ class Call(Node):
 
 @dataclass(slots=True, eq=False)
 class ListNode(Node):
-    """A list literal; the elements at `optionals` are left out when they are optional.none()."""
+    """A list literal. `optionals` are the indexes of elements that are omitted if they are optional.none()."""
 
     elements: list[Node]
     optionals: frozenset[int] = frozenset()
@@ -84,7 +84,7 @@ class MapNode(Node):
 
 @dataclass(slots=True, eq=False)
 class StructNode(Node):
-    """`Name{field: value}`. Kubernetes declares no message types, so the checker refuses it."""
+    """`Name{field: value}`. Kubernetes declares no message types, so the checker rejects it."""
 
     name: str
     fields: list[tuple[int, str, Node]]
@@ -92,10 +92,11 @@ class StructNode(Node):
 
 @dataclass(slots=True, eq=False)
 class Comprehension(Node):
-    """A loop, as the macros expand to it. `macro` names the macro, which tells the compiler what the loop does.
+    """A loop, the expansion of a macro. `macro` is the macro's name, by which the compiler chooses the loop.
 
-    `variable2` is "" where there is one variable. `initial` is what the accumulator begins with, `step` what a round
-    makes of it while `condition` holds, `result` what it gives in the end.
+    `variable2` is "" for loops with one variable. The accumulator starts with `initial`; each round sets it to `step`
+    while
+    `condition` holds; `result` is the value of the loop.
     """
 
     macro: str
@@ -122,9 +123,9 @@ _METHODS: dict[type[Node], str] = {
 
 
 class Visitor(Generic[T]):
-    """Has a method for each kind of node, named as in `_METHODS`."""
+    """The base of classes that have one method for each kind of node, named as in `_METHODS`."""
 
     def visit(self, node: Node) -> T:
-        """What the method for a node's kind makes of it."""
+        """Call the method for the node's kind."""
         made: T = getattr(self, _METHODS[type(node)])(node)
         return made

@@ -1,7 +1,11 @@
-"""What a CustomResourceDefinition says apart from its schemas: names, versions, columns, subresources, approval.
+"""CustomResourceDefinitions: reading what a client sent, defaults, and checks of everything but the schemas.
 
-Definitions come from `typed`. Kubernetes moves what all versions say alike above them before it looks at it, and speaks
-of `spec.validation`; here errors name the field that the client wrote, `spec.versions[0].schema`.
+`read` brings a definition into the form of Kubernetes' Go types: it drops unknown fields and nulls, and rejects values
+of a wrong type. `SCHEMA` is the schema of definitions (k8s.io/apiextensions-apiserver, apiextensions/v1), without the
+schemas in them, which are recursive. `check` checks names, versions, columns, subresources, conversion and approval.
+
+Kubernetes moves what all versions have in common to the top level before its checks, and its errors name
+`spec.validation`. Here errors name the field that the client wrote, `spec.versions[0].schema`.
 
 Source: k8s.io/apiextensions-apiserver, pkg/apis/apiextensions/validation/validation.go.
 """
@@ -15,16 +19,170 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from tink.kubeapi.schema import field_errors
-from tink.kubeapi.schema.definition import defaults, keywords, structural, webhooks
+from tink.kubeapi.schema import definition_schemas, field_errors, shapes, webhooks
+from tink.kubeapi.schema.declarations import FieldPathError, field_path
 from tink.kubeapi.schema.field_errors import FieldError, invalid_whole
 from tink.kubeapi.schema.meta import dns1035, subdomain
-from tink.kubeapi.schema.validations import FieldPathError, field_path
-from tink.kubeapi.schema.values import Raw
+from tink.kubeapi.schema.shapes import (
+    BYTES,
+    FLAG,
+    INT32,
+    INT64,
+    TEXT,
+    TIME,
+    Raw,
+    array,
+    atomic,
+    keyed,
+    mapping,
+    same,
+    struct,
+    texts,
+)
+from tink.kubeapi.schema.structs import MistypedError, Reading, Type, list_of, map_of, mistyped, struct_of, type_of
+
+MAX_DEPTH = 64
+"""Maximum nesting of a schema: deeper than any schema in use, and far below Python's recursion limit."""
+
+_NAMES = texts("kind", "listKind", "plural", "singular") | same(atomic(TEXT), "categories", "shortNames")
+_CONDITION = struct(
+    {**texts("type", "status", "reason", "message"), "lastTransitionTime": TIME, "observedGeneration": INT64},
+    "type",
+    "status",
+)
+_SCALE = struct(
+    texts("specReplicasPath", "statusReplicasPath", "labelSelectorPath"), "specReplicasPath", "statusReplicasPath"
+)
+_COLUMN = struct(
+    {**texts("name", "type", "jsonPath", "description", "format"), "priority": INT32}, "name", "type", "jsonPath"
+)
+_VERSION = struct(
+    {
+        **texts("name", "deprecationWarning"),
+        **same(FLAG, "served", "storage", "deprecated"),
+        "schema": struct({"openAPIV3Schema": shapes.ANY}),
+        "subresources": struct({"status": struct({}), "scale": _SCALE}),
+        "selectableFields": atomic(struct(texts("jsonPath"), "jsonPath")),
+        "additionalPrinterColumns": array(_COLUMN),
+    },
+    "name",
+    "served",
+    "storage",
+)
+_SERVICE = struct({**texts("namespace", "name", "path"), "port": INT32}, "namespace", "name")
+_WEBHOOK = struct(
+    {
+        "clientConfig": struct({"url": TEXT, "caBundle": BYTES, "service": _SERVICE}),
+        "conversionReviewVersions": atomic(TEXT),
+    },
+    "conversionReviewVersions",
+)
+_SPEC = struct(
+    {
+        **texts("group", "scope"),
+        "names": struct(_NAMES, "kind", "plural"),
+        "versions": atomic(_VERSION),
+        "conversion": struct({"strategy": TEXT, "webhook": _WEBHOOK}, "strategy"),
+        "preserveUnknownFields": FLAG,
+    },
+    "group",
+    "names",
+    "scope",
+    "versions",
+)
+_STATUS = struct(
+    {
+        "acceptedNames": struct(_NAMES),
+        "conditions": keyed(_CONDITION, "type"),
+        "storedVersions": atomic(TEXT),
+        "observedGeneration": INT64,
+    }
+)
+SCHEMA = struct({"spec": _SPEC, "status": _STATUS}, "spec")
+"""The schema of definitions."""
+
+
+def read(definition: Raw) -> list[str]:
+    """Read spec and status of a definition, in place. Return the paths of unknown fields.
+
+    Raises MistypedError for a value of the wrong type.
+    """
+    reading = Reading()
+    for name, kind in _PARTS.items():
+        if definition.get(name) is None:
+            definition.pop(name, None)
+        else:
+            definition[name] = kind.read(definition[name], name, reading)
+    for index, version in enumerate((definition.get("spec") or {}).get("versions") or ()):
+        holder = version.get("schema") or {}
+        if "openAPIV3Schema" in holder:
+            at = f"spec.versions[{index}].schema.openAPIV3Schema"
+            holder["openAPIV3Schema"] = _read_schema(holder["openAPIV3Schema"], at, reading)
+    return reading.unknown
+
+
+def _read_schema(value: Any, path: str, reading: Reading) -> Any:
+    if reading.depth > MAX_DEPTH:
+        raise MistypedError(f"{path}: schemas may be nested at most {MAX_DEPTH} deep")
+    reading.depth += 1
+    try:
+        return _KEYWORDS.read(value, path, reading)
+    finally:
+        reading.depth -= 1
+
+
+def _read_silently(value: Any, path: str, reading: Reading) -> Any:
+    """Read a schema whose unknown fields Kubernetes does not report, so that no definition is rejected for them."""
+    reading.silent += 1
+    try:
+        return _read_schema(value, path, reading)
+    finally:
+        reading.silent -= 1
+
+
+def _read_either(value: Any, path: str, reading: Reading) -> Any:
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, dict):
+        raise mistyped(path, "a schema or a boolean", value)
+    return _read_silently(value, path, reading)
+
+
+def _read_items(value: Any, path: str, reading: Reading) -> Any:
+    if isinstance(value, list):
+        return [_read_silently(item, path, reading) for item in value if isinstance(item, dict)]
+    return _read_silently(value, path, reading) if isinstance(value, dict) else {}
+
+
+_SCHEMA, _EITHER = Type(_read_schema, dict), Type(_read_either, dict)
+_RULE = struct({**texts("rule", "message", "messageExpression", "reason", "fieldPath"), "optionalOldSelf": FLAG})
+_PLAIN = {
+    **texts("id", "$schema", "$ref", "description", "type", "format", "title", "pattern"),
+    **texts("x-kubernetes-list-type", "x-kubernetes-map-type"),
+    **same(array(TEXT), "required", "x-kubernetes-list-map-keys"),
+    **same({"type": "number"}, "maximum", "minimum", "multipleOf"),
+    **same(INT64, "maxLength", "minLength", "maxItems", "minItems", "maxProperties", "minProperties"),
+    **same(FLAG, "exclusiveMaximum", "exclusiveMinimum", "uniqueItems", "nullable", "x-kubernetes-int-or-string"),
+    **same(FLAG, "x-kubernetes-preserve-unknown-fields", "x-kubernetes-embedded-resource"),
+    "x-kubernetes-validations": array(_RULE),
+    **same({}, "default", "example"),
+    "enum": array({}),
+    "dependencies": mapping({}),
+    "externalDocs": struct(texts("description", "url")),
+}
+_KEYWORDS = struct_of(
+    {name: type_of(schema) for name, schema in _PLAIN.items()}
+    | dict.fromkeys(("allOf", "oneOf", "anyOf"), list_of(_SCHEMA))
+    | dict.fromkeys(("properties", "patternProperties", "definitions"), map_of(_SCHEMA))
+    | dict.fromkeys(("additionalProperties", "additionalItems"), _EITHER)
+    | {"not": _SCHEMA, "items": Type(_read_items, dict)}
+)
+_PARTS = {name: type_of(schema) for name, schema in SCHEMA["properties"].items()}
+
 
 MAX_SELECTABLE = 8
 APPROVED = "api-approved.kubernetes.io"
-"""Annotation by which a definition may be of a group that belongs to Kubernetes."""
+"""The annotation that allows a definition in a group that belongs to Kubernetes."""
 
 _PROPOSAL = "see https://github.com/kubernetes/enhancements/pull/1111"
 _COLUMN_TYPES = ("boolean", "date", "integer", "number", "string")
@@ -34,12 +192,12 @@ _AT_ROOT = (
     "minLength", "pattern", "maxItems", "minItems", "uniqueItems", "multipleOf", "required", "items", "properties",
     "externalDocs", "example", "x-kubernetes-preserve-unknown-fields", "x-kubernetes-validations",
 )  # fmt: skip
-"""Keywords that the root of a schema may have when status is written apart from the rest."""
+"""Keywords that the root of a schema may have if status is a subresource."""
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What an update is lenient about because it was so before. All empty for a new definition."""
+    """The leniency towards an update, for faults that the old definition has already. A new definition gets none."""
 
     known_reviews: bool = True
     any_bundle: bool = True
@@ -48,7 +206,7 @@ class Past:
 
     @classmethod
     def of(cls, new: Raw, old: Raw | None) -> Past:
-        """Compare a definition with what it was."""
+        """Compare a definition with its old state."""
         if old is None:
             return cls()
         before = {version.get("name"): version for version in old["spec"].get("versions") or ()}
@@ -83,7 +241,7 @@ def fill_in(new: Raw) -> None:
 
 
 def is_true(definition: Mapping[str, Any], condition: str) -> bool:
-    """Whether a condition of a definition holds."""
+    """Return True if a condition of a definition is True."""
     return any(
         item.get("type") == condition and item.get("status") == "True"
         for item in (definition.get("status") or {}).get("conditions") or ()
@@ -91,7 +249,7 @@ def is_true(definition: Mapping[str, Any], condition: str) -> bool:
 
 
 def check(new: Raw, old: Raw | None) -> list[FieldError]:
-    """Find what is wrong with a definition; `old` is its state before an update."""
+    """Return the errors in a definition. `old` is its state before an update."""
     spec = new.get("spec") or {}
     found: list[FieldError] = []
     names = spec.get("names") or {}
@@ -163,7 +321,7 @@ def _spec(spec: Raw, past: Past) -> list[FieldError]:
         if conversion.get("strategy", "") != "None" and spec.get("preserveUnknownFields"):
             detail = "must be None if spec.preserveUnknownFields is true"
             found.append(invalid_whole("spec.conversion.strategy", conversion.get("strategy", ""), detail))
-        found += webhooks.check(
+        found += webhooks.check_conversion(
             conversion, "spec.conversion", known_reviews=past.known_reviews, any_bundle=past.any_bundle
         )
     return found
@@ -216,23 +374,27 @@ def _warning_problems(version: Raw) -> list[str]:
 
 
 def _printable(char: str) -> bool:
-    """Whether Go's unicode.IsPrint holds: letters, marks, numbers, punctuation, symbols, and the plain space."""
+    """Return True for the characters of Go's unicode.IsPrint: letters, marks, numbers, punctuation, symbols and the
+    space.
+    """
     return char == " " or unicodedata.category(char)[0] in "LMNPS"
 
 
 def _validation(schema: Raw, at: str, *, status: bool, free: bool) -> list[FieldError]:
-    """Check a schema. `status` tells that status is written apart; `free` that the schema was there before."""
+    """Check a schema. `status` is True if status is a subresource, `free` if the schema has not changed."""
     found = _root_keywords(schema, at) if status else []
     if schema.get("nullable"):
         found.append(field_errors.forbidden(f"{at}.nullable", "nullable cannot be true at the root"))
     scope = None
-    unusable = structural.unsupported(schema)
+    unusable = definition_schemas.unsupported(schema)
     if not unusable:
-        shape = structural.check(schema, at) or defaults.check(schema, at)
+        shape = definition_schemas.check_structural(schema, at) or definition_schemas.check_defaults(schema, at)
         found += shape
         if not shape:
-            scope = keywords.Scope.root(schema)
-    schema_errors, rule_errors = keywords.check(schema, at, keywords.Rules(free=free), scope)
+            scope = definition_schemas.Scope.root(schema)
+    schema_errors, rule_errors = definition_schemas.check_keywords(
+        schema, at, definition_schemas.Rules(free=free), scope
+    )
     found += schema_errors + rule_errors
     if not found and unusable:
         found.append(invalid_whole(at, "", unusable))
@@ -343,7 +505,7 @@ def _selectable(fields: list[Raw], schema: Raw, at: str, old: Any) -> list[Field
 
 
 def _stored(new: Raw) -> list[FieldError]:
-    """Check that every version with objects in the store is still there."""
+    """Check that every version with stored objects is still declared."""
     at = "status.storedVersions"
     stored = (new.get("status") or {}).get("storedVersions") or []
     if not stored:
@@ -367,18 +529,18 @@ def _stored(new: Raw) -> list[FieldError]:
     return found
 
 
-# --- groups of Kubernetes' own ---
+# --- groups that belong to Kubernetes ---
 
 _PROTECTED = re.compile(r"(^|\.)(k8s|kubernetes)\.io$")
 
 
 def protected(group: str) -> bool:
-    """Whether a group belongs to Kubernetes, so that definitions in it need an approval."""
+    """Return True if a group belongs to Kubernetes, so that its definitions need an approval."""
     return _PROTECTED.search(group) is not None
 
 
 def approval(annotations: Mapping[str, str]) -> tuple[str, str]:
-    """Tell whether a definition is approved (Approved, Unapproved, Missing, Invalid), and a message about it."""
+    """Return the state of a definition's approval (Approved, Unapproved, Missing, Invalid), and a message about it."""
     note = annotations.get(APPROVED, "")
     if not note:
         return "Missing", f'protected groups must have approval annotation "{APPROVED}", {_PROPOSAL}'

@@ -1,14 +1,20 @@
-"""Which CEL type a structural schema is: what a rule at that schema sees as `self`.
+"""The CEL types of structural schemas, and paths of fields within a schema.
 
-Fields whose schema says nothing about their type (x-kubernetes-preserve-unknown-fields) do not exist for rules; names
-that are no CEL identifiers are escaped. Sizes go into the types, because the estimate of what a rule may cost depends
-on them (k8s.io/apiserver, pkg/cel/common/schemas.go).
+`declare` returns the type of `self` for the rules at a schema. Rules cannot see fields whose schema has no type
+(x-kubernetes-preserve-unknown-fields). Names that are not CEL identifiers are escaped. The types contain sizes because
+the estimated cost of a rule depends on them (k8s.io/apiserver, pkg/cel/common/schemas.go).
+
+`field_path` reads the paths in `fieldPath` of a rule and in selectable fields, such as `.spec.ports['http']`: fields
+and
+map keys only, checked against the schema (ValidFieldPath in k8s.io/apiextensions-apiserver,
+pkg/apiserver/schema/cel/validation.go).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from tink.kubeapi.cel import (
@@ -31,6 +37,90 @@ from tink.kubeapi.cel import (
     Type,
 )
 
+_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*?'", re.DOTALL)
+_WORD = re.compile(r"[^.\[\]]+")
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_STRING_ESCAPES = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", "'": "'", "\\": "\\"}
+
+
+class FieldPathError(ValueError):
+    """The path is malformed or not in the schema. The message is Kubernetes'."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldPath:
+    """A path in a schema: its steps, its text, and the schema at its end."""
+
+    steps: tuple[str, ...]
+    text: str
+    schema: Mapping[str, Any]
+
+
+def field_path(source: str, schema: Mapping[str, Any], *, brackets: bool = True) -> FieldPath:
+    """Read a path and check it against a schema. Raises FieldPathError."""
+    steps: list[str] = []
+    text = ""
+    marks = _marks(source)
+    for mark in marks:
+        if mark == "[":
+            if not brackets:
+                raise FieldPathError("array notation is not allowed")
+            name = _unquoted(_next(marks))
+            schema, named = _below(schema, name)
+            closing = _next(marks)
+            if closing != "]":
+                raise FieldPathError(f"expected ] but got {closing}")
+        elif mark == ".":
+            name = _next(marks)
+            schema, named = _below(schema, name)
+        else:
+            raise FieldPathError(f"expected [ or . but got: {mark}")
+        steps.append(name)
+        text += (f".{name}" if text else name) if named else f"[{name}]"
+    return FieldPath(tuple(steps), text, schema)
+
+
+def _marks(source: str) -> Iterator[str]:
+    at = 0
+    while at < len(source):
+        found = _QUOTED.match(source, at) if source[at] == "'" else _WORD.match(source, at)
+        mark = found[0] if found else source[at:] if source[at] == "'" else source[at]
+        at += len(mark)
+        yield mark
+
+
+def _next(marks: Iterator[str]) -> str:
+    mark = next(marks, None)
+    if mark is None:
+        raise FieldPathError("unexpected end of JSON path")
+    return mark
+
+
+def _unquoted(mark: str) -> str:
+    if len(mark) < 2 or not mark.startswith("'") or not mark.endswith("'"):
+        raise FieldPathError(f"expected single quoted string but got {mark}")
+
+    def replace(found: re.Match[str]) -> str:
+        if found[1] not in _STRING_ESCAPES:
+            raise FieldPathError(f"invalid string literal: invalid escape char {found[0]}")
+        return _STRING_ESCAPES[found[1]]
+
+    return _ESCAPE.sub(replace, mark[1:-1])
+
+
+def _below(schema: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], bool]:
+    """Return the schema of a field or map entry, and True if it is a field."""
+    if schema.get("properties"):
+        found = schema["properties"].get(name)
+        if found is None:
+            raise FieldPathError("does not refer to a valid field")
+        return found, True
+    extra = schema.get("additionalProperties")
+    if extra is None:
+        raise FieldPathError("does not refer to a valid field")
+    return (extra if isinstance(extra, Mapping) else {}), False
+
+
 Schema = Mapping[str, Any]
 
 _SPECIAL = re.compile(r"__|[-./]")
@@ -42,7 +132,7 @@ _MAX_RUNE = 4
 
 
 def escaped(name: str) -> str | None:
-    """Write a property's name as rules write it; None when it cannot be written.
+    """Return a property's name as rules write it, or None if no rule can write it.
 
     Source: k8s.io/apiserver, pkg/cel/escaping.go.
     """
@@ -54,10 +144,11 @@ def escaped(name: str) -> str | None:
 
 
 def declare(schema: Schema, *, root: bool, name: str = "self") -> Type | None:
-    """Give the CEL type of a schema; None when rules cannot see its values.
+    """Return the CEL type of a schema, or None if rules cannot see its values.
 
-    `root` is true for whole objects, embedded ones too: their apiVersion, kind, metadata.name and
-    metadata.generateName can always be read. `name` makes the names of object types unique.
+    `root` is True for whole objects, also embedded ones: rules can always read their apiVersion, kind, metadata.name
+    and
+    metadata.generateName. `name` makes the names of object types unique.
     """
     if schema.get("x-kubernetes-int-or-string"):
         limit = _bytes(schema)
@@ -81,7 +172,7 @@ def declare(schema: Schema, *, root: bool, name: str = "self") -> Type | None:
 
 
 def embedded(schema: Schema) -> bool:
-    """Whether the values of a schema are whole objects."""
+    """Return True if the values of a schema are whole objects."""
     return bool(schema.get("x-kubernetes-embedded-resource"))
 
 
@@ -144,7 +235,7 @@ _METADATA = {"type": "object", "properties": {"name": _TEXT, "generateName": _TE
 
 
 def _with_metadata(schema: Schema) -> Schema:
-    """Add what every object has; a schema that says all of it itself stays as it is."""
+    """Add the fields that every object has, unless the schema declares all of them."""
     own = schema.get("properties") or {}
     metadata = own.get("metadata") or {}
     inner = metadata.get("properties") or {}

@@ -1,31 +1,180 @@
-"""Structural schemas, compiled: one walk prunes unknown fields, fills in defaults and finds everything that is wrong.
+"""Structural schemas compiled to functions: one walk prunes unknown fields, fills in defaults and reports errors.
 
-A schema becomes a tree of closures once, when its CustomResourceDefinition is installed; each object then costs one
-walk and no look at the schema. The walk changes the object in place, and notes in an `Outcome` what it finds. The order
-at each object is Kubernetes': unknown fields are dropped, nulls that may not be null are dropped, defaults are filled
-in, then values are checked (`checks`; k8s.io/apiextensions-apiserver, pkg/apiserver/schema).
+A schema becomes a tree of closures once, when its CustomResourceDefinition is installed. Each object then costs one
+walk.
+The walk changes the object in place and reports to an `Outcome`. The order at each object is Kubernetes': drop unknown
+fields, drop nulls that are not allowed, fill in defaults, check values (k8s.io/apiextensions-apiserver,
+pkg/apiserver/schema).
+
+`VALUE_CHECKS` are the keywords for single values. Each becomes a closure that ignores values of other JSON types, since
+`type` has its own check. Patterns run in RE2 in linear time, because they and the texts come from clients. The words of
+errors are those of k8s.io/kube-openapi, pkg/validation/errors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
+from tink.kubeapi.cel import pattern_tester
 from tink.kubeapi.schema import field_errors, meta, structs
-from tink.kubeapi.schema.field_errors import FieldError
-from tink.kubeapi.schema.outcome import NOWHERE, CompiledSchema, Outcome, Path, render
-from tink.kubeapi.schema.structural.checks import VALUE_CHECKS
-from tink.kubeapi.schema.values import TYPES, Raw, is_integer, type_name
+from tink.kubeapi.schema.field_errors import NOWHERE, CompiledSchema, FieldError, Outcome, Path, render
+from tink.kubeapi.schema.formats import CHECKS
+from tink.kubeapi.schema.shapes import TYPES, Raw, is_integer, type_name
 from tink.shrink import shrink_to_fit
+
+Make = Callable[[Any, Mapping[str, Any]], CompiledSchema]
+
+
+def _rule(applies: type | tuple[type, ...], holds: Callable[[Any], bool], words: str) -> CompiledSchema:
+    """Return a check of values of some JSON types. It ignores other values, since `type` has its own check."""
+
+    def apply(value: Any, path: Path, found: Outcome) -> None:
+        if isinstance(value, applies) and not isinstance(value, bool) and not holds(value):
+            at = render(path)
+            found.report(field_errors.invalid(at, value, f"{at} in body {words}"))
+
+    return apply
+
+
+_NUMBER = (int, float)
+
+
+def _bounded(bound: Any, schema: Mapping[str, Any]) -> Callable[[Any], Any]:
+    """Return the bound for a value. Kubernetes cuts it to an integer for integer values, whatever the schema says."""
+    if isinstance(bound, int) or schema.get("type") == "integer":
+        return lambda _: bound
+    return lambda value: int(bound) if isinstance(value, int) else bound
+
+
+def _minimum(bound: Any, schema: Mapping[str, Any]) -> CompiledSchema:
+    at = _bounded(bound, schema)
+    if schema.get("exclusiveMinimum"):
+        return _rule(_NUMBER, lambda value: value > at(value), f"should be greater than {bound}")
+    return _rule(_NUMBER, lambda value: value >= at(value), f"should be greater than or equal to {bound}")
+
+
+def _maximum(bound: Any, schema: Mapping[str, Any]) -> CompiledSchema:
+    at = _bounded(bound, schema)
+    if schema.get("exclusiveMaximum"):
+        return _rule(_NUMBER, lambda value: value < at(value), f"should be less than {bound}")
+    return _rule(_NUMBER, lambda value: value <= at(value), f"should be less than or equal to {bound}")
+
+
+def _multiple_of(step: Any, _: Mapping[str, Any]) -> CompiledSchema:
+    return _rule(
+        _NUMBER,
+        lambda value: value % step == 0 if isinstance(value, int) else math.isclose(value / step, round(value / step)),
+        f"should be a multiple of {step}",
+    )
+
+
+def _pattern(pattern: Any, _: Mapping[str, Any]) -> CompiledSchema:
+    return _rule(str, pattern_tester(pattern), f"should match '{pattern}'")
+
+
+def _format(name: Any, _: Mapping[str, Any]) -> CompiledSchema:
+    check = CHECKS.get(name)
+
+    def apply(value: Any, path: Path, found: Outcome) -> None:
+        if check is not None and isinstance(value, str) and not check(value):
+            at = render(path)
+            found.report(
+                field_errors.type_invalid(
+                    at, value, f"{at} in body must be of type {name}: {field_errors.quote(value)}"
+                )
+            )
+
+    return apply
+
+
+def _max_length(limit: Any, _: Mapping[str, Any]) -> CompiledSchema:
+    def apply(value: Any, path: Path, found: Outcome) -> None:
+        if isinstance(value, str) and len(value) > limit:
+            found.report(field_errors.too_long(render(path), limit))
+
+    return apply
+
+
+def _at_most(applies: type[Any]) -> Make:
+    def make(limit: Any, _: Mapping[str, Any]) -> CompiledSchema:
+        def apply(value: Any, path: Path, found: Outcome) -> None:
+            if isinstance(value, applies) and len(value) > limit:
+                found.report(field_errors.too_many(render(path), len(value), limit))
+
+        return apply
+
+    return make
+
+
+def _at_least(applies: type[Any], unit: str) -> Make:
+    def make(limit: Any, _: Mapping[str, Any]) -> CompiledSchema:
+        def apply(value: Any, path: Path, found: Outcome) -> None:
+            if isinstance(value, applies) and (size := len(value)) < limit:
+                at = render(path)
+                found.report(field_errors.invalid(at, size, f"{at} in body should have at least {limit} {unit}"))
+
+        return apply
+
+    return make
+
+
+def mark(value: Any) -> str | bytes:
+    """Return a text that is equal for equal JSON values: 1.0 is 1. A string is returned as it is."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+        return str(value).encode() if abs(value) >= 1 << 63 else orjson.dumps(value)
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+
+
+def _enum(allowed: Any, _: Mapping[str, Any]) -> CompiledSchema:
+    # true == 1 in Python, but not in JSON.
+    marks = {mark(item) for item in allowed}
+
+    def apply(value: Any, path: Path, found: Outcome) -> None:
+        if mark(value) not in marks:
+            found.report(field_errors.not_supported(render(path), value, allowed))
+
+    return apply
+
+
+def _unique(wanted: Any, _: Mapping[str, Any]) -> CompiledSchema:
+    return _rule(
+        list,
+        lambda value: not wanted or len({orjson.dumps(v, option=orjson.OPT_SORT_KEYS) for v in value}) == len(value),
+        "shouldn't contain duplicates",
+    )
+
+
+VALUE_CHECKS: dict[str, Make] = {
+    "enum": _enum,
+    "pattern": _pattern,
+    "format": _format,
+    "minLength": lambda limit, _: _rule(
+        str, lambda value: len(value) >= limit, f"should be at least {limit} chars long"
+    ),
+    "maxLength": _max_length,
+    "minimum": _minimum,
+    "maximum": _maximum,
+    "multipleOf": _multiple_of,
+    "minItems": _at_least(list, "items"),
+    "maxItems": _at_most(list),
+    "uniqueItems": _unique,
+    "minProperties": _at_least(dict, "properties"),
+    "maxProperties": _at_most(dict),
+}
 
 
 def compile_schema(schema: Mapping[str, Any]) -> CompiledSchema:
-    """Compile a structural schema that `structural.check` has found right.
+    """Compile a schema that `definition_schemas.check_structural` has accepted.
 
-    Kubernetes' own metadata are not walked: `structs` has read them before.
+    The walk skips Kubernetes' own metadata, which `structs` has read before.
     """
     properties = schema.get("properties") or {}
     if properties.get("metadata") is meta.META_SCHEMA:
@@ -34,14 +183,14 @@ def compile_schema(schema: Mapping[str, Any]) -> CompiledSchema:
 
 
 def root_schema(openapi: Mapping[str, Any]) -> Raw:
-    """Give the schema of whole objects: that of a definition with Kubernetes' metadata put in."""
+    """Return the schema of whole objects: the schema of a definition plus Kubernetes' metadata."""
     properties = dict(openapi.get("properties") or {})
     properties |= {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": meta.META_SCHEMA}
     return {**openapi, "type": "object", "properties": properties}
 
 
 def _compile(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
-    """Compile a schema; without `prune` it only checks (the schemas inside allOf, anyOf, oneOf, not)."""
+    """Compile a schema. Without `prune` it only checks, as inside allOf, anyOf, oneOf and not."""
     checks: list[CompiledSchema] = []
     kind = schema.get("type", "")
     either = schema.get("x-kubernetes-int-or-string", False)
@@ -81,16 +230,16 @@ _PLAIN: dict[str, type] = {"object": dict, "array": list, "string": str, "boolea
 
 
 def _plain(schema: Mapping[str, Any]) -> type | None:
-    """Give the type in Python whose values all are of the schema's type; None when that takes a closer look."""
+    """Return the Python type whose values all have the schema's type, or None if there is no such type."""
     return None if schema.get("x-kubernetes-int-or-string") else _PLAIN.get(schema.get("type", ""))
 
 
-_SAYS_NOTHING = frozenset(("type", "nullable", "default", "description", "title", "x-kubernetes-validations"))
-"""What does not ask for a check of a text's value. (Rules of CEL are checked elsewhere.)"""
+_UNCHECKED_KEYWORDS = frozenset(("type", "nullable", "default", "description", "title", "x-kubernetes-validations"))
+"""Keywords that do not need a check of a string's value. CEL rules are checked separately."""
 
 
 def _wrong_type(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
-    """Report a value of a wrong type, and what Kubernetes reports of it besides: its number or enumeration checks."""
+    """Report a value of a wrong type. Kubernetes also reports the number and enumeration checks for it."""
     kind = "integer,string" if schema.get("x-kubernetes-int-or-string") else schema.get("type", "")
     form = schema.get("format", "")
     others = [_number_range(kind, form)] if kind in ("integer", "number") else []
@@ -100,7 +249,7 @@ def _wrong_type(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
     def apply(value: Any, path: Path, found: Outcome) -> None:
         at, got, wanted = render(path), type_name(value), kind
         if form and isinstance(value, int | float | dict):
-            # Kubernetes then compares formats, and a number has that of its Go type.
+            # Kubernetes compares formats here, and the format of a number is its Go type.
             is_float = isinstance(value, float) or not is_integer(value)
             wanted, got = form, "" if isinstance(value, bool | dict) else "float64" if is_float else "int64"
         found.report(field_errors.type_invalid(at, got, f'{at} in body must be of type {wanted}: "{got}"'))
@@ -116,7 +265,7 @@ def _wrong_type(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
 
 _RANGES = {"int32": (-(1 << 31), (1 << 31) - 1), "int64": (-(1 << 63), (1 << 63) - 1)}
 _MAX_FLOAT = 3.4028235677973366e38
-"""From here on a number is infinite as a float32."""
+"""From this number on a float32 is infinite."""
 
 
 def _number_range(kind: str, form: str) -> CompiledSchema:
@@ -144,12 +293,14 @@ class _Property:
     nullable: bool
     default: bytes | None
     free: type | None
-    """Values of this type need no walk."""
+    """Values of this Python type need no walk."""
 
 
 def _property(schema: Mapping[str, Any], *, prune: bool) -> _Property:
     default = orjson.dumps(schema["default"]) if prune and "default" in schema else None
-    free = _plain(schema) if schema.get("type") in ("string", "boolean") and schema.keys() <= _SAYS_NOTHING else None
+    free = (
+        _plain(schema) if schema.get("type") in ("string", "boolean") and schema.keys() <= _UNCHECKED_KEYWORDS else None
+    )
     return _Property(_compile(schema, prune=prune), bool(schema.get("nullable", False)), default, free)
 
 
@@ -196,7 +347,7 @@ def _object(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
         for name, default in defaults:
             if name not in value:
                 found.add(path, name, len(default))
-                value[name] = orjson.loads(default)  # a new one for each object
+                value[name] = orjson.loads(default)  # a new value for each object
         for name, content in value.items():
             child = by_name.get(name, apply_others)
             if child is not None and type(content) is not child[0]:
@@ -211,7 +362,7 @@ def _object(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
 
 
 def _check_embedded(value: dict[str, Any], path: Path, found: Outcome) -> None:
-    """Check that a value is an object of some resource (apiextensions-apiserver, pkg/apiserver/schema/objectmeta)."""
+    """Check that a value is a whole object (apiextensions-apiserver, pkg/apiserver/schema/objectmeta)."""
     version, kind, fields = value.get("apiVersion"), value.get("kind"), value.get("metadata")
     for name, given in (("apiVersion", version), ("kind", kind)):
         at = render((path, name))
@@ -228,7 +379,7 @@ def _check_embedded(value: dict[str, Any], path: Path, found: Outcome) -> None:
     if isinstance(fields, dict):
         at = render((path, "metadata"))
         try:
-            # A copy: what is stored stays as the client wrote it.
+            # Reads a copy: the stored value stays as the client wrote it.
             checked, unknown = structs.METADATA.read(fields, at)
         except structs.MistypedError as error:
             found.report(field_errors.invalid(at, fields, str(error)))
@@ -243,7 +394,7 @@ def _check_embedded(value: dict[str, Any], path: Path, found: Outcome) -> None:
 def _array(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
     items = _compile(schema["items"], prune=prune) if "items" in schema else None
     if items is not None and prune and schema["items"].get("type") == "object":
-        items = _remembering(items)
+        items = _caching(items)
     default = _default_for_null(schema.get("items") or {}) if prune else None
     kind = schema.get("x-kubernetes-list-type", "atomic")
     keys = tuple(schema.get("x-kubernetes-list-map-keys") or ())
@@ -268,7 +419,7 @@ def _array(schema: Mapping[str, Any], *, prune: bool) -> CompiledSchema:
                 item = {key: item[key] for key in keys if key in item}
             mark = orjson.dumps(item, option=orjson.OPT_SORT_KEYS)
             count = seen[mark] = seen.get(mark, 0) + 1
-            if count == 2:  # Kubernetes tells of the first repetition only
+            if count == 2:  # Kubernetes reports only the first repetition
                 found.report(field_errors.duplicate(render((path, index)), item))
 
     return apply
@@ -279,22 +430,23 @@ def _default_for_null(schema: Mapping[str, Any]) -> bytes | None:
 
 
 def _fill(value: list[Any], default: bytes, path: Path, found: Outcome) -> None:
-    """Put the default of a list's items in the place of nulls."""
+    """Replace nulls by the default of a list's items."""
     for index, item in enumerate(value):
         if item is None:
             found.add(path, index, len(default))
             value[index] = orjson.loads(default)
 
 
-_LONGEST_KNOWN = 8 << 10
-_KNOWN_BYTES = 2 << 20
+_MAX_CACHED_TEXT = 8 << 10
+_MAX_CACHED_BYTES = 2 << 20
 _ENTRY_BYTES = 150
-"""What an entry costs beside its text, roughly."""
+"""Approximate size in bytes of a cache entry without its text."""
 
 
-def _remembering(compiled: CompiledSchema) -> CompiledSchema:
-    """Walk objects of one schema, but not those that it had nothing to say of: with a change of one item of a status's
-    list all come again. They are told apart by their JSON, where true is not 1, and 1.0 not 1.
+def _caching(compiled: CompiledSchema) -> CompiledSchema:
+    """Cache the objects that the compiled schema accepted without changes, by their JSON.
+
+    A change of one item in a list of a status sends all items again. JSON distinguishes true from 1 and 1.0 from 1.
     """
     known: set[bytes] = set()
     size = 0
@@ -305,10 +457,10 @@ def _remembering(compiled: CompiledSchema) -> CompiledSchema:
         if text is not None and text in known:
             return
         compiled(value, path, found)
-        if found.errors or found.unknown or found.late or text is None or len(text) > _LONGEST_KNOWN:
+        if found.errors or found.unknown or found.late or text is None or len(text) > _MAX_CACHED_TEXT:
             return
         if _text_of(value) == text:
-            if size > _KNOWN_BYTES:
+            if size > _MAX_CACHED_BYTES:
                 known.clear()
                 size = 0
             size += len(text) + _ENTRY_BYTES
@@ -318,7 +470,7 @@ def _remembering(compiled: CompiledSchema) -> CompiledSchema:
 
 
 def _text_of(value: Any) -> bytes | None:
-    """Give a value as JSON; None for what has none here: integers of more than 64 bits, text that is not Unicode."""
+    """Return a value as JSON, or None if orjson cannot write it: integers beyond 64 bits, text that is not Unicode."""
     try:
         return orjson.dumps(value)
     except orjson.JSONEncodeError:
@@ -326,7 +478,7 @@ def _text_of(value: Any) -> bytes | None:
 
 
 def _combined(schema: Mapping[str, Any]) -> list[CompiledSchema]:
-    """Compile allOf, anyOf, oneOf and not. Their schemas check values only; they neither prune nor fill in."""
+    """Compile allOf, anyOf, oneOf and not. Their schemas only check values; they neither prune nor fill in."""
     checks: list[CompiledSchema] = []
     parts = {
         key: [_compile(part, prune=False) for part in schema.get(key) or ()] for key in ("allOf", "anyOf", "oneOf")
@@ -337,7 +489,7 @@ def _combined(schema: Mapping[str, Any]) -> list[CompiledSchema]:
         compiled(value, path, found)
         return found.errors
 
-    def say(found: Outcome, path: Path, words: str, *more: list[FieldError]) -> None:
+    def report(found: Outcome, path: Path, words: str, *more: list[FieldError]) -> None:
         found.report(field_errors.invalid(NOWHERE, "", f'"{render(path)}" {words}'))
         for listed in more:
             for error in listed:
@@ -347,7 +499,7 @@ def _combined(schema: Mapping[str, Any]) -> list[CompiledSchema]:
         wrong = [listed for compiled in parts["allOf"] if (listed := errors_of(compiled, value, path))]
         if wrong:
             none = ". None validated" if len(wrong) == len(parts["allOf"]) else ""
-            say(found, path, f"must validate all the schemas (allOf){none}", *wrong)
+            report(found, path, f"must validate all the schemas (allOf){none}", *wrong)
 
     def any_of(value: Any, path: Path, found: Outcome) -> None:
         first: list[FieldError] = []
@@ -355,16 +507,16 @@ def _combined(schema: Mapping[str, Any]) -> list[CompiledSchema]:
             if not (wrong := errors_of(compiled, value, path)):
                 return
             first = first or wrong
-        say(found, path, "must validate at least one schema (anyOf)", first)
+        report(found, path, "must validate at least one schema (anyOf)", first)
 
     def one_of(value: Any, path: Path, found: Outcome) -> None:
         tried = [errors_of(compiled, value, path) for compiled in parts["oneOf"]]
         right = sum(not wrong for wrong in tried)
         words = "must validate one and only one schema (oneOf). Found "
         if right == 0:
-            say(found, path, f"{words}none valid", tried[0])
+            report(found, path, f"{words}none valid", tried[0])
         elif right > 1:
-            say(found, path, f"{words}{right} valid alternatives")
+            report(found, path, f"{words}{right} valid alternatives")
 
     for key, check in (("allOf", all_of), ("anyOf", any_of), ("oneOf", one_of)):
         if parts[key]:
@@ -374,7 +526,7 @@ def _combined(schema: Mapping[str, Any]) -> list[CompiledSchema]:
 
         def none_of(value: Any, path: Path, found: Outcome) -> None:
             if not errors_of(never, value, path):
-                say(found, path, "must not validate the schema (not)")
+                report(found, path, "must not validate the schema (not)")
 
         checks.append(none_of)
     return checks

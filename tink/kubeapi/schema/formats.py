@@ -1,15 +1,15 @@
-"""String formats that structural schemas may name, with Kubernetes' own list (apiextensions.k8s.io/v1, "format").
+"""The string formats of structural schemas (apiextensions.k8s.io/v1, "format"), and warnings about unknown formats.
 
-What is right is what k8s.io/kube-openapi (pkg/validation/strfmt) takes for right, which is more than the standards say:
-`3 hours` is a duration. A format that is not in the table is not checked, as Kubernetes does it. All patterns run in
-time linear in the text (RE2), because the texts come from outside.
+The checks accept what k8s.io/kube-openapi (pkg/validation/strfmt) accepts, which is more than the standards allow:
+`3 hours` is a duration. Formats outside the table are not checked, as in Kubernetes. All patterns run in linear time
+(RE2), because the texts come from clients.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date
 from functools import lru_cache
 from typing import Any
@@ -61,16 +61,16 @@ def _parses(parse: Callable[[str], object]) -> Check:
 
 
 def _date(text: str) -> bool:
-    """RFC 3339, full-date."""
+    """Check for RFC 3339, full-date."""
     return _DATE.search(text) is not None and _parses(date.fromisoformat)(text)
 
 
-_LONGEST_REMEMBERED = 64
+_MAX_CACHED_TIME = 64
 
 
 def _date_time(text: str) -> bool:
-    """RFC 3339, date-time. Remembered: a status is written again and again with the times that it had before."""
-    return _remembered_date_time(text) if len(text) <= _LONGEST_REMEMBERED else _is_date_time(text)
+    """Check for RFC 3339, date-time. The result is cached: a status is written many times with the same times."""
+    return _cached_date_time(text) if len(text) <= _MAX_CACHED_TIME else _is_date_time(text)
 
 
 def _is_date_time(text: str) -> bool:
@@ -79,7 +79,7 @@ def _is_date_time(text: str) -> bool:
     return _date(day) and found is not None and found[1] <= "23" and found[2] <= "59" and found[3] <= "59"
 
 
-_remembered_date_time = lru_cache(maxsize=4096)(_is_date_time)
+_cached_date_time = lru_cache(maxsize=4096)(_is_date_time)
 
 
 _UNITS = (
@@ -95,7 +95,7 @@ _UNITS = (
 
 
 def _duration(text: str) -> bool:
-    """Go's durations, or numbers with units that begin with the names of units."""
+    """Check for Go's durations, and for numbers with units that begin with the name of a unit."""
     if _GO_DURATION.search(text):
         return True
     units = [found[1].lower() for found in _WORD_DURATION.finditer(text)]
@@ -103,7 +103,7 @@ def _duration(text: str) -> bool:
 
 
 def _without_zeros(text: str) -> str:
-    """Drop leading zeros of an IPv4 address: Kubernetes takes them for decimal."""
+    """Drop leading zeros of an IPv4 address, which Kubernetes reads as decimal."""
     parts = text.split(".")
     return ".".join(part.lstrip("0") or "0" if part.isascii() and part.isdigit() else part for part in parts)
 
@@ -124,7 +124,7 @@ def _cidr(text: str) -> bool:
 
 
 def _hostname(text: str) -> bool:
-    """One label, or labels and a top-level domain of letters; letters and symbols of all scripts are taken."""
+    """Check for one label, or labels and a top-level domain of letters. All scripts and symbols are allowed."""
     if len(text.encode("utf-8", "replace")) > 255:
         return False
     *labels, last = text.split(".")
@@ -149,12 +149,12 @@ def _is_letter(letter: str) -> bool:
 
 
 def _may_name(letter: str) -> bool:
-    """Whether a letter may stand in a label: digits of ASCII, letters, symbols (Unicode categories L and S)."""
+    """Return True if a label may contain the character: ASCII digits, letters, symbols (Unicode categories L and S)."""
     return letter in "0123456789" or unicodedata.category(letter)[0] in "LS"
 
 
 def _luhn(text: str) -> bool:
-    """Credit cards: a known number range, and the check digit of ISO/IEC 7812-1."""
+    """Check for credit cards: a known number range, and the check digit of ISO/IEC 7812-1."""
     digits = "".join(letter for letter in text if letter in "0123456789")
     if not _CARD.search(digits):
         return False
@@ -183,7 +183,7 @@ def _uuid(middle: str) -> Check:
 
 
 def _named(name: str) -> Check:
-    """As CEL's `format` of this name has it."""
+    """Return the check of CEL's named format."""
     check = NAMED_FORMATS[name].check
     return lambda text: not check(text)
 
@@ -217,4 +217,53 @@ CHECKS: dict[str, Check] = {
     "uuid4": _uuid("4[0-9a-f]{3}-?[89ab][0-9a-f]{3}"),
     "uuid5": _uuid("5[0-9a-f]{3}-?[89ab][0-9a-f]{3}"),
 }
-"""What every known format takes for right."""
+"""The check of every known format."""
+
+
+_OF_STRINGS = frozenset(
+    (
+        "bsonobjectid", "uri", "email", "hostname", "ipv4", "ipv6", "cidr", "mac", "uuid", "uuid3", "uuid4", "uuid5",
+        "isbn", "isbn10", "isbn13", "creditcard", "ssn", "hexcolor", "rgbcolor", "byte", "password", "date", "duration",
+        "datetime", "k8sshortname", "k8slongname",
+    )
+)  # fmt: skip
+"""The known formats without dashes: Kubernetes removes dashes from names before it compares
+(pkg/apiserver/validation/formats.go).
+"""
+_OF_NUMBERS = {"integer": ("int32", "int64"), "number": ("float", "double")}
+
+
+def format_warnings(definition: Mapping[str, Any]) -> list[str]:
+    """Return a warning for each unknown format in a definition. Equal schemas of several versions count once."""
+    found: list[str] = []
+    seen: list[Any] = []
+    for version in (definition.get("spec") or {}).get("versions") or ():
+        schema = (version.get("schema") or {}).get("openAPIV3Schema") or {}
+        if schema not in seen:
+            seen.append(schema)
+            found += [f'unrecognized format "{name}"' for name in _unknown(schema)]
+    return found
+
+
+def _unknown(schema: Mapping[str, Any]) -> Iterator[str]:
+    name, kind = schema.get("format", ""), schema.get("type", "")
+    if name and not _known(name, kind):
+        yield name
+    items = schema.get("items")
+    for child in items if isinstance(items, list) else [items] if items else []:
+        yield from _unknown(child)
+    for key in ("allOf", "anyOf", "oneOf"):
+        for child in schema.get(key) or ():
+            yield from _unknown(child)
+    if schema.get("not"):
+        yield from _unknown(schema["not"])
+    for child in (schema.get("properties") or {}).values():
+        yield from _unknown(child)
+    if isinstance(schema.get("additionalProperties"), Mapping):
+        yield from _unknown(schema["additionalProperties"])
+
+
+def _known(name: str, kind: str) -> bool:
+    if kind in ("", "string"):
+        return name.replace("-", "") in _OF_STRINGS
+    return name in _OF_NUMBERS.get(kind, ())

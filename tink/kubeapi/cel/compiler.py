@@ -1,23 +1,206 @@
-"""From the checked tree to closures. Types that the check has settled choose the quick form of each operation."""
+"""The compiler: turns a checked tree into closures over a frame (see `frame`).
 
+The types from the checker choose the fast form of each operation. Each kind of loop runs as a plain Python loop, and
+charges the cost of Kubernetes' generic loop: reading the accumulator costs 1, testing it 2 (`all`) or 3 (`exists`) in
+each round, a list of one element 10 and its addition 1. The macros in `parser` show what a round consists of.
+"""
+
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from tink.kubeapi.cel.check.checker import qualified
-from tink.kubeapi.cel.check.signatures import FUNCTIONS, Overload
-from tink.kubeapi.cel.code import VARIABLES, Code, Frame, Run, charged, constant, overdrawn
-from tink.kubeapi.cel.cost.charges import LIST_BASE, MAP_BASE, Charge, charge_for, pattern_cost
-from tink.kubeapi.cel.cost.traversal import Traversal
+from tink.kubeapi.cel import operators
+from tink.kubeapi.cel.checker import qualified
+from tink.kubeapi.cel.costs import LIST_BASE, MAP_BASE, Charge, pattern_cost
 from tink.kubeapi.cel.errors import CelError, EvaluationError
-from tink.kubeapi.cel.evaluate import access, loops, operators
-from tink.kubeapi.cel.library.functions import OVERLOADS, TRAVERSING
+from tink.kubeapi.cel.frame import (
+    ABSORBED,
+    VARIABLES,
+    Code,
+    Frame,
+    Run,
+    Traversal,
+    as_error,
+    charged,
+    constant,
+    end_slice,
+)
+from tink.kubeapi.cel.library import functions
+from tink.kubeapi.cel.library.conversions import span
+from tink.kubeapi.cel.library.functions import OVERLOADS, charge_for
 from tink.kubeapi.cel.library.regex import PatternError, find_all, pattern_tester
-from tink.kubeapi.cel.library.times import span
-from tink.kubeapi.cel.syntax.tree import Call, Comprehension, Ident, ListNode, Literal, MapNode, Node, Select, Visitor
+from tink.kubeapi.cel.tree import Call, Comprehension, Ident, ListNode, Literal, MapNode, Node, Select, Visitor
 from tink.kubeapi.cel.types import ObjectType, Opaque, Type, declared_field
-from tink.kubeapi.cel.values import Duration, Optional, TypeValue, cost_of, no_overload, type_name
+from tink.kubeapi.cel.values import MAX_INT, Duration, Optional, TypeValue, cost_of, no_overload, type_name
+
+
+def _elements(value: Any) -> Iterable[Any]:
+    if isinstance(value, list):
+        return value
+    if type(value) is dict:
+        return list(value)
+    raise EvaluationError(f"got '{type_name(value)}', expected iterable type")
+
+
+def _pairs(value: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(value, list):
+        return enumerate(value)
+    if type(value) is dict:
+        return list(value.items())
+    raise EvaluationError(f"unsupported comprehension range type: {type_name(value)}")
+
+
+_Rounds = Callable[[Frame], Iterable[None]]
+
+
+def _rounds(over: Code, slot: int, slot2: int) -> _Rounds:
+    """Return a generator function that sets the loop's variables for each element. A negative `slot2` means one
+    variable.
+    """
+    get = over.run
+    if slot2 < 0:
+
+        def single(frame: Frame) -> Iterable[None]:
+            for item in _elements(get(frame)):
+                frame[slot] = item
+                yield
+
+        return single
+
+    def double(frame: Frame) -> Iterable[None]:
+        for key, value in _pairs(get(frame)):
+            frame[slot], frame[slot2] = key, value
+            yield
+
+    return double
+
+
+def _quantifier(over: Code, slots: tuple[int, int], predicate: Code, *, every: bool) -> Code:
+    """Compile `all` (`every` is True) or `exists`.
+
+    The loop stops at the first element that decides. An error counts only if no element decides.
+    """
+    per_round = (3 if every else 4) + predicate.cost
+    per_test = per_round - 1 - predicate.cost
+    test, loop, stop = predicate.run, _rounds(over, *slots), not every
+
+    def run(frame: Frame) -> bool:
+        failed: BaseException | None = None
+        decided = False
+        for _ in loop(frame):
+            if decided:
+                frame[0] -= per_test
+                break
+            frame[0] -= per_round
+            if frame[0] < 0:
+                end_slice(frame)
+            try:
+                value = test(frame)
+                if value is stop:
+                    decided = True
+                elif value is not every:
+                    raise no_overload()
+            except ABSORBED as error:
+                failed = failed or error
+        if decided:
+            return stop
+        if failed is not None:
+            raise as_error(failed)
+        return every
+
+    return Code(run, over.cost + 1)
+
+
+def _exactly_one(over: Code, slots: tuple[int, int], predicate: Code) -> Code:
+    """Compile `exists_one`. The loop visits every element, and any error counts."""
+    test, loop, per_round = predicate.run, _rounds(over, *slots), predicate.cost
+
+    def run(frame: Frame) -> bool:
+        count = 0
+        failed: BaseException | None = None
+        for _ in loop(frame):
+            frame[0] -= per_round
+            end_slice(frame)
+            try:
+                value = test(frame)
+                if value is True:
+                    frame[0] -= 2
+                    count = min(count + 1, MAX_INT)
+                elif value is not False:
+                    raise no_overload()
+            except ABSORBED as error:
+                failed = error if failed is None else failed
+        if failed is not None:
+            raise as_error(failed)
+        return count == 1
+
+    return Code(run, over.cost + 2)
+
+
+def _collect(over: Code, slots: tuple[int, int], element: Code, predicate: Code | None) -> Code:
+    """Compile `map`, `filter` and `transformList`: a list of the results of `element` where `predicate` holds."""
+    body = 2 + (0 if element.constant else LIST_BASE) + element.cost
+    loop, make = _rounds(over, *slots), element.run
+    test = predicate.run if predicate else None
+    per_round = predicate.cost if predicate else body
+
+    def run(frame: Frame) -> list[Any]:
+        out: list[Any] = []
+        for _ in loop(frame):
+            frame[0] -= per_round
+            end_slice(frame)
+            if test is not None:
+                value = test(frame)
+                if value is False:
+                    continue
+                if value is not True:
+                    raise no_overload()
+                frame[0] -= body
+            out.append(make(frame))
+        return out
+
+    return Code(run, over.cost + 1)
+
+
+def _insert(
+    over: Code, slots: tuple[int, int], step: Callable[[Frame, dict[Any, Any]], None], costs: tuple[int, Code | None]
+) -> Code:
+    """Compile `transformMap` and `transformMapEntry`. `step` adds to the map; `costs` is its cost and predicate."""
+    body, predicate = costs
+    loop = _rounds(over, *slots)
+    test = predicate.run if predicate else None
+    per_round = predicate.cost if predicate else body
+
+    def run(frame: Frame) -> dict[Any, Any]:
+        out: dict[Any, Any] = {}
+        for _ in loop(frame):
+            frame[0] -= per_round
+            end_slice(frame)
+            if test is not None:
+                value = test(frame)
+                if value is False:
+                    continue
+                if value is not True:
+                    raise no_overload()
+                frame[0] -= body
+            step(frame, out)
+        return out
+
+    return Code(run, over.cost + 1)
+
+
+def _bind(slot: int, value: Code, result: Code) -> Code:
+    """Compile a result that uses a variable, whose value is computed first."""
+    compute = charged(value)
+    inner = result.run
+
+    def run(frame: Frame) -> Any:
+        frame[slot] = compute(frame)
+        return inner(frame)
+
+    return Code(run, result.cost)
+
 
 _CONVERSIONS = frozenset(("bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"))
-_BY_ID: dict[str, Overload] = {o.id: o for overloads in FUNCTIONS.values() for o in overloads}
 _TIMES = {"timestamp": "google.protobuf.Timestamp", "duration": "google.protobuf.Duration", "null": "null_type"}
 _RECEIVERS = frozenset(("string", _TIMES["timestamp"], _TIMES["duration"]))
 _NUMBERS = frozenset(("int", "uint", "double"))
@@ -30,15 +213,15 @@ _OPERANDS = {
     "-_": _RECEIVERS | {"int", "double", "bool"},
     "size": _RECEIVERS | {"bytes", "list", "map"},
 }
-"""Functions whose error names them when their first operand is of no type they take."""
+"""Functions whose error message contains only their name if no overload takes the first operand."""
 
 
 _PLAIN = frozenset(("contains", "startsWith", "endsWith", "matches", "@in"))
-"""Functions whose error never says with what they were called."""
+"""Functions whose error message never contains the types of the arguments."""
 
 
 def _takes(wanted: Type, value: Any) -> bool:
-    """Whether a value may stand for a parameter of a type; only the outermost type is looked at."""
+    """Return True if a value fits the type of a parameter. Only the outermost type is compared."""
     shape = wanted.shape
     if shape in ("dyn", "typevar"):
         return True
@@ -49,14 +232,15 @@ def _takes(wanted: Type, value: Any) -> bool:
 
 
 def _is_dyn(node: Node) -> bool:
-    # null passes the check as an object or time, so that a value's type must be looked at there too.
+    # The check accepts null as an object or time, so the types of values are compared for null as well.
     return node.type.shape in ("dyn", "null", "typevar", "!error!")
 
 
 class Compiler(Visitor[Code]):
-    """Compiles one expression (`visit`). `slots` are the places of the variables in the frame; `size` is its length.
+    """Compiles one expression with `visit`. `slots` are the variables' places in the frame; `size` is the frame's
+    length.
 
-    Raises CelError: a constant conversion or pattern in the expression is wrong.
+    Raises CelError if a constant conversion or a constant pattern in the expression is invalid.
     """
 
     def __init__(self, slots: dict[str, int], types: dict[str, Type]) -> None:
@@ -66,42 +250,42 @@ class Compiler(Visitor[Code]):
         self.globals = frozenset(slots.values())
 
     def push(self, name: str) -> int:
-        """A new place for a loop's variable."""
+        """Return a new place in the frame for a loop's variable."""
         slot = self.size
         self.size += 1
         self.names.setdefault(name, []).append(slot)
         return slot
 
     def pop(self, name: str) -> None:
-        """Ends the scope of a loop's variable."""
+        """End the scope of a loop's variable."""
         self.names[name].pop()
 
     def literal(self, node: Literal) -> Code:
-        """Code for a constant."""
+        """Compile a constant."""
         return constant(node.value)
 
     def ident(self, node: Ident) -> Code:
-        """Code for a variable, a loop's variable or the name of a type."""
+        """Compile a variable, a loop's variable or the name of a type."""
         if node.names_type:
             return constant(TypeValue(node.name))
         slot = self.names[node.name][-1]
         if slot in self.globals:
-            return access.variable(slot, self.types[node.name])
-        return access.local(slot)
+            return operators.read_variable(slot, self.types[node.name])
+        return operators.read_local(slot)
 
     # fields and indexes
 
     def base(self, node: Node) -> Code:
-        """The operand of a selection; one that is no variable costs 1 more, for being made one."""
+        """Compile the operand of a selection. An operand that is not a variable costs 1 more, as in cel-go."""
         code = self.visit(node)
         return code if code.attribute or self.is_condition(node) else Code(code.run, code.cost + 1)
 
     def is_condition(self, node: Node) -> bool:
-        """Whether a node is `a ? b : c`."""
+        """Return True for `a ? b : c`."""
         return isinstance(node, Call) and node.function == "_?_:_"
 
     def select(self, node: Select) -> Code:
-        """Code for `a.b`, and for the test `has(a.b)`."""
+        """Compile `a.b`, and the test `has(a.b)`."""
         if node.named:
             return constant(TypeValue(qualified(node) or ""))
         operand = self.base(node.operand)
@@ -109,45 +293,45 @@ class Compiler(Visitor[Code]):
         declared = declared_field(target, node.field)
         if node.test:
             run = (
-                access.has_field(operand.run, declared.name_in_json)
+                operators.has_field(operand.run, declared.name_in_json)
                 if declared
-                else access.has_key(operand.run, node.field)
+                else operators.has_key(operand.run, node.field)
             )
             return Code(run, operand.cost)
         if isinstance(target, Opaque):
             inner = target.params[0]
             return Code(self.optional_field(operand.run, inner, node.field), operand.cost, attribute=True)
         if declared is None:
-            return Code(access.string_key(operand.run, node.field), operand.cost + 1, attribute=True)
+            return Code(operators.read_string_key(operand.run, node.field), operand.cost + 1, attribute=True)
         name = declared.name_in_json
-        run = access.field(operand.run, name, declared.type, node.field)
+        run = operators.read_field(operand.run, name, declared.type, node.field)
         return Code(run, operand.cost + 1, attribute=True)
 
     def optional_field(self, operand: Run, target: Type, name: str) -> Run:
-        """A function that reads `a.?b`."""
+        """Return a function that reads `a.?b`."""
         declared = declared_field(target, name)
         if declared is None:
-            return access.optional_field(operand, name, target, target)
-        return access.optional_field(operand, declared.name_in_json, target, declared.type)
+            return operators.read_optional_field(operand, name, target, target)
+        return operators.read_optional_field(operand, declared.name_in_json, target, declared.type)
 
     def index(self, node: Call) -> Code:
-        """Code for `a[b]` and `a[?b]`."""
+        """Compile `a[b]` and `a[?b]`."""
         operand, at = self.base(node.args[0]), self.visit(node.args[1])
         if at.constant:
             try:
-                access.checked_key(at.value)
+                operators.checked_key(at.value)
             except EvaluationError as error:
                 raise CelError(f"program instantiation failed: {error}") from None
-        # Reading the variable that an index is costs nothing of its own.
+        # An index that is a variable costs nothing to read, as in cel-go.
         fixed = operand.cost + at.cost - (1 if at.attribute else 0)
         if node.function == "_[?_]" or isinstance(node.args[0].type, Opaque):
-            return Code(access.optional_index(operand.run, at.run), fixed, attribute=True)
-        return Code(access.index(operand.run, at.run), fixed + 1, attribute=True)
+            return Code(operators.read_optional_index(operand.run, at.run), fixed, attribute=True)
+        return Code(operators.read_index(operand.run, at.run), fixed + 1, attribute=True)
 
     # literals
 
     def list_literal(self, node: ListNode) -> Code:
-        """Code for `[a, b]`."""
+        """Compile `[a, b]`."""
         parts = [self.visit(element) for element in node.elements]
         runs = [part.run for part in parts]
         optionals = node.optionals
@@ -173,7 +357,7 @@ class Compiler(Visitor[Code]):
         return Code(run_optional if optionals else run, sum(part.cost for part in parts) + LIST_BASE)
 
     def map_literal(self, node: MapNode) -> Code:
-        """Code for `{a: b}`."""
+        """Compile `{a: b}`."""
         parts = [(self.visit(e.key), self.visit(e.value), e.optional) for e in node.entries]
         runs = [(key.run, value.run, optional) for key, value, optional in parts]
 
@@ -201,7 +385,7 @@ class Compiler(Visitor[Code]):
     # calls
 
     def call(self, node: Call) -> Code:
-        """Code for an operator or a function."""
+        """Compile an operator or a function."""
         function = node.function
         if function in ("_[_]", "_[?_]"):
             return self.index(node)
@@ -219,7 +403,7 @@ class Compiler(Visitor[Code]):
         return special if special is not None else self.function(node, given, args)
 
     def operator(self, node: Call, given: list[Node], args: list[Code]) -> Code | None:
-        """The code of an operator with rules of its own; None for plain functions."""
+        """Compile an operator that has its own rules. Return None for plain functions."""
         function = node.function
         if function == "_?_:_":
             return operators.conditional(*args)
@@ -236,11 +420,11 @@ class Compiler(Visitor[Code]):
         if function == "@in" and node.overloads == ["in_list"] and args[1].constant:
             return operators.member_of_constant(args[0], args[1].value)
         if not any(map(_is_dyn, given)) and len(args) == 2 and len(node.overloads) == 1:
-            return operators.whole(node.overloads[0], *args)
+            return operators.integer_arithmetic(node.overloads[0], *args)
         return None
 
     def alternative(self, args: list[Code], *, whole: bool) -> Code:
-        """`a.or(b)` and `a.orValue(b)`."""
+        """Compile `a.or(b)` (`whole` is True) and `a.orValue(b)`."""
         left, right = args[0].run, charged(args[1])
 
         def run(frame: Frame) -> Any:
@@ -254,7 +438,7 @@ class Compiler(Visitor[Code]):
         return Code(run, args[0].cost)
 
     def function(self, node: Call, given: list[Node], args: list[Code]) -> Code:
-        """Code for a function of the library, its arguments compiled."""
+        """Compile a call of a function of the library."""
         pattern = self.pattern(node, given, args)
         if pattern is not None:
             return pattern
@@ -266,25 +450,24 @@ class Compiler(Visitor[Code]):
                 raise CelError(f"program instantiation failed: {error}") from None
         fixed = sum(arg.cost for arg in args)
         charge = charge_for(node.function, node.overloads)
-        if not TRAVERSING.keys().isdisjoint(node.overloads):
-            return Code(_walking(implementation, args, charge), fixed + (1 if charge is None else 0))
+        if any(OVERLOADS[ident].walks for ident in node.overloads):
+            return Code(_walking_call(implementation, args, charge), fixed + (1 if charge is None else 0))
         if charge is None:
-            return Code(_applied(implementation, args), fixed + 1)
-        return Code(_priced(implementation, args, charge), fixed)
+            return Code(_plain_call(implementation, args), fixed + 1)
+        return Code(_charged_call(implementation, args, charge), fixed)
 
     def implementation(self, node: Call, given: list[Node]) -> Any:
-        """The Python function for a call; it looks at the types of values where the check could not.
+        """Return the Python function for a call.
 
-        It takes a traversal before the arguments if one of the overloads does.
+        If several overloads are possible, the function chooses one by the types of the values. It takes a `Traversal`
+        before
+        the arguments if one of the overloads does.
         """
         ids = node.overloads
         if len(ids) == 1 and not any(map(_is_dyn, given)):
-            return TRAVERSING.get(ids[0]) or OVERLOADS[ids[0]]
-        candidates = [
-            (_BY_ID[ident].args, TRAVERSING.get(ident) or OVERLOADS[ident], ident in TRAVERSING)
-            for ident in ids
-            if ident in TRAVERSING or ident in OVERLOADS
-        ]
+            return OVERLOADS[ids[0]].run
+        overloads = [OVERLOADS[ident] for ident in ids]
+        candidates = [(each.args, each.run, each.walks) for each in overloads if each.run is not None]
         operands, name = _OPERANDS.get(node.function), node.function
 
         def choose_walking(traversal: Traversal, *values: Any) -> Any:
@@ -295,7 +478,7 @@ class Compiler(Visitor[Code]):
                 if all(map(_takes, wanted, values)):
                     return implementation(traversal, *values) if walks else implementation(*values)
             if name == "-_" and type(values[0]) is Duration:
-                return span(-values[0].ns)  # not declared, but evaluation does it
+                return span(-values[0].ns)  # not declared, but cel-go evaluates it
             if operands is None and name not in _PLAIN:
                 shown = ", ".join(map(type_name, values))
                 raise EvaluationError(f"no such overload: {name}({shown})")
@@ -306,7 +489,7 @@ class Compiler(Visitor[Code]):
         return choose_walking if any(walks for _, _, walks in candidates) else choose
 
     def pattern(self, node: Call, given: list[Node], args: list[Code]) -> Code | None:
-        """`matches`, `find` and `findAll` with a constant pattern, which is compiled here and only once."""
+        """Compile `matches`, `find` and `findAll` with a constant pattern, so that RE2 compiles the pattern once."""
         if node.function not in ("matches", "find", "findAll") or not args[1].constant or _is_dyn(given[0]):
             return None
         source, text = args[1].value, args[0].run
@@ -339,13 +522,13 @@ class Compiler(Visitor[Code]):
     # loops
 
     def comprehension(self, node: Comprehension) -> Code:
-        """Code for a macro that goes through a list or map, and for `cel.bind`."""
+        """Compile a macro that iterates over a list or map, and `cel.bind`."""
         if node.macro == "bind":
             value = self.visit(node.initial)
             slot = self.push(node.accumulator)
             result = self.visit(node.result)
             self.pop(node.accumulator)
-            return loops.bind(slot, value, result)
+            return _bind(slot, value, result)
         over = self.visit(node.range)
         slot = self.push(node.variable)
         slot2 = self.push(node.variable2) if node.variable2 else -1
@@ -356,13 +539,13 @@ class Compiler(Visitor[Code]):
         return code
 
     def loop(self, node: Comprehension, over: Code, slots: tuple[int, int]) -> Code:
-        """Code for the loop of a macro over compiled elements; `slots` are those of its variables."""
+        """Compile the loop of a macro over compiled elements. `slots` are the places of its variables."""
         step = node.step
         assert isinstance(step, Call)  # noqa: S101 - every macro's step is a call
         if node.macro in ("all", "exists"):
-            return loops.quantifier(over, slots, self.visit(step.args[1]), every=node.macro == "all")
+            return _quantifier(over, slots, self.visit(step.args[1]), every=node.macro == "all")
         if node.macro == "exists_one":
-            return loops.exactly_one(over, slots, self.visit(step.args[0]))
+            return _exactly_one(over, slots, self.visit(step.args[0]))
         predicate = None
         if step.function == "_?_:_":
             predicate = self.visit(step.args[0])
@@ -372,14 +555,14 @@ class Compiler(Visitor[Code]):
         if node.macro == "map":
             element = step.args[1]
             assert isinstance(element, ListNode)  # noqa: S101 - the macro makes it so
-            return loops.collect(over, slots, self.visit(element.elements[0]), predicate)
+            return _collect(over, slots, self.visit(element.elements[0]), predicate)
         return self.insertion(step, over, slots, predicate)
 
     def insertion(self, step: Call, over: Code, slots: tuple[int, int], predicate: Code | None) -> Code:
-        """Code for a loop that makes a list or map: `map`, `filter`, `transformList` and their kin."""
+        """Compile the loop of `transformMap` and `transformMapEntry`."""
         value = self.visit(step.args[-1])
         entry, get, slot = len(step.args) == 2, value.run, slots[0]
-        put, put_all = OVERLOADS["@mapInsert_map_key_value"], OVERLOADS["@mapInsert_map_map"]
+        put, put_all = functions.insert_entry, functions.insert_all
 
         def add(frame: Frame, out: dict[Any, Any]) -> None:
             if entry:
@@ -387,11 +570,11 @@ class Compiler(Visitor[Code]):
             else:
                 put(out, frame[slot], get(frame))
 
-        return loops.insert(over, slots, add, (value.cost + (2 if entry else 3), predicate))
+        return _insert(over, slots, add, (value.cost + (2 if entry else 3), predicate))
 
 
-def _applied(implementation: Any, args: list[Code]) -> Run:
-    """A closure that calls a function with what other closures give."""
+def _plain_call(implementation: Any, args: list[Code]) -> Run:
+    """Return a closure that calls a function with the results of other closures."""
     runs = [arg.run for arg in args]
     if len(runs) == 1:
         only = runs[0]
@@ -399,8 +582,8 @@ def _applied(implementation: Any, args: list[Code]) -> Run:
     return lambda frame: implementation(*[run(frame) for run in runs])
 
 
-def _priced(implementation: Any, args: list[Code], price: Charge) -> Run:
-    """The same for a function whose cost depends on its arguments or its result."""
+def _charged_call(implementation: Any, args: list[Code], price: Charge) -> Run:
+    """Return such a closure for a function whose cost depends on its arguments or its result."""
     runs = [arg.run for arg in args]
 
     def run(frame: Frame) -> Any:
@@ -408,14 +591,14 @@ def _priced(implementation: Any, args: list[Code], price: Charge) -> Run:
         result = implementation(*values)
         frame[0] -= price(values, result)
         if frame[0] < 0:
-            overdrawn(frame)
+            end_slice(frame)
         return result
 
     return run
 
 
-def _walking(implementation: Any, args: list[Code], price: Charge | None) -> Run:
-    """The same for a function that looks into nested values."""
+def _walking_call(implementation: Any, args: list[Code], price: Charge | None) -> Run:
+    """Return such a closure for a function that walks through nested values."""
     runs = [arg.run for arg in args]
 
     def run(frame: Frame) -> Any:
@@ -424,7 +607,7 @@ def _walking(implementation: Any, args: list[Code], price: Charge | None) -> Run
         if price is not None:
             frame[0] -= price(values, result)
             if frame[0] < 0:
-                overdrawn(frame)
+                end_slice(frame)
         return result
 
     return run
