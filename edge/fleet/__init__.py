@@ -9,12 +9,12 @@ results      what is counted, shown, and asked of a run
 run          all of it together
 """
 
-from edge.fleet.network.attachment import Link
+from edge.fleet.network import Link
+from edge.fleet.objects import Boots
 from edge.fleet.population import Profile, ProfileError, load, with_faults
 from edge.fleet.results import DEFAULT_BARS, BarError, Report, lines, parse
 from edge.fleet.run import Fleet, FleetError
 from edge.fleet.settings import DEFAULT_NETWORK, FleetSettings, HardwareSource, SettingsError
-from edge.fleet.site import Boots
 
 __all__ = [
     "DEFAULT_BARS",

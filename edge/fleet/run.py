@@ -16,6 +16,8 @@ import contextlib
 import gc
 import os
 import resource
+import shutil
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -25,27 +27,39 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Final
 
+import click
+
 from edge.building.shell import CommandError
 from edge.dhcp.wire import options
-from edge.fleet.machines import Machine, Surroundings
-from edge.fleet.network.attachment import Attachment, AttachmentError, Link
-from edge.fleet.network.port import DhcpPort, FramePort, PortError, RelayPort
-from edge.fleet.network.target import TargetError, check, is_hosts_namespace
-from edge.fleet.network.uplink import uplink
+from edge.fleet.boot import live
+from edge.fleet.machine import Machine, Surroundings
+from edge.fleet.network import (
+    Attachment,
+    AttachmentError,
+    DhcpPort,
+    FramePort,
+    Link,
+    PortError,
+    RelayPort,
+    TargetError,
+    check,
+    is_hosts_namespace,
+    uplink,
+)
+from edge.fleet.objects import Objects, ObjectsError, Outcome
 from edge.fleet.population import Identity, Traits, draw, identity
 from edge.fleet.results import (
-    DRAW_SECONDS,
     Failure,
     Process,
     Recorder,
     Report,
-    Screen,
     Step,
+    Whole,
     judged,
     numbers,
 )
 from edge.fleet.settings import FleetSettings, HardwareSource
-from edge.fleet.site import UPLINK, Objects, ObjectsError, Outcome, Stack, StackError, StackSettings, own_process
+from edge.fleet.stack import UPLINK, Stack, StackError, StackSettings, own_process
 from edge.lab.namespaces import NAMESPACES, inside
 from tink.kube.client import KubeClient, KubeConfigError
 
@@ -56,9 +70,72 @@ _EXPECTED: Final = (
 )  # fmt: skip
 _FILES: Final = 200_000
 
+_DRAW_SECONDS: Final = 1.0
+_LOG_SECONDS: Final = 15.0
+
 
 class FleetError(Exception):
     """The run can't be made; the text says why."""
+
+
+class Screen:
+    """Prints to standard error; colours on a terminal only (click takes them out elsewhere)."""
+
+    def __init__(self, recorder: Recorder, *, shown: bool = True) -> None:
+        self._recorder = recorder
+        self._shown = shown
+        self._terminal = sys.stderr.isatty()
+        self._began = time.monotonic()
+        self._next = self._began + (_DRAW_SECONDS if self._terminal else _LOG_SECONDS)
+        self._before = (self._began, 0, 0)
+        self._drawn = False
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if self._shown:
+            self.clear()
+            click.echo(text, err=True)
+
+    def draw(self) -> None:
+        """Called about once a second."""
+        now = time.monotonic()
+        if now < self._next or not self._shown:
+            return
+        self._next = now + (_DRAW_SECONDS if self._terminal else _LOG_SECONDS)
+        text = self._line(now)
+        if not self._terminal:
+            click.echo(click.unstyle(text), err=True)
+            return
+        # Cut to the terminal: a line that wraps can't be written over.
+        width = shutil.get_terminal_size().columns - 1
+        click.echo(
+            f"\r{text if len(click.unstyle(text)) <= width else click.unstyle(text)[:width]}\x1b[K", nl=False, err=True
+        )
+        self._drawn = True
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._drawn:
+            click.echo("\r\x1b[K", nl=False, err=True)
+        self._drawn = False
+
+    def _line(self, now: float) -> str:
+        recorder = self._recorder
+        before, packets, events = self._before
+        passed = max(now - before, 0.001)
+        self._before = (now, recorder.packets, recorder.events)
+        shown = [step for step in Step if recorder.at[step] and step not in (Step.DONE, Step.FAILED)]
+        steps = " ".join(f"{step}:{recorder.at[step]}" for step in shown)
+        done = click.style(f"provisioned {len(recorder.seconds[Whole.PROVISIONED])}/{recorder.machines}", fg="green")
+        failed = f"failed {len(recorder.failures)}"
+        rates = (
+            f"{(recorder.packets - packets) / passed:.0f} packets/s {(recorder.events - events) / passed:.0f} events/s"
+        )
+        return (
+            f"{now - self._began:6.0f} s  {done} done {recorder.at[Step.DONE]} "
+            f"{click.style(failed, fg='red') if recorder.failures else failed} errors {recorder.errors.total()}  "
+            f"{rates}  {steps}"
+        )
 
 
 class Fleet:
@@ -157,7 +234,7 @@ class Fleet:
 
         def told(what: str, done: int, count: int) -> None:
             nonlocal last
-            if time.monotonic() - last > DRAW_SECONDS or (done == count and count):
+            if time.monotonic() - last > _DRAW_SECONDS or (done == count and count):
                 last = time.monotonic()
                 self._screen.say(f"{what}: {done}{f' of {count}' if count else ''}")
 
@@ -229,15 +306,15 @@ class Fleet:
 
     async def _until_all_have_ended(self, machines: list[Machine]) -> None:
         loop = asyncio.get_running_loop()
-        tasks = {loop.create_task(machine.run()): machine for machine in machines}
+        tasks = {loop.create_task(live(machine)): machine for machine in machines}
         give_up = loop.time() + self._settings.limit
         try:
             left = set(tasks)
             while left and loop.time() < give_up:
-                done, left = await asyncio.wait(left, timeout=DRAW_SECONDS)
+                done, left = await asyncio.wait(left, timeout=_DRAW_SECONDS)
                 self._screen.draw()
                 for task in done:
-                    task.result()  # a machine raises nothing: what comes out is a mistake of ours
+                    task.result()  # `live` raises nothing: an exception here is a bug
         finally:
             self._screen.clear()
             for task in tasks:

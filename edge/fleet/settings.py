@@ -9,10 +9,10 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Final
 
-from edge.fleet.network.attachment import Link
+from edge.fleet.network import Link
+from edge.fleet.objects import Boots
 from edge.fleet.population import MAX_MACHINES, Profile, capacity
 from edge.fleet.results import Bar, BarError, Recorder, judged, numbers
-from edge.fleet.site import Boots
 
 DEFAULT_NETWORK: Final = IPv4Network("10.64.0.0/14")
 DIRECT_MACHINES: Final = 1000

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from edge.fleet.machines import agent as module
-from edge.fleet.machines.agent import WINDOW, Agent
+from edge.fleet import agent as module
+from edge.fleet.agent import WINDOW, Agent
 from proto import workflow_pb2 as pb
 from tests.support.virtual_time import elapse, turns
 from tink.agent import AgentSettings

@@ -13,7 +13,7 @@ import pytest
 
 from edge.dhcp import DhcpSettings, Received, Responder
 from edge.dhcp.wire import MessageType, codec, options
-from edge.fleet.network.port import arp_answer
+from edge.fleet.network import arp_answer
 from edge.fleet.protocols import hpack, http
 from edge.fleet.protocols.dhcp import Clients, Conversation, NakError
 from edge.fleet.protocols.grpc import UNAVAILABLE, Call, Connection

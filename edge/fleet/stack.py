@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Final
 
 from edge.building.shell import CommandError, Daemon, run
-from edge.fleet.network.attachment import Link
+from edge.fleet.network import Link
+from edge.fleet.objects import Boots
 from edge.fleet.results import Process
-from edge.fleet.site.objects import Boots
 from edge.lab.namespaces import NAMESPACES, remove_abandoned
 
 PREFIX: Final = "tinkedge-fleet-"
