@@ -15,17 +15,18 @@ import re
 import shutil
 import sys
 import time
+import zipfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib.metadata import version
 from pathlib import Path
 
-from edge.building import agent
 from edge.building.shell import CommandError, run
 
 _ROOT = Path(__file__).resolve().parents[2]
 """Where the packages edge, proto and tink are: the checkout, or site-packages."""
-_BUILD_SECONDS = 900.0  # seconds; a slow mirror is slow, but not for ever
+_BUILD_SECONDS = 900.0  # enough for a slow mirror
 
 _RECIPE = re.compile(r"(?:osie|build-\w+\.sh): (.*)")
 _DOWNLOAD = re.compile(r"dlstatus:\d+:(\d+)")  # apt's README.progress-reporting
@@ -198,14 +199,14 @@ class Builder:
         if self._wheel is not None:
             sources[self._wheel.name] = self._wheel
         else:
-            sources |= agent.files(_ROOT)
+            sources |= _program_files(_ROOT)
         return self._cache / f"osie{self._of_arch}{self._of_kernel}", _digest(sources)
 
     async def _osie(self) -> Path:
         out, digest = self._osie_made()
 
         async def build(hear: Say) -> None:
-            wheel = self._wheel or agent.write(_ROOT, self._work)
+            wheel = self._wheel or _write_program(_ROOT, self._work)
             environment = await self._recipe(hear)
             await run(
                 [
@@ -361,3 +362,32 @@ def _digest(sources: Mapping[str, Path]) -> str:
         total.update(f"{name} {oct(path.stat().st_mode)}\n".encode())
         total.update(hashlib.sha256(path.read_bytes()).digest())
     return total.hexdigest()
+
+
+_PACKAGES = ("edge", "hegel", "ipxe", "proto", "tink")
+_ZIP_TIME = (1980, 1, 1, 0, 0, 0)
+"""The earliest time that a zip archive can hold."""
+
+
+def _program_files(root: Path) -> dict[str, Path]:
+    """Return the files of the program below `root`, by their path there: Python alone, without the recipes."""
+    found = (path for name in _PACKAGES for path in (root / name).rglob("*") if path.is_file())
+    named = {str(path.relative_to(root)): path for path in found if path.suffix != ".pyc"}
+    return {name: path for name, path in named.items() if not name.startswith("edge/_deploy/")}
+
+
+def _write_program(root: Path, directory: Path) -> Path:
+    """Write this program, from `root`, as a zip archive into `directory`; return its path. Raises OSError.
+
+    The archive has the form of a wheel (PEP 427). It is made from the running files, without checkout or pip, so the
+    OSIE's agent has the edge's version. The same files give the same bytes.
+    """
+    release = version("tinkedge")
+    out = directory / f"tinkedge-{release}-py3-none-any.whl"
+    # `tinkedge --version` reads this.
+    metadata = f"Metadata-Version: 2.1\nName: tinkedge\nVersion: {release}\n"
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, path in sorted(_program_files(root).items()):
+            archive.writestr(zipfile.ZipInfo(name, _ZIP_TIME), path.read_bytes(), zipfile.ZIP_DEFLATED)
+        archive.writestr(zipfile.ZipInfo(f"tinkedge-{release}.dist-info/METADATA", _ZIP_TIME), metadata)
+    return out

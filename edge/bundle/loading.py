@@ -19,8 +19,19 @@ from pathlib import Path
 import orjson
 
 from edge.artifacts import ImageLayout, LayoutError, merged_index
-from edge.bundle.archive import Progress, Reader
-from edge.bundle.manifest import BOOT, FILES, IMAGES, LOADED, OBJECTS, OSIE, BundleError, Manifest, time_of
+from edge.bundle.archive import (
+    BOOT,
+    FILES,
+    IMAGES,
+    LOADED,
+    OBJECTS,
+    OSIE,
+    BundleError,
+    Manifest,
+    Progress,
+    Reader,
+    time_of,
+)
 from tink.api.v1alpha2 import API_VERSION
 from tink.files import data_directory, private_files
 

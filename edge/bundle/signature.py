@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge.bundle.manifest import BundleError
+from edge.bundle.archive import BundleError
 from tink.files import private_files
 
 _SECONDS = 120.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+import re
 import shutil
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -27,9 +28,67 @@ from edge.doctor import doctor
 from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.journey.follow import follow
 from edge.lab.machine import Drive, Firmware, Machine, MachineSettings
-from edge.lab.progress import Progress
-from edge.lab.rack import DUAL_STACK, HTTP_PORT, IPV6, Rack, RackNetwork
-from edge.lab.supply import Depot, Registry
+from edge.lab.rack import DUAL_STACK, HTTP_PORT, IPV6, Depot, Rack, RackNetwork, Registry
+
+_COUNTED_BYTES = 64 * 1024
+"""More bytes than a DHCP server, router advertisements and a script send to a machine within minutes."""
+
+_SHOWN_BYTES = 1 << 20
+_CHANGING = re.compile(rb"[\d.:]+|\x1b\[[0-9;?=]*[A-Za-z]")
+"""The parts that change in a repeated line: dots, counters, cursor movements (ECMA-48)."""
+
+
+class Progress:
+    """Detects that a machine gets on between two steps of its journey: it downloads, or shows new lines.
+
+    A slow host may take minutes to load or start a kernel, so time alone is no reason to give up. A machine that
+    repeats the same requests does not get on: small packets and repeated lines do not count.
+
+    `counters` is a file in the form of /proc/net/dev (proc(5)); `tap` is the machine's line in it.
+    """
+
+    def __init__(self, screen: Path, tap: str, counters: Path = Path("/proc/thread-self/net/dev")) -> None:
+        self._screen = screen
+        self._tap = tap
+        self._counters = counters
+        self._served = 0
+        self._read = 0
+        self._shown: set[bytes] = set()
+
+    def made(self) -> bool:
+        """Return True if the machine got on since the last call."""
+        # Call both each time: each one remembers what it has seen.
+        loaded, showed = self._loaded(), self._showed()
+        return loaded or showed
+
+    def _loaded(self) -> bool:
+        served = self.bytes_sent()
+        if served - self._served < _COUNTED_BYTES:
+            return False
+        self._served = served
+        return True
+
+    def bytes_sent(self) -> int:
+        """Return the bytes sent to the machine since power-on; nearly all of them are downloads."""
+        for line in self._counters.read_text().splitlines():
+            name, _, numbers = line.partition(":")
+            if name.strip() == self._tap:
+                return int(numbers.split()[8])
+        return 0
+
+    def _showed(self) -> bool:
+        with self._screen.open("rb") as screen:
+            screen.seek(self._read)
+            text = screen.read(_SHOWN_BYTES)
+        whole, newline, _ = text.rpartition(b"\n")
+        self._read += len(whole) + len(newline)
+        if len(text) == _SHOWN_BYTES and not newline:
+            self._read += len(text)
+        lines = {_CHANGING.sub(b"", line).strip() for line in re.split(rb"[\r\n]", whole)} - {b""}
+        new = lines - self._shown
+        self._shown |= new
+        return bool(new)
+
 
 MAC = "52:54:00:12:34:56"
 _ADMIN = "http://127.0.0.1:7081"

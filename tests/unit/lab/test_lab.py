@@ -19,8 +19,8 @@ from edge.commands.lab import lab as command
 from edge.journey.events import Outcome
 from edge.lab import namespaces as made
 from edge.lab.namespaces import remove_abandoned
-from edge.lab.progress import Progress
 from edge.lab.rack import PREFIX
+from edge.lab.run import Progress
 
 # --- options ----------------------------------------------------------------------------------------------------------
 
