@@ -13,9 +13,8 @@ from pathlib import Path
 
 import click
 
-from deploy.supply.agreement import disagreements
 from deploy.supply.licences import refusals
-from deploy.supply.packages import Project, installed, read_requirements
+from deploy.supply.packages import Project, disagreements, installed, read_requirements
 from deploy.supply.sbom import sbom
 
 ROOT = Path(__file__).resolve().parents[2]

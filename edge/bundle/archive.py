@@ -5,8 +5,8 @@ GiB and more. A reader takes no other header, so a change of the headers is anot
 
     SHA256SUMS, SHA256SUMS.sig, manifest.json, and the files in the order of SHA256SUMS
 
-A signature covers only `SHA256SUMS`, which `sha256sum --check` reads: lines of a hash and a name. The first file that it
-names is `manifest.json`, which describes the others.
+A signature covers only `SHA256SUMS`, which `sha256sum --check` reads: lines of a hash and a name. The first
+file that it names is `manifest.json`, which describes the others.
 
 A reader trusts nothing. It checks the signature before it looks at anything else, then every file against its hash. An
 unsigned name, size or byte ends the reading. It accepts no links and no devices.

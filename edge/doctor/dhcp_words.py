@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from edge.dhcp.wire import Message, MessageType, codec, options
-from ipxe.binaries import architecture_name
-from ipxe.clients import declared_architectures
+from ipxe.binaries import architecture_name, declared_architectures
 
 _SHOWN_BYTES = 100
 

@@ -22,10 +22,8 @@ from email.utils import parsedate_to_datetime
 from typing import Final
 
 from image2disk.errors import ActionError
-from image2disk.patience import BrokenError, Patience
-from image2disk.pipeline import ahead
-from image2disk.unpacking import CODINGS
-from image2disk.web import AnswerError, UntrustedError, Web, said
+from image2disk.unpacking import CODINGS, ahead
+from image2disk.web import AnswerError, BrokenError, Patience, UntrustedError, Web, said
 from tink.net.urls import shown
 
 READ_BYTES: Final = 1 << 20

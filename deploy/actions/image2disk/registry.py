@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from image2disk.errors import ActionError
-from image2disk.patience import BrokenError, Patience
 from image2disk.settings import Settings, compression_of
-from image2disk.web import AnswerError, UntrustedError, Web, said
+from image2disk.web import AnswerError, BrokenError, Patience, UntrustedError, Web, said
 from tink.registry import (
     MANIFEST_LIMIT_BYTES,
     MANIFEST_TYPES,

@@ -12,11 +12,10 @@ from image2disk.download import ChangedError, Download
 from image2disk.errors import ActionError
 from image2disk.fit import refuse_misfit, refuse_too_large
 from image2disk.formats import HEAD_BYTES, refuse_other_formats
-from image2disk.pipeline import ahead
 from image2disk.qcow2 import MAGIC, Qcow2
 from image2disk.registry import Blob, Registry
 from image2disk.settings import Settings, compression_of
-from image2disk.unpacking import HEADER_BYTES, kind_of, least_size, looked_at, unpacked
+from image2disk.unpacking import HEADER_BYTES, ahead, kind_of, least_size, looked_at, unpacked
 from image2disk.web import AnswerError, Web
 from tink.net.urls import without_login
 

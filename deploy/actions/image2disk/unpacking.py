@@ -10,11 +10,61 @@ import ctypes
 import functools
 import itertools
 import lzma
+import queue
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from image2disk.errors import ActionError
+
+MAX_WAITING_CHUNKS: Final = 8
+"""Chunks that wait between two stages, of a few MiB each."""
+
+
+class _End:
+    """The end of the chunks, with the error that ended them."""
+
+    def __init__(self, error: BaseException | None) -> None:
+        self.error = error
+
+
+def ahead(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the same chunks, read ahead by a thread, so that two stages work at the same time.
+
+    Raises what `chunks` raises. The thread ends when the reader ends.
+    """
+    waiting: queue.Queue[bytes | _End] = queue.Queue(MAX_WAITING_CHUNKS)
+    stopped = threading.Event()
+
+    def put(one: bytes | _End) -> None:
+        while not stopped.is_set():
+            try:
+                waiting.put(one, timeout=0.5)
+            except queue.Full:
+                continue
+            return
+
+    def run() -> None:
+        error: BaseException | None = None
+        try:
+            for chunk in chunks:
+                put(chunk)
+                if stopped.is_set():
+                    return
+        except BaseException as caught:  # raised where the chunks are read
+            error = caught
+        put(_End(error))
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        while not isinstance(one := waiting.get(), _End):
+            yield one
+        if one.error is not None:
+            raise one.error
+    finally:
+        stopped.set()
+
 
 MOST_BYTES: Final = 1 << 20
 """Maximum size of one piece of output, whatever the compression ratio."""

@@ -279,3 +279,55 @@ def said(error: BaseException | str) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return redacted(str(error) or type(error).__name__)[:200]
+
+
+FIRST_PAUSE_SECONDS: Final = 1.0
+LONGEST_PAUSE_SECONDS: Final = 30.0
+LONGEST_WAIT_SECONDS: Final = 300.0
+"""Longest pause before the next attempt, even if the server asks for a longer one."""
+PATIENCE_SECONDS: Final = 3600.0
+"""Sum of all pauses that servers asked for."""
+
+
+class BrokenError(Exception):
+    """The connection broke."""
+
+
+class Patience:
+    """The retries of one download.
+
+    Pauses between attempts grow. `attempts` failures in a row end the download. A busy server that names the time of
+    the next attempt does not count as a failure, for up to an hour.
+    """
+
+    def __init__(
+        self, attempts: int, *, say: Callable[[str], None] = print, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._attempts = attempts
+        self._say = say
+        self._sleep = sleep
+        self._failures = 0
+        self._waited = 0.0
+
+    def progressed(self) -> None:
+        """Reset the count of failures: the last attempt received data."""
+        self._failures = 0
+
+    def lasts(self, error: AnswerError | BrokenError, then: str) -> bool:
+        """Sleep and return True if the download goes on; return False at its end. `then`, for the log, says where."""
+        if isinstance(error, AnswerError):
+            if not error.may_pass:
+                return False
+            if error.retry_after is not None and self._waited < PATIENCE_SECONDS:
+                pause = min(max(error.retry_after, FIRST_PAUSE_SECONDS), LONGEST_WAIT_SECONDS)
+                self._waited += pause
+                self._say(f"{error}; asks again in {pause:g} s, as the server wants")
+                self._sleep(pause)
+                return True
+        if self._failures >= self._attempts:
+            return False
+        pause = min(FIRST_PAUSE_SECONDS * 2**self._failures, LONGEST_PAUSE_SECONDS)
+        self._failures += 1
+        self._say(f"{error}; {then} in {pause:g} s ({self._failures} of {self._attempts})")
+        self._sleep(pause)
+        return True

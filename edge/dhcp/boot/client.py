@@ -19,7 +19,7 @@ from typing import Final
 
 from edge.dhcp.wire import options
 from edge.dhcp.wire.codec import Message
-from ipxe.clients import (
+from ipxe.binaries import (
     IPXE_CLASSES,
     declared_architectures,
     is_http,

@@ -27,8 +27,7 @@ from edge.http.routes import Route
 from edge.journey.events import Outcome, Step
 from edge.machines import Machine, MachineScripts
 from ipxe.medium import Medium, MediumError, Written, make_medium
-from ipxe.medium_scripts import MediumKind
-from ipxe.scripts import Origin, ScriptError
+from ipxe.scripts import MediumKind, Origin, ScriptError
 from tink.mac import is_mac
 
 log = logging.getLogger(__name__)
