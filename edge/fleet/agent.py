@@ -1,9 +1,9 @@
-"""The agent: its connection, the Workflow that it is given, and the events that it tells, as `tink.agent` does.
+"""A simulated agent: its connection, its Workflow and its events, as `tink.agent` behaves.
 
-Actions are pauses, with the results and the output of the profile. Events go out in order, up to eight at once, each
-until it is acknowledged; the first and the last action begin when the server knows of it. A connection that is lost is
-made anew, with what is not acknowledged sent again. What the real agent keeps on disk is here in memory: OSIEs run from
-memory, too, so a power cut takes it.
+Actions are pauses, with the results and the output of the profile. Events go out in order, up to eight at once, and are
+repeated until the server acknowledges them. The first and the last action start after the server has acknowledged that.
+After a lost connection the agent connects again and repeats unacknowledged events. The real agent's file on disk is
+memory here: OSIEs run from memory, so a power cut erases it as well.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _HTTP2: Final = "h2"
 
 
 class Channel:
-    """Calls `connected()` each time that there is a connection."""
+    """The agent's connection to the gRPC server. Calls `connected()` each time it is established."""
 
     __slots__ = (
         "_backoff", "_connected", "_connecting", "_connection", "_context", "_loop", "_machine", "_open", "_retry",
@@ -61,11 +61,14 @@ class Channel:
 
     @property
     def is_open(self) -> bool:
-        """Whether calls can be made."""
+        """Return True if calls can be made."""
         return self._open
 
     async def open(self) -> None:
-        """Begin. Raises BootError, HttpError for a server that the agent is not to speak to, or can't trust."""
+        """Start to connect.
+
+        Raises BootError, HttpError if the server is not allowed or its authority can't be fetched.
+        """
         self._machine.around.check(self._settings.server.rpartition(":")[0])
         if self._settings.tls:
             self._context = await self._trusted()
@@ -91,13 +94,13 @@ class Channel:
     # --- the connection ---
 
     def connected(self) -> None:
-        """There is one: called by it."""
+        """Called by `Connection` when it is established."""
         self._open = True
         self._backoff = None
         self._connected()
 
     def lost(self, why: str) -> None:
-        """It is gone: called by it."""
+        """Called by `Connection` when it is lost. Connects again after a pause."""
         self._open = False
         self._connection = None
         self._machine.error(f"the connection to the gRPC server is lost: {why}")
@@ -137,10 +140,10 @@ class Channel:
         finally:
             self._connecting = None
 
-    # --- whom it trusts ---
+    # --- TLS ---
 
     async def _trusted(self) -> ssl.SSLContext:
-        """The TLS of the authority that the kernel command line names. Raises BootError, HttpError."""
+        """Return the TLS context of the authority that the kernel command line names. Raises BootError, HttpError."""
         contexts = self._machine.around.contexts
         url, _, digest = self._settings.tls_ca_url.partition("#sha256=")
         if not url:
@@ -154,7 +157,7 @@ class Channel:
         return contexts[digest]
 
     def _clock_check(self, certificate: dict[str, Any]) -> str:
-        """Why the machine's clock does not take the certificate (RFC 5280 section 4.1.2.5); empty if it does."""
+        """Return why the machine's clock rejects a certificate (RFC 5280 section 4.1.2.5); empty if it is valid."""
         now = time.time() + self._machine.traits.clock_error
         try:
             early = now < ssl.cert_time_to_seconds(certificate["notBefore"])
@@ -179,19 +182,24 @@ _GET_WORKFLOWS: Final = b"/internal.proto.workflow.v2.WorkflowService/GetWorkflo
 _PUBLISH_EVENT: Final = b"/internal.proto.workflow.v2.WorkflowService/PublishEvent"
 _WRITE_OUTPUT: Final = b"/tinkedge.output.v1.OutputService/WriteOutput"
 _REFUSALS: Final = frozenset({5, 7, 9, 12, 16})
-"""NOT_FOUND, PERMISSION_DENIED, FAILED_PRECONDITION, UNIMPLEMENTED, UNAUTHENTICATED: asked again slowly."""
+"""NOT_FOUND, PERMISSION_DENIED, FAILED_PRECONDITION, UNIMPLEMENTED, UNAUTHENTICATED: retried slowly."""
 _INVALID_ARGUMENT: Final = 3
 _REFUSED_SECONDS: Final = 10.0
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 10.0
-"""Before another attempt, where the server could not: as `tink.agent.connection.transport.RetryPolicy` has them. So a
-server that is late has as many calls as from real agents, and not the more the later it is."""
+"""Pauses before a retry.
+
+They are those of `tink.agent.connection.transport.RetryPolicy`: a slow server gets as many calls as from real agents.
+"""
 _FIRST_OUTPUT_SECONDS: Final = 1.0
 _PATIENCE_WITHOUT_POWER: Final = 60.0
-"""How long an agent whose machine was cut off waits: its Workflow has failed, most likely."""
+"""Seconds that an agent waits after a power cut: its Workflow has most likely failed."""
 
 
 async def work(machine: Machine, settings: AgentSettings) -> None:
-    """Until the Workflow has Succeeded and the server knows. Raises BootError, GaveUpError."""
+    """Run the agent until its Workflow has Succeeded and the server has acknowledged that.
+
+    Raises BootError, GaveUpError.
+    """
     agent = Agent(machine, settings)
     machine.at(Step.AGENT)
     try:
@@ -209,13 +217,13 @@ class _Event:
         self.acknowledged = False
         self.sent = 0.0
         self.backoff: Backoff | None = None
-        """Of one that was not taken: it is sent again when it is the oldest."""
+        """Set after the server refused the event, which is then repeated when it is the oldest."""
         self.pauses = False
         self.done: asyncio.Future[None] | None = None
 
 
 class Agent:
-    """Of one boot."""
+    """The agent of one boot."""
 
     __slots__ = (
         "_backoff", "_channel", "_established", "_events", "_failed", "_loop", "_machine", "_retry", "_settings",
@@ -231,7 +239,7 @@ class Agent:
         self._events: deque[_Event] = deque()
         self._workflow = ""
         self._retry: asyncio.TimerHandle | None = None
-        """Of the command stream, as is the backoff."""
+        """The timer of the next attempt to open the command stream."""
         self._backoff = Backoff(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
         self._established: asyncio.Future[None] = self._loop.create_future()
         self._started: asyncio.Future[pb.Workflow] = self._loop.create_future()
@@ -240,7 +248,7 @@ class Agent:
         """Gets an exception when the server will never take an event."""
 
     async def work(self) -> None:
-        """As the function of this name."""
+        """Run until the Workflow has Succeeded. Raises BootError, GaveUpError."""
         await self._channel.open()
         await self._wait(self._established, "the server has not taken the agent")
         self._machine.at(Step.WORKFLOW)
@@ -257,7 +265,7 @@ class Agent:
         self._channel.close()
 
     async def _wait(self, awaited: asyncio.Future[Any], without: str) -> Any:
-        """Raises GaveUpError after the profile's patience."""
+        """Wait for a future. Raises GaveUpError after the profile's patience."""
         patience = self._machine.around.profile.patience
         if self._machine.was_cut:
             patience = min(patience, _PATIENCE_WITHOUT_POWER)
@@ -299,7 +307,7 @@ class Agent:
 
     def _stream_ended(self, status: int, message: str) -> None:
         if not self._channel.is_open:
-            return  # the channel connects anew, and tells
+            return  # the channel reconnects and calls `_connected`
         if status:
             self._machine.error(f"the command stream ended with status {status}: {message}")
         pause = _REFUSED_SECONDS if status in _REFUSALS else self._backoff.next()
@@ -327,7 +335,7 @@ class Agent:
     # --- the Workflow ---
 
     async def _run(self, workflow: pb.Workflow) -> None:
-        """Raises GaveUpError where it does not succeed."""
+        """Run the Workflow's actions. Raises GaveUpError if it does not succeed."""
         actions = workflow.actions
         share = self._machine.traits.failing_action
         failing = int(share * len(actions)) if share is not None else -1
@@ -351,7 +359,7 @@ class Agent:
         await self._acknowledged(event)
 
     async def _action(self, workflow: str, action: pb.Workflow.Action, profile: ActionProfile) -> bool:
-        """Let it take its time; whether it was stopped."""
+        """Let an action take its time. Return True if the server stopped it."""
         around, traits = self._machine.around, self._machine.traits
         seconds = action_seconds(profile, traits, around.seed, action.name)
         printed = [
@@ -379,7 +387,7 @@ class Agent:
         await self._acknowledged(self._publish(pb.Event(workflow_id=workflow, action_failed=failed)))
 
     def _print(self, workflow: str, action: str, printed: list[str]) -> None:
-        """Send what an action has printed. Nobody waits for it, and if it is lost it is lost."""
+        """Send an action's output once. Lost output is not repeated."""
         piece = output_pb.WriteOutputRequest(workflow_id=workflow, action_id=action, lines=printed)
         call = Call(self._output_ended)
         self._channel.call(_WRITE_OUTPUT, (piece.SerializeToString(),), self._authorization(), call)
@@ -397,13 +405,13 @@ class Agent:
         return made
 
     async def _acknowledged(self, event: _Event) -> None:
-        """Wait until the server has it and all before it. Raises GaveUpError."""
+        """Wait until the server has acknowledged this event and all before it. Raises GaveUpError."""
         if event in self._events:
             event.done = self._loop.create_future()
             await self._wait(event.done, "an event was not taken")
 
     def _send(self) -> None:
-        """Send what waits, oldest first, as far as the window goes."""
+        """Send waiting events, oldest first, up to the window."""
         for number, event in enumerate(self._events):
             if number >= WINDOW or not self._channel.is_open:
                 return

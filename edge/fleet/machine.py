@@ -33,10 +33,10 @@ class GaveUpError(Exception):
 
 @dataclass(slots=True)
 class Surroundings:
-    """What all machines of one run share.
+    """The data that all machines of one run share.
 
-    `allowed(address)` returns True if machines may send to this IPv4 address. With `by_reference`, machines request
-    the length and the last byte of kernel and initrd only.
+    `allowed(address)` returns True if machines may send to this IPv4 address. With `by_reference`, machines request the
+    length and the last byte of kernel and initrd only.
     """
 
     profile: Profile

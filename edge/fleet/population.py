@@ -36,7 +36,7 @@ _NORMAL: Final = NormalDist()
 
 
 class Distribution(BaseModel):
-    """Seconds between `least` and `most`, evenly; or with a median and a p99, log-normal, as disks and people are."""
+    """A duration in seconds: even between `least` and `most`, or log-normal with `median` and `p99`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -46,7 +46,7 @@ class Distribution(BaseModel):
     p99: float = 0.0
 
     def draw(self, rng: random.Random) -> float:
-        """One value, in seconds. Takes one number from `rng`, whatever the kind."""
+        """Return one value, in seconds. Takes exactly one number from `rng`, whatever the kind."""
         if not self.median:
             return self.least + (self.most - self.least) * rng.random()
         sigma = math.log(self.p99 / self.median) / _NORMAL.inv_cdf(0.99)
@@ -78,16 +78,16 @@ def _check(found: Distribution) -> Distribution:
 
 
 Seconds = Annotated[Distribution, BeforeValidator(_read), AfterValidator(_check)]
-"""A field of a profile."""
+"""The type of a profile's duration: a number, `[least, most]`, or `{median: M, p99: P}`."""
 
 
 def even(least: float, most: float) -> Distribution:
-    """Between two bounds."""
+    """Return an even distribution between two bounds."""
     return Distribution(least=least, most=most)
 
 
 def around(median: float, p99: float) -> Distribution:
-    """Log-normal."""
+    """Return a log-normal distribution."""
     return Distribution(median=median, p99=p99)
 
 
@@ -96,11 +96,11 @@ MAX_OUTPUT_LINES: Final = 1000
 
 
 class ProfileError(Exception):
-    """A profile that can't be used; names the file and the field."""
+    """A profile is invalid; the message names the file and the field."""
 
 
 class Firmware(StrEnum):
-    """What loads the boot program."""
+    """The firmware that loads the boot program."""
 
     BIOS = "bios"
     """A PXE ROM of a BIOS: PXE 2.1."""
@@ -111,7 +111,7 @@ class Firmware(StrEnum):
 
 
 class CloudInit(StrEnum):
-    """What the installed system's cloud-init reads."""
+    """The data source that the installed system's cloud-init reads."""
 
     EC2 = "ec2"
     NOCLOUD = "nocloud"
@@ -119,11 +119,11 @@ class CloudInit(StrEnum):
 
 
 class BootOrder(StrEnum):
-    """What firmware tries first when there is an installed system."""
+    """The device that firmware tries first after the installation."""
 
     DISK = "disk"
     NETWORK = "network"
-    """The edge has to tell it that there is nothing to boot: `--netboot-when workflow`."""
+    """The edge must refuse the network boot: `--netboot-when workflow`."""
 
 
 Rate = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -134,7 +134,7 @@ class _Part(BaseModel):
 
 
 class ActionProfile(_Part):
-    """How an action goes. `disk`: a slow disk makes it longer. `output`: what it prints, `{percent}` filled in."""
+    """An action. `disk`: a slow disk makes it longer. `output`: its lines, with `{percent}` filled in."""
 
     seconds: Seconds = even(1, 5)
     disk: bool = False
@@ -144,14 +144,14 @@ class ActionProfile(_Part):
 
 
 class Faults(_Part):
-    """Shares of what goes wrong: of datagrams for `lost_packets`, else of machines."""
+    """Rates of injected faults: a share of datagrams for `lost_packets`, else a share of machines."""
 
     lost_packets: Rate = 0.0
-    """DHCP's and TFTP's datagrams, in both directions. TCP's are the kernel's."""
+    """Datagrams of DHCP and TFTP, in both directions. The kernel handles TCP."""
     power_cuts: Rate = 0.0
-    """Once, at any time of the boot; after `power_off` seconds it is switched on again."""
+    """Power is cut once, at any time of the boot, and comes back after `power_off` seconds."""
     hanging_firmware: Rate = 0.0
-    """Once, before DHCP or behind the boot program, until somebody switches it off and on after `hang` seconds."""
+    """The firmware hangs once, before DHCP or after the boot program, until a power cycle after `hang` seconds."""
     failing_actions: Rate = 0.0
     """One of the machine's actions fails."""
     slow_disks: Rate = 0.0
@@ -172,7 +172,7 @@ def _default_actions() -> dict[str, ActionProfile]:
 
 
 class Profile(_Part):
-    """All of it. Times are seconds."""
+    """A fleet's profile. Times are seconds."""
 
     firmware: Mapping[Firmware, Annotated[float, Field(ge=0)]] = {
         Firmware.BIOS: 3.0,
@@ -198,11 +198,11 @@ class Profile(_Part):
     round_pause: Seconds = even(3, 10)
     """From a boot that failed to the firmware's next."""
     rounds: Annotated[int, Field(ge=1, le=100)] = 8
-    """How often the firmware comes round before the machine counts as failed."""
+    """Number of boots before the machine counts as failed."""
     patience: Annotated[float, Field(gt=0, le=86_400)] = 600.0
-    """How long an agent waits for its Workflow, and an event for being taken, before the machine counts as failed."""
+    """Seconds that an agent waits for its Workflow, or for an acknowledgement, before the machine counts as failed."""
     actions: Mapping[str, ActionProfile] = Field(default_factory=_default_actions)
-    """By name; `*` are those that have none here. Generated Templates have them in this order, without `*`."""
+    """Actions by name; `*` is the default. Generated Templates have them in this order, without `*`."""
     boot_order: BootOrder = BootOrder.DISK
     cloud_init: CloudInit = CloudInit.EC2
     slow_disk_factor: Annotated[float, Field(ge=1, le=1000)] = 5.0
@@ -217,12 +217,12 @@ class Profile(_Part):
         return value
 
     def action(self, name: str) -> ActionProfile:
-        """How the action of this name goes."""
+        """Return the profile of an action."""
         return self.actions.get(name) or self.actions.get(ANY_ACTION) or _ANY
 
     @property
     def action_names(self) -> tuple[str, ...]:
-        """Those that a generated Template has."""
+        """Return the names of the actions in a generated Template."""
         return tuple(name for name in self.actions if name != ANY_ACTION)
 
 
@@ -230,7 +230,7 @@ _ANY: Final = ActionProfile()
 
 
 def load(path: Path) -> Profile:
-    """The profile in a file. Raises ProfileError."""
+    """Load a profile from a file. Raises ProfileError."""
     try:
         found = list(documents(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, YamlError) as error:
@@ -241,7 +241,7 @@ def load(path: Path) -> Profile:
 
 
 def read(value: Mapping[str, Any], where: str) -> Profile:
-    """The profile in a mapping, as YAML has it. Raises ProfileError."""
+    """Parse a profile from a mapping, as YAML has it. Raises ProfileError."""
     try:
         profile = Profile.model_validate(value)
     except ValidationError as error:
@@ -254,7 +254,7 @@ def read(value: Mapping[str, Any], where: str) -> Profile:
 
 
 def with_faults(profile: Profile, rates: Mapping[str, float]) -> Profile:
-    """The profile with these faults instead of its own, by their names with hyphens. Raises ProfileError."""
+    """Return the profile with some rates of faults replaced, by their names with hyphens. Raises ProfileError."""
     own = profile.faults.model_dump(by_alias=True)
     if unknown := set(rates) - set(own):
         raise ProfileError(f"no such fault: {', '.join(sorted(unknown))}; there are {', '.join(own)}")
@@ -266,19 +266,19 @@ def with_faults(profile: Profile, rates: Mapping[str, float]) -> Profile:
 
 
 MAC_PREFIX: Final = b"\x02\xf1\xee"
-"""Of machines that a fleet makes up: locally administered (IEEE 802, bit 1 of the first byte)."""
+"""Prefix of generated MACs: locally administered (IEEE 802, bit 1 of the first byte)."""
 MAX_MACHINES: Final = 100_000
 _PROTOCOL_SECONDS: Final = 6.0
-"""What DHCP and downloads take about, for when power is cut: any time of a boot is as likely as any other."""
+"""Approximate seconds for DHCP and downloads, so that power cuts are spread evenly over the whole boot."""
 _64_BITS: Final = (1 << 64) - 1
 _FIRST_HOST: Final = 256
-"""The first machine's address, counted from the network's: those before are the relay's and the edge's."""
+"""Offset of the first machine's address in the network; lower ones are for the relay and the edge."""
 _PER_BLOCK: Final = 250
-"""Machines in 256 addresses: none ends in 0 or 255, which careless networks treat as something else."""
+"""Machines per 256 addresses: no address ends in 0 or 255, which some network devices refuse."""
 
 
 class HangsAt(StrEnum):
-    """Where a firmware hangs."""
+    """The place where firmware hangs."""
 
     POST = "POST"
     LOADER = "the boot program"
@@ -286,7 +286,7 @@ class HangsAt(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a machine is: its Hardware's name, its MAC and its address."""
+    """A machine's identity: its Hardware's name, its MAC and its address."""
 
     name: str
     mac: bytes
@@ -294,13 +294,13 @@ class Identity:
 
     @property
     def mac_text(self) -> str:
-        """As Hardware name it."""
+        """Return the MAC in the notation of Hardware objects."""
         return self.mac.hex(":")
 
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """All that is drawn for one machine. Times are seconds; those at which something happens count from power-on."""
+    """The random traits of one machine. Times are seconds; times of events count from power-on."""
 
     number: int
     firmware: Firmware
@@ -320,11 +320,11 @@ class Traits:
     hangs_at: HangsAt | None
     hang: float
     failing_action: float | None
-    """Which action fails, as a share of the list from 0 to below 1."""
+    """Position of the failing action in the list, from 0 to below 1."""
 
 
 def draw(profile: Profile, seed: int, number: int) -> Traits:
-    """The machine of this number, from 0."""
+    """Draw the traits of a machine; numbers start at 0."""
     rng = random.Random(f"{seed}:{number}")
     kinds = [kind for kind in Firmware if profile.firmware.get(kind)]
     firmware = rng.choices(kinds, [profile.firmware[kind] for kind in kinds])[0]
@@ -339,7 +339,10 @@ def draw(profile: Profile, seed: int, number: int) -> Traits:
     faults = profile.faults
 
     def happens(rate: float) -> float | None:
-        """Where in its range it happens, from 0 to below 1; two numbers are taken whether it does or not."""
+        """Return the time of a fault as a share from 0 to below 1, or None.
+
+        Takes two numbers from `rng` in any case.
+        """
         chance, where = rng.random(), rng.random()
         return where if chance < rate else None
 
@@ -368,13 +371,13 @@ def draw(profile: Profile, seed: int, number: int) -> Traits:
 
 
 def action_seconds(action: ActionProfile, traits: Traits, seed: int, name: str) -> float:
-    """How long the machine's action of this name takes."""
+    """Return the seconds that an action takes on a machine."""
     drawn = action.seconds.draw(random.Random(f"{seed}:{traits.number}:{name}"))
     return drawn * traits.disk_factor if action.disk else drawn
 
 
 def chance(seed: int, number: int, count: int) -> float:
-    """The machine's random number of this count, from 0 to below 1: Steele, Lea and Flood's SplitMix64 of the three."""
+    """Return a random number from 0 to below 1, from the three arguments (SplitMix64 of Steele, Lea and Flood)."""
     mixed = (seed * 0xD1342543DE82EF95 + number * 0xAF251AF3B0F025B5 + count * 0x9E3779B97F4A7C15) & _64_BITS
     mixed = ((mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9) & _64_BITS
     mixed = ((mixed ^ mixed >> 27) * 0x94D049BB133111EB) & _64_BITS
@@ -382,17 +385,17 @@ def chance(seed: int, number: int, count: int) -> float:
 
 
 def is_lost(rate: float, seed: int, number: int, packet: int) -> bool:
-    """Whether the machine's datagram of this number, counted by the machine, is lost."""
+    """Return True if the machine's datagram with this number is lost."""
     return chance(seed, number, packet) < rate
 
 
 def capacity(network: IPv4Network) -> int:
-    """How many generated machines a network has room for."""
+    """Return the number of generated machines that fit into a network."""
     return max((network.num_addresses - _FIRST_HOST) // 256 * _PER_BLOCK, 0)
 
 
 def identity(prefix: str, network: IPv4Network, number: int) -> Identity:
-    """Who a generated machine is: `prefix` and its number are its name."""
+    """Return a generated machine's identity; its name is `prefix` and the number."""
     offset = _FIRST_HOST + number // _PER_BLOCK * 256 + 1 + number % _PER_BLOCK
     address = network.network_address + offset
     return Identity(f"{prefix}-{number:05d}", MAC_PREFIX + number.to_bytes(3, "big"), str(address))

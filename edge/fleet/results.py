@@ -1,4 +1,4 @@
-"""The words of a run: where a machine is, what a server is asked, and how a machine ended."""
+"""The results of a run: steps, counters, the report, and the bars that a run must reach. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 
 class Step(StrEnum):
-    """Where a machine is. Of those in `MEASURED` it is known how long they took."""
+    """The step of a machine's life. Durations are recorded for the steps in `MEASURED`."""
 
     OFF = "off"
     FIRMWARE = "firmware"
@@ -44,11 +44,11 @@ MEASURED = (
     Step.FIRMWARE_DHCP, Step.BOOT_PROGRAM, Step.IPXE_DHCP, Step.SCRIPT, Step.KERNEL, Step.INITRD, Step.OSIE_DHCP,
     Step.AGENT, Step.WORKFLOW, Step.ACTIONS, Step.DISK_BOOT, Step.SYSTEM_DHCP, Step.CLOUD_INIT,
 )  # fmt: skip
-"""Those whose time is the server's, or has a part of it; the rest is drawn from the profile."""
+"""Steps whose duration depends on the server; the others are drawn from the profile."""
 
 
 class Question(StrEnum):
-    """What a server is asked, from the moment that it is sent last to the whole answer."""
+    """A kind of request. It is measured from its last transmission to the complete answer."""
 
     DHCP_OFFER = "dhcp-offer"
     DHCP_ACK = "dhcp-ack"
@@ -59,7 +59,7 @@ class Question(StrEnum):
 
 
 class Whole(StrEnum):
-    """From power-on (of the first time) until something is reached."""
+    """A milestone, measured from the first power-on."""
 
     PROVISIONED = "provisioned"
     """The Workflow has Succeeded."""
@@ -68,13 +68,13 @@ class Whole(StrEnum):
 
 
 MAX_ERRORS: Final = 1000
-"""Different errors that are counted apart; they have texts of servers in them."""
+"""Maximum number of different error texts; servers have written some of them."""
 _OTHERS: Final = "others"
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a machine failed: the first thing that went wrong and was not mended. `injected`: the fleet itself did it."""
+    """A failed machine with its first unrecovered error. `injected`: a fault of the profile is the cause."""
 
     machine: str
     step: str
@@ -83,7 +83,7 @@ class Failure:
 
 
 class Recorder:
-    """Counts."""
+    """The counters of a run."""
 
     def __init__(self, machines: int) -> None:
         self.machines = machines
@@ -91,36 +91,36 @@ class Recorder:
         """Machines by step."""
         self.seconds: dict[StrEnum, array[float]] = {key: array("d") for key in (*MEASURED, *Question, *Whole)}
         self.errors: Counter[str] = Counter()
-        """What went wrong and was tried again."""
+        """Errors after which a machine tried again."""
         self.failures: list[Failure] = []
         self.faults: Counter[str] = Counter()
-        """What the fleet did to machines."""
+        """Injected faults."""
         self.bytes_received: Counter[str] = Counter()
         self.packets = 0
         self.events = 0
         self.actions = 0
         self.twice: list[str] = []
-        """Actions that were run again: the machine and the action."""
+        """Actions that ran twice: the machine and the action."""
         self._runs: set[int] = set()
 
     def moved(self, before: Step, after: Step, seconds: float, *, completed: bool) -> None:
-        """A machine goes from one step to another; `completed`: the first did what it is for."""
+        """Record a machine's step. `completed`: the step before reached its goal."""
         self.at[before] -= 1
         self.at[after] += 1
         if completed and before in self.seconds:
             self.seconds[before].append(seconds)
 
     def took(self, what: Question | Whole, seconds: float) -> None:
-        """How long it took."""
+        """Record a duration in seconds."""
         self.seconds[what].append(seconds)
 
     def error(self, step: str, text: str) -> None:
-        """Something went wrong, and is tried again."""
+        """Record an error after which the machine tries again."""
         key = f"{step}: {text}"
         self.errors[key if key in self.errors or len(self.errors) < MAX_ERRORS else _OTHERS] += 1
 
     def action_begins(self, machine: str, workflow: str, action: str) -> None:
-        """An action is run; the same one a second time is what must not be."""
+        """Record the start of an action. An action must not run twice."""
         self.actions += 1
         key = hash((workflow, action))
         if key in self._runs:
@@ -129,7 +129,7 @@ class Recorder:
 
 
 def percentile(values: Iterable[float], share: float) -> float:
-    """The value that so great a share of them does not exceed (nearest rank); 0 of none."""
+    """Return a percentile by the nearest-rank method; 0 without values."""
     found = sorted(values)
     return found[max(math.ceil(len(found) * share), 1) - 1] if found else 0.0
 
@@ -146,12 +146,12 @@ _OPERATORS: Final[dict[str, Callable[[float, float], bool]]] = {
 
 
 class BarError(ValueError):
-    """A bar that can't be read, or of something that is not measured."""
+    """A bar is malformed, or names a number that is not measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar; `text` is as it was given."""
+    """A limit for one number of the report. `text` is the user's input."""
 
     text: str
     name: str
@@ -159,7 +159,7 @@ class Bar:
     value: float
 
     def holds(self, numbers: Mapping[str, float]) -> bool:
-        """Whether the numbers of a run reach it. Raises BarError for a name that there is not."""
+        """Return True if the numbers of a run reach the bar. Raises BarError for an unknown name."""
         if self.name not in numbers:
             raise BarError(f"{self.text}: there is no {self.name}; there are {', '.join(numbers)}")
         return _OPERATORS[self.comparison](numbers[self.name], self.value)
@@ -169,7 +169,7 @@ DEFAULT_BARS: Final = ("failed-without-fault=0", "twice=0")
 
 
 def parse(text: str) -> Bar:
-    """A bar of its text. Raises BarError."""
+    """Parse a bar. Raises BarError."""
     match = _BAR.fullmatch(text.strip())
     if match is None:
         raise BarError(f"{text!r} is no bar: NAME<VALUE, such as dhcp-offer.p99<1s, failed=0, succeeded>=99%")
@@ -184,7 +184,7 @@ VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """What a process of the stack, or the fleet itself, took: seconds of processor time, MB of resident memory."""
+    """The resources of a process: seconds of processor time, MB of resident memory."""
 
     name: str
     cpu_seconds: float
@@ -194,7 +194,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All of it. `numbers` are what bars can name; `conditions` say what was run, and how, in words."""
+    """The report of a run. Bars can name `numbers`; `conditions` describe the run in words."""
 
     conditions: Mapping[str, str]
     numbers: Mapping[str, float]
@@ -204,15 +204,15 @@ class Report:
     twice: Sequence[str]
     processes: Sequence[Process] = ()
     broken: Sequence[str] = field(default=())
-    """Bars that were not reached, with the number."""
+    """Missed bars, with the measured number."""
 
     def as_json(self) -> dict[str, Any]:
-        """For `--json`. Times are seconds, memory MB."""
+        """Return the report for `--json`. Times are seconds, memory MB."""
         return {"version": VERSION, "passed": not self.broken, **asdict(self)}
 
 
 def numbers(recorder: Recorder, seconds: float) -> dict[str, float]:
-    """All that bars can name."""
+    """Return the numbers that bars can name."""
     failed = len(recorder.failures)
     injected = sum(failure.injected for failure in recorder.failures)
     found = {
@@ -235,12 +235,12 @@ def numbers(recorder: Recorder, seconds: float) -> dict[str, float]:
 
 
 def judged(bars: Sequence[Bar], found: Mapping[str, float]) -> list[str]:
-    """The bars that are not reached. Raises BarError."""
+    """Return the missed bars. Raises BarError."""
     return [f"{bar.text}: it is {found[bar.name]:g}" for bar in bars if not bar.holds(found)]
 
 
 def lines(report: Report, counts: Mapping[StrEnum, int]) -> list[str]:
-    """For people; `counts`: how many values each measured thing has."""
+    """Return the report as text. `counts`: number of values of each measured thing."""
     found = report.numbers
     told = [f"{name}: {value}" for name, value in report.conditions.items()]
     told += [
@@ -284,7 +284,7 @@ def _counted(title: str, counted: Mapping[str, int]) -> list[str]:
 
 
 def _causes(failures: Sequence[Failure]) -> list[str]:
-    """Failures by their cause, the most frequent first, with a machine to look at."""
+    """Group failures by cause, the most frequent first, with one machine as example."""
     if not failures:
         return []
     counted = Counter((failure.step, failure.cause, failure.injected) for failure in failures)

@@ -1,12 +1,12 @@
-"""One run: the place, the objects, the machines, and what the API says in the end.
+"""One run of a fleet.
 
     place      a stack of its own in namespaces, or the target as seen from the namespace where this runs
-    objects    Hardware, OSIE, Template and Workflows are made, or read
-    machines   all at once, in the machines' namespace, until the last has ended
-    verdict    each Workflow's state in the API against what its machine believes; then all is removed
+    objects    creates or reads Hardware, OSIE, Template and Workflows
+    machines   runs all machines at once, in their namespace, until the last has ended
+    verdict    compares each Workflow's state in the API with its machine's result; then removes everything
 
-The process is in one network namespace at a time: in that of the API before and after, in the machines' meanwhile.
-Sockets stay where they were opened.
+The process is in one network namespace at a time: the API's before and after, the machines' in between. Sockets stay in
+the namespace where they were opened.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from edge.lab.namespaces import NAMESPACES, inside
 from tink.kube.client import KubeClient, KubeConfigError
 
 _SETTLE_SECONDS: Final = 1.0
-"""From the last object's making to the first power-on: edges learn of it meanwhile."""
+"""Seconds from the last created object to the first power-on, in which edges read the objects."""
 _EXPECTED: Final = (
     AttachmentError, CommandError, KubeConfigError, ObjectsError, PortError, StackError, TargetError,
 )  # fmt: skip
@@ -75,11 +75,11 @@ _LOG_SECONDS: Final = 15.0
 
 
 class FleetError(Exception):
-    """The run can't be made; the text says why."""
+    """The run can't be done."""
 
 
 class Screen:
-    """Prints to standard error; colours on a terminal only (click takes them out elsewhere)."""
+    """The progress of a run on standard error: one redrawn line on a terminal, else a line now and then."""
 
     def __init__(self, recorder: Recorder, *, shown: bool = True) -> None:
         self._recorder = recorder
@@ -91,13 +91,13 @@ class Screen:
         self._drawn = False
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         if self._shown:
             self.clear()
             click.echo(text, err=True)
 
     def draw(self) -> None:
-        """Called about once a second."""
+        """Draw the progress. To be called about once a second."""
         now = time.monotonic()
         if now < self._next or not self._shown:
             return
@@ -106,7 +106,7 @@ class Screen:
         if not self._terminal:
             click.echo(click.unstyle(text), err=True)
             return
-        # Cut to the terminal: a line that wraps can't be written over.
+        # A wrapped line can't be overwritten, so it is cut to the terminal's width.
         width = shutil.get_terminal_size().columns - 1
         click.echo(
             f"\r{text if len(click.unstyle(text)) <= width else click.unstyle(text)[:width]}\x1b[K", nl=False, err=True
@@ -114,7 +114,7 @@ class Screen:
         self._drawn = True
 
     def clear(self) -> None:
-        """Take the line away."""
+        """Erase the progress line."""
         if self._drawn:
             click.echo("\r\x1b[K", nl=False, err=True)
         self._drawn = False
@@ -139,7 +139,7 @@ class Screen:
 
 
 class Fleet:
-    """Runs once."""
+    """One run of a fleet."""
 
     def __init__(self, settings: FleetSettings, *, shown: bool = True) -> None:
         self._settings = settings
@@ -152,11 +152,11 @@ class Fleet:
 
     @property
     def recorder(self) -> Recorder:
-        """What was counted."""
+        """Return the counters."""
         return self._recorder
 
     async def run(self) -> Report:
-        """The whole run. Raises FleetError."""
+        """Run the fleet and return the report. Raises FleetError."""
         _prepare_process()
         try:
             async with AsyncExitStack() as stack:
@@ -187,7 +187,10 @@ class Fleet:
     # --- the place ---
 
     async def _place(self, stack: AsyncExitStack) -> IPv4Address:
-        """The edge's address; the machines' namespace is there. Raises TargetError, StackError, CommandError."""
+        """Prepare the machines' namespace and return the edge's address.
+
+        Raises TargetError, StackError, CommandError.
+        """
         settings = self._settings
         if settings.target is not None:
             if settings.uplink:
@@ -222,7 +225,7 @@ class Fleet:
 
     @contextlib.asynccontextmanager
     async def _objects(self) -> AsyncIterator[Objects]:
-        """The API, from where it can be reached."""
+        """Connect to the API, in the network namespace that reaches it."""
         settings = self._settings
         kubeconfig = self._stack.kubeconfig if self._stack is not None else settings.kubeconfig
         with inside(self._stack.namespace) if self._stack is not None else contextlib.nullcontext():
@@ -254,7 +257,7 @@ class Fleet:
         found = [identity(self._name, settings.network, number) for number in range(settings.machines)]
         gateway = settings.relay_address if settings.link is Link.RELAY else str(server)
         boots = self._stack.boots if self._stack is not None else settings.boots
-        if self._stack is None:  # a stack of its own goes as a whole
+        if self._stack is None:  # a stack of its own is removed as a whole
             stack.push_async_callback(self._remove)
         async with self._objects() as objects:
             await objects.generate(found, settings.profile, settings.network, gateway, boots)
@@ -269,7 +272,7 @@ class Fleet:
     # --- the machines ---
 
     async def _boot(self, server: IPv4Address, identities: list[Identity], traits: list[Traits]) -> None:
-        """Until the last has ended, or the limit."""
+        """Run all machines until the last has ended, or until the limit."""
         settings = self._settings
         interface = UPLINK if self._stack is not None else settings.interface
         attachment = Attachment(settings.link, interface, settings.network, str(server))
@@ -328,7 +331,7 @@ class Fleet:
     # --- the verdict ---
 
     async def _verify(self, identities: list[Identity]) -> None:
-        """What the API says of each Workflow, beside what its machine believes."""
+        """Compare each Workflow's state in the API with its machine's result."""
         generated = self._settings.hardware is HardwareSource.GENERATE
         async with self._objects() as objects:
             outcomes = await (objects.outcomes() if generated else objects.outcomes(self._settings.selector))
