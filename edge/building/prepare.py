@@ -39,21 +39,21 @@ from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError, apply_object, 
 from tink.kube.resources import OSIE
 
 _RESERVE = 64 << 20
-"""Bytes that are left for what else is on the disk."""
+"""Bytes that stay free on the disk."""
 _CHUNK = 1 << 20
 _PULL_SECONDS = 86400.0
-"""An agent that has read the manifest of an image may pull its blobs for so long, in seconds."""
+"""Seconds for which replaced blobs stay: an agent that has read an image's manifest may still pull them."""
 _LAYOUT = b'{"imageLayoutVersion": "1.0.0"}'
 """The file `oci-layout` (OCI image layout specification 1.0)."""
 
 
 class PlacingError(Exception):
-    """The data directory can't take what was built; the message says why and what to do."""
+    """The data directory can't take the artifacts; the message has the cause and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file for the data directory: its path there, and its content or where that is."""
+    """A file for the data directory: its path there, and its content or the content's path."""
 
     name: str
     source: bytes | Path
@@ -65,14 +65,14 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Actions:
-    """Action images: for each name (`actions/inspect:1`) its manifests by platform, and the blobs that they have."""
+    """Action images: the manifests of each name (`actions/inspect:1`) by platform, and their blobs."""
 
     manifests: Mapping[str, Mapping[str, dict[str, Any]]]
     blobs: Sequence[File]
 
 
 def read_actions(directories: Sequence[Path]) -> Actions:
-    """Read the layouts that the recipe made, a directory with one for each action for each architecture.
+    """Read the image layouts of the recipe; a directory has one layout per action for one architecture.
 
     Raises LayoutError, OSError.
     """
@@ -94,7 +94,7 @@ def _blob(digest: str) -> str:
 
 @contextmanager
 def owned(directory: Path) -> Iterator[None]:
-    """Act as the owner of the data directory, which is made if it is missing. Raises DataDirectoryError, OSError."""
+    """Act as the owner of the data directory, which is created if missing. Raises DataDirectoryError, OSError."""
     with data_directory.as_owner(directory, make=True):
         data_directory.claim(directory)
         yield
@@ -178,7 +178,7 @@ def _index(directory: Path, actions: Actions) -> list[str]:
 
 
 def _by_platform(layout: ImageLayout, known: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:
-    """The manifests of an image that is there; none if a part of it is missing."""
+    """Return the manifests of an existing image; none if a part of it is missing."""
     if name not in known:
         return {}
     try:
@@ -202,7 +202,7 @@ def _sha256(source: BinaryIO) -> str:
 
 
 def _is(path: Path, digest: str, size: int) -> bool:
-    """Return whether the file is there with this content."""
+    """Return True if the file exists with this content."""
     try:
         with path.open("rb") as file:
             return os.fstat(file.fileno()).st_size == size and _sha256(file) == digest
@@ -220,14 +220,16 @@ def _room(directory: Path, size: int) -> None:
 
 
 def osie_manifest(name: str, directory: Path) -> dict[str, Any]:
-    """The OSIE object of files in the data directory. It has no hashes: the files are this edge's own, and may be
-    replaced while no API answers."""
+    """Return the OSIE object of files in the data directory.
+
+    It has no hashes: the files are this edge's own, and may be replaced while no API answers.
+    """
     urls = {f"{part}Url": (directory.absolute() / "osie" / name / part).as_uri() for part in ("kernel", "initrd")}
     return {"apiVersion": API_VERSION, "kind": "OSIE", "metadata": {"name": name}, "spec": urls}
 
 
 def osie_yaml(manifest: Mapping[str, Any]) -> bytes:
-    """The object as a file for `kubectl apply`."""
+    """Return the object as a file for `kubectl apply`."""
     spec = "".join(f"  {key}: {json.dumps(value)}\n" for key, value in manifest["spec"].items())
     return (
         "# The OSIE that `tinkedge prepare` made here. It applies this object by itself if the API answers.\n"
@@ -252,7 +254,7 @@ _USUAL_RATE = 10
 
 
 class PrepareError(Exception):
-    """`tinkedge prepare` failed; the message says what and what to do."""
+    """`tinkedge prepare` failed; the message has the cause and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,9 +268,9 @@ class Settings:
     """Debian's names of the machines' processors."""
     host_arch: str
     kernel: str = ""
-    """A Debian package; empty: that for real hardware."""
+    """The kernel's Debian package; empty: the one for real hardware."""
     kubeconfig: Path | None = None
-    """None: that of the data directory."""
+    """The kubeconfig of the API; None: the one in the data directory."""
     again: bool = False
 
     def kernel_for(self, arch: str) -> str:
@@ -307,12 +309,12 @@ def builder_for(settings: Settings, arch: str, screen: Screen) -> Builder:
 
 
 def outdated(settings: Settings, screen: Screen) -> dict[str, set[Part]]:
-    """Return what is to be made, by architecture."""
+    """Return the outdated parts, by architecture."""
     return {arch: builder_for(settings, arch, screen).outdated(settings.parts_for(arch)) for arch in settings.arches}
 
 
 def announcement(todo: dict[str, set[Part]], host_arch: str, packages_mb: int = 0) -> str:
-    """Say how much will be downloaded, and how long it takes about; empty if there is nothing to do."""
+    """Return a text with the size of the downloads and the time; empty if all parts are current."""
     mb, seconds = packages_mb, 20 if packages_mb else 0
     for arch, parts in todo.items():
         foreign = arch != host_arch
@@ -327,7 +329,7 @@ def announcement(todo: dict[str, set[Part]], host_arch: str, packages_mb: int = 
 
 
 def check_directory(data_dir: Path) -> None:
-    """Make the data directory, or look whether it can be used, before anything takes long. Raises PrepareError."""
+    """Create the data directory, or check that it can be used, before the long work. Raises PrepareError."""
     try:
         with owned(data_dir):
             pass
@@ -338,7 +340,7 @@ def check_directory(data_dir: Path) -> None:
 
 
 def check_room(cache: Path, todo: dict[str, set[Part]]) -> None:
-    """Look whether the cache has room for the work. Raises PrepareError, OSError."""
+    """Check that the cache has room for the work. Raises PrepareError, OSError."""
     needed = max((sum(_MEASURED[part][2] for part in parts) for parts in todo.values()), default=0)
     free = shutil.disk_usage(cache).free // 1_000_000
     if free < needed:
@@ -349,7 +351,7 @@ def check_room(cache: Path, todo: dict[str, set[Part]]) -> None:
 
 
 async def build(settings: Settings, screen: Screen) -> dict[str, dict[Part, Path]]:
-    """Make what is out of date, and return where each part is, by architecture. Raises CommandError."""
+    """Build outdated parts; return the path of each part, by architecture. Raises CommandError."""
     made = {}
     for arch in settings.arches:
         builder = builder_for(settings, arch, screen)
@@ -363,7 +365,7 @@ async def build(settings: Settings, screen: Screen) -> dict[str, dict[Part, Path
 
 
 def bring(settings: Settings, made: dict[str, dict[Part, Path]], screen: Screen) -> list[dict[str, Any]]:
-    """Bring the parts into the data directory, and return the OSIE objects. Raises PrepareError."""
+    """Put the parts into the data directory; return the OSIE objects. Raises PrepareError."""
     groups: list[list[File]] = []
     osies = []
     for arch, parts in made.items():
@@ -392,7 +394,7 @@ def bring(settings: Settings, made: dict[str, dict[Part, Path]], screen: Screen)
 
 
 def _unwritable(error: OSError, data_dir: Path) -> str:
-    """Say what could not be written or read, and the remedy if it belongs to another user."""
+    """Return an error with the path, and the remedy if it belongs to another user."""
     path = Path(error.filename) if error.filename else data_dir
     said = f"{path}: {error.strerror or error}"
     if not isinstance(error, PermissionError) or data_dir not in path.parents:
@@ -403,7 +405,7 @@ def _unwritable(error: OSError, data_dir: Path) -> str:
 
 
 def _places(groups: Sequence[Sequence[File]], actions: Actions | None) -> list[tuple[str, str]]:
-    """Where each thing is in the data directory, and its name for people."""
+    """Return the names for people of the parts, and their paths in the data directory."""
     places = []
     for group in groups:
         first = group[0].name
@@ -419,7 +421,7 @@ def _places(groups: Sequence[Sequence[File]], actions: Actions | None) -> list[t
 
 
 async def apply(settings: Settings, osies: Sequence[dict[str, Any]], screen: Screen) -> None:
-    """Apply the OSIE objects if an API answers. Raises PrepareError if it refuses one."""
+    """Apply the OSIE objects if an API answers. Raises PrepareError if the API rejects one."""
     kubeconfig = settings.kubeconfig or settings.data_dir / "kubeconfig"
     if settings.kubeconfig is None and not kubeconfig.is_file():
         _say_later(osies, screen, f"{kubeconfig} is not there yet")

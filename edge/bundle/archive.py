@@ -33,18 +33,18 @@ INSTALL = "install.sh"
 SBOM = "sbom.cdx.json"
 
 PACKAGES, WHEELS, PROGRAMS = "debian/", "wheels/", "bin/"
-"""What `install.sh` installs."""
+"""Folders of files that `install.sh` installs."""
 OSIE, IMAGES, FILES, BOOT, OBJECTS = "osie/", "images/", "files/", "ipxe/", "manifests/"
-"""What `tinkedge bundle load` puts into a data directory, under these names."""
+"""Folders that `tinkedge bundle load` writes into a data directory, under these names."""
 LOADED = (OSIE, IMAGES, FILES, BOOT, OBJECTS)
 FOLDERS = (PACKAGES, WHEELS, PROGRAMS, *LOADED)
 
 MAX_TEXT_BYTES = 4 << 20
-"""Of SHA256SUMS, and of manifest.json."""
+"""Maximum size of SHA256SUMS, and of manifest.json."""
 MAX_SIGNATURE_BYTES = 64 << 10
 MAX_FILES = 20_000
 MAX_NAME_BYTES, MAX_FOLDER_BYTES = 100, 155
-"""What a tar's header has room for, of the last part of a name and of the folders before it."""
+"""Maximum lengths in a tar's header: of the last part of a name, and of the folders before it."""
 
 _LINE = re.compile(r"([0-9a-f]{64})  (\S+)")
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@+:=~%-]*")
@@ -52,12 +52,12 @@ _OLDER = "it was made by an older tinkedge: make it anew with `tinkedge bundle c
 
 
 class BundleError(Exception):
-    """A bundle, or what it is to be made of, can't be used; the message says which part, why, and what to do."""
+    """A bundle, or a part of a new one, can't be used; the message names the part, the cause and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The tinkedge that a bundle installs: its version, and the Debian that it is for (empty: it is wheels)."""
+    """The tinkedge that a bundle installs: its version and its Debian (empty: the bundle has wheels)."""
 
     version: str
     suite: str = ""
@@ -76,9 +76,9 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a bundle holds: which release made it and when (UTC), and its files with their sizes in bytes.
+    """The description of a bundle: the release that made it, its time (UTC), and its files with sizes in bytes.
 
-    `sizes` is in the order of the files in the bundle, and that of SHA256SUMS.
+    `sizes` has the order of the files in the bundle, and of SHA256SUMS.
     """
 
     tinkedge: str
@@ -89,12 +89,12 @@ class Manifest:
     sizes: dict[str, int]
 
     def to_json(self) -> bytes:
-        """Give it as it stands in the file."""
+        """Return the text of manifest.json."""
         return orjson.dumps({"format": FORMAT, **asdict(self)}, option=orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z)
 
     @classmethod
     def from_json(cls, text: bytes) -> Manifest:
-        """Read it. Raises BundleError."""
+        """Parse manifest.json. Raises BundleError."""
         try:
             fields = orjson.loads(text)
             number = fields["format"]
@@ -140,12 +140,12 @@ def _size(name: str, size: Any) -> int:
 
 
 def write_sums(sums: Iterable[tuple[str, str]]) -> bytes:
-    """SHA256SUMS of (name, SHA-256 in hex), in the format of `sha256sum`."""
+    """Return SHA256SUMS of pairs of name and SHA-256 in hex, in the format of `sha256sum`."""
     return "".join(f"{digest}  {name}\n" for name, digest in sums).encode()
 
 
 def read_sums(text: bytes) -> dict[str, str]:
-    """SHA-256 in hex by name, in their order; `manifest.json` is the first. Raises BundleError."""
+    """Parse SHA256SUMS: SHA-256 in hex by name, `manifest.json` first. Raises BundleError."""
     sums: dict[str, str] = {}
     for number, line in enumerate(text.decode("utf-8", "replace").splitlines(), 1):
         found = _LINE.fullmatch(line)
@@ -165,7 +165,7 @@ def read_sums(text: bytes) -> dict[str, str]:
 
 
 def agree(manifest: Manifest, sums: dict[str, str]) -> None:
-    """See that both name the same files. Raises BundleError."""
+    """Check that both name the same files. Raises BundleError."""
     named = [name for name in sums if name != MANIFEST]
     if named != list(manifest.sizes):
         differ = sorted(set(named) ^ set(manifest.sizes)) or ["their order"]
@@ -173,9 +173,9 @@ def agree(manifest: Manifest, sums: dict[str, str]) -> None:
 
 
 def unusable(name: str) -> str:
-    """Say why a file of this name can't be in a bundle; empty: it can.
+    """Return why a file of this name can't be in a bundle; empty if it can.
 
-    No name leads out of the directory that it is unpacked in, or is one that a shell or a program takes for more.
+    A valid name stays within its directory, and has no character that is special to a shell or a program.
     """
     folder, _, last = name.rpartition("/")
     if len(last.encode()) > MAX_NAME_BYTES or len(folder.encode()) > MAX_FOLDER_BYTES:
@@ -190,17 +190,17 @@ def unusable(name: str) -> str:
 _BLOCK = 512
 _CHUNK = 1 << 20
 _LARGE = 8 << 30
-"""Bytes that a header of POSIX has no number for, and GNU's has; but that has less room for names."""
+"""Size in bytes from which a header needs GNU's format, which has less room for names."""
 
 Progress = Callable[[str, int, int], None]
-"""Told what is done, how many bytes of it, and how many there are."""
+"""Called with the kind of work, the bytes done, and all bytes."""
 Verify = Callable[[bytes, bytes], str]
-"""Of a text and its signature: who signed it. Raises BundleError."""
+"""Returns the signer of a text by its signature. Raises BundleError."""
 Sign = Callable[[bytes], bytes]
 
 
 def digest_of(path: Path, progress: Callable[[int], None] = lambda _: None) -> str:
-    """SHA-256 of a file, in hex; `progress` hears of each part of it, in bytes. Raises OSError."""
+    """Return the SHA-256 of a file, in hex. `progress` gets the number of bytes of each part. Raises OSError."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
@@ -210,7 +210,7 @@ def digest_of(path: Path, progress: Callable[[int], None] = lambda _: None) -> s
 
 
 def write(out: BinaryIO, manifest: Manifest, paths: Mapping[str, Path], sign: Sign, progress: Progress) -> None:
-    """Write a bundle of these files, by their names in the manifest. Raises BundleError, OSError."""
+    """Write a bundle; `paths` has the files by their names in the manifest. Raises BundleError, OSError."""
     text, total, done = manifest.to_json(), sum(manifest.sizes.values()), 0
     sums = {MANIFEST: hashlib.sha256(text).hexdigest()}
     for name in manifest.sizes:
@@ -257,7 +257,7 @@ def _padding(size: int) -> bytes:
 
 
 class Reader:
-    """Reads a bundle from its beginning to its end, once. `signer` is what `verify` gave."""
+    """Reads a bundle once, from start to end. `signer` is the result of `verify`."""
 
     def __init__(self, file: BinaryIO, verify: Verify) -> None:
         """Check the signature and read the manifest. Raises BundleError, OSError."""
@@ -277,11 +277,11 @@ class Reader:
             self._same(block, name, size)
 
     def sha256(self, name: str) -> str:
-        """What was signed of a file, in hex."""
+        """Return the signed SHA-256 of a file, in hex."""
         return self._sums[name]
 
     def files(self) -> Iterator[tuple[str, Iterator[bytes]]]:
-        """Give each file and its content, all of which has to be taken: it is right when it has ended.
+        """Yield each file with its content. The content is verified when it has been read to its end.
 
         Raises BundleError, OSError.
         """
@@ -322,7 +322,7 @@ class Reader:
         return text
 
     def _same(self, block: bytes, name: str, size: int) -> None:
-        """No byte of a header is another than `write` makes: nobody's tar can take it for something else."""
+        """Check that a header has the bytes that `write` makes, so that every tar program reads it alike."""
         if block != _header(name, size, self.manifest.created):
             raise BundleError(f"{name} in it has another header than tinkedge writes: it was changed; copy it anew")
 

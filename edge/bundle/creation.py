@@ -1,4 +1,4 @@
-"""A bundle, on a host that has a route: its parts are brought together, each hashed, and the list of them signed."""
+"""Makes a bundle on a host with a route: collects the parts, hashes them, signs the list, and adds an SBOM."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Osie:
-    """An OSIE: its name, and where its two files are (paths or URLs)."""
+    """An OSIE: its name and its two files (paths or URLs)."""
 
     name: str
     kernel: str
@@ -57,7 +57,7 @@ class Osie:
 
     @classmethod
     def of(cls, text: str) -> Osie:
-        """`NAME=DIR`, which has `kernel` and `initrd`, or `NAME=KERNEL,INITRD`. Raises BundleError."""
+        """Parse `NAME=DIR`, with `kernel` and `initrd` in DIR, or `NAME=KERNEL,INITRD`. Raises BundleError."""
         name, given, where = text.partition("=")
         if not given or not where or not _NAME.fullmatch(name):
             raise BundleError(f"--osie {text}: write NAME=DIR or NAME=KERNEL,INITRD, with NAME that of the OSIE object")
@@ -70,7 +70,7 @@ class Osie:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a bundle is to hold. Files and OSIEs may be paths or URLs; `packages` None: apt is asked."""
+    """The wanted content of a bundle. Files and OSIEs may be paths or URLs; with `packages` None, apt finds them."""
 
     deb: Path | None = None
     packages: tuple[Path, ...] | None = None
@@ -87,8 +87,11 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a bundle is made with: the recipes (`deploy/`), a directory that keeps downloads, the release and the time
-    (UTC), and who is told how far it is."""
+    """The tools for a bundle.
+
+    These are the recipes (`deploy/`), a directory for downloads, the release, the time (UTC), and two callbacks for
+    progress.
+    """
 
     recipes: Path
     cache: Path
@@ -105,7 +108,7 @@ class _Parts:
     paths: dict[str, Path] = field(default_factory=dict)
 
     def add(self, name: str, path: Path) -> None:
-        """One more. Raises BundleError."""
+        """Add a file. Raises BundleError."""
         if problem := unusable(name):
             raise BundleError(f"{path}: {name!r} can't be in a bundle: {problem}")
         if not path.is_file():
@@ -139,14 +142,14 @@ def create(contents: Contents, out: Path, sign: Sign, around: Surroundings) -> M
 
 
 def _program(contents: Contents, parts: _Parts, around: Surroundings) -> Program | None:
-    """What install.sh installs."""
+    """Add the files for install.sh. Raises BundleError."""
     program = None
     if contents.deb is not None:
         program = program_of(contents.deb)
         packages = contents.packages
         if packages is None:
             packages = tuple(needed_packages(contents.deb, program, around.cache, around.say))
-        # An epoch's colon, as apt writes it in names of files.
+        # apt writes an epoch's colon this way in names of files.
         version = program.version.replace(":", "%3a")
         parts.add(f"{PACKAGES}tinkedge_{version}_{program.architecture}.deb", contents.deb)
         for path in packages:
@@ -238,7 +241,7 @@ def _sbom(contents: Contents, parts: _Parts, found: tuple[Image, ...], work: Pat
 
 
 def _local(name: str, around: Surroundings) -> Path:
-    """A file, fetched if it is a URL. Raises BundleError, OSError."""
+    """Return a local file, downloaded if `name` is a URL. Raises BundleError, OSError."""
     if not is_url(name):
         return Path(name)
     around.say(f"fetching {shown(name)}")
@@ -246,7 +249,7 @@ def _local(name: str, around: Surroundings) -> Path:
 
 
 def _last(name: str) -> str:
-    """The last part of a path or URL."""
+    """Return the last part of a path or URL."""
     return name.partition("?")[0].rstrip("/").rpartition("/")[2]
 
 
@@ -257,7 +260,10 @@ _WHEEL = re.compile(r"([A-Za-z0-9_.]+)-([^-]+)-.*\.whl")
 
 
 def sbom(files: Iterable[tuple[str, str]], images: Iterable[Image], deb: Path | None, created: datetime) -> bytes:
-    """The list of (name in the bundle, SHA-256 in hex), images, and what is in the package. Raises BundleError."""
+    """Return a CycloneDX 1.6 list (ECMA-424) of a bundle's components. Raises BundleError.
+
+    These are `files` (name in the bundle, SHA-256 in hex), images, and the Python packages in the Debian package.
+    """
     components = [*_files(files), *(_image(image) for image in images), *(_inside(deb) if deb is not None else ())]
     said = orjson.dumps(components)
     return orjson.dumps(
@@ -284,7 +290,7 @@ def _files(files: Iterable[tuple[str, str]]) -> Iterator[dict[str, Any]]:
         elif name.startswith(WHEELS) and (found := _WHEEL.fullmatch(last)):
             package = found[1].lower().replace("_", "-")
             yield {**_library(package, found[2], f"pkg:pypi/{package}@{quote(found[2])}"), "hashes": hashes}
-        elif not name.startswith("images/blobs/"):  # these are the images, named by their digests
+        elif not name.startswith("images/blobs/"):  # blobs are listed as images
             yield {"type": "file", "bom-ref": name, "name": name, "hashes": hashes}
 
 
@@ -296,7 +302,7 @@ def _image(image: Image) -> dict[str, Any]:
 
 
 def _inside(deb: Path) -> Iterator[dict[str, Any]]:
-    """The Python packages of the environment that the Debian package brings."""
+    """Yield the Python packages in the environment of the Debian package."""
     listed = run(["dpkg-deb", "--contents", deb], what=f"{deb}", package="dpkg")
     for name, version in sorted(set(_DISTRIBUTION.findall(listed))):
         package = name.lower().replace("_", "-")

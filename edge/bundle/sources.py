@@ -1,4 +1,4 @@
-"""Where the parts of a bundle come from: Debian packages by apt, files by URL, container images by skopeo."""
+"""The sources of a bundle's parts: Debian packages by apt, files by URL, container images by skopeo."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LINES = 8
 def run(
     command: list[str | Path], *, what: str, package: str, timeout: float = 3600, env: dict[str, str] | None = None
 ) -> str:
-    """Run a program of a Debian `package` and give what it prints. Raises BundleError with its last lines."""
+    """Run a program of a Debian `package` and return its output. Raises BundleError with its last lines."""
     name = str(command[0])
     if shutil.which(name) is None:
         raise BundleError(f"{what}: there is no {name}: apt-get install {package}")
@@ -42,7 +42,7 @@ def run(
     except subprocess.TimeoutExpired as error:
         raise BundleError(f"{what}: {name} has not ended after {timeout:.0f} s") from error
     if ran.returncode:
-        # apt says on its output why, and on the other that.
+        # apt writes the cause to its output, and the fact of the error to its error output.
         last = "\n".join(f"{ran.stdout}\n{ran.stderr}".strip().splitlines()[-_LINES:])
         raise BundleError(f"{what}: {name} ended with {ran.returncode}:\n{last}")
     return ran.stdout
@@ -51,7 +51,7 @@ def run(
 _SUITES = {"12": "bookworm", "13": "trixie"}
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _WANTED = ("ipxe", "ca-certificates")
-"""What the package recommends: boot programs, and whom to trust by TLS."""
+"""Packages that tinkedge recommends: boot programs, and TLS authorities."""
 _INSTALLED = re.compile(r"^Inst (\S+) \((\S+) .*\)", re.MULTILINE)
 _TARGETS = "$(ORIGIN) $(CODENAME) $(RELEASE) $(COMPONENT) $(REPO_URI)"
 
@@ -59,7 +59,7 @@ Say = Callable[[str], None]
 
 
 def program_of(deb: Path) -> Program:
-    """What a Debian package of tinkedge is, by its control file. Raises BundleError."""
+    """Read a Debian package of tinkedge, by its control file. Raises BundleError."""
     if not deb.is_file():
         raise BundleError(f"--deb {deb}: there is no such file; `make deb` makes one")
     words = ["dpkg-deb", "--showformat", "${Package} ${Version} ${Architecture}", "--show", str(deb)]
@@ -73,7 +73,10 @@ def program_of(deb: Path) -> Program:
 
 
 def needed_packages(deb: Path, program: Program, cache: Path, say: Say) -> list[Path]:
-    """The packages that an empty Debian needs to install `deb`, fetched into `cache`. Raises BundleError, OSError."""
+    """Return the packages that an empty Debian needs to install `deb`, downloaded to `cache`.
+
+    Raises BundleError, OSError.
+    """
     apt = _Apt(cache / f"apt-{program.suite}-{program.architecture}", program)
     say(f"asking apt what an empty Debian {program.suite} lacks")
     apt.update()
@@ -93,14 +96,14 @@ def needed_packages(deb: Path, program: Program, cache: Path, say: Say) -> list[
 
 
 class _Apt:
-    """apt with a configuration of its own, in a directory that is kept."""
+    """apt with its own configuration, in a persistent directory."""
 
     def __init__(self, directory: Path, program: Program) -> None:
         self._directory, self._program = directory, program
         self._configuration = directory / "apt.conf"
 
     def update(self) -> None:
-        """Get the lists of packages."""
+        """Download the lists of packages."""
         directory, architecture = self._directory, self._program.architecture
         if not _KEYRING.exists():
             raise BundleError(f"{_KEYRING} is missing: apt-get install debian-archive-keyring")
@@ -119,18 +122,18 @@ class _Apt:
         self._get("update")
 
     def simulate(self, *wanted: str) -> dict[str, str]:
-        """What would be installed where nothing is: versions by name."""
+        """Return the packages that apt would install on an empty system: versions by name."""
         return dict(_INSTALLED.findall(self._get("--simulate", "--yes", "install", *wanted)))
 
     def download(self, into: Path, packages: dict[str, str]) -> None:
-        """Fetch these versions; apt checks each against the signed lists."""
-        # It writes into the directory that it is started in.
+        """Download these versions; apt checks each against the signed lists."""
+        # apt-get writes into its working directory.
         words = [f"{name}={version}" for name, version in packages.items()]
         script: list[str | Path] = ["sh", "-c", 'cd "$1" && shift && exec apt-get -q download "$@"', "sh", into, *words]
         run(script, what="fetching Debian packages", package="apt", env=self._environment)
 
     def find(self, directory: Path, name: str, version: str) -> Path | None:
-        """Where apt has put a package."""
+        """Return the file of a downloaded package, or None."""
         stem = f"{name}_{version.replace(':', '%3a')}"
         candidates = (directory / f"{stem}_{which}.deb" for which in (self._program.architecture, "all"))
         return next((path for path in candidates if path.exists()), None)
@@ -144,7 +147,7 @@ class _Apt:
         return run(command, what=f"apt-get {' '.join(words)[:60]}", package="apt", env=self._environment)
 
     def _sources(self) -> list[str]:
-        """The mirrors of this host's apt that have the suite, or if none has, the suite on them."""
+        """Return sources.list lines: this host's mirrors that have the suite, else the suite on all its mirrors."""
         ask: list[str | Path] = ["apt-get", "indextargets", "--format", _TARGETS, "Created-By: Packages"]
         said = run(ask, what="apt's mirrors", package="apt")
         suite = self._program.suite
@@ -165,22 +168,22 @@ class _Apt:
 
 _CHUNK = 1 << 18
 _SILENCE_SECONDS = 60.0
-"""Without a byte."""
+"""Seconds without a received byte after which a download fails."""
 _MAX_ATTEMPTS = 4
 
 Progress = Callable[[str, int, int], None]
 
 
 def is_url(text: str) -> bool:
-    """Whether this is something to fetch."""
+    """Return True for a URL."""
     return text.startswith(("http://", "https://"))
 
 
 def download(url: str, cache: Path, progress: Progress) -> Path:
-    """The file at `url`, in `cache`. Raises BundleError, OSError.
+    """Download `url` into `cache`; return the file. Raises BundleError, OSError.
 
-    A file that is there whole is asked about: where the server says that it has not changed (RFC 9110, section 13.1.2),
-    or says nothing of changes, it is not fetched again.
+    An interrupted download continues if the file is the same. A complete file is not downloaded again if the server
+    confirms that it is unchanged (RFC 9110, section 13.1.2), or has no validator.
     """
     cache.mkdir(parents=True, exist_ok=True)
     kept = cache / hashlib.sha256(url.encode()).hexdigest()[:32]
@@ -191,7 +194,7 @@ def download(url: str, cache: Path, progress: Progress) -> Path:
         except urllib.error.HTTPError as error:
             if error.code < 500 or not left:
                 raise BundleError(f"{shown(url)}: HTTP {error.code} {redacted(str(error.reason))}") from error
-        except http.client.InvalidURL:  # its text has a part of the URL
+        except http.client.InvalidURL:  # the error's text has a part of the URL
             raise BundleError(f"{shown(url)} has a port or characters that no URL has: percent-encode them") from None
         except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
             if not left:
@@ -221,7 +224,7 @@ def _attempt(url: str, kept: Path, part: Path, notes: Path, progress: Progress) 
         error.close()
         if error.code == 304:
             return kept
-        if error.code == 416:  # it is shorter now
+        if error.code == 416:  # the file is shorter now
             part.unlink(missing_ok=True)
             return _attempt(url, kept, part, notes, progress)
         raise
@@ -242,7 +245,7 @@ def _attempt(url: str, kept: Path, part: Path, notes: Path, progress: Progress) 
 
 
 def _tag(notes: Path) -> str:
-    """The entity tag of what is here; empty where the server gave none that says "these bytes"."""
+    """Return the strong entity tag of the downloaded bytes; empty if the server gave none."""
     try:
         tag = json.loads(notes.read_text())["etag"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -257,14 +260,14 @@ _POLICIES = (Path.home() / ".config/containers/policy.json", Path("/etc/containe
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """An image: as machines ask for it (`repository:tag`), and where skopeo finds it (containers-transports(5))."""
+    """An image: its name for machines (`repository:tag`), and its source for skopeo (containers-transports(5))."""
 
     name: str
     source: str
 
     @classmethod
     def of(cls, text: str) -> Wanted:
-        """`REF`, or `NAME:TAG=TRANSPORT:...`, or `NAME:TAG=REF`. Raises BundleError."""
+        """Parse `REF`, `NAME:TAG=TRANSPORT:...` or `NAME:TAG=REF`. Raises BundleError."""
         name, given, source = text.partition("=")
         if not given:
             name, source = "", text
@@ -286,11 +289,18 @@ class Wanted:
 
 
 def fetch_image(wanted: Wanted, layout: Path, *, platform: str, insecure: Iterable[str]) -> Descriptor:
-    """Have an image in the layout. `platform`: a processor (`amd64`), or all. Raises BundleError, OSError."""
+    """Copy an image into the layout with skopeo. Raises BundleError, OSError.
+
+    `platform`: a processor (`amd64`), or all. skopeo finds blobs of earlier runs by their digests, so an interrupted
+    download continues at its layer.
+    """
     layout.mkdir(parents=True, exist_ok=True)
     which = ["--multi-arch", "all"] if platform == ALL else []
     chosen = ["--override-os", "linux"] + (["--override-arch", platform] if platform != ALL else [])
-    policy = [] if any(path.exists() for path in _POLICIES) else ["--insecure-policy"]  # skopeo wants one of the two
+    policy = (
+        [] if any(path.exists() for path in _POLICIES) else ["--insecure-policy"]
+        # skopeo needs a policy file or this option
+    )
     is_plain = any(wanted.source.startswith(f"docker://{host_of(host)}/") for host in insecure)
     plain = ["--src-tls-verify=false"] if is_plain else []
     command = ["skopeo", *policy, *chosen, "copy", "--quiet", "--retry-times", "3", *which, *plain]

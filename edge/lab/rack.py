@@ -29,15 +29,17 @@ from tink.net.host_port import join_host_port
 
 PREFIX = "tinkedge-lab-"
 HTTP_PORT = 7080
-"""Of the edge in the rack."""
+"""HTTP port of the edge in the rack."""
 _ETH_P_IP, _ETH_P_ARP = 0x0800, 0x0806  # linux/if_ether.h
 _SOL_PACKET, _PACKET_STATISTICS = 263, 6  # linux/if_packet.h
 
 
 @dataclass(frozen=True, slots=True)
 class RackNetwork:
-    """The addresses of the rack; the manifests in deploy/examples are written for them. `address6`: one of IPv6 beside
-    an `address` of IPv4, of 64 bits' prefix; empty: none."""
+    """The addresses of the rack, as in the manifests in deploy/examples.
+
+    `address6` is an IPv6 address with a prefix of 64 bits beside an IPv4 `address`; empty: none.
+    """
 
     bridge: str = "rack0"
     address: str = "172.31.77.1"
@@ -47,12 +49,12 @@ class RackNetwork:
 
     @property
     def host(self) -> str:
-        """The address as it stands in URLs."""
+        """Return the address in the notation of URLs."""
         return f"[{self.address}]" if ":" in self.address else self.address
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """All that the edge's host has there."""
+        """Return all addresses of the edge's host in the rack."""
         return tuple(filter(None, (self.address, self.address6)))
 
 
@@ -60,7 +62,7 @@ IPV6 = RackNetwork(address="fd31:77::1", prefix=64)
 """A rack without IPv4; the manifests in deploy/examples/ipv6 are written for it."""
 
 DUAL_STACK = RackNetwork(address6="fd31:77::1")
-"""A rack with both; what is in deploy/examples/dual-stack is written for it."""
+"""A rack with both; the manifests in deploy/examples/dual-stack are written for it."""
 
 
 class Rack:
@@ -73,7 +75,10 @@ class Rack:
         self._ears: list[socket.socket] = []
 
     async def up(self) -> None:
-        """Make the namespace and move this process into it. Raises CommandError, e.g. without the privilege."""
+        """Create the namespace and move this process into it.
+
+        Raises CommandError, for example without the privilege.
+        """
         await remove_abandoned(PREFIX)
         network = self.network
         await run(["ip", "netns", "add", self.namespace])
@@ -96,18 +101,18 @@ class Rack:
             self.hear(network.bridge)
 
     def hear(self, bridge: str) -> None:
-        """Count what comes in over this bridge, too (`ipv4_packets`)."""
+        """Count the packets that this bridge receives, for `ipv4_packets`."""
         self._ears += [_hear(bridge, protocol) for protocol in (_ETH_P_IP, _ETH_P_ARP)]
 
     def ipv4_packets(self) -> int:
-        """How many packets of IPv4 and ARP have come in since the last call; of a rack that has IPv6 alone."""
-        # The kernel counts them, whether there was room for them or not: tpacket_stats, packets and drops.
+        """Return the number of IPv4 and ARP packets since the last call, for a rack with IPv6 only."""
+        # The kernel counts packets even if it drops them: tpacket_stats, packets and drops.
         told = [sock.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8) for sock in self._ears]
         return sum(struct.unpack("=II", each)[0] for each in told)
 
     @contextlib.contextmanager
     def outside(self) -> Iterator[None]:
-        """Meanwhile this process, and what it starts, has the host's network; what was started before stays inside."""
+        """Run a block in the host's network: this process and its new children. Older children stay inside."""
         assert self._home is not None  # noqa: S101 - for the type checker; up() has set it
         set_namespace(self._home)
         try:
@@ -138,7 +143,7 @@ DEPOT_PORT = 8080
 
 
 class Registry:
-    """A private container registry at `address`:5000; its images stay in `storage` for the next lab."""
+    """A private container registry at `address`:5000. Its images stay in `storage` for the next lab."""
 
     def __init__(self, address: str, storage: Path, directory: Path) -> None:
         self._listening = join_host_port(address, REGISTRY_PORT)
@@ -146,11 +151,11 @@ class Registry:
         self._config = directory / "registry.yml"
         self._log = directory / "registry.log"
         self._daemon: Daemon | None = None
-        # skopeo of Debian 12 knows no IPv6 address as a registry, so that one is filled by way of loopback.
+        # skopeo of Debian 12 accepts no IPv6 address as a registry, so it is filled over loopback.
         self.authority = f"localhost:{REGISTRY_PORT}" if ":" in address else self._listening
 
     async def start(self, artifacts: Artifacts) -> None:
-        """Start it and make sure that it holds the action images. Raises CommandError."""
+        """Start the registry and fill it with the action images. Raises CommandError."""
         self._storage.mkdir(parents=True, exist_ok=True)
         listening = self._listening if self.authority == self._listening else f":{REGISTRY_PORT}"
         self._config.write_text(
@@ -168,7 +173,7 @@ class Registry:
             filled.write_text(artifacts.actions_digest)
 
     async def stop(self) -> None:
-        """End it."""
+        """Stop the registry."""
         if self._daemon is not None:
             await self._daemon.stop()
             self._daemon = None
