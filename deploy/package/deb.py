@@ -1,9 +1,11 @@
-"""The environment that Debian's Python runs tinkedge in: `PREFIX/bin/tinkedge` and all that it imports.
+"""The Debian package: the environment in /usr/lib/tinkedge, units, settings and documents. deb(5), Debian Policy.
 
-It is laid out as `python3 -m venv` would, from wheels alone, for a Python that this machine need not have. What
-tinkedge never loads is left out: tests, sources of compiled modules, stubs for type checkers, and of Kubernetes' client
-the five hundred classes of the API's objects, which are most of its bytes; tinkedge reads objects as they are. The same
-wheels give the same bytes. Byte code is made where it is installed, by that Python.
+dpkg-deb makes the package. The environment is `PREFIX/bin/tinkedge` with all that it imports, for Debian's Python. It
+is laid out like `python3 -m venv`, from wheels only, for a Python that this machine need not have. Parts that tinkedge
+never loads are left out: tests, sources of compiled modules, stubs for type checkers, and the five hundred classes of
+the Kubernetes client for API objects, which are most of its bytes. Byte code is compiled at the installation.
+
+The same sources and wheels give the same bytes: all times are that of the sources, all owners root.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from edge.building.packages import SUGGESTED
 from edge.cli import main as commands
 
 _LEFT_OUT = (
-    # kubernetes_asyncio: tinkedge uses its reading of kubeconfigs and its connection, no more.
+    # kubernetes_asyncio: tinkedge uses only its kubeconfig reader and its connection.
     "kubernetes_asyncio/client/api",
     "kubernetes_asyncio/client/models",
     "kubernetes_asyncio/dynamic",
@@ -38,7 +40,7 @@ _LEFT_OUT = (
     "kubernetes_asyncio/stream",
     "kubernetes_asyncio/utils",
     "kubernetes_asyncio/watch",
-    # What only builds other things.
+    # Only for building other software.
     "google/protobuf/compiler",
     "cffi/recompiler.py",
     "uvloop/_testbase.py",
@@ -46,9 +48,9 @@ _LEFT_OUT = (
 _SOURCES = {".pyx", ".pxd", ".pxi", ".pyi", ".c", ".h", ".hpp", ".cc", ".cpp"}
 _TESTS = {"tests", "testing", "_tests"}
 _INSTALLERS = {"INSTALLER", "REQUESTED", "direct_url.json"}
-"""What pip writes of where a wheel came from."""
+"""Files in which pip records the origin of a wheel."""
 _CUT = ("kubernetes_asyncio",)
-"""Packages whose `__init__` imports what was left out."""
+"""Packages whose `__init__` imports modules that were left out."""
 
 _START = """\
 #!{python} -I
@@ -62,15 +64,15 @@ main()
 
 
 def lay_out(root: Path, prefix: str, wheels: list[Path], target: Target) -> Path:
-    """Make the environment in `root` + `prefix` (an absolute path of the installed system); gives its site-packages.
+    """Create the environment in `root` + `prefix` (an absolute path of the installed system).
 
-    Raises PackageError.
+    Return its site-packages. Raises PackageError.
     """
     home = root / prefix.lstrip("/")
     site = home / "lib" / f"python{target.python}" / "site-packages"
     site.parent.mkdir(parents=True)
     with tempfile.TemporaryDirectory(dir=root.parent) as work:
-        # Into a directory that is not what it will be: what pip writes into `bin` would have this machine's Python.
+        # Into a temporary directory: pip would write scripts for this machine's Python into `bin`.
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"]
         which = ["--no-deps", "--no-compile", "--only-binary=:all:", "--implementation=cp", f"--target={work}/site"]
         where = [f"--python-version={target.python}", *(f"--platform={one}" for one in target.platforms)]
@@ -91,14 +93,14 @@ def lay_out(root: Path, prefix: str, wheels: list[Path], target: Target) -> Path
 
 
 def slim(site: Path) -> None:
-    """Leave out of site-packages what tinkedge never loads."""
+    """Remove the parts of site-packages that tinkedge never loads."""
     for name in _LEFT_OUT:
         gone = site / name
         if gone.is_dir():
             shutil.rmtree(gone)
         else:
             gone.unlink(missing_ok=True)
-    # ApiClient looks for its classes here when it is asked to make objects of answers; tinkedge asks for none.
+    # ApiClient looks here for classes when asked to create objects from answers; tinkedge never asks for that.
     (site / "kubernetes_asyncio" / "client" / "models").mkdir()
     (site / "kubernetes_asyncio" / "client" / "models" / "__init__.py").write_text("")
     for directory in sorted(path for path in site.rglob("*") if path.is_dir() and path.name in _TESTS):
@@ -118,7 +120,7 @@ def slim(site: Path) -> None:
 
 
 def _still_there(record: Path, site: Path) -> Iterator[str]:
-    """The lines of a RECORD (Recording installed projects, PyPA) whose files are there as they came."""
+    """Yield the lines of a RECORD (Recording installed projects, PyPA) whose files are unchanged."""
     for line in record.read_text().splitlines(keepends=True):
         name = line.rsplit(",", 2)[0].strip('"')
         cut = name.partition("/")[0] in _CUT and name.endswith("__init__.py")
@@ -127,8 +129,7 @@ def _still_there(record: Path, site: Path) -> Iterator[str]:
 
 
 def without_missing(text: str, site: Path) -> str:
-    """A module without its imports at the top level of modules that are not in `site`, and without their names in
-    `__all__`."""
+    """Return a module without top-level imports of modules missing in `site`, and without their names in `__all__`."""
     gone: set[str] = set()
     lines = text.splitlines(keepends=True)
     for node in ast.parse(text).body:
@@ -155,7 +156,7 @@ def without_missing(text: str, site: Path) -> str:
 
 
 def _there(module: str, site: Path) -> bool:
-    """Whether a module is in `site`; what is of no package there is the standard library's."""
+    """Return True if a module is in `site`, or is the standard library's."""
     parts = module.split(".")
     if not (site / parts[0]).exists():
         return True
@@ -182,17 +183,17 @@ _LONG = """\
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a package is made of."""
+    """The sources of a package."""
 
     wheels: list[Path]
-    """The project's own, and all that it needs."""
+    """The wheels of the project and of all its requirements."""
     version: str
     epoch: int
     """The time of the sources, in seconds since 1970."""
 
 
 def build(source: Source, target: Target, out: Path, compression: str = "zstd") -> Path:
-    """Make the package in the directory `out` and give its path. Raises PackageError.
+    """Make the package in the directory `out`; return its path. Raises PackageError.
 
     `compression`: dpkg-deb(1), -Z.
     """
@@ -210,7 +211,7 @@ def build(source: Source, target: Target, out: Path, compression: str = "zstd") 
         _control(root, version, target, units)
         settle(root, source.epoch)
         environment = os.environ | {"SOURCE_DATE_EPOCH": str(source.epoch)}
-        # With one thread, because the number of threads, which is that of the processors, changes the bytes.
+        # One thread: the number of threads, by default that of processors, changes the bytes.
         how = ["--root-owner-group", "--uniform-compression", f"-Z{compression}", "--threads-max=1"]
         how += ["-z12"] if compression == "zstd" else []
         run(["dpkg-deb", *how, "--build", str(root), str(made)], what="the Debian package", env=environment)
@@ -218,7 +219,7 @@ def build(source: Source, target: Target, out: Path, compression: str = "zstd") 
 
 
 def settle(root: Path, epoch: int) -> None:
-    """Modes and times of all files, whatever the umask and the clock of who builds."""
+    """Set modes and times of all files, independent of the builder's umask and clock."""
     for path in (root, *root.rglob("*")):
         if not path.is_symlink():
             executable = path.is_dir() or (path.stat().st_mode & 0o100 and _is_program(path))
@@ -227,7 +228,7 @@ def settle(root: Path, epoch: int) -> None:
 
 
 def _is_program(path: Path) -> bool:
-    """Whether the kernel could run it; some wheels have modules with that mode."""
+    """Return True if the kernel could run a file; some wheels have modules with that mode."""
     with path.open("rb") as file:
         return file.read(4).startswith((b"#!", b"\x7fELF"))
 
@@ -243,7 +244,7 @@ def _link(path: Path, target: str) -> None:
 
 
 def _units(root: Path, target: Target) -> Iterator[str]:
-    # The names of before and after /lib became a link for packages, too (Debian 13).
+    # Packages, too, use the names before and after /lib became a link (Debian 13).
     units = root / ("lib" if target.release < 13 else "usr/lib") / "systemd/system"
     for unit in sorted(each for kind in ("service", "timer") for each in (DEPLOY / "systemd").glob(f"*.{kind}")):
         _copy(unit, units / unit.name)
@@ -252,8 +253,11 @@ def _units(root: Path, target: Target) -> Iterator[str]:
 
 
 def _settings(root: Path) -> None:
-    """What postinst copies into /etc at the first installation. These are no conffiles (Policy, 10.7.3): a release that
-    has another option than the one before would have dpkg ask at each upgrade, and fail where nobody answers."""
+    """Add the settings that postinst copies into /etc at the first installation.
+
+    These are not conffiles (Policy, 10.7.3): a release with a new option would make dpkg ask at each upgrade, and fail
+    without a terminal.
+    """
     for name in ("tinkedge.default", "tinkedge.yaml"):
         _copy(DEPLOY / "systemd" / name, root / "usr/share/tinkedge" / name)
 
@@ -281,7 +285,7 @@ def _compress(text: str, path: Path) -> None:
 
 
 def _copyright(site: Path) -> str:
-    """Machine-readable (Debian's copyright format 1.0): whose what is, and where its licence is."""
+    """Return the copyright file (Debian's copyright format 1.0), with the place of each licence."""
     place = f"{PREFIX}/{site.relative_to(site.parents[2])}"
     parts = [
         "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/",

@@ -1,4 +1,7 @@
-"""Packages as they are wanted (pyproject.toml), locked (deploy/requirements.txt) and installed (this environment)."""
+"""Packages that are wanted (pyproject.toml), locked (deploy/requirements.txt) and installed (this environment).
+
+Pure, except for `installed`.
+"""
 
 from __future__ import annotations
 
@@ -24,30 +27,30 @@ class Locked:
 
     requirement: Requirement
     hashes: tuple[str, ...]
-    """Of each file of this version, as `sha256:` and hexadecimal digits."""
+    """The hash of each file of this version, as `sha256:` and hexadecimal digits."""
 
     @property
     def version(self) -> Version | None:
-        """The one version that it may have; None if it may have several."""
+        """Return the only allowed version; None if several are allowed."""
         exact = [one for one in self.requirement.specifier if one.operator == "=="]
         return Version(exact[0].version) if len(exact) == 1 and len(self.requirement.specifier) == 1 else None
 
 
 @dataclass(frozen=True)
 class Project:
-    """The project, and what it asks for."""
+    """The project and its requirements."""
 
     name: str
     version: str
     licence: str
     needs: tuple[Requirement, ...]
-    """Always."""
+    """Requirements without extras."""
     extras: Mapping[str, tuple[Requirement, ...]]
     build: tuple[Requirement, ...]
 
     @classmethod
     def of(cls, pyproject: Mapping[str, Any]) -> Project:
-        """From pyproject.toml, read."""
+        """Read the parsed pyproject.toml."""
         project = pyproject["project"]
         extras = project.get("optional-dependencies", {})
         return cls(
@@ -61,7 +64,7 @@ class Project:
 
     @property
     def all_needs(self) -> tuple[Requirement, ...]:
-        """For whatever purpose."""
+        """Return all requirements: runtime, build, and of all extras."""
         return (*self.needs, *self.build, *(one for extra in self.extras.values() for one in extra))
 
 
@@ -70,7 +73,7 @@ def _requirements(lines: Iterable[str]) -> tuple[Requirement, ...]:
 
 
 def read_requirements(text: str) -> dict[NormalizedName, Locked]:
-    """A requirements file with hashes. Raises ValueError for a line that is something else."""
+    """Parse a requirements file with hashes. Raises ValueError for any other line."""
     lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
     found: dict[NormalizedName, Locked] = {}
     for line in "\n".join(lines).replace("\\\n", " ").splitlines():
@@ -88,14 +91,14 @@ def read_requirements(text: str) -> dict[NormalizedName, Locked]:
 
 
 def installed() -> dict[NormalizedName, importlib.metadata.Distribution]:
-    """What is in this environment."""
+    """Return the packages in this environment."""
     return {canonicalize_name(one.name): one for one in importlib.metadata.distributions()}
 
 
 def closure(wanted: Iterable[Requirement], here: Installed) -> dict[NormalizedName, set[NormalizedName]]:
-    """All packages that these need in this environment, directly or not: each with those that it needs itself.
+    """Return all packages that these need in this environment, directly or not, each with its own needs.
 
-    A package that is not installed is in it, with nothing that it needs.
+    A package that is not installed is included, without needs.
     """
     found: dict[NormalizedName, set[NormalizedName]] = {}
     waiting = [(canonicalize_name(one.name), frozenset(one.extras)) for one in wanted if _applies(one, frozenset())]
@@ -121,14 +124,14 @@ def _applies(requirement: Requirement, extras: frozenset[str]) -> bool:
 
 
 _INSTALLER = {"pip"}
-"""Comes with Python's own venv, not from an index."""
+"""Packages of Python's own venv, which come from no index."""
 
 _ONLY_WHERE_ASKED_FOR = "go"
 """The extra that `make venv` leaves out: `make test-all` installs it."""
 
 
 def disagreements(project: Project, locked: dict[NormalizedName, Locked], here: Installed) -> list[str]:
-    """What does not agree, each with what to do; empty if all does."""
+    """Return the disagreements of pyproject.toml, deploy/requirements.txt and the environment, each with the remedy."""
     said = [line for one in project.all_needs if (line := _unmet(one, locked))]
     may_be_missing = {canonicalize_name(one.name) for one in project.extras.get(_ONLY_WHERE_ASKED_FOR, ())}
     for name, package in locked.items():

@@ -1,4 +1,4 @@
-"""A backup of a data directory, while everything that uses it goes on."""
+"""Creates a backup of a data directory while it is in use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tink.kubeapi import survey_snapshot, take_snapshot
 
 
 class BackupError(Exception):
-    """No backup can be made; the message says why."""
+    """No backup can be made."""
 
 
 def create(
@@ -66,7 +66,7 @@ def create(
 
 
 def _check_room(state: Path, beside: Path) -> None:
-    """Raises BackupError."""
+    """Check that the disk has room for a copy of the state. Raises BackupError."""
     found = os.statvfs(beside)
     free, needed = found.f_bavail * found.f_frsize, state.stat().st_size
     if free < needed:

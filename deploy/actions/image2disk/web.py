@@ -25,11 +25,11 @@ from tink.net.proxies import NONE, Proxies, ProxyError
 from tink.net.urls import redacted
 
 SILENCE_SECONDS: Final = 60.0
-"""A server that says nothing for so long is as good as gone."""
+"""Seconds of silence after which a server counts as gone."""
 LOW_SPEED_SECONDS: Final = 60.0
 LOW_SPEED_BYTES_PER_SECOND: Final = 1024
 RETRIED: Final = frozenset((408, 425, 429, 500, 502, 503, 504))
-"""What a server answers that may answer otherwise in a moment (RFC 9110 section 15; RFC 6585 section 4)."""
+"""Status codes after which a retry makes sense (RFC 9110 section 15; RFC 6585 section 4)."""
 _BUSY: Final = frozenset((429, 503))
 _AGENT: Final = "tinkedge-image2disk"
 _NO_TUNNEL: Final = re.compile(r"Tunnel connection failed: (([0-9]{3}).*)")
@@ -37,10 +37,9 @@ _NO_TUNNEL: Final = re.compile(r"Tunnel connection failed: (([0-9]{3}).*)")
 
 
 class AnswerError(Exception):
-    """No answer that can be used. `status` is 0 if there was none; `challenges` are the WWW-Authenticate fields.
+    """There is no usable answer. `status` is 0 without an answer; `challenges` are the WWW-Authenticate fields.
 
-    `retry_after` are the seconds after which a server that is busy wants to be asked again (RFC 9110 section 10.2.3);
-    None: it does not say.
+    `retry_after` are the seconds that a busy server asks to wait (RFC 9110 section 10.2.3), or None.
     """
 
     def __init__(
@@ -53,12 +52,12 @@ class AnswerError(Exception):
 
     @property
     def may_pass(self) -> bool:
-        """Whether it makes sense to ask again."""
+        """Return True if a retry makes sense."""
         return self.status == 0 or self.status in RETRIED
 
 
 class UntrustedError(Exception):
-    """The server's certificate is not one of an authority that the image knows."""
+    """The server's certificate is not from an authority that the image trusts."""
 
 
 class TooSlowError(OSError):
@@ -165,9 +164,9 @@ class _Encrypted(urllib.request.HTTPSHandler):
 
 
 class Web:
-    """`check_certificates`: of https; not needed where a checksum says which bytes are right.
+    """An HTTP client. `check_certificates` is for https; not needed if a checksum proves the bytes.
 
-    A user and password in a URL are sent by Basic, to its host alone.
+    A user and password in a URL are sent by Basic, only to its host.
     """
 
     def __init__(
@@ -273,7 +272,7 @@ def _retry_after(headers: Message) -> float | None:
 
 
 def said(error: BaseException | str) -> str:
-    """What went wrong, in few words."""
+    """Return an error in few words."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
     if isinstance(error, OSError) and error.strerror:
