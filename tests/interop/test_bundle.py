@@ -29,7 +29,7 @@ TOOLS = ("gpgv", "sqv")
 
 
 class Operator:
-    """Somebody at a shell, in a directory with `site.key`, `site.pgp` and `site.bundle`."""
+    """Runs shell commands in a directory with `site.key`, `site.pgp` and `site.bundle`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -1,4 +1,4 @@
-"""What a simulated agent sends again, and when: as much as a real one does."""
+"""A simulated agent repeats requests as often as a real one."""
 
 import asyncio
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What packages are made of: the same sources give the same bytes, and what is left out is missed by nobody."""
+"""Packages: the same sources give the same bytes, and tinkedge runs without the parts that are left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the project is made of: checked against what was tried, and listed for others; programs that tests build."""
+"""The packages of the project: checked and listed; and the programs that tests build."""
 
 from __future__ import annotations
 
