@@ -1,28 +1,30 @@
-"""The iPXE boot programs: which file a machine's firmware can run, and the bytes of it.
+"""The iPXE boot programs: selects the file for a machine's firmware, and holds the bytes.
 
 A PXE ROM or a UEFI HTTP Boot client names its processor architecture (DHCP option 93, RFC 4578 section 2.1). DHCP asks
-`BootBinaries.for_architectures` for the name of the boot file to offer; TFTP and HTTP ask `BootBinaries.get` for its
-bytes. The files are those of one directory, read once at start, so that serving never touches the disk and a request
-can never name a file outside. Three layouts are understood:
+`BootBinaries.for_architectures` for the name of the boot file; TFTP and HTTP ask `BootBinaries.get` for its bytes. All
+files come from one directory and are read once at start. So serving never touches the disk, and a request can't name a
+file outside. Three layouts are supported:
 
     Debian's package `ipxe` (/usr/lib/ipxe)     snponly.efi, undionly.kpxe, ipxe-arm64.efi
     an unpacked `ipxeboot.tar.gz` of iPXE 2     snponly.efi, arm64/snponly.efi, x86_64-sb/snponly.efi, ...
-    files put there one by one                  snponly-arm64.efi, snp-arm64.efi (Tinkerbell's name)
+    single files of the operator                snponly-arm64.efi, snp-arm64.efi (Tinkerbell's name)
 
-A file of a subdirectory is served under a flat name with the subdirectory in it: `x86_64-sb/snponly-shim.efi` as
-`snponly-x86_64-sb-shim.efi`. Names without a directory part are what firmware is least likely to spoil.
+A file in a subdirectory is served under a flat name that contains the subdirectory: `x86_64-sb/snponly-shim.efi` as
+`snponly-x86_64-sb-shim.efi`. Firmware damages names without a directory part least often.
 
-Secure Boot: no DHCP option says whether a machine has it on, so where the directory holds an iPXE shim, UEFI machines
-of its architecture are offered the shim, which runs everywhere. The shim asks for its second stage where it came from,
-under its own name without `-shim`, `-shimx64` or `-shimaa64` (ipxe/shim, automatic_next_path), which is why the flat
-names keep that ending last; it takes name and server from the DHCP header (`file`, `siaddr`) or from its own URL. A
-shim whose second stage is missing is not offered.
+Secure Boot: no DHCP option announces it. If the directory has an iPXE shim, all UEFI machines of its architecture get
+the shim, which runs everywhere. The shim requests its second stage from the same server, under its own name without
+`-shim`, `-shimx64` or `-shimaa64` (ipxe/shim, automatic_next_path), so flat names keep that ending last. It takes name
+and server from the DHCP header (`file`, `siaddr`) or from its own URL. A shim without its second stage is not offered.
 
-The other way with Secure Boot is GRUB (`BootPath.GRUB`): a distribution's shim, which runs that distribution's GRUB,
-which runs its kernels (`ipxe.grub` has the script). Both stand in Debian's packages, or in a directory of their own
-under the names that shims ask for.
+The other path with Secure Boot is GRUB (`BootPath.GRUB`): a distribution's shim runs that distribution's GRUB, which
+runs its kernels (`ipxe.grub` has the script). Both come from Debian's packages, or from a directory with the names that
+shims request.
 
-An architecture that has no file gets no file: a wrong one would hang the machine with nothing on its screen.
+An architecture without a file gets none: a wrong file would hang the machine with an empty screen.
+
+DHCPv4 and DHCPv6 clients declare themselves in common words, which the functions at the end read. `edge.dhcp` and
+`edge.dhcp6` identify a client by these and by the options of their own protocol.
 """
 
 from __future__ import annotations
@@ -41,29 +43,29 @@ from tink.errors import TinkedgeError
 log = logging.getLogger(__name__)
 
 BOOT_FILE_SUFFIXES = frozenset({".efi", ".kpxe", ".kkpxe", ".pxe"})
-"""What firmware loads as a network boot program. The package's .rom, .lkrn and .iso files are for other loaders."""
+"""Suffixes of network boot programs. The package's .rom, .lkrn and .iso files are for other loaders."""
 
 MAX_BOOT_FILE_BYTES = 64 * 1024 * 1024
-"""Larger files are no boot programs: iPXE is 0.1 to 2 MB, a unified kernel image may have some ten."""
+"""Maximum size of a boot program: iPXE has 0.1 to 2 MB, a unified kernel image may have some tens."""
 
 _OPTIONAL = re.compile(r"(revocations(_sku|_sbat)?|shim_certificate(_\d+)?)\.efi", re.IGNORECASE)
 
 
 def is_optional(name: str) -> bool:
-    """Whether it is a file that shim 16 asks for beside its own, and does as well without."""
+    """Return True for a file that shim 16 requests beside its own, and can do without."""
     return _OPTIONAL.fullmatch(name) is not None
 
 
 class BootPath(StrEnum):
-    """By which program a machine gets from its firmware to the kernel."""
+    """The program by which a machine gets from its firmware to the kernel."""
 
     IPXE = "ipxe"
     GRUB = "grub"
     """A distribution's shim and GRUB, where the firmware can run them; iPXE on any other machine."""
     AUTO = "auto"
-    """iPXE first, and the other one on a machine whose firmware did not run it (`edge.machines.boot_paths`)."""
+    """iPXE first, then GRUB on a machine whose firmware did not run iPXE (`edge.machines.boot_paths`)."""
     UKI = "uki"
-    """The OSIE itself, as one program for UEFI that is signed as a whole; iPXE where the firmware is no UEFI."""
+    """The OSIE itself, as one signed program for UEFI; iPXE on firmware without UEFI."""
 
 
 class BinariesError(TinkedgeError):
@@ -71,11 +73,11 @@ class BinariesError(TinkedgeError):
 
 
 class NoBinariesError(BinariesError):
-    """The directory of iPXE binaries is missing, can't be read or has no boot file: it may have them later."""
+    """The directory of iPXE binaries is missing, unreadable or without a boot file; that may change later."""
 
 
 class NoBinaryError(LookupError):
-    """No file for the architecture that the machine named."""
+    """There is no file for the machine's architecture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +126,14 @@ SMEE_NAMES: Final = {
     "snp-arm64.efi": _ARM64,
     "snp.efi": _ARM64,  # of its first years
 }
-"""The names under which Smee serves its programs, which DHCP servers and firmware of existing sites have been told."""
+"""Smee's names for its programs, which are configured in DHCP servers and firmware of existing sites."""
 _TRACE = re.compile(r"-[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\Z")
-"""What Smee puts behind a name for tracing (W3C Trace Context, section 3.2.2)."""
+"""Suffix that Smee adds to a name for tracing (W3C Trace Context, section 3.2.2)."""
 
 _SHIM_X64, _SHIM_AA64 = "shimx64.efi", "shimaa64.efi"
 
 GRUB_OF: Final = {_SHIM_X64: "grubx64.efi", _SHIM_AA64: "grubaa64.efi"}
-"""The name that a distribution's shim asks for, beside itself: it is built in (shim's DEFAULT_LOADER)."""
+"""The file that a distribution's shim requests beside itself: the name is built in (shim's DEFAULT_LOADER)."""
 
 _SIGNED: Final = {
     _SHIM_X64: Path("/usr/lib/shim/shimx64.efi.signed"),
@@ -139,8 +141,11 @@ _SIGNED: Final = {
     _SHIM_AA64: Path("/usr/lib/shim/shimaa64.efi.signed"),
     "grubaa64.efi": Path("/usr/lib/grub/arm64-efi-signed/grubnetaa64.efi.signed"),
 }
-"""Where Debian and Ubuntu have them: packages shim-signed, and grub-efi-amd64-signed or grub-efi-arm64-signed. Of GRUB
-it is the image for the network, which has the modules for that in it and looks for `grub/grub.cfg` at its server."""
+"""Places of shim and GRUB in Debian and Ubuntu.
+
+The packages are shim-signed, and grub-efi-amd64-signed or grub-efi-arm64-signed. The GRUB is the image for the network,
+which has the modules for it and requests `grub/grub.cfg` from its server.
+"""
 _PACKAGES: Final = {
     _SHIM_X64: "shim-signed and grub-efi-amd64-signed",
     _SHIM_AA64: "shim-signed and grub-efi-arm64-signed",
@@ -163,7 +168,7 @@ ARCHITECTURES: dict[int, Architecture] = {
         Architecture(6, "UEFI x86", _efi("i386")),
         Architecture(7, "UEFI x86-64", _X86_64, _SHIM_X64),
         Architecture(8, "EFI Xscale"),
-        # RFC 4578 as first printed called 9 "EFI x86-64" and 7 "EFI BC" (since mended by an erratum): ROMs written
+        # RFC 4578 as first printed called 9 "EFI x86-64" and 7 "EFI BC" (corrected by an erratum): ROMs written
         # after it send 9 and are x86-64 machines. No machine has ever been seen to need EFI byte code.
         Architecture(9, "UEFI x86-64 (EBC)", _X86_64, _SHIM_X64),
         Architecture(10, "UEFI ARM 32-bit", _efi("arm32")),
@@ -177,8 +182,8 @@ ARCHITECTURES: dict[int, Architecture] = {
         Architecture(18, "UEFI ARM 32-bit HTTP", _efi("arm32")),
         Architecture(19, "UEFI ARM 64-bit HTTP", _ARM64, _SHIM_AA64),
         Architecture(20, "x86 BIOS HTTP", _BIOS),
-        # U-Boot runs EFI programs (bootefi), as most builds of it can. One that can't has asked in vain, but hangs on
-        # nothing: it loads the file into memory and goes on with its own boot script.
+        # Most builds of U-Boot run EFI programs (bootefi). One that can't requests the file in vain, but does not
+        # hang: it loads the file into memory and goes on with its own boot script.
         Architecture(21, "U-Boot ARM 32-bit", _efi("arm32")),
         Architecture(22, "U-Boot ARM 64-bit", _efi("arm64")),
         Architecture(23, "U-Boot ARM 32-bit HTTP", _efi("arm32")),
@@ -207,7 +212,7 @@ ARCHITECTURES: dict[int, Architecture] = {
 
 
 def architecture_name(code: int) -> str:
-    """The architecture in words; of a code that is not registered, its number."""
+    """Return the architecture in words; for an unregistered code, its number."""
     known = ARCHITECTURES.get(code)
     return known.name if known is not None else f"architecture {code}"
 
@@ -222,25 +227,25 @@ class BootBinary:
 
     @property
     def size(self) -> int:
-        """Length in bytes."""
+        """Return the length in bytes."""
         return len(self.content)
 
 
 def after_shim(name: str) -> str | None:
-    """The name of the file that an iPXE shim of this name asks for; None if it is no shim."""
+    """Return the file that an iPXE shim of this name requests; None if it is no shim."""
     second_stage, shims = _SHIM.subn("", name)
     return second_stage if shims else None
 
 
 def _flat_name(directory: str, name: str) -> str:
-    """`snponly-x86_64-sb-shim.efi` of x86_64-sb/snponly-shim.efi."""
+    """Return the flat name: `snponly-x86_64-sb-shim.efi` for x86_64-sb/snponly-shim.efi."""
     stem, dot, suffix = name.rpartition(".")
     stem, shim, rest = stem.partition("-shim")
     return f"{stem}-{directory}{shim}{rest}{dot}{suffix}"
 
 
 class BootBinaries:
-    """The boot programs of one directory, in memory. A file that is added or changed is seen after a restart."""
+    """The boot programs of one directory, in memory. Added or changed files are read after a restart."""
 
     def __init__(
         self,
@@ -292,7 +297,7 @@ class BootBinaries:
         return True
 
     def _load(self) -> None:
-        """Raises BinariesError; then there are no files."""
+        """Read all files. Raises BinariesError, then there are no files."""
         try:
             self._read_directory()
             self._named = {KINDS[kind]: name for kind, name in self._wanted.items()}
@@ -307,7 +312,7 @@ class BootBinaries:
             raise
 
     def _read_directory(self) -> None:
-        """Raises NoBinariesError."""
+        """Read the directory of iPXE binaries. Raises NoBinariesError."""
         directory = self.directory
         remedy = "install the package ipxe, or name another directory with --ipxe-dir"
         try:
@@ -327,7 +332,7 @@ class BootBinaries:
         self._files = {name: file for name, file in self._files.items() if self._is_complete(name)}
 
     def _read_shims(self, directory: Path | None) -> None:
-        """Raises BinariesError."""
+        """Read the shims and GRUBs. Raises BinariesError."""
         try:
             if directory is None:
                 for name, path in _SIGNED.items():
@@ -356,22 +361,24 @@ class BootBinaries:
         return second_stage is None or second_stage in self._files
 
     def names(self) -> list[str]:
-        """The names of all boot files, sorted."""
+        """Return the names of all boot files, sorted."""
         return list(self._files)
 
     @property
     def has_grub(self) -> bool:
-        """Whether a shim and its GRUB are here."""
+        """Return True if there is a shim with its GRUB."""
         return any(shim in self._files and grub in self._files for shim, grub in GRUB_OF.items())
 
     def get(self, name: str) -> BootBinary | None:
-        """The boot file of this name (no directory part), or what runs where Smee's of this name does; None if there is
-        none."""
+        """Return the boot file of this name (no directory part), or the replacement for Smee's file of this name.
+
+        Return None if there is none.
+        """
         name = _TRACE.sub("", name)
         found = self._files.get(name)
         if found is not None:
             return found
-        # A shim asks for its second stage by the name that it was loaded by, so it is loaded by its own.
+        # A shim requests its second stage by its own file's name, so it must be loaded by that.
         fitting = (self._files.get(each) for each in SMEE_NAMES.get(name, ()) if after_shim(each) is None)
         return next(filter(None, fitting), None)
 
@@ -423,3 +430,60 @@ class BootBinaries:
         if wanted:
             text += f"; put one of {', '.join(dict.fromkeys(wanted))} into {self.directory}"
         return text
+
+
+IPXE_CLASSES: Final = frozenset({b"iPXE", b"Tinkerbell"})
+"""User classes of iPXE: its own, and that of the iPXE that Smee embeds."""
+
+_UBOOT_CLASS: Final = b"U-Boot"  # U-Boot.armv8 and the like, unless its user sets another (CONFIG_BOOTP_VCI_STRING)
+_UBOOT_ARCHITECTURES: Final = range(21, 25)
+_RISC_V_ARCHITECTURES: Final = range(25, 31)
+_UNDI: Final = 1  # RFC 4578 section 2.2
+
+
+def declared_architectures(value: bytes) -> tuple[int, ...]:
+    """Return the architectures of option 93 (RFC 4578 section 2.1) or DHCPv6's 61 (RFC 5970 section 3.3).
+
+    These are IANA's codes, the client's favourite first. A value of one byte is one architecture. An odd byte behind
+    others is ignored.
+    """
+    if len(value) == 1:
+        return (value[0],)
+    return tuple(int.from_bytes(value[at : at + 2], "big") for at in range(0, len(value) // 2 * 2, 2))
+
+
+def named_architectures(vendor_class: bytes) -> tuple[int, ...]:
+    """Return the architecture in `PXEClient:Arch:00007:UNDI:003000` (PXE 2.1 section 2.2.2); empty if it names none."""
+    fields = vendor_class.split(b":", 3)
+    if len(fields) > 2 and fields[1] == b"Arch" and len(fields[2]) == 5 and fields[2].isdigit():
+        return (int(fields[2]),)
+    return ()
+
+
+def platform_name(architectures: tuple[int, ...]) -> str:
+    """Return the first architecture in words, without the protocol that it boots by."""
+    return architecture_name(architectures[0]).removesuffix(" HTTP") if architectures else "unnamed architecture"
+
+
+def is_http(architectures: tuple[int, ...]) -> bool:
+    """Return True if the first architecture is one of firmware that boots by HTTP."""
+    return bool(architectures) and architecture_name(architectures[0]).endswith(" HTTP")
+
+
+def is_risc_v(architectures: tuple[int, ...]) -> bool:
+    """Return True if the first architecture is RISC-V."""
+    return bool(architectures) and architectures[0] in _RISC_V_ARCHITECTURES
+
+
+def is_u_boot(vendor_classes: Iterable[bytes], architectures: tuple[int, ...], interface: bytes) -> bool:
+    """Return True for U-Boot, by its vendor class or by an architecture that it names.
+
+    `interface` is option 94, or 62 of DHCPv6. UEFI has the same architectures for RISC-V. It has an UNDI and declares
+    its version there; U-Boot declares version 0.0 or none (net/bootp.c).
+    """
+    if any(name.startswith(_UBOOT_CLASS) for name in vendor_classes):
+        return True
+    has_undi = interface[:1] == bytes((_UNDI,)) and any(interface[1:2])
+    return (bool(architectures) and architectures[0] in _UBOOT_ARCHITECTURES) or (
+        is_risc_v(architectures) and not has_undi
+    )

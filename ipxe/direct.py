@@ -1,9 +1,8 @@
-"""What the scripts have in common of programs that load a kernel themselves and are no iPXE: GRUB, U-Boot, and the
-firmware of Raspberry Pis (`ipxe.grub`, `ipxe.uboot`, `ipxe.raspberry_pi`).
+"""The common part of the scripts of GRUB, U-Boot and Raspberry Pi firmware, which load a kernel without iPXE.
 
-All are made of the same facts as the iPXE script (`Scripts.plan`), and what is wrong with these is said in the same
-words. `spec.ipxe` and settings of iPXE (`${mac}`) have no meaning here and are refused, but for the tokens, which are
-put in at each sending.
+The modules are `ipxe.grub`, `ipxe.uboot` and `ipxe.raspberry_pi`. All use the facts of the iPXE script (`Scripts.plan`)
+and its error messages. `spec.ipxe` and settings of iPXE (`${mac}`) have no meaning here and are refused, except for the
+tokens, which are filled in when a script is sent.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ from tink.printable import printable
 
 
 class DirectScripts(ABC):
-    """Renders the scripts of one such program, with the settings and the facts of `scripts`."""
+    """Renders the scripts of one such program."""
 
     program: ClassVar[str]
-    """Its name, for people."""
+    """The program's name, for people."""
     dialect: ClassVar[Dialect]
     forbidden: ClassVar[str] = ""
-    """Characters that no word of its kernel's command line may have: it would take them for more than themselves."""
+    """Characters that are special to the program, so no word of the kernel's command line may have them."""
 
     def __init__(self, scripts: Scripts) -> None:
         self._scripts = scripts
 
     def compile(self, mac: str, hardware: Hardware, origin: Origin, osie_parameters: str = "") -> Script:
-        """The script for the interface `mac` of `hardware`, as `Scripts.compile`. Raises ScriptError."""
+        """Return the script for the interface `mac` of `hardware`, as `Scripts.compile`. Raises ScriptError."""
         name = f"{hardware.metadata.namespace}/{hardware.metadata.name}"
         ipxe = hardware.spec.ipxe
         if ipxe is not None and (ipxe.inline or ipxe.url):
@@ -56,37 +55,38 @@ class DirectScripts(ABC):
         return self._boot(self._scripts.fitting(plan, hardware), name, (hardware.metadata.namespace, osie))
 
     def words(self, mac: str, hardware: Hardware, origin: Origin, osie_parameters: str = "") -> str:
-        """The words of the kernel's command line that this script would give it, for an OSIE that was started without:
-        `with_tokens` puts the tokens in. Raises ScriptError.
+        """Return the kernel's command line as this script has it, for an OSIE that was started without the script.
+
+        `with_tokens` fills in the tokens. Raises ScriptError.
         """
         plan = replace(self._scripts.plan(mac, hardware, origin, osie_parameters), dialect=self.dialect)
         plan = self._scripts.fitting(plan, hardware)
         return " ".join(self._words(self._scripts.command_lines(self._scripts.plans(plan))[0]))
 
     def unregistered(self, mac: str, osie: tuple[str, str], origin: Origin, osie_parameters: str = "") -> Script:
-        """The script of a machine that no Hardware describes, as `Scripts.unregistered`. Raises ScriptError."""
+        """Return the script of a machine without Hardware, as `Scripts.unregistered`. Raises ScriptError."""
         plan = self._scripts.plan_of_unregistered(mac, osie, origin, osie_parameters)
         return self._boot(replace(plan, dialect=self.dialect), plan.who, osie)
 
     def to_send(self, mac: str, script: Script) -> str:
-        """The text of a script for the registered machine `mac` as it is now: with the tokens that it needs."""
+        """Return the text of a script for the registered machine `mac`, with its current tokens."""
         return self.with_tokens(mac, script.text)
 
     def with_tokens(self, mac: str, text: str) -> str:
-        """A text with the tokens of `mac` as it is now."""
+        """Return a text with the current tokens of `mac`."""
         for setting, token in self._scripts.tokens().items():
             text = text.replace(f"${{{setting}}}", token(mac))
         return text
 
     @abstractmethod
     def reason(self, mac: str, reason: str) -> str:
-        """A script that shows why `mac` is not booted, and has it go on to the next boot device."""
+        """Return a script that shows why `mac` is not booted, and continues with the next boot device."""
 
     @abstractmethod
     def _boot(self, plan: Plan, who: str, osie: tuple[str, str]) -> Script: ...
 
     def _words(self, line: str) -> list[str]:
-        """The words of a kernel's command line. Raises ScriptError where one means something else to the program."""
+        """Return the words of a command line. Raises ScriptError if one is special to the program."""
         tokens = tuple(f"${{{setting}}}" for setting in (TOKEN_SETTING, METADATA_SETTING))
         words = line.split(" ")
         for word in words:
@@ -111,5 +111,5 @@ class DirectScripts(ABC):
 
 
 def shown(text: str) -> str:
-    """`text` for a screen: one line, without control characters."""
+    """Return `text` for a screen: one line, without control characters."""
     return printable(text[:MAX_SHOWN], " ")

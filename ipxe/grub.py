@@ -1,18 +1,18 @@
-"""The script of a machine that boots by GRUB: a `grub.cfg`, made of the same facts as the iPXE script.
+"""The script of a machine that boots by GRUB: a `grub.cfg` with the facts of the iPXE script.
 
-A distribution's shim runs only what that distribution has signed, its GRUB and, by that, its kernels: so a machine with
-Secure Boot needs nothing of ours on its firmware, and its OSIE a kernel of that distribution.
+A distribution's shim runs only programs signed by that distribution: its GRUB, which runs its kernels. So a machine
+with Secure Boot needs no key of ours in its firmware, but its OSIE needs a kernel of that distribution.
 
     Debian, Ubuntu          grub/grub.cfg (and grub/x86_64-efi/grub.cfg)
     RHEL, Fedora, Oracle,   grub.cfg-UUID, -01-MAC, -C0A80032 and its beginnings down to one digit, grub.cfg: first in
     SUSE, upstream 2.12     the program's directory ($fw_path), then in $prefix: EFI/BOOT, EFI/redhat, boot/grub2, ...
 
-Each of these names is the script of the caller, known by its address; by TFTP, or by HTTP after UEFI HTTP Boot. So a
-name of another machine's MAC is refused. GRUB 2.06 (Debian 12) has no HTTP: there the kernel comes by TFTP, and a fetch
-by HTTP fails at once, which is why that is what is tried first.
+Each of these names is the script of the caller, known by its address, over TFTP, or over HTTP after UEFI HTTP Boot. The
+name of another machine's MAC is refused. GRUB 2.06 (Debian 12) has no HTTP and loads the kernel by TFTP. Its HTTP
+requests fail at once, so the script tries HTTP first.
 
-What goes in is checked as for iPXE (`ipxe.direct`), and stands in single quotes, within which GRUB knows no special
-character (GRUB manual, section "Quoting").
+Inserted values are checked as for iPXE (`ipxe.direct`) and written in single quotes, within which GRUB has no special
+characters (GRUB manual, section "Quoting").
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from ipxe.scripts import SIGN_PATH, Dialect, Plan, Script
 from tink.mac import from_any
 
 CONFIG = "grub.cfg"
-"""The name that GRUB asks for, in its directory `grub`."""
+"""The file that GRUB requests in its directory `grub`."""
 _MAX_VENDOR = 32
 WHY = "why.cfg"
-"""Why kernel or initrd did not come, in that directory."""
+"""The file in that directory with the reason for a missing kernel or initrd."""
 
 
 _OURS = re.compile(r"grub\.cfg(?:-([0-9A-Fa-f][0-9A-Fa-f:.-]{0,63}))?|why\.cfg")
 _TYPED_MAC = re.compile(r"01[:-]([0-9a-f]{2}(?:[:-][0-9a-f]{2}){5})", re.IGNORECASE)
-"""With the hardware type of Ethernet in front, as PXELINUX writes it."""
+"""A MAC after Ethernet's hardware type, in PXELINUX's notation."""
 _PLATFORM = re.compile(r"[a-z0-9_]{1,16}-(efi|pc|ieee1275)")
 
 
 def machine_of(name: str) -> str | None:
-    """Return the MAC whose script the file `name` is; empty: the caller's; None: it is no script of ours.
+    """Return the MAC whose script the file `name` is; empty: the caller's; None: it is not our script.
 
-    A UUID or an address in the name says nothing: the caller is known by its address.
+    A UUID or an address in the name is ignored: the caller is known by its address.
     """
     found = _OURS.fullmatch(name)
     if found is None:
@@ -53,7 +53,7 @@ def machine_of(name: str) -> str | None:
 
 
 def is_directory(segments: Sequence[str]) -> bool:
-    """Return whether a GRUB may look for its script in this directory: its own, or the prefix of a distribution."""
+    """Return True if GRUB may look for its script in this directory: its own, or a distribution's prefix."""
     match [segment.lower() for segment in segments]:
         case [*above, platform] if _PLATFORM.fullmatch(platform):
             segments = above
@@ -68,7 +68,7 @@ def is_directory(segments: Sequence[str]) -> bool:
 
 
 def is_script(segments: Sequence[str]) -> bool:
-    """Return whether a path, without the directory of a machine, is that of a GRUB script."""
+    """Return True if a path, without the directory of a machine, is that of a GRUB script."""
     *directory, name = segments
     if name == WHY:
         return directory == ["grub"]
@@ -77,7 +77,7 @@ def is_script(segments: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Where kernel and initrd are, the kernel's words, and what is asked for right before it starts: all quoted."""
+    """A source of kernel and initrd, the command line, and the URL requested before the start: all quoted."""
 
     kernel: str
     initrd: str
@@ -92,7 +92,7 @@ class GrubScripts(DirectScripts):
     dialect: ClassVar[Dialect] = Dialect.GRUB
 
     def reason(self, mac: str, reason: str) -> str:
-        """A script that shows why `mac` is not booted, line by line, and goes on to the next boot device."""
+        """Return a script that shows why `mac` is not booted, line by line, and continues with the next boot device."""
         lines = [f"tinkedge does not boot {mac} from the network:", *reason.splitlines()]
         return self._render("reason.grub.j2", lines=[quoted(shown(line)) for line in lines])
 
@@ -114,7 +114,7 @@ class GrubScripts(DirectScripts):
         return Script(text=text, what=f"OSIE {full_name}", osie=osie, logs=plan.logs)
 
     def _devices(self, plan: Plan) -> list[str]:
-        """By HTTP, and where GRUB has come by TFTP, by that: it need not know HTTP."""
+        """Return the devices: HTTP, and TFTP if GRUB was loaded by it, since it may lack HTTP."""
         devices = [f"(http,{self._scripts.authority(plan.origin)})"]
         return [*devices, f"(tftp,{plan.origin.host})"] if plan.origin.tftp else devices
 
@@ -129,5 +129,5 @@ class GrubScripts(DirectScripts):
 
 
 def quoted(text: str) -> str:
-    """One word of a GRUB script, whatever is in it."""
+    """Quote a text as one word of a GRUB script."""
     return "'" + text.replace("'", "'\\''") + "'"

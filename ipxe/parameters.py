@@ -1,10 +1,9 @@
-"""Words of a kernel's command line that are not of one Hardware: those of a site and of an OSIE, with places for what
-is known of the machine.
+"""Kernel parameters of a site and of an OSIE, with placeholders for the facts of a machine.
 
-`{{.MAC}}` and its like are filled in here, from a fixed set and without any evaluation; `${...}` is iPXE's own. What is
-filled in must be of a few harmless characters, so that nothing in a Hardware can add a command, another parameter or a
-setting of iPXE. The kernel takes what stands between two quotation marks for one word (lib/cmdline.c): one without its
-pair would swallow the words of others, so each text has them in pairs.
+`{{.MAC}}` and its like are filled in here, from a fixed set and without evaluation; `${...}` is iPXE's own. Filled-in
+values consist of a few harmless characters, so that a Hardware can't add a command, another parameter or a setting of
+iPXE. The kernel reads text between two quotation marks as one word (lib/cmdline.c). An unpaired mark would swallow the
+words of others, so each text must have pairs.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from tink.api import patterns
 from tink.api.v1alpha2 import DHCP, Hardware
 
 MAX_CHARACTERS = 2047
-"""Of an annotation with such words: no kernel reads more."""
+"""Maximum length of an annotation with kernel parameters: no kernel reads more."""
 
 _PLACE = re.compile(r"\{\{\s*\.?([A-Za-z]*)\s*\}\}")
 _AGENT_ID = patterns.compiled(patterns.AGENT_ID)
@@ -35,22 +34,21 @@ _WITH_A_VALUE = frozenset(
         *("packet_base_url", "tinkerbell"),
     )
 )
-"""Words that end HookOS' bootkit where they stand alone: it takes what is behind their `=` without a look."""
+"""Words that crash HookOS' bootkit without a value: it reads what follows their `=` unchecked."""
 _HARMLESS = re.compile(r"[A-Za-z0-9._:,/@-]+")
-"""What can be filled in: MACs, addresses, names, agent ids, and those of `ipam=`."""
+"""Characters of values: those of MACs, addresses, names, agent ids, and `ipam=`."""
 PLACES = ("MAC", "AgentID", "Address", "Name", "Namespace", "Hostname", "IP", "Ipam")
-"""What words may name."""
+"""The placeholders."""
 
 
 class ParametersError(ValueError):
-    """There are no such words; the message says why and what to do."""
+    """The parameters are invalid; the message has the cause and the remedy."""
 
 
 def kernel_words(value: str) -> list[str]:
-    """`value` split as iPXE will split it. Raises ValueError where it would read more than plain words, or Linux other
-    words than these.
+    """Split `value` as iPXE does. Raises ValueError if iPXE or Linux would read it differently.
 
-    Settings of iPXE (`${mac}`) are words: iPXE puts their values in.
+    Settings of iPXE (`${mac}`) are allowed: iPXE inserts their values.
     """
     words = plain_words(value)
     check_quotes(value)
@@ -58,7 +56,7 @@ def kernel_words(value: str) -> list[str]:
 
 
 def plain_words(value: str) -> list[str]:
-    """The same of a part, whose quotation marks are closed by another part (`check_quotes` for all of them)."""
+    """Split a part of the parameters. Another part may close its quotation marks (`check_quotes` checks all)."""
     if not value.isprintable():
         raise ValueError("has a line break or another control character in it")
     words = value.split()
@@ -71,19 +69,18 @@ def plain_words(value: str) -> list[str]:
 
 
 def check_quotes(value: str) -> None:
-    """Whether each quotation mark has its pair. Raises ValueError."""
+    """Check that quotation marks are paired. Raises ValueError."""
     if value.count('"') % 2:
         raise ValueError("has a quotation mark without its pair, which takes what is behind it into its word: close it")
 
 
 def is_hookos(words: list[str] | tuple[str, ...]) -> bool:
-    """Whether these words are for HookOS, which can't do without one of two: where its agent's image is."""
+    """Return True if the parameters are for HookOS, which needs one of two: the place of its agent's image."""
     return any(word.startswith(_HOOKOS) for word in words)
 
 
 def filled_in(words: list[str] | tuple[str, ...], known: Mapping[str, str | None]) -> list[str]:
-    """The words with what is `known` in their places: by name, None where this machine has no such. Raises
-    ParametersError."""
+    """Fill in the placeholders from `known`, which has None for missing facts. Raises ParametersError."""
 
     def value(match: re.Match[str]) -> str:
         found = known[match[1]]
@@ -98,7 +95,7 @@ def filled_in(words: list[str] | tuple[str, ...], known: Mapping[str, str | None
 
 
 def check_places(words: list[str] | tuple[str, ...]) -> None:
-    """Whether each place in the words is one that can be filled in. Raises ParametersError."""
+    """Check that all placeholders exist. Raises ParametersError."""
     for word in words:
         for match in _PLACE.finditer(word):
             if match[1] not in PLACES:
@@ -111,7 +108,7 @@ def check_places(words: list[str] | tuple[str, ...]) -> None:
 
 
 def known_of(mac: str, hardware: Hardware | None, worker_id: str, address: str) -> dict[str, str | None]:
-    """What words may name: of the interface `mac` of a machine, and of the edge's `address`."""
+    """Return the values of the placeholders, for the interface `mac` of a machine and the edge's `address`."""
     interface = hardware.spec.network_interfaces.get(mac) if hardware is not None else None
     dhcp = (interface.dhcp if interface is not None else None) or DHCP()
     return {
@@ -127,14 +124,14 @@ def known_of(mac: str, hardware: Hardware | None, worker_id: str, address: str) 
 
 
 def agent_id(given: str) -> str:
-    """The agent id that an annotation gives. Raises ParametersError."""
+    """Check and return the agent id in an annotation. Raises ParametersError."""
     if not _AGENT_ID.search(given):
         raise ParametersError("must be one word of letters, digits and . _ : / -, at most 253 characters")
     return given
 
 
 def _ipam(mac: str, dhcp: DHCP) -> str | None:
-    """HookOS' parameter for a machine without DHCP: nine fields with colons in between."""
+    """Return HookOS' parameter for a machine without DHCP: nine fields separated by colons."""
     if not dhcp.ip or not dhcp.netmask:
         return None
     lists = (",".join(dhcp.nameservers or ()), "", ",".join(dhcp.timeservers or ()))

@@ -1,26 +1,25 @@
-"""The iPXE script of a machine, rendered from its Hardware: what iPXE is told to fetch and to start.
+"""The iPXE script of a machine, rendered from its Hardware: the files to load, and the kernel to start.
 
-`Scripts.compile` is asked once for each change of a Hardware and each address of ours that machines reach
-(`edge.machines.scripts`); HTTP and TFTP serve the text. The templates stand in `ipxe/templates`. What goes in was
-written by whoever may write Hardware objects, so each value is checked against iPXE's own grammar (src/core/exec.c): a
-line break, or one of the words `&&`, `||`, `;`, `#...`, would end the command that it stands in, and a backslash at the
-end of a line would add the next line to it (src/image/script.c). `${...}` is left alone, for that is expanded after the
-words are split, and is useful.
+`edge.machines.scripts` calls `Scripts.compile` once per change of a Hardware and per address of the edge; HTTP and TFTP
+serve the text. The templates are in `ipxe/templates`. Any writer of Hardware objects controls the inserted values, so
+each value is checked against iPXE's grammar (src/core/exec.c): a line break, or one of the words `&&`, `||`, `;`,
+`#...`, would end the command around it, and a backslash at the end of a line would add the next line to it
+(src/image/script.c). `${...}` is allowed, because iPXE expands it after splitting the words, and it is useful.
 
-Works with iPXE from 2019 (Debian 12) on: only commands and options of that time are used. `initrd --name initrd` and
-the kernel parameter `initrd=initrd` are a pair; without it, Linux started through UEFI does not find its initrd.
+Scripts work with iPXE from 2019 (Debian 12) on, and use only commands and options of that time. `initrd --name initrd`
+and the kernel parameter `initrd=initrd` are a pair: without it, Linux started through UEFI does not find its initrd.
 
-iPXE shows no more of an HTTP or TFTP error than its number. So a script whose fetch has failed for good asks for the
-reason (`Origin.why_url`), and gets it as a script that shows it. If not even that
-comes, the edge is gone, and DHCP is asked for another one, once. Where an edge knows others, its scripts name them
-(`Origin.others`), and machines go on there by themselves.
+iPXE shows only the number of an HTTP or TFTP error. So a script whose download has failed for good requests the reason
+(`why_url`), and gets it as a script that shows it. If that fails too, the edge is gone, and the script asks DHCP once
+for another one. If an edge knows others, its scripts name them (`Origin.others`), and machines go on there by
+themselves.
 
-Where agents need a token, the script that is sent begins by setting `tinkerbell-token` (`Scripts.to_send`), which the
-kernel's command line and the operators' own scripts can name, and `tinkerbell-metadata-token` where machines get a URL
-of their metadata. Tokens are of that moment and not kept with the script.
+If agents need a token, the sent script first sets `tinkerbell-token` (`Scripts.to_send`), which the kernel's command
+line and the operators' scripts can use, and `tinkerbell-metadata-token` if machines get a URL of their metadata. Tokens
+are created at that moment and not stored with the script.
 
-A machine whose Hardware names a VLAN has a trunk on its network card: its script makes the tagged interface, gets a
-lease there and goes on from there. It does so once: the setting `vlan-ready` stays for the scripts that follow.
+A Hardware with a VLAN means a trunk on the network card: its script creates the tagged interface, gets a lease there
+and goes on from there. It does so once: the setting `vlan-ready` stays set for the following scripts.
 """
 
 from __future__ import annotations
@@ -28,7 +27,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from enum import Enum, auto
+from enum import Enum, StrEnum, auto
+from ipaddress import IPv4Address
 from urllib.parse import quote
 
 from jinja2 import PackageLoader, StrictUndefined
@@ -46,16 +46,16 @@ from ipxe.parameters import (
     plain_words,
 )
 from tink.api.annotations import AGENT_ID_ANNOTATION, KERNEL_PARAMETERS_ANNOTATION
-from tink.api.v1alpha2 import Hardware
+from tink.api.v1alpha2 import DHCP, Hardware
 from tink.errors import TinkedgeError
 from tink.printable import printable
 
 MAX_COMMAND_LINE = 2047
-"""Bytes of a kernel command line that Linux reads (COMMAND_LINE_SIZE on x86 and arm64, less the final NUL)."""
+"""Maximum bytes of a kernel command line in Linux (COMMAND_LINE_SIZE on x86 and arm64, less the final NUL)."""
 
 CA_PATH = "/agent/ca.pem"
 REGISTRIES_PATH = "/agent/registries.json"
-"""Where the edge's HTTP has the certificates that agents trust their server by."""
+"""HTTP path of the registries' certificates for agents."""
 
 TOKEN_SETTING = "tinkerbell-token"  # noqa: S105 - the name of a setting
 """The iPXE setting that has the agent's token."""
@@ -64,13 +64,13 @@ METADATA_SETTING = "tinkerbell-metadata-token"
 """The iPXE setting that has the token of the machine's metadata."""
 
 SIGN_PATH = "/sign"
-"""Where the edge's HTTP hears that iPXE starts the kernel, and that the OSIE is up."""
+"""HTTP path at which a machine reports that iPXE starts the kernel, and that the OSIE is up."""
 
 SIGN_PARAMETER = "tinkedge_sign"
-"""The word of the kernel's command line that has the URL which the OSIE asks for when it has its address."""
+"""The kernel parameter with the URL that the OSIE requests when it has its address."""
 
 _TOKEN_BYTES = 80
-"""The most that a token takes on the command line."""
+"""Maximum length of a token on the command line."""
 
 MAX_INLINE_BYTES = 1 << 20
 """Bytes of an inline script."""
@@ -95,7 +95,7 @@ class Dialect(Enum):
 
 
 class LogsTo(Enum):
-    """Which machines are told to send their log lines to the edge."""
+    """The machines that send their log lines to the edge."""
 
     NOBODY = auto()
     HOOKOS = auto()  # those whose kernel gets HookOS' own words
@@ -104,17 +104,18 @@ class LogsTo(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BootSettings:
-    """What every machine is told.
+    """The settings of all machines' scripts.
 
     `http_port` is that of this edge's HTTP server, on each of its addresses. `grpc_authority` is the `address:port` of
-    the workflow server, for the agent; empty: `grpc_port` of the address that the machine reached. A fetch is tried
-    `attempts` times, `retry_seconds` apart. What went wrong stays on the screen for `screen_seconds`.
+    the workflow server, for the agent; empty: `grpc_port` of the address that the machine reached. A download is tried
+    `attempts` times, `retry_seconds` apart. An error stays on the screen for `screen_seconds`.
 
-    `tls_ca` are the certificates (PEM) that an agent trusts its server by; empty: those that its OSIE brings. This
-    edge's HTTP has them at CA_PATH. `registry_authorities` is the document (JSON) by which an agent trusts registries,
-    at REGISTRIES_PATH; empty: there is none. `token(mac)` makes the token of a machine's agent; None: it needs none.
-    `metadata_token(mac)` makes that of the URL of its metadata; None: it is told none. `own_registry()` returns
-    whether this edge's HTTP has images; the agent then speaks plain HTTP with it, as with `insecure_registries`.
+    `tls_ca` are the certificates (PEM) by which an agent trusts its server; empty: those in its OSIE. This edge's HTTP
+    serves them at CA_PATH. `registry_authorities` is the document (JSON) by which an agent trusts registries, at
+    REGISTRIES_PATH; empty: there is none. `token(mac)` creates the token of a machine's agent; None: agents need none.
+    `metadata_token(mac)` creates the token in the URL of its metadata; None: machines get no such URL. `own_registry()`
+    returns True if this edge's HTTP serves images; the agent then uses plain HTTP for them, as with
+    `insecure_registries`.
     """
 
     http_port: int = 7080
@@ -139,12 +140,12 @@ class BootSettings:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where the machine gets all that its script names: the `address` of ours that it reached, and how.
+    """The edge that a machine has reached, by its `address`, and the way.
 
-    `tftp` is for an iPXE that was built without HTTP. `static`: it has given itself the address of its Hardware, for
-    want of DHCP, and its OSIE is to do the same (`ipxe.medium_scripts`). `others` are where other edges have the same,
-    should this one go in the middle; each with the port of its HTTP, and of the gRPC server beside it (0: there is
-    none). Of the edge itself they are those of the settings.
+    `tftp` is for an iPXE without HTTP. `static`: the machine has no DHCP and uses the address of its Hardware, and its
+    OSIE must do the same (`MediumScripts`). `others` are edges with the same files, for a failure of this one, each
+    with its HTTP port and the port of the gRPC server beside it (0: there is none). The ports of this edge itself are
+    in the settings.
     """
 
     address: str
@@ -156,12 +157,12 @@ class Origin:
 
     @property
     def is_ipv6(self) -> bool:
-        """Whether the machine is reached over IPv6."""
+        """Return True if the machine is reached over IPv6."""
         return ":" in self.address
 
     @property
     def host(self) -> str:
-        """The address as it stands in URLs (RFC 3986 section 3.2.2)."""
+        """Return the address in the notation of URLs (RFC 3986 section 3.2.2)."""
         return f"[{self.address}]" if self.is_ipv6 else self.address
 
 
@@ -177,12 +178,12 @@ class Script:
     osie: tuple[str, str] | None = None
     logs: bool = False
     vlan: str = ""
-    """The VLAN in which iPXE gets a lease first; empty: none."""
+    """The VLAN in which iPXE first gets a lease; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a script is made of, whether a Hardware says so or, for a machine without, the edge's default OSIE."""
+    """The facts for a script, from a Hardware, or from the edge's default OSIE for a machine without."""
 
     mac: str
     who: str
@@ -191,11 +192,11 @@ class Plan:
     parameters: list[str] = field(default_factory=list)
     registered: bool = True
     worker_id: str = ""
-    """What the agent calls itself; empty: by the MAC."""
+    """The agent's id; empty: the MAC."""
     logs: bool = False
-    """Whether the machine is to send its log lines here."""
+    """The machine sends its log lines to this edge."""
     dialect: Dialect = Dialect.IPXE
-    """Which program loads the kernel."""
+    """The program that loads the kernel."""
 
 
 class Scripts:
@@ -206,7 +207,7 @@ class Scripts:
         environment = SandboxedEnvironment(
             loader=PackageLoader("ipxe"),
             undefined=StrictUndefined,
-            autoescape=False,  # iPXE scripts are no HTML; values are checked below
+            autoescape=False,  # iPXE scripts are not HTML; values are checked below
             trim_blocks=True,
             lstrip_blocks=True,
             keep_trailing_newline=True,
@@ -218,17 +219,17 @@ class Scripts:
         self.environment = environment
 
     def trust(self, tls_ca: bytes, registry_authorities: bytes) -> None:
-        """Replace what agents are to trust (BootSettings) in the scripts that are rendered from now on."""
+        """Replace the authorities that agents trust (BootSettings), for scripts rendered from now on."""
         self._settings = replace(self._settings, tls_ca=tls_ca, registry_authorities=registry_authorities)
 
     def own_registry(self) -> bool:
-        """Return whether scripts name this edge as a registry now."""
+        """Return True if scripts name this edge as a registry now."""
         return self._settings.own_registry()
 
     def compile(self, mac: str, hardware: Hardware, origin: Origin, osie_parameters: str = "") -> Script:
-        """The script for the interface `mac` of `hardware`; `osie_parameters` are the words of its OSIE's annotation.
+        """Return the script for the interface `mac` of `hardware`. Raises ScriptError.
 
-        Raises ScriptError.
+        `osie_parameters` are the kernel parameters in its OSIE's annotation.
         """
         ipxe = hardware.spec.ipxe
         if ipxe is not None and ipxe.inline and ipxe.url:
@@ -244,7 +245,7 @@ class Scripts:
         return self._boot(self.fitting(plan, hardware), hardware.metadata.namespace, osie)
 
     def to_send(self, mac: str, script: Script) -> str:
-        """The text of a script for the registered machine `mac` as it is now: with the tokens that it needs."""
+        """Return the text of a script for the registered machine `mac`, with its current tokens."""
         tokens = self.tokens()
         if not tokens:
             return script.text
@@ -253,7 +254,10 @@ class Scripts:
         return f"{first}{end_of_line}{lines}{rest}"
 
     def fitting(self, plan: Plan, hardware: Hardware) -> Plan:
-        """The plan whose command line a kernel can read: if need be, without the other edges. Raises ScriptError."""
+        """Return a plan whose command line a kernel can read, if need be without the other edges.
+
+        Raises ScriptError.
+        """
         length = self._length(plan)
         if length > MAX_COMMAND_LINE and plan.origin.others:
             plan = replace(plan, origin=replace(plan.origin, others=()))
@@ -267,20 +271,20 @@ class Scripts:
         return plan
 
     def unregistered(self, mac: str, osie: tuple[str, str], origin: Origin, osie_parameters: str = "") -> Script:
-        """The script of a machine that no Hardware describes: it boots `osie`, a namespace and a name.
+        """Return the script of a machine without Hardware: it boots `osie`, a namespace and a name.
 
         Raises ScriptError.
         """
         return self._boot(self.plan_of_unregistered(mac, osie, origin, osie_parameters), *osie)
 
     def reason(self, mac: str, reason: str) -> str:
-        """A script that shows why `mac` is not booted, line by line, and goes on to the next boot device."""
+        """Return a script that shows why `mac` is not booted, line by line, and continues with the next boot device."""
         lines = [shown for line in reason.splitlines() if (shown := _for_screen(line))]
         return self._render("reason", mac=mac, lines=lines)
 
     def autoexec(self, mac: str, origin: Origin) -> str:
-        """What iPXE of 2022 and later runs first: straight to the script of `mac`, with the lease that is there."""
-        # An iPXE without one of the two protocols fails at once where it is asked for it, and takes the other.
+        """Return the script that iPXE since 2022 runs first: it loads the script of `mac` with the present lease."""
+        # An iPXE without one of the two protocols fails at once with it, and takes the other.
         urls = []
         for each in (origin, *origin.others):
             ways = [self.script_url(mac, each), f"tftp://{each.host}/{mac}/auto.ipxe"]
@@ -288,34 +292,34 @@ class Scripts:
         return self._render("autoexec", mac=mac, urls=urls, ipv6=origin.is_ipv6)
 
     def script_url(self, mac: str, origin: Origin) -> str:
-        """Where `mac` gets its script over HTTP."""
+        """Return the URL of `mac`'s script over HTTP."""
         return f"{self._http(origin)}/ipxe/script/{mac}/auto.ipxe"
 
     def _http(self, origin: Origin) -> str:
         return f"http://{self.authority(origin)}"
 
     def authority(self, origin: Origin) -> str:
-        """Address and port of an edge's HTTP."""
+        """Return the address and port of an edge's HTTP."""
         return f"{origin.host}:{origin.http_port or self._settings.http_port}"
 
     def _sign_url(self, origin: Origin, which: str) -> str:
-        """Where a machine gives a sign of life."""
+        """Return the URL by which a machine reports a step of its boot."""
         return f"{self._http(origin)}{SIGN_PATH}/{which}"
 
     # --- the kinds of script --------------------------------------------------------------------------------------
 
     def tokens(self) -> dict[str, Callable[[str], str]]:
-        """What makes them, by iPXE setting."""
+        """Return the functions that create tokens, by iPXE setting."""
         made = {TOKEN_SETTING: self._settings.token, METADATA_SETTING: self._settings.metadata_token}
         return {setting: token for setting, token in made.items() if token is not None}
 
     def plan_of_unregistered(self, mac: str, osie: tuple[str, str], origin: Origin, osie_parameters: str) -> Plan:
-        """What the script of a machine that no Hardware describes is made of. Raises ScriptError."""
+        """Return the facts for the script of a machine without Hardware. Raises ScriptError."""
         words = self._shared_words(osie, osie_parameters, known_of(mac, None, mac, origin.address))
         return Plan(mac, "a machine without a Hardware", origin, parameters=words, registered=False)
 
     def plan(self, mac: str, hardware: Hardware, origin: Origin, osie_parameters: str) -> Plan:
-        """What the script of the interface `mac` of `hardware` is made of. Raises ScriptError."""
+        """Return the facts for the script of the interface `mac` of `hardware`. Raises ScriptError."""
         interface = hardware.spec.network_interfaces.get(mac)
         vlan = interface.dhcp.vlan_id if interface is not None and interface.dhcp is not None else None
         worker_id = _worker_id(hardware)
@@ -330,7 +334,7 @@ class Scripts:
         return Plan(mac, full_name, origin, vlan or "", parameters, worker_id=worker_id, logs=logs)
 
     def _shared_words(self, osie: tuple[str, str], osie_parameters: str, known: dict[str, str | None]) -> list[str]:
-        """The words of the site and of the OSIE for one machine. Raises ScriptError."""
+        """Return the kernel parameters of the site and of the OSIE for a machine. Raises ScriptError."""
         of_osie = f"OSIE {'/'.join(osie)}: metadata.annotations[{KERNEL_PARAMETERS_ANNOTATION}]"
         words: list[str] = []
         where = "--kernel-parameters"
@@ -366,11 +370,11 @@ class Scripts:
         return Script(text=text, what=what, osie=(namespace, osie), logs=plan.logs, vlan=plan.vlan)
 
     def plans(self, plan: Plan) -> list[Plan]:
-        """One for each edge that the machine may boot from: a kernel of another edge is told of that one's server."""
+        """Return a plan for each edge that the machine may boot from, with that edge's gRPC server."""
         return [plan, *(self._plan_of(plan, other) for other in plan.origin.others)]
 
     def command_lines(self, plans: list[Plan]) -> list[str]:
-        """One for the kernel of each edge; where there is no server beside one, that of the first."""
+        """Return a command line for each edge's kernel; an edge without a gRPC server gets that of the first."""
         first, *others = plans
         lines = [self._command_line(first)]
         for plan in others:
@@ -384,19 +388,19 @@ class Scripts:
         return f"{self._http(plan.origin)}/osie/{quote(osie, safe='')}"
 
     def _plan_of(self, plan: Plan, other: Origin) -> Plan:
-        """The same at another edge, which has all the others beside it."""
+        """Return the plan at another edge, with all the others beside it."""
         rest = tuple(each for each in plan.origin.others if each != other)
         here = replace(plan.origin, grpc_port=plan.origin.grpc_port or self._settings.grpc_port, others=())
         there = replace(other, tftp=plan.origin.tftp, static=plan.origin.static, others=(here, *rest))
         return replace(plan, origin=there)
 
     def _length(self, plan: Plan) -> int:
-        """Bytes of the longest of its kernel command lines, with the tokens that are put in."""
+        """Return the length of the plan's longest kernel command line in bytes, with the tokens."""
         longest = max(len(line.encode()) for line in self.command_lines(self.plans(plan)))
         return longest + _TOKEN_BYTES * len(self.tokens())
 
     def _command_line(self, plan: Plan) -> str:
-        """The kernel's command line in the order that Tinkerbell's operators know; the last of equal names wins."""
+        """Return the kernel's command line, in the order known from Tinkerbell; the last of equal names wins."""
         settings, origin = self._settings, plan.origin
         servers = [f"{origin.host}:{origin.grpc_port or settings.grpc_port}"]
         servers += [f"{other.host}:{other.grpc_port}" for other in origin.others if other.grpc_port]
@@ -459,7 +463,7 @@ class Scripts:
 
 
 def _worker_id(hardware: Hardware) -> str:
-    """What the annotation of a Hardware has its agent call itself; empty: nothing. Raises ScriptError."""
+    """Return the agent id in a Hardware's annotation; empty if it has none. Raises ScriptError."""
     given = hardware.metadata.annotations.get(AGENT_ID_ANNOTATION, "").strip()
     if not given:
         return ""
@@ -470,7 +474,7 @@ def _worker_id(hardware: Hardware) -> str:
 
 
 def _ipam(hardware: Hardware, known: dict[str, str | None]) -> str:
-    """The word by which an OSIE does without DHCP. Raises ScriptError."""
+    """Return the kernel parameter for an OSIE without DHCP. Raises ScriptError."""
     try:
         return filled_in(["ipam={{.Ipam}}"], known)[0]
     except ParametersError as error:
@@ -478,7 +482,10 @@ def _ipam(hardware: Hardware, known: dict[str, str | None]) -> str:
 
 
 def _kernel_params(hardware: Hardware) -> list[str]:
-    """The words of a Hardware; one may begin in one parameter and end in the next. Raises ScriptError."""
+    """Return the kernel parameters of a Hardware; one may begin in one list item and end in the next.
+
+    Raises ScriptError.
+    """
     given = hardware.spec.kernel_params or []
     words: list[str] = []
     for number, parameter in enumerate(given):
@@ -491,7 +498,7 @@ def _kernel_params(hardware: Hardware) -> list[str]:
 
 
 def _words(hardware: Hardware, field: str, value: str) -> list[str]:
-    """`plain_words` of a field. Raises ScriptError."""
+    """Split a field by `plain_words`. Raises ScriptError."""
     try:
         return plain_words(value)
     except ValueError as error:
@@ -499,15 +506,73 @@ def _words(hardware: Hardware, field: str, value: str) -> list[str]:
 
 
 def _for_screen(text: str) -> str:
-    """`text` as words of an `echo`: shown, never obeyed."""
+    """Return `text` as words of an `echo`, which iPXE shows and does not run."""
     plain = printable(text[:MAX_SHOWN], " ")
     return " ".join(f"'{word}'" if _means_more(word) else word for word in plain.replace("${", "$ {").split())
 
 
 def _means_more(word: str) -> bool:
-    """Whether iPXE would take it for more than a word."""
+    """Return True if a word is special to iPXE."""
     return word in ("&&", "||", ";") or word[0] in "#-" or word[-1] == "\\"
 
 
 def _error(hardware: Hardware, field: str, problem: str) -> ScriptError:
     return ScriptError(f"Hardware {hardware.metadata.namespace}/{hardware.metadata.name}: {field} {problem}")
+
+
+class MediumKind(StrEnum):
+    """The value of `?medium=` in script requests of machines that booted from a medium."""
+
+    BOOT = "boot"
+    """The machine gets its address by DHCP."""
+    STATIC = "static"
+    """The machine has the Hardware's address."""
+
+
+class MediumScripts:
+    """Renders scripts for boot media: from the medium directly to the machine's own script at the edge.
+
+    A script changes only with the Hardware's interface or an address of the edge. It holds nothing temporary and
+    nothing secret, so repeated requests for parts of an image get the same bytes.
+    """
+
+    def __init__(self, scripts: Scripts) -> None:
+        self._scripts = scripts
+
+    def compile(self, mac: str, hardware: Hardware | None, origin: Origin, kind: MediumKind) -> str:
+        """Return the script for the interface `mac` of `hardware` (None: a machine without Hardware).
+
+        The script enters a VLAN first. Raises ScriptError.
+        """
+        interface = hardware.spec.network_interfaces.get(mac) if hardware is not None else None
+        dhcp = (interface.dhcp if interface is not None else None) or DHCP()
+        name = f"{hardware.metadata.namespace}/{hardware.metadata.name}" if hardware is not None else ""
+        if kind is MediumKind.STATIC and hardware is None:
+            raise ScriptError(f"{mac} has no Hardware, and so no address that could stand on a medium")
+        field = f"Hardware {name}: spec.networkInterfaces[{mac}].dhcp"
+        settings = _settings(field, dhcp) if kind is MediumKind.STATIC else []
+        urls = [f"{self._scripts.script_url(mac, each)}?medium={kind}" for each in (origin, *origin.others)]
+        who = printable(name or "no Hardware", ascii_only=True)
+        values = {"mac": mac, "hardware": who, "vlan": dhcp.vlan_id or "", "settings": settings, "urls": urls}
+        return self._scripts.environment.get_template("medium.ipxe.j2").render(values)
+
+
+def _settings(field: str, dhcp: DHCP) -> list[tuple[str, str]]:
+    """Return iPXE's settings for a reservation. Raises ScriptError."""
+    if not dhcp.ip or not dhcp.netmask:
+        raise ScriptError(f"{field} needs ip and netmask, for a medium that does without DHCP")
+    given = {
+        "ip": dhcp.ip,
+        "netmask": dhcp.netmask,
+        "gateway": dhcp.gateway,
+        "dns": next(filter(_is_ipv4, dhcp.nameservers or ()), None),  # iPXE uses one
+    }
+    return [(name, value) for name, value in given.items() if value]
+
+
+def _is_ipv4(text: str) -> bool:
+    try:
+        IPv4Address(text)
+    except ValueError:
+        return False
+    return True

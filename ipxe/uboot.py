@@ -1,16 +1,15 @@
-"""What U-Boot fetches by TFTP to boot a machine: `pxelinux.cfg/01-<mac>` and `boot.scr.uimg`, made of the same facts as
-the iPXE script.
+"""The files that U-Boot loads by TFTP: `pxelinux.cfg/01-<mac>` and `boot.scr.uimg`, with the iPXE script's facts.
 
-U-Boot's standard boot (`bootflow scan`) and its older scripts ask for both, and run what they get first:
+U-Boot's standard boot (`bootflow scan`) and its older scripts request both, and run the first one that exists:
 
-    pxelinux.cfg/01-<mac>   in PXELINUX's language, as far as U-Boot reads it (boot/pxe_utils.c): what to load, and the
-                            kernel's command line. U-Boot takes no more than CONFIG_SYS_CBSIZE for that, 512 to 2048
-                            bytes; what is longer it does not start, and goes on to the other file
+    pxelinux.cfg/01-<mac>   in PXELINUX's language, as far as U-Boot reads it (boot/pxe_utils.c): the files to load, and
+                            the kernel's command line, at most CONFIG_SYS_CBSIZE (512 to 2048 bytes). U-Boot does not
+                            start a longer one, and goes on to the other file
     boot.scr.uimg           commands for its shell, in U-Boot's legacy image format: several attempts, several edges
 
-The names in them are relative to the boot file's directory, which is that of `boot.scr.uimg`, and are fetched from the
-server that DHCP has named. Kernel and initrd come by TFTP: of the builds that are about, few have `wget`. The device
-tree is the one that the firmware has (`fdt_addr`, `fdtcontroladdr`), as it is for `pxe boot`.
+Names in them are relative to the directory of the boot file `boot.scr.uimg`, on the server that DHCP has named. Kernel
+and initrd come by TFTP: few builds have `wget`. The device tree is the firmware's (`fdt_addr`, `fdtcontroladdr`), as
+for `pxe boot`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from ipxe.scripts import Dialect, Plan, Script
 from tink.mac import octets
 
 BOOT_SCRIPT: Final = "boot.scr.uimg"
-"""What U-Boot asks for by TFTP (`boot_script_dhcp`), and the boot file that DHCP names to it."""
+"""The script that U-Boot requests by TFTP (`boot_script_dhcp`), and the boot file in its DHCP answer."""
 CONFIG_DIRECTORY: Final = "pxelinux.cfg"
 
 _OF_MAC = re.compile(r"01-([0-9a-f]{2}(?:-[0-9a-f]{2}){5})", re.IGNORECASE)
@@ -38,18 +37,18 @@ _FOR_ANY = 0  # neither an architecture nor a compression
 
 
 def machine_of(name: str) -> str | None:
-    """Whose configuration a file of `pxelinux.cfg` is: a MAC; None where the name says none."""
+    """Return the MAC in the name of a file in `pxelinux.cfg`; None if it has none."""
     found = _OF_MAC.fullmatch(name)
     return found[1].lower().replace("-", ":") if found is not None else None
 
 
 def config_name(mac: str) -> str:
-    """The name of the machine's file in `pxelinux.cfg`. Raises ValueError for what is no MAC."""
+    """Return the name of a machine's file in `pxelinux.cfg`. Raises ValueError for an invalid MAC."""
     return f"01-{octets(mac).hex('-')}"
 
 
 def script_image(text: str) -> bytes:
-    """A script as U-Boot's `source` wants it: a legacy image with the one part `text` (doc/usage/cmd/source.rst)."""
+    """Wrap a script for U-Boot's `source`: a legacy image with one part (doc/usage/cmd/source.rst)."""
     script = text.encode()
     data = struct.pack(">II", len(script), 0) + script
     checksum = zlib.crc32(data)
@@ -63,10 +62,10 @@ def _image_header(header_checksum: int, size: int, checksum: int) -> bytes:
 
 
 class _UBootScripts(DirectScripts):
-    """What both kinds have in common.
+    """The common part of both kinds of script.
 
-    U-Boot expands `${...}` and `$(...)` in a configuration's `append`, and takes away quotes and backslashes there
-    (common/cli_simple.c); in its shell a single quote can't be quoted.
+    U-Boot expands `${...}` and `$(...)` in a configuration's `append`, and removes quotes and backslashes there
+    (common/cli_simple.c). Its shell can't quote a single quote.
     """
 
     program: ClassVar[str] = "U-Boot"
@@ -79,7 +78,7 @@ class ExtlinuxScripts(_UBootScripts):
     dialect: ClassVar[Dialect] = Dialect.EXTLINUX
 
     def reason(self, mac: str, reason: str) -> str:
-        """A configuration whose one entry is the reason, and starts nothing."""
+        """Return a configuration with the reason as its one entry, which starts nothing."""
         # Only `localboot -1` runs no command of the machine's own (`localcmd`).
         title = shown(f"tinkedge does not boot {mac} from the network: {' '.join(reason.split())}")
         return self._render("reason.extlinux.j2", title=title)
@@ -102,13 +101,13 @@ class UBootScripts(_UBootScripts):
     dialect: ClassVar[Dialect] = Dialect.U_BOOT
 
     def reason(self, mac: str, reason: str) -> str:
-        """Commands that show the reason, line by line, and fail."""
+        """Return commands that show the reason, line by line, and fail."""
         lines = [f"tinkedge does not boot {mac} from the network:", *reason.splitlines()]
         return self._render("reason.uboot.j2", lines=[quoted(shown(line)) for line in lines])
 
     def _boot(self, plan: Plan, who: str, osie: tuple[str, str]) -> Script:
         full_name = "/".join(osie)
-        # Addresses of IPv6 are written in another way, which few builds know.
+        # IPv6 addresses have another notation, which few builds support.
         plans = [each for each in self._scripts.plans(plan) if each is plan or not each.origin.is_ipv6]
         lines = self._scripts.command_lines(plans)
         sources = []
@@ -124,5 +123,5 @@ class UBootScripts(_UBootScripts):
 
 
 def quoted(text: str) -> str:
-    """One word of U-Boot's shell; a single quote, which can't be written there, becomes a double one."""
+    """Quote a word for U-Boot's shell. A single quote becomes a double one, because it can't be quoted."""
     return "'" + text.replace("'", '"') + "'"

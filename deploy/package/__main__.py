@@ -1,11 +1,11 @@
-"""What users install, made from this checkout.
+"""Builds the packages for users from this checkout.
 
-python -m deploy.package deb       the Debian package, into dist/
-python -m deploy.package image     the container image and the list of what is in it, into dist/
-python -m deploy.package wheels    what deploy/install.sh installs, into dist/wheels
-python -m deploy.package chart     what is made of the Helm chart, below deploy/, and the chart as a file, into dist/
+    python -m deploy.package deb       the Debian package, into dist/
+    python -m deploy.package image     the container image and its list of packages, into dist/
+    python -m deploy.package wheels    the files that deploy/install.sh installs, into dist/wheels
+    python -m deploy.package chart     the files generated from the Helm chart, below deploy/, and the chart, into dist/
 
-SOURCE_DATE_EPOCH is the time of what is built, 0 if it is not set: the same sources give the same bytes.
+SOURCE_DATE_EPOCH is the time of the results, by default 0: the same sources give the same bytes.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def image(suite: str, out: Path, deb: Path | None, base: Path | None, level: int
     """Make the container image, with no container engine, and print its digest."""
     target, version = Target.of(suite), project().version
     with tempfile.TemporaryDirectory() as work:
-        # It is unpacked at once: to compress it takes most of a minute.
+        # The package is unpacked at once, and compressing it takes most of a minute.
         package = deb or _deb(target, Path(work), version, "none")
         source = container.Source(package, version, _packages(target), _epoch(), base, level)
         click.echo(container.build(source, target, default_cache(), out))
@@ -97,7 +97,7 @@ def image(suite: str, out: Path, deb: Path | None, base: Path | None, level: int
 @_SUITE
 @click.option("--out", type=click.Path(path_type=Path), default=ROOT / "dist/wheels", help="Directory; made anew.")
 def collect(suite: str, out: Path) -> None:
-    """Collect what deploy/install.sh installs: wheels with their hashes, units, manual pages, completions."""
+    """Collect the files for deploy/install.sh: wheels with their hashes, units, manual pages, completions."""
     target = Target.of(suite)
     if out.exists():
         if not (out / "requirements.txt").is_file():

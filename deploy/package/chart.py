@@ -30,7 +30,7 @@ from tink.webhooks.registration import configuration
 DEPLOY: Final = Path(__file__).resolve().parents[1]
 CHART: Final = DEPLOY / "chart" / "tinkedge"
 HEADS: Final = DEPLOY / "chart" / "heads"
-"""What stands above each file that is made of the chart."""
+"""Headers of the files generated from the chart."""
 NAMESPACE: Final = "tinkedge"
 _SCHEMA: Final = DEPLOY / "chart" / "values.schema.yaml"
 
@@ -52,16 +52,16 @@ resources:
 
 @dataclass(frozen=True)
 class Helm:
-    """The program, and the chart that it renders."""
+    """Helm with the chart."""
 
     program: Path
 
     def template(self, *options: str, namespace: str = NAMESPACE) -> str:
-        """What the chart makes of these options. Raises PackageError with Helm's words."""
+        """Render the chart with these options. Raises PackageError with Helm's message."""
         return self.run("template", "tinkedge", str(CHART), "--namespace", namespace, *options)
 
     def run(self, *arguments: str) -> str:
-        """What Helm prints. Raises PackageError."""
+        """Run Helm; return its output. Raises PackageError."""
         done = subprocess.run([str(self.program), *arguments], capture_output=True, text=True, check=False)
         if done.returncode:
             raise PackageError(done.stderr.strip() or done.stdout.strip())
@@ -78,7 +78,7 @@ def webhooks() -> str:
 
 
 def rendered(helm: Helm) -> dict[Path, str]:
-    """Every file below deploy/ that is made of the chart, with its text. Raises PackageError."""
+    """Return the files below deploy/ that are generated from the chart, with their text. Raises PackageError."""
     accounts, rbac = "templates/serviceaccounts.yaml", "templates/rbac.yaml"
     metal3 = _only("metal3"), "--show-only", accounts, "--show-only", "templates/rbac-metal3.yaml"
     webhook = _only("metal3Webhook"), "--show-only", accounts, "--show-only", "templates/rbac-metal3-webhook.yaml"
@@ -107,13 +107,13 @@ def rendered(helm: Helm) -> dict[Path, str]:
 
 
 def _only(part: str) -> tuple[str, ...]:
-    """Options that leave nothing but one part of the chart."""
+    """Return the options that render only one part of the chart."""
     parts = {"edge", "server", "controller", "metal3", "metal3Webhook"}
     return tuple(word for each in sorted(parts) for word in ("--set", f"{each}.enabled={str(each == part).lower()}"))
 
 
 def _plain(text: str) -> str:
-    """Rendered objects without what only Helm needs, or what is of one release."""
+    """Return rendered objects without the parts for Helm or for one release."""
     left_out = ("# Source: ", "app.kubernetes.io/managed-by: ", "app.kubernetes.io/version: ", "helm.sh/chart: ")
     kept = [line.rstrip() for line in text.splitlines() if not line.strip().startswith(left_out)]
     documents = re.split(r"^---$", "\n".join(kept), flags=re.MULTILINE)
@@ -132,7 +132,7 @@ def _named(text: str, *names: str) -> str:
 
 
 def _applied_anywhere(text: str) -> str:
-    """Of the objects for NAMESPACE, without that."""
+    """Remove the namespace from objects for NAMESPACE."""
     documents = [each for each in text.split("---\n") if "\n  namespace: NAMESPACE\n" in each]
     return "".join(f"---\n{each.replace('  namespace: NAMESPACE' + chr(10), '')}" for each in documents)
 
@@ -159,11 +159,11 @@ _OF_THE_CHART: Final = frozenset(
         *("namespaces", "hardware-selector", "webhook-configuration", "peer-group"),
     }
 )
-"""Options that other values are for, or that have one meaning only in a pod."""
+"""Options that have other values in the chart, or only one meaning in a pod."""
 
 
 def values_schema() -> str:
-    """The text of values.schema.json, made of values.schema.yaml (JSON Schema, draft 7)."""
+    """Return the text of values.schema.json, made from values.schema.yaml (JSON Schema, draft 7)."""
     base = yaml.safe_load(_SCHEMA.read_text())
     options = {role: dict(_options(role)) for role in ROLES}
     values = base["chart"]
@@ -176,7 +176,7 @@ def values_schema() -> str:
 
 
 def _closed(schema: Any) -> Any:
-    """With every object that has properties an object, and one that has no others."""
+    """Return a schema in which each object with properties has the type object and allows no other properties."""
     if not isinstance(schema, dict):
         return schema
     known = {key: _closed(value) for key, value in schema.items() if key != "properties"}
@@ -187,7 +187,7 @@ def _closed(schema: Any) -> Any:
 
 
 def _options(role: str) -> Iterator[tuple[str, Schema]]:
-    """The options of a command that a user of the chart sets by their names."""
+    """Return the options of a command that a user of the chart sets by their names."""
     command = commands.get_command(click.Context(commands), role)
     if command is None:
         raise PackageError(f"there is no command {role}")

@@ -1,4 +1,4 @@
-"""The container image: the smallest Debian that runs the package, and a list (CycloneDX) of all that is in it."""
+"""The container image: the smallest Debian that runs the package, with a list (CycloneDX) of its content."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAMESPACE = uuid.UUID("9c2f2a4c-42ec-4e1b-8f0f-6a1d0a4c3b52")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What an image is made of, and how."""
+    """The sources of an image."""
 
     deb: Path
     version: str
@@ -34,13 +34,13 @@ class Source:
     epoch: int
     """The time of the sources, in seconds since 1970."""
     base: Path | None = None
-    """Debian without `deb`, as a tar archive: made and kept there if there is none. None: made anew, and not kept."""
+    """Debian without `deb`, as a tar archive, which is created if missing. None: create a temporary one."""
     level: int = oci.LEVEL
-    """How well the layer is compressed, 1 to 9."""
+    """Compression level of the layer, 1 to 9."""
 
 
 def build(source: Source, target: Target, cache: Path, out: Path) -> str:
-    """Make the archive of the image, an OCI layout, and its list in the directory `out`; gives the image's digest.
+    """Make the image's archive, an OCI layout, and its list in the directory `out`; return the image's digest.
 
     Raises PackageError.
     """
@@ -79,7 +79,7 @@ def _config(root: Path, version: str, target: Target) -> oci.Config:
 
 
 def contents(status: str, packages: list[Locked], version: str, target: Target, epoch: int) -> str:
-    """The list as JSON: Debian's packages, by dpkg's `status`, and Python's."""
+    """Return the list as JSON: Debian's packages, from dpkg's `status`, and Python's."""
     distribution = f"debian-{target.release}"
     components = []
     for paragraph in status.strip().split("\n\n"):

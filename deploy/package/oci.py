@@ -1,6 +1,6 @@
-"""An image as a file: an OCI image layout (image-spec 1.0) in a tar archive, as podman, skopeo and containerd read it.
+"""An image as a file: an OCI image layout (image-spec 1.0) in a tar archive, for podman, skopeo and containerd.
 
-The same root gives the same bytes: files in the order of their names, owners by number, all times that of the sources.
+The same root gives the same bytes: files sorted by name, numeric owners, all times that of the sources.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 LEVEL = 6
-"""How well layers are compressed unless told otherwise, of gzip's 1 to 9."""
+"""Default compression level of layers, of gzip's 1 to 9."""
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """How an image runs (image-spec, config.md), but for its files."""
+    """The configuration of an image (image-spec, config.md), without its files."""
 
     architecture: str
     user: str
@@ -36,9 +36,9 @@ class Config:
 
 
 def write(root: Path, config: Config, reference: str, epoch: int, out: Path, level: int = LEVEL) -> str:
-    """Write the image with the files of `root` as its one layer, named `reference`; gives the manifest's digest.
+    """Write an image named `reference` with the files of `root` as its one layer; return the manifest's digest.
 
-    `level`: how well the layer is compressed, 1 to 9 (gzip's).
+    `level`: compression level of the layer, 1 to 9 (gzip's).
     """
     plain, layer = _layer(root, epoch, level)
     created = datetime.fromtimestamp(epoch, UTC).isoformat().replace("+00:00", "Z")
@@ -84,7 +84,7 @@ def write(root: Path, config: Config, reference: str, epoch: int, out: Path, lev
 
 
 def _layer(root: Path, epoch: int, level: int) -> tuple[str, bytes]:
-    """The digest of the files as a tar archive, and that archive compressed."""
+    """Return the digest of the files as a tar archive, and that archive compressed."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for path in sorted(_under(root), key=os.fsencode):

@@ -1,4 +1,4 @@
-"""Manual pages and completions, from the commands themselves: what `--help` says, in troff (man(7)) and for shells."""
+"""Manual pages and shell completions, generated from the commands: `--help` in troff (man(7))."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _COMPLETIONS = {
     "zsh": f"usr/share/zsh/vendor-completions/_{_PROGRAM}",
     "fish": f"usr/share/fish/vendor_completions.d/{_PROGRAM}.fish",
 }
-"""Where the shells of Debian look, under the root."""
+"""Places of completions in Debian, under the root."""
 
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """A file under the root, and what is in it."""
+    """A file under the root and its content."""
 
     path: str
     text: str
 
 
 def manual(commands: click.Group, epoch: int, version: str) -> Iterator[Paper]:
-    """`tinkedge(1)`, and a page for each command: `tinkedge-up(1)`."""
+    """Yield `tinkedge(1)` and a page for each command: `tinkedge-up(1)`."""
     root = click.Context(commands, info_name=_PROGRAM)
     names = commands.list_commands(root)
     pages = [_page(root, commands, epoch, version, also=[f"{_PROGRAM}-{name}" for name in names])]
@@ -43,7 +43,7 @@ def manual(commands: click.Group, epoch: int, version: str) -> Iterator[Paper]:
 
 
 def completions(commands: click.Group) -> Iterator[Paper]:
-    """What bash, zsh and fish read; each asks the program itself."""
+    """Yield the completions of bash, zsh and fish; each asks the program itself."""
     for shell, path in _COMPLETIONS.items():
         made = get_completion_class(shell)
         if made is not None:
@@ -102,7 +102,7 @@ def _paragraphs(said: str) -> Iterator[str]:
 
 
 def _text(said: str) -> str:
-    """Text as troff takes it for text (groff(7), "Escape sequences")."""
+    """Escape text for troff (groff(7), "Escape sequences")."""
     safe = (
         said.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq").replace("`", "\\(ga").replace('"', "\\(dq")
     )
@@ -110,7 +110,7 @@ def _text(said: str) -> str:
 
 
 def write(root: Path, papers: Iterator[Paper], *, compressed: bool = False) -> None:
-    """Put them under `root`; manual pages compressed, as Debian wants them, with no time in it."""
+    """Write files under `root`; manual pages compressed, as Debian requires, without a time."""
     for paper in papers:
         path = root / paper.path
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What is built for: a Debian, its Python, its processor."""
+"""The target of a build: a Debian release, its Python, its processor."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _NUMBERS = {"bookworm": 12, "trixie": 13}
 _PROCESSORS = {"x86_64": "amd64", "aarch64": "arm64"}
 """The kernel's names, and Debian's."""
 _GLIBC = {"bookworm": 36, "trixie": 41}
-"""The minor version of their C library: the newest manylinux (PEP 600) that runs there."""
+"""The minor version of their C library: the newest supported manylinux (PEP 600)."""
 
 
 class PackageError(Exception):
-    """Something could not be built; the text says what and what to do."""
+    """A build failed; the message has the cause and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Target:
 
     @classmethod
     def of(cls, suite: str) -> Target:
-        """A suite on this machine's processor. Raises PackageError for one that is not known."""
+        """Return the target for a suite on this machine's processor. Raises PackageError for an unknown suite."""
         if suite not in _PYTHONS:
             raise PackageError(f"SUITE={suite}: there are {', '.join(_PYTHONS)}")
         machine = platform.machine()
@@ -41,33 +41,33 @@ class Target:
 
     @property
     def python(self) -> str:
-        """The version of Debian's python3 there, as `3.11`."""
+        """Return the version of Debian's python3, as `3.11`."""
         return _PYTHONS[self.suite]
 
     @property
     def next_python(self) -> str:
-        """The first version that the environment is not made for."""
+        """Return the first Python version that the environment does not support."""
         major, minor = self.python.split(".")
         return f"{major}.{int(minor) + 1}"
 
     @property
     def architecture(self) -> str:
-        """Debian's name of the processor."""
+        """Return Debian's name of the processor."""
         return _PROCESSORS[self.machine]
 
     @property
     def release(self) -> int:
-        """Debian's number, 12 for bookworm."""
+        """Return Debian's number, 12 for bookworm."""
         return _NUMBERS[self.suite]
 
     @property
     def platforms(self) -> list[str]:
-        """The platform tags (PEP 600) of wheels that run there, the newest first."""
+        """Return the platform tags (PEP 600) of supported wheels, the newest first."""
         names = [f"manylinux_2_{minor}_{self.machine}" for minor in range(_GLIBC[self.suite], 16, -1)]
         return [*names, f"manylinux2014_{self.machine}"]
 
     def markers(self) -> dict[str, str]:
-        """The environment in which markers (PEP 508) are evaluated for it."""
+        """Return the environment for the evaluation of markers (PEP 508)."""
         here = {key: str(value) for key, value in default_environment().items()}
         return here | {
             "python_version": self.python,
@@ -79,7 +79,7 @@ class Target:
 
 
 def run(command: list[str], *, what: str, env: dict[str, str] | None = None, cwd: str | None = None) -> str:
-    """Run a program and give its output. Raises PackageError with its last lines, and `what` it was to do."""
+    """Run a program and return its output. Raises PackageError with its last lines, and its purpose (`what`)."""
     if shutil.which(command[0]) is None:
         raise PackageError(f"{what}: there is no {command[0]} on PATH")
     ran = subprocess.run(command, capture_output=True, text=True, check=False, env=env, cwd=cwd)

@@ -1,6 +1,6 @@
-"""The wheels that a Debian runs: those of deploy/requirements.txt that the project needs there, and its own.
+"""The wheels for a Debian: the project's own, and those of deploy/requirements.txt that it needs there.
 
-pip fetches them and compares every file with its hashes; they are kept by what was asked for.
+pip downloads them and compares every file with its hashes. They are cached by the request.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from deploy.package.target import PackageError, Target, run
 from deploy.supply.packages import Installed, Locked, Project
 
 EXTRAS = ("docker", "otlp")
-"""What is installed beside what is always needed: small, and for `tinkedge agent --runtime docker` and
-`--otlp-endpoint` only."""
+"""Extras that are installed as well: small, for `tinkedge agent --runtime docker` and `--otlp-endpoint` only."""
 
 
 def needed(project: Project, locked: Mapping[NormalizedName, Locked], here: Installed, target: Target) -> list[Locked]:
-    """The locked packages that the project needs on `target`, by name; who needs whom those installed here say.
+    """Return the locked packages that the project needs on `target`, by name.
 
-    Raises PackageError for one that is not locked.
+    Dependencies are those of the installed packages. Raises PackageError for a package that is not locked.
     """
     environment = target.markers()
 
@@ -46,7 +45,7 @@ def needed(project: Project, locked: Mapping[NormalizedName, Locked], here: Inst
         if name not in locked:
             raise PackageError(f"deploy/requirements.txt: {name} is not in it; run `make lock`")
         if name not in here:
-            # Needed there, and not on the Python that builds: what it needs itself, nobody here knows.
+            # Needed there, but not with the Python of this build, so its own requirements are unknown.
             continue
         more = [Requirement(line) for line in here[name].requires or ()]
         waiting += [(canonicalize_name(one.name), frozenset(one.extras)) for one in more if wanted(one, extras)]
@@ -55,7 +54,7 @@ def needed(project: Project, locked: Mapping[NormalizedName, Locked], here: Inst
 
 
 def requirements(packages: Iterable[Locked]) -> str:
-    """A requirements file of these, with their hashes, without markers."""
+    """Return a requirements file of packages with their hashes, without markers."""
     return "".join(
         f"{one.requirement.name}=={one.version} {' '.join(f'--hash={digest}' for digest in one.hashes)}\n"
         for one in packages
@@ -63,7 +62,7 @@ def requirements(packages: Iterable[Locked]) -> str:
 
 
 def fetch(packages: list[Locked], target: Target, cache: Path) -> Path:
-    """A directory with the wheels of these for `target`, and nothing else. Raises PackageError."""
+    """Return a directory with only the wheels of packages for `target`. Raises PackageError."""
     text = requirements(packages)
     kept = cache / "wheels" / hashlib.sha256(f"{target} {text}".encode()).hexdigest()[:16]
     if kept.is_dir():
@@ -81,13 +80,13 @@ def fetch(packages: list[Locked], target: Target, cache: Path) -> Path:
         try:
             made.replace(kept)
         except OSError:
-            if not kept.is_dir():  # where it is now, somebody else has made the same meanwhile
+            if not kept.is_dir():  # another process has created the same meanwhile
                 raise
     return kept
 
 
 def build(source: Path, out: Path, epoch: int) -> Path:
-    """The project's own wheel, in `out`; the same sources give the same bytes. Raises PackageError."""
+    """Build the project's own wheel in `out`; the same sources give the same bytes. Raises PackageError."""
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out) as work:
         pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]

@@ -1,7 +1,7 @@
-"""What the project is made of: is it what was tried, under which licences, and a list of it for others.
+"""Checks the packages of the project and their licences, and lists them (SBOM).
 
 python -m deploy.supply check        requirements, pyproject.toml and this environment agree; licences are allowed
-python -m deploy.supply sbom FILE    a CycloneDX list of what the project needs to run
+python -m deploy.supply sbom FILE    a CycloneDX list of the packages that the project needs to run
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ from pathlib import Path
 
 import click
 
-from deploy.supply.agreement import disagreements
 from deploy.supply.licences import refusals
-from deploy.supply.packages import Project, installed, read_requirements
+from deploy.supply.packages import Project, disagreements, installed, read_requirements
 from deploy.supply.sbom import sbom
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def project() -> Project:
-    """What pyproject.toml says."""
+    """Read pyproject.toml."""
     return Project.of(tomllib.loads((ROOT / "pyproject.toml").read_text()))
 
 
@@ -33,7 +32,7 @@ def main() -> None:
 
 @main.command()
 def check() -> None:
-    """Complain, and end with 1, if something does not agree or has a licence that is not allowed."""
+    """Report disagreements and licences that are not allowed; end with 1 if there are any."""
     ours, locked, here = project(), read_requirements((ROOT / "deploy/requirements.txt").read_text()), installed()
     said = disagreements(ours, locked, here) + refusals(ours, here)
     for line in said:
@@ -44,7 +43,7 @@ def check() -> None:
 @main.command("sbom")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 def write_sbom(file: Path) -> None:
-    """Write the list; SOURCE_DATE_EPOCH (seconds since 1970) is its time, 0 if it is not set."""
+    """Write the list. Its time is SOURCE_DATE_EPOCH (seconds since 1970), by default 0."""
     epoch = int(os.environ.get("SOURCE_DATE_EPOCH") or 0)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(sbom(project(), installed(), epoch))

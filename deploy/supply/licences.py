@@ -1,8 +1,8 @@
-"""Under which licences the packages are that the project needs, and whether it may need them.
+"""The licences of the packages that the project needs, and the check that they are allowed.
 
-The project is Apache-2.0. What it needs to run must let an operator do whatever that licence lets him do: permissive
-licences, and MPL-2.0 (its files stay under it, which says nothing about ours). GPL-2.0-only does not go together with
-Apache-2.0: scapy is for diagnosis and tests only, and never imported by what serves (import-linter sees to that).
+The project is Apache-2.0. Packages that it needs to run must permit all that this licence permits: permissive licences,
+and MPL-2.0 (its files stay under it, which does not affect ours). GPL-2.0-only is incompatible with Apache-2.0: scapy
+is for diagnosis and tests only, and import-linter keeps it off the serving path.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ALLOWED = PERMISSIVE | {"MPL-2.0"}
 EXCEPTIONS: Mapping[NormalizedName, tuple[str, frozenset[str]]] = {
     canonicalize_name("scapy"): ("GPL-2.0-only", frozenset({"diagnose", "dev"})),
 }
-"""Packages with one licence more, and the extras that may bring them. Nothing else may."""
+"""Packages that may have one more licence, and the extras that may bring them."""
 
 _WORDS = {
     "3-Clause BSD License": "BSD-3-Clause",
@@ -32,7 +32,7 @@ _WORDS = {
     "BSD 2-Clause License": "BSD-2-Clause",
     "MIT License": "MIT",
 }
-"""What packages write into their old free-text field."""
+"""Known values of the old free-text field."""
 
 _CLASSIFIERS = {
     "Apache Software License": "Apache-2.0",
@@ -41,16 +41,16 @@ _CLASSIFIERS = {
     "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
     "Python Software Foundation License": "PSF-2.0",
 }
-"""Trove classifiers. `BSD License` does not say which; all of them are allowed."""
+"""Trove classifiers. `BSD License` is ambiguous, and all of its licences are allowed."""
 
 _SPDX = get_spdx_licensing()
 
 
 def licence(package: Distribution) -> str:
-    """The SPDX expression of a package's licence, out of its metadata; empty if that says nothing one can rely on.
+    """Return the SPDX expression of a package's licence from its metadata; empty if that is unreliable.
 
-    In this order: License-Expression (PEP 639), the free text if it is a known name, and the classifiers; several of
-    those are taken for all of them at once.
+    The order is License-Expression (PEP 639), the free text if it is a known name, and the classifiers. Several
+    classifiers count as all of them at once.
     """
     metadata: Any = package.metadata  # its protocol says less than it can
     for field in ("License-Expression", "License"):
@@ -73,7 +73,7 @@ def _known(expression: str) -> bool:
 
 
 def permits(expression: str, allowed: Iterable[str]) -> bool:
-    """Whether one can choose from an SPDX expression so that only these licences remain."""
+    """Return True if an SPDX expression leaves a choice of only these licences."""
     if not expression:
         return False
     names = frozenset(allowed)
@@ -87,7 +87,7 @@ def permits(expression: str, allowed: Iterable[str]) -> bool:
 
 
 def refusals(project: Project, here: Installed) -> list[str]:
-    """Packages whose licence is not allowed for what they are needed for, each with what to do; empty if all are."""
+    """Return the packages whose licence is not allowed for their purpose, each with the remedy."""
     said = []
     purposes = {"": (*project.needs, *project.build), **project.extras}
     for extra, wanted in purposes.items():

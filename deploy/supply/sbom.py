@@ -1,8 +1,8 @@
-"""The software bill of materials: a CycloneDX list (ECMA-424) of what the project needs to run, and for what.
+"""The software bill of materials: a CycloneDX list (ECMA-424) of the packages that the project needs to run.
 
-What is always needed is `required`, what an extra for users brings is `optional`; what only developers need is not in
-it. Names, versions, licences and who needs whom are what is installed, which `make check` has found to be what
-deploy/requirements.txt says; the hashes of the files are there. The same input gives the same bytes.
+Packages that are always needed are `required`, those of users' extras are `optional`; developers' packages are left
+out. Names, versions, licences and dependencies are those installed, which `make check` compares with
+deploy/requirements.txt; the file hashes are there. The same input gives the same bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FOR_DEVELOPERS = ("dev", "go")
 
 
 def sbom(project: Project, here: Installed, epoch: int) -> str:
-    """The list as JSON; `epoch` is its time, in seconds since 1970."""
+    """Return the list as JSON; `epoch` is its time, in seconds since 1970."""
     required = closure(project.needs, here)
     extras = (wanted for name, wanted in project.extras.items() if name not in _FOR_DEVELOPERS)
     wanted = (*project.needs, *(one for extra in extras for one in extra))

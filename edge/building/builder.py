@@ -1,7 +1,7 @@
-"""Build what machines boot and run: the OSIE, the disk images, the action images. Built once, kept in a cache.
+"""Builds the OSIE, disk images and action images, once, into a cache.
 
-Each artifact is made by a recipe in `deploy/` and remembered together with a digest of everything it was made from;
-it is built again only when that has changed. The cache is outside of the repository and safe to delete.
+A recipe in `deploy/` makes each artifact. The cache records a digest of all its inputs, and the artifact is built again
+only after one of them has changed. The cache is outside of the repository and safe to delete.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ import re
 import shutil
 import sys
 import time
+import zipfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib.metadata import version
 from pathlib import Path
 
-from edge.building import agent
 from edge.building.shell import CommandError, run
 
 _ROOT = Path(__file__).resolve().parents[2]
-"""Where the packages edge, proto and tink are: the checkout, or site-packages."""
-_BUILD_SECONDS = 900.0  # seconds; a slow mirror is slow, but not for ever
+"""The directory of the packages edge, proto and tink: the checkout, or site-packages."""
+_BUILD_SECONDS = 900.0  # enough for a slow mirror
 
 _RECIPE = re.compile(r"(?:osie|build-\w+\.sh): (.*)")
 _DOWNLOAD = re.compile(r"dlstatus:\d+:(\d+)")  # apt's README.progress-reporting
 
-# Where the recipes' apt has what it fetches, below the cache.
+# Places of downloaded packages below the cache.
 _FETCHED = [
     f"{place}/{end}"
     for place in ("osie-build/build.*/root/var/cache/apt/archives", "work/*/root/var/cache/apt/archives", "debs")
@@ -42,14 +43,14 @@ Say = Callable[[str], None]
 
 @dataclass(slots=True)
 class _Work:
-    """What is being made: since when (monotonic seconds), what its recipe said last, and how far apt is with that."""
+    """A running recipe: its start (monotonic seconds), its last message, and apt's progress in percent."""
 
     began: float
     phase: str = ""
     percent: str = ""
 
     def hear(self, line: str, say: Say) -> None:
-        """A line of the recipe: what it says itself is told, the chatter of the programs that it runs is not."""
+        """Process a line of the recipe: pass on its own messages, drop the output of the programs that it runs."""
         if said := _RECIPE.match(line):
             self.phase, self.percent = said[1], ""
             say(line)
@@ -58,26 +59,26 @@ class _Work:
 
 
 def recipes() -> Path:
-    """The directory with the recipes: `deploy/` of the checkout, or its copy in the installed package."""
+    """Return the directory of the recipes: `deploy/` of the checkout, or its copy in the installed package."""
     packaged = Path(__file__).resolve().parents[1] / "_deploy"
     return packaged if packaged.is_dir() else _ROOT / "deploy"
 
 
 def in_checkout() -> bool:
-    """Whether this program runs from a checkout, where `make run` is, and not as it was installed."""
+    """Return True if this program runs from a checkout, which has `make run`."""
     return (_ROOT / "deploy" / "setup.sh").is_file()
 
 
 def default_cache() -> Path:
-    """Where artifacts are kept unless told otherwise (XDG Base Directory Specification)."""
+    """Return the default directory for artifacts (XDG Base Directory Specification)."""
     base = os.environ.get("XDG_CACHE_HOME", "")
-    # "All paths set in these environment variables must be absolute"; others are to be ignored.
+    # "All paths set in these environment variables must be absolute", and others must be ignored.
     return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "tinkedge"
 
 
 @dataclass(frozen=True, slots=True)
 class Artifacts:
-    """The paths of what was built."""
+    """The paths of the built artifacts."""
 
     kernel: Path
     initrd: Path
@@ -87,7 +88,7 @@ class Artifacts:
 
 
 class Part(StrEnum):
-    """A part of what machines boot and run."""
+    """A kind of artifact."""
 
     OSIE = "osie"
     ACTIONS = "actions"
@@ -96,7 +97,7 @@ class Part(StrEnum):
 
 @contextlib.contextmanager
 def locked(cache: Path) -> Iterator[None]:
-    """Use a cache alone, because its work directory, images and logs are those of one process.
+    """Lock a cache, whose work directory, images and logs belong to one process.
 
     Raises CommandError if another process uses it.
     """
@@ -111,7 +112,7 @@ def locked(cache: Path) -> Iterator[None]:
 
 
 class Builder:
-    """Builds into `cache`; `say` gets a line for each recipe that runs."""
+    """Builds artifacts into `cache`. `say` gets a line for each recipe that runs."""
 
     def __init__(
         self,
@@ -123,9 +124,10 @@ class Builder:
         *,
         again: bool = False,
     ) -> None:
-        """`arch` is the machine's, as Debian calls it; `kernel` a Debian package (empty: the recipes' own choice).
+        """Create a builder.
 
-        `wheel` has the agent (None: this installation's own). `again` makes everything, even if it is up to date.
+        `arch` is the machine's, as Debian calls it; `kernel` a Debian package (empty: the recipes' default). `wheel`
+        has the agent (None: this installation's own). `again` builds everything, even if it is up to date.
         """
         self._arch = arch
         self._of_arch = "" if arch == "amd64" else f"-{arch}"
@@ -139,10 +141,10 @@ class Builder:
         self._asking = asyncio.Lock()
         self._environment: dict[str, str] | None = None
         self._working: dict[str, _Work] = {}
-        self._work = cache / "work"  # not /tmp, which may be a part of the memory
+        self._work = cache / "work"  # not /tmp, which may be in memory
 
     def doing(self) -> str:
-        """What is being made at the moment, since when, and how far it is."""
+        """Return the running recipes with their seconds and progress, for the screen."""
         now = time.monotonic()
         works = [
             f"{name} {now - work.began:.0f} s{work.phase and f' ({work.phase}{work.percent})'}"
@@ -151,10 +153,10 @@ class Builder:
         return f"{'; '.join(works) or 'clearing up'}; {_fetched(self._cache) / 1e6:.1f} MB of packages fetched"
 
     async def build(self, *, full: bool, metadata_url: str = "", dual_stack: bool = False) -> Artifacts:
-        """Make what the lab needs, as far as it is missing or out of date.
+        """Build the lab's artifacts that are missing or out of date. Raises CommandError.
 
-        With `full` the disk image is that with cloud-init, which asks at `metadata_url` (empty: the recipe's own), or
-        with `dual_stack` has an address of IPv6 beside that of IPv4. Raises CommandError.
+        With `full` the disk image is the one with cloud-init, which asks at `metadata_url` (empty: the recipe's
+        default). With `dual_stack` it has an IPv6 address beside IPv4.
         """
         async with self._side_by_side() as group:
             making_osie = group.create_task(self._osie())
@@ -167,8 +169,11 @@ class Builder:
         )
 
     async def build_parts(self, parts: Collection[Part]) -> dict[Part, Path]:
-        """Make these parts for real machines, as far as they are missing or out of date: the directory with kernel and
-        initrd, that with an image layout for each action, the disk image. Raises CommandError."""
+        """Build parts for real machines that are missing or out of date. Raises CommandError.
+
+        The results are the directory with kernel and initrd, the directory with an image layout for each action, and
+        the disk image.
+        """
         makers = {Part.OSIE: self._osie, Part.ACTIONS: self._actions_alone, Part.IMAGE: self._server}
         async with self._side_by_side() as group:
             making = {part: group.create_task(makers[part]()) for part in parts}
@@ -176,36 +181,36 @@ class Builder:
 
     @contextlib.asynccontextmanager
     async def _side_by_side(self) -> AsyncIterator[asyncio.TaskGroup]:
-        """Run recipes side by side, each of which waits for a mirror while another one computes."""
-        shutil.rmtree(self._work, ignore_errors=True)  # of a process that was killed
+        """Run recipes concurrently: one waits for a mirror while another one computes."""
+        shutil.rmtree(self._work, ignore_errors=True)  # left by a process that was killed
         self._work.mkdir(parents=True)
         async with contextlib.AsyncExitStack() as stack:
-            # In a thread: thousands of files are removed, and the screen is to go on.
+            # In a thread: it removes thousands of files, and the screen must go on.
             stack.push_async_callback(asyncio.to_thread, shutil.rmtree, self._work, ignore_errors=True)
             stack.enter_context(_unwrapped())
             async with asyncio.TaskGroup() as group:
                 yield group
 
     def outdated(self, parts: Collection[Part]) -> set[Part]:
-        """Return those of the parts for real machines that `build_parts` would make."""
+        """Return the parts for real machines that `build_parts` would build."""
         made = {Part.OSIE: self._osie_made, Part.ACTIONS: self._actions_made, Part.IMAGE: self._server_made}
         return {part for part in parts if not self._is_current(*made[part]())}
 
     def _osie_made(self) -> tuple[Path, str]:
-        """Where the OSIE is, and the digest of all that it is made from."""
+        """Return the path of the OSIE, and the digest of its inputs."""
         requirements = self._deploy / "requirements.txt"
         sources = _files(self._deploy / "osie") | {requirements.name: requirements} | self._common()
         if self._wheel is not None:
             sources[self._wheel.name] = self._wheel
         else:
-            sources |= agent.files(_ROOT)
+            sources |= _program_files(_ROOT)
         return self._cache / f"osie{self._of_arch}{self._of_kernel}", _digest(sources)
 
     async def _osie(self) -> Path:
         out, digest = self._osie_made()
 
         async def build(hear: Say) -> None:
-            wheel = self._wheel or agent.write(_ROOT, self._work)
+            wheel = self._wheel or _write_program(_ROOT, self._work)
             environment = await self._recipe(hear)
             await run(
                 [
@@ -227,11 +232,11 @@ class Builder:
         return out
 
     async def _recipe(self, hear: Say) -> dict[str, str]:
-        """The environment of a recipe: what its apt needs, where it works, where it finds the other one's kernel."""
+        """Return the environment of a recipe: for apt, the work directory, and the directory of shared kernels."""
         return {**await self._apt(hear), "TMPDIR": str(self._work), "KERNEL_TREES": str(self._work / "kernels")}
 
     async def _apt(self, hear: Say) -> dict[str, str]:
-        """What the recipes' apt needs in its environment to know Debian 12 on a host that is another Debian."""
+        """Return the environment by which apt finds Debian 12 on a host of another Debian."""
         async with self._asking:
             if self._environment is None:
                 script = self._deploy / "bookworm-apt.sh"
@@ -241,7 +246,7 @@ class Builder:
             return self._environment
 
     def _common(self) -> dict[str, Path]:
-        """What the recipes have in common."""
+        """Return the files that all recipes use."""
         return {name: self._deploy / name for name in ("kernel.sh", "debian-sources.sh")}
 
     async def _cloud(self, metadata_url: str, *, dual_stack: bool) -> Path:
@@ -319,13 +324,13 @@ class Builder:
 
 
 def _stamp(out: Path) -> Path:
-    """The file that records what `out` was made from."""
+    """Return the file that records the inputs of `out`."""
     return out.with_name(out.name + ".made-from")
 
 
 @contextlib.contextmanager
 def _unwrapped() -> Iterator[None]:
-    """The first error of a TaskGroup as itself: one recipe that fails ends the others."""
+    """Raise the first error of a TaskGroup instead of the group: a failing recipe ends the others."""
     try:
         yield
     except ExceptionGroup as group:
@@ -333,7 +338,7 @@ def _unwrapped() -> Iterator[None]:
 
 
 def _fetched(cache: Path) -> int:
-    """Bytes of the packages that apt has fetched so far, while its directories come and go."""
+    """Return the bytes of packages downloaded so far, while apt creates and removes its directories."""
     total = 0
     for pattern in _FETCHED:
         with contextlib.suppress(OSError):  # of a directory that has just been removed
@@ -342,7 +347,7 @@ def _fetched(cache: Path) -> int:
 
 
 def _size(file: Path) -> int:
-    """Its bytes, while others write and remove it."""
+    """Return a file's size, or 0 if it has just been removed."""
     try:
         return file.lstat().st_size
     except OSError:
@@ -350,7 +355,7 @@ def _size(file: Path) -> int:
 
 
 def _files(directory: Path, pattern: str = "*") -> dict[str, Path]:
-    """What can change an artifact: the files of a recipe by their place in it, but not what is written about it."""
+    """Return the inputs of a recipe by their place in it, without its documentation."""
     found = (path for path in directory.rglob(pattern) if path.is_file() and path.suffix not in (".md", ".pyc"))
     return {str(path.relative_to(directory.parent)): path for path in found}
 
@@ -361,3 +366,32 @@ def _digest(sources: Mapping[str, Path]) -> str:
         total.update(f"{name} {oct(path.stat().st_mode)}\n".encode())
         total.update(hashlib.sha256(path.read_bytes()).digest())
     return total.hexdigest()
+
+
+_PACKAGES = ("edge", "hegel", "ipxe", "proto", "tink")
+_ZIP_TIME = (1980, 1, 1, 0, 0, 0)
+"""The earliest time that a zip archive can hold."""
+
+
+def _program_files(root: Path) -> dict[str, Path]:
+    """Return the files of the program below `root`, by their path there: Python alone, without the recipes."""
+    found = (path for name in _PACKAGES for path in (root / name).rglob("*") if path.is_file())
+    named = {str(path.relative_to(root)): path for path in found if path.suffix != ".pyc"}
+    return {name: path for name, path in named.items() if not name.startswith("edge/_deploy/")}
+
+
+def _write_program(root: Path, directory: Path) -> Path:
+    """Write this program, from `root`, as a zip archive into `directory`; return its path. Raises OSError.
+
+    The archive has the form of a wheel (PEP 427). It is made from the running files, without checkout or pip, so the
+    OSIE's agent has the edge's version. The same files give the same bytes.
+    """
+    release = version("tinkedge")
+    out = directory / f"tinkedge-{release}-py3-none-any.whl"
+    # `tinkedge --version` reads this.
+    metadata = f"Metadata-Version: 2.1\nName: tinkedge\nVersion: {release}\n"
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, path in sorted(_program_files(root).items()):
+            archive.writestr(zipfile.ZipInfo(name, _ZIP_TIME), path.read_bytes(), zipfile.ZIP_DEFLATED)
+        archive.writestr(zipfile.ZipInfo(f"tinkedge-{release}.dist-info/METADATA", _ZIP_TIME), metadata)
+    return out

@@ -1,34 +1,242 @@
-"""The steps of `tinkedge prepare`: build the parts, put them into the data directory, apply the OSIE objects."""
+"""The steps of `tinkedge prepare`: build the parts, put them into the data directory, apply the OSIE objects.
+
+The edge serves these files of the data directory:
+
+    osie/NAME/kernel, initrd, osie.yaml      the OSIE, and its object
+    images/                                  the actions, an image index for each (OCI image layout)
+    files/NAME, NAME.sha256                  the disk image
+
+A file is written whole or not at all, belongs to the owner of the directory, and stays untouched if it is the same.
+All sources are opened before root becomes that owner, who can't read root's cache.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import io
+import json
+import os
 import shlex
 import shutil
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from edge.artifacts import LayoutError
+from edge.artifacts import INDEX_TYPE, REFERENCE, ImageLayout, LayoutError, image_index, merged_index
 from edge.building.builder import Builder, Part, locked
-from edge.building.placing import (
-    Actions,
-    File,
-    PlacingError,
-    osie_manifest,
-    osie_yaml,
-    owned,
-    place,
-    read_actions,
-)
 from edge.building.screen import Screen
 from edge.building.shell import CommandError
 from edge.journey.events import Outcome
+from tink.api.v1alpha2 import API_VERSION
+from tink.files import data_directory, private_files
 from tink.files.data_directory import DataDirectoryError
 from tink.kube.client import ApiError, KubeClient, KubeConfigError, NotFoundError, UnreachableError
 from tink.kube.manifests import DEFAULT_NAMESPACE, ManifestError, apply_object, with_last_applied
 from tink.kube.resources import OSIE
+
+_RESERVE = 64 << 20
+"""Bytes that stay free on the disk."""
+_CHUNK = 1 << 20
+_PULL_SECONDS = 86400.0
+"""Seconds for which replaced blobs stay: an agent that has read an image's manifest may still pull them."""
+_LAYOUT = b'{"imageLayoutVersion": "1.0.0"}'
+"""The file `oci-layout` (OCI image layout specification 1.0)."""
+
+
+class PlacingError(Exception):
+    """The data directory can't take the artifacts; the message has the cause and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file for the data directory: its path there, and its content or the content's path."""
+
+    name: str
+    source: bytes | Path
+
+    def open(self) -> BinaryIO:
+        """Open its content. Raises OSError."""
+        return io.BytesIO(self.source) if isinstance(self.source, bytes) else self.source.open("rb")
+
+
+@dataclass(frozen=True, slots=True)
+class Actions:
+    """Action images: the manifests of each name (`actions/inspect:1`) by platform, and their blobs."""
+
+    manifests: Mapping[str, Mapping[str, dict[str, Any]]]
+    blobs: Sequence[File]
+
+
+def read_actions(directories: Sequence[Path]) -> Actions:
+    """Read the image layouts of the recipe; a directory has one layout per action for one architecture.
+
+    Raises LayoutError, OSError.
+    """
+    manifests: dict[str, dict[str, dict[str, Any]]] = {}
+    blobs: dict[str, Path] = {}
+    for directory in directories:
+        for layout_directory in sorted(path for path in directory.iterdir() if (path / "index.json").is_file()):
+            layout = ImageLayout(layout_directory)
+            image = layout.only()
+            manifests.setdefault(f"actions/{layout_directory.name}:1", {}).update(layout.by_platform(image))
+            blobs |= {blob.digest: layout.path(blob.digest) for blob in layout.blobs(image)}
+    return Actions(manifests, [File(_blob(digest), path) for digest, path in sorted(blobs.items())])
+
+
+def _blob(digest: str) -> str:
+    algorithm, _, name = digest.partition(":")
+    return f"images/blobs/{algorithm}/{name}"
+
+
+@contextmanager
+def owned(directory: Path) -> Iterator[None]:
+    """Act as the owner of the data directory, which is created if missing. Raises DataDirectoryError, OSError."""
+    with data_directory.as_owner(directory, make=True):
+        data_directory.claim(directory)
+        yield
+
+
+def place(
+    directory: Path,
+    groups: Sequence[Sequence[File]],
+    actions: Actions | None,
+    clock: Callable[[], float] = time.time,
+) -> list[str]:
+    """Bring groups of files and the actions into the data directory; return the names of the files that were written.
+
+    The files of a group replace older ones together, when all of them are on the disk. The index of the images is last.
+    Then blobs of replaced images are removed, except young ones, which an agent may still pull. `clock` returns seconds
+    since the epoch. Raises PlacingError, DataDirectoryError, LayoutError, OSError.
+    """
+    everything = [file for group in groups for file in group] + [*(actions.blobs if actions is not None else ())]
+    with ExitStack() as stack:
+        opened = {file.name: stack.enter_context(file.open()) for file in everything}
+        sums = {name: _sha256(source) for name, source in opened.items()}
+        sizes = {name: source.tell() for name, source in opened.items()}
+        stack.enter_context(owned(directory))
+        stale = {name for name in opened if not _is(directory / name, sums[name], sizes[name])}
+        _room(directory, sum(sizes[name] for name in stale))
+        blobs = [[file] for file in actions.blobs] if actions is not None else []
+        for group in [*groups, *blobs]:
+            _write(directory, {file.name: opened[file.name] for file in group if file.name in stale})
+        written = sorted(stale)
+        if actions is not None:
+            written += _index(directory, actions)
+            _remove_unused(directory, clock() - _PULL_SECONDS)
+    return written
+
+
+def _remove_unused(directory: Path, before: float) -> None:
+    """Remove the blobs that no image needs and that are older than `before`; none if an image is not whole."""
+    with suppress(LayoutError, FileNotFoundError):
+        for blob in ImageLayout(directory / "images").unused():
+            if blob.stat().st_mtime < before:
+                blob.unlink()
+
+
+def _write(directory: Path, sources: Mapping[str, BinaryIO]) -> None:
+    with ExitStack() as stack:
+        for name, source in sources.items():
+            target = directory / name
+            _folders(directory, target.parent)
+            out = stack.enter_context(private_files.stream(target))
+            source.seek(0)
+            shutil.copyfileobj(source, out, _CHUNK)
+
+
+def _index(directory: Path, actions: Actions) -> list[str]:
+    """Name the images: an index for each, with the manifests for other platforms that are there already."""
+    images = directory / "images"
+    there = ImageLayout(images)
+    try:
+        entries, known = there.entries(), there.images()
+        brought: dict[str, dict[str, Any]] = {}
+        blobs: dict[str, BinaryIO] = {}
+        for name, manifests in actions.manifests.items():
+            content = image_index({**_by_platform(there, known, name), **manifests})
+            digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+            blobs[_blob(digest)] = io.BytesIO(content)
+            brought[name] = {
+                "mediaType": INDEX_TYPE,
+                "digest": digest,
+                "size": len(content),
+                "annotations": {REFERENCE: name},
+            }
+        if all(entries.get(name) == entry for name, entry in brought.items()) and (images / "oci-layout").is_file():
+            return []
+        index = merged_index(there, brought)
+    except LayoutError as error:
+        raise PlacingError(f"{images}: {error}; it is no image layout: move it aside") from error
+    _write(directory, blobs)
+    _write(directory, {"images/oci-layout": io.BytesIO(_LAYOUT)})
+    _write(directory, {"images/index.json": io.BytesIO(index)})
+    return ["images/index.json"]
+
+
+def _by_platform(layout: ImageLayout, known: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:
+    """Return the manifests of an existing image; none if a part of it is missing."""
+    if name not in known:
+        return {}
+    try:
+        return layout.by_platform(known[name])
+    except (LayoutError, FileNotFoundError):
+        return {}
+
+
+def _folders(directory: Path, wanted: Path) -> None:
+    for folder in [*reversed([one for one in wanted.parents if directory in one.parents]), wanted]:
+        if folder.is_symlink():
+            raise PlacingError(f"{folder}: it is a link; name the directory that it leads to as --data-dir, or move it")
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def _sha256(source: BinaryIO) -> str:
+    total = hashlib.sha256()
+    while chunk := source.read(_CHUNK):
+        total.update(chunk)
+    return total.hexdigest()
+
+
+def _is(path: Path, digest: str, size: int) -> bool:
+    """Return True if the file exists with this content."""
+    try:
+        with path.open("rb") as file:
+            return os.fstat(file.fileno()).st_size == size and _sha256(file) == digest
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def _room(directory: Path, size: int) -> None:
+    needed, free = size + _RESERVE, shutil.disk_usage(directory).free
+    if free < needed:
+        raise PlacingError(
+            f"{directory}: {needed / 1e6:.0f} MB are needed there, and {free / 1e6:.0f} MB are free; remove what is "
+            "not used any more from its osie, images and files"
+        )
+
+
+def osie_manifest(name: str, directory: Path) -> dict[str, Any]:
+    """Return the OSIE object of files in the data directory.
+
+    It has no hashes: the files are this edge's own, and may be replaced while no API answers.
+    """
+    urls = {f"{part}Url": (directory.absolute() / "osie" / name / part).as_uri() for part in ("kernel", "initrd")}
+    return {"apiVersion": API_VERSION, "kind": "OSIE", "metadata": {"name": name}, "spec": urls}
+
+
+def osie_yaml(manifest: Mapping[str, Any]) -> bytes:
+    """Return the object as a file for `kubectl apply`."""
+    spec = "".join(f"  {key}: {json.dumps(value)}\n" for key, value in manifest["spec"].items())
+    return (
+        "# The OSIE that `tinkedge prepare` made here. It applies this object by itself if the API answers.\n"
+        f"apiVersion: {manifest['apiVersion']}\nkind: OSIE\nmetadata:\n  name: {manifest['metadata']['name']}\n"
+        f"spec:\n{spec}"
+    ).encode()
+
 
 IMAGE_NAME = "debian-12-amd64.raw.zst"
 _API_SECONDS = 20.0
@@ -46,7 +254,7 @@ _USUAL_RATE = 10
 
 
 class PrepareError(Exception):
-    """`tinkedge prepare` failed; the message says what and what to do."""
+    """`tinkedge prepare` failed; the message has the cause and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +268,9 @@ class Settings:
     """Debian's names of the machines' processors."""
     host_arch: str
     kernel: str = ""
-    """A Debian package; empty: that for real hardware."""
+    """The kernel's Debian package; empty: the one for real hardware."""
     kubeconfig: Path | None = None
-    """None: that of the data directory."""
+    """The kubeconfig of the API; None: the one in the data directory."""
     again: bool = False
 
     def kernel_for(self, arch: str) -> str:
@@ -101,12 +309,12 @@ def builder_for(settings: Settings, arch: str, screen: Screen) -> Builder:
 
 
 def outdated(settings: Settings, screen: Screen) -> dict[str, set[Part]]:
-    """Return what is to be made, by architecture."""
+    """Return the outdated parts, by architecture."""
     return {arch: builder_for(settings, arch, screen).outdated(settings.parts_for(arch)) for arch in settings.arches}
 
 
 def announcement(todo: dict[str, set[Part]], host_arch: str, packages_mb: int = 0) -> str:
-    """Say how much will be downloaded, and how long it takes about; empty if there is nothing to do."""
+    """Return a text with the size of the downloads and the time; empty if all parts are current."""
     mb, seconds = packages_mb, 20 if packages_mb else 0
     for arch, parts in todo.items():
         foreign = arch != host_arch
@@ -121,7 +329,7 @@ def announcement(todo: dict[str, set[Part]], host_arch: str, packages_mb: int = 
 
 
 def check_directory(data_dir: Path) -> None:
-    """Make the data directory, or look whether it can be used, before anything takes long. Raises PrepareError."""
+    """Create the data directory, or check that it can be used, before the long work. Raises PrepareError."""
     try:
         with owned(data_dir):
             pass
@@ -132,7 +340,7 @@ def check_directory(data_dir: Path) -> None:
 
 
 def check_room(cache: Path, todo: dict[str, set[Part]]) -> None:
-    """Look whether the cache has room for the work. Raises PrepareError, OSError."""
+    """Check that the cache has room for the work. Raises PrepareError, OSError."""
     needed = max((sum(_MEASURED[part][2] for part in parts) for parts in todo.values()), default=0)
     free = shutil.disk_usage(cache).free // 1_000_000
     if free < needed:
@@ -143,7 +351,7 @@ def check_room(cache: Path, todo: dict[str, set[Part]]) -> None:
 
 
 async def build(settings: Settings, screen: Screen) -> dict[str, dict[Part, Path]]:
-    """Make what is out of date, and return where each part is, by architecture. Raises CommandError."""
+    """Build outdated parts; return the path of each part, by architecture. Raises CommandError."""
     made = {}
     for arch in settings.arches:
         builder = builder_for(settings, arch, screen)
@@ -157,7 +365,7 @@ async def build(settings: Settings, screen: Screen) -> dict[str, dict[Part, Path
 
 
 def bring(settings: Settings, made: dict[str, dict[Part, Path]], screen: Screen) -> list[dict[str, Any]]:
-    """Bring the parts into the data directory, and return the OSIE objects. Raises PrepareError."""
+    """Put the parts into the data directory; return the OSIE objects. Raises PrepareError."""
     groups: list[list[File]] = []
     osies = []
     for arch, parts in made.items():
@@ -186,7 +394,7 @@ def bring(settings: Settings, made: dict[str, dict[Part, Path]], screen: Screen)
 
 
 def _unwritable(error: OSError, data_dir: Path) -> str:
-    """Say what could not be written or read, and the remedy if it belongs to another user."""
+    """Return an error with the path, and the remedy if it belongs to another user."""
     path = Path(error.filename) if error.filename else data_dir
     said = f"{path}: {error.strerror or error}"
     if not isinstance(error, PermissionError) or data_dir not in path.parents:
@@ -197,7 +405,7 @@ def _unwritable(error: OSError, data_dir: Path) -> str:
 
 
 def _places(groups: Sequence[Sequence[File]], actions: Actions | None) -> list[tuple[str, str]]:
-    """Where each thing is in the data directory, and its name for people."""
+    """Return the names for people of the parts, and their paths in the data directory."""
     places = []
     for group in groups:
         first = group[0].name
@@ -213,7 +421,7 @@ def _places(groups: Sequence[Sequence[File]], actions: Actions | None) -> list[t
 
 
 async def apply(settings: Settings, osies: Sequence[dict[str, Any]], screen: Screen) -> None:
-    """Apply the OSIE objects if an API answers. Raises PrepareError if it refuses one."""
+    """Apply the OSIE objects if an API answers. Raises PrepareError if the API rejects one."""
     kubeconfig = settings.kubeconfig or settings.data_dir / "kubeconfig"
     if settings.kubeconfig is None and not kubeconfig.is_file():
         _say_later(osies, screen, f"{kubeconfig} is not there yet")

@@ -1,7 +1,7 @@
-"""What the lab shows: one line a step, with the seconds since the machine was switched on.
+"""The screen of the lab: one line per step, with the seconds since power-on.
 
-Whoever sees nothing for a while thinks that it hangs, so something is said at least every few seconds: on a terminal in
-one line that is written over, elsewhere in lines of their own.
+A user who sees nothing for a while believes that the lab hangs. So the screen shows something every few seconds: on a
+terminal in one line that is redrawn, elsewhere in separate lines.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TERMINAL_SECONDS = 1.0
 
 
 class Screen:
-    """Prints to standard output; colours only on a terminal (click takes them out elsewhere)."""
+    """Prints to standard output; colours on a terminal only (click removes them elsewhere)."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, terminal: bool | None = None) -> None:
         self._clock = clock
@@ -35,19 +35,19 @@ class Screen:
         self._in_place = False
 
     def power_on(self) -> None:
-        """From now on times count from here."""
+        """Count the times from now on."""
         self._power_on = self._clock()
 
     def elapsed(self) -> float:
-        """Seconds since the lab was started."""
+        """Return the seconds since the lab was started."""
         return self._clock() - self._started
 
     def since_power_on(self) -> float:
-        """Seconds since the machine was switched on; 0 before."""
+        """Return the seconds since power-on; 0 before."""
         return self._clock() - self._power_on if self._power_on is not None else 0.0
 
     def step(self, name: str, message: str, outcome: Outcome = Outcome.OK) -> None:
-        """One line. Before power-on the time is that of the preparation, in brackets."""
+        """Print a step. Before power-on its time is that of the preparation, in brackets."""
         self._print(self._line(name, message, outcome))
 
     def _line(self, name: str, message: str, outcome: Outcome) -> str:
@@ -56,22 +56,22 @@ class Screen:
         return f"{when} {sign} {click.style(f'{name:<9}', bold=True)} {message}"
 
     def block(self, text: str) -> None:
-        """Some lines as they are."""
+        """Print lines unchanged."""
         self._print(text)
 
     def error(self, text: str) -> None:
-        """What went wrong, on standard error."""
+        """Print an error to standard error."""
         self._clear()
         click.echo(click.style(text, fg="red"), err=True)
 
     async def keep_company(self, doing: Callable[[], str]) -> None:
-        """Until it is cancelled: after some seconds without a line, one with what is being waited for (`doing`)."""
+        """Run until cancelled; after some seconds without a line, print the current work (`doing`)."""
         while True:
             await asyncio.sleep(_TERMINAL_SECONDS)
             self.waiting(doing)
 
     def waiting(self, doing: Callable[[], str]) -> None:
-        """Say it, if nothing else was said for long enough."""
+        """Print the current work if nothing was printed for long enough."""
         if self._clock() - self._spoke < (_TERMINAL_SECONDS if self._terminal else _SILENT_SECONDS):
             return
         line = self._line("...", doing(), Outcome.INFO)
@@ -79,7 +79,7 @@ class Screen:
             self._print(line)
             return
         self._clear()
-        # Cut to the terminal: a line that wraps can't be written over. Without its styles, which have a width of none.
+        # A wrapped line can't be overwritten, so it is cut to the terminal's width. Styles have no width.
         click.echo(click.unstyle(line)[: shutil.get_terminal_size().columns - 1], nl=False)
         self._in_place = True
 

@@ -1,8 +1,7 @@
-"""Run the programs that the lab is made of: argument lists only, and none outlives the lab.
+"""Runs the programs of the lab: argument lists only, and none outlives the lab.
 
-Every child is started under `setpriv --pdeathsig`, so that even a lab that is killed with SIGKILL leaves none of them
-behind (prctl(2), PR_SET_PDEATHSIG), and in a session of its own, so that a command that is interrupted takes along what
-it has started.
+`setpriv --pdeathsig` ends each child even if the lab is killed with SIGKILL (prctl(2), PR_SET_PDEATHSIG). Each child
+has its own session, so that an interrupted command ends together with its children.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _Stream = int | IO[bytes]
 
 
 class CommandError(Exception):
-    """A program ended with an error, or is not there. The message holds its name and the end of what it said."""
+    """A program failed, or is not installed. The message has its name and the end of its output."""
 
 
 def _tail(text: bytes, lines: int = 15) -> str:
@@ -38,9 +37,9 @@ async def run(
     stdin: bytes | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> str:
-    """Run `command` to its end and give its standard output; `progress` hears each line of its standard error.
+    """Run `command` to its end and return its standard output. `progress` gets each line of its standard error.
 
-    `timeout` is in seconds. Raises CommandError if it can't be started, fails, or takes longer.
+    `timeout` is in seconds. Raises CommandError if the command can't be started, fails, or takes longer.
     """
     name = Path(command[0]).name
     pipe = asyncio.subprocess.PIPE
@@ -82,15 +81,16 @@ async def _spawn(
     try:
         return await asyncio.shield(starting)
     except asyncio.CancelledError:
-        # asyncio would kill the leader alone, at once, and then wait as long as what that has started holds the pipes.
+        # asyncio would kill the leader alone, and then wait as long as its children hold the pipes.
         await _end(await starting)
         raise
 
 
 def bound_to(parent: int, command: Sequence[str | Path]) -> list[str]:
-    """`command`, so that it ends with the process `parent`, which starts it.
+    """Return `command` wrapped so that it ends with the process `parent`, which starts it.
 
-    Who dies before the signal is asked for would never send it: the shell looks whether it is still there.
+    If the parent dies before the signal is set up, the signal never comes: so the shell checks that the parent still
+    lives.
     """
     still = '[ "$PPID" = "$0" ] || exit 1; exec "$@"'
     return ["setpriv", "--pdeathsig", "TERM", "sh", "-c", still, str(parent), *map(str, command)]
@@ -115,7 +115,7 @@ async def _communicate(
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """End a command and all that it started: SIGTERM, for scripts that clear up, and after a grace SIGKILL."""
+    """End a command and its children: SIGTERM, for scripts that clean up, then SIGKILL."""
     _signal_session(process.pid, signal.SIGTERM)
     try:
         async with asyncio.timeout(_GRACE_SECONDS):
@@ -126,18 +126,18 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         _signal_session(process.pid, signal.SIGKILL)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_GRACE_SECONDS):
-                await process.communicate()  # its pipes, too, are closed then
+                await process.communicate()  # this closes its pipes as well
         await process.wait()
 
 
 def _signal_session(leader: int, number: signal.Signals) -> None:
-    # The group's id stays taken as long as one process of it lives.
+    # The group's id stays in use as long as one of its processes lives.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(leader, number)
 
 
 class Daemon:
-    """A program that runs as long as the lab: ended with SIGTERM and, if it does not listen, killed."""
+    """A program that runs as long as the lab. It is ended with SIGTERM, then with SIGKILL."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
         self.name = name
@@ -153,7 +153,7 @@ class Daemon:
         *,
         env: Mapping[str, str] | None = None,
     ) -> Daemon:
-        """Start `command`; what it prints goes to the file `log`. Raises CommandError if it is not installed."""
+        """Start `command` with its output in the file `log`. Raises CommandError if it is not installed."""
         stream: IO[bytes]
         with log.open("ab") as stream:
             process = await _spawn(command, stdin=asyncio.subprocess.DEVNULL, stdout=stream, stderr=stream, env=env)
@@ -166,11 +166,11 @@ class Daemon:
 
     @property
     def returncode(self) -> int | None:
-        """How it ended, or None while it runs."""
+        """Return the exit status, or None while it runs."""
         return self._process.returncode
 
     def cpu_seconds(self) -> float:
-        """Processor time used so far, user and system (proc(5), /proc/pid/stat); 0.0 when it has ended."""
+        """Return the processor time, user and system (proc(5), /proc/pid/stat); 0.0 after its end."""
         try:
             fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
@@ -178,18 +178,18 @@ class Daemon:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def log_tail(self, lines: int = 15) -> str:
-        """The end of what it printed."""
+        """Return the last lines of its output."""
         try:
             return _tail(self.log.read_bytes()[-20_000:], lines)
         except OSError:
             return ""
 
     async def wait(self) -> int:
-        """Wait for its end; gives the exit status."""
+        """Wait for its end; return the exit status."""
         return await self._process.wait()
 
     async def stop(self, grace: float = 10) -> int:
-        """SIGTERM, then SIGKILL after `grace` seconds. Gives the exit status (negative: the signal)."""
+        """Send SIGTERM, then SIGKILL after `grace` seconds. Return the exit status (negative: the signal)."""
         if self._process.returncode is None:
             self._process.send_signal(signal.SIGTERM)
             try:

@@ -1,49 +1,206 @@
-"""The file of a bundle: a plain tar, which Debian's `tar` unpacks. Its headers are POSIX.1-1988's, GNU's for files of 8
-GiB and more; a reader takes no other, so a change of them is another FORMAT.
+"""The file of a bundle, and what it says about itself.
+
+A bundle is a plain tar, which Debian's `tar` unpacks. Its headers are those of POSIX.1-1988, and GNU's for files of 8
+GiB and more. A reader takes no other header, so a change of the headers is another FORMAT. The files are:
 
     SHA256SUMS, SHA256SUMS.sig, manifest.json, and the files in the order of SHA256SUMS
 
-It is read from its beginning to its end with little memory and no trust: the signature before anything else is looked
-at, then every file against its hash; a name, a size or a byte that is not signed ends it. Nothing of a tar that could
-be followed (links, devices) is known here.
+A signature covers only `SHA256SUMS`, which `sha256sum --check` reads: lines of a hash and a name. The first
+file that it names is `manifest.json`, which describes the others.
+
+A reader trusts nothing. It checks the signature before it looks at anything else, then every file against its hash. An
+unsigned name, size or byte ends the reading. It accepts no links and no devices.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from edge.bundle.manifest import (
-    MANIFEST,
-    MAX_SIGNATURE_BYTES,
-    MAX_TEXT_BYTES,
-    SIGNATURE,
-    SUMS,
-    BundleError,
-    Manifest,
-    agree,
-    read_sums,
-    write_sums,
-)
+import orjson
+
+FORMAT = 1
+SUMS = "SHA256SUMS"
+SIGNATURE = "SHA256SUMS.sig"
+MANIFEST = "manifest.json"
+INSTALL = "install.sh"
+SBOM = "sbom.cdx.json"
+
+PACKAGES, WHEELS, PROGRAMS = "debian/", "wheels/", "bin/"
+"""Folders of files that `install.sh` installs."""
+OSIE, IMAGES, FILES, BOOT, OBJECTS = "osie/", "images/", "files/", "ipxe/", "manifests/"
+"""Folders that `tinkedge bundle load` writes into a data directory, under these names."""
+LOADED = (OSIE, IMAGES, FILES, BOOT, OBJECTS)
+FOLDERS = (PACKAGES, WHEELS, PROGRAMS, *LOADED)
+
+MAX_TEXT_BYTES = 4 << 20
+"""Maximum size of SHA256SUMS, and of manifest.json."""
+MAX_SIGNATURE_BYTES = 64 << 10
+MAX_FILES = 20_000
+MAX_NAME_BYTES, MAX_FOLDER_BYTES = 100, 155
+"""Maximum lengths in a tar's header: of the last part of a name, and of the folders before it."""
+
+_LINE = re.compile(r"([0-9a-f]{64})  (\S+)")
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@+:=~%-]*")
+_OLDER = "it was made by an older tinkedge: make it anew with `tinkedge bundle create`"
+
+
+class BundleError(Exception):
+    """A bundle, or a part of a new one, can't be used; the message names the part, the cause and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The tinkedge that a bundle installs: its version and its Debian (empty: the bundle has wheels)."""
+
+    version: str
+    suite: str = ""
+    architecture: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A container image: `name` and `tag` as machines ask for it, the digest of its manifest, its platforms."""
+
+    name: str
+    tag: str
+    digest: str
+    platforms: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The description of a bundle: the release that made it, its time (UTC), and its files with sizes in bytes.
+
+    `sizes` has the order of the files in the bundle, and of SHA256SUMS.
+    """
+
+    tinkedge: str
+    created: datetime
+    program: Program | None
+    osies: tuple[str, ...]
+    images: tuple[Image, ...]
+    sizes: dict[str, int]
+
+    def to_json(self) -> bytes:
+        """Return the text of manifest.json."""
+        return orjson.dumps({"format": FORMAT, **asdict(self)}, option=orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z)
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Manifest:
+        """Parse manifest.json. Raises BundleError."""
+        try:
+            fields = orjson.loads(text)
+            number = fields["format"]
+        except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+            raise BundleError(f"{MANIFEST} can't be read: {error}") from error
+        if number != FORMAT:
+            newer = isinstance(number, int) and number > FORMAT
+            do = "use a newer one" if newer else _OLDER
+            raise BundleError(f"{MANIFEST}: format is {number!r}, and this release reads {FORMAT}: {do}")
+        try:
+            return cls._of(fields)
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise BundleError(f"{MANIFEST} can't be read: {type(error).__name__} {error}") from error
+
+    @classmethod
+    def _of(cls, fields: dict[str, Any]) -> Manifest:
+        program = fields["program"]
+        return cls(
+            tinkedge=str(fields["tinkedge"]),
+            created=time_of(fields["created"]),
+            program=None if program is None else Program(**{str(key): str(value) for key, value in program.items()}),
+            osies=tuple(str(name) for name in fields["osies"]),
+            images=tuple(
+                Image(str(one["name"]), str(one["tag"]), str(one["digest"]), tuple(map(str, one["platforms"])))
+                for one in fields["images"]
+            ),
+            sizes={str(name): _size(name, size) for name, size in fields["sizes"].items()},
+        )
+
+
+def time_of(text: str) -> datetime:
+    """Parse a time with its zone. Raises TypeError, ValueError."""
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise ValueError(f"{text} has no time zone")
+    return found.astimezone(UTC)
+
+
+def _size(name: str, size: Any) -> int:
+    if not isinstance(size, int) or size < 0:
+        raise ValueError(f"sizes.{name} is {size!r}")
+    return size
+
+
+def write_sums(sums: Iterable[tuple[str, str]]) -> bytes:
+    """Return SHA256SUMS of pairs of name and SHA-256 in hex, in the format of `sha256sum`."""
+    return "".join(f"{digest}  {name}\n" for name, digest in sums).encode()
+
+
+def read_sums(text: bytes) -> dict[str, str]:
+    """Parse SHA256SUMS: SHA-256 in hex by name, `manifest.json` first. Raises BundleError."""
+    sums: dict[str, str] = {}
+    for number, line in enumerate(text.decode("utf-8", "replace").splitlines(), 1):
+        found = _LINE.fullmatch(line)
+        if found is None:
+            raise BundleError(f"{SUMS}, line {number}: it is no hash and name")
+        digest, name = found.groups()
+        if problem := unusable(name):
+            raise BundleError(f"{SUMS}, line {number}: {name!r} can't be in a bundle: {problem}")
+        if name in sums:
+            raise BundleError(f"{SUMS}, line {number}: {name!r} stands there twice")
+        sums[name] = digest
+    if next(iter(sums), "") != MANIFEST:
+        raise BundleError(f"{SUMS}: it does not begin with {MANIFEST}: {_OLDER}")
+    if len(sums) > MAX_FILES:
+        raise BundleError(f"{SUMS}: {len(sums)} files are more than the {MAX_FILES} that a bundle may hold")
+    return sums
+
+
+def agree(manifest: Manifest, sums: dict[str, str]) -> None:
+    """Check that both name the same files. Raises BundleError."""
+    named = [name for name in sums if name != MANIFEST]
+    if named != list(manifest.sizes):
+        differ = sorted(set(named) ^ set(manifest.sizes)) or ["their order"]
+        raise BundleError(f"{MANIFEST} and {SUMS} name different files: {', '.join(differ[:3])}; make the bundle anew")
+
+
+def unusable(name: str) -> str:
+    """Return why a file of this name can't be in a bundle; empty if it can.
+
+    A valid name stays within its directory, and has no character that is special to a shell or a program.
+    """
+    folder, _, last = name.rpartition("/")
+    if len(last.encode()) > MAX_NAME_BYTES or len(folder.encode()) > MAX_FOLDER_BYTES:
+        return f"its name is longer than {MAX_NAME_BYTES} bytes, or its folder than {MAX_FOLDER_BYTES}"
+    if not all(_PART.fullmatch(part) for part in name.split("/")):
+        return "its name has other characters than letters, digits and ._@+:=~%-, or a part that begins with one"
+    if "/" in name:
+        return "" if name.startswith(FOLDERS) else f"there is no folder {name.partition('/')[0]!r} in a bundle"
+    return "" if name in (MANIFEST, INSTALL, SBOM) else "a bundle has no such file at its top"
+
 
 _BLOCK = 512
 _CHUNK = 1 << 20
 _LARGE = 8 << 30
-"""Bytes that a header of POSIX has no number for, and GNU's has; but that has less room for names."""
+"""Size in bytes from which a header needs GNU's format, which has less room for names."""
 
 Progress = Callable[[str, int, int], None]
-"""Told what is done, how many bytes of it, and how many there are."""
+"""Called with the kind of work, the bytes done, and all bytes."""
 Verify = Callable[[bytes, bytes], str]
-"""Of a text and its signature: who signed it. Raises BundleError."""
+"""Returns the signer of a text by its signature. Raises BundleError."""
 Sign = Callable[[bytes], bytes]
 
 
 def digest_of(path: Path, progress: Callable[[int], None] = lambda _: None) -> str:
-    """SHA-256 of a file, in hex; `progress` hears of each part of it, in bytes. Raises OSError."""
+    """Return the SHA-256 of a file, in hex. `progress` gets the number of bytes of each part. Raises OSError."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
@@ -53,7 +210,7 @@ def digest_of(path: Path, progress: Callable[[int], None] = lambda _: None) -> s
 
 
 def write(out: BinaryIO, manifest: Manifest, paths: Mapping[str, Path], sign: Sign, progress: Progress) -> None:
-    """Write a bundle of these files, by their names in the manifest. Raises BundleError, OSError."""
+    """Write a bundle; `paths` has the files by their names in the manifest. Raises BundleError, OSError."""
     text, total, done = manifest.to_json(), sum(manifest.sizes.values()), 0
     sums = {MANIFEST: hashlib.sha256(text).hexdigest()}
     for name in manifest.sizes:
@@ -100,7 +257,7 @@ def _padding(size: int) -> bytes:
 
 
 class Reader:
-    """Reads a bundle from its beginning to its end, once. `signer` is what `verify` gave."""
+    """Reads a bundle once, from start to end. `signer` is the result of `verify`."""
 
     def __init__(self, file: BinaryIO, verify: Verify) -> None:
         """Check the signature and read the manifest. Raises BundleError, OSError."""
@@ -120,11 +277,11 @@ class Reader:
             self._same(block, name, size)
 
     def sha256(self, name: str) -> str:
-        """What was signed of a file, in hex."""
+        """Return the signed SHA-256 of a file, in hex."""
         return self._sums[name]
 
     def files(self) -> Iterator[tuple[str, Iterator[bytes]]]:
-        """Give each file and its content, all of which has to be taken: it is right when it has ended.
+        """Yield each file with its content. The content is verified when it has been read to its end.
 
         Raises BundleError, OSError.
         """
@@ -165,7 +322,7 @@ class Reader:
         return text
 
     def _same(self, block: bytes, name: str, size: int) -> None:
-        """No byte of a header is another than `write` makes: nobody's tar can take it for something else."""
+        """Check that a header has the bytes that `write` makes, so that every tar program reads it alike."""
         if block != _header(name, size, self.manifest.created):
             raise BundleError(f"{name} in it has another header than tinkedge writes: it was changed; copy it anew")
 

@@ -1,19 +1,21 @@
-"""A bundle, on a host that has a route: its parts are brought together, each hashed, and the list of them signed."""
+"""Makes a bundle on a host with a route: collects the parts, hashes them, signs the list, and adds an SBOM."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import quote
 
 import orjson
 
 from edge.artifacts import ImageLayout, LayoutError
-from edge.bundle.archive import Progress, Sign, digest_of, write
-from edge.bundle.manifest import (
+from edge.bundle.archive import (
     BOOT,
     FILES,
     IMAGES,
@@ -28,10 +30,13 @@ from edge.bundle.manifest import (
     Image,
     Manifest,
     Program,
+    Progress,
+    Sign,
+    digest_of,
     unusable,
+    write,
 )
-from edge.bundle.sbom import sbom
-from edge.bundle.sources import debian, download, images
+from edge.bundle.sources import Wanted, download, fetch_image, is_url, needed_packages, program_of, run
 from ipxe.binaries import BOOT_FILE_SUFFIXES
 from tink.files import private_files
 from tink.kube import manifests
@@ -44,7 +49,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Osie:
-    """An OSIE: its name, and where its two files are (paths or URLs)."""
+    """An OSIE: its name and its two files (paths or URLs)."""
 
     name: str
     kernel: str
@@ -52,7 +57,7 @@ class Osie:
 
     @classmethod
     def of(cls, text: str) -> Osie:
-        """`NAME=DIR`, which has `kernel` and `initrd`, or `NAME=KERNEL,INITRD`. Raises BundleError."""
+        """Parse `NAME=DIR`, with `kernel` and `initrd` in DIR, or `NAME=KERNEL,INITRD`. Raises BundleError."""
         name, given, where = text.partition("=")
         if not given or not where or not _NAME.fullmatch(name):
             raise BundleError(f"--osie {text}: write NAME=DIR or NAME=KERNEL,INITRD, with NAME that of the OSIE object")
@@ -65,14 +70,14 @@ class Osie:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a bundle is to hold. Files and OSIEs may be paths or URLs; `packages` None: apt is asked."""
+    """The wanted content of a bundle. Files and OSIEs may be paths or URLs; with `packages` None, apt finds them."""
 
     deb: Path | None = None
     packages: tuple[Path, ...] | None = None
     wheels: Path | None = None
     kubectl: Path | None = None
     osies: tuple[Osie, ...] = ()
-    images: tuple[images.Wanted, ...] = ()
+    images: tuple[Wanted, ...] = ()
     platform: str = "amd64"
     insecure: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
@@ -82,8 +87,11 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a bundle is made with: the recipes (`deploy/`), a directory that keeps downloads, the release and the time
-    (UTC), and who is told how far it is."""
+    """The tools for a bundle.
+
+    These are the recipes (`deploy/`), a directory for downloads, the release, the time (UTC), and two callbacks for
+    progress.
+    """
 
     recipes: Path
     cache: Path
@@ -100,7 +108,7 @@ class _Parts:
     paths: dict[str, Path] = field(default_factory=dict)
 
     def add(self, name: str, path: Path) -> None:
-        """One more. Raises BundleError."""
+        """Add a file. Raises BundleError."""
         if problem := unusable(name):
             raise BundleError(f"{path}: {name!r} can't be in a bundle: {problem}")
         if not path.is_file():
@@ -134,14 +142,14 @@ def create(contents: Contents, out: Path, sign: Sign, around: Surroundings) -> M
 
 
 def _program(contents: Contents, parts: _Parts, around: Surroundings) -> Program | None:
-    """What install.sh installs."""
+    """Add the files for install.sh. Raises BundleError."""
     program = None
     if contents.deb is not None:
-        program = debian.program_of(contents.deb)
+        program = program_of(contents.deb)
         packages = contents.packages
         if packages is None:
-            packages = tuple(debian.needed(contents.deb, program, around.cache, around.say))
-        # An epoch's colon, as apt writes it in names of files.
+            packages = tuple(needed_packages(contents.deb, program, around.cache, around.say))
+        # apt writes an epoch's colon this way in names of files.
         version = program.version.replace(":", "%3a")
         parts.add(f"{PACKAGES}tinkedge_{version}_{program.architecture}.deb", contents.deb)
         for path in packages:
@@ -205,7 +213,7 @@ def _images(contents: Contents, parts: _Parts, work: Path, around: Surroundings)
         if any(wanted.name == f"{one.name}:{one.tag}" for one in found):
             raise BundleError(f"--image: two are named {wanted.name}: give one another name, NAME:TAG=REF")
         around.say(f"image {wanted.name} from {wanted.source}")
-        top = images.fetch(wanted, layout, platform=contents.platform, insecure=contents.insecure)
+        top = fetch_image(wanted, layout, platform=contents.platform, insecure=contents.insecure)
         try:
             for blob in reader.blobs(top):
                 parts.add(f"{IMAGES}{reader.path(blob.digest).relative_to(layout)}", reader.path(blob.digest))
@@ -233,13 +241,73 @@ def _sbom(contents: Contents, parts: _Parts, found: tuple[Image, ...], work: Pat
 
 
 def _local(name: str, around: Surroundings) -> Path:
-    """A file, fetched if it is a URL. Raises BundleError, OSError."""
-    if not download.is_url(name):
+    """Return a local file, downloaded if `name` is a URL. Raises BundleError, OSError."""
+    if not is_url(name):
         return Path(name)
     around.say(f"fetching {shown(name)}")
-    return download.fetch(name, around.cache / "downloads", around.progress)
+    return download(name, around.cache / "downloads", around.progress)
 
 
 def _last(name: str) -> str:
-    """The last part of a path or URL."""
+    """Return the last part of a path or URL."""
     return name.partition("?")[0].rstrip("/").rpartition("/")[2]
+
+
+_NAMESPACE = uuid.UUID("1f6f4c8e-3b0f-4c7b-9a57-0f3f7c2b6a11")
+_DISTRIBUTION = re.compile(r"/([A-Za-z0-9_.]+)-([^/-]+)\.dist-info/$", re.MULTILINE)
+_PACKAGE = re.compile(r"([^_]+)_([^_]+)_([^_]+)\.deb")
+_WHEEL = re.compile(r"([A-Za-z0-9_.]+)-([^-]+)-.*\.whl")
+
+
+def sbom(files: Iterable[tuple[str, str]], images: Iterable[Image], deb: Path | None, created: datetime) -> bytes:
+    """Return a CycloneDX 1.6 list (ECMA-424) of a bundle's components. Raises BundleError.
+
+    These are `files` (name in the bundle, SHA-256 in hex), images, and the Python packages in the Debian package.
+    """
+    components = [*_files(files), *(_image(image) for image in images), *(_inside(deb) if deb is not None else ())]
+    said = orjson.dumps(components)
+    return orjson.dumps(
+        {
+            "bomFormat": "CycloneDX",
+            "specVersion": "1.6",
+            "serialNumber": f"urn:uuid:{uuid.uuid5(_NAMESPACE, said.decode())}",
+            "version": 1,
+            "metadata": {"timestamp": created.isoformat(), "component": {"type": "data", "name": "tinkedge bundle"}},
+            "components": components,
+        },
+        option=orjson.OPT_INDENT_2,
+    )
+
+
+def _files(files: Iterable[tuple[str, str]]) -> Iterator[dict[str, Any]]:
+    for name, digest in files:
+        hashes = [{"alg": "SHA-256", "content": digest}]
+        last = name.rpartition("/")[2]
+        if name.startswith(PACKAGES) and (found := _PACKAGE.fullmatch(last)):
+            package, version, architecture = found[1], found[2].replace("%3a", ":"), found[3]
+            purl = f"pkg:deb/debian/{quote(package)}@{quote(version)}?arch={architecture}"
+            yield {**_library(package, version, purl), "hashes": hashes}
+        elif name.startswith(WHEELS) and (found := _WHEEL.fullmatch(last)):
+            package = found[1].lower().replace("_", "-")
+            yield {**_library(package, found[2], f"pkg:pypi/{package}@{quote(found[2])}"), "hashes": hashes}
+        elif not name.startswith("images/blobs/"):  # blobs are listed as images
+            yield {"type": "file", "bom-ref": name, "name": name, "hashes": hashes}
+
+
+def _image(image: Image) -> dict[str, Any]:
+    last = image.name.rpartition("/")[2]
+    purl = f"pkg:oci/{quote(last)}@{quote(image.digest, safe='')}?tag={quote(image.tag)}"
+    component = {"type": "container", "bom-ref": f"image:{image.name}:{image.tag}", "name": image.name}
+    return {**component, "version": image.tag, "purl": purl}
+
+
+def _inside(deb: Path) -> Iterator[dict[str, Any]]:
+    """Yield the Python packages in the environment of the Debian package."""
+    listed = run(["dpkg-deb", "--contents", deb], what=f"{deb}", package="dpkg")
+    for name, version in sorted(set(_DISTRIBUTION.findall(listed))):
+        package = name.lower().replace("_", "-")
+        yield _library(package, version, f"pkg:pypi/{package}@{quote(version)}")
+
+
+def _library(name: str, version: str, purl: str) -> dict[str, Any]:
+    return {"type": "library", "bom-ref": purl, "name": name, "version": version, "purl": purl}

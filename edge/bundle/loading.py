@@ -19,8 +19,19 @@ from pathlib import Path
 import orjson
 
 from edge.artifacts import ImageLayout, LayoutError, merged_index
-from edge.bundle.archive import Progress, Reader
-from edge.bundle.manifest import BOOT, FILES, IMAGES, LOADED, OBJECTS, OSIE, BundleError, Manifest, time_of
+from edge.bundle.archive import (
+    BOOT,
+    FILES,
+    IMAGES,
+    LOADED,
+    OBJECTS,
+    OSIE,
+    BundleError,
+    Manifest,
+    Progress,
+    Reader,
+    time_of,
+)
 from tink.api.v1alpha2 import API_VERSION
 from tink.files import data_directory, private_files
 
@@ -29,18 +40,18 @@ _MAX_RECORD = 4096
 _TIME = "%Y-%m-%d %H:%M:%S"
 _INDEX = f"{IMAGES}index.json"
 _RESERVE = 64 << 20
-"""Bytes that are left for what else is on the disk."""
+"""Bytes that stay free on the disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What is in the data directory now, by its path there."""
+    """The loaded bundle; `files` are paths in the data directory."""
 
     manifest: Manifest
     files: tuple[str, ...]
 
     def has(self, folder: str) -> bool:
-        """Whether the bundle brought something into this folder."""
+        """Return True if the bundle has files in this folder."""
         return any(name.startswith(folder) for name in self.files)
 
 
@@ -137,7 +148,7 @@ def _unpack(reader: Reader, staging: Path, progress: Progress) -> list[str]:
 
 
 def _osie_objects(reader: Reader, staging: Path, directory: Path) -> list[str]:
-    """An OSIE object for each OSIE, with the hashes that its files have to have."""
+    """Write an OSIE object for each OSIE, with the hashes of its files."""
     names = []
     for osie in reader.manifest.osies:
         files = {part: f"{OSIE}{osie}/{part}" for part in ("kernel", "initrd")}
@@ -158,7 +169,7 @@ def _osie_objects(reader: Reader, staging: Path, directory: Path) -> list[str]:
 
 
 def _merge_index(new: Path, old: Path) -> None:
-    """Keep the images that are there under other names. Raises BundleError, OSError."""
+    """Add the images in the data directory that have other names to the new index. Raises BundleError, OSError."""
     try:
         merged = merged_index(ImageLayout(old.parent), ImageLayout(new.parent).entries())
     except LayoutError as error:
@@ -167,7 +178,10 @@ def _merge_index(new: Path, old: Path) -> None:
 
 
 def _directories(directory: Path, wanted: Path) -> None:
-    """Make the folders below the data directory. Raises BundleError where one is a link: nothing is written past it."""
+    """Create folders below the data directory.
+
+    Raises BundleError if one is a link, so that nothing is written past it.
+    """
     for folder in [*reversed([one for one in wanted.parents if directory in one.parents]), wanted]:
         if folder.is_symlink():
             raise BundleError(f"{folder}: it is a link; what a bundle brings goes nowhere else")
@@ -182,7 +196,7 @@ def _room(manifest: Manifest, directory: Path) -> None:
 
 
 def next_steps(loaded: Loaded, directory: Path) -> list[str]:
-    """What the operator does now, in lines."""
+    """Return the operator's next steps, in lines."""
     said = {
         OBJECTS: f"objects: TINKEDGE_MANIFESTS={directory}/manifests in /etc/default/tinkedge, or kubectl apply",
         BOOT: f"boot programs: TINKEDGE_IPXE_DIR={directory}/ipxe in /etc/default/tinkedge",

@@ -1,8 +1,8 @@
-"""Signatures of bundles: OpenPGP (RFC 9580), because that is what an empty Debian can check with what it has.
+"""Signatures of bundles: OpenPGP (RFC 9580), which every Debian installation can check without more packages.
 
-apt checks Debian's own signatures with `gpgv` (Debian 12) or `sqv` (13), so one of them is on every Debian; no other
-program for signatures is (openssl, ssh-keygen and Python come with packages that a minimal installation lacks). `gpg`
-signs: with a key in a file that `make_key` has made, or with one of the caller's own, which may be on a smart card.
+apt checks Debian's own signatures with `gpgv` (Debian 12) or `sqv` (13), so every Debian has one of them. A minimal
+installation has no other program for signatures (openssl, ssh-keygen, Python). `gpg` signs: with a key in a file by
+`make_key`, or with the caller's own key, which may be on a smart card.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge.bundle.manifest import BundleError
+from edge.bundle.archive import BundleError
 from tink.files import private_files
 
 _SECONDS = 120.0
-"""For somebody who types a PIN."""
+"""Time to type a PIN."""
 _MAX_KEY_BYTES = 1 << 20
 _ARMOR = re.compile(
     rb"-----BEGIN PGP PUBLIC KEY BLOCK-----\r?\n(?:[^\n]+:[^\n]*\n)*\r?\n"
@@ -37,12 +37,12 @@ _REFUSED = {
     "BADSIG": "SHA256SUMS is not what was signed: the bundle was changed or damaged; copy it anew",
     "NO_PUBKEY": "it was signed with another key",
 }
-"""What gpgv says (GnuPG, doc/DETAILS), the worst first where there are several."""
+"""Status words of gpgv (GnuPG, doc/DETAILS), the worst first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A new key: the file that signs, the file that checks, the fingerprint in hex."""
+    """A new key: the secret file for signing, the public file for checking, the fingerprint in hex."""
 
     secret: Path
     public: Path
@@ -50,7 +50,7 @@ class Key:
 
 
 def make_key(prefix: Path, name: str) -> Key:
-    """Make PREFIX.key (0600) and PREFIX.pgp; neither may be there. Raises BundleError, OSError.
+    """Make PREFIX.key (0600) and PREFIX.pgp, which must not exist. Raises BundleError, OSError.
 
     The key has no passphrase: its file is the secret.
     """
@@ -68,7 +68,7 @@ def make_key(prefix: Path, name: str) -> Key:
 
 
 def sign_with_file(key: Path, text: bytes) -> bytes:
-    """A detached signature by the key in a file. Raises BundleError."""
+    """Return a detached signature by the key in a file. Raises BundleError."""
     if not key.is_file():
         raise BundleError(f"--key {key}: there is no such file; `tinkedge bundle key` makes one")
     with _gpg_home() as home:
@@ -79,12 +79,15 @@ def sign_with_file(key: Path, text: bytes) -> bytes:
 
 
 def sign_with_keyring(user: str, text: bytes) -> bytes:
-    """A detached signature by a key of the caller's own keyring, or smart card. Raises BundleError."""
+    """Return a detached signature by a key of the caller's keyring or smart card. Raises BundleError."""
     return _gpg(None, "--local-user", user, "--detach-sign", stdin=text)
 
 
 def verify(keyring: Path, text: bytes, signature: bytes) -> str:
-    """The fingerprint of the key in `keyring` (binary or armored) that signed `text`. Raises BundleError, OSError."""
+    """Return the fingerprint of the key in `keyring` that signed `text`. Raises BundleError, OSError.
+
+    The keyring may be binary or armored.
+    """
     tool = shutil.which("gpgv") or shutil.which("sqv")
     if tool is None:
         raise BundleError("there is neither gpgv nor sqv, which check signatures: apt-get install gpgv")
@@ -96,7 +99,7 @@ def verify(keyring: Path, text: bytes, signature: bytes) -> str:
         if Path(tool).name == "sqv":
             ran = _run([tool, "--keyring", ring, given, signed])
             return _of_sqv(ran, keyring)
-        # Its home: it would look for files of the user's otherwise, who may have none.
+        # Without --homedir, gpgv looks for files in the user's home, which may not exist.
         return _of_gpgv(_run([tool, "--homedir", work, "--status-fd", "1", "--keyring", ring, given, signed]), keyring)
 
 
@@ -125,7 +128,7 @@ def _of_sqv(ran: subprocess.CompletedProcess[bytes], keyring: Path) -> str:
 
 
 def _public(keyring: Path) -> bytes:
-    """Keys as gpgv wants them, without armor (RFC 9580, section 6.2). Raises BundleError, OSError."""
+    """Return a keyring without armor, as gpgv needs it (RFC 9580, section 6.2). Raises BundleError, OSError."""
     with keyring.open("rb") as file:
         content = file.read(_MAX_KEY_BYTES + 1)
     if not content or len(content) > _MAX_KEY_BYTES:
@@ -141,13 +144,13 @@ def _public(keyring: Path) -> bytes:
 
 @contextmanager
 def _gpg_home() -> Iterator[Path]:
-    """A keyring that is ours alone, for as long as this lasts."""
+    """Provide a temporary keyring."""
     with tempfile.TemporaryDirectory(prefix="tinkedge-gpg.") as name:  # 0700
         home = Path(name)
         try:
             yield home
         finally:
-            if (gpgconf := shutil.which("gpgconf")) is not None:  # the agent that gpg has started
+            if (gpgconf := shutil.which("gpgconf")) is not None:  # gpg has started an agent
                 _run([gpgconf, "--homedir", home, "--kill", "all"])
 
 

@@ -13,7 +13,7 @@ from tink.mac import from_any
 from tink.net.addresses import join_host_port
 
 if TYPE_CHECKING:
-    from ipxe.medium_scripts import MediumKind
+    from ipxe.scripts import MediumKind
 
 
 @click.command("iso")
@@ -68,7 +68,7 @@ def iso(
     http://EDGE:7080/iso/MAC/boot.iso (static.iso, .img) to the machine itself, and at the URL that --url prints to
     its BMC. Copy the file to a USB stick unchanged.
     """
-    from ipxe.medium_scripts import MediumKind
+    from ipxe.scripts import MediumKind
 
     given, mac = mac, from_any(mac) or ""
     if given and not mac:
@@ -112,8 +112,7 @@ def _write(
 ) -> None:
     """Write the medium to a file. Raises click.ClickException, MediumError and ScriptError."""
     from ipxe.medium import make_medium
-    from ipxe.medium_scripts import MediumScripts
-    from ipxe.scripts import BootSettings, Origin, Scripts
+    from ipxe.scripts import BootSettings, MediumScripts, Origin, Scripts
     from tink.api.v1alpha2 import Hardware
     from tink.files import private_files
 

@@ -37,9 +37,12 @@ from edge.dhcp.wire.codec import NO_ADDRESS, Message
 from edge.dhcp_common import boot_words
 from edge.machines import UKI_FILE, Machine, NetbootPolicy
 from ipxe import raspberry_pi
-from ipxe.binaries import BootBinaries, BootPath, NoBinaryError, architecture_name
-from ipxe.clients import (
+from ipxe.binaries import (
     IPXE_CLASSES,
+    BootBinaries,
+    BootPath,
+    NoBinaryError,
+    architecture_name,
     declared_architectures,
     is_http,
     is_risc_v,

@@ -28,9 +28,12 @@ from urllib.parse import quote
 from edge.dhcp6.wire import ENTERPRISE, Message6, Option, classes, option
 from edge.dhcp_common import boot_words
 from edge.machines import UKI_FILE, Machine, NetbootPolicy
-from ipxe.binaries import BootBinaries, BootPath, NoBinaryError, architecture_name
-from ipxe.clients import (
+from ipxe.binaries import (
     IPXE_CLASSES,
+    BootBinaries,
+    BootPath,
+    NoBinaryError,
+    architecture_name,
     declared_architectures,
     is_http,
     is_u_boot,

@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from edge.disk_images.action import ENDINGS, compression_of
-from edge.disk_images.checksums import Checksum
-from edge.disk_images.errors import ImageError
 from edge.disk_images.reading import Image, read_image
-from edge.disk_images.sources import READ_BYTES, Source
+from edge.disk_images.sources import READ_BYTES, Checksum, ImageError, Source
 from tink.files import data_directory, private_files
 
 Progress = Callable[[str, int, int], None]

@@ -1,24 +1,32 @@
-"""Where an image is from: a file of this host, or a URL, fetched as image2disk fetches it.
+"""The sources of images: a file of this host or a URL, and the checksum that a distribution publishes for it.
 
-A connection that breaks goes on where it broke, as long as the server's file is the same. Certificates are checked
+A download continues where its connection broke, as long as the server's file is the same. Certificates are checked
 against the authorities of this host. Redirects, logins in a URL and proxies are those of `tink.net`.
+
+A file of checksums has lines of these forms. Lines of other forms are skipped, such as comments and signatures.
+
+    HEX  NAME, HEX *NAME        coreutils: SHA256SUMS (Ubuntu), SHA512SUMS (Debian), DIGESTS (Flatcar)
+    SHA256 (NAME) = HEX         BSD: CHECKSUM (Rocky, AlmaLinux, Fedora)
+    HEX                         alone in its file: NAME.sha256
 """
 
 from __future__ import annotations
 
 import codecs
+import hashlib
 import itertools
 import os
+import re
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
-from edge.disk_images import checksums
 from edge.disk_images.action import (
     HEADER_BYTES,
     ActionError,
@@ -30,10 +38,83 @@ from edge.disk_images.action import (
     compression_of,
     unpacked,
 )
-from edge.disk_images.checksums import Checksum
-from edge.disk_images.errors import ImageError
+from tink.errors import TinkedgeError
 from tink.net.proxies import Proxies
 from tink.net.urls import shown, without_login
+
+
+class ImageError(TinkedgeError):
+    """A file can't be imported, listed or removed. The message names it, and what to do."""
+
+
+MAX_CHECKSUMS_BYTES: Final = 1 << 20
+"""Maximum size of a file of checksums."""
+_ALGORITHMS: Final = {64: "sha256", 128: "sha512"}
+_HEX: Final = r"([0-9a-fA-F]{64}|[0-9a-fA-F]{128})"
+_ALONE: Final = re.compile(_HEX)
+_GNU: Final = re.compile(rf"\\?{_HEX} [ *](\S.*)")
+_BSD: Final = re.compile(rf"SHA(?:256|512) \((.+)\) ?= ?{_HEX}")
+_MAX_NAMED: Final = 8
+
+
+class Hash(Protocol):
+    """A hash of hashlib."""
+
+    def update(self, data: bytes, /) -> None:
+        """Take more bytes."""
+
+    def hexdigest(self) -> str:
+        """Return the digest in hexadecimal digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checksum:
+    """A checksum of a file, in lower case; `algorithm` is sha256 or sha512."""
+
+    algorithm: str
+    digest: str
+
+    @classmethod
+    def of(cls, text: str) -> Checksum | None:
+        """Return the checksum that `text` is, or None if it is something else."""
+        text = text.strip()
+        return cls(_ALGORITHMS[len(text)], text.lower()) if _ALONE.fullmatch(text) else None
+
+    def new(self) -> Hash:
+        """Return a hash of this algorithm."""
+        return hashlib.new(self.algorithm)
+
+
+def find_checksum(text: str, name: str, where: str) -> Checksum:
+    """Return the strongest checksum of the file `name` that the file of checksums `where` has. Raises ImageError."""
+    found: list[Checksum] = []
+    alone: list[Checksum] = []
+    names: dict[str, None] = {}
+    for line in map(str.strip, text.splitlines()):
+        if (only := Checksum.of(line)) is not None:
+            alone.append(only)
+            continue
+        if (gnu := _GNU.fullmatch(line)) is not None:
+            digest, named = gnu[1], gnu[2]
+        elif (bsd := _BSD.fullmatch(line)) is not None:
+            named, digest = bsd[1], bsd[2]
+        else:
+            continue
+        short = named.rpartition("/")[2]
+        names.setdefault(short)
+        if short == name:
+            found.append(Checksum(_ALGORITHMS[len(digest)], digest.lower()))
+    if not found and not names and len(alone) == 1:
+        return alone[0]
+    if not found:
+        there = ", ".join(list(names)[:_MAX_NAMED]) + (", ..." if len(names) > _MAX_NAMED else "")
+        has = f"it has those of {there}" if names else "it has no SHA-256 or SHA-512 of any file"
+        raise ImageError(f"{where}: has no checksum of {name}: {has}")
+    best = max(found, key=lambda each: len(each.digest))
+    if any(each.algorithm == best.algorithm and each.digest != best.digest for each in found):
+        raise ImageError(f"{where}: has two checksums of {name}: give the right one, in hex")
+    return best
+
 
 READ_BYTES: Final = 1 << 20
 _RETRIES: Final = 8
@@ -88,7 +169,7 @@ def checksum_of(text: str, name: str) -> Checksum:
         web = _Web()
         try:
             with web.get_as(text, {}, _login(text)) as response:
-                content = web.content(response, checksums.MAX_BYTES)
+                content = web.content(response, MAX_CHECKSUMS_BYTES)
         except (AnswerError, OSError, HTTPException) as error:
             raise ImageError(f"{shown(text)}: {error}") from error
         where = shown(text)
@@ -98,11 +179,11 @@ def checksum_of(text: str, name: str) -> Checksum:
             what = "is neither a SHA-256 (64 hexadecimal digits) or SHA-512 (128), nor a file or URL that has these"
             raise ImageError(f"{text[:200]!r}: {what}")
         with path.open("rb") as file:
-            content = file.read(checksums.MAX_BYTES + 1)
+            content = file.read(MAX_CHECKSUMS_BYTES + 1)
         where = str(path)
-    if len(content) > checksums.MAX_BYTES:
-        raise ImageError(f"{where}: is larger than {checksums.MAX_BYTES} bytes: it is no file of checksums")
-    return checksums.find(content.decode(errors="replace"), name, where)
+    if len(content) > MAX_CHECKSUMS_BYTES:
+        raise ImageError(f"{where}: is larger than {MAX_CHECKSUMS_BYTES} bytes: it is no file of checksums")
+    return find_checksum(content.decode(errors="replace"), name, where)
 
 
 class _Web(Web):

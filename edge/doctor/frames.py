@@ -16,8 +16,7 @@ from ipaddress import IPv6Address
 from typing import Final, NamedTuple
 
 from edge.dhcp.wire import Message, MessageType, codec, options
-from ipxe.binaries import architecture_name
-from ipxe.clients import declared_architectures
+from ipxe.binaries import architecture_name, declared_architectures
 from tink.limits.newest import Newest
 from tink.net.addresses import join_host_port
 

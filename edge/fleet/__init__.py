@@ -1,20 +1,22 @@
-"""Simulated machines by the thousand: `tinkedge fleet`. They boot as real ones do, as far as a server can tell.
+"""Simulated machines by the thousand: `tinkedge fleet`. To a server they look like real ones.
 
-population   who the machines are: a profile and a seed, and nothing else
-protocols    what they speak: DHCP, TFTP, HTTP, iPXE's scripts, gRPC
-network      how that gets onto the wire, and whether it may
-machines     the life of one, a coroutine
-site         the objects of machines in the API, and a stack of the fleet's own
-results      what is counted, shown, and asked of a run
-run          all of it together
+population   the machines, drawn from a profile and a seed
+protocols    the clients: DHCP, TFTP, HTTP, iPXE's scripts, gRPC
+network      the machines' addresses and sockets, and the check that a fleet may run here
+machine      one machine's state
+boot         one machine's life, a coroutine; agent is its part after the OSIE's start
+objects      the machines' objects in the API
+stack        a tinkedge of the fleet's own, in a network namespace
+results      counters, the report, and the bars that a run must reach
+run          one run, from the namespaces to the report
 """
 
-from edge.fleet.network.attachment import Link
+from edge.fleet.network import Link
+from edge.fleet.objects import Boots
 from edge.fleet.population import Profile, ProfileError, load, with_faults
 from edge.fleet.results import DEFAULT_BARS, BarError, Report, lines, parse
 from edge.fleet.run import Fleet, FleetError
 from edge.fleet.settings import DEFAULT_NETWORK, FleetSettings, HardwareSource, SettingsError
-from edge.fleet.site import Boots
 
 __all__ = [
     "DEFAULT_BARS",

@@ -1,12 +1,12 @@
-"""One run: the place, the objects, the machines, and what the API says in the end.
+"""One run of a fleet.
 
     place      a stack of its own in namespaces, or the target as seen from the namespace where this runs
-    objects    Hardware, OSIE, Template and Workflows are made, or read
-    machines   all at once, in the machines' namespace, until the last has ended
-    verdict    each Workflow's state in the API against what its machine believes; then all is removed
+    objects    creates or reads Hardware, OSIE, Template and Workflows
+    machines   runs all machines at once, in their namespace, until the last has ended
+    verdict    compares each Workflow's state in the API with its machine's result; then removes everything
 
-The process is in one network namespace at a time: in that of the API before and after, in the machines' meanwhile.
-Sockets stay where they were opened.
+The process is in one network namespace at a time: the API's before and after, the machines' in between. Sockets stay in
+the namespace where they were opened.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import contextlib
 import gc
 import os
 import resource
+import shutil
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -25,44 +27,119 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Final
 
+import click
+
 from edge.building.shell import CommandError
 from edge.dhcp.wire import options
-from edge.fleet.machines import Machine, Surroundings
-from edge.fleet.network.attachment import Attachment, AttachmentError, Link
-from edge.fleet.network.port import DhcpPort, FramePort, PortError, RelayPort
-from edge.fleet.network.target import TargetError, check, is_hosts_namespace
-from edge.fleet.network.uplink import uplink
+from edge.fleet.boot import live
+from edge.fleet.machine import Machine, Surroundings
+from edge.fleet.network import (
+    Attachment,
+    AttachmentError,
+    DhcpPort,
+    FramePort,
+    Link,
+    PortError,
+    RelayPort,
+    TargetError,
+    check,
+    is_hosts_namespace,
+    uplink,
+)
+from edge.fleet.objects import Objects, ObjectsError, Outcome
 from edge.fleet.population import Identity, Traits, draw, identity
 from edge.fleet.results import (
-    DRAW_SECONDS,
     Failure,
     Process,
     Recorder,
     Report,
-    Screen,
     Step,
+    Whole,
     judged,
     numbers,
 )
 from edge.fleet.settings import FleetSettings, HardwareSource
-from edge.fleet.site import UPLINK, Objects, ObjectsError, Outcome, Stack, StackError, StackSettings, own_process
+from edge.fleet.stack import UPLINK, Stack, StackError, StackSettings, own_process
 from edge.lab.namespaces import NAMESPACES, inside
 from tink.kube.client import KubeClient, KubeConfigError
 
 _SETTLE_SECONDS: Final = 1.0
-"""From the last object's making to the first power-on: edges learn of it meanwhile."""
+"""Seconds from the last created object to the first power-on, in which edges read the objects."""
 _EXPECTED: Final = (
     AttachmentError, CommandError, KubeConfigError, ObjectsError, PortError, StackError, TargetError,
 )  # fmt: skip
 _FILES: Final = 200_000
 
+_DRAW_SECONDS: Final = 1.0
+_LOG_SECONDS: Final = 15.0
+
 
 class FleetError(Exception):
-    """The run can't be made; the text says why."""
+    """The run can't be done."""
+
+
+class Screen:
+    """The progress of a run on standard error: one redrawn line on a terminal, else a line now and then."""
+
+    def __init__(self, recorder: Recorder, *, shown: bool = True) -> None:
+        self._recorder = recorder
+        self._shown = shown
+        self._terminal = sys.stderr.isatty()
+        self._began = time.monotonic()
+        self._next = self._began + (_DRAW_SECONDS if self._terminal else _LOG_SECONDS)
+        self._before = (self._began, 0, 0)
+        self._drawn = False
+
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+        if self._shown:
+            self.clear()
+            click.echo(text, err=True)
+
+    def draw(self) -> None:
+        """Draw the progress. To be called about once a second."""
+        now = time.monotonic()
+        if now < self._next or not self._shown:
+            return
+        self._next = now + (_DRAW_SECONDS if self._terminal else _LOG_SECONDS)
+        text = self._line(now)
+        if not self._terminal:
+            click.echo(click.unstyle(text), err=True)
+            return
+        # A wrapped line can't be overwritten, so it is cut to the terminal's width.
+        width = shutil.get_terminal_size().columns - 1
+        click.echo(
+            f"\r{text if len(click.unstyle(text)) <= width else click.unstyle(text)[:width]}\x1b[K", nl=False, err=True
+        )
+        self._drawn = True
+
+    def clear(self) -> None:
+        """Erase the progress line."""
+        if self._drawn:
+            click.echo("\r\x1b[K", nl=False, err=True)
+        self._drawn = False
+
+    def _line(self, now: float) -> str:
+        recorder = self._recorder
+        before, packets, events = self._before
+        passed = max(now - before, 0.001)
+        self._before = (now, recorder.packets, recorder.events)
+        shown = [step for step in Step if recorder.at[step] and step not in (Step.DONE, Step.FAILED)]
+        steps = " ".join(f"{step}:{recorder.at[step]}" for step in shown)
+        done = click.style(f"provisioned {len(recorder.seconds[Whole.PROVISIONED])}/{recorder.machines}", fg="green")
+        failed = f"failed {len(recorder.failures)}"
+        rates = (
+            f"{(recorder.packets - packets) / passed:.0f} packets/s {(recorder.events - events) / passed:.0f} events/s"
+        )
+        return (
+            f"{now - self._began:6.0f} s  {done} done {recorder.at[Step.DONE]} "
+            f"{click.style(failed, fg='red') if recorder.failures else failed} errors {recorder.errors.total()}  "
+            f"{rates}  {steps}"
+        )
 
 
 class Fleet:
-    """Runs once."""
+    """One run of a fleet."""
 
     def __init__(self, settings: FleetSettings, *, shown: bool = True) -> None:
         self._settings = settings
@@ -75,11 +152,11 @@ class Fleet:
 
     @property
     def recorder(self) -> Recorder:
-        """What was counted."""
+        """Return the counters."""
         return self._recorder
 
     async def run(self) -> Report:
-        """The whole run. Raises FleetError."""
+        """Run the fleet and return the report. Raises FleetError."""
         _prepare_process()
         try:
             async with AsyncExitStack() as stack:
@@ -110,7 +187,10 @@ class Fleet:
     # --- the place ---
 
     async def _place(self, stack: AsyncExitStack) -> IPv4Address:
-        """The edge's address; the machines' namespace is there. Raises TargetError, StackError, CommandError."""
+        """Prepare the machines' namespace and return the edge's address.
+
+        Raises TargetError, StackError, CommandError.
+        """
         settings = self._settings
         if settings.target is not None:
             if settings.uplink:
@@ -145,7 +225,7 @@ class Fleet:
 
     @contextlib.asynccontextmanager
     async def _objects(self) -> AsyncIterator[Objects]:
-        """The API, from where it can be reached."""
+        """Connect to the API, in the network namespace that reaches it."""
         settings = self._settings
         kubeconfig = self._stack.kubeconfig if self._stack is not None else settings.kubeconfig
         with inside(self._stack.namespace) if self._stack is not None else contextlib.nullcontext():
@@ -157,7 +237,7 @@ class Fleet:
 
         def told(what: str, done: int, count: int) -> None:
             nonlocal last
-            if time.monotonic() - last > DRAW_SECONDS or (done == count and count):
+            if time.monotonic() - last > _DRAW_SECONDS or (done == count and count):
                 last = time.monotonic()
                 self._screen.say(f"{what}: {done}{f' of {count}' if count else ''}")
 
@@ -177,7 +257,7 @@ class Fleet:
         found = [identity(self._name, settings.network, number) for number in range(settings.machines)]
         gateway = settings.relay_address if settings.link is Link.RELAY else str(server)
         boots = self._stack.boots if self._stack is not None else settings.boots
-        if self._stack is None:  # a stack of its own goes as a whole
+        if self._stack is None:  # a stack of its own is removed as a whole
             stack.push_async_callback(self._remove)
         async with self._objects() as objects:
             await objects.generate(found, settings.profile, settings.network, gateway, boots)
@@ -192,7 +272,7 @@ class Fleet:
     # --- the machines ---
 
     async def _boot(self, server: IPv4Address, identities: list[Identity], traits: list[Traits]) -> None:
-        """Until the last has ended, or the limit."""
+        """Run all machines until the last has ended, or until the limit."""
         settings = self._settings
         interface = UPLINK if self._stack is not None else settings.interface
         attachment = Attachment(settings.link, interface, settings.network, str(server))
@@ -229,15 +309,15 @@ class Fleet:
 
     async def _until_all_have_ended(self, machines: list[Machine]) -> None:
         loop = asyncio.get_running_loop()
-        tasks = {loop.create_task(machine.run()): machine for machine in machines}
+        tasks = {loop.create_task(live(machine)): machine for machine in machines}
         give_up = loop.time() + self._settings.limit
         try:
             left = set(tasks)
             while left and loop.time() < give_up:
-                done, left = await asyncio.wait(left, timeout=DRAW_SECONDS)
+                done, left = await asyncio.wait(left, timeout=_DRAW_SECONDS)
                 self._screen.draw()
                 for task in done:
-                    task.result()  # a machine raises nothing: what comes out is a mistake of ours
+                    task.result()  # `live` raises nothing: an exception here is a bug
         finally:
             self._screen.clear()
             for task in tasks:
@@ -251,7 +331,7 @@ class Fleet:
     # --- the verdict ---
 
     async def _verify(self, identities: list[Identity]) -> None:
-        """What the API says of each Workflow, beside what its machine believes."""
+        """Compare each Workflow's state in the API with its machine's result."""
         generated = self._settings.hardware is HardwareSource.GENERATE
         async with self._objects() as objects:
             outcomes = await (objects.outcomes() if generated else objects.outcomes(self._settings.selector))

@@ -1,4 +1,4 @@
-"""What a run is: how many machines of which kind, against whom, and from where."""
+"""The settings of a run."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Final
 
-from edge.fleet.network.attachment import Link
+from edge.fleet.network import Link
+from edge.fleet.objects import Boots
 from edge.fleet.population import MAX_MACHINES, Profile, capacity
 from edge.fleet.results import Bar, BarError, Recorder, judged, numbers
-from edge.fleet.site import Boots
 
 DEFAULT_NETWORK: Final = IPv4Network("10.64.0.0/14")
 DIRECT_MACHINES: Final = 1000
-"""More neighbours than this a Linux server's table does not hold by default (net.ipv4.neigh.default.gc_thresh3)."""
+"""Size of a Linux server's neighbour table by default (net.ipv4.neigh.default.gc_thresh3)."""
 
 
 class HardwareSource(StrEnum):
-    """Whose the machines are."""
+    """The origin of the machines' Hardware objects."""
 
     GENERATE = "generate"
     CLUSTER = "cluster"
 
 
 class SettingsError(Exception):
-    """Settings that do not fit together."""
+    """Settings contradict each other."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
-    """Times are seconds, sizes bytes. Raises SettingsError.
+    """The settings of a run. Times are seconds, sizes bytes. Raises SettingsError.
 
-    `target`: the edge's address; None: a stack of its own. `relay`: the relay agent's address; None: the network's
-    first. `interface`: the link towards the target, where there is no stack of its own; with `uplink`, the machines get
-    a namespace of their own, and a macvlan on that interface of the host with this address. `netns`: the name of the
-    namespace where machines are; empty: where this runs.
-    `limit`: when machines that are not at their end have failed. `stack_options`: of the stack of its own.
+    `target`: the edge's address; None starts a stack of the fleet's own. `relay`: the relay agent's address; None is
+    the first of the network. `interface`: the link towards the target. With `uplink`, the machines get a namespace of
+    their own, with a macvlan on that interface of the host and this address. `netns`: the name of the machines'
+    namespace; empty is the current one. `limit`: time after which unfinished machines have failed. `stack_options`:
+    options for the fleet's own stack.
     """
 
     machines: int
@@ -77,7 +77,7 @@ class FleetSettings:
         if self.relay is not None and self.relay not in self.network:
             raise SettingsError(f"--relay-address {self.relay} is not in {self.network}, the machines' network")
         try:
-            judged(self.bars, numbers(Recorder(1), 0.0))  # what a bar is of is known before half an hour has passed
+            judged(self.bars, numbers(Recorder(1), 0.0))  # reject unknown names now, not at the end of the run
         except BarError as error:
             raise SettingsError(f"--bar {error}") from error
         if self.target is None:
@@ -110,5 +110,5 @@ class FleetSettings:
 
     @property
     def relay_address(self) -> str:
-        """Of the relay agent."""
+        """Return the relay agent's address."""
         return str(self.relay or self.network[1])

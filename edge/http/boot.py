@@ -51,8 +51,7 @@ from edge.machines import Machine, MachineScripts
 from ipxe.binaries import is_optional
 from ipxe.grub import WHY, machine_of
 from ipxe.medium import Medium, MediumError, Written, make_medium
-from ipxe.medium_scripts import MediumKind
-from ipxe.scripts import Dialect, Origin, ScriptError
+from ipxe.scripts import Dialect, MediumKind, Origin, ScriptError
 from tink.limits.newest import Newest
 from tink.mac import is_mac
 from tink.printable import printable

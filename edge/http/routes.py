@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from edge.machines import UKI
 from hegel.metadata import EC2_VERSIONS, NOCLOUD_FILES
 from ipxe.grub import is_directory, is_script
-from ipxe.medium_scripts import MediumKind
+from ipxe.scripts import MediumKind
 from tink.mac import from_any, from_path
 
 _GRUB_LIST = re.compile(r"[a-z0-9_]+-efi/(command|fs|crypto|terminal)\.lst")

@@ -1,8 +1,7 @@
-"""The machine in the rack: QEMU with a blank disk, booting as hardware does.
+"""The machine in the rack: QEMU with a blank disk, booting like hardware.
 
-The disk comes first in the boot order and the network second, as on many real machines: a blank disk is passed over,
-a written one is booted. Always `-accel tcg` unless told otherwise: a /dev/kvm that opens may still be unable to run
-firmware.
+The boot order is disk, then network, as on many real machines: firmware skips a blank disk and boots a written one. The
+default is `-accel tcg`: a /dev/kvm that opens may still be unable to run firmware.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from edge.building.shell import CommandError, Daemon, run
 
 
 class Firmware(StrEnum):
-    """What starts the machine."""
+    """The firmware of the machine."""
 
     BIOS = "bios"  # SeaBIOS with iPXE as the network card's option ROM
     UEFI = "uefi"  # OVMF with its own PXE client
@@ -30,29 +29,29 @@ class Firmware(StrEnum):
 
     @property
     def arch(self) -> str:
-        """Debian's name of the processor's architecture."""
+        """Return Debian's name of the processor's architecture."""
         return "arm64" if self is Firmware.ARM64 else "amd64"
 
     @property
     def is_secure(self) -> bool:
-        """Whether it runs only what is signed."""
+        """Return True for Secure Boot."""
         return self.variables != "OVMF_VARS_4M.fd"
 
     @property
     def variables(self) -> str:
-        """The file with its variables: whom it trusts."""
+        """Return the file with the firmware's variables, which hold the trusted keys."""
         kinds = {Firmware.SECURE: ".ms", Firmware.SECURE_HTTP: ".ms"}
         kinds |= {Firmware.OWN_KEYS: ".snakeoil", Firmware.OWN_KEYS_HTTP: ".snakeoil"}
         return f"OVMF_VARS_4M{kinds.get(self, '')}.fd"
 
     @property
     def boots_by_http(self) -> bool:
-        """Whether it has an HTTP Boot client in the place of PXE."""
+        """Return True if the firmware has an HTTP Boot client instead of PXE."""
         return self in (Firmware.UEFI_HTTP, Firmware.SECURE_HTTP, Firmware.OWN_KEYS_HTTP)
 
 
 class Drive(StrEnum):
-    """What shows a boot medium to the machine."""
+    """The drive of a boot medium."""
 
     CDROM = "cdrom"
     USB = "usb"
@@ -60,10 +59,10 @@ class Drive(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MachineSettings:
-    """One virtual machine: its network card's MAC address and tap, memory in MiB, disk size in MiB.
+    """Settings of a virtual machine: its network card's MAC and tap, memory in MiB, disk size in MiB.
 
-    `icount`: by its own clock, each instruction takes 2**icount ns (QEMU's `-icount shift`); None: as long as it takes.
-    `medium` is the image that it starts from, in `drive`, instead of by its card; None: there is none.
+    `icount`: each instruction takes 2**icount ns of the machine's own clock (QEMU's `-icount shift`); None: real time.
+    `medium` is an image that the machine boots from, in `drive`, instead of its network card.
     """
 
     mac: str
@@ -75,26 +74,29 @@ class MachineSettings:
     disk_mib: int = 64
     icount: int | None = None
     ipv6: bool = False
-    """Whether the firmware is to boot by IPv6: HTTP Boot after it has tried IPv4, PXE without."""
+    """Boot by IPv6: HTTP Boot after an attempt with IPv4, PXE without."""
     medium: Path | None = None
     drive: Drive = Drive.CDROM
 
     @property
     def switched_off(self) -> tuple[str, ...]:
-        """OVMF's boot clients and protocols that are to be left out, so that none is waited for in vain."""
+        """Return the OVMF boot clients and protocols to disable, so that the firmware does not wait for them."""
         if self.firmware.boots_by_http:
             return ("IPv4PXESupport", "IPv6PXESupport", *(("IPv4Support",) if self.ipv6 else ()))
         return ("IPv4PXESupport", "IPv4Support") if self.ipv6 else ()
 
     @property
     def menu_ms(self) -> int:
-        """How long OVMF waits for a key before it boots. Its HTTP Boot over IPv6 fails ("Unexpected network error")
-        where the card's link-local address is younger than its duplicate address detection takes."""
+        """Return the milliseconds that OVMF waits for a key before it boots.
+
+        Its HTTP Boot over IPv6 fails ("Unexpected network error") before the duplicate address detection of the card's
+        link-local address has ended.
+        """
         return 5000 if self.firmware.boots_by_http and self.ipv6 else 0
 
 
-# Where a processor says that it copies bytes quickly by one instruction (ERMS, FSRM), kernel and C library let it: TCG
-# does that byte by byte, which is a sixth of what it takes to start a kernel.
+# If the processor announces fast copies by one instruction (ERMS, FSRM), kernel and C library use it: TCG
+# does that byte by byte, which is a sixth of the time to start a kernel.
 _EMULATED = "max,-erms,-fsrm"
 
 # Cursor movements and colours that firmware sends to a serial terminal (ECMA-48), and other control characters.
@@ -107,7 +109,7 @@ _GUARDED_VARIABLES = ("-global", "driver=cfi.pflash01,property=secure,value=on",
 
 
 class Machine:
-    """A QEMU process; `directory` holds its disk, its firmware's variables and what it showed on its screen."""
+    """A QEMU process. `directory` holds its disk, its firmware's variables and its screen output."""
 
     def __init__(self, settings: MachineSettings, directory: Path) -> None:
         self.settings = settings
@@ -118,7 +120,7 @@ class Machine:
         self._process: Daemon | None = None
 
     async def power_on(self) -> None:
-        """Put in a blank disk and switch on. Raises CommandError."""
+        """Create a blank disk and switch the machine on. Raises CommandError."""
         await run(["truncate", "--size", f"{self.settings.disk_mib}M", self.disk])
         self.screen.touch()
         if self.settings.firmware is not Firmware.BIOS:
@@ -132,19 +134,19 @@ class Machine:
 
     @property
     def ended(self) -> str | None:
-        """Why the machine is off (QEMU's last words), or None while it is on."""
+        """Return why the machine is off (QEMU's last words), or None while it is on."""
         if self._process is None or self._process.returncode is None:
             return None
         return f"QEMU ended with status {self._process.returncode}: {self._process.log_tail(5)}"
 
     async def power_off(self) -> None:
-        """Switch off, as pulling the plug does."""
+        """Switch off, like pulling the plug."""
         if self._process is not None:
             await self._process.stop(grace=5)
             self._process = None
 
     def last_lines(self, count: int) -> list[str]:
-        """The end of what the machine has shown."""
+        """Return the last lines of the machine's screen."""
         text = self.screen.read_bytes()[-8000:].decode("utf-8", "replace").replace("\r", "\n")
         lines = [stripped for line in text.split("\n") if (stripped := _CONTROL.sub("", line).strip())]
         return lines[-count:]
@@ -170,12 +172,12 @@ class Machine:
         if settings.medium is None:
             card += ",bootindex=2"
         else:
-            # Of hard disks a BIOS starts the first one only, and a stick is one.
+            # A BIOS boots only the first hard disk, and a stick counts as one.
             is_first = settings.drive is Drive.USB and settings.firmware is Firmware.BIOS
             command += _medium(settings.medium, settings.drive, 0 if is_first else 2)
         if settings.firmware is Firmware.BIOS:
             # graphics=off makes SeaBIOS and iPXE speak on the serial console.
-            rom = "" if settings.medium is None else ",romfile="  # which would ask for an address, in vain
+            rom = "" if settings.medium is None else ",romfile="  # which would wait for an address in vain
             return [*command, "-machine", "pc,graphics=off", "-device", f"{card}{rom}"]
         if is_arm64:
             code = _AAVMF / "AAVMF_CODE.fd"
@@ -205,7 +207,7 @@ class Machine:
 
 
 def _medium(image: Path, drive: Drive, place: int) -> list[str | Path]:
-    """A boot medium, and its place in the boot order."""
+    """Return QEMU's options for a boot medium and its place in the boot order."""
     command: list[str | Path] = ["-drive", f"if=none,id=medium,format=raw,readonly=on,file={image}"]
     if drive is Drive.CDROM:
         return [*command, "-device", "virtio-scsi-pci", "-device", f"scsi-cd,drive=medium,bootindex={place}"]

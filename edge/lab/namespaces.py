@@ -1,4 +1,4 @@
-"""Network namespaces named after the process that owns them: made, entered, removed; for the lab and the fleet."""
+"""Network namespaces named after their owner's process: created, entered, removed; for the lab and the fleet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CLONE_NEWNET = 0x40000000  # sched.h
 
 
 async def remove_abandoned(prefix: str) -> None:
-    """Remove the namespaces `prefix`PID[-...] of processes that were killed before they could."""
+    """Remove the namespaces `prefix`PID[-...] of processes that were killed."""
     if not NAMESPACES.is_dir():
         return
     for entry in NAMESPACES.iterdir():
@@ -26,12 +26,12 @@ async def remove_abandoned(prefix: str) -> None:
             try:
                 await run(["ip", "netns", "delete", entry.name])
             except CommandError:
-                if entry.exists():  # else another one was faster
+                if entry.exists():  # otherwise another process has removed it
                     raise
 
 
 def enter(namespace: Path) -> None:
-    """Move the calling thread, and what it starts from now on, there. Raises CommandError, OSError."""
+    """Move the calling thread, and its future children, into a namespace. Raises CommandError, OSError."""
     descriptor = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
     try:
         set_namespace(descriptor)
@@ -40,7 +40,7 @@ def enter(namespace: Path) -> None:
 
 
 def set_namespace(descriptor: int) -> None:
-    """The same, of an open file. Raises CommandError."""
+    """Move the calling thread into the namespace of an open file. Raises CommandError."""
     # os.setns came with Python 3.12. It moves the calling thread only; children of the main thread inherit.
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.setns(descriptor, _CLONE_NEWNET) != 0:
@@ -50,7 +50,7 @@ def set_namespace(descriptor: int) -> None:
 
 @contextlib.contextmanager
 def inside(namespace: Path) -> Iterator[None]:
-    """The calling thread is in there; what sockets it opens stay there. Raises CommandError, OSError."""
+    """Run a block in a namespace. Sockets opened in it stay there. Raises CommandError, OSError."""
     home = os.open(f"/proc/thread-self/ns/{OWN.name}", os.O_RDONLY | os.O_CLOEXEC)
     try:
         enter(namespace)

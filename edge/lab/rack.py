@@ -1,33 +1,45 @@
-"""The rack: a network namespace with a bridge, and a tap for each machine; made for one lab and removed after it.
+"""The rack: a network namespace with a bridge and a tap for each machine, and the services of the rack's operator.
 
-Nothing leads out of it: no route, no uplink, no address of this host. The lab's own process moves into the namespace,
-so all it starts is inside, but for what it builds beforehand.
+Nothing leads out of the namespace: no route, no uplink, no address of this host. The lab's own process moves into it,
+so everything that it starts is inside, except what it builds before. The rack is removed after the lab.
+
+The registry with the action images is Debian's `docker-registry`, filled with skopeo. The web server (the "depot") has
+the OSIE and the disk images; the OSIE's URLs and the image URL of the Template point at it. Both listen on the rack's
+own address only.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge.building.shell import run
+import aiohttp
+from aiohttp import web
+
+from edge.building.builder import Artifacts, recipes
+from edge.building.shell import CommandError, Daemon, run
 from edge.lab.namespaces import NAMESPACES, enter, remove_abandoned, set_namespace
+from tink.net.addresses import join_host_port
 
 PREFIX = "tinkedge-lab-"
 HTTP_PORT = 7080
-"""Of the edge in the rack."""
+"""HTTP port of the edge in the rack."""
 _ETH_P_IP, _ETH_P_ARP = 0x0800, 0x0806  # linux/if_ether.h
 _SOL_PACKET, _PACKET_STATISTICS = 263, 6  # linux/if_packet.h
 
 
 @dataclass(frozen=True, slots=True)
 class RackNetwork:
-    """The addresses of the rack; the manifests in deploy/examples are written for them. `address6`: one of IPv6 beside
-    an `address` of IPv4, of 64 bits' prefix; empty: none."""
+    """The addresses of the rack, as in the manifests in deploy/examples.
+
+    `address6` is an IPv6 address with a prefix of 64 bits beside an IPv4 `address`; empty: none.
+    """
 
     bridge: str = "rack0"
     address: str = "172.31.77.1"
@@ -37,12 +49,12 @@ class RackNetwork:
 
     @property
     def host(self) -> str:
-        """The address as it stands in URLs."""
+        """Return the address in the notation of URLs."""
         return f"[{self.address}]" if ":" in self.address else self.address
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """All that the edge's host has there."""
+        """Return all addresses of the edge's host in the rack."""
         return tuple(filter(None, (self.address, self.address6)))
 
 
@@ -50,7 +62,7 @@ IPV6 = RackNetwork(address="fd31:77::1", prefix=64)
 """A rack without IPv4; the manifests in deploy/examples/ipv6 are written for it."""
 
 DUAL_STACK = RackNetwork(address6="fd31:77::1")
-"""A rack with both; what is in deploy/examples/dual-stack is written for it."""
+"""A rack with both; the manifests in deploy/examples/dual-stack are written for it."""
 
 
 class Rack:
@@ -63,7 +75,10 @@ class Rack:
         self._ears: list[socket.socket] = []
 
     async def up(self) -> None:
-        """Make the namespace and move this process into it. Raises CommandError, e.g. without the privilege."""
+        """Create the namespace and move this process into it.
+
+        Raises CommandError, for example without the privilege.
+        """
         await remove_abandoned(PREFIX)
         network = self.network
         await run(["ip", "netns", "add", self.namespace])
@@ -86,18 +101,18 @@ class Rack:
             self.hear(network.bridge)
 
     def hear(self, bridge: str) -> None:
-        """Count what comes in over this bridge, too (`ipv4_packets`)."""
+        """Count the packets that this bridge receives, for `ipv4_packets`."""
         self._ears += [_hear(bridge, protocol) for protocol in (_ETH_P_IP, _ETH_P_ARP)]
 
     def ipv4_packets(self) -> int:
-        """How many packets of IPv4 and ARP have come in since the last call; of a rack that has IPv6 alone."""
-        # The kernel counts them, whether there was room for them or not: tpacket_stats, packets and drops.
+        """Return the number of IPv4 and ARP packets since the last call, for a rack with IPv6 only."""
+        # The kernel counts packets even if it drops them: tpacket_stats, packets and drops.
         told = [sock.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8) for sock in self._ears]
         return sum(struct.unpack("=II", each)[0] for each in told)
 
     @contextlib.contextmanager
     def outside(self) -> Iterator[None]:
-        """Meanwhile this process, and what it starts, has the host's network; what was started before stays inside."""
+        """Run a block in the host's network: this process and its new children. Older children stay inside."""
         assert self._home is not None  # noqa: S101 - for the type checker; up() has set it
         set_namespace(self._home)
         try:
@@ -121,3 +136,90 @@ def _hear(interface: str, protocol: int) -> socket.socket:
     sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     sock.bind((interface, protocol))
     return sock
+
+
+REGISTRY_PORT = 5000
+DEPOT_PORT = 8080
+
+
+class Registry:
+    """A private container registry at `address`:5000. Its images stay in `storage` for the next lab."""
+
+    def __init__(self, address: str, storage: Path, directory: Path) -> None:
+        self._listening = join_host_port(address, REGISTRY_PORT)
+        self._storage = storage
+        self._config = directory / "registry.yml"
+        self._log = directory / "registry.log"
+        self._daemon: Daemon | None = None
+        # skopeo of Debian 12 accepts no IPv6 address as a registry, so it is filled over loopback.
+        self.authority = f"localhost:{REGISTRY_PORT}" if ":" in address else self._listening
+
+    async def start(self, artifacts: Artifacts) -> None:
+        """Start the registry and fill it with the action images. Raises CommandError."""
+        self._storage.mkdir(parents=True, exist_ok=True)
+        listening = self._listening if self.authority == self._listening else f":{REGISTRY_PORT}"
+        self._config.write_text(
+            "version: 0.1\n"
+            "log: {level: info, accesslog: {disabled: true}}\n"
+            f"storage: {{filesystem: {{rootdirectory: {self._storage}}}, delete: {{enabled: true}}}}\n"
+            f"http: {{addr: '{listening}'}}\n"
+        )
+        self._daemon = await Daemon.start("registry", ["docker-registry", "serve", self._config], self._log)
+        await self._answering()
+        filled = self._storage / "made-from"
+        if not filled.is_file() or filled.read_text() != artifacts.actions_digest:
+            push = recipes() / "actions" / "push.sh"
+            await run(["bash", push, artifacts.actions, self.authority], timeout=120)
+            filled.write_text(artifacts.actions_digest)
+
+    async def stop(self) -> None:
+        """Stop the registry."""
+        if self._daemon is not None:
+            await self._daemon.stop()
+            self._daemon = None
+
+    async def _answering(self) -> None:
+        assert self._daemon is not None  # noqa: S101 - for the type checker; start() has set it
+        async with aiohttp.ClientSession() as session:
+            for _ in range(200):
+                if self._daemon.returncode is not None:
+                    raise CommandError(f"docker-registry ended: {self._daemon.log_tail(5)}")
+                try:
+                    async with session.get(f"http://{self.authority}/v2/") as response:
+                        if response.status == 200:
+                            return
+                except aiohttp.ClientError:
+                    pass
+                await asyncio.sleep(0.05)
+        raise CommandError(f"docker-registry does not answer on {self.authority}: {self._daemon.log_tail(5)}")
+
+
+class Depot:
+    """A web server at `address`:8080 with `/osie/kernel`, `/osie/initrd` and `/images/<name>`."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, artifacts: Artifacts) -> None:
+        """Start serving. Raises OSError if the port is taken."""
+        app = web.Application()
+        app.router.add_get("/osie/kernel", _file(artifacts.kernel))
+        app.router.add_get("/osie/initrd", _file(artifacts.initrd))
+        app.router.add_static("/images", artifacts.image.parent)
+        self._runner = web.AppRunner(app, access_log=None)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, self._address, DEPOT_PORT).start()
+
+    async def stop(self) -> None:
+        """Stop serving."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+
+def _file(path: Path) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    async def serve(_: web.Request) -> web.StreamResponse:
+        return web.FileResponse(path)
+
+    return serve

@@ -1,7 +1,7 @@
-"""One lab: put up the rack, start the stack, build what is missing, apply manifests, boot a machine, tell its story.
+"""One lab: set up the rack, start the stack, build artifacts, apply manifests, boot a machine, show its journey.
 
-The order of this file is the order of the journey. Everything that was started is taken down in reverse, whatever
-happens; what went wrong is raised as `LabError`, which names the last step that worked.
+This file has the order of the journey. Everything that was started is stopped in reverse order in any case. Errors are
+raised as `LabError`, which names the last successful step.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+import re
 import shutil
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -27,9 +28,67 @@ from edge.doctor import check_lab, kubectl_path
 from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.journey.follow import follow
 from edge.lab.machine import Drive, Firmware, Machine, MachineSettings
-from edge.lab.progress import Progress
-from edge.lab.rack import DUAL_STACK, HTTP_PORT, IPV6, Rack, RackNetwork
-from edge.lab.supply import Depot, Registry
+from edge.lab.rack import DUAL_STACK, HTTP_PORT, IPV6, Depot, Rack, RackNetwork, Registry
+
+_COUNTED_BYTES = 64 * 1024
+"""More bytes than a DHCP server, router advertisements and a script send to a machine within minutes."""
+
+_SHOWN_BYTES = 1 << 20
+_CHANGING = re.compile(rb"[\d.:]+|\x1b\[[0-9;?=]*[A-Za-z]")
+"""The parts that change in a repeated line: dots, counters, cursor movements (ECMA-48)."""
+
+
+class Progress:
+    """Detects that a machine gets on between two steps of its journey: it downloads, or shows new lines.
+
+    A slow host may take minutes to load or start a kernel, so time alone is no reason to give up. A machine that
+    repeats the same requests does not get on: small packets and repeated lines do not count.
+
+    `counters` is a file in the form of /proc/net/dev (proc(5)); `tap` is the machine's line in it.
+    """
+
+    def __init__(self, screen: Path, tap: str, counters: Path = Path("/proc/thread-self/net/dev")) -> None:
+        self._screen = screen
+        self._tap = tap
+        self._counters = counters
+        self._served = 0
+        self._read = 0
+        self._shown: set[bytes] = set()
+
+    def made(self) -> bool:
+        """Return True if the machine got on since the last call."""
+        # Call both each time: each one remembers what it has seen.
+        loaded, showed = self._loaded(), self._showed()
+        return loaded or showed
+
+    def _loaded(self) -> bool:
+        served = self.bytes_sent()
+        if served - self._served < _COUNTED_BYTES:
+            return False
+        self._served = served
+        return True
+
+    def bytes_sent(self) -> int:
+        """Return the bytes sent to the machine since power-on; nearly all of them are downloads."""
+        for line in self._counters.read_text().splitlines():
+            name, _, numbers = line.partition(":")
+            if name.strip() == self._tap:
+                return int(numbers.split()[8])
+        return 0
+
+    def _showed(self) -> bool:
+        with self._screen.open("rb") as screen:
+            screen.seek(self._read)
+            text = screen.read(_SHOWN_BYTES)
+        whole, newline, _ = text.rpartition(b"\n")
+        self._read += len(whole) + len(newline)
+        if len(text) == _SHOWN_BYTES and not newline:
+            self._read += len(text)
+        lines = {_CHANGING.sub(b"", line).strip() for line in re.split(rb"[\r\n]", whole)} - {b""}
+        new = lines - self._shown
+        self._shown |= new
+        return bool(new)
+
 
 MAC = "52:54:00:12:34:56"
 _ADMIN = "http://127.0.0.1:7081"
@@ -39,12 +98,12 @@ _TERMINAL = ("Succeeded", "Failed", "Canceled")
 
 
 class LabError(Exception):
-    """The lab failed; the message says where, why, and what the last step was that worked."""
+    """The lab failed; the message has the place, the cause, and the last successful step."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabSettings:
-    """How to run the lab. `patience`: seconds that may pass without a step, a download or a new line on its screen."""
+    """Settings of the lab. `patience`: maximum seconds without a step, a download or a new line on the screen."""
 
     firmware: Firmware
     full: bool
@@ -57,15 +116,15 @@ class LabSettings:
     patience: float = 120.0
     manifests: Path | None = None
     ipv6: bool = False
-    """Whether the rack has IPv6 alone."""
+    """The rack has only IPv6."""
     dual_stack: bool = False
-    """Whether it has IPv6 beside IPv4."""
+    """The rack has IPv6 beside IPv4."""
     medium: Drive | None = None
     static: bool = False
 
 
 class Lab:
-    """Runs once."""
+    """One lab."""
 
     def __init__(self, settings: LabSettings, screen: Screen) -> None:
         self._settings = settings
@@ -77,8 +136,8 @@ class Lab:
         self._doing: Callable[[], str] = lambda: "looking at this host"
 
     async def run(self) -> None:
-        """The whole journey. Raises LabError."""
-        # What is taken down takes its time, too.
+        """Run the whole journey. Raises LabError."""
+        # Stopping everything takes time as well.
         async with self._company(), AsyncExitStack() as stack:
             try:
                 await self._run(stack)
@@ -87,7 +146,7 @@ class Lab:
 
     @contextlib.asynccontextmanager
     async def _company(self) -> AsyncIterator[None]:
-        """While it goes on, something is said every few seconds."""
+        """Show the current work every few seconds."""
         keeping = asyncio.ensure_future(self._screen.keep_company(lambda: self._doing()))
         try:
             yield
@@ -105,7 +164,7 @@ class Lab:
         shutil.rmtree(self._logs, ignore_errors=True)
         self._logs.mkdir(parents=True)
         directory = settings.cache / "running"
-        shutil.rmtree(directory, ignore_errors=True)  # of a lab that was killed
+        shutil.rmtree(directory, ignore_errors=True)  # left by a lab that was killed
         directory.mkdir()
         stack.callback(shutil.rmtree, directory)
 
@@ -114,7 +173,7 @@ class Lab:
         await rack.up()
         self._done("rack", f"namespace {rack.namespace}, bridge {self._network.address}/{self._network.prefix}")
 
-        # It starts while things are built, which waits for mirrors and disks.
+        # The stack starts during the builds, which wait for mirrors and disks.
         edge = await self._start_stack(directory)
         stack.push_async_callback(edge.stop)
         builder = Builder(
@@ -172,7 +231,7 @@ class Lab:
     # --- preparation ----------------------------------------------------------------------------------------------
 
     def _examine(self) -> None:
-        """Say all that is missing on this host at once, before anything is built."""
+        """Report everything that is missing on this host at once, before building."""
         problems = [
             finding
             for finding in check_lab(
@@ -200,7 +259,7 @@ class Lab:
             # The depot is on the rack's own address.
             *("--allow-upstream", self._network.address),
         ]
-        if self._settings.firmware is Firmware.ARM64:  # whose serial port has another name
+        if self._settings.firmware is Firmware.ARM64:  # which names its serial port differently
             command += ["--kernel-parameters", "console=ttyAMA0"]
         if self._settings.ipxe_dir is not None:
             command += ["--ipxe-dir", self._settings.ipxe_dir]
@@ -240,7 +299,7 @@ class Lab:
         return [argument for file in files for argument in ("-f", str(examples / file))]
 
     async def _medium(self, directory: Path) -> Path:
-        """The machine's boot medium, fetched as a BMC does. Raises CommandError, LabError."""
+        """Fetch the machine's boot medium as a BMC does. Raises CommandError, LabError."""
         address, data = self._network.address, directory / "data"
         command: list[str | Path] = [sys.executable, "-m", "edge.cli", "iso", "--mac", MAC, "--url"]
         command += ["--data-dir", data, "--public-ip", address, *(["--static"] if self._settings.static else [])]
@@ -262,7 +321,7 @@ class Lab:
             firmware=settings.firmware,
             accel=settings.accel,
             memory_mib=settings.memory_mib,
-            # Emulated ones wait for each other at every step: two take nearly twice the processor time of one.
+            # Emulated processors wait for each other at every step: two take nearly twice the time of one.
             processors=1 if settings.accel == "tcg" else 2,
             disk_mib=_FULL_DISK_MIB if settings.full else _TINY_DISK_MIB,
             ipv6=settings.ipv6,
@@ -271,14 +330,14 @@ class Lab:
         )
 
     async def _keep_screen(self, machine: Machine) -> None:
-        """The machine's screen outlives the lab, in its logs."""
+        """Keep the machine's screen in the lab's logs."""
         if machine.screen.exists():
             shutil.copyfile(machine.screen, self._logs / "screen.log")
 
     # --- the journey ----------------------------------------------------------------------------------------------
 
     async def _follow(self, edge: Daemon, machine: Machine, token: str) -> None:
-        """Show each step until the last one. Raises LabError if the machine goes a wrong way, or nowhere."""
+        """Show each step until the last. Raises LabError if the machine takes a wrong path, or stops."""
         events = follow(_ADMIN, token, history=True)
         reader = asyncio.ensure_future(anext(events))
         progress = Progress(machine.screen, self._network.tap)
@@ -323,7 +382,7 @@ class Lab:
             self._last_step = f"{event.step}: {event.message}"
 
     def _arrived(self, event: JourneyEvent) -> bool:
-        """Whether this was the last step. Raises LabError if the Workflow ended badly."""
+        """Return True if this was the last step. Raises LabError if the Workflow failed."""
         state = event.detail.get("state")
         if event.step is Step.WORKFLOW and state in _TERMINAL:
             if state != "Succeeded":
@@ -340,19 +399,19 @@ class Lab:
         )
 
     async def _prove(self, kubectl: Kubectl, machine: Machine, image: Path) -> None:
-        """The API must say the same, and the bytes of the image must be on the disk."""
+        """Check that the API reports success, and that the disk has the image's bytes."""
         namespace, name = self._workflow.split("/")
         state = await kubectl.run("get", "-n", namespace, "workflow", name, "-o", "jsonpath={.status.state}")
         if state != "Succeeded":
             raise LabError(f"the journey ended, but the Workflow's state is {state!r}")
         if self._settings.full:
-            return  # the machine has booted from its disk, and written to it
+            return  # the machine has booted from its disk, and changed it
         size = await asyncio.to_thread(_compare, image, machine.disk)
         self._done("disk", f"the machine's disk holds the image: {size / 1e6:.0f} MB compared")
 
 
 def _compare(image: Path, disk: Path) -> int:
-    """Compare a gzip-compressed image with the beginning of a disk; gives the image's size in bytes."""
+    """Compare a gzip-compressed image with the start of a disk; return the image's size in bytes."""
     size = 0
     with gzip.open(image) as expected, disk.open("rb") as written:
         while chunk := expected.read(1 << 20):
@@ -363,13 +422,13 @@ def _compare(image: Path, disk: Path) -> int:
 
 
 class Kubectl:
-    """The real kubectl, with its own configuration and cache."""
+    """kubectl with its own configuration and cache."""
 
     def __init__(self, kubeconfig: Path, cache: Path) -> None:
         self._arguments = ["--kubeconfig", str(kubeconfig), "--cache-dir", str(cache)]
 
     async def run(self, *arguments: str) -> str:
-        """Its standard output. Raises CommandError."""
+        """Run kubectl; return its standard output. Raises CommandError."""
         program = kubectl_path()
         if program is None:
             raise CommandError("kubectl is not on PATH; `make run` brings one")
@@ -381,7 +440,7 @@ def _megabytes(*paths: Path) -> str:
 
 
 def _last(machine: Machine) -> str:
-    """The line that stands last on its screen."""
+    """Return the last line on the machine's screen."""
     return next(iter(machine.last_lines(1)), "nothing yet")
 
 

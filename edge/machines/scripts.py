@@ -21,9 +21,8 @@ from edge.machines.policy import NetbootPolicy
 from ipxe.direct import DirectScripts
 from ipxe.grub import GrubScripts
 from ipxe.medium import AREA_BYTES
-from ipxe.medium_scripts import MediumKind, MediumScripts
 from ipxe.raspberry_pi import PiCommandLines, PiConfigs
-from ipxe.scripts import Dialect, Origin, Script, ScriptError, Scripts
+from ipxe.scripts import Dialect, MediumKind, MediumScripts, Origin, Script, ScriptError, Scripts
 from ipxe.uboot import ExtlinuxScripts, UBootScripts
 from tink.api.annotations import KERNEL_PARAMETERS_ANNOTATION
 from tink.api.v1alpha2 import Raw, as_mapping

@@ -1,7 +1,7 @@
-"""The FAT file system in which UEFI firmware looks for what it starts (UEFI 2.10 section 13.3). Pure.
+"""The FAT file system from which UEFI firmware boots (UEFI 2.10 section 13.3). Pure.
 
-FAT12, which a few megabytes are (Microsoft's "FAT: General Overview of On-Disk Format" 1.03: by the number of clusters,
-and by nothing else). Every file lies in one piece, so that where it is can be told.
+It is FAT12, by the number of clusters (Microsoft's "FAT: General Overview of On-Disk Format" 1.03). Every file is
+contiguous, so that its position is known.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class _Directory:
 
 
 def write(label: str, files: Mapping[str, bytes]) -> Fat:
-    """A file system with these files, by path (`EFI/BOOT/BOOTX64.EFI`), and the directories that they need.
+    """Create a file system with these files, by path (`EFI/BOOT/BOOTX64.EFI`), and their directories.
 
-    A name that is no short one (8.3) has at most 13 characters, and its first six are in no other name of its
-    directory. Raises FatError.
+    A name that is not a short one (8.3) has at most 13 characters, and its first six are unique in its directory.
+    Raises FatError.
     """
     root = _Directory(entries=[_entry(label.encode("ascii")[:11].ljust(11), _LABEL, 0, 0)])
     directories = {"": root}
@@ -119,7 +119,7 @@ def _boot_sector(sectors: int, fat_sectors: int) -> bytes:
 
 
 def _table(chains: list[tuple[int, int]], size: int) -> bytes:
-    """Which cluster follows which: twelve bits each."""
+    """Return the table of each cluster's successor: twelve bits each."""
     entries = [0xF00 | _MEDIUM, _LAST]
     for first, count in chains:
         entries += [*range(first + 1, first + count), _LAST]
@@ -135,7 +135,7 @@ def _entry(short: bytes, attributes: int, cluster: int, size: int) -> bytes:
 
 
 def _named(name: str, attributes: int, cluster: int, size: int) -> list[bytes]:
-    """The entries of one name: the short one, and before it the long one where that differs."""
+    """Return the entries of a name: the short one, preceded by the long one if that differs."""
     stem, _, extension = name.partition(".")
     if len(stem) <= 8 and len(extension) <= 3 and name == name.upper():
         return [_entry((stem.ljust(8) + extension.ljust(3)).encode("ascii"), attributes, cluster, size)]
@@ -151,7 +151,7 @@ def _named(name: str, attributes: int, cluster: int, size: int) -> list[bytes]:
 
 
 def _checksum(short: bytes) -> int:
-    """Of a short name, which ties the long one to it (section "Long Directory Entries")."""
+    """Return the checksum of a short name, which links the long one to it (section "Long Directory Entries")."""
     total = 0
     for byte in short:
         total = ((total & 1) << 7 | total >> 1) + byte & 0xFF

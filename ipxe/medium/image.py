@@ -1,13 +1,13 @@
-"""The image of a boot medium, made of what Debian's package `ipxe` has, and a machine's script put into it.
+"""The image of a boot medium, from the files of Debian's package `ipxe`, with a machine's script.
 
     BIOS, from a CD         El Torito -> isolinux -> ipxe.krn with the script as its initrd
     BIOS, from a disk       the master boot record, which loads the same isolinux ("isohybrid")
     UEFI, from either       the FAT image (El Torito, and a partition of type 0xEF) -> EFI/BOOT/BOOTX64.EFI, which is
                             iPXE -> autoexec.ipxe beside it
 
-Master boot record and isolinux are those of the package's own ipxe.iso, iPXE for UEFI is one file for each processor.
-A directory that has only one of both makes media that boot only so. iPXE knows autoexec.ipxe since 2022: an older one
-for UEFI (Debian 12's) starts from the medium, too, but asks for an address by DHCP, whatever the script says.
+Master boot record and isolinux are those of the package's ipxe.iso; iPXE for UEFI is one file per processor. A
+directory with only one of both gives media that boot only that way. iPXE reads autoexec.ipxe since 2022: an older one
+for UEFI (Debian 12's) boots from the medium, but requests an address by DHCP, whatever the script says.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from ipxe.medium.iso9660 import SECTOR
 from tink.errors import TinkedgeError
 
 AREA_BYTES: Final = 4096
-"""Of each of the areas that hold the script, with what fills them up."""
+"""Size of each area that holds the script, padded."""
 
 CHUNK_BYTES: Final = 256 * 1024
-"""An image is given out in pieces of so many bytes."""
+"""Maximum size of a piece of an image."""
 
 _PACKAGE_IMAGE = "ipxe.iso"
 _ISOLINUX, _KERNEL, _LIBRARY = "ISOLINUX.BIN", "IPXE.KRN", "LDLINUX.C32"
 _SCRIPT, _CONFIGURATION, _EFI_IMAGE = "SCRIPT.IPX", "ISOLINUX.CFG", "EFI.IMG"
 _ISOLINUX_CFG = b"DEFAULT ipxe\nLABEL ipxe\n KERNEL ipxe.krn\n INITRD script.ipx\n"
 _LINUX_KERNEL = "ipxe.lkrn"
-"""Where it is, it is taken: it may be newer than that in the image, or the operator's own."""
+"""Preferred over the kernel in ipxe.iso, because it may be newer, or the operator's own."""
 
 _EFI_PROGRAMS: Final = {
     "EFI/BOOT/BOOTX64.EFI": ("ipxe-amd64.efi", "ipxe-x86_64.efi", "x86_64/ipxe.efi", "ipxe.efi"),
     "EFI/BOOT/BOOTAA64.EFI": ("ipxe-arm64.efi", "arm64/ipxe.efi"),
 }
-"""Which files start there, best first: those with drivers of their own, for the firmware has used no network card."""
+"""Files for each boot path, best first: those with their own drivers, since the firmware has not used the card."""
 _PROCESSORS: Final = {"EFI/BOOT/BOOTX64.EFI": "UEFI x86-64", "EFI/BOOT/BOOTAA64.EFI": "UEFI arm64"}
 ALL_BOOTS: Final = ("BIOS", *_PROCESSORS.values())
-"""What a medium can boot at most."""
+"""All kinds of machine that a medium can boot."""
 _AUTOEXEC = "autoexec.ipxe"
 
 _MAX_BYTES = 32 * 1024 * 1024
-"""A file that is larger is no boot program."""
+"""Maximum size of a boot program."""
 
 _HYBRID_MAGIC = struct.pack("<I", 0x7078C0FB)  # isolinux.bin has it where it can be loaded by the record (isolinux.asm)
 _HYBRID_MAGIC_AT, _HYBRID_RECORD, _HYBRID_LBA_AT = 64, b"\x33\xed", 0x1B0
@@ -56,13 +56,16 @@ _BOOT_TABLE_AT = 8  # of isolinux.bin, where mkisofs' -boot-info-table writes wh
 
 
 class MediumError(TinkedgeError):
-    """There is no such image; the message says what is missing, and what to do."""
+    """No image can be made; the message has the missing files and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Medium:
-    """An image without a machine's script. `areas`: at which bytes the script belongs. `boots`: what starts from it,
-    for people (`BIOS`, `UEFI x86-64`); `by_dhcp_only` are those of them that take no script."""
+    """An image without a machine's script.
+
+    `areas`: offsets in bytes of the script. `boots`: the kinds of machine that boot from it, for people (`BIOS`, `UEFI
+    x86-64`); `by_dhcp_only` are those that ignore the script.
+    """
 
     content: bytes
     areas: tuple[int, ...]
@@ -72,12 +75,12 @@ class Medium:
 
     @property
     def size(self) -> int:
-        """Length in bytes, the same for every machine."""
+        """Return the length in bytes, the same for every machine."""
         return len(self.content)
 
     @property
     def described(self) -> str:
-        """What it is, in one line."""
+        """Return a description in one line."""
         line = f"{self.size / 1e6:.1f} MB, for {', '.join(self.boots)}"
         if self.by_dhcp_only:
             line += (
@@ -87,12 +90,12 @@ class Medium:
         return line
 
     def written(self, script: str) -> Written:
-        """The image with this script in it. Raises MediumError: it is too long."""
+        """Return the image with a script. Raises MediumError if the script is too long."""
         encoded = script.rstrip("\n").encode() + b"\n"
         rest = AREA_BYTES - len(encoded)
         if rest < 0:
             raise MediumError(f"its script has {len(encoded)} bytes, and {AREA_BYTES} have room on the medium")
-        # iPXE reads lines, of which those with # are comments: so the area is full of them, and has no end.
+        # iPXE reads lines, and skips those with #: so the rest of the area is comments.
         area = encoded + (b"#" * (rest - 1) + b"\n" if rest else b"")
         return Written(self, area, f'"{hashlib.sha256(self.digest + area).hexdigest()[:32]}"')
 
@@ -107,11 +110,11 @@ class Written:
 
     @property
     def size(self) -> int:
-        """Length in bytes."""
+        """Return the length in bytes."""
         return self.medium.size
 
     def pieces(self, start: int, end: int) -> Iterator[bytes | memoryview]:
-        """The bytes `start` to before `end`, in pieces of at most CHUNK_BYTES."""
+        """Yield the bytes from `start` to before `end`, in pieces of at most CHUNK_BYTES."""
         at, whole = start, memoryview(self.medium.content)
         for place in sorted(self.medium.areas):
             yield from _chunks(whole, at, min(end, place))
@@ -129,9 +132,9 @@ def _chunks(whole: memoryview, start: int, end: int) -> Iterator[memoryview]:
 
 
 def make_medium(directory: Path) -> Medium:
-    """The image of what a directory has (that of `ipxe.binaries.BootBinaries`). Takes some hundredths of a second.
+    """Make the image from a directory (as for `ipxe.binaries.BootBinaries`). Takes some hundredths of a second.
 
-    Raises MediumError: it has nothing that boots from a medium, or can't be read.
+    Raises MediumError if nothing in the directory boots from a medium, or if it can't be read.
     """
     try:
         package = _read(directory / _PACKAGE_IMAGE)
@@ -187,7 +190,7 @@ def _made(package: bytes, bios: dict[str, bytes], programs: dict[str, bytes]) ->
 
 
 def _tell_isolinux(content: bytearray, at: int, size: int) -> None:
-    """Where it is, and what it sums up to: it reads the rest of itself by that."""
+    """Write isolinux' position and checksum into its boot info table, by which it loads the rest of itself."""
     padded = bytes(content[at + 64 : at + -(-size // 4) * 4])
     checksum = sum(struct.unpack(f"<{len(padded) // 4}I", padded)) & 0xFFFFFFFF
     table = struct.pack("<IIII40s", 16, at // SECTOR, size, checksum, b"")
@@ -195,10 +198,10 @@ def _tell_isolinux(content: bytearray, at: int, size: int) -> None:
 
 
 def _write_record(iso: iso9660.Iso, package: bytes, efi_size: int) -> None:
-    """The master boot record: for BIOS its code, for UEFI the partition of the FAT image.
+    """Write the master boot record: code for BIOS, and the partition of the FAT image for UEFI.
 
-    The first partition is the whole and of type 0, as Debian's own media have it: a BIOS that starts only what has an
-    active partition finds one, and UEFI, which refuses partitions that overlap, looks at none of that type.
+    The first partition is the whole image, of type 0, as on Debian's own media. A BIOS that boots only an active
+    partition finds one. UEFI, which refuses overlapping partitions, ignores partitions of that type.
     """
     content, record = iso.content, bytearray(512)
     if _ISOLINUX in iso.at:
@@ -225,7 +228,7 @@ def _first(directory: Path, names: tuple[str, ...]) -> bytes | None:
 
 
 def _read(path: Path) -> bytes | None:
-    """None: there is no such file, or it is no program."""
+    """Return a file's bytes; None if it does not exist or is no boot program."""
     if not path.is_file() or not 0 < path.stat().st_size <= _MAX_BYTES:
         return None
     return path.read_bytes()

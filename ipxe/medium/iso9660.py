@@ -1,8 +1,7 @@
-"""ISO 9660, as far as boot media need it: the files of a root directory, read and written. Pure.
+"""ISO 9660, as far as boot media need it: reads and writes the files of a root directory. Pure.
 
 Written from ECMA-119 (the same standard, free to read) and the "El Torito" Bootable CD-ROM Format Specification 1.0,
-with one directory, names of level 1 and no extension. A library would bring directories, Rock Ridge, Joliet and UDF;
-this needs none of them, and byte for byte the same image each time.
+with one directory and names of level 1, without extensions. The same input gives the same bytes.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ _TORITO = b"EL TORITO SPECIFICATION"
 
 
 class IsoError(ValueError):
-    """These bytes are no such file system, or can't become one; the message says what is wrong."""
+    """The bytes are no such file system, or the files don't fit into one."""
 
 
 @dataclass(frozen=True, slots=True)
 class BootImage:
-    """A file that firmware starts. `sectors`: how many sectors of 512 bytes it is to load; the whole for UEFI."""
+    """A file that firmware boots. `sectors`: number of 512-byte sectors that it loads; all of them for UEFI."""
 
     name: str
     is_efi: bool
@@ -48,7 +47,7 @@ class Iso:
 
 
 def read_files(content: bytes) -> dict[str, bytes]:
-    """The files of the root directory, by name in upper case without version. Raises IsoError."""
+    """Return the files of the root directory, by name in upper case without version. Raises IsoError."""
     primary = content[_SYSTEM_AREA * SECTOR : (_SYSTEM_AREA + 1) * SECTOR]
     if len(primary) < SECTOR or primary[:7] != bytes((_PRIMARY,)) + b"CD001\1":
         raise IsoError("it is no ISO 9660 image")
@@ -73,7 +72,7 @@ def read_files(content: bytes) -> dict[str, bytes]:
 
 
 def write(label: str, files: Mapping[str, bytes], boot: list[BootImage]) -> Iso:
-    """An image with these files (level 1 names: `IPXE.KRN`) that starts what `boot` names. Raises IsoError."""
+    """Create an image with these files (level 1 names: `IPXE.KRN`) that boots those in `boot`. Raises IsoError."""
     sectors = {name: -(-len(content) // SECTOR) for name, content in files.items()}
     names = sorted([*files, _CATALOG], key=lambda name: name.partition(".")[::2])
     volume = _SYSTEM_AREA + 3
@@ -111,13 +110,13 @@ def _slice(content: bytes, at: int, size: int) -> bytes:
 
 
 def _extent(record: bytes) -> tuple[int, int]:
-    """First sector and size in bytes of what a directory record describes (section 9.1)."""
+    """Return the first sector and the size in bytes in a directory record (section 9.1)."""
     (extent,), (size,) = struct.unpack_from("<I", record, 2), struct.unpack_from("<I", record, 10)
     return extent, size
 
 
 def _both(number: int) -> bytes:
-    """32 bits in both byte orders (section 7.3.3)."""
+    """Return 32 bits in both byte orders (section 7.3.3)."""
     return struct.pack("<I", number) + struct.pack(">I", number)
 
 
@@ -126,14 +125,14 @@ def _both_short(number: int) -> bytes:
 
 
 def _record(name: bytes, extent: int, size: int, flags: int = 0) -> bytes:
-    """A directory record (section 9.1)."""
+    """Return a directory record (section 9.1)."""
     padded = name if len(name) % 2 else name + b"\0"
     body = b"\0" + _both(extent) + _both(size) + _NO_DATE + bytes((flags, 0, 0)) + _both_short(1)
     return bytes((_DIRECTORY_RECORD + len(padded),)) + body + bytes((len(name),)) + padded
 
 
 def _primary(label: str, sectors: int, root: int, little: int, big: int) -> bytes:
-    """The primary volume descriptor (section 8.4)."""
+    """Return the primary volume descriptor (section 8.4)."""
     return b"".join(
         (
             bytes((_PRIMARY,)) + b"CD001\1\0",
@@ -151,12 +150,12 @@ def _primary(label: str, sectors: int, root: int, little: int, big: int) -> byte
 
 
 def _boot_record(catalog: int) -> bytes:
-    """El Torito section 2.0."""
+    """Return the boot record (El Torito section 2.0)."""
     return bytes((_BOOT_RECORD,)) + b"CD001\1" + _TORITO.ljust(64, b"\0") + struct.pack("<I", catalog)
 
 
 def _boot_catalog(boot: list[BootImage], extents: Mapping[str, int]) -> bytes:
-    """El Torito section 2.1 to 2.4: a validation entry, the first image, and a section for each one more."""
+    """Return the boot catalog: validation entry, first image, a section per further image (El Torito 2.1 to 2.4)."""
     first, *others = boot
     validation = struct.pack("<BBH24sH", 1, _platform(first), 0, b"", 0) + b"\x55\xaa"
     checksum = -sum(struct.unpack("<16H", validation)) & 0xFFFF
@@ -172,5 +171,5 @@ def _platform(image: BootImage) -> int:
 
 
 def _boot_entry(image: BootImage, extents: Mapping[str, int]) -> bytes:
-    """Bootable, no emulation, at the usual segment."""
+    """Return an entry: bootable, no emulation, default segment."""
     return struct.pack("<BBHBBHI20s", 0x88, 0, 0, 0, 0, image.sectors, extents[image.name], b"")

@@ -35,8 +35,7 @@ from deploy.package.chart import CHART, DEPLOY
 from edge.building.builder import Artifacts, Builder, default_cache
 from edge.building.shell import CommandError, run
 from edge.lab.machine import Firmware, Machine, MachineSettings
-from edge.lab.rack import Rack, RackNetwork
-from edge.lab.supply import Depot, Registry
+from edge.lab.rack import Depot, Rack, RackNetwork, Registry
 from tests.cluster.attacks import Thief
 from tests.cluster.machines import Machines, listed, template
 from tests.cluster.node import NEEDED, Node

@@ -19,8 +19,7 @@ from click.testing import CliRunner, Result
 from cryptography import x509
 
 from edge.artifacts import ImageLayout
-from edge.bundle import BundleError, verify
-from edge.bundle.sources import debian
+from edge.bundle import BundleError, sources, verify
 from edge.cli import main
 from tests.interop.authority import Authority
 from tests.interop.conftest import running_registry
@@ -30,7 +29,7 @@ TOOLS = ("gpgv", "sqv")
 
 
 class Operator:
-    """Somebody at a shell, in a directory with `site.key`, `site.pgp` and `site.bundle`."""
+    """Runs shell commands in a directory with `site.key`, `site.pgp` and `site.bundle`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -275,7 +274,7 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     keyring.write_bytes(subprocess.run([*gpg, "--export"], check=True, capture_output=True).stdout)
     subprocess.run(["gpgconf", "--homedir", home, "--kill", "all"], check=True)
     host(tmp_path / "host", f"deb [arch=amd64 signed-by={keyring}] file:{root} bookworm main", monkeypatch)
-    monkeypatch.setattr(debian, "_KEYRING", keyring)
+    monkeypatch.setattr(sources, "_KEYRING", keyring)
     return root
 
 
@@ -297,19 +296,19 @@ def tinkedge(directory: Path, version: str = "0.1.0+deb12", depends: str = "pyth
     return make(directory, "tinkedge", f"Version: {version}\nDepends: {depends}")
 
 
-BOOKWORM = debian.Program("0.1.0+deb12", "bookworm", "amd64")
+BOOKWORM = sources.Program("0.1.0+deb12", "bookworm", "amd64")
 
 
 def test_what_an_empty_debian_lacks_is_fetched_and_what_it_has_is_not(mirror: Path, tmp_path: Path) -> None:
     deb, said = tinkedge(tmp_path), list[str]()
-    program = debian.program_of(deb)
+    program = sources.program_of(deb)
     assert (program.version, program.suite) == (BOOKWORM.version, BOOKWORM.suite)
-    found = debian.needed(deb, BOOKWORM, tmp_path / "cache", said.append)
+    found = sources.needed_packages(deb, BOOKWORM, tmp_path / "cache", said.append)
     names = ["ca-certificates_1.0_all.deb", "ipxe_1.0_all.deb", "libpython_1%3a3.11.2-6+deb12u9_all.deb"]
     assert [path.name for path in found] == [*names, "openssl_1.0_all.deb", "python3_3.11.2-1_all.deb"]
     assert said[-1] == "fetching 5 of 5 Debian packages"
     # Once more brings nothing again.
-    assert debian.needed(deb, BOOKWORM, tmp_path / "cache", said.append) == found
+    assert sources.needed_packages(deb, BOOKWORM, tmp_path / "cache", said.append) == found
     assert said[2:] == ["asking apt what an empty Debian bookworm lacks"]
 
 
@@ -317,17 +316,17 @@ def test_package_that_the_mirror_did_not_sign_or_has_not_is_refused(mirror: Path
     (tmp_path / "newer").mkdir()
     deb = tinkedge(tmp_path / "newer", depends="python3 (>= 3.13)")
     with pytest.raises(BundleError, match=r"python3 \(>= 3.13\)"):
-        debian.needed(deb, BOOKWORM, tmp_path / "cache", print)
+        sources.needed_packages(deb, BOOKWORM, tmp_path / "cache", print)
     (mirror / "pool/ipxe.deb").write_bytes((mirror / "pool/unrelated.deb").read_bytes())
     with pytest.raises(BundleError, match="fetching Debian packages: sh ended with 100"):
-        debian.needed(tinkedge(tmp_path), BOOKWORM, tmp_path / "cache", print)
+        sources.needed_packages(tinkedge(tmp_path), BOOKWORM, tmp_path / "cache", print)
 
 
 def test_package_for_an_unknown_debian_or_of_another_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="does not say which Debian it is for"):
-        debian.program_of(tinkedge(tmp_path, version="0.1.0"))
+        sources.program_of(tinkedge(tmp_path, version="0.1.0"))
     with pytest.raises(BundleError, match="it is the package other, not tinkedge"):
-        debian.program_of(make(tmp_path, "other", ""))
+        sources.program_of(make(tmp_path, "other", ""))
     (tmp_path / "broken.deb").write_bytes(b"no package")
     with pytest.raises(BundleError, match=r"broken.deb: dpkg-deb ended with 2"):
-        debian.program_of(tmp_path / "broken.deb")
+        sources.program_of(tmp_path / "broken.deb")

@@ -15,8 +15,9 @@ import yaml
 from cryptography import x509
 
 from edge.fleet import Link, Profile
+from edge.fleet.objects import Boots, Objects
 from edge.fleet.population import identity
-from edge.fleet.site import Boots, Objects, Stack, StackSettings
+from edge.fleet.stack import Stack, StackSettings
 from edge.lab.namespaces import inside
 from tests.interop.authority import Authority
 from tink.kube.client import KubeClient

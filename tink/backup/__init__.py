@@ -1,10 +1,10 @@
-"""Backups of a data directory: one file with all that can't be made anew, and what it takes to go on from it.
+"""Backups of a data directory: one file with all irreplaceable data.
 
-contents     what of a data directory belongs to a backup
-archive      the file: a gzipped tar whose first member says what follows, with sizes and SHA-256
-encryption   the same, encrypted with a passphrase in the format of age (C2SP, age-encryption.org/v1)
-creation     a backup, while everything runs
-restoration  everything is read and checked before anything is put in its place; what may have run since is held
+contents     the files of a data directory that belong to a backup
+archive      the file: a gzipped tar whose first member lists the others, with sizes and SHA-256
+encryption   encryption with a passphrase in the format of age (C2SP, age-encryption.org/v1)
+creation     creates a backup while everything runs
+restoration  checks everything before it replaces anything; holds Workflows that may have run since
 """
 
 from tink.backup.archive import ArchiveError

@@ -1,8 +1,8 @@
-"""The file of a backup: a gzipped tar (`tar tzf` lists it) whose first member, `manifest.json`, names all others with
-their sizes and SHA-256.
+"""The file of a backup: a gzipped tar (`tar tzf` lists it) that begins with a manifest of its files.
 
-It is read with little memory and no trust: a name, a size or a byte that the manifest does not have ends it. Of tar
-there is what plain files need (POSIX.1-1988 headers, GNU's larger sizes), and nothing that would be followed.
+`manifest.json` has their sizes and SHA-256. A reader needs little memory and trusts nothing: a name, size or byte that
+differs from the manifest ends the reading. The tar has plain files only (POSIX.1-1988 headers, GNU's larger sizes), and
+no links.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MAX_MANIFEST = 4 << 20
 _MAX_FILES = 10_000
 _MAX_SIZE = 1 << 62
 _MAX_NAME = 100
-"""Bytes of a name in a tar's header."""
+"""Maximum length of a name in a tar's header."""
 _BLOCK = 512
 _CHUNK = 1 << 20
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@+:=-]*")
@@ -37,7 +37,7 @@ Progress = Callable[[str, int, int], None]
 
 
 class ArchiveError(TinkedgeError):
-    """A file is no backup, or not whole; the message says what is wrong."""
+    """A file is no backup, or is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,11 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a backup holds: which release made it and when (UTC), the layout of its state and the newest resourceVersion
-    in that, how many objects there are by resource, and its files."""
+    """The description of a backup.
+
+    It has the release that made it and the time (UTC), the layout of its state and the newest resourceVersion there,
+    the number of objects by resource, and its files.
+    """
 
     tinkedge: str
     created: datetime
@@ -62,13 +65,13 @@ class Manifest:
     files: tuple[File, ...]
 
     def to_json(self) -> bytes:
-        """Give it as it stands in the file."""
+        """Return the text of manifest.json."""
         fields = {"format": FORMAT, **asdict(self)}
         return orjson.dumps(fields, option=orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z)
 
     @classmethod
     def from_json(cls, text: bytes) -> Manifest:
-        """Read it. Raises ArchiveError."""
+        """Parse manifest.json. Raises ArchiveError."""
         try:
             fields = orjson.loads(text)
             if fields["format"] != FORMAT:
@@ -85,7 +88,7 @@ class Manifest:
         return made
 
     def check(self) -> None:
-        """See that the files can be where they say. Raises ArchiveError."""
+        """Check the names of the files. Raises ArchiveError."""
         if len(self.files) > _MAX_FILES:
             raise ArchiveError(f"{len(self.files)} files are more than the {_MAX_FILES} that a backup may hold")
         for file in self.files:
@@ -104,7 +107,7 @@ class Manifest:
 
 
 def unusable_name(name: str) -> str:
-    """Say why a file of this name can't be in a backup; empty: it can."""
+    """Return why a file of this name can't be in a backup; empty if it can."""
     if len(name.encode()) > _MAX_NAME:
         return f"its name is longer than {_MAX_NAME} bytes"
     if not all(_PART.fullmatch(part) for part in name.split("/")):
@@ -123,7 +126,7 @@ def describe(name: str, path: Path) -> File:
 
 
 def write(out: BinaryIO, manifest: Manifest, paths: Sequence[Path], progress: Progress) -> None:
-    """Write a backup of these files, in the manifest's order. Raises ArchiveError when one has changed, OSError."""
+    """Write a backup of files, in the manifest's order. Raises ArchiveError if one has changed, OSError."""
     text = manifest.to_json()
     total, done = sum(file.size for file in manifest.files), 0
     with gzip.GzipFile(filename="", fileobj=out, mode="wb", compresslevel=1, mtime=0) as packed:
@@ -155,7 +158,7 @@ def _padding(size: int) -> bytes:
 
 
 class Reader:
-    """Reads a backup from its beginning to its end, once."""
+    """Reads a backup once, from start to end."""
 
     def __init__(self, file: BinaryIO) -> None:
         """Read the manifest. Raises ArchiveError, OSError."""
@@ -167,7 +170,7 @@ class Reader:
         self._exactly(-size % _BLOCK)
 
     def files(self) -> Iterator[tuple[File, Iterator[bytes]]]:
-        """Give each file and its content, all of which has to be taken. Raises ArchiveError, OSError."""
+        """Yield each file with its content, which must be read to its end. Raises ArchiveError, OSError."""
         for file in self.manifest.files:
             name, size = self._next()
             if (name, size) != (file.name, file.size):

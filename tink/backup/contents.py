@@ -18,11 +18,11 @@ from tink.files import data_directory
 
 STATE: Final = "state.db"
 OSIE: Final = "osie"
-"""The operator's kernels and initrds: as large as they can be had again, so on request only."""
+"""The operator's kernels and initrds: large and replaceable, so in a backup only on request."""
 FILES: Final = frozenset({"images", "files"})
 """Container images and disk images for machines: in a backup on request only, like OSIEs."""
 REPLACED: Final = "replaced-"
-"""What a restore has moved aside begins with that."""
+"""Prefix of the directories to which a restore moves existing files."""
 _STATE_FILES = re.compile(r"state\.(db(-wal|-shm|-journal)?|lock|newest)")
 _NOT_KEPT: Final = frozenset({"artifacts", "checkpoint", "lost+found", "journey", "kubeconfig.lock", "machine-logs"})
 _KEYS: Final = "pki"
@@ -30,12 +30,12 @@ _FOLDERS: Final = frozenset({OSIE, *FILES, "ipxe", "manifests"})
 
 
 def is_state(name: str) -> bool:
-    """Say whether an entry is the state or one of the files beside it."""
+    """Return True if an entry is the state or one of the files beside it."""
     return _STATE_FILES.fullmatch(name) is not None
 
 
 def is_kept(name: str) -> bool:
-    """Say whether an entry of a data directory stays where it is when everything else is replaced."""
+    """Return True if an entry of a data directory stays in place when a restore replaces everything else."""
     return (
         name in _NOT_KEPT or name == OSIE or name in FILES or name.startswith((".", REPLACED)) or name == "state.lock"
     )

@@ -1,4 +1,4 @@
-"""A backup of a data directory, while everything that uses it goes on."""
+"""Creates a backup of a data directory while it is in use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tink.kubeapi import survey_snapshot, take_snapshot
 
 
 class BackupError(TinkedgeError):
-    """No backup can be made; the message says why."""
+    """No backup can be made."""
 
 
 def create(
@@ -67,7 +67,7 @@ def create(
 
 
 def _check_room(state: Path, beside: Path) -> None:
-    """Raises BackupError."""
+    """Check that the disk has room for a copy of the state. Raises BackupError."""
     found = os.statvfs(beside)
     free, needed = found.f_bavail * found.f_frsize, state.stat().st_size
     if free < needed:

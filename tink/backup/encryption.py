@@ -1,9 +1,8 @@
-"""Encryption with a passphrase, in the format of age (C2SP specification "age-encryption.org/v1"): what is written here
-can be read with any program that knows age, and the other way round.
+"""Encryption with a passphrase, in the format of age (C2SP specification "age-encryption.org/v1").
 
-The key of the file is wrapped with one that scrypt makes of the passphrase. The content follows in chunks of 64 KiB,
-each authenticated with its number and whether it is the last one: nothing can be changed, reordered or cut off unseen,
-and a chunk is given out only when it is whole.
+Any program that supports age can read and write these files. scrypt makes a key of the passphrase, which encrypts the
+key of the file. The content follows in chunks of 64 KiB. Each chunk is authenticated together with its number and a
+mark of the last one, so no change, reordering or truncation goes unnoticed. A reader returns only complete chunks.
 """
 
 from __future__ import annotations
@@ -30,23 +29,23 @@ _SALT_LABEL = b"age-encryption.org/v1/scrypt"
 _LOG_N = 17
 """2^17 rounds of scrypt with r = 8: 128 MiB of memory, a few tenths of a second."""
 _MAX_LOG_N = 20
-"""Of a file that is read: 1 GiB."""
+"""Maximum accepted for a file that is read: 1 GiB of memory."""
 _CHUNK = 64 << 10
 _TAG = 16
 _MAX_HEADER = 16 << 10
 
 
 class EncryptionError(TinkedgeError):
-    """A file can't be decrypted; the message says why."""
+    """A file can't be decrypted."""
 
 
 def is_encrypted(first: bytes) -> bool:
-    """Say whether a file that begins with these (22 or more) bytes is encrypted like this."""
+    """Return True if a file that begins with these (22 or more) bytes is encrypted like this."""
     return first.startswith(_INTRO)
 
 
 class _Writer(io.RawIOBase):
-    """Encrypts what is written; `close` writes the last chunk and leaves the file below open."""
+    """Encrypts written bytes. `close` writes the last chunk and leaves the file below open."""
 
     def __init__(self, file: BinaryIO, key: bytes) -> None:
         self._file = file
@@ -59,7 +58,7 @@ class _Writer(io.RawIOBase):
 
     def write(self, data: bytes) -> int:  # type: ignore[override] # of a buffer, any will do
         self._buffer += data
-        while len(self._buffer) > _CHUNK:  # the last chunk may be full, and is only known by the end
+        while len(self._buffer) > _CHUNK:  # the last chunk may be full, so it is known only at the end
             self._put(bytes(self._buffer[:_CHUNK]), last=False)
             del self._buffer[:_CHUNK]
         return len(data)
@@ -75,7 +74,7 @@ class _Writer(io.RawIOBase):
 
 
 class _Reader(io.RawIOBase):
-    """Decrypts what is read. Raises EncryptionError where the file was changed or cut off."""
+    """Decrypts read bytes. Raises EncryptionError if the file was changed or truncated."""
 
     def __init__(self, file: BinaryIO, key: bytes) -> None:
         self._file = file
@@ -112,7 +111,7 @@ class _Reader(io.RawIOBase):
 
 
 def encrypted(file: BinaryIO, passphrase: bytes, log_n: int = _LOG_N) -> io.RawIOBase:
-    """Give what encrypts all that is written to it into `file`; closing it completes that. Raises OSError."""
+    """Return a stream that encrypts into `file`; close it to complete the file. Raises OSError."""
     file_key, salt, nonce = os.urandom(16), os.urandom(16), os.urandom(16)
     wrapped = ChaCha20Poly1305(_wrapping_key(passphrase, salt, log_n)).encrypt(bytes(12), file_key, None)
     header = b"%s-> scrypt %s %d\n%s\n---" % (_INTRO, _encode(salt), log_n, _encode(wrapped))
@@ -121,7 +120,7 @@ def encrypted(file: BinaryIO, passphrase: bytes, log_n: int = _LOG_N) -> io.RawI
 
 
 def decrypted(file: BinaryIO, passphrase: bytes) -> io.BufferedReader:
-    """Give what decrypts `file`. Raises EncryptionError, also for a wrong passphrase; OSError."""
+    """Return a stream that decrypts `file`. Raises EncryptionError, also for a wrong passphrase; OSError."""
     header = _read_header(file)
     match = _STANZA.fullmatch(header.removeprefix(_INTRO))
     if match is None:
@@ -143,7 +142,7 @@ def decrypted(file: BinaryIO, passphrase: bytes) -> io.BufferedReader:
 
 
 def _read_header(file: BinaryIO) -> bytes:
-    """All up to the three dashes before its authentication code."""
+    """Read the header up to the three dashes before its authentication code."""
     header = b""
     while not header.endswith(b"\n---"):
         byte = file.read(1)
@@ -154,7 +153,7 @@ def _read_header(file: BinaryIO) -> bytes:
 
 
 def _read_fully(file: BinaryIO, size: int) -> bytes:
-    """So many bytes, fewer only at the end: a pipe gives what it has."""
+    """Read `size` bytes, fewer only at the end: a pipe returns partial reads."""
     found = bytearray()
     while len(found) < size and (more := file.read(size - len(found))):
         found += more

@@ -1,12 +1,13 @@
-"""A data directory from a backup, or from what is left of a damaged one.
+"""Restores a data directory from a backup, or from the readable parts of a damaged one.
 
-Everything is unpacked beside its place first, within the data directory, and checked to the last byte; only then is it
-moved there, the state last. A start in between is refused, because keys without a state are.
+All files are first unpacked within the data directory, beside their places, and checked to the last byte. Then they are
+moved to their places, the state last. A start in between is refused, because keys exist without a state.
 
-Time does not go backwards for clients: resourceVersions go on above all that can have been given out since the
-backup, and whoever asks for a change from before lists anew (as etcd's restore does with `--bump-revision`). A
-Workflow that had not begun in the backup may have run since, and would wipe a disk that is in use: it is held until
-somebody says that it may run. One that runs there is given to nobody again in any case.
+Time does not go backwards for clients: resourceVersions continue above all that the server can have issued since the
+backup, and a client that watches from an older version must list again (as after etcd's restore with
+`--bump-revision`). A Workflow that had not begun in the backup may have run since, and would wipe a disk that is in
+use. It is held until the operator releases it. A Workflow that was running in the backup is never dispatched again in
+any case.
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ from tink.workflow.status import InvalidStatusError, deleted, name_of
 
 WORKFLOWS = "tinkerbell.org/workflows"
 _MARGIN = 10**9
-"""Versions that are skipped at least; etcd's documentation advises as many."""
+"""Minimum number of skipped versions; etcd's documentation advises as many."""
 _RESERVE = 64 << 20
 """Bytes that stay free for other users of the disk."""
 _NAMED = 5
 _PER_SECOND = 10**6
-"""And as many for each second since the backup: more than any server has written."""
+"""Further skipped versions per second since the backup: more than any server has written."""
 
 
 class RestoreError(TinkedgeError):
-    """Nothing was restored; the message says why."""
+    """Nothing was restored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A Workflow (namespace/name) that is held, and the state that it had; "" before it was prepared."""
+    """A held Workflow (namespace/name) and its state before; "" before it was prepared."""
 
     name: str
     state: str
@@ -53,8 +54,11 @@ class Held:
 
 @dataclass(slots=True)
 class Restored:
-    """What is there now. `aside` is where that went which was there before, if anything was; `lost`, `older` and
-    `uncertain` are of a salvage (`Salvage` of the store)."""
+    """The result of a restore.
+
+    `aside` is the directory of the files that existed before, if any. `lost`, `older` and `uncertain` come from a
+    salvage (`Salvage` of the store).
+    """
 
     version: int
     objects: dict[str, int]
@@ -141,7 +145,7 @@ def _check_room(directory: Path, needed: int) -> None:
 
 
 def salvage(damaged: Path, directory: Path, *, now: datetime, force: bool = False, resume: bool = False) -> Restored:
-    """Make a data directory of what can be read of a damaged one, which may be the same with `force`.
+    """Make a data directory from the readable parts of a damaged one, which may be the same with `force`.
 
     Raises RestoreError, SnapshotError, OSError; then nothing has changed.
     """
@@ -166,7 +170,7 @@ def salvage(damaged: Path, directory: Path, *, now: datetime, force: bool = Fals
 
 
 def _complete(staging: Path, directory: Path, skipped: int, why: str | None, answered: int = 0) -> Restored:
-    """Check the state that is to be, hold what may have run, and have it go on at a later version."""
+    """Check the new state, hold Workflows that may have run, and continue at a later version."""
     state = staging / contents.STATE
     if not state.is_file():
         raise RestoreError(f"there is no {contents.STATE} in it")
@@ -191,11 +195,11 @@ def _complete(staging: Path, directory: Path, skipped: int, why: str | None, ans
 
 
 def _may_run(workflow: dict[str, Any]) -> bool:
-    """Whether it would be given to an agent as it is, and thus may have been since."""
+    """Return True if a Workflow would be dispatched in its state, and so may have been since the backup."""
     try:
         return not (paused(workflow) or deleted(workflow) or begun(workflow))
     except InvalidStatusError:
-        return False  # nor will anybody give it to an agent
+        return False  # and it is never dispatched
 
 
 # --- the data directory -----------------------------------------------------------------------------------------------
@@ -203,7 +207,7 @@ def _may_run(workflow: dict[str, Any]) -> bool:
 
 @contextmanager
 def _claimed(directory: Path, *, force: bool) -> Iterator[None]:
-    """Have the data directory for oneself. Raises RestoreError, SnapshotError, OSError."""
+    """Lock the data directory. Raises RestoreError, SnapshotError, OSError."""
     made = not directory.exists()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = lock_state(directory)
@@ -225,7 +229,7 @@ def _claimed(directory: Path, *, force: bool) -> Iterator[None]:
 
 
 def _move(path: Path, target: Path) -> None:
-    """Below what is there already (`osie`, which is never moved aside), file by file. Raises OSError."""
+    """Move files into an existing directory (`osie`, which is never moved aside) one by one. Raises OSError."""
     if path.is_dir() and target.is_dir():
         for child in path.iterdir():
             _move(child, target / child.name)
@@ -259,7 +263,7 @@ def _put_in_place(staging: Path, directory: Path, now: datetime) -> Path | None:
     if aside is not None:
         aside.mkdir(mode=0o700)
         _give_to_owner(directory, aside)
-        # The state goes first, and a token is there all the time: what is left in between is refused at a start.
+        # The state moves first, and a token always exists: a start in between is refused.
         for path in sorted(there, key=lambda path: not contents.is_state(path.name)):
             if path.is_file() and not contents.is_state(path.name) and (staging / path.name).is_file():
                 (aside / path.name).hardlink_to(path)
@@ -273,7 +277,7 @@ def _put_in_place(staging: Path, directory: Path, now: datetime) -> Path | None:
 
 
 def _give_to_owner(directory: Path, path: Path) -> None:
-    """What root restores belongs to whom the data directory does: a service that runs as another user."""
+    """Give restored files to the owner of the data directory, when root restores for a service's user."""
     if os.geteuid() == 0:
         owner = directory.stat()
         os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)

@@ -1,16 +1,16 @@
-"""image2disk: streams a disk image from a web server or registry onto a disk. Nothing is stored on the way.
+"""image2disk: streams a disk image from a web server or registry onto a disk, without temporary storage.
 
     settings     the environment, checked
-    registry     oci://registry/repository@digest: which blob is the image, and how it is asked for
-    download     its bytes in order, gone on with where a connection broke
-    unpacking    gzip, zstd, xz, bzip2
-    formats      what is no disk image, by its first bytes
-    fit          partition tables; whether an image fits the disk: size, sector size
-    qcow2        which of its bytes belong where
+    web          HTTP requests and their retries
+    registry     oci://registry/repository@digest: finds the image's blob
+    download     the image's bytes in order, continued after a broken connection
+    unpacking    gzip, zstd, xz, bzip2; stages in threads, so that network, processor and disk work at the same time
+    formats      recognizes files that are no disk images, by their first bytes
+    fit          partition tables, and the check that an image fits the disk: size, sector size
+    qcow2        places of a qcow2 file's bytes on the disk
     disk         writes in large aligned blocks; zeros; the end
-    partitions   the kernel's partitions of the disk, replaced by those of the image
-    errors       why an action failed
-    pipeline     each of them in a thread of its own, so that network, processor and disk work at the same time
+    partitions   replaces the kernel's partitions of the disk by those of the image
+    errors       reasons of a failed action
 
-Standard library alone, and the program zstd: this is all that the action's image has.
+It needs only the standard library and libzstd, because the action's image has no more.
 """

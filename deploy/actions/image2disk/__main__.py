@@ -1,4 +1,4 @@
-"""The action: settings from the environment, then the copy, then what the Workflow is told of it."""
+"""The action: reads settings from the environment, copies the image, reports the result to the Workflow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from image2disk.settings import read
 
 
 def main() -> int:
-    """The exit status."""
+    """Run the action; return the exit status."""
     return status_of(_copy)
 
 

@@ -22,10 +22,8 @@ from email.utils import parsedate_to_datetime
 from typing import Final
 
 from image2disk.errors import ActionError
-from image2disk.patience import BrokenError, Patience
-from image2disk.pipeline import ahead
-from image2disk.unpacking import CODINGS
-from image2disk.web import AnswerError, UntrustedError, Web, said
+from image2disk.unpacking import CODINGS, ahead
+from image2disk.web import AnswerError, BrokenError, Patience, UntrustedError, Web, said
 from tink.net.urls import shown
 
 READ_BYTES: Final = 1 << 20
@@ -34,18 +32,20 @@ PROGRESS_BYTES: Final = 64 * 1024
 _CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})", re.ASCII)
 _STRONG: Final = re.compile(r'"[^"]*"')
 _SURE_AFTER: Final = timedelta(seconds=60)
-"""Of a file that was changed less than this before it was sent, Last-Modified may be that of two versions (RFC 9110
-section 8.8.2.2)."""
+"""Minimum age of a file when it is sent.
+
+Last-Modified of a younger file may be that of two versions (RFC 9110 section 8.8.2.2).
+"""
 
 
 class ChangedError(Exception):
-    """The server has another file by now; the message says how that is known."""
+    """The server's file has changed; the message has the evidence."""
 
 
 class Download:
-    """One file. `received` bytes of `size` (None: not said) are there; `sha256` is that of the received ones.
+    """A download. It has received `received` of `size` bytes (None: unknown), with this `sha256`.
 
-    `coding` is its Content-Encoding, as one of `unpacking.CODINGS`; empty if it has none. It is not undone here.
+    `coding` is its Content-Encoding, as one of `unpacking.CODINGS`, or empty. It is not decoded here.
     """
 
     def __init__(
@@ -59,8 +59,11 @@ class Download:
         say: Callable[[str], None] = print,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`is_proved`: a checksum will be compared at the end, so ranges may be asked for without any validator;
-        `authorization` as in `Web.get_as`."""
+        """Create a download.
+
+        `is_proved`: the caller compares a checksum at the end, so ranges need no validator. `authorization` as in
+        `Web.get_as`.
+        """
         self._web = web
         self._url = url
         self._patience = Patience(retries, say=say, sleep=sleep)
@@ -76,7 +79,7 @@ class Download:
         self.coding = ""
 
     def chunks(self) -> Iterator[bytes]:
-        """All of it. Raises ChangedError, ActionError (DownloadFailed)."""
+        """Yield the whole file. Raises ChangedError, ActionError (DownloadFailed)."""
         before = 0
         while True:
             try:
@@ -110,17 +113,17 @@ class Download:
             response = self._web.get_as(self._url, headers, self._authorization)
         except AnswerError as error:
             if error.status == 416 and headers:
-                self._ranges = False  # shorter by now, or no ranges: the whole of it will tell
+                self._ranges = False  # shorter now, or a server without ranges: read the whole file to find out
                 raise BrokenError("the server refuses to go on there (416)") from None
             raise
         with response:
             start = self._start(response, bool(headers))
-            left = response.length  # as the head says; None: not said
+            left = response.length  # from the header; None: unknown
             body = self._body(response, left)
             yield from body if start else self._beyond(body)
 
     def _start(self, response: http.client.HTTPResponse, is_range: bool) -> int:
-        """At which byte the body starts, of a file that is surely the same one."""
+        """Return the offset at which the body starts, after a check that the file is the same."""
         coding = self._coding(response.headers.get_all("Content-Encoding", []))
         etag, modified = response.headers.get("ETag", ""), response.headers.get("Last-Modified", "")
         start, size = 0, response.length
@@ -172,7 +175,7 @@ class Download:
             raise BrokenError(f"the connection ended {left} bytes early")
 
     def _beyond(self, body: Iterator[bytes]) -> Iterator[bytes]:
-        """What comes after all that is there already, which must come again as it was."""
+        """Yield the bytes after those received before, which are compared."""
         known_bytes, again = self.received, hashlib.sha256()
         if known_bytes:
             self._say(f"the server sends all again: the first {known_bytes} bytes are compared and passed over")
@@ -189,7 +192,7 @@ class Download:
 
 
 def _validator(etag: str, modified: str, date: str) -> str:
-    """What may go into If-Range (RFC 9110 sections 8.8.1, 8.8.2.2, 13.1.5); empty if nothing may."""
+    """Return the value for If-Range (RFC 9110 sections 8.8.1, 8.8.2.2, 13.1.5); empty if none is safe."""
     if etag:
         return etag if _STRONG.fullmatch(etag) else ""
     try:

@@ -1,4 +1,4 @@
-"""Why an action failed: a word for programs and a sentence for people.
+"""The reasons of a failed action: a word for programs and a sentence for people.
 
     InvalidSetting      a variable of the environment is missing or wrong
     DiskNotFound        DEST_DISK is not a block device
@@ -41,7 +41,7 @@ class ActionError(Exception):
 
 def status_of(work: Callable[[], None]) -> int:
     """Do the work of an action. Return its exit status, and report an ActionError to the Workflow."""
-    # The first process of a container does not die of a TERM that it does not handle.
+    # The first process of a container ignores a TERM without a handler.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stopped)
     try:
@@ -68,5 +68,5 @@ def _tell(failure: ActionError) -> None:
 
 
 def _stopped(number: int, _frame: FrameType | None) -> None:
-    # Threads may be in the middle of a read: nothing is waited for, and what runs beside ends with the container.
+    # Threads may be in the middle of a read: end without waiting; the container's end stops child processes.
     os._exit(128 + number)

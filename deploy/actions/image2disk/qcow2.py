@@ -137,7 +137,7 @@ class Qcow2:
         self.size = 0
 
     def write(self, chunks: Iterator[bytes]) -> None:
-        """All of the file. Raises ActionError (ImageDamaged, ImageUnsupported, NotStreamable, WriteFailed)."""
+        """Write the whole file. Raises ActionError (ImageDamaged, ImageUnsupported, NotStreamable, WriteFailed)."""
         pieces = _Pieces(chunks)
         head = pieces.take(_HEADER.size + _HEADER_3.size + 8)
         header = self._read_header(head)
@@ -398,7 +398,7 @@ class _Pieces:
         self._chunk = memoryview(b"")
 
     def take(self, length: int) -> bytes:
-        """So many bytes; fewer at the end."""
+        """Return `length` bytes; fewer at the end."""
         if len(self._chunk) >= length:
             piece, self._chunk = self._chunk[:length], self._chunk[length:]
             return bytes(piece)
@@ -417,6 +417,6 @@ class _Pieces:
         return b"".join(parts)
 
     def put_back(self, piece: bytes) -> None:
-        """Before all others."""
+        """Put a piece before all others."""
         if piece:
             self._chunk = memoryview(piece + bytes(self._chunk))

@@ -1,8 +1,8 @@
 """Disk images in registries, by digest: `oci://registry/repository@sha256:...` (OCI distribution specification 1.1).
 
-The manifest is what the digest says, the layer what the manifest says: so each byte that is written is that of the
-setting. Names, logins and the choice among an index's manifests are the agent's (`tink.registry`), with this action's
-HTTP. A registry that wants a token for what everybody may read gives one without credentials; this action has none.
+The digest proves the manifest, and the manifest proves the layer, so every written byte is the setting's. Names, logins
+and the choice among an index's manifests are the agent's (`tink.registry`), with this action's HTTP. A registry that
+requires a token for public images gives one without credentials; this action has none.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from image2disk.errors import ActionError
-from image2disk.patience import BrokenError, Patience
 from image2disk.settings import Settings, compression_of
-from image2disk.web import AnswerError, UntrustedError, Web, said
+from image2disk.web import AnswerError, BrokenError, Patience, UntrustedError, Web, said
 from tink.registry import (
     MANIFEST_LIMIT_BYTES,
     MANIFEST_TYPES,
@@ -35,7 +34,7 @@ _DISK: Final = re.compile(r"disk|qcow2|\braw\b|\.img\b", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """A layer that is a disk image. `compression` is what its title or media type says; empty: they don't."""
+    """A layer that is a disk image. `compression` is from its title or media type; empty if unknown."""
 
     url: str
     sha256: str
@@ -44,7 +43,7 @@ class Blob:
 
 
 class Registry:
-    """One repository."""
+    """A repository in a registry."""
 
     def __init__(
         self,
@@ -60,7 +59,7 @@ class Registry:
         wrong = f"IMG_URL is {settings.shown_url}, which is not such as {example}"
         try:
             self._reference = parse(name, has_host=True)
-        except RegistryError:  # its text may hold a login
+        except RegistryError:  # its text may contain a login
             raise ActionError("InvalidSetting", wrong) from None
         if not _DIGEST.fullmatch(self._reference.digest):
             raise ActionError("InvalidSetting", wrong)
@@ -70,12 +69,12 @@ class Registry:
         self._sleep = sleep
         host, path = self._reference.api_host, self._reference.path
         self._base = f"{'https' if scheme == 'oci' else 'http'}://{host}/v2/{path}"
-        # Nothing secret goes to the token service, and digests say what is right: it may speak plain HTTP.
+        # The token service gets nothing secret, and digests prove the content: plain HTTP is allowed.
         self._login = Login(self._reference, None, insecure=True, remedy="this action has no credentials")
         self._answers: Iterator[str] | None = None
 
     def blob(self) -> Blob:
-        """The layer that is the image. Raises ActionError (DownloadFailed, ImageUnsupported, ChecksumMismatch)."""
+        """Return the image's layer. Raises ActionError (DownloadFailed, ImageUnsupported, ChecksumMismatch)."""
         manifest = self._manifest()
         layer = self._layer([one for one in _list(manifest.get("layers")) if isinstance(one, dict)])
         kind, title = str(layer.get("mediaType", "")), _title(layer)
@@ -140,7 +139,7 @@ class Registry:
         raise self._unsupported(f"which of its layers is the disk image? Name it with IMG_LAYER: {names}")
 
     def _authorization(self, refusal: AnswerError | None) -> str:
-        """Return the header's value: after a refusal the next one that answers it. Raises AnswerError, BrokenError."""
+        """Return the header's value; after a refusal the next one to try. Raises AnswerError, BrokenError."""
         if refusal is None:
             self._answers = None
             return self._login.authorization

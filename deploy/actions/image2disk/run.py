@@ -1,4 +1,4 @@
-"""The whole way of an image onto a disk, begun anew where the server's file has changed."""
+"""Copies an image to a disk; starts again if the server's file has changed."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from image2disk.download import ChangedError, Download
 from image2disk.errors import ActionError
 from image2disk.fit import refuse_misfit, refuse_too_large
 from image2disk.formats import HEAD_BYTES, refuse_other_formats
-from image2disk.pipeline import ahead
 from image2disk.qcow2 import MAGIC, Qcow2
 from image2disk.registry import Blob, Registry
 from image2disk.settings import Settings, compression_of
-from image2disk.unpacking import HEADER_BYTES, kind_of, least_size, looked_at, unpacked
+from image2disk.unpacking import HEADER_BYTES, ahead, kind_of, least_size, looked_at, unpacked
 from image2disk.web import AnswerError, Web
 from tink.net.urls import without_login
 
 MAX_BEGINNINGS: Final = 3
-"""Of a file that changes again and again while it is fetched."""
+"""Maximum number of starts with a file that keeps changing."""
 PROGRESS_SECONDS: Final = 2.0
 
 
 class Copying:
-    """From `settings.url` to `disk`."""
+    """Copies the image at `settings.url` to `disk`."""
 
     def __init__(
         self,
@@ -46,7 +45,7 @@ class Copying:
         self._download: Download | None = None
 
     def run(self) -> tuple[int, str]:
-        """Bytes of the disk that the image is, and the SHA-256 of what was fetched. Raises ActionError."""
+        """Copy; return the number of bytes on the disk and the SHA-256 of the file. Raises ActionError."""
         blob = self._blob() if self._settings.is_artefact else None
         for left in reversed(range(MAX_BEGINNINGS)):
             self._download = download = self._new(blob)
@@ -68,7 +67,7 @@ class Copying:
         raise AssertionError("the last beginning returns or raises")
 
     def progress(self) -> str:
-        """How far it is, in a line."""
+        """Return the progress in a line."""
         line, download = f"{self._disk.written // 1_000_000} MB written", self._download
         if download is not None and download.size:
             line += f", {100 * download.received // download.size} % of {download.size // 1_000_000} MB fetched"
@@ -133,7 +132,7 @@ class Copying:
         if not beginning:
             raise ActionError("DownloadFailed", f"{self._settings.shown_url}: is empty")
         if self._settings.format == "qcow2" or (self._settings.format == "auto" and beginning.startswith(MAGIC)):
-            self._disk.clears = self._settings.clears  # with the first write, before which the image is checked
+            self._disk.clears = self._settings.clears  # at the first write, after the check of the image
             image = Qcow2(self._settings.shown_url, self._disk, self._refuse_misfit)
             image.write(chunks)
             size = image.size
@@ -168,7 +167,7 @@ class Copying:
 
 
 def reporting(progress: Callable[[], str], say: Callable[[str], None]) -> Callable[[], None]:
-    """Say every `PROGRESS_SECONDS` what `progress` returns, until the result is called."""
+    """Print `progress()` every `PROGRESS_SECONDS`, until the returned function is called."""
     ended = threading.Event()
 
     def run() -> None:

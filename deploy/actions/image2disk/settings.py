@@ -1,4 +1,4 @@
-"""What the action is told by its environment, checked before anything is asked for or written."""
+"""The action's settings from its environment, checked before any request or write."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tink.net.urls import shown
 FORMATS: Final = ("auto", "raw", "qcow2")
 MAX_RETRIES: Final = 100
 ENDINGS: Final = {".gz": "gzip", ".zst": "zstd", ".zs": "zstd", ".xz": "xz", ".bz2": "bzip2"}
-"""By how a name ends: how the file was compressed."""
+"""Compression by the end of a file's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`sha256` is in lower case, or empty; `layer` is the title or digest of an artefact's layer, or empty.
+    """The settings. `sha256` is in lower case, or empty; `layer` is the title or digest of a layer, or empty.
 
-    `clears`: old signatures are removed from the parts of the disk that the image does not cover.
+    `clears`: remove old signatures from the parts of the disk that the image does not cover.
     """
 
     url: str = field(repr=False)
@@ -36,17 +36,17 @@ class Settings:
 
     @property
     def shown_url(self) -> str:
-        """The URL for messages, without its secrets."""
+        """Return the URL for messages, without its secrets."""
         return shown(self.url)
 
     @property
     def is_artefact(self) -> bool:
-        """Whether the image is in a registry."""
+        """Return True if the image is in a registry."""
         return self.url.startswith(("oci://", "oci+http://"))
 
 
 def read(environment: Mapping[str, str]) -> Settings:
-    """Raises ActionError (InvalidSetting)."""
+    """Read the settings. Raises ActionError (InvalidSetting)."""
     url, disk = environment.get("IMG_URL", ""), environment.get("DEST_DISK", "")
     if not url:
         raise _invalid("IMG_URL is not set")
@@ -74,7 +74,7 @@ def read(environment: Mapping[str, str]) -> Settings:
 
 
 def compression_of(name: str) -> str:
-    """How a file of this name or URL is compressed; empty if the name does not say."""
+    """Return the compression by a name or URL; empty if the name does not tell."""
     path = _path(name).lower()
     return next((kind for ending, kind in ENDINGS.items() if path.endswith(ending)), "")
 

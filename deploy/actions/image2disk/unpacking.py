@@ -10,11 +10,61 @@ import ctypes
 import functools
 import itertools
 import lzma
+import queue
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from image2disk.errors import ActionError
+
+MAX_WAITING_CHUNKS: Final = 8
+"""Chunks that wait between two stages, of a few MiB each."""
+
+
+class _End:
+    """The end of the chunks, with the error that ended them."""
+
+    def __init__(self, error: BaseException | None) -> None:
+        self.error = error
+
+
+def ahead(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the same chunks, read ahead by a thread, so that two stages work at the same time.
+
+    Raises what `chunks` raises. The thread ends when the reader ends.
+    """
+    waiting: queue.Queue[bytes | _End] = queue.Queue(MAX_WAITING_CHUNKS)
+    stopped = threading.Event()
+
+    def put(one: bytes | _End) -> None:
+        while not stopped.is_set():
+            try:
+                waiting.put(one, timeout=0.5)
+            except queue.Full:
+                continue
+            return
+
+    def run() -> None:
+        error: BaseException | None = None
+        try:
+            for chunk in chunks:
+                put(chunk)
+                if stopped.is_set():
+                    return
+        except BaseException as caught:  # raised where the chunks are read
+            error = caught
+        put(_End(error))
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        while not isinstance(one := waiting.get(), _End):
+            yield one
+        if one.error is not None:
+            raise one.error
+    finally:
+        stopped.set()
+
 
 MOST_BYTES: Final = 1 << 20
 """Maximum size of one piece of output, whatever the compression ratio."""
@@ -23,14 +73,14 @@ _INPUT_BYTES: Final = 256 << 10
 WINDOW_BYTES: Final = 128 << 20
 """Maximum window of a decompressor; files with a larger one are rejected. `xz -9` needs 65, `zstd --ultra -22` 128."""
 MAGIC: Final = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\0": "xz", b"BZh": "bzip2"}
-"""How each begins. A zstd file may also begin with a skippable frame (RFC 8878 section 3.1.2)."""
+"""Compression by the first bytes. A zstd file may also begin with a skippable frame (RFC 8878 section 3.1.2)."""
 HEADER_BYTES: Final = 64
 """Number of bytes at the start of a compressed file that contain the magic, and the frame header of zstd."""
 CODINGS: Final = {
     "gzip": "gzip", "x-gzip": "gzip", "deflate": "deflate", "zstd": "zstd", "xz": "xz", "x-xz": "xz",
     "bzip2": "bzip2", "x-bzip2": "bzip2",
 }  # fmt: skip
-"""By a name in Content-Encoding: how to undo it (RFC 9110 section 8.4.1; others are names of Apache's AddEncoding)."""
+"""Compression by name in Content-Encoding (RFC 9110 section 8.4.1; others are names of Apache's AddEncoding)."""
 
 
 class _Decompressor(Protocol):
@@ -47,7 +97,7 @@ class _Decompressor(Protocol):
 
 
 class _Gzip:
-    """zlib's, with the manners of the other two."""
+    """Adapts zlib to the interface of bz2 and lzma."""
 
     def __init__(self) -> None:
         self._inner = zlib.decompressobj(wbits=31)
@@ -159,7 +209,10 @@ _MAKERS: Final[dict[str, Callable[[], _Decompressor]]] = {
 
 
 def unpacked(chunks: Iterator[bytes], kind: str, url: str) -> Iterator[bytes]:
-    """`kind` is gzip, zstd, xz, bzip2 or deflate. Raises ActionError (DecompressFailed), and what `chunks` raises."""
+    """Yield the decompressed bytes; `kind` is gzip, zstd, xz, bzip2 or deflate.
+
+    Raises ActionError (DecompressFailed), and what `chunks` raises.
+    """
     try:
         yield from _in_process(chunks, _MAKERS[kind])
     except (zlib.error, lzma.LZMAError, OSError, ValueError, EOFError) as error:
@@ -167,17 +220,17 @@ def unpacked(chunks: Iterator[bytes], kind: str, url: str) -> Iterator[bytes]:
 
 
 def kind_of(beginning: bytes) -> str:
-    """How a file that begins so is compressed; empty if it is not."""
+    """Return the compression by a file's first bytes; empty if there is none."""
     if _is_skippable(beginning):
         return "zstd"
     return next((kind for magic, kind in MAGIC.items() if beginning.startswith(magic)), "")
 
 
 def least_size(beginning: bytes, kind: str) -> int:
-    """Return the number of bytes that a compressed file becomes at least, as far as its first bytes tell.
+    """Return the minimum decompressed size, as far as the first bytes tell.
 
-    Only zstd writes that at the start of a frame (RFC 8878 section 3.1.1.1). The size that ends a gzip file wraps at
-    4 GiB, and the index of xz is at the end of the file.
+    Only zstd writes that at the start of a frame (RFC 8878 section 3.1.1.1). The size that ends a gzip file wraps at 4
+    GiB, and the index of xz is at the end of the file.
     """
     if kind != "zstd" or len(beginning) < 5:
         return 0
@@ -199,7 +252,7 @@ def _in_process(chunks: Iterator[bytes], make: Callable[[], _Decompressor]) -> I
     for left in _slices(chunks):
         while left or (inner is not None and not inner.needs_input):
             if inner is None:
-                # Streams may stand in a row, with zeros in between and at the end (RFC 1952; xz and zstd, too).
+                # Streams may be concatenated, with zeros in between and at the end (RFC 1952; xz and zstd, too).
                 left = left.lstrip(b"\0") if began else left
                 if not left:
                     break

@@ -25,11 +25,11 @@ from tink.net.proxies import NONE, Proxies, ProxyError
 from tink.net.urls import redacted
 
 SILENCE_SECONDS: Final = 60.0
-"""A server that says nothing for so long is as good as gone."""
+"""Seconds of silence after which a server counts as gone."""
 LOW_SPEED_SECONDS: Final = 60.0
 LOW_SPEED_BYTES_PER_SECOND: Final = 1024
 RETRIED: Final = frozenset((408, 425, 429, 500, 502, 503, 504))
-"""What a server answers that may answer otherwise in a moment (RFC 9110 section 15; RFC 6585 section 4)."""
+"""Status codes after which a retry makes sense (RFC 9110 section 15; RFC 6585 section 4)."""
 _BUSY: Final = frozenset((429, 503))
 _AGENT: Final = "tinkedge-image2disk"
 _NO_TUNNEL: Final = re.compile(r"Tunnel connection failed: (([0-9]{3}).*)")
@@ -37,10 +37,9 @@ _NO_TUNNEL: Final = re.compile(r"Tunnel connection failed: (([0-9]{3}).*)")
 
 
 class AnswerError(Exception):
-    """No answer that can be used. `status` is 0 if there was none; `challenges` are the WWW-Authenticate fields.
+    """There is no usable answer. `status` is 0 without an answer; `challenges` are the WWW-Authenticate fields.
 
-    `retry_after` are the seconds after which a server that is busy wants to be asked again (RFC 9110 section 10.2.3);
-    None: it does not say.
+    `retry_after` are the seconds that a busy server asks to wait (RFC 9110 section 10.2.3), or None.
     """
 
     def __init__(
@@ -53,12 +52,12 @@ class AnswerError(Exception):
 
     @property
     def may_pass(self) -> bool:
-        """Whether it makes sense to ask again."""
+        """Return True if a retry makes sense."""
         return self.status == 0 or self.status in RETRIED
 
 
 class UntrustedError(Exception):
-    """The server's certificate is not one of an authority that the image knows."""
+    """The server's certificate is not from an authority that the image trusts."""
 
 
 class TooSlowError(OSError):
@@ -165,9 +164,9 @@ class _Encrypted(urllib.request.HTTPSHandler):
 
 
 class Web:
-    """`check_certificates`: of https; not needed where a checksum says which bytes are right.
+    """An HTTP client. `check_certificates` is for https; not needed if a checksum proves the bytes.
 
-    A user and password in a URL are sent by Basic, to its host alone.
+    A user and password in a URL are sent by Basic, only to its host.
     """
 
     def __init__(
@@ -273,9 +272,61 @@ def _retry_after(headers: Message) -> float | None:
 
 
 def said(error: BaseException | str) -> str:
-    """What went wrong, in few words."""
+    """Return an error in few words."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return redacted(str(error) or type(error).__name__)[:200]
+
+
+FIRST_PAUSE_SECONDS: Final = 1.0
+LONGEST_PAUSE_SECONDS: Final = 30.0
+LONGEST_WAIT_SECONDS: Final = 300.0
+"""Longest pause before the next attempt, even if the server asks for a longer one."""
+PATIENCE_SECONDS: Final = 3600.0
+"""Sum of all pauses that servers asked for."""
+
+
+class BrokenError(Exception):
+    """The connection broke."""
+
+
+class Patience:
+    """The retries of one download.
+
+    Pauses between attempts grow. `attempts` failures in a row end the download. A busy server that names the time of
+    the next attempt does not count as a failure, for up to an hour.
+    """
+
+    def __init__(
+        self, attempts: int, *, say: Callable[[str], None] = print, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._attempts = attempts
+        self._say = say
+        self._sleep = sleep
+        self._failures = 0
+        self._waited = 0.0
+
+    def progressed(self) -> None:
+        """Reset the count of failures: the last attempt received data."""
+        self._failures = 0
+
+    def lasts(self, error: AnswerError | BrokenError, then: str) -> bool:
+        """Sleep and return True if the download goes on; return False at its end. `then`, for the log, says where."""
+        if isinstance(error, AnswerError):
+            if not error.may_pass:
+                return False
+            if error.retry_after is not None and self._waited < PATIENCE_SECONDS:
+                pause = min(max(error.retry_after, FIRST_PAUSE_SECONDS), LONGEST_WAIT_SECONDS)
+                self._waited += pause
+                self._say(f"{error}; asks again in {pause:g} s, as the server wants")
+                self._sleep(pause)
+                return True
+        if self._failures >= self._attempts:
+            return False
+        pause = min(FIRST_PAUSE_SECONDS * 2**self._failures, LONGEST_PAUSE_SECONDS)
+        self._failures += 1
+        self._say(f"{error}; {then} in {pause:g} s ({self._failures} of {self._attempts})")
+        self._sleep(pause)
+        return True

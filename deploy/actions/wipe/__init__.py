@@ -1,6 +1,6 @@
-"""wipe: removes what is on the disks that it is given, at least all that makes something else find an old system there.
+"""wipe: removes the content of disks, or at least all signatures by which software would find an old system.
 
-    holders      which RAIDs, volumes, mounts and swap use a disk, and how the first two are stopped
+    holders      the RAIDs, volumes, mounts and swap on a disk; stops the first two
     modes        the ways to wipe: metadata, discard, NVMe format, overwrite
 
 The disk itself, errors and their report are those of image2disk, which is in the same image.

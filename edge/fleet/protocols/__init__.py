@@ -1,1 +1,1 @@
-"""What machines speak while they boot. `dhcp`, `tftp`, `ipxe` and `hpack` are pure; `http` and `grpc` have sockets."""
+"""The client protocols of a boot. `dhcp`, `tftp`, `ipxe` and `hpack` are pure; `http` and `grpc` have sockets."""

@@ -1,9 +1,9 @@
-"""DHCP as the programs of a boot speak it: what they send, how long they wait, and what they take. Pure.
+"""The DHCP clients of a boot: their packets, their timeouts, and the answers that they accept. Pure.
 
-One machine is several clients: its firmware, iPXE, the OSIE and the installed system. What each sends was recorded from
-the real ones, byte for byte where a server looks at it. Their patience differs as well:
+One machine is several clients: its firmware, iPXE, the OSIE and the installed system. Their packets were recorded from
+the real programs, and are equal byte for byte where a server looks. Their timeouts differ:
 
-    firmware   4, 8, 16 and 32 s (PXE 2.1 section 2.2.2.2, EDK2's PxeBcDhcp4.c); EDK2 waits the first out for offers
+    firmware   4, 8, 16 and 32 s (PXE 2.1 section 2.2.2.2, EDK2's PxeBcDhcp4.c); EDK2 collects offers for 4 s
     iPXE       1, 2, 4 and 8 s (config/dhcp.h); without option 175.176 it waits for ProxyDHCP (net/udp/dhcp.c)
     Linux      4, 8, 16, 32 and 64 s, each up to a second more or less (RFC 2131 section 4.1)
 """
@@ -37,13 +37,15 @@ _FEATURES: Final = options.encapsulated(
         options.IPXE_BZIMAGE: b"\x01",
     }
 )[:-1]
-"""Option 175 of iPXE, which has no END."""
+"""iPXE's option 175, which has no END."""
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A program that speaks DHCP. `waits`: seconds before each repetition, the last before giving up. `jitter`: by up
-    to how many seconds each is longer or shorter. `collects`: it takes no offer before the first wait is over.
+    """A DHCP client program.
+
+    `waits`: seconds before each repetition, the last before giving up. `jitter`: maximum seconds by which a wait
+    varies. `collects`: the client accepts no offer before the first wait is over.
     """
 
     name: str
@@ -61,7 +63,7 @@ class Client:
     jitter: float = 0.0
     collects: bool = False
     awaits_proxy: float = 0.0
-    """Seconds for which it waits for ProxyDHCP where the offer does not say that there is none."""
+    """Seconds for which the client waits for ProxyDHCP, unless the offer excludes it."""
     needs_file: bool = False
     needs_class: bytes = b""
 
@@ -71,7 +73,7 @@ _LINUX_WAITS: Final = (4.0, 8.0, 16.0, 32.0, 64.0)
 
 
 class Clients(Enum):
-    """The programs."""
+    """The DHCP clients of a machine."""
 
     BIOS = Client(
         "PXE ROM", _FIRMWARE_WAITS, b"PXEClient:Arch:00000:UNDI:002001", b"\0\0", b"\1\2\1", _EDK2_ASKED, 1260,
@@ -99,28 +101,28 @@ class Clients(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """What a server has acknowledged. `server` is option 54; `next_server` and `file` are what is to be booted."""
+    """A lease. `server` is option 54; `next_server` and `file` name the boot program."""
 
     address: str
     server: str
     next_server: str
     file: str
     local_boot: bool
-    """The answer is a boot menu with nothing but "local boot": the next boot device is to be tried."""
+    """The answer is a boot menu with only "local boot": firmware tries the next boot device."""
 
 
 class DhcpError(Exception):
-    """An answer that the client does not take; the text says why."""
+    """The client rejects an answer."""
 
 
 class NakError(DhcpError):
-    """DHCPNAK."""
+    """The server answered with DHCPNAK."""
 
 
 class Conversation:
-    """One client's way to a lease. Make a packet, send it, give it what comes; the clock is the caller's.
+    """A client's conversation up to its lease: makes packets and takes answers. The caller has the clock.
 
-    `receive` gives True when there is something to go on with: `offer` is set, then `lease`.
+    `receive` returns True when the conversation can go on: first `offer` is set, then `lease`.
     """
 
     __slots__ = ("_chaddr", "_client", "_giaddr", "_offer", "_requesting", "_uuid", "_xid", "lease")
@@ -128,7 +130,10 @@ class Conversation:
     def __init__(
         self, client: Client, chaddr: bytes, uuid: bytes, xid: bytes, giaddr: bytes = codec.NO_ADDRESS
     ) -> None:
-        """`giaddr`: the relay's address, if the packets are those that a relay sends on (RFC 1542 section 4.1)."""
+        """Start a conversation.
+
+        `giaddr`: the relay's address, for packets as a relay sends them on (RFC 1542 section 4.1).
+        """
         self._client = client
         self._chaddr = chaddr
         self._uuid = uuid
@@ -147,16 +152,16 @@ class Conversation:
         return 0.0 if told.get(options.IPXE_NO_PXEDHCP, b"\0") != b"\0" else self._client.awaits_proxy
 
     def take(self) -> None:
-        """From now on the offer is asked for."""
+        """Accept the offer: the next packets are REQUESTs for it."""
         self._requesting = self._offer is not None
 
     @property
     def offered(self) -> bool:
-        """Whether there is an offer."""
+        """Return True if there is an offer."""
         return self._offer is not None
 
     def packet(self, seconds: float) -> bytes:
-        """What is sent now: DISCOVER, or REQUEST of the offer; `seconds` since the first."""
+        """Return the packet to send: DISCOVER, or REQUEST for the offer. `seconds` since the first packet."""
         client = self._client
         kind = MessageType.REQUEST if self._requesting else MessageType.DISCOVER
         values = {options.MESSAGE_TYPE: bytes((kind,))}
@@ -188,7 +193,7 @@ class Conversation:
         )  # fmt: skip
 
     def receive(self, payload: bytes) -> bool:
-        """Take a packet; whether it brings the conversation on. Raises NakError; others are passed over."""
+        """Process a packet; return True if the conversation can go on. Ignores wrong packets. Raises NakError."""
         try:
             message = codec.parse(payload)
         except codec.ParseError:

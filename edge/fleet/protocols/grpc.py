@@ -1,12 +1,11 @@
-"""gRPC over HTTP/2 (RFC 9113) on one connection, as an agent has it, in a few kilobytes: calls with one answer, and
-one stream of answers.
+"""gRPC over HTTP/2 (RFC 9113) for one agent, in a few kilobytes: calls with one answer, and one stream of answers.
 
-grpcio costs a hundred kilobytes a connection and can't be told which address to call from. Here a call is two frames
-out, and of what comes back the messages, the token and the status are read. The server's windows are kept; ours are as
-wide as they get. Whoever uses this is called back:
+grpcio needs a hundred kilobytes per connection and can't bind a source address. Here a call is two frames. Of the
+answer, messages, the token and the status are read. The server's flow-control windows are respected; ours are as wide
+as possible. The owner of a connection gets these calls:
 
-    connected()                        the connection is there (and with TLS, safe)
-    lost(why)                          it is gone, and all calls with it
+    connected()                        the connection is established (and with TLS, verified)
+    lost(why)                          the connection is lost, and all calls have ended
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import Any, Final, Protocol, cast
 from edge.fleet.protocols import hpack
 
 PING_SECONDS: Final = 20.0
-"""The agent's keepalive."""
+"""The agent's keepalive interval."""
 UNKNOWN: Final = 2
 UNAVAILABLE: Final = 14
 _DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
@@ -31,7 +30,7 @@ _WIDE: Final = (1 << 31) - 1
 _FIRST_WINDOW: Final = 65_535
 _HEADER_TABLE_SIZE, _INITIAL_WINDOW_SIZE = 1, 4
 _MAX_FRAME_BYTES: Final = 16_384
-"""Of ours; messages of agents are smaller."""
+"""Our maximum frame size; messages of agents are smaller."""
 _COMMON: Final = ((b"te", b"trailers"), (b"content-type", b"application/grpc"), (b"user-agent", b"tinkedge-fleet"))
 
 
@@ -53,18 +52,21 @@ Field = tuple[bytes, bytes]
 
 
 class Owner(Protocol):
-    """Who has a connection."""
+    """The owner of a connection."""
 
     def connected(self) -> None:
-        """It is there."""
+        """The connection is established."""
 
     def lost(self, why: str) -> None:
-        """It is gone. Calls have ended with UNAVAILABLE before."""
+        """The connection is lost. Its calls have ended with UNAVAILABLE before."""
 
 
 class Call:
-    """A call under way. `ended(status, message)` is called once, with gRPC's status, when it is over; `message(bytes)`
-    with each answer; `opened(fields)` with the first headers."""
+    """A running call.
+
+    `ended(status, message)` is called once at its end, with gRPC's status; `message(bytes)` with each answer;
+    `opened(fields)` with the first headers.
+    """
 
     __slots__ = ("_answers", "ended", "message", "opened")
 
@@ -80,7 +82,7 @@ class Call:
         self._answers = b""
 
     def take(self, payload: bytes) -> None:
-        """A piece of the answers (gRPC's Length-Prefixed-Message)."""
+        """Process a piece of the answers (gRPC's Length-Prefixed-Message)."""
         if self.message is None:
             return
         self._answers += payload
@@ -93,7 +95,7 @@ class Call:
 
 
 class Connection(asyncio.Protocol):
-    """One HTTP/2 connection with a gRPC server. `authority`: as in the URL."""
+    """An HTTP/2 connection to a gRPC server. `authority`: as in the URL."""
 
     __slots__ = (
         "_authority", "_buffer", "_calls", "_next", "_owner", "_ping", "_transport", "_waiting", "_window",
@@ -103,7 +105,10 @@ class Connection(asyncio.Protocol):
     def __init__(
         self, owner: Owner, authority: str, clock_check: Callable[[dict[str, Any]], str] | None = None
     ) -> None:
-        """`clock_check`: with the server's certificate (TLS), gives why it is not taken, if it is not."""
+        """Create a connection.
+
+        `clock_check` gets the server's certificate (TLS) and returns why it is invalid, or "".
+        """
         self._owner: Owner | None = owner
         self._authority = authority.encode()
         self._transport: asyncio.Transport | None = None
@@ -112,14 +117,14 @@ class Connection(asyncio.Protocol):
         self._next = 1
         self._window = _FIRST_WINDOW
         self._waiting: deque[tuple[int, bytes, int]] = deque()
-        """Data that has to wait until the server takes more: stream, message, flags."""
+        """Data blocked by the server's window: stream, message, flags."""
         self._ping: asyncio.TimerHandle | None = None
         self.clock_check = clock_check
 
     # --- the connection ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Part of the protocol."""
+        """Send the preface and the settings; part of asyncio.Protocol."""
         self._transport = cast(asyncio.Transport, transport)
         if self.clock_check is not None:
             tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
@@ -132,11 +137,11 @@ class Connection(asyncio.Protocol):
             self._owner.connected()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Part of the protocol."""
+        """End all calls; part of asyncio.Protocol."""
         self._lost(f"the connection was closed{f': {exc}' if exc else ''}")
 
     def close(self) -> None:
-        """Close, and call nobody any more."""
+        """Close the connection without further callbacks."""
         self._owner = None
         self._calls.clear()
         self._lost("")
@@ -164,7 +169,7 @@ class Connection(asyncio.Protocol):
     # --- calls ---
 
     def call(self, method: bytes, messages: tuple[bytes, ...], fields: tuple[Field, ...], call: Call) -> None:
-        """Begin a call with all that is said in it; `method` is /package.Service/Method."""
+        """Start a call and send all its messages; `method` is /package.Service/Method."""
         if self._transport is None:
             call.ended(UNAVAILABLE, "there is no connection")
             return
@@ -192,7 +197,7 @@ class Connection(asyncio.Protocol):
     # --- frames ---
 
     def data_received(self, data: bytes) -> None:
-        """Part of the protocol."""
+        """Process received bytes; part of asyncio.Protocol."""
         buffer = self._buffer + data if self._buffer else data
         at = 0
         try:

@@ -1,7 +1,7 @@
-"""Header blocks of HTTP/2 (RFC 7541), as much as a client needs that says in its SETTINGS that it keeps no table. Pure.
+"""Header blocks of HTTP/2 (RFC 7541), for a client whose SETTINGS disable the dynamic table. Pure.
 
-What such a client is sent is an index into the static table, or a literal; names and values that a server has Huffman
-coded all the same come out empty. gRPC's C core, which our server is built on, codes none.
+Such a client receives indexes into the static table, and literals. Huffman-coded names and values are read as empty.
+gRPC's C core, the base of our server, sends none.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ _STATIC_NAMES: Final = (
 
 
 class HpackError(Exception):
-    """A header block that can't be read."""
+    """A header block is malformed."""
 
 
 def literal(name: bytes, value: bytes) -> bytes:
-    """A field that is not to be kept in a table (RFC 7541 section 6.2.2)."""
+    """Encode a field that the receiver does not add to its table (RFC 7541 section 6.2.2)."""
     return b"\0" + _string(name) + _string(value)
 
 
 def request(method_path: bytes, authority: bytes, fields: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The block of a gRPC call over plain HTTP or TLS: POST, and what gRPC wants of every call."""
+    """Return the header block of a gRPC call: POST, and the headers that gRPC requires."""
     head = b"\x83\x86\x04" + _string(method_path) + b"\x01" + _string(authority)
     return head + b"".join(literal(name, value) for name, value in fields)
 
 
 def fields(block: bytes) -> dict[str, str]:
-    """The fields of a block; of equal names the last. Raises HpackError."""
+    """Decode a header block; the last of equal names wins. Raises HpackError."""
     found: dict[str, str] = {}
     at = 0
     while at < len(block):
@@ -65,7 +65,7 @@ def fields(block: bytes) -> dict[str, str]:
 
 
 def _integer(block: bytes, at: int, bits: int) -> tuple[int, int]:
-    """An integer whose first byte has so many bits for it, and what comes behind (RFC 7541 section 5.1)."""
+    """Decode an integer with a prefix of `bits` bits; return it and the next position (RFC 7541 section 5.1)."""
     most = (1 << bits) - 1
     try:
         value, at = block[at] & most, at + 1

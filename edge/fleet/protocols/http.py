@@ -1,9 +1,8 @@
-"""HTTP/1.1 as boot programs and cloud-init speak it, from an address of one's own; large bodies are counted, not kept.
+"""HTTP/1.1 as boot programs and cloud-init use it, from a machine's own address. Large bodies are counted, not kept.
 
-A kernel or an initrd is read with MSG_TRUNC (tcp(7)): the kernel counts the bytes and frees them, and none is copied to
-this process. So a fleet on the host that serves it does not compete with what it measures. `length` is the other way
-for where even the loopback can't carry it all: HEAD says how long the file is, and its last byte is fetched, so that
-the server opens and finds it as for a whole download.
+A kernel or an initrd is read with MSG_TRUNC (tcp(7)): the kernel counts and frees the bytes without copying them to
+this process. So a fleet does not compete with a server on the same host. `length` is for runs that even the loopback
+can't carry: it requests the length with HEAD, and the last byte, so that the server opens the file as for a download.
 """
 
 from __future__ import annotations
@@ -17,22 +16,22 @@ from typing import Final
 from urllib.parse import urlsplit
 
 MAX_KEPT_BYTES: Final = 4 << 20
-"""Of a body that is wanted: scripts and metadata."""
+"""Maximum size of a kept body: scripts and metadata."""
 STALL_SECONDS: Final = 60.0
-"""Silence after which a client gives up."""
+"""Seconds of silence after which a client gives up."""
 _MAX_HEAD_BYTES: Final = 65_536
 _CHUNK_BYTES: Final = 4 << 20
 _SCRATCH: Final = bytearray(_CHUNK_BYTES)
-"""Where nothing is ever written: MSG_TRUNC needs a buffer of the size that is asked for."""
+"""A buffer that stays empty: MSG_TRUNC needs one of the requested size."""
 
 
 class HttpError(Exception):
-    """There is no whole answer; the text says why."""
+    """A request failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """The parts of an http:// URL that are needed. `target`: path and query."""
+    """The parts of an http:// URL. `target`: path and query."""
 
     host: str
     port: int
@@ -40,7 +39,7 @@ class Url:
 
     @classmethod
     def of(cls, text: str) -> Url:
-        """Raises HttpError."""
+        """Parse a URL. Raises HttpError."""
         parts = urlsplit(text)
         try:
             port = parts.port or 80
@@ -53,7 +52,7 @@ class Url:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An answer. `length`: bytes of its body, or, of HEAD, what it would have. `body` is empty if it was not kept."""
+    """An answer. `length`: bytes of its body (HEAD: of the body it describes). `body` is empty if it was not kept."""
 
     status: int
     length: int
@@ -62,7 +61,7 @@ class Response:
 
 
 class HttpConnection:
-    """One connection, one request after the other."""
+    """A connection for one request at a time."""
 
     __slots__ = (
         "_body", "_closes", "_counted", "_done", "_head", "_keep", "_left", "_loop", "_only_head", "_socket", "_status",
@@ -70,7 +69,7 @@ class HttpConnection:
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, url: Url) -> None:
-        """Made by `connect`."""
+        """Use `connect` instead."""
         self._loop = asyncio.get_running_loop()
         self._socket = sock
         self._url = url
@@ -79,7 +78,7 @@ class HttpConnection:
 
     @classmethod
     async def connect(cls, source: str, url: Url) -> HttpConnection:
-        """From this address of ours. Raises HttpError."""
+        """Connect from the address `source`. Raises HttpError."""
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             sock.setblocking(False)
@@ -113,7 +112,7 @@ class HttpConnection:
             lines.append(f"Content-Length: {len(body)}")
         done = self._done = self._loop.create_future()
         try:
-            # It fits into an empty send buffer.
+            # A request fits into an empty send buffer.
             self._socket.send("\r\n".join([*lines, "", ""]).encode("latin-1", "replace") + body)
             self._loop.add_reader(self._socket, self._readable)
             return await self._answer(done)
@@ -125,7 +124,7 @@ class HttpConnection:
                 self._loop.remove_reader(self._socket)
 
     async def _answer(self, done: asyncio.Future[Response]) -> Response:
-        """As long as something comes, it is waited for."""
+        """Wait for the answer as long as the server sends."""
         counted = -1
         while True:
             try:
@@ -136,7 +135,7 @@ class HttpConnection:
                     raise HttpError(f"{self._url.target}: nothing came for {STALL_SECONDS:.0f} s") from None
                 counted = self._counted
 
-    # --- what comes ---
+    # --- received bytes ---
 
     def _reset(self, *, only_head: bool, keep: bool) -> None:
         self._head = b""
@@ -209,12 +208,12 @@ class HttpConnection:
 
 
 def why(error: OSError) -> str:
-    """In the words of the system, whatever the event loop says."""
+    """Return an error's text as the system has it, without the event loop's additions."""
     return os.strerror(error.errno) if error.errno else str(error)
 
 
 async def get(source: str, text: str, headers: tuple[str, ...] = (), *, keep: bool = True) -> Response:
-    """One GET on a connection of its own. Raises HttpError."""
+    """Send one GET on a new connection. Raises HttpError."""
     url = Url.of(text)
     connection = await HttpConnection.connect(source, url)
     try:
@@ -224,7 +223,7 @@ async def get(source: str, text: str, headers: tuple[str, ...] = (), *, keep: bo
 
 
 async def length(source: str, text: str, headers: tuple[str, ...] = ()) -> Response:
-    """How long a file is, and its last byte, as one answer. Raises HttpError."""
+    """Return a file's length and last byte as one answer. Raises HttpError."""
     url = Url.of(text)
     said = (f"Host: {url.host}:{url.port}", *headers)
     connection = await HttpConnection.connect(source, url)

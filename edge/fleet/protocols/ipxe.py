@@ -1,16 +1,15 @@
-"""iPXE's script language, as much as netboot scripts use: a script in, and what it wants done, one thing after another,
-out. Pure.
+"""An interpreter of iPXE's script language, as much as netboot scripts use. Pure.
 
-The grammar is iPXE's own (src/core/exec.c): a line is split into words at blanks, `&&`, `||` and `;` decide whether
-what follows is run, and `${...}` are filled in afterwards, from the innermost. A command that fails ends the script,
-unless `||` stands behind it. Commands of iPXE that this does not know fail, as they do in an iPXE built without them.
+The grammar is iPXE's own (src/core/exec.c): a line is split into words at blanks; `&&`, `||` and `;` control what runs
+next; `${...}` are filled in afterwards, from the innermost. A failing command ends the script, unless `||` follows.
+Unknown commands fail, as in an iPXE built without them.
 
     script = Interpreter(text, {"mac": "52:54:00:12:34:56"}).run()
     wanted = next(script)
     while True: wanted = script.send(answer)      # until StopIteration, whose value is the Exit
 
-Answers: to Fetch the text of what was fetched, or None; to ConfigureNetwork whether there is a lease, and the settings
-that it brings are put into `settings` by the caller; to Sleep nothing.
+The caller answers a Fetch with the file's text, or None. It answers ConfigureNetwork with True if there is a lease, and
+stores the lease's settings in `settings`. It answers Sleep with None.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 MAX_STEPS: Final = 10_000
-"""Commands that one script may run: more is a loop that never sleeps."""
+"""Maximum number of commands of one script, against loops that never sleep."""
 MAX_DEPTH: Final = 8
-"""Scripts that begin one another."""
+"""Maximum depth of chained scripts."""
 
 _SETTING = re.compile(r"\$\{([^{}$]*)\}")
 _SEPARATORS: Final = ("&&", "||", ";")
@@ -32,7 +31,7 @@ _WITH_VALUE: Final = frozenset({"--name", "-n", "--timeout", "-t", "--configurat
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Fetch a URL. `what`: `kernel`, `initrd`, or `text`, whose content is the answer."""
+    """A command to fetch a URL. `what`: `kernel`, `initrd`, or `text`, whose content is the answer."""
 
     url: str
     what: str
@@ -40,19 +39,19 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """Wait."""
+    """A command to wait."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigureNetwork:
-    """Ask DHCP."""
+    """A command to get a lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """Start the kernel: the end, unless it can't be started."""
+    """A command to start the kernel."""
 
     kernel: str
     command_line: str
@@ -65,7 +64,7 @@ Answer = str | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a script ended: a kernel was started, or what its screen said last, with its status."""
+    """The end of a script: the started kernel, or the last line on the screen with the status."""
 
     booted: Boot | None = None
     status: int = 0
@@ -95,7 +94,7 @@ _Steps = Generator[Wanted, Answer, bool]
 
 
 class Interpreter:
-    """Runs one script, and those that it chains to. `settings` are iPXE's, without scope and type."""
+    """Runs a script and the scripts that it chains to. `settings` are iPXE's, without scope and type."""
 
     def __init__(self, text: str, settings: dict[str, str], *, depth: int = 0) -> None:
         self.settings = settings
@@ -108,7 +107,7 @@ class Interpreter:
         self._said = ""
 
     def run(self) -> Generator[Wanted, Answer, Exit]:
-        """Go on until it ends."""
+        """Run the script; yields commands for the caller."""
         try:
             while self._at < len(self._lines):
                 line = self._lines[self._at]
@@ -158,7 +157,7 @@ class Interpreter:
         self._said = f"{name}: command not found"
         return False
 
-    # --- commands that want nothing done ---
+    # --- commands without an action of the caller ---
 
     def _echo(self, arguments: list[str]) -> bool:
         self._said = " ".join(arguments) or self._said
@@ -209,7 +208,7 @@ class Interpreter:
             self._images.texts.pop(name, None)
         return True
 
-    # --- commands that want something done ---
+    # --- commands with an action of the caller ---
 
     def _sleep(self, arguments: list[str], _words: list[str]) -> _Steps:
         try:
@@ -305,7 +304,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _positional(arguments: list[str]) -> list[str]:
-    """Arguments without iPXE's options, which stand before the first that is none."""
+    """Return the arguments after iPXE's options."""
     at = 0
     while at < len(arguments) and arguments[at].startswith("-"):
         at += 2 if arguments[at] in _WITH_VALUE else 1

@@ -1,8 +1,7 @@
-"""TFTP as firmware reads with it: RFC 1350, with options (RFC 2347, 2348, 2349) and windows (RFC 7440). Pure.
+"""TFTP downloads by firmware: RFC 1350, with options (RFC 2347, 2348, 2349) and windows (RFC 7440). Pure.
 
-EDK2 asks twice: first for the size alone (`tsize=0`), which it aborts with ERROR 8, then for the file, in windows of
-four blocks. PXE ROMs of BIOSes do the same with one block at a time. What is read is counted and thrown away; its end
-and its gaps are watched.
+EDK2 first requests only the size (`tsize=0`) and aborts with ERROR 8, then reads the file in windows of four blocks.
+PXE ROMs of BIOSes do the same with one block at a time. Content is counted and dropped; gaps and the end are detected.
 """
 
 from __future__ import annotations
@@ -14,29 +13,29 @@ from typing import Final
 from edge.tftp import Opcode
 
 TIMEOUT_SECONDS: Final = 4.0
-"""Until a packet is repeated: EDK2's (PXEBC_MTFTP_TIMEOUT)."""
+"""Seconds before a packet is repeated: EDK2's (PXEBC_MTFTP_TIMEOUT)."""
 ATTEMPTS: Final = 6
-"""How often (PXEBC_MTFTP_RETRIES)."""
+"""Maximum number of transmissions (PXEBC_MTFTP_RETRIES)."""
 PORT: Final = 69
 _USER_ABORTED: Final = b"\0\5\0\x08User aborted the transfer\0"
 _DEFAULT_BLOCK_BYTES: Final = 512
 
 
 class TftpError(Exception):
-    """The transfer has failed; the text has what the server said, if it said something."""
+    """The transfer failed; the message has the server's error, if it sent one."""
 
 
 class Reads(Enum):
-    """How firmware asks: the options of its probe, and of the transfer."""
+    """The options that firmware requests: for its probe, and for the transfer."""
 
     BIOS = ({"tsize": "0"}, {"blksize": "1456"})
     UEFI = ({"tsize": "0", "blksize": "1468", "windowsize": "4"}, {"blksize": "1468", "windowsize": "4"})
 
 
 class Reading:
-    """One transfer, from the request to the last block. Give `receive` what comes, send what it gives.
+    """One transfer. Pass received packets to `receive` and send the packets that it returns.
 
-    With `probe` it is over when the server has said the size, or refused: then `answer` is sent, and `size` is set.
+    A `probe` ends when the server has answered with the size or an error: then `answer` is sent, and `size` is set.
     """
 
     __slots__ = ("_asked", "_block", "_expected", "_last", "_probe", "_since", "_window", "done", "received", "size")
@@ -48,7 +47,7 @@ class Reading:
         self._block = _DEFAULT_BLOCK_BYTES
         self._window = 1
         self._since = 0
-        """Blocks of this window so far."""
+        """Blocks received in this window."""
         self._expected = 1
         self._last = b"\0\1" + b"".join(each.encode("latin-1", "replace") + b"\0" for each in strings)
         self.size: int | None = None
@@ -56,11 +55,11 @@ class Reading:
         self.done = False
 
     def packet(self) -> bytes:
-        """What was sent last, for the beginning and for repetitions."""
+        """Return the packet that was sent last; at first the request."""
         return self._last
 
     def receive(self, datagram: bytes) -> bytes | None:
-        """What is to be sent for it; None: nothing. Raises TftpError."""
+        """Process a packet; return the packet to send, or None. Raises TftpError."""
         if len(datagram) < 4 or self.done:
             return None
         opcode = datagram[1]
@@ -98,12 +97,12 @@ class Reading:
         return self._ack(0)
 
     def _data(self, number: int, size: int) -> bytes | None:
-        if self._probe:  # a server without options: there is nothing to be learnt, and the file is asked for
+        if self._probe:  # a server without options does not tell the size: go on with the file
             self.done = True
             self._last = _USER_ABORTED
             return self._last
         if number != self._expected & 0xFFFF:
-            # Of a window that has a gap, or repeated: what was received last says where to go on (RFC 7440 section 4).
+            # After a gap or a repeated window, the last block received in order is acknowledged (RFC 7440 section 4).
             if not self._since:
                 return None
             self._since = 0
@@ -120,7 +119,7 @@ class Reading:
         return self._ack(self._expected - 1)
 
     def repeated(self) -> bytes:
-        """What is sent when nothing has come for long enough."""
+        """Return the packet to send after a timeout."""
         if self._expected > 1:
             self._since = 0
             self._ack(self._expected - 1)

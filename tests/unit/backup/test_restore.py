@@ -1,4 +1,4 @@
-"""What a backup has, what a restore makes of it, and what it refuses: damage, hostile archives, too little room."""
+"""The content of a backup, the result of a restore, and its refusals: damage, hostile archives, too little room."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_boot_files_and_images_come_on_request_beside_what_is_there_and_ca
     assert larges == {"images/blobs/large", "files/large", "osie/lab/large"}
     assert (site.directory / "osie/lab/large").read_bytes() == b"of the backup"
     assert (site.directory / "osie/lab/initrd").read_bytes() == b"of later"
-    for stays in ("osie", "artifacts", "checkpoint"):  # the last is of this host, and soon written anew
+    for stays in ("osie", "artifacts", "checkpoint"):  # the last is of this host, and soon written again
         assert (site.directory / stays / "kernel").exists()
     assert made.aside is not None
     aside = {path.name for path in made.aside.iterdir() if not path.name.startswith("state")}
@@ -136,7 +136,7 @@ async def test_workflow_that_may_have_run_since_is_held_and_no_other(site: Site,
 
 
 def unpacked(content: bytes) -> bytes | None:
-    """What is packed in it; None if that is damaged."""
+    """Return the packed content; None if that is damaged."""
     try:
         return gzip.decompress(content)
     except (OSError, EOFError, zlib.error):

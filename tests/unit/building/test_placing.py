@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from edge.artifacts import ImageLayout
-from edge.building.placing import File, PlacingError, osie_manifest, osie_yaml, place, read_actions
+from edge.building.prepare import File, PlacingError, osie_manifest, osie_yaml, place, read_actions
 from tests.unit.bundle.layouts import image, index
 
 NAMES = ("inspect", "wipe")

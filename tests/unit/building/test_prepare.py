@@ -1,4 +1,4 @@
-"""`tinkedge prepare`: which parts, which packages, what is said, and what becomes of the OSIE object."""
+"""`tinkedge prepare`: the parts, the packages, the messages, and the OSIE object."""
 
 from __future__ import annotations
 

@@ -27,11 +27,11 @@ def verify(text: bytes, signature: bytes) -> str:
 
 
 def quiet(_what: str, _done: int, _total: int) -> None:
-    """Nobody looks."""
+    """Ignore progress."""
 
 
 class Site:
-    """What a bundle is made of, in a directory; `members` of the bundle can be changed one by one."""
+    """The parts of a bundle, in a directory; `members` of the bundle can be changed one by one."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -27,11 +27,9 @@ from edge.bundle import (
     archive,
     check,
     load,
-    manifest,
     next_steps,
 )
-from edge.bundle.sources.debian import program_of
-from edge.bundle.sources.download import fetch
+from edge.bundle.sources import download, program_of
 from tests.unit.bundle import layouts
 from tests.unit.bundle.conftest import NOW, Site, packed, quiet, sign
 from tink.files.data_directory import DataDirectoryError
@@ -227,7 +225,7 @@ def test_name_that_is_as_long_as_a_wheels_comes_through_tar(site, tmp_path):
 def test_headers_of_format_one_stay_as_they_are_and_tar_reads_those_of_eight_gigabytes():
     """A bundle that one release has made is read by the next."""
     digests = [hashlib.sha256(archive._header("images/x", size, NOW)).hexdigest()[:16] for size in (5, 9 << 30)]
-    assert (manifest.FORMAT, digests) == (1, ["5a72957502f35626", "b31ab2c0feb35444"])
+    assert (archive.FORMAT, digests) == (1, ["5a72957502f35626", "b31ab2c0feb35444"])
     made = archive._header("files/disk.raw", 9 << 30, NOW)
     assert len(made) == 512
     found = tarfile.TarInfo.frombuf(made, "utf-8", "strict")
@@ -467,33 +465,33 @@ def upstream():
 
 def test_url_is_requested_byte_for_byte_but_for_what_no_url_may_have(upstream, tmp_path):
     for path in ("/a%2Fb%40?sig=%2B%2f+", "/my kernel/é"):
-        fetch(upstream.url.replace("/kernel", path), tmp_path, quiet)
+        download(upstream.url.replace("/kernel", path), tmp_path, quiet)
     assert upstream.paths == ["/a%2Fb%40?sig=%2B%2f+", "/my%20kernel/%C3%A9"]
 
 
 def test_download_that_breaks_goes_on_where_it_was(upstream, tmp_path):
     upstream.breaks = 2
-    assert fetch(upstream.url, tmp_path, quiet).read_bytes() == CONTENT
+    assert download(upstream.url, tmp_path, quiet).read_bytes() == CONTENT
     assert upstream.asked == ["all", f"bytes={len(CONTENT) // 2}-", f"bytes={len(CONTENT) * 3 // 4}-"]
     upstream.asked.clear()
-    assert fetch(upstream.url, tmp_path, quiet).read_bytes() == CONTENT
+    assert download(upstream.url, tmp_path, quiet).read_bytes() == CONTENT
     assert upstream.asked == ['all unless "v1"'], "what is here is asked about and not fetched again"
     upstream.status = 404
     with pytest.raises(BundleError, match=r"/other: HTTP 404"):
-        fetch(upstream.url.replace("kernel", "other"), tmp_path, quiet)
+        download(upstream.url.replace("kernel", "other"), tmp_path, quiet)
 
 
 def test_download_sends_the_login_of_its_url_and_nothing_shows_its_secrets(upstream, tmp_path):
     told: list[str] = []
     url = upstream.url.replace("//", "//me:secret@") + "?sig=secret"
-    path = fetch(url, tmp_path, lambda line, *_: told.append(line))
+    path = download(url, tmp_path, lambda line, *_: told.append(line))
     assert path.read_bytes() == CONTENT
     assert upstream.logins == ["Basic bWU6c2VjcmV0"]
     told += [each.read_text() for each in tmp_path.glob("*.json")]
     upstream.status = 403
     for bad in (url + "&more", url.replace("//", "//a:my/secret:b@"), url.replace("kernel", "a secret kernel?")):
         with pytest.raises(BundleError) as caught:
-            fetch(bad, tmp_path, quiet)
+            download(bad, tmp_path, quiet)
         told.append(str(caught.value))
     assert not [line for line in told if "sig=" in line or "me:" in line or "secret:" in line]
 
@@ -504,10 +502,10 @@ def test_download_that_was_given_up_goes_on_with_the_next_run_unless_the_file_ha
 ):
     upstream.breaks = 4
     with pytest.raises(BundleError, match="once more goes on where this ended"):
-        fetch(upstream.url, tmp_path, quiet)
+        download(upstream.url, tmp_path, quiet)
     asked = len(upstream.asked)
     upstream.tag = tag
-    assert fetch(upstream.url, tmp_path, quiet).read_bytes() == CONTENT
+    assert download(upstream.url, tmp_path, quiet).read_bytes() == CONTENT
     assert upstream.asked[asked:] == [again]
 
 

@@ -37,7 +37,7 @@ def test_schema_knows_every_value_and_each_default_is_good():
 
 
 def _paths(schema: dict[str, Any], at: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    """Of every value that has a name of its own; settings have their names elsewhere."""
+    """Check every value that has a name of its own; settings have their names elsewhere."""
     found = []
     for name, inner in schema.get("properties", {}).items():
         if name == "settings":

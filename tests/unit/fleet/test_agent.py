@@ -1,12 +1,12 @@
-"""What a simulated agent sends again, and when: as much as a real one does."""
+"""A simulated agent repeats requests as often as a real one."""
 
 import asyncio
 from types import SimpleNamespace
 
 import pytest
 
-from edge.fleet.machines import agent as module
-from edge.fleet.machines.agent import WINDOW, Agent
+from edge.fleet import agent as module
+from edge.fleet.agent import WINDOW, Agent
 from proto import workflow_pb2 as pb
 from tests.support.virtual_time import elapse, turns
 from tink.agent import AgentSettings

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from edge.fleet import Boots, FleetSettings, HardwareSource, Link, SettingsError
-from edge.fleet.network.target import TargetError, check, is_hosts_namespace
+from edge.fleet.network import TargetError, check, is_hosts_namespace
 from edge.fleet.population import (
     Firmware,
     Profile,
@@ -42,7 +42,7 @@ from edge.fleet.results import (
     parse,
     percentile,
 )
-from edge.fleet.site.stack import family
+from edge.fleet.stack import family
 from edge.neighbour.route import Route, RouteKind
 from tests.waiting import wait_until
 from tink.api.yaml import documents

@@ -13,7 +13,7 @@ import pytest
 
 from edge.dhcp import DhcpSettings, Received, Responder
 from edge.dhcp.wire import MessageType, codec, options
-from edge.fleet.network.port import arp_answer
+from edge.fleet.network import arp_answer
 from edge.fleet.protocols import hpack, http
 from edge.fleet.protocols.dhcp import Clients, Conversation, NakError
 from edge.fleet.protocols.grpc import UNAVAILABLE, Call, Connection
@@ -231,7 +231,7 @@ async def test_large_body_is_counted_and_the_text_of_an_error_is_kept_at_the_mac
     assert (found.status, found.length, found.body) == (200, SIZE, b"")
     assert (by_reference.status, by_reference.length, len(by_reference.body)) == (200, SIZE, 1)
     with pytest.raises(http.HttpError, match="Connection refused"):
-        await http.get("127.0.0.2", url)  # nobody is there now
+        await http.get("127.0.0.2", url)  # the listener is gone
     peers = []
 
     async def refuses(_request, writer):

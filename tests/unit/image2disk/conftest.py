@@ -155,11 +155,11 @@ def site():
 
 SIZE = 24 << 20
 OLD = b"\xa5"
-"""What was on the disk before."""
+"""The old content of the disk."""
 
 
 class Target:
-    """A disk that is a file of 24 MiB, and what the action said while it wrote to it."""
+    """A disk that is a file of 24 MiB, and the action's output while it wrote to it."""
 
     def __init__(self, path):
         self.path = path

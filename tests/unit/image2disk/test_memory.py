@@ -17,11 +17,10 @@ from pathlib import Path
 import pytest
 from image2disk.disk import Disk
 from image2disk.errors import ActionError
-from image2disk.pipeline import ahead
 from image2disk.qcow2 import Qcow2
 from image2disk.registry import Registry
 from image2disk.settings import Settings
-from image2disk.unpacking import kind_of, unpacked
+from image2disk.unpacking import ahead, kind_of, unpacked
 
 from tests.unit.image2disk.conftest import header, packed, zstd_frame
 

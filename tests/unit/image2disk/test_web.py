@@ -97,7 +97,7 @@ def test_https_is_asked_for_by_connect_and_a_refusal_of_the_proxy_is_named(site)
         assert not caught.value.may_pass
         proxy.login = basic("p:q")
         proxy.hosts = {"far.invalid:443": ("127.0.0.1", int(site.url.rpartition(":")[2]))}
-        with pytest.raises(AnswerError, match=f"by the proxy {proxy.url}"):  # there, nobody speaks TLS
+        with pytest.raises(AnswerError, match=f"by the proxy {proxy.url}"):  # this port does not speak TLS
             web.get("https://far.invalid/x", {})
         assert proxy.asked == ["CONNECT far.invalid:443"] * 2
     for value in ("socks5://s", "https://s"):

@@ -85,7 +85,7 @@ def read_fat(content: bytes) -> dict[str, bytes]:
 
 
 def number(image: bytes, at: int) -> int:
-    """Of 32 bits."""
+    """Return the 32-bit number at a position."""
     return struct.unpack_from("<I", image, at)[0]
 
 

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from ipxe import grub, uboot
 from ipxe.grub import GrubScripts
 from ipxe.medium import AREA_BYTES
-from ipxe.medium_scripts import MediumKind, MediumScripts
-from ipxe.scripts import BootSettings, LogsTo, Origin, ScriptError, Scripts
+from ipxe.scripts import BootSettings, LogsTo, MediumKind, MediumScripts, Origin, ScriptError, Scripts
 from ipxe.uboot import ExtlinuxScripts, UBootScripts, config_name, machine_of, script_image
 from tests.support import objects
 from tests.support.objects import MAC

@@ -1,4 +1,4 @@
-"""What the lab refuses, shows, gives up and clears away; it builds what has changed, and nothing else."""
+"""The lab: its refusals, its screen, its limits and its cleaning up; it builds only outdated parts."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from edge.commands.lab import lab as command
 from edge.journey.events import Outcome
 from edge.lab import namespaces as made
 from edge.lab.namespaces import remove_abandoned
-from edge.lab.progress import Progress
 from edge.lab.rack import PREFIX
+from edge.lab.run import Progress
 
 # --- options ----------------------------------------------------------------------------------------------------------
 
@@ -117,7 +117,7 @@ HEAD = "Inter-|   Receive                         |  Transmit\n face |bytes pack
 
 
 class Rack:
-    """What the lab sees of its rack: the machine's screen, and the kernel's counters of its interface."""
+    """The lab's view of its rack: the machine's screen, and the kernel's counters of its interface."""
 
     def __init__(self, directory):
         self.screen, self.counters = directory / "screen.log", directory / "dev"

@@ -156,7 +156,7 @@ async def test_killed_lab_leaves_no_program_behind(tmp_path):
 
 
 def test_program_whose_lab_was_killed_before_it_could_ask_for_the_signal_does_not_begin(tmp_path):
-    """prctl(2), PR_SET_PDEATHSIG: a parent that is gone by then sends none, and a machine would run for ever."""
+    """prctl(2), PR_SET_PDEATHSIG: a parent that has already ended sends no signal, and a machine would never end."""
     gone = subprocess.Popen(["true"])
     gone.wait()
     late = subprocess.run(bound_to(gone.pid, ["touch", tmp_path / "began"]), check=False)

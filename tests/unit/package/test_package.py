@@ -1,4 +1,4 @@
-"""What packages are made of: the same sources give the same bytes, and what is left out is missed by nobody."""
+"""Packages: the same sources give the same bytes, and tinkedge runs without the parts that are left out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from deploy.package import deb, oci
-from deploy.package.environment import without_missing
+from deploy.package.deb import without_missing
 from deploy.package.papers import completions, manual
 from deploy.package.target import PackageError, Target
 from deploy.package.wheels import EXTRAS, fetch, needed

@@ -70,7 +70,7 @@ class Checkout:
         return program
 
     def publish(self, name: str, text: str) -> Path:
-        """What there is to be fetched."""
+        """The files to download."""
         wheel = self.wheels / f"{name}-1-py3-none-any.whl"
         metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n"
         tags = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
@@ -124,7 +124,7 @@ def test_only_files_with_the_locked_hashes_are_installed_and_an_environment_grow
     assert not checkout.has("wanted")
 
     checkout.wheel.write_bytes(good)
-    checkout.lock("unlocked==1\n")  # a line that somebody wrote by hand
+    checkout.lock("unlocked==1\n")  # a line written by hand
     refused = checkout.venv()
     assert refused.returncode == 1
     assert "Hashes are required" in refused.stderr
@@ -163,7 +163,7 @@ def test_only_files_with_the_locked_hashes_are_installed_and_an_environment_grow
 
 
 def said_of(checkout: Checkout, command: str, **programs: str) -> str:
-    """What a function of the set-up for `make run` says, where these programs answer so."""
+    """Return the output of a function of the set-up for `make run`, with these answers of programs."""
     bin_ = checkout.directory / "bin"
     bin_.mkdir(exist_ok=True)
     for name, text in programs.items():

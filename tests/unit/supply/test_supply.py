@@ -1,4 +1,4 @@
-"""What the project is made of: checked against what was tried, and listed for others; programs that tests build."""
+"""The packages of the project: checked and listed; and the programs that tests build."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from packaging.utils import NormalizedName, canonicalize_name
 
-from deploy.supply.agreement import disagreements
 from deploy.supply.licences import licence, permits, refusals
-from deploy.supply.packages import Locked, Project, installed, read_requirements
+from deploy.supply.packages import Locked, Project, disagreements, installed, read_requirements
 from deploy.supply.sbom import sbom
 from tests.programs import build
 from tests.programs.build import PACKAGES, kubernetes_version, version_of

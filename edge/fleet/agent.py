@@ -1,22 +1,27 @@
-"""The agent: its connection, the Workflow that it is given, and the events that it tells, as `tink.agent` does.
+"""A simulated agent: its connection, its Workflow and its events, as `tink.agent` behaves.
 
-Actions are pauses, with the results and the output of the profile. Events go out in order, up to eight at once, each
-until it is acknowledged; the first and the last action begin when the server knows of it. A connection that is lost is
-made anew, with what is not acknowledged sent again. What the real agent keeps on disk is here in memory: OSIEs run from
-memory, too, so a power cut takes it.
+Actions are pauses, with the results and the output of the profile. Events go out in order, up to eight at once, and are
+repeated until the server acknowledges them. The first and the last action start after the server has acknowledged that.
+After a lost connection the agent connects again and repeats unacknowledged events. The real agent's file on disk is
+memory here: OSIEs run from memory, so a power cut erases it as well.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import socket
+import ssl
+import time
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from edge.fleet.machines.channel import Channel
-from edge.fleet.machines.surroundings import GaveUpError
+from edge.fleet.machine import BootError, GaveUpError
 from edge.fleet.population import ActionProfile, action_seconds
-from edge.fleet.protocols.grpc import Call
+from edge.fleet.protocols import http
+from edge.fleet.protocols.grpc import UNAVAILABLE, Call, Connection, Field
 from edge.fleet.results import Question, Step
 from proto import metadata
 from proto import output_pb2 as output_pb
@@ -25,26 +30,176 @@ from tink.agent import AgentSettings
 from tink.limits.backoff import Backoff
 
 if TYPE_CHECKING:
-    from edge.fleet.machines.machine import Machine
+    from edge.fleet.machine import Machine
+
+
+_FIRST_PAUSE: Final = 0.2
+_LONGEST_PAUSE: Final = 10.0
+_CONNECT_SECONDS: Final = 10.0
+_HTTP2: Final = "h2"
+
+
+class Channel:
+    """The agent's connection to the gRPC server. Calls `connected()` each time it is established."""
+
+    __slots__ = (
+        "_backoff", "_connected", "_connecting", "_connection", "_context", "_loop", "_machine", "_open", "_retry",
+        "_settings",
+    )  # fmt: skip
+
+    def __init__(self, machine: Machine, settings: AgentSettings, connected: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._machine = machine
+        self._settings = settings
+        self._connected = connected
+        self._context: ssl.SSLContext | None = None
+        self._connection: Connection | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self._open = False
+        self._backoff: Backoff | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Return True if calls can be made."""
+        return self._open
+
+    async def open(self) -> None:
+        """Start to connect.
+
+        Raises BootError, HttpError if the server is not allowed or its authority can't be fetched.
+        """
+        self._machine.around.check(self._settings.server.rpartition(":")[0])
+        if self._settings.tls:
+            self._context = await self._trusted()
+        self._connect()
+
+    def call(self, method: bytes, messages: tuple[bytes, ...], fields: tuple[Field, ...], call: Call) -> None:
+        """Make a call, which ends with UNAVAILABLE if there is no connection."""
+        if self._connection is None or not self._open:
+            call.ended(UNAVAILABLE, "there is no connection")
+        else:
+            self._connection.call(method, messages, fields, call)
+
+    def close(self) -> None:
+        """Close."""
+        self._open = False
+        if self._retry is not None:
+            self._retry.cancel()
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._connection is not None:
+            self._connection.close()
+
+    # --- the connection ---
+
+    def connected(self) -> None:
+        """Called by `Connection` when it is established."""
+        self._open = True
+        self._backoff = None
+        self._connected()
+
+    def lost(self, why: str) -> None:
+        """Called by `Connection` when it is lost. Connects again after a pause."""
+        self._open = False
+        self._connection = None
+        self._machine.error(f"the connection to the gRPC server is lost: {why}")
+        self._again()
+
+    def _again(self) -> None:
+        if self._backoff is None:
+            self._backoff = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        self._retry = self._loop.call_later(self._backoff.next(), self._connect)
+
+    def _connect(self) -> None:
+        self._retry = None
+        self._connecting = self._loop.create_task(self._try())
+
+    async def _try(self) -> None:
+        host, _, port = self._settings.server.rpartition(":")
+        self._connection = Connection(self, self._settings.server, self._clock_check if self._context else None)
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            sock.setblocking(False)
+            sock.bind((self._machine.identity.address, 0))
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                await self._loop.sock_connect(sock, (host, int(port)))
+                connection = self._connection
+                await self._loop.create_connection(
+                    lambda: connection, sock=sock, ssl=self._context, server_hostname=host if self._context else None
+                )
+        except (OSError, TimeoutError) as error:
+            sock.close()
+            self._connection = None
+            told = http.why(error) if isinstance(error, OSError) and str(error) else "it does not answer"
+            self._machine.error(f"the gRPC server can't be reached: {told}")
+            self._again()
+        except BaseException:
+            sock.close()
+            raise
+        finally:
+            self._connecting = None
+
+    # --- TLS ---
+
+    async def _trusted(self) -> ssl.SSLContext:
+        """Return the TLS context of the authority that the kernel command line names. Raises BootError, HttpError."""
+        contexts = self._machine.around.contexts
+        url, _, digest = self._settings.tls_ca_url.partition("#sha256=")
+        if not url:
+            return contexts.setdefault("", _context(None))
+        self._machine.around.check(http.Url.of(url).host)
+        found = await http.get(self._machine.identity.address, url)
+        if hashlib.sha256(found.body).hexdigest() != digest.lower():
+            raise BootError(f"{url} is not the authority that the kernel command line names")
+        if digest not in contexts:
+            contexts[digest] = _context(found.body.decode("ascii", "replace"))
+        return contexts[digest]
+
+    def _clock_check(self, certificate: dict[str, Any]) -> str:
+        """Return why the machine's clock rejects a certificate (RFC 5280 section 4.1.2.5); empty if it is valid."""
+        now = time.time() + self._machine.traits.clock_error
+        try:
+            early = now < ssl.cert_time_to_seconds(certificate["notBefore"])
+            late = now > ssl.cert_time_to_seconds(certificate["notAfter"])
+        except (KeyError, ValueError):
+            return "the server's certificate has no dates"
+        if not early and not late:
+            return ""
+        if self._machine.traits.clock_error:
+            self._machine.blame_fleet()
+        return f"by the machine's clock the server's certificate is not valid {'yet' if early else 'any more'}"
+
+
+def _context(authority: str | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cadata=authority)
+    context.set_alpn_protocols([_HTTP2])
+    return context
+
 
 WINDOW: Final = 8
 _GET_WORKFLOWS: Final = b"/internal.proto.workflow.v2.WorkflowService/GetWorkflows"
 _PUBLISH_EVENT: Final = b"/internal.proto.workflow.v2.WorkflowService/PublishEvent"
 _WRITE_OUTPUT: Final = b"/tinkedge.output.v1.OutputService/WriteOutput"
 _REFUSALS: Final = frozenset({5, 7, 9, 12, 16})
-"""NOT_FOUND, PERMISSION_DENIED, FAILED_PRECONDITION, UNIMPLEMENTED, UNAUTHENTICATED: asked again slowly."""
+"""NOT_FOUND, PERMISSION_DENIED, FAILED_PRECONDITION, UNIMPLEMENTED, UNAUTHENTICATED: retried slowly."""
 _INVALID_ARGUMENT: Final = 3
 _REFUSED_SECONDS: Final = 10.0
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 10.0
-"""Before another attempt, where the server could not: as `tink.agent.connection.transport.RetryPolicy` has them. So a
-server that is late has as many calls as from real agents, and not the more the later it is."""
+"""Pauses before a retry.
+
+They are those of `tink.agent.connection.transport.RetryPolicy`: a slow server gets as many calls as from real agents.
+"""
 _FIRST_OUTPUT_SECONDS: Final = 1.0
 _PATIENCE_WITHOUT_POWER: Final = 60.0
-"""How long an agent whose machine was cut off waits: its Workflow has failed, most likely."""
+"""Seconds that an agent waits after a power cut: its Workflow has most likely failed."""
 
 
 async def work(machine: Machine, settings: AgentSettings) -> None:
-    """Until the Workflow has Succeeded and the server knows. Raises BootError, GaveUpError."""
+    """Run the agent until its Workflow has Succeeded and the server has acknowledged that.
+
+    Raises BootError, GaveUpError.
+    """
     agent = Agent(machine, settings)
     machine.at(Step.AGENT)
     try:
@@ -62,13 +217,13 @@ class _Event:
         self.acknowledged = False
         self.sent = 0.0
         self.backoff: Backoff | None = None
-        """Of one that was not taken: it is sent again when it is the oldest."""
+        """Set after the server refused the event, which is then repeated when it is the oldest."""
         self.pauses = False
         self.done: asyncio.Future[None] | None = None
 
 
 class Agent:
-    """Of one boot."""
+    """The agent of one boot."""
 
     __slots__ = (
         "_backoff", "_channel", "_established", "_events", "_failed", "_loop", "_machine", "_retry", "_settings",
@@ -84,7 +239,7 @@ class Agent:
         self._events: deque[_Event] = deque()
         self._workflow = ""
         self._retry: asyncio.TimerHandle | None = None
-        """Of the command stream, as is the backoff."""
+        """The timer of the next attempt to open the command stream."""
         self._backoff = Backoff(_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS)
         self._established: asyncio.Future[None] = self._loop.create_future()
         self._started: asyncio.Future[pb.Workflow] = self._loop.create_future()
@@ -93,7 +248,7 @@ class Agent:
         """Gets an exception when the server will never take an event."""
 
     async def work(self) -> None:
-        """As the function of this name."""
+        """Run until the Workflow has Succeeded. Raises BootError, GaveUpError."""
         await self._channel.open()
         await self._wait(self._established, "the server has not taken the agent")
         self._machine.at(Step.WORKFLOW)
@@ -110,7 +265,7 @@ class Agent:
         self._channel.close()
 
     async def _wait(self, awaited: asyncio.Future[Any], without: str) -> Any:
-        """Raises GaveUpError after the profile's patience."""
+        """Wait for a future. Raises GaveUpError after the profile's patience."""
         patience = self._machine.around.profile.patience
         if self._machine.was_cut:
             patience = min(patience, _PATIENCE_WITHOUT_POWER)
@@ -152,7 +307,7 @@ class Agent:
 
     def _stream_ended(self, status: int, message: str) -> None:
         if not self._channel.is_open:
-            return  # the channel connects anew, and tells
+            return  # the channel reconnects and calls `_connected`
         if status:
             self._machine.error(f"the command stream ended with status {status}: {message}")
         pause = _REFUSED_SECONDS if status in _REFUSALS else self._backoff.next()
@@ -180,7 +335,7 @@ class Agent:
     # --- the Workflow ---
 
     async def _run(self, workflow: pb.Workflow) -> None:
-        """Raises GaveUpError where it does not succeed."""
+        """Run the Workflow's actions. Raises GaveUpError if it does not succeed."""
         actions = workflow.actions
         share = self._machine.traits.failing_action
         failing = int(share * len(actions)) if share is not None else -1
@@ -204,7 +359,7 @@ class Agent:
         await self._acknowledged(event)
 
     async def _action(self, workflow: str, action: pb.Workflow.Action, profile: ActionProfile) -> bool:
-        """Let it take its time; whether it was stopped."""
+        """Let an action take its time. Return True if the server stopped it."""
         around, traits = self._machine.around, self._machine.traits
         seconds = action_seconds(profile, traits, around.seed, action.name)
         printed = [
@@ -232,7 +387,7 @@ class Agent:
         await self._acknowledged(self._publish(pb.Event(workflow_id=workflow, action_failed=failed)))
 
     def _print(self, workflow: str, action: str, printed: list[str]) -> None:
-        """Send what an action has printed. Nobody waits for it, and if it is lost it is lost."""
+        """Send an action's output once. Lost output is not repeated."""
         piece = output_pb.WriteOutputRequest(workflow_id=workflow, action_id=action, lines=printed)
         call = Call(self._output_ended)
         self._channel.call(_WRITE_OUTPUT, (piece.SerializeToString(),), self._authorization(), call)
@@ -250,13 +405,13 @@ class Agent:
         return made
 
     async def _acknowledged(self, event: _Event) -> None:
-        """Wait until the server has it and all before it. Raises GaveUpError."""
+        """Wait until the server has acknowledged this event and all before it. Raises GaveUpError."""
         if event in self._events:
             event.done = self._loop.create_future()
             await self._wait(event.done, "an event was not taken")
 
     def _send(self) -> None:
-        """Send what waits, oldest first, as far as the window goes."""
+        """Send waiting events, oldest first, up to the window."""
         for number, event in enumerate(self._events):
             if number >= WINDOW or not self._channel.is_open:
                 return

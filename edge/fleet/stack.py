@@ -1,10 +1,10 @@
-"""A stack of the fleet's own: tinkedge in a network namespace, joined by a cable to another one where machines are.
+"""A stack of the fleet's own: tinkedge in one network namespace, the machines in another, joined by a cable.
 
     tinkedge-fleet-PID-stack      edge0 --- cable --- uplink0      tinkedge-fleet-PID-machines
     `tinkedge up`, or its roles                                    all addresses of the machines' network
 
-Nothing leads out of either. Kernel, initrd and boot programs are files of the wanted size, with nothing in them. All of
-it is removed at the end, and what an earlier run has left that was killed.
+Nothing leads out of the two namespaces. Kernel, initrd and boot programs are sparse files of the wanted size.
+Everything is removed at the end, including the remains of runs that were killed.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from pathlib import Path
 from typing import Final
 
 from edge.building.shell import CommandError, Daemon, run
-from edge.fleet.network.attachment import Link
+from edge.fleet.network import Link
+from edge.fleet.objects import Boots
 from edge.fleet.results import Process
-from edge.fleet.site.objects import Boots
 from edge.lab.namespaces import NAMESPACES, remove_abandoned
 
 PREFIX: Final = "tinkedge-fleet-"
 _CABLE: Final = IPv4Network("192.0.2.0/30")
-"""Of the cable, where machines are behind a relay: TEST-NET-1 (RFC 5737)."""
+"""Network of the cable, with machines behind a relay: TEST-NET-1 (RFC 5737)."""
 UPLINK: Final = "uplink0"
 _EDGE: Final = "edge0"
 _READY: Final = b"ready: "
 _START_SECONDS: Final = 60.0
 _BOOT_PROGRAMS: Final = {"undionly.kpxe": 72_000, "snponly.efi": 240_000}
-"""Their bytes are about those of Debian's."""
+"""Boot programs and their sizes in bytes, about those of Debian's."""
 _API_PORT: Final = 6443
 
 
 class StackError(Exception):
-    """The stack can't be started; the text says why."""
+    """The stack can't be started."""
 
 
 @dataclass(frozen=True, slots=True)
 class StackSettings:
-    """`roles`: API, controller, server and edge as processes of their own, as on a cluster, and not `tinkedge up`.
+    """Settings of a stack. `roles`: API, controller, server and edge as four processes, instead of `tinkedge up`.
 
-    `options`: more of them for what serves machines. Sizes are bytes.
+    `options`: more options for the process that serves machines. Sizes are bytes.
     """
 
     directory: Path
@@ -60,7 +60,7 @@ class StackSettings:
 
 @dataclass(slots=True)
 class Stack:
-    """One stack: `up`, then `down` by the exit stack that `up` was given."""
+    """A stack. `up` starts it; the exit stack given to `up` stops it."""
 
     settings: StackSettings
     _daemons: list[tuple[str, Daemon]] = field(default_factory=list)
@@ -68,32 +68,32 @@ class Stack:
 
     @property
     def server(self) -> str:
-        """The edge's address."""
+        """Return the edge's address."""
         return str(_CABLE[1] if self.settings.link is Link.RELAY else self.settings.network[1])
 
     @property
     def namespace(self) -> Path:
-        """Where it runs; its API is on loopback there."""
+        """Return the stack's network namespace; its API listens on loopback there."""
         return NAMESPACES / f"{PREFIX}{os.getpid()}-stack"
 
     @property
     def machines(self) -> Path:
-        """Where machines are."""
+        """Return the machines' network namespace."""
         return NAMESPACES / f"{PREFIX}{os.getpid()}-machines"
 
     @property
     def kubeconfig(self) -> Path:
-        """Of its API."""
+        """Return the kubeconfig of the stack's API."""
         return self.settings.directory / "data" / "kubeconfig"
 
     @property
     def boots(self) -> Boots:
-        """What machines boot."""
+        """Return the OSIE of the machines."""
         osie = self.settings.directory / "osie"
         return Boots("", f"file://{osie}/kernel", f"file://{osie}/initrd")
 
     async def up(self, stack: AsyncExitStack) -> None:
-        """Start it; ready when this returns. Raises StackError."""
+        """Start the stack; it is ready when this returns. Raises StackError."""
         try:
             await remove_abandoned(PREFIX)
             await self._join(stack)
@@ -121,7 +121,7 @@ class Stack:
             await run(["ip", "-n", here, "route", "add", str(self.settings.network), "via", str(_CABLE[2])])
 
     def _files(self) -> None:
-        """Files of the wanted sizes, which take no room."""
+        """Create sparse files of the wanted sizes."""
         osie, boot = self.settings.directory / "osie", self.settings.directory / "boot"
         osie.mkdir()
         boot.mkdir()
@@ -152,7 +152,7 @@ class Stack:
     async def _run(self, stack: AsyncExitStack, role: str, options: Sequence[str]) -> None:
         log = self.settings.directory / f"{role}.log"
         command = ["nsenter", f"--net={self.namespace}", sys.executable, "-m", "edge.cli", role, *options]
-        # The file of settings of this host, and its variables, are not for it.
+        # This host's configuration file and variables are not for the stack.
         env = {name: "" for name in os.environ if name.startswith("TINKEDGE_")}
         daemon = await Daemon.start(f"tinkedge {role}", [*command, "--config", os.devnull], log, env=env)
         stack.push_async_callback(daemon.stop)
@@ -164,7 +164,7 @@ class Stack:
             await asyncio.sleep(0.05)
 
     def begin(self) -> None:
-        """Processor time counts from now on."""
+        """Start to measure processor time."""
         self._used = {role: _cpu_seconds(daemon.pid) for role, daemon in self._daemons}
 
     def processes(self) -> list[Process]:
@@ -179,7 +179,7 @@ class Stack:
 
 
 def own_process(began: float) -> Process:
-    """The fleet itself; `began`: its processor time at the beginning."""
+    """Return the fleet's own resources; `began`: its processor time at the start."""
     status = _status(os.getpid())
     return Process("fleet", time.process_time() - began, status.get("VmRSS", 0.0), status.get("VmHWM", 0.0))
 
@@ -210,7 +210,7 @@ def _own_cpu_seconds(pid: int) -> float:
 
 
 def _status(pid: int) -> dict[str, float]:
-    """Sizes of a process in MB (proc(5), /proc/pid/status)."""
+    """Return the sizes of a process in MB (proc(5), /proc/pid/status)."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:

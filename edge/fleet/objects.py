@@ -1,7 +1,7 @@
-"""What a fleet's machines are in the Kubernetes API: made for a run and removed after it, or those that are there.
+"""The machines' objects in the Kubernetes API: generated for a run and removed after it, or existing ones.
 
-Everything that a run makes has the label `tinkedge.org/fleet` with the run's name, by which it is removed; nothing else
-is ever deleted. Machines that are there are only read.
+All generated objects have the label `tinkedge.org/fleet` with the run's name. Only objects with that label are deleted.
+Existing Hardware is only read.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ Progress = Callable[[str, int, int], None]
 
 
 class ObjectsError(Exception):
-    """The objects can't be made, or there are none; the text says which and why."""
+    """The objects can't be created or read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Boots:
-    """What generated machines boot: an OSIE that is there, or its URLs."""
+    """The OSIE of generated machines: the name of an existing one, or URLs for a new one."""
 
     osie: str = ""
     kernel_url: str = ""
@@ -47,14 +47,14 @@ class Boots:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the API says of a Workflow."""
+    """The state and message of a Workflow."""
 
     state: str
     message: str
 
 
 class Objects:
-    """Those of one run, in one namespace."""
+    """The objects of one run, in one namespace of the API."""
 
     def __init__(self, client: KubeClient, namespace: str, name: str, progress: Progress) -> None:
         self._client = client
@@ -62,12 +62,15 @@ class Objects:
         self._name = name
         self._progress = progress
 
-    # --- of its own ---
+    # --- generated objects ---
 
     async def generate(
         self, machines: list[Identity], profile: Profile, network: IPv4Network, gateway: str, boots: Boots
     ) -> None:
-        """Make an OSIE (if none is named), a Template, and a Hardware and a Workflow for each. Raises ObjectsError."""
+        """Create an OSIE (if none is named), a Template, and a Hardware and a Workflow per machine.
+
+        Raises ObjectsError.
+        """
         osie = boots.osie or self._name
         try:
             if not boots.osie:
@@ -84,7 +87,7 @@ class Objects:
             raise ObjectsError(f"can't make the fleet's objects: {error}") from error
 
     async def remove(self) -> None:
-        """Remove what this run has made. Raises ObjectsError."""
+        """Remove the objects of this run. Raises ObjectsError."""
         try:
             for resource in (WORKFLOW, HARDWARE, TEMPLATE, OSIE):
                 names = [name async for name, _ in self._named(resource)]
@@ -106,13 +109,13 @@ class Objects:
         await self._client.create(resource, body)
 
     async def _delete(self, resource: ResourceType, name: str) -> None:
-        with contextlib.suppress(NotFoundError):  # somebody was faster
+        with contextlib.suppress(NotFoundError):  # already deleted by another client
             await self._client.delete(resource, name, self._namespace)
 
     async def _each(
         self, items: Iterable[_Item], do: Callable[[_Item], Awaitable[None]], what: str, count: int = 0
     ) -> None:
-        """`do` each, some at a time; the first error ends it."""
+        """Call `do` for each item, several at a time. The first error ends it."""
         left, done = iter(items), 0
 
         async def work() -> None:
@@ -126,10 +129,10 @@ class Objects:
             for _ in range(_WRITERS):
                 group.create_task(work())
 
-    # --- those that are there ---
+    # --- existing objects ---
 
     async def existing(self, selector: str, most: int) -> list[Identity]:
-        """Machines of the Hardware that are there, at most so many: the first interface with an address of each.
+        """Return the machines of existing Hardware, at most `most`: the first interface with an address of each.
 
         Raises ObjectsError.
         """
@@ -149,7 +152,7 @@ class Objects:
         return found
 
     async def outcomes(self, selector: str | None = None) -> dict[str, Outcome]:
-        """The newest Workflow of each Hardware, by its name: of this run, or by `selector`. Raises ObjectsError."""
+        """Return the newest Workflow by Hardware name: of this run, or by `selector`. Raises ObjectsError."""
         found: dict[str, tuple[tuple[str, int, str], Outcome]] = {}
         try:
             async for _, item in self._named(WORKFLOW, selector):
@@ -164,7 +167,7 @@ class Objects:
         return {hardware: outcome for hardware, (_, outcome) in found.items()}
 
     async def _named(self, resource: ResourceType, selector: str | None = None) -> AsyncIterator[tuple[str, Raw]]:
-        """Objects by name; without a selector those of this run."""
+        """Yield names and objects by label; without a selector those of this run."""
         labels = f"{LABEL}={self._name}" if selector is None else selector
         after = ""
         while True:
@@ -177,7 +180,7 @@ class Objects:
 
 
 def identity_of(name: str, hardware: Raw) -> Identity | None:
-    """The machine of a Hardware; None: no interface has a MAC and an address."""
+    """Return the machine of a Hardware; None if no interface has a MAC and an address."""
     for mac, interface in (hardware.get("spec", {}).get("networkInterfaces") or {}).items():
         address = ((interface or {}).get("dhcp") or {}).get("ip", "")
         digits = mac.replace(":", "").replace("-", "")

@@ -1,0 +1,542 @@
+"""The life of one machine, from power-on to its installed system: a coroutine that sleeps nearly always.
+
+    firmware -> boot program -> iPXE -> kernel, initrd -> OSIE -> agent -> Workflow -> disk -> cloud-init
+
+The firmware repeats a boot that has failed. A power cut ends the boot, and erases the agent's memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+from edge.fleet import agent
+from edge.fleet.machine import BootError, GaveUpError, Machine
+from edge.fleet.network import DatagramSocket
+from edge.fleet.population import BootOrder, CloudInit, Firmware, HangsAt
+from edge.fleet.protocols import http, ipxe, tftp
+from edge.fleet.protocols.dhcp import Client, Clients, Conversation, Lease, NakError
+from edge.fleet.results import Question, Step, Whole
+from tink.agent import AgentError, AgentSettings, from_kernel_command_line
+
+_CLIENTS: Final[dict[Firmware, Client]] = {
+    Firmware.BIOS: Clients.BIOS.value,
+    Firmware.UEFI: Clients.UEFI.value,
+    Firmware.UEFI_HTTP: Clients.UEFI_HTTP.value,
+}
+_HTTP_HEADERS: Final = ("Accept: */*", "User-Agent: UefiHttpBoot/1.0")
+_MAX_NAKS = 3
+_IPXE_HEADERS: Final = ("User-Agent: iPXE/1.21.1", "Connection: keep-alive")
+_STEPS: Final = {"kernel": Step.KERNEL, "initrd": Step.INITRD}
+_SIGN = "tinkedge_sign="
+_VERSION: Final = "/2009-04-04"
+_NEWER_VERSIONS: Final = ("/2021-03-23", "/2018-09-24", "/2016-09-02")
+_NOCLOUD_FILES: Final = ("network-config", "meta-data", "user-data", "vendor-data")
+_CLOUD_INIT_HEADERS: Final = ("User-Agent: Cloud-Init/25.1.4", "Accept: */*", "Connection: close")
+_REFUSED: Final = "/netboot-not-allowed"
+"""End of the boot file's URL in a refusal to HTTP Boot clients, of Smee's too: firmware gets an error and goes on."""
+_MAX_ATTEMPTS: Final = 6
+_MAX_NAMES: Final = 1000
+
+
+async def live(machine: Machine) -> None:
+    """Run a machine's whole life. Failures go to the recorder; raises nothing."""
+    await asyncio.sleep(machine.traits.power_on)
+    loop, recorder = asyncio.get_running_loop(), machine.around.recorder
+    began = loop.time()
+    machine.power_on()
+    try:
+        await _provision_with_faults(machine)
+        recorder.took(Whole.PROVISIONED, loop.time() - began)
+        await _boot_disk(machine)
+        recorder.took(Whole.INSTALLED, loop.time() - began)
+        machine.at(Step.DONE)
+    except GaveUpError as error:
+        machine.fail(str(error), injected=error.injected)
+    except (BootError, http.HttpError) as error:  # of the installed system, which boots only once
+        machine.fail(str(error), injected=False)
+
+
+async def _provision_with_faults(machine: Machine) -> None:
+    try:
+        async with asyncio.timeout(machine.traits.cut_at) as power:
+            await _provision(machine)
+            return
+    except TimeoutError:
+        if not power.expired():
+            raise
+    machine.was_cut = True
+    machine.blame_fleet()
+    machine.around.recorder.faults["power cuts"] += 1
+    machine.at(Step.OFF, completed=False)
+    await asyncio.sleep(machine.traits.off)
+    await _provision(machine)
+
+
+async def _provision(machine: Machine) -> None:
+    """Boot until the Workflow has Succeeded. Raises GaveUpError."""
+    rounds = machine.around.profile.rounds
+    for number in range(1, rounds + 1):
+        try:
+            return await _boot_network(machine)
+        except (BootError, http.HttpError, OSError) as error:
+            machine.error(str(error))
+            if number == rounds:
+                raise GaveUpError(f"{error} (after {rounds} boots)") from error
+        await asyncio.sleep(machine.traits.round_pause)
+    return None
+
+
+async def _boot_network(machine: Machine) -> None:
+    """Boot once from the network, to the end of the Workflow. Raises BootError, HttpError, OSError, GaveUpError."""
+    machine.at(Step.FIRMWARE, completed=False)
+    await asyncio.sleep(machine.traits.post)
+    await _hang(machine, HangsAt.POST)
+    await _load_boot_program(machine)
+    machine.at(Step.LOADER)
+    await _hang(machine, HangsAt.LOADER)
+    await asyncio.sleep(machine.traits.loader)
+    kernel = await _run_ipxe(machine)
+    machine.at(Step.STARTING)
+    await asyncio.sleep(machine.traits.kernel)
+    settings = await _start_osie(machine, kernel)
+    await agent.work(machine, settings)
+
+
+async def _hang(machine: Machine, where: HangsAt) -> None:
+    """Hang here once, if the traits have it. Raises BootError after the power was switched off and on."""
+    if machine.traits.hangs_at is not where or machine.has_hung:
+        return
+    machine.has_hung = True
+    machine.around.recorder.faults["firmware hung"] += 1
+    await asyncio.sleep(machine.traits.hang + machine.traits.off)
+    raise BootError(f"hung in {where.value}, and was switched off and on")
+
+
+# --- firmware: an address, and the boot program by TFTP or HTTP ---
+
+
+class NoNetbootError(BootError):
+    """The server refuses the network boot; firmware tries the next boot device."""
+
+
+async def _load_boot_program(machine: Machine) -> None:
+    """Download the boot program. Raises BootError, HttpError, NoNetbootError."""
+    machine.at(Step.FIRMWARE_DHCP, completed=False)
+    file, server = await _offered(machine)
+    machine.at(Step.BOOT_PROGRAM)
+    if machine.traits.firmware is Firmware.UEFI_HTTP:
+        await _by_http(machine, file)
+    else:
+        await _by_tftp(machine, server, file)
+
+
+async def _offered(machine: Machine) -> tuple[str, str]:
+    """Return the boot file and the server that DHCP names. Raises BootError, NoNetbootError."""
+    found = await _lease(machine, _CLIENTS[machine.traits.firmware])
+    if found.local_boot or not found.file:
+        raise NoNetbootError("the server says: boot from the next device")
+    return found.file, found.next_server or found.server
+
+
+async def _by_http(machine: Machine, text: str) -> None:
+    """Download by HTTP as EDK2 does: HEAD and GET on one connection, a Host without the port (HttpBootClient.c)."""
+    url = http.Url.of(text)
+    machine.around.check(url.host)
+    connection = await http.HttpConnection.connect(machine.identity.address, url)
+    try:
+        headers = (f"Host: {url.host}", *_HTTP_HEADERS)
+        head = await connection.request("HEAD", url.target, headers)
+        if head.status == 403:
+            raise NoNetbootError("the server says 403: boot from the next device")
+        if head.status != 200 or not head.length:
+            raise BootError(f"the boot program is answered with {head.status}, and {head.length} bytes")
+        file = await connection.request("GET", url.target, headers, keep=False)
+    finally:
+        connection.close()
+    if file.status != 200 or file.length != head.length:
+        raise BootError(f"the boot program: {file.status}, {file.length} bytes where HEAD said {head.length}")
+    machine.around.recorder.bytes_received["boot program"] += file.length
+
+
+async def _by_tftp(machine: Machine, server: str, file: str) -> None:
+    machine.around.check(server)
+    reads = tftp.Reads.BIOS if machine.traits.firmware is Firmware.BIOS else tftp.Reads.UEFI
+    probe, asked = reads.value
+    size = (await _transfer(machine, server, tftp.Reading(file, probe, probe=True))).size
+    transfer = await _transfer(machine, server, tftp.Reading(file, asked))
+    if size is not None and transfer.received != size:
+        raise BootError(f"TFTP: {file} has {transfer.received} bytes, and the server said {size}")
+    machine.around.recorder.bytes_received["boot program"] += transfer.received
+
+
+async def _transfer(machine: Machine, server: str, reading: tftp.Reading) -> tftp.Reading:
+    try:
+        transfer = _Transfer(machine, server, reading)
+    except OSError as error:
+        raise BootError(f"TFTP: {error.strerror}") from error
+    try:
+        await transfer.run()
+    except tftp.TftpError as error:
+        raise BootError(f"TFTP: {error}") from error
+    finally:
+        transfer.close()
+    return reading
+
+
+class _Transfer:
+    """A TFTP transfer's socket and timer. The server answers from a new port (RFC 1350 section 4)."""
+
+    __slots__ = ("_done", "_loop", "_machine", "_reading", "_sent", "_server", "_socket", "_tid", "_timer", "_tries")
+
+    def __init__(self, machine: Machine, server: str, reading: tftp.Reading) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._machine = machine
+        self._server = server
+        self._reading = reading
+        self._tid = 0
+        self._tries = 0
+        self._sent = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._done: asyncio.Future[None] = self._loop.create_future()
+        self._socket = DatagramSocket(machine.identity.address, self._received, machine.lost)
+
+    async def run(self) -> None:
+        """Transfer until the last block has arrived. Raises TftpError."""
+        self._sent = self._loop.time()
+        self._send(self._reading.packet())
+        await self._done
+
+    def close(self) -> None:
+        """Stop the timer and close the socket."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._socket.close()
+
+    def _send(self, packet: bytes) -> None:
+        self._socket.send(packet, (self._server, self._tid or tftp.PORT))
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(tftp.TIMEOUT_SECONDS, self._silence)
+
+    def _silence(self) -> None:
+        self._timer = None
+        self._tries += 1
+        if self._tries >= tftp.ATTEMPTS:
+            if not self._done.done():
+                self._done.set_exception(tftp.TftpError(f"{self._server} is silent"))
+            return
+        self._machine.around.recorder.error(self._machine.step, "TFTP: a packet was sent again")
+        self._send(self._reading.repeated())
+
+    def _received(self, datagram: bytes, sender: tuple[str, int]) -> None:
+        if self._done.done() or sender[0] != self._server or (self._tid and sender[1] != self._tid):
+            return
+        if not self._tid:
+            self._tid = sender[1]
+            self._machine.around.recorder.took(Question.TFTP, self._loop.time() - self._sent)
+        try:
+            answer = self._reading.receive(datagram)
+        except tftp.TftpError as error:
+            self._done.set_exception(error)
+            return
+        if answer is not None:
+            self._tries = 0
+            self._send(answer)
+        if self._reading.done:
+            self._done.set_result(None)
+
+
+# --- leases ---
+
+
+async def _lease(machine: Machine, client: Client) -> Lease:
+    """Return a DHCP lease for a client program of the machine. Raises BootError."""
+    for _ in range(_MAX_NAKS):
+        try:
+            found = await _DhcpClient(machine, client).lease()
+        except NakError as error:
+            machine.error(f"{client.name}: {error}")
+            continue
+        if found.address != machine.identity.address:
+            raise BootError(f"{client.name} was given {found.address} instead of its Hardware's address")
+        return found
+    raise BootError(f"{client.name}: DHCPNAK {_MAX_NAKS} times")
+
+
+class _DhcpClient:
+    """One DHCP conversation with its retransmissions, as patient as the client program."""
+
+    __slots__ = ("_arrived", "_client", "_conversation", "_loop", "_machine")
+
+    def __init__(self, machine: Machine, client: Client) -> None:
+        self._machine = machine
+        self._client = client
+        self._loop = asyncio.get_running_loop()
+        self._arrived: asyncio.Future[None] = self._loop.create_future()
+        xid = int(machine.chance() * 2**32).to_bytes(4, "big")
+        giaddr = machine.around.port.giaddr
+        self._conversation = Conversation(client, machine.identity.mac, machine.traits.uuid, xid, giaddr)
+
+    async def lease(self) -> Lease:
+        port, mac = self._machine.around.port, self._machine.identity.mac
+        port.listen(mac, self._received)
+        try:
+            begun = self._loop.time()
+            await self._exchange(begun, Question.DHCP_OFFER, "no offer")
+            self._conversation.take()
+            await self._exchange(begun, Question.DHCP_ACK, "an offer, but no acknowledgement")
+        finally:
+            port.listen(mac, None)
+        if self._conversation.lease is None:
+            raise BootError(f"{self._client.name}: no lease")
+        return self._conversation.lease
+
+    async def _exchange(self, begun: float, question: Question, without: str) -> None:
+        """Send the packet until an answer arrives or the client gives up. Raises BootError, NakError."""
+        for wait in self._client.waits:
+            if self._client.jitter:
+                wait += self._client.jitter * (2 * self._machine.chance() - 1)
+            sent = self._loop.time()
+            self._arrived = self._loop.create_future()
+            packet = self._conversation.packet(sent - begun)
+            if not self._machine.lost():
+                self._machine.around.port.send(self._machine.identity.mac, packet)
+            try:
+                async with asyncio.timeout(wait):
+                    await self._arrived
+            except TimeoutError:
+                self._machine.around.recorder.error(
+                    self._machine.step, f"{self._client.name} has asked again after {wait:.0f} s"
+                )
+                continue
+            now = self._loop.time()
+            self._machine.around.recorder.took(question, now - sent)
+            if question is Question.DHCP_OFFER:
+                rest = wait - (now - sent) if self._client.collects else self._conversation.waits_for_proxy
+                await asyncio.sleep(max(rest, 0.0))
+            return
+        raise BootError(f"{self._client.name}: {without} within {sum(self._client.waits):.0f} s")
+
+    def _received(self, payload: bytes) -> None:
+        if self._machine.lost() or self._arrived.done():
+            return
+        try:
+            if self._conversation.receive(payload):
+                self._arrived.set_result(None)
+        except NakError as error:
+            self._arrived.set_exception(error)
+
+
+# --- iPXE: a lease of its own, the script, and the script's commands up to the kernel's start ---
+
+
+async def _run_ipxe(machine: Machine) -> ipxe.Boot:
+    """Run iPXE; return the kernel that the script boots. Raises BootError, HttpError."""
+    machine.at(Step.IPXE_DHCP)
+    settings = _settings(machine)
+    await _configure(machine, settings)
+    url = http.Url.of(settings["filename"])
+    machine.at(Step.SCRIPT)
+    machine.edge = f"{url.host}:{url.port}"
+    began = asyncio.get_running_loop().time()
+    text = await _text(machine, settings["filename"])
+    machine.around.recorder.took(Question.SCRIPT_GET, asyncio.get_running_loop().time() - began)
+    found = await _carry_out(machine, ipxe.Interpreter(text, settings))
+    if found.booted is None:
+        raise BootError(f"the script ended: {found.said or f'status {found.status}'}")
+    return found.booted
+
+
+async def _configure(machine: Machine, settings: dict[str, str]) -> None:
+    """Get a lease as iPXE and store it in `settings`. Raises BootError."""
+    bios = machine.traits.firmware is Firmware.BIOS
+    found = await _lease(machine, (Clients.IPXE_BIOS if bios else Clients.IPXE_UEFI).value)
+    if not found.file:
+        raise BootError("iPXE: nothing to boot")
+    settings["ip"], settings["filename"], settings["next-server"] = found.address, found.file, found.next_server
+
+
+async def _carry_out(machine: Machine, script: ipxe.Interpreter) -> ipxe.Exit:
+    """Execute the script's commands; return how it ended."""
+    steps = script.run()
+    answer: ipxe.Answer = None
+    while True:
+        try:
+            wanted = steps.send(answer)
+        except StopIteration as end:
+            found: ipxe.Exit = end.value
+            return found
+        answer = None
+        if isinstance(wanted, ipxe.Sleep):
+            await asyncio.sleep(wanted.seconds)
+        elif isinstance(wanted, ipxe.ConfigureNetwork):
+            answer = await _configured(machine, script.settings)
+        elif isinstance(wanted, ipxe.Fetch):
+            answer = await _fetched(machine, wanted)
+
+
+async def _configured(machine: Machine, settings: dict[str, str]) -> bool:
+    try:
+        await _configure(machine, settings)
+    except BootError as error:
+        machine.error(str(error))
+        return False
+    return True
+
+
+async def _fetched(machine: Machine, wanted: ipxe.Fetch) -> str | None:
+    """Fetch a file; return its text (empty for a kernel or initrd), or None if that failed."""
+    try:
+        if wanted.what == "text":
+            return await _text(machine, wanted.url)
+        step = _STEPS[wanted.what]
+        if machine.step is not step:
+            machine.at(step)
+        await _file(machine, wanted)
+    except (http.HttpError, BootError) as error:
+        machine.error(str(error))
+        return None
+    return ""
+
+
+async def _file(machine: Machine, wanted: ipxe.Fetch) -> None:
+    around = machine.around
+    around.check(http.Url.of(wanted.url).host)
+    source = machine.identity.address
+    if around.by_reference:
+        found = await http.length(source, wanted.url, _IPXE_HEADERS)
+    else:
+        found = await http.get(source, wanted.url, _IPXE_HEADERS, keep=False)
+    if found.status != 200:
+        said = found.body[:200].decode("utf-8", "replace")
+        raise BootError(f"{wanted.what}: {found.status} {said}".strip())
+    around.recorder.bytes_received[wanted.what] += found.length
+
+
+async def _text(machine: Machine, url: str) -> str:
+    machine.around.check(http.Url.of(url).host)
+    found = await http.get(machine.identity.address, url, _IPXE_HEADERS)
+    text = found.body.decode("utf-8", "replace")
+    if found.status not in (200, 204):
+        raise BootError(f"{http.Url.of(url).target.partition('?')[0]}: {found.status} {text[:200]}".strip())
+    return text
+
+
+def _settings(machine: Machine) -> dict[str, str]:
+    """Return the iPXE settings that scripts read."""
+    mac = machine.identity.mac_text
+    return {
+        "mac": mac,
+        "ifname": "net0",
+        "uuid": "-".join(
+            machine.traits.uuid.hex()[begin:end] for begin, end in ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32))
+        ),
+        "manufacturer": "tinkedge",
+        "product": "fleet",
+        "platform": "pcbios" if machine.traits.firmware is Firmware.BIOS else "efi",
+        "buildarch": "x86_64",
+        "unixtime": str(max(int(time.time() + machine.traits.clock_error), 0)),
+    }
+
+
+# --- the OSIE: from the first DISCOVER to the agent's start ---
+
+
+async def _start_osie(machine: Machine, kernel: ipxe.Boot) -> AgentSettings:
+    """Start the OSIE; return the agent's settings from the kernel command line. Raises BootError, HttpError."""
+    machine.at(Step.OSIE_DHCP)
+    await _lease(machine, Clients.OSIE.value)
+    machine.at(Step.OSIE)
+    sign = next((word.removeprefix(_SIGN) for word in kernel.command_line.split() if word.startswith(_SIGN)), "")
+    if sign:
+        await _report_start(machine, sign)
+    await asyncio.sleep(machine.traits.osie)
+    try:
+        return from_kernel_command_line(kernel.command_line)
+    except AgentError as error:
+        raise BootError(f"the agent can't be started with this kernel command line: {error}") from error
+
+
+async def _report_start(machine: Machine, url: str) -> None:
+    """Request the URL by which the OSIE reports its start. The OSIE goes on if that fails."""
+    try:
+        machine.around.check(http.Url.of(url).host)
+        await http.get(machine.identity.address, url)
+    except (http.HttpError, BootError) as error:
+        machine.error(str(error))
+
+
+# --- the installed system ---
+#
+# cloud-init 22.4 to 25.3 send their requests in this order, with a connection for each (DataSourceEc2, and
+# DataSourceNoCloud over HTTP). As there, one unreadable name in a listing fails the whole listing.
+
+
+async def _boot_disk(machine: Machine) -> None:
+    """Boot the disk and run cloud-init to its end. Raises BootError, HttpError."""
+    traits, profile = machine.traits, machine.around.profile
+    machine.at(Step.REBOOT)
+    await asyncio.sleep(traits.reboot + traits.post)
+    machine.at(Step.DISK_BOOT)
+    if profile.boot_order is BootOrder.NETWORK:
+        await _try_network_first(machine)
+    machine.at(Step.SYSTEM)
+    await asyncio.sleep(traits.system)
+    machine.at(Step.SYSTEM_DHCP)
+    await _lease(machine, Clients.SYSTEM.value)
+    machine.at(Step.CLOUD_INIT)
+    if profile.cloud_init is CloudInit.EC2:
+        await _ec2(machine)
+    elif profile.cloud_init is CloudInit.NOCLOUD:
+        for name in _NOCLOUD_FILES:
+            await _document(machine, f"/nocloud/{machine.identity.mac_text}/{name}", {200})
+
+
+async def _try_network_first(machine: Machine) -> None:
+    """Check that the edge refuses a network boot of the installed machine. Raises BootError."""
+    try:
+        file, _ = await _offered(machine)
+        if file.endswith(_REFUSED):
+            return
+    except NoNetbootError:
+        return
+    raise BootError(f"is to boot {file} from the network again, though its Workflow has Succeeded (a boot loop)")
+
+
+async def _ec2(machine: Machine) -> None:
+    await _document(machine, f"{_VERSION}/meta-data/instance-id", {200})
+    for version in _NEWER_VERSIONS:
+        await _document(machine, f"{version}/meta-data/instance-id", {404})
+    await _document(machine, f"{_VERSION}/user-data", {200, 404})
+    directories, seen = [f"{_VERSION}/meta-data/"], 0
+    while directories:
+        directory = directories.pop()
+        listing = (await _document(machine, directory, {200})).decode("utf-8", "replace")
+        for name in listing.split("\n"):
+            seen += 1
+            if seen > _MAX_NAMES:
+                raise BootError(f"cloud-init: more than {_MAX_NAMES} names in the metadata")
+            if name.endswith("/"):
+                directories.append(directory + name)
+            elif name:
+                index, is_key, _ = name.partition("=")
+                await _document(machine, f"{directory}{index}/openssh-key" if is_key else directory + name, {200})
+
+
+async def _document(machine: Machine, path: str, expected: set[int]) -> bytes:
+    """Return a metadata document of the edge. Raises BootError, HttpError."""
+    loop = asyncio.get_running_loop()
+    for attempt in range(_MAX_ATTEMPTS):
+        began = loop.time()
+        found = await http.get(machine.identity.address, f"http://{machine.edge}{path}", _CLOUD_INIT_HEADERS)
+        machine.around.recorder.took(Question.METADATA_GET, loop.time() - began)
+        if found.status in expected:
+            return found.body
+        if found.status < 500 or attempt == _MAX_ATTEMPTS - 1:
+            said = found.body[:200].decode("utf-8", "replace")
+            raise BootError(f"cloud-init: {path} is answered with {found.status} {said}".strip())
+        machine.error(f"metadata: {found.status}")
+        await asyncio.sleep(1)
+    raise AssertionError("the last attempt ends it")
