@@ -16,15 +16,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hegel.annotations import instance_id, public_keys, secret_reference
-from hegel.documents import document
-from hegel.ec2 import ec2_tree, facts_of
-from hegel.instance import instance_tree, storage_of
-from hegel.interfaces import links
-from hegel.legacy import legacy_metadata
-from hegel.network import network_config
-from hegel.secret import SecretReference
-from hegel.yamltext import quoted
+from hegel.documents import document, quoted
+from hegel.ec2 import ec2_tree, facts_of, legacy_metadata
+from hegel.instance import SecretReference, instance_id, instance_tree, public_keys, secret_reference, storage_of
+from hegel.network import links, network_config
 from tink.api.annotations import USERDATA_SECRET_ANNOTATION, VENDORDATA_SECRET_ANNOTATION
 from tink.api.v1alpha2 import Hardware
 

@@ -1,27 +1,72 @@
-"""cloud-init's network configuration, version 2, derived from a Hardware's interfaces.
-
-Version 2 of NoCloud's `network-config` has the shape of netplan; cloud-init renders it for netplan, systemd-networkd,
-NetworkManager, ifupdown and sysconfig. What all of them render rightly is less than the shape allows:
-  * interfaces are matched by MAC address and keep the names they have. A new name would need an idle interface, and the
-    one that fetched this document is busy. Only the interface below a VLAN gets one (`set-name`), for ifupdown and
-    sysconfig know it by its name alone;
-  * the default route is `0.0.0.0/0`: netplan before 0.103 does not know `default`;
-  * several default routes need metrics, or netplan refuses them: 100, 200, ... in the Hardware's order;
-  * an IPv6 address comes by DHCPv6 (`dhcp6`), and its routes from routers, who advertise them. Where DHCP is not
-    answered, it is static;
-  * an address that several interfaces have is left to DHCP, if that is answered there: static, it would be on each of
-    them, also on one without a link;
-  * a gateway outside the subnet is reached by DHCP clients, which know how, but by no static route of ifupdown or
-    sysconfig. Such an interface is left to DHCP, if that is answered there.
-"""
+"""A machine's interfaces and its network configuration."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import dataclass
 
-from hegel.interfaces import Link
-from tink.api.v1alpha2 import DHCP
+from tink.api.v1alpha2 import DHCP, Hardware
+from tink.mac import is_mac
+
+# --- Interfaces ---
+#
+# The network interfaces of a Hardware, as far as its metadata speaks of them.
+
+
+_NO_RESERVATION = DHCP()
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One interface. `number` counts from 0, in the Hardware's order; `by_dhcp` is whether DHCP would be answered.
+
+    `dhcp` is its reservation, an empty one where the Hardware has none.
+    """
+
+    number: int
+    mac: str
+    dhcp: DHCP
+    by_dhcp: bool
+
+    @property
+    def is_addressed(self) -> bool:
+        """Whether it has an address."""
+        return self.dhcp.ip is not None or self.dhcp.ipv6 is not None
+
+
+def links(hardware: Hardware) -> list[Link]:
+    """All interfaces. One whose MAC is none, as older schemas let in, is none here: the inventory has logged it."""
+    return [
+        Link(number, mac, one.dhcp or _NO_RESERVATION, not one.disable_dhcp)
+        for number, (mac, one) in enumerate(hardware.spec.network_interfaces.items())
+        if is_mac(mac)
+    ]
+
+
+def primary(all_links: list[Link]) -> Link | None:
+    """The interface whose name and address are the machine's: the first that has an address, else the first."""
+    return next((link for link in all_links if link.is_addressed), all_links[0] if all_links else None)
+
+
+# --- Network configuration ---
+#
+# cloud-init's network configuration, version 2, derived from a Hardware's interfaces.
+#
+# Version 2 of NoCloud's `network-config` has the shape of netplan; cloud-init renders it for netplan, systemd-networkd,
+# NetworkManager, ifupdown and sysconfig. What all of them render rightly is less than the shape allows:
+#   * interfaces are matched by MAC address and keep their names. A new name would need an idle interface, and the one
+#     that fetched this document is busy. Only the interface below a VLAN gets one (`set-name`), for ifupdown and
+#     sysconfig know it by its name alone;
+#   * the default route is `0.0.0.0/0`: netplan before 0.103 does not know `default`;
+#   * several default routes need metrics, or netplan refuses them: 100, 200, ... in the Hardware's order;
+#   * an IPv6 address comes by DHCPv6 (`dhcp6`), and its routes from routers, who advertise them. Where DHCP is not
+#     answered, it is static;
+#   * an address that several interfaces have is left to DHCP, if that is answered there: static, it would be on each of
+#     them, also on one without a link;
+#   * a gateway outside the subnet is reached by DHCP clients, which know how, but by no static route of ifupdown or
+#     sysconfig. Such an interface is left to DHCP, if that is answered there.
+
 
 _IPV4 = re.compile(r"\d+\.\d+\.\d+\.\d+", re.ASCII)
 

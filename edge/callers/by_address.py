@@ -199,7 +199,7 @@ class Callers:
     def stranger(self, ip: str, macs: Collection[str]) -> str | None:
         """Who else than the machine with these MACs is at an address on a link of ours, for people; None: nobody else.
 
-        On a connection from there, as with `connected`. A `tink.server.agents.auth.OtherHost`.
+        On a connection from there, as with `connected`. A `tink.server.auth.OtherHost`.
         """
         mac = self._neighbour(ip)
         if mac is None or mac in macs:

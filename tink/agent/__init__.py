@@ -1,7 +1,7 @@
 """The agent: runs inside the OSIE, takes workflows from the server and runs their actions.
 
 The way of a workflow: `connection` receives and translates it, `executor` decides what to do, `agent` does it with one
-of the `runtimes` and the `images` that it needs, and events go back through the spool and `connection`. `durable` keeps
+of the `runtimes` and the `images` that it needs, and events go back through the spool and `connection`. `journal` keeps
 all of it on disk, so that an agent that was killed goes on; `output` has what actions print. `settings` says where all
 that is configured.
 

@@ -30,8 +30,8 @@ from typing import Any
 import grpc.aio
 
 from tink.agent.connection import Transport, connect, registry_authorities
-from tink.agent.durable import Journal, Restored, Spool, boot_id
 from tink.agent.executor import Effect, EndWorkflow, Executor, Progress, Publish, RunAction, StopAction
+from tink.agent.journal import Journal, Restored, Spool, boot_id
 from tink.agent.model import (
     Action,
     ActionError,

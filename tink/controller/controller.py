@@ -16,18 +16,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from bisect import bisect_left, insort
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any, NamedTuple
 
-from tink.api.v1alpha2 import Raw, WorkflowState, as_mapping
-from tink.controller.ages import TimestampAges
-from tink.controller.events import COMPONENT, event_for
-from tink.controller.history import WorkflowHistory
+from tink.api.v1alpha2 import ConditionStatus, Raw, WorkflowState, as_mapping
 from tink.controller.metrics import WorkflowMetrics
 from tink.controller.reconcile import (
     Outcome,
     Patch,
     Render,
+    TimestampAges,
     reconcile,
     references,
     refused,
@@ -56,11 +56,153 @@ from tink.kube.runtime import (
 )
 from tink.template import render_actions
 from tink.workflow.ended import has_ended, is_history
+from tink.workflow.guards import hold_of, paused, protected
 from tink.workflow.machine import UnknownActionError
-from tink.workflow.protection import protected
-from tink.workflow.status import InvalidStatusError, state_of, status_of, unprepared
+from tink.workflow.status import (
+    REASON_CANCEL_TIMEOUT,
+    ConditionType,
+    InvalidStatusError,
+    actions_of,
+    condition,
+    creation_order,
+    deleted,
+    parse_timestamp,
+    state_of,
+    status_of,
+    unprepared,
+)
 
 log = logging.getLogger(__name__)
+
+# --- History ---
+#
+# Which Workflows that have ended are more than an operator wants to keep: all but the newest of each Hardware.
+
+
+class _Ended(NamedTuple):
+    """A Workflow that has ended: when, in seconds since the epoch, its place in the order of creation, and its name."""
+
+    when: float
+    created: tuple[str, int, str]
+    key: NamespacedName
+
+
+class WorkflowHistory:
+    """Told of every Workflow that comes, changes and goes. `limit`: how many of each Hardware are kept; None: all."""
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
+        self._by_hardware: dict[NamespacedName, list[_Ended]] = {}
+        """Oldest first."""
+        self._places: dict[NamespacedName, tuple[NamespacedName, _Ended]] = {}
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def apply(self, workflow: Raw) -> list[NamespacedName]:
+        """A Workflow is new, or has changed; those that are too many since then.
+
+        What somebody holds, or what is on its way to another API, neither goes nor counts.
+        """
+        if self._limit is None:
+            return []
+        key = NamespacedName.of(workflow)
+        self.remove(key)
+        hardware = as_mapping(as_mapping(workflow.get("spec")).get("hardwareRef")).get("name")
+        kept = hold_of(workflow) is not None or paused(workflow)
+        if not has_ended(workflow) or deleted(workflow) or kept or not isinstance(hardware, str):
+            return []
+        when = parse_timestamp(status_of(workflow).get("lastTransitioned")) or 0.0
+        machine, ended = NamespacedName(key.namespace, hardware), _Ended(when, creation_order(workflow), key)
+        row = self._by_hardware.setdefault(machine, [])
+        insort(row, ended)
+        self._places[key] = machine, ended
+        surplus = row[: max(0, len(row) - self._limit)]
+        # One at a time becomes too many; this one, if it is the oldest, or the one that it pushes out.
+        return [each.key for each in surplus if each is ended or each is surplus[-1]]
+
+    def remove(self, key: NamespacedName) -> None:
+        """A Workflow is gone."""
+        machine, ended = self._places.pop(key, (None, None))
+        if machine is None or ended is None:
+            return
+        row = self._by_hardware[machine]
+        del row[bisect_left(row, ended)]
+        if not row:
+            del self._by_hardware[machine]
+
+    def is_surplus(self, key: NamespacedName) -> bool:
+        """Whether as many as are to be kept of its Hardware are newer."""
+        machine, ended = self._places.get(key, (None, None))
+        if machine is None or ended is None or self._limit is None:
+            return False
+        row = self._by_hardware[machine]
+        return len(row) - bisect_left(row, ended) > self._limit
+
+
+# --- Kubernetes events ---
+#
+# What is worth an Event in the life of a Workflow: for `kubectl describe workflow`.
+#
+# `event_for` reads it from two versions of a Workflow; `tink.kube.runtime.events` records it.
+
+
+COMPONENT = "tinkedge-controller"
+
+
+def _of_hardware(status: Mapping[str, Any], before: Mapping[str, Any]) -> Event | None:
+    """Return the Event for a Hardware that was deleted before its Workflow ended, or that is there again."""
+    gone, was = (condition(each, ConditionType.HARDWARE_GONE) for each in (status, before))
+    if gone.get("status") == was.get("status"):
+        return None
+    if gone.get("status") == ConditionStatus.TRUE:
+        return Event(str(gone.get("reason")), str(gone.get("message", "")), warning=True)
+    return Event(str(gone.get("reason")), "the Hardware is there again") if gone else None
+
+
+def event_for(new: Raw, old: Raw | None) -> Event | None:
+    """What the change from `old` to `new` is, in a word and a sentence; None if it is not worth an Event.
+
+    What was there before anybody looked (`old` is None) is no news.
+    """
+    if old is None:
+        return None
+    status = status_of(new)
+    before, after = (None if unprepared(each) else each.get("state") for each in (status_of(old), status))
+    prepared = condition(status, ConditionType.PREPARED)
+    if after == before:
+        waits = prepared.get("status") == ConditionStatus.FALSE
+        if waits and prepared != condition(status_of(old), ConditionType.PREPARED):
+            return Event(str(prepared.get("reason")), str(prepared.get("message", "")), warning=True)
+        return _of_hardware(status, status_of(old))
+    succeeded = condition(status, ConditionType.SUCCEEDED)
+    reason, message = str(succeeded.get("reason") or after), str(succeeded.get("message") or "")
+    actions = len(actions_of(status))
+    match after:
+        case WorkflowState.PENDING if before == WorkflowState.SCHEDULED:
+            why = condition(status, ConditionType.STARTED)
+            said = f"the agent does not take it now: {why.get('reason', '')}: {why.get('message', '')}".rstrip(": ")
+            return Event("Returned", said, warning=True)
+        case WorkflowState.PENDING:
+            return Event("Prepared", f"{actions} actions, waiting for the agent")
+        case WorkflowState.SCHEDULED:
+            return Event("Scheduled", "given to the agent")
+        case WorkflowState.RUNNING:
+            return Event("Running", f"the agent has started the first of {actions} actions")
+        case WorkflowState.SUCCEEDED:
+            return Event("Succeeded", message or f"all {actions} actions have succeeded")
+        case WorkflowState.FAILED:
+            return Event(reason, message or "the Workflow has failed", warning=True)
+        case WorkflowState.CANCELLING:
+            return Event("Cancelling", message or "the agent is told to stop")
+        case WorkflowState.CANCELED:
+            return Event(reason, message or "the Workflow was stopped", reason == REASON_CANCEL_TIMEOUT)
+        case _:
+            return None
+
+
+# --- Controller ---
+
 
 _LOOKS = 4
 """Workflows that are looked at in one turn of the event loop, however many workers there are."""
@@ -326,7 +468,7 @@ def _shown_state(workflow: Raw) -> str | None:
 def _why(status: object) -> str:
     """The reason and message of the condition that speaks of a failure, if one does."""
     conditions = status.get("conditions", []) if isinstance(status, dict) else []
-    for condition in conditions:
-        if condition.get("reason") and condition.get("type") in ("Succeeded", "Prepared"):
-            return f": {condition['reason']}: {condition.get('message', '')}"
+    for each in conditions:
+        if each.get("reason") and each.get("type") in ("Succeeded", "Prepared"):
+            return f": {each['reason']}: {each.get('message', '')}"
     return ""

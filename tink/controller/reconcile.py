@@ -21,9 +21,9 @@ a restart of the controller (or a second one) changes nothing. How old a timesta
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import orjson
 from pydantic import ValidationError
@@ -42,14 +42,14 @@ from tink.api.v1alpha2 import (
 )
 from tink.controller.settings import ControllerSettings
 from tink.exec_limits import unstartable
-from tink.kube.objects import ObjectReference
+from tink.kube.objects import NamespacedName, ObjectReference
 from tink.template import TemplateError
 from tink.timestamps import rfc3339
 from tink.workflow import events, machine
-from tink.workflow.guards import held, hold_of, paused
-from tink.workflow.protection import protected
-from tink.workflow.reasons import REASON_HELD
+from tink.workflow.guards import held, hold_of, paused, protected
 from tink.workflow.status import (
+    REASON_HELD,
+    TO_RELEASE,
     ConditionType,
     Status,
     action_state,
@@ -63,10 +63,94 @@ from tink.workflow.status import (
     state_of,
     status_of,
     status_patch,
+    summary,
     timestamp,
 )
-from tink.workflow.summary import TO_RELEASE, summary
 from tink.workflow.table import Author
+
+# --- Ages ---
+#
+# How long ago something was that a Workflow's timestamps tell of, whatever the clocks do.
+#
+# Every deadline counts from a timestamp in the Workflow, so that it survives a restart of the controller. But
+# timestamps come from the clocks of several hosts, or from somebody's hands, and clocks are set: one that jumps ahead
+# by a day must not end every Workflow that runs, one that is set back must not keep them for ever.
+#
+# So the wall clock is asked once for each timestamp, when it is first seen; from then on its age grows with a clock
+# that nobody sets. A timestamp of the future is as old as its first observation. And one that came with a change that
+# we saw happen is not older than the version before it, however far the clock that wrote it lags behind ours.
+#
+# After a restart nothing has been seen, and the wall clock decides again.
+
+
+Stamp = tuple[str, float]
+"""The path of a field and the time that it tells, in seconds since the epoch."""
+
+
+class _Observation(NamedTuple):
+    """A timestamp, how old it was when it was first seen, and when that was on the steady clock."""
+
+    stamp: float
+    age: float
+    observed_at: float
+
+
+@dataclass(slots=True)
+class _Workflow:
+    uid: str
+    observed_at: float
+    observed: dict[str, _Observation] = field(default_factory=dict)
+
+
+class TimestampAges:
+    """Of the Workflows that have not ended. `wall` is the time in seconds since the epoch, `steady` any that does not
+    jump."""
+
+    def __init__(self, wall: Callable[[], float], steady: Callable[[], float]) -> None:
+        self._wall = wall
+        self._steady = steady
+        self._workflows: dict[NamespacedName, _Workflow] = {}
+
+    def __len__(self) -> int:
+        return len(self._workflows)
+
+    def observe(self, key: NamespacedName, uid: str, stamps: Iterable[Stamp], *, live: bool) -> None:
+        """Take note of the timestamps of one version of a Workflow. `live`: it came when it was made, not with a list
+        of what there is already."""
+        now = self._steady()
+        known = self._workflows.get(key)
+        if known is None or known.uid != uid:
+            known, longest = _Workflow(uid, now), 0.0
+        else:
+            longest = now - known.observed_at
+        observed = {}
+        for name, stamp in stamps:
+            observation = known.observed.get(name)
+            if observation is None or observation.stamp != stamp:
+                age = self._by_the_wall_clock(stamp)
+                observation = _Observation(stamp, min(age, longest) if live else age, now)
+            observed[name] = observation
+        known.observed, known.observed_at = observed, now
+        self._workflows[key] = known
+
+    def age(self, key: NamespacedName, name: str, stamp: float) -> float:
+        """Seconds since `stamp`, which stands in the field `name`; never less than 0."""
+        known = self._workflows.get(key)
+        observation = known.observed.get(name) if known is not None else None
+        if observation is None or observation.stamp != stamp:
+            return self._by_the_wall_clock(stamp)
+        return observation.age + self._steady() - observation.observed_at
+
+    def forget(self, key: NamespacedName) -> None:
+        """The Workflow has ended or is gone."""
+        self._workflows.pop(key, None)
+
+    def _by_the_wall_clock(self, stamp: float) -> float:
+        return max(0.0, self._wall() - stamp)
+
+
+# --- Decisions ---
+
 
 Render = Callable[[Raw, Raw, Mapping[str, str]], list[Raw]]
 """`render(template, hardware, params)`: the rendered actions. Raises TemplateError."""

@@ -19,11 +19,10 @@ settings      what an operator may set
 """
 
 from tink.server.activity import ActivityKind, AgentActivity
-from tink.server.agents.auth import AgentAuth, OlderAgentAuth
-from tink.server.agents.tls import Certificates, TlsError, TlsFiles, authority_of, endings, what_ends, why_unusable
-from tink.server.agents.tokens import DEFAULT_LIFETIME_SECONDS, TokenKeys, TokenSettings
+from tink.server.auth import DEFAULT_LIFETIME_SECONDS, AgentAuth, OlderAgentAuth, TokenKeys, TokenSettings
 from tink.server.server import WorkflowServer
 from tink.server.settings import ServerSettings
+from tink.server.tls import Certificates, TlsError, TlsFiles, authority_of, endings, what_ends, why_unusable
 
 __all__ = [
     "DEFAULT_LIFETIME_SECONDS",

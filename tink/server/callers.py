@@ -17,9 +17,8 @@ from tink.kube.objects import NamespacedName
 from tink.limits.log import LimitedLog
 from tink.printable import printable
 from tink.server.activity import ActivityKind, ActivityObserver, AgentActivity
-from tink.server.agents.auth import AgentAuthorizer, Credentials, ForeignAgentError, RefusedError
-from tink.server.agents.directory import AgentDirectory
-from tink.server.dispatch.streams import AgentStreams
+from tink.server.auth import AgentAuthorizer, AgentDirectory, Credentials, ForeignAgentError, RefusedError
+from tink.server.streams import AgentStreams
 from tink.server.workflows import hardware_of
 
 log = logging.getLogger(__name__)

@@ -45,8 +45,9 @@ from tink.workflow.events import (
     Undelivered,
 )
 from tink.workflow.guards import paused
-from tink.workflow.reasons import REASON_ALREADY_FINISHED, REASON_UNKNOWN_WORKFLOW
 from tink.workflow.status import (
+    REASON_ALREADY_FINISHED,
+    REASON_UNKNOWN_WORKFLOW,
     InvalidStatusError,
     Status,
     actions_of,

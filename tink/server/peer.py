@@ -1,11 +1,15 @@
-"""Who is at the other end of a call: gRPC's names of peers, read."""
+"""The caller of a gRPC call: its address, and the metadata that it sends beside the message."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import unquote
+
+from proto import metadata
 
 _PEER = re.compile(r"ipv[46]:(?:\[(?P<v6>[^\]]*)\]|(?P<v4>[^:\[\]]*)):(?P<port>\d+)")
 
@@ -36,3 +40,35 @@ def spelled(address: str) -> str:
     found = ipaddress.ip_address(address.partition("%")[0])
     mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
     return str(mapped or found)
+
+
+MAX_HELD = 64
+"""Workflows that are read; an agent runs one, and reports the end of a few."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallMetadata:
+    """`token` is empty where there is none. `holds` are the uids of the Workflows that the agent runs or has events of
+    that nobody acknowledged; None: it does not say."""
+
+    token: str = ""
+    holds: frozenset[str] | None = None
+
+
+def read_call_metadata(sent: Iterable[tuple[str, str | bytes]] | None) -> CallMetadata:
+    """What is in the metadata of a call. Never raises on what a stranger sends.
+
+    An agent that names as many as are read may hold others, too: it does not say.
+    """
+    token, held, says = "", set[str](), False
+    for key, value in sent or ():
+        if not isinstance(value, str):
+            continue
+        if key == metadata.AUTHORIZATION:
+            scheme, _, rest = value.partition(" ")
+            token = rest.strip() if scheme.lower() == "bearer" else ""
+        elif key == metadata.WORKFLOW:
+            says = True
+            if value and len(held) < MAX_HELD:
+                held.add(value)
+    return CallMetadata(token, frozenset(held) if says and len(held) < MAX_HELD else None)

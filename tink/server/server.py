@@ -29,27 +29,19 @@ from tink.kube.cache import AWAY_SECONDS, Informer
 from tink.kube.client import ApiError, KubeClient
 from tink.kube.objects import NamespacedName
 from tink.server.activity import ActivityKind, ActivityObserver, AgentActivity, never_raising
-from tink.server.agents.auth import AgentAuth, AgentAuthorizer, OlderAgentAuth, OtherHost
-from tink.server.agents.directory import AgentDirectory
-from tink.server.agents.tls import Certificates
-from tink.server.agents.tokens import TokenKeys
+from tink.server.auth import AgentAuth, AgentAuthorizer, AgentDirectory, OlderAgentAuth, OtherHost, TokenKeys
 from tink.server.callers import Callers
 from tink.server.connections.concurrency import ConcurrencyLimiter
 from tink.server.connections.guard import Guard
 from tink.server.connections.options import channel_options, connection_limits
-from tink.server.dispatch.streams import AgentStreams
 from tink.server.events import BusyError, EventStore, StaleError, WorkflowGoneError
-from tink.server.health import HealthAndReflection
 from tink.server.metrics import ServerMetrics
-from tink.server.older.attributes import AttributesKeeper
-from tink.server.older.polls import Polls
-from tink.server.older.service import HELD, OlderAgents, refusal
+from tink.server.older.service import HELD, AttributesKeeper, OlderAgents, Polls, Sessions, refusal
 from tink.server.older.service import SERVICES as OLDER_SERVICES
-from tink.server.older.sessions import Sessions
-from tink.server.output import OutputService
-from tink.server.reports import Reports
-from tink.server.service import WorkflowService
+from tink.server.service import HealthAndReflection, OutputService, Reports, WorkflowService
 from tink.server.settings import ServerSettings
+from tink.server.streams import AgentStreams
+from tink.server.tls import Certificates
 from tink.server.workflows import WorkflowIndex, hardware_of
 from tink.waiting import failure_is_said
 from tink.workflow.events import AgentRefused

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tink.server.agents.auth import AgentAuth, OlderAgentAuth
-from tink.server.agents.tls import TlsFiles
-from tink.server.agents.tokens import TokenSettings
+from tink.server.auth import AgentAuth, OlderAgentAuth, TokenSettings
+from tink.server.tls import TlsFiles
 
 
 @dataclass(frozen=True, slots=True)

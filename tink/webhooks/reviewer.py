@@ -59,13 +59,15 @@ from tink.webhooks.claims import (
     ClaimKind,
     Claims,
     Conflict,
+    References,
     Use,
     UsedAddress,
     claims_of,
+    ended,
     is_terminating,
+    targets_of,
     uses_of,
 )
-from tink.webhooks.references import References, ended, targets_of
 
 log = logging.getLogger(__name__)
 

@@ -12,17 +12,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import secrets
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from tink.api.bounds import MAX_NAME_CHARACTERS
 from tink.kube.certificates import show, watch_handshakes
 from tink.kube.client import ApiError, KubeClient
 from tink.net.connection_limit import LimitedSite, Limits
@@ -30,9 +33,71 @@ from tink.webhooks import certificates
 from tink.webhooks.certificates import CertificateError, MemoryKeeper, SecretKeeper
 from tink.webhooks.metrics import WebhookMetrics
 from tink.webhooks.registration import Address, RegistrationError
-from tink.webhooks.settings import WebhookSettings
 
 log = logging.getLogger(__name__)
+
+# --- Settings ---
+#
+# Where the webhooks are, as an operator may set it.
+
+
+_LABEL = "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+_SERVICE = re.compile(f"{_LABEL}/{_LABEL}(:[1-9][0-9]{{0,4}})?")
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookSettings:
+    """Where the API server reaches the webhooks; without `url` and `service` on loopback of this machine."""
+
+    url: str = ""
+    """https://HOST:PORT, for an API server outside of a cluster's network."""
+    service: str = ""
+    """NAMESPACE/NAME or NAMESPACE/NAME:PORT (else 443) of a Kubernetes Service in front of all replicas.
+
+    The replicas share a certificate authority in the Secret NAME-ca.
+    """
+    port: int = 0
+    """Where to listen; 0: any free port on loopback, 9443 for a url or a service."""
+    configuration: str = "tinkedge"
+    """Name of the ValidatingWebhookConfiguration; of several installations in one cluster each has its own."""
+    failure_policy: str = "Fail"
+    """Failure policy of a Hardware that claims something and can't be reviewed: Ignore admits it, Fail rejects it."""
+
+    def __post_init__(self) -> None:
+        if self.url and self.service:
+            raise ValueError("give a URL or a Service of the webhooks, not both")
+        if self.url and (urlsplit(self.url).scheme != "https" or not urlsplit(self.url).hostname):
+            raise ValueError(f"the URL of the webhooks must be https://HOST:PORT, not {self.url}")
+        if self.service and _SERVICE.fullmatch(self.service) is None:
+            raise ValueError(
+                f"the Service of the webhooks must be NAMESPACE/NAME or NAMESPACE/NAME:PORT, not {self.service}"
+            )
+        if _NAME.fullmatch(self.configuration) is None or len(self.configuration) > MAX_NAME_CHARACTERS:
+            raise ValueError(
+                f"the name of the webhooks' configuration must be one of Kubernetes', not {self.configuration}"
+            )
+        if self.failure_policy not in ("Ignore", "Fail"):
+            raise ValueError(f"the failure policy of the webhooks must be Ignore or Fail, not {self.failure_policy}")
+
+    @property
+    def namespace(self) -> str:
+        """Of the Service."""
+        return self.service.partition("/")[0]
+
+    @property
+    def name(self) -> str:
+        """Of the Service."""
+        return self.service.partition("/")[2].partition(":")[0]
+
+    @property
+    def service_port(self) -> int:
+        """Of the Service."""
+        return int(self.service.partition(":")[2] or 443)
+
+
+# --- Server ---
+
 
 LOOPBACK = "127.0.0.1"
 SERVICE_PORT = 9443

@@ -12,10 +12,9 @@ from typing import Final
 
 from tink.api.v1alpha2 import API_VERSION, ActionState, Raw, WorkflowState, as_mapping
 from tink.kube.objects import NamespacedName
-from tink.workflow.guards import hold_of, paused
-from tink.workflow.protection import protected
-from tink.workflow.reasons import WITHOUT_AGENTS_WORD
+from tink.workflow.guards import hold_of, paused, protected
 from tink.workflow.status import (
+    WITHOUT_AGENTS_WORD,
     ConditionType,
     InvalidStatusError,
     action_state,

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tink.api.annotations import HOLD_ANNOTATION, PAUSED_ANNOTATION
-from tink.api.v1alpha2 import ActionState, Raw, WorkflowState, as_mapping
-from tink.workflow.reasons import WITHOUT_AGENTS_WORD
+from tink.api.v1alpha2 import API_VERSION, FINALIZER, ActionState, Raw, WorkflowState, as_mapping
 from tink.workflow.status import (
+    WITHOUT_AGENTS_WORD,
     ConditionType,
     InvalidStatusError,
     action_state,
@@ -94,3 +94,25 @@ def last_action_reboots(status: Mapping[str, Any]) -> bool:
         and action_state(last) is ActionState.RUNNING
         and all(action_state(action) is ActionState.SUCCEEDED for action in others)
     )
+
+
+# --- Finalizer ---
+#
+# The finalizer of Workflows: without it a deletion would not stop the agent.
+#
+# The controller adds it before it prepares a Workflow. An API that adds it to each new one (the embedded one does,
+# by `protect`) saves that write, and everybody who waits for the Workflow the time that it takes.
+
+
+def protected(workflow: Raw) -> bool:
+    """Whether it has the finalizer."""
+    return FINALIZER in (workflow["metadata"].get("finalizers") or ())
+
+
+def protect(obj: Raw) -> None:
+    """Add the finalizer, in place, if the object is a Workflow; to none that is being moved from another API, for the
+    copy is to be as the original is."""
+    if obj.get("kind") != "Workflow" or obj.get("apiVersion") != API_VERSION or paused(obj) or protected(obj):
+        return
+    metadata = obj["metadata"]
+    metadata["finalizers"] = [*(metadata.get("finalizers") or ()), FINALIZER]

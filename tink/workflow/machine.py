@@ -57,7 +57,7 @@ from tink.workflow.events import (
     WorkflowTimedOut,
 )
 from tink.workflow.guards import last_action_reboots
-from tink.workflow.reasons import (
+from tink.workflow.status import (
     REASON_ACTION_TIMEOUT,
     REASON_AGENT_LOST,
     REASON_AGENT_REFUSED,
@@ -76,8 +76,6 @@ from tink.workflow.reasons import (
     REASON_START_TIMEOUT,
     REASON_UNKNOWN_WORKFLOW,
     REASON_WORKFLOW_TIMEOUT,
-)
-from tink.workflow.status import (
     ConditionType,
     InvalidStatusError,
     Status,
@@ -92,10 +90,10 @@ from tink.workflow.status import (
     set_condition,
     state_of,
     status_of,
+    summary,
     timestamp,
     with_no_agent,
 )
-from tink.workflow.summary import summary
 from tink.workflow.table import ACTION, AUTHOR, WORKFLOW, ActionCause, Author, Cause
 
 MAX_REASON = 128

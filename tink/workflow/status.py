@@ -12,8 +12,58 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from tink.api.v1alpha2 import ActionState, ConditionStatus, Raw, WorkflowState, as_mapping
+from tink.api.annotations import HOLD_ANNOTATION
+from tink.api.v1alpha2 import UNPREPARED, ActionState, ConditionStatus, Raw, WorkflowState, as_mapping
 from tink.timestamps import rfc3339
+
+# --- Reasons ---
+#
+# Why a Workflow did not succeed, or succeeded without its agent's word: the reasons that stand in its conditions.
+
+
+REASON_CANCELED = "Canceled"
+REASON_UNKNOWN_WORKFLOW = "UnknownWorkflow"
+REASON_ALREADY_FINISHED = "AlreadyFinished"
+REASON_CANCELLING = "Cancelling"
+REASON_START_TIMEOUT = "StartTimeout"
+REASON_CANCEL_TIMEOUT = "CancelTimeout"
+REASON_WORKFLOW_TIMEOUT = "WorkflowTimeout"
+REASON_ACTION_TIMEOUT = "ActionTimeout"
+REASON_INVALID_STATUS = "InvalidStatus"
+REASON_DEFAULT_FAILURE = "ActionFailed"
+REASON_REJECTED = "Rejected"
+REASON_AGENT_LOST = "AgentLost"
+REASON_AGENT_REFUSED = "AgentRefused"
+"""An agent that asked for the Workflow may not have it: of one that has not started."""
+REASON_HELD = "Held"
+"""Somebody has to say first that it may run: of one that has not begun."""
+REASON_HARDWARE_GONE = "HardwareGone"
+"""Its Hardware was deleted while an agent had the Workflow, and did not come back in time."""
+REASON_HARDWARE_DELETED = "HardwareDeleted"
+REASON_HARDWARE_BACK = "HardwareBack"
+"""Reasons of the condition HardwareGone: the Hardware is missing; it exists again."""
+REASON_REBOOTED = "Rebooted"
+"""The agent went with its machine: of a Workflow that has succeeded."""
+REASON_REBOOT_ASSUMED = "RebootAssumed"
+"""The time of the action that reboots was up: of a Workflow that has succeeded, as far as anybody knows."""
+
+TIMEOUT_REASONS = frozenset(
+    {
+        REASON_START_TIMEOUT,
+        REASON_CANCEL_TIMEOUT,
+        REASON_WORKFLOW_TIMEOUT,
+        REASON_ACTION_TIMEOUT,
+        REASON_REBOOT_ASSUMED,
+        REASON_HARDWARE_GONE,
+    }
+)
+"""Why the controller ended a Workflow without its agent's word: the agent may still be running it."""
+WITHOUT_AGENTS_WORD = TIMEOUT_REASONS | {REASON_AGENT_LOST, REASON_INVALID_STATUS}
+"""Why a Workflow ended without its agent's word, whoever ended it."""
+
+
+# --- Fields ---
+
 
 Status = dict[str, Any]
 """The `.status` of a Workflow."""
@@ -243,3 +293,88 @@ def status_patch(workflow: Raw, status: Status) -> Raw:
     changed = {field: value for field, value in status.items() if field not in old or old[field] != value}
     changed |= {field: None for field in old if field not in status}
     return {"metadata": {"resourceVersion": workflow["metadata"]["resourceVersion"]}, "status": changed}
+
+
+# --- Summary ---
+#
+# What `kubectl get workflows` says of a Workflow in its column MESSAGE: `.status.message`, which is never empty.
+#
+# It is made of the rest of the status alone, so whoever writes a status writes it with the same stroke, and a status
+# that an older release or somebody's hand has left without it is completed at the next look. Programs read the
+# conditions.
+
+
+TO_RELEASE = "; to let it run: "
+"""What follows in the condition of one that is held, after why it is: the command, too long for the column."""
+MAX_SUMMARY = 120
+"""Characters: a line of a terminal has to hold it beside the other columns."""
+_BETWEEN_LINES = " | "
+"""Of what a failed action has printed, in its agent's message (`tink.agent.runtimes.runtime`)."""
+_LEAST_OF_OUTPUT = 40
+_ENDED = tuple(str(state) for state in WorkflowState if state.terminal)
+
+
+def summary(status: Mapping[str, Any]) -> str:
+    """Where the Workflow is, or why it came to its end, in one line of at most `MAX_SUMMARY` characters."""
+    text = " ".join(_summary(status).split()) or UNPREPARED
+    if len(text) <= MAX_SUMMARY:
+        return text
+    head, lines, _ = text.partition(_BETWEEN_LINES)
+    room = MAX_SUMMARY - len(head) - len(_BETWEEN_LINES) - 1
+    if status.get("state") == WorkflowState.FAILED and lines and room >= _LEAST_OF_OUTPUT:
+        return f"{head}{_BETWEEN_LINES}…{text[-room:].lstrip()}"  # what a program says last is why it ended
+    return text[: MAX_SUMMARY - 1].rstrip() + "…"
+
+
+def _summary(status: Mapping[str, Any]) -> str:
+    succeeded = condition(status, ConditionType.SUCCEEDED)
+    reason, message = str(succeeded.get("reason") or ""), str(succeeded.get("message") or "")
+    actions = actions_of(status)
+    gone = condition(status, ConditionType.HARDWARE_GONE)
+    if gone.get("status") == ConditionStatus.TRUE and status.get("state") not in _ENDED:
+        return str(gone.get("message") or "its Hardware is gone")
+    match status.get("state"):
+        case WorkflowState.SCHEDULED:
+            return _held(status) or "given to the agent, which has not begun yet"
+        case WorkflowState.RUNNING:
+            return _running(actions)
+        case WorkflowState.CANCELLING:
+            why = message if reason == REASON_CANCELLING else ""
+            return f"{why}: waits for the agent to stop" if why else "waits for the agent to stop"
+        case WorkflowState.SUCCEEDED:
+            return message or f"all {len(actions)} actions have succeeded"
+        case WorkflowState.FAILED:
+            return ": ".join(filter(None, (reason, message))) or "the Workflow has failed"
+        case WorkflowState.CANCELED:
+            return message or "the Workflow was stopped"
+        case _:
+            return _pending(status, bool(actions))
+
+
+def _pending(status: Mapping[str, Any], rendered: bool) -> str:
+    if held := _held(status):
+        return held
+    prepared, started = (condition(status, kind) for kind in (ConditionType.PREPARED, ConditionType.STARTED))
+    if prepared.get("status") == ConditionStatus.FALSE:
+        # Without the name before it, which stands in its own column.
+        said = str(prepared.get("message") or "")
+        return said.partition(": ")[2] if said.startswith("Workflow ") else said
+    if rendered and started.get("reason") == REASON_AGENT_REFUSED:
+        return f"its agent is refused: {started.get('message') or ''}"
+    if rendered and started.get("reason"):
+        return f"the agent does not take it now: {started['reason']}: {started.get('message') or ''}".rstrip(": ")
+    return "waits for the machine's agent" if rendered else UNPREPARED
+
+
+def _held(status: Mapping[str, Any]) -> str:
+    started = condition(status, ConditionType.STARTED)
+    if started.get("reason") != REASON_HELD:
+        return ""
+    return f"held ({HOLD_ANNOTATION}): {str(started.get('message') or '').partition(TO_RELEASE)[0]}"
+
+
+def _running(actions: list[dict[str, Any]]) -> str:
+    begun = [index for index, action in enumerate(actions) if action.get("state") != ActionState.PENDING]
+    if not begun:
+        return "the agent has begun"
+    return f"action {begun[-1] + 1} of {len(actions)}: {action_name(actions[begun[-1]])}"

@@ -36,7 +36,7 @@ _REFUSALS: Final = frozenset({5, 7, 9, 12, 16})
 _INVALID_ARGUMENT: Final = 3
 _REFUSED_SECONDS: Final = 10.0
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 10.0
-"""Before another attempt, where the server could not: as `tink.agent.connection.transport.RetryPolicy` has them. So a
+"""Before another attempt, where the server could not: as `tink.agent.connection.RetryPolicy` has them. So a
 server that is late has as many calls as from real agents, and not the more the later it is."""
 _FIRST_OUTPUT_SECONDS: Final = 1.0
 _PATIENCE_WITHOUT_POWER: Final = 60.0

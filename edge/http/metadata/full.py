@@ -22,7 +22,7 @@ from edge.http.routes import Route
 from edge.journey.events import Outcome, Step
 from edge.machines import Machine, ReadSecret, SecretDocuments, no_api
 from hegel.imds import TOKEN_HEADER, TTL_HEADER, SessionTokenError, TtlError, check, mint, ttl
-from hegel.secret import SecretUnusableError
+from hegel.instance import SecretUnusableError
 from tink.api.user_data import MAX_BYTES, UNRECOGNISED, is_recognised, problem
 from tink.files.key_file import KeyFile
 from tink.offload import YAML_WEIGHT, flow, is_large, offload

@@ -26,7 +26,7 @@ from tests.unit.controller.outcomes import (
 )
 from tink.api.annotations import HOLD_ANNOTATION, PAUSED_ANNOTATION
 from tink.api.v1alpha2 import FINALIZER, UNPREPARED, Raw, WorkflowStatus
-from tink.controller.history import WorkflowHistory
+from tink.controller.controller import WorkflowHistory
 from tink.controller.reconcile import MAX_OBJECT_BYTES, Outcome, action_id, reconcile, refused, timestamps
 from tink.controller.settings import ControllerSettings
 from tink.kube.objects import NamespacedName, ObjectReference

@@ -8,8 +8,7 @@ that need images import this. A container engine pulls by itself; of these it us
 from __future__ import annotations
 
 from tink.agent.images.registry import ATTEMPTS, Registries, how_to_log_in, parse, retry_backoff
-from tink.agent.images.store import Image, ImageStore
-from tink.agent.images.unpack import UnpackError, resolve
+from tink.agent.images.store import Image, ImageStore, UnpackError, path_in_root
 from tink.registry import Credentials, Reference
 
 __all__ = [
@@ -22,6 +21,6 @@ __all__ = [
     "UnpackError",
     "how_to_log_in",
     "parse",
-    "resolve",
+    "path_in_root",
     "retry_backoff",
 ]

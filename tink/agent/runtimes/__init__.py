@@ -6,8 +6,8 @@ program, to its end), `failure` (how an action says why it failed), `volume` and
 
 from __future__ import annotations
 
-from tink.agent.runtimes.child import run_child
 from tink.agent.runtimes.choice import make_runtime
-from tink.agent.runtimes.protocol import Runtime
+from tink.agent.runtimes.process import run_child
+from tink.agent.runtimes.runtime import Runtime
 
 __all__ = ["Runtime", "make_runtime", "run_child"]

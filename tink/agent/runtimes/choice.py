@@ -1,6 +1,6 @@
 """Which runtime the settings ask for: the one place that knows them all.
 
-`oci.runc` (runc and crun) is for the small OSIE, `docker` for one with a container engine, `process` for tests and
+`oci` (runc and crun) is for the small OSIE, `docker` for one with a container engine, `process` for tests and
 simulation. Each is imported when it is chosen: the HTTP and TLS modules of one, and aiohttp of another, cost time on a
 slow machine, and the OSIE has no aiohttp at all.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tink.agent.model import SettingsError
-from tink.agent.runtimes.protocol import Runtime
+from tink.agent.runtimes.runtime import Runtime
 from tink.agent.settings import AgentSettings
 
 if TYPE_CHECKING:

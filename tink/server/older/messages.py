@@ -19,11 +19,16 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from proto import older_pb2 as pb
 from tink.api.v1alpha2 import ActionState, Raw, as_mapping
 from tink.printable import printable
-from tink.server.messages import pid_namespace
-from tink.server.workflows import uid_of
+from tink.server.workflows import pid_namespace, uid_of
 from tink.workflow import events
-from tink.workflow.reasons import REASON_ACTION_TIMEOUT, REASON_DEFAULT_FAILURE
-from tink.workflow.status import action_name, action_state, actions_of, status_of
+from tink.workflow.status import (
+    REASON_ACTION_TIMEOUT,
+    REASON_DEFAULT_FAILURE,
+    action_name,
+    action_state,
+    actions_of,
+    status_of,
+)
 
 NO_TIMEOUT_SECONDS: Final = 10 * 365 * 24 * 3600
 """Seconds of an action that may take any time: 0 is none at all for tink-agent, and an hour for tink-worker."""

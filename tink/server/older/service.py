@@ -14,44 +14,439 @@ What they are told is chosen by what they do of it:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any, Never
+import math
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final, Never, Protocol
 
 import grpc
 import grpc.aio
+import orjson
+from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError, Message
 
 from proto import older_pb2 as pb
 from proto import oldest_pb2 as pb_oldest
-from tink.api.v1alpha2 import Raw
+from proto import workflow_pb2
+from tink.api.annotations import AGENT_ATTRIBUTES_ANNOTATION
+from tink.api.v1alpha2 import Raw, WorkflowState, as_mapping
 from tink.kube.client import ApiError
 from tink.kube.objects import NamespacedName
-from tink.server.agents.auth import AgentAuth, Credentials, NoCredentialsError, OlderAgentAuth, credentials_of
-from tink.server.agents.directory import MAX_AGENT_ID, AgentDirectory, UnknownAgentError
+from tink.kube.resources import HARDWARE, ResourceType
+from tink.limits.log import LimitedLog
+from tink.limits.once_per import OncePer
+from tink.printable import printable
+from tink.server.activity import ActivityKind, ActivityObserver, AgentActivity
+from tink.server.auth import (
+    MAX_AGENT_ID,
+    AgentAuth,
+    AgentDirectory,
+    Credentials,
+    NoCredentialsError,
+    OlderAgentAuth,
+    UnknownAgentError,
+    credentials_of,
+)
 from tink.server.callers import Callers, abort, abort_unknown
-from tink.server.events import WorkflowGoneError
-from tink.server.older.attributes import AttributesKeeper
+from tink.server.events import BusyError, EventStore, StaleError, WorkflowGoneError
 from tink.server.older.messages import (
+    REASON_NOT_EXPRESSIBLE,
     Dialect,
     Report,
     action_response,
     describe_attributes,
     event_of,
+    inexpressible,
     next_action,
     report_of,
+    running_action,
     workflow_actions,
     workflow_context,
 )
-from tink.server.older.polls import Poller, Polls
-from tink.server.older.sessions import Sessions
-from tink.server.reports import Reports
+from tink.server.peer import peer_address
+from tink.server.service import Reports
+from tink.server.streams import AgentStreams, CommandStream
 from tink.server.workflows import WorkflowIndex, hardware_of, uid_of
-from tink.workflow.events import ActionStarted
+from tink.workflow.events import ActionFailed, ActionStarted, AgentEvent, Rejected
+from tink.workflow.guards import paused
 from tink.workflow.machine import UnknownActionError
-from tink.workflow.status import InvalidStatusError, name_of
+from tink.workflow.status import REASON_UNKNOWN_WORKFLOW, InvalidStatusError, name_of, state_of
 
 log = logging.getLogger(__name__)
+
+# --- Machine attributes ---
+#
+# Stores the machine attributes that tink-agent reports where Tinkerbell's own server stores them: in an annotation.
+#
+#     tinkerbell.org/agent-attributes: {"cpu": {"totalCores": 8}, "blockDevices": [{"name": "sda"}], ...}
+#
+# The agent sends them with every poll; a change is written. An agent can report anything, so texts, lists and the whole
+# are bounded, and one machine has one write in an interval. If this server has no right to write them (RBAC), it logs
+# that once and tries again an hour later. The journey and the log contain the attributes in one line in any case.
+
+
+MAX_BYTES: Final = 16 << 10
+"""Of the annotation. An object has 256 KiB for all of them."""
+_MAX_TEXT, _MAX_ITEMS = 128, 64
+_WRITE_SECONDS, _WRITES = 60.0, 10_000
+"""One write of a machine in so many seconds, and so many of all in that time."""
+_REFUSED_SECONDS = 3600.0
+"""Pause after the API has rejected a write with 403."""
+_NAMES: Final = {"block": "blockDevices", "network": "networkInterfaces"}
+"""Of lists, in Tinkerbell's JSON; its other names are those of protobuf's JSON."""
+
+
+class Patches(Protocol):
+    """What is needed of the API's client."""
+
+    async def patch(self, resource: ResourceType, name: str, namespace: str | None, patch: Raw, /) -> Raw:
+        """Merge into an object. Raises ApiError."""
+
+
+def as_json(attributes: pb.AgentAttributes) -> str:
+    """The attributes as they are kept; empty if the agent says nothing."""
+    given = MessageToDict(attributes)
+    found = {_NAMES.get(name, name): _bounded(value) for name, value in sorted(given.items())}
+    found = {name: value for name, value in found.items() if value}
+    text = orjson.dumps(found) if found else b""
+    left_out: list[str] = []
+    while len(text) > MAX_BYTES:  # what takes most room is what there are many of
+        left_out.append(max(found, key=lambda name: len(orjson.dumps(found[name]))))
+        del found[left_out[-1]]
+        text = orjson.dumps(found | {"leftOut": ", ".join(left_out)})
+    return text.decode()
+
+
+def _bounded(value: Any) -> Any:
+    match value:
+        case dict():
+            return {name: _bounded(each) for name, each in value.items()}
+        case list():
+            return [_bounded(each) for each in value[:_MAX_ITEMS]]
+        case str():
+            return printable(value[:_MAX_TEXT], " ").strip()
+    return value
+
+
+class AttributesKeeper:
+    """Writes them. `hardware` looks one up by namespace and name, `spawn` runs the writes, `clock` gives seconds."""
+
+    def __init__(
+        self,
+        client: Patches,
+        hardware: Callable[[str, str], Raw | None],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._client = client
+        self._hardware = hardware
+        self._spawn = spawn
+        self._clock = clock
+        self._kept: dict[NamespacedName, int] = {}
+        """What each machine has said last, as a hash of its bytes."""
+        self._waiting: dict[NamespacedName, str] = {}
+        """What is to be written, one after the other: a rack that was powered on says all of it at once."""
+        self._due = OncePer(_WRITE_SECONDS, _WRITES)
+        self._refused_until = -math.inf
+        self._was_refused = False
+        self._log = LimitedLog(log, clock, capacity=10, interval=600.0)
+
+    def said(self, key: NamespacedName, attributes: pb.AgentAttributes) -> None:
+        """Store the attributes that the machine's agent reports."""
+        if self._clock() < self._refused_until:
+            return
+        said = hash(attributes.SerializeToString(deterministic=True))
+        if self._kept.get(key) == said:
+            return
+        obj = self._hardware(*key)
+        text = as_json(attributes)
+        if obj is None or not text:
+            return
+        annotations = as_mapping(as_mapping(obj.get("metadata")).get("annotations"))
+        if annotations.get(AGENT_ATTRIBUTES_ANNOTATION) == text:
+            self._kept[key] = said
+        elif self._due.due(key, self._clock()):
+            self._kept[key] = said
+            if not self._waiting:
+                self._spawn(self._write_all())
+            self._waiting[key] = text
+
+    def forget(self, key: NamespacedName) -> None:
+        """The Hardware is gone."""
+        self._kept.pop(key, None)
+
+    async def _write_all(self) -> None:
+        while self._waiting:
+            key = next(iter(self._waiting))
+            await self._write(key, self._waiting[key])
+            self._waiting.pop(key, None)  # Checked last: as long as an entry waits, this continues.
+
+    async def _write(self, key: NamespacedName, text: str) -> None:
+        patch: Raw = {"metadata": {"annotations": {AGENT_ATTRIBUTES_ANNOTATION: text}}}
+        try:
+            await self._client.patch(HARDWARE, key.name, key.namespace, patch)
+        except ApiError as error:
+            self._kept.pop(key, None)  # once more with one of the next polls
+            if error.status == 403:
+                self._refused()
+            else:
+                self._log.warning("attributes of Hardware %s are not stored: %s", key, error, key=error.status)
+
+    def _refused(self) -> None:
+        for key in self._waiting:
+            self._kept.pop(key, None)
+        self._waiting.clear()
+        self._refused_until = self._clock() + _REFUSED_SECONDS
+        if not self._was_refused:
+            log.info(
+                "attributes that agents send are not stored in Hardware: the server's role has no patch on hardware "
+                "(on a cluster: server.agentAttributes of the chart, or deploy/rbac-attributes.yaml)"
+            )
+        self._was_refused = True
+
+
+# --- Sessions ---
+#
+# Which older agent of which machine is there: they open no stream that says so, only calls, and connections for them.
+#
+# An agent is there while its connection is, and while an action of its machine runs: a long one outlasts a connection
+# that nobody uses.
+
+
+_MAX_USER_AGENT = 100
+
+
+@dataclass(slots=True)
+class _Session:
+    dialect: Dialect
+    agent_id: str
+    peer: str
+    """gRPC's name of the connection that the last call came on."""
+    described: int = 0
+    """What it said of its machine, as a hash; 0: nothing."""
+
+
+class Sessions:
+    """The agents that have called. `is_open` tells whether a connection is, by gRPC's name of the peer; `at_work`,
+    whether an action of a machine runs."""
+
+    def __init__(
+        self,
+        is_open: Callable[[str], bool],
+        at_work: Callable[[NamespacedName], bool],
+        observe: ActivityObserver,
+    ) -> None:
+        self._is_open = is_open
+        self._at_work = at_work
+        self._observe = observe
+        self._sessions: dict[NamespacedName, _Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def connected(self, key: NamespacedName) -> bool:
+        """Whether the machine's agent has a connection."""
+        session = self._sessions.get(key)
+        return session is not None and self._is_open(session.peer)
+
+    def agent_id(self, key: NamespacedName) -> str:
+        """The id that the machine's agent gives itself; empty if it has not called."""
+        session = self._sessions.get(key)
+        return session.agent_id if session is not None else ""
+
+    def called(
+        self, key: NamespacedName, dialect: Dialect, agent_id: str, peer: str, user_agent: str, described: str = ""
+    ) -> None:
+        """The machine's agent has called on the connection `peer`; `described` is what it says of its machine."""
+        session = self._sessions.get(key)
+        if session is not None and (session.dialect, peer_address(session.peer)) == (dialect, peer_address(peer)):
+            session.peer = peer
+            if not described or session.described == hash(described):
+                return
+            session.described = hash(described)
+        else:
+            session = self._sessions[key] = _Session(dialect, agent_id, peer, hash(described) if described else 0)
+        library = printable(user_agent, "")[:_MAX_USER_AGENT]
+        story = f"{dialect} connected from {peer_address(peer)}" + (f" ({library})" if library else "")
+        self._tell(key, session, ActivityKind.CONNECTED, f"{story}: {described}" if described else story)
+
+    def sweep(self) -> None:
+        """Forget who is gone."""
+        for key, session in [*self._sessions.items()]:
+            if not self._is_open(session.peer) and not self._at_work(key):
+                del self._sessions[key]
+                story = f"{session.dialect} at {peer_address(session.peer)} disconnected"
+                self._tell(key, session, ActivityKind.DISCONNECTED, story)
+
+    def _tell(self, key: NamespacedName, session: _Session, kind: ActivityKind, story: str) -> None:
+        log.info("agent %s of Hardware %s: %s", session.agent_id, key, story)
+        self._observe(AgentActivity(session.agent_id, peer_address(session.peer), kind, story, str(key)))
+
+
+# --- Polls ---
+#
+# What a machine's older agent is to do next, or a wait for that.
+#
+# A poll is a command stream that lasts until there is something to do: the dispatch sees an agent that holds nothing,
+# for an older agent asks only when it has nothing under way. Between two actions it does not dispatch anything: the
+# Workflow that is under way goes on, and where it is stands in its status. So any server can answer, also one that was
+# started a moment ago.
+#
+# An action that runs while its agent asks for work has lost its agent: that, or the machine, was restarted. It is not
+# run a second time, for nobody knows what it has done to a disk: the Workflow fails with the reason AgentLost, unless
+# it was to reboot the machine. Only where the agent cannot have begun, because it took back its report that it begins,
+# is the action offered again. Before a Workflow is given up the API itself is asked: another server may have taken the
+# action's end a moment ago.
+
+
+HOLD_SECONDS = 86_400.0
+"""How long an agent that has nothing to do is kept waiting: as one of today's, but for a day at most. None of them sets
+a deadline, pings show whether it is still there, and who may no longer speak for a machine is sent away at once.
+Tinkerbell's own server keeps them for up to a minute; a poll costs as much as some minutes of waiting."""
+
+Command = workflow_pb2.GetWorkflowsResponse
+Record = Callable[[Raw, str], None]
+"""Called with a Workflow and what became of it, for the journey."""
+
+
+@dataclass(frozen=True, slots=True)
+class Poller:
+    """An agent that asks for work: its id as it gave it, and what it may speak for."""
+
+    agent_id: str
+    credentials: Credentials
+    key: NamespacedName
+
+
+class _Poll:
+    """The command stream of one poll: it ends with the first Workflow that the agent can be told of, or after a while.
+    It runs in the call's own task, and a poll that waits has little more than that."""
+
+    __slots__ = ("_key", "_obey", "_stream", "_streams", "found")
+
+    def __init__(
+        self, streams: AgentStreams, key: NamespacedName, obey: Callable[[Command], Awaitable[Raw | None]]
+    ) -> None:
+        self.found: Raw | None = None
+        self._streams = streams
+        self._key = key
+        self._obey = obey
+        self._stream: CommandStream | None = None
+
+    async def send_initial_metadata(self, _: object) -> None:
+        """Older agents read none; the stream is open now."""
+        self._stream = self._streams.of(self._key)
+
+    async def write(self, command: Command) -> None:
+        """What the dispatch sends."""
+        self.found = await self._obey(command)
+        if self.found is not None:
+            self.end()
+
+    def end(self) -> None:
+        """The agent has its answer, or is to ask again."""
+        if self._stream is not None:
+            self._stream.end(grpc.StatusCode.OK, "")
+
+
+class Polls:
+    """Answers polls from `workflows`, through `events` and `streams`. `hold` is in seconds."""
+
+    def __init__(
+        self,
+        workflows: WorkflowIndex,
+        events: EventStore,
+        streams: AgentStreams,
+        record: Record,
+        *,
+        hold: float = HOLD_SECONDS,
+    ) -> None:
+        self._workflows = workflows
+        self._events = events
+        self._streams = streams
+        self._record = record
+        self._hold = hold
+        self._unanswered: dict[NamespacedName, tuple[str, str]] = {}
+
+    def unanswered(self, key: NamespacedName, uid: str, action_id: str) -> None:
+        """The agent has taken back its report that it begins an action: it does not run it."""
+        self._unanswered[key] = uid, action_id
+
+    def answered(self, key: NamespacedName) -> None:
+        """The agent has the answer to its report."""
+        self._unanswered.pop(key, None)
+
+    async def next(self, poller: Poller) -> Raw | None:
+        """A Workflow whose next action the agent is to run; None: there is none for now. Raises ApiError."""
+        under_way = await self._under_way(poller.key)
+        if under_way is not None:
+            return under_way
+        poll = _Poll(self._streams, poller.key, self._obey)
+        timer = asyncio.get_running_loop().call_later(self._hold, poll.end)
+        try:
+            await self._streams.serve(poller.agent_id, poller.credentials, poller.key, frozenset(), poll, quiet=True)
+        finally:
+            timer.cancel()
+        return poll.found
+
+    async def _under_way(self, key: NamespacedName) -> Raw | None:
+        """The machine's Workflow that is between two actions."""
+        for workflow in self._workflows.of(key):
+            with contextlib.suppress(InvalidStatusError):  # the dispatch says what is wrong
+                if paused(workflow) or state_of(workflow) is not WorkflowState.RUNNING:
+                    continue
+                if self._goes_on(key, workflow):
+                    return workflow
+                fresh = await self._fresh(workflow)
+                if fresh is not None and self._goes_on(key, fresh):
+                    return fresh
+        return None
+
+    def _goes_on(self, key: NamespacedName, workflow: Raw) -> bool:
+        """Whether the agent that asks can go on with it. Raises InvalidStatusError."""
+        if state_of(workflow) is not WorkflowState.RUNNING or next_action(workflow) is None:
+            return False
+        running = running_action(workflow)
+        return running is None or self._unanswered.get(key) == (uid_of(workflow), running)
+
+    async def _fresh(self, workflow: Raw) -> Raw | None:
+        try:
+            return await self._events.fresh(workflow)
+        except WorkflowGoneError:
+            return None
+
+    async def _obey(self, command: Command) -> Raw | None:
+        """The Workflow to run by this command, if it is one that the agent can be told of."""
+        if command.WhichOneof("cmd") == "stop_workflow":
+            workflow = self._workflows.get(command.stop_workflow.workflow_id)
+            if workflow is not None:
+                await self._report(workflow, Rejected(REASON_UNKNOWN_WORKFLOW, "the agent asks for work"))
+            return None
+        workflow = self._workflows.get(command.start_workflow.workflow.workflow_id)
+        problem = inexpressible(workflow) if workflow is not None else None
+        if workflow is None or problem is None:
+            return workflow
+        action_id, why = problem
+        if await self._report(workflow, ActionFailed(action_id, REASON_NOT_EXPRESSIBLE, why)):
+            log.warning("Workflow %s: %s", name_of(workflow), why)
+            self._record(workflow, why)
+        return None
+
+    async def _report(self, workflow: Raw, event: AgentEvent) -> bool:
+        """What an agent of today would report; if it can't be stored now, the next poll comes to the same."""
+        try:
+            return await self._events.take(workflow, event)
+        except WorkflowGoneError:
+            return False
+        except (ApiError, BusyError, StaleError, InvalidStatusError) as error:
+            log.warning("Workflow %s: %s", name_of(workflow), error)
+            return False
+
+
+# --- Methods ---
+
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Refused = Callable[[NamespacedName, str], Awaitable[None]]

@@ -15,10 +15,10 @@ from tests.support.virtual_time import elapse, turns
 from tests.unit.server.conftest import Rig
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import ConflictError, UnreachableError
-from tink.server.agents.call_metadata import MAX_HELD, read_call_metadata
-from tink.server.dispatch.decision import Start, Stop
-from tink.server.dispatch.stream import CommandStream, Ending
+from tink.server.decision import Start, Stop
 from tink.server.events import EventStore
+from tink.server.peer import MAX_HELD, read_call_metadata
+from tink.server.streams import CommandStream, Ending
 from tink.server.workflows import WorkflowIndex
 from tink.workflow import events
 

@@ -1,46 +1,285 @@
-"""Decides which machine an agent may act for, by comparing the agent's credentials with the Hardware.
-
-    address  the connection comes from a `dhcp.ip` of the Hardware, and no other machine is known to have the address
-    token    the call has a token that the machine received in its iPXE script (`tink.server.agents.tokens`)
-    mtls     the connection has a client certificate with the machine's name in it (`tink.server.agents.tls`)
-    none     no credentials are required
-
-A client certificate names its machine by a MAC or by a Hardware:
-
-    SAN DNS   52-54-00-00-00-01 | NAME | NAME.NAMESPACE
-    SAN URI   tinkerbell:52:54:00:00:00:01 | tinkerbell:NAMESPACE/NAME
-    CN        52:54:00:00:00:01 | NAME | NAMESPACE/NAME, if the certificate has no SAN of these two kinds (RFC 6125)
-
-A name counts if exactly one Hardware matches it in all possible readings: `a.b` is the Hardware a.b as well as the
-Hardware a of the namespace b. If several Hardware match, the one counts whose address the connection comes from.
-
-Several Hardware may have the id that an agent sends, because tenants choose names. Then the id stands for the Hardware
-that the agent may act for.
-
-A rejected agent receives only a description of its own credentials and nothing about the machine, not even whether it
-exists (`public_message`). The log and the journey contain the details and the agent's address.
-"""
+"""Decides which Hardware an agent may act for: looks up its id, and checks its address, token or certificate."""
 
 from __future__ import annotations
 
 import functools
 import re
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 from cryptography import x509
 from cryptography.x509.oid import NameOID
+from pydantic import ValidationError
 
+from tink.api.annotations import AGENT_ID_ANNOTATION
+from tink.api.v1alpha2 import Hardware, Raw
+from tink.files.key_file import KeyFile
 from tink.kube.objects import NamespacedName
-from tink.server.agents.call_metadata import read_call_metadata
-from tink.server.agents.directory import MAX_AGENT_ID, AgentDirectory, UnknownAgentError
-from tink.server.agents.tokens import TokenError, TokenKeys
-from tink.server.peer import peer_address
+from tink.mac import is_mac
+from tink.server.peer import peer_address, read_call_metadata, spelled
+from tink.timestamps import rfc3339
+
+# --- Agent tokens ---
+#
+# Agent tokens: what a machine is given in its iPXE script, and what its agent shows the server.
+#
+#     v1.525400000001.1800000000.<HMAC-SHA256, base64url>
+#
+# The MAC of the interface that booted, the Unix second from which on the token is worth nothing, and a signature over
+# both with a key that the edge and the server share through a file. So a token speaks for one machine and for a while,
+# and nobody has to remember which were given out.
+#
+# `tink.files.key_file` has the keys, and how to change them. Neither keys nor tokens are ever logged.
+
+
+CLOCK_SKEW_SECONDS = 300.0
+"""Seconds for which a token is accepted beyond its time: the clocks of edge and server are two."""
+DEFAULT_LIFETIME_SECONDS = 86_400.0
+
+_LABEL = "tinkedge agent token"
+_TOKEN = re.compile(r"(v1\.([0-9a-f]{12})\.([0-9]{1,12}))\.([A-Za-z0-9_-]{43})")
+
+
+class TokenError(ValueError):
+    """A token is worth nothing; the message says why, and never what the token is."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSettings:
+    """Where the keys are, and how long a token lasts (seconds).
+
+    `create`: make a file with a new key where there is none. Only for a process that gives tokens out and checks them
+    too: of two processes on two machines, each would make its own.
+    """
+
+    key: Path
+    lifetime: float = DEFAULT_LIFETIME_SECONDS
+    create: bool = False
+
+    def __post_init__(self) -> None:
+        if not 60 <= self.lifetime <= 10 * 365 * 86_400:
+            raise ValueError(f"the lifetime of agent tokens must be from 60 s to ten years, not {self.lifetime:g} s")
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What a good token says: the MAC in lower case with colons, and its last Unix second."""
+
+    mac: str
+    expires: int
+
+
+class TokenKeys:
+    """Signs and checks tokens with the keys of a file."""
+
+    def __init__(self, settings: TokenSettings, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """`monotonic` says when to look at the file again. Raises KeyFileError."""
+        self.lifetime = settings.lifetime
+        self._keys = KeyFile(
+            settings.key,
+            "agent token key",
+            create=settings.create,
+            advice="give edge and server the same file",
+            without="agents that show a token are refused" if settings.create else "",
+            monotonic=monotonic,
+        )
+
+    def mint(self, mac: str, now: float) -> str:
+        """A token for the interface `mac` (lower case, colons), from `now` (Unix seconds) on. Raises ValueError."""
+        if not is_mac(mac):
+            raise ValueError(f"{mac[:64]!r} is no MAC address")
+        claims = f"v1.{mac.replace(':', '')}.{int(now + self.lifetime)}"
+        return f"{claims}.{self._keys.sign(_LABEL, claims)}"
+
+    def verify(self, token: str, now: float) -> Token:
+        """What a token says, at `now` (Unix seconds). Raises TokenError."""
+        match = _TOKEN.fullmatch(token)
+        if match is None:
+            raise TokenError("what it shows is no token")
+        claims, digits, seconds, signature = match.groups()
+        if not self._keys.signed(_LABEL, claims, signature):
+            raise TokenError("its token is not signed with a key of this server (see --agent-token-key)")
+        expires = int(seconds)
+        if now > expires + CLOCK_SKEW_SECONDS:
+            raise TokenError(f"its token ended at {rfc3339(expires)}; the machine gets a new one when it boots")
+        return Token(":".join(digits[at : at + 2] for at in range(0, 12, 2)), expires)
+
+
+# --- Agent ids ---
+#
+# Finds the Hardware of an agent by the agent's id: the MAC of an interface, the Hardware's name, or its annotation.
+#
+# The id proves nothing; `auth` decides which of the Hardware with an id the agent may act for. The MAC of an interface
+# comes first, then NAMESPACE/NAME: no other Hardware's name or annotation makes these ambiguous. A Hardware that is
+# being deleted yields its MACs to others.
+
+
+MAX_AGENT_ID = 320
+"""Characters: a namespace, a slash and a name, and no more."""
+
+
+class UnknownAgentError(LookupError):
+    """No Hardware has this id, or more than one; the message says which and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Identity:
+    key: NamespacedName
+    macs: tuple[str, ...]
+    addresses: frozenset[str]
+    given: str = ""
+    """By the annotation."""
+    terminating: bool = False
+
+
+class AgentDirectory:
+    """All ids that agents may use. Fed by an informer of Hardware; a look-up is a dictionary access."""
+
+    def __init__(self, scope: str = "") -> None:
+        """`scope`: which Hardware it has, for messages; empty: all."""
+        self._scope = f" (only Hardware {scope} counts here)" if scope else ""
+        self._machines: dict[NamespacedName, _Identity] = {}
+        self._by_mac: dict[str, set[NamespacedName]] = {}
+        self._by_name: dict[str, set[NamespacedName]] = {}
+        self._by_annotation: dict[str, set[NamespacedName]] = {}
+
+    def apply(self, obj: Raw) -> None:
+        """Take in a Hardware that was added or changed; one that can't be read has no agents."""
+        self.remove(obj)
+        try:
+            hardware = Hardware.model_validate(obj)
+        except ValidationError:
+            return  # the API's schema refuses these; whoever stored one nevertheless hears of it from the edge
+        key = NamespacedName(hardware.metadata.namespace, hardware.metadata.name)
+        interfaces = hardware.spec.network_interfaces
+        reserved = [interface.dhcp for interface in interfaces.values() if interface.dhcp is not None]
+        addresses = frozenset(dhcp.ip for dhcp in reserved if dhcp.ip is not None)
+        addresses |= {spelled(dhcp.ipv6.address) for dhcp in reserved if dhcp.ipv6 is not None}
+        given = hardware.metadata.annotations.get(AGENT_ID_ANNOTATION, "").strip()
+        given = given if given.isascii() and len(given) <= MAX_AGENT_ID else ""
+        terminating = hardware.metadata.deletion_timestamp is not None
+        identity = _Identity(key, tuple(mac.lower() for mac in interfaces), addresses, given, terminating)
+        self._machines[key] = identity
+        for index, ids in self._indexes(identity):
+            for agent_id in ids:
+                index.setdefault(agent_id, set()).add(key)
+
+    def remove(self, obj: Raw) -> None:
+        """Forget a Hardware."""
+        identity = self._machines.pop(NamespacedName.of(obj), None)
+        if identity is None:
+            return
+        for index, ids in self._indexes(identity):
+            for agent_id in ids:
+                index[agent_id].discard(identity.key)
+                if not index[agent_id]:
+                    del index[agent_id]
+
+    def _indexes(self, identity: _Identity) -> tuple[tuple[dict[str, set[NamespacedName]], set[str]], ...]:
+        names = {identity.key.name.lower(), str(identity.key).lower()}
+        given = {identity.given.lower()} if identity.given else set()
+        return (self._by_mac, set(identity.macs)), (self._by_name, names), (self._by_annotation, given)
+
+    def find(self, agent_id: str) -> NamespacedName:
+        """The Hardware of an agent: by MAC, name, namespace/name, or annotation. Raises UnknownAgentError."""
+        return self.only(agent_id, self.named(agent_id))
+
+    def only(self, agent_id: str, keys: Collection[NamespacedName]) -> NamespacedName:
+        """Return the one Hardware of `keys`, which all have this id. Raises UnknownAgentError.
+
+        Of several, return the only one that is not being deleted, or the only one of these with that name.
+        """
+        keys = {key for key in keys if not self._machines[key].terminating} or keys
+        by_name = self._by_name.get(agent_id.lower(), set()).intersection(keys)
+        keys = by_name if len(by_name) == 1 else keys
+        if len(keys) == 1:
+            return next(iter(keys))
+        if not keys:
+            raise UnknownAgentError(
+                f"no Hardware has the MAC address or name {agent_id!r}{self._scope}: "
+                "create one, or correct the agent's id"
+            )
+        names = ", ".join(sorted(map(str, keys)))
+        raise UnknownAgentError(f"the agent id {agent_id!r} fits several Hardware, so it is none: {names}")
+
+    def named(self, agent_id: str, *, names_first: bool = False) -> frozenset[NamespacedName]:
+        """Return all Hardware with that id, ignoring the case of ASCII letters.
+
+        The case of other letters counts: some of them have an ASCII letter as their lower case.
+
+        If some have the id as MAC, only these count; next, the one of that namespace and name; else those with that
+        name or annotation. `names_first`: an annotation counts only if no Hardware has the name.
+        """
+        if not agent_id.isascii():
+            return frozenset()
+        spelled = agent_id.lower()
+        if keys := self._by_mac.get(spelled):
+            return frozenset(key for key in keys if not self._machines[key].terminating) or frozenset(keys)
+        keys = self._by_name.get(spelled, set())
+        if keys and (names_first or "/" in spelled):
+            return frozenset(keys)
+        return frozenset(keys | self._by_annotation.get(spelled, set()))
+
+    def at(self, address: str) -> NamespacedName | None:
+        """The one Hardware that gives its machine this IP address. It looks at all of them: ask seldom."""
+        found = [identity for identity in self._machines.values() if address in identity.addresses]
+        found = [identity for identity in found if not identity.terminating] or found
+        return found[0].key if len(found) == 1 else None
+
+    def is_known(self, key: NamespacedName) -> bool:
+        """Whether there is such a Hardware."""
+        return key in self._machines
+
+    def macs(self, key: NamespacedName) -> tuple[str, ...]:
+        """The MACs of a Hardware's interfaces, in lower case with colons; none of an unknown one."""
+        identity = self._machines.get(key)
+        return identity.macs if identity is not None else ()
+
+    def addresses(self, key: NamespacedName) -> frozenset[str]:
+        """The IP addresses that the Hardware gives to its machine; none of an unknown one."""
+        identity = self._machines.get(key)
+        return identity.addresses if identity is not None else frozenset()
+
+    def id_of(self, key: NamespacedName) -> str:
+        """What its agent calls itself, as far as is known without it: as the annotation says, by its first MAC, or by
+        name."""
+        identity = self._machines.get(key)
+        if identity is not None and identity.given:
+            return identity.given
+        return identity.macs[0] if identity is not None and identity.macs else key.name
+
+
+# --- Authorization ---
+#
+# Decides which machine an agent may act for, by comparing the agent's credentials with the Hardware.
+#
+#     address  the connection comes from a `dhcp.ip` of the Hardware, and no other machine is known to have the address
+#     token    the call has a token that the machine received in its iPXE script (`tink.server.auth`)
+#     mtls     the connection has a client certificate with the machine's name in it (`tink.server.tls`)
+#     none     no credentials are required
+#
+# A client certificate names its machine by a MAC or by a Hardware:
+#
+#     SAN DNS   52-54-00-00-00-01 | NAME | NAME.NAMESPACE
+#     SAN URI   tinkerbell:52:54:00:00:00:01 | tinkerbell:NAMESPACE/NAME
+#     CN        52:54:00:00:00:01 | NAME | NAMESPACE/NAME, if the certificate has no SAN of these two kinds (RFC 6125)
+#
+# A name counts if exactly one Hardware matches it in all possible readings: `a.b` is the Hardware a.b as well as the
+# Hardware a of the namespace b. If several Hardware match, the one counts whose address the connection comes from.
+#
+# Several Hardware may have the id that an agent sends, because tenants choose names. Then the id stands for the
+# Hardware that the agent may act for.
+#
+# A rejected agent receives only a description of its own credentials and nothing about the machine, not even whether it
+# exists (`public_message`). The log and the journey contain the details and the agent's address.
+
 
 OtherHost = Callable[[str, Collection[str]], str | None]
 """`other_host(address, macs)`: who else than the machine with these MACs is seen at an address; None: nobody is."""
