@@ -11,10 +11,10 @@ from tink.api.v1alpha2 import Raw, as_mapping
 
 # --- YAML ---
 #
-# Scalars of YAML that stay strings: "123", "on" and a MAC of digits, which YAML 1.1 would count in base 60.
+# Quotes YAML scalars that must stay strings: "123", "on", and a MAC of digits, which YAML 1.1 reads in base 60.
 #
-# The documents made here have few and known shapes, so they are put together line by line: a general writer takes a
-# hundred times as long, and there may be 100,000 Hardware.
+# The documents are few and have fixed shapes, so they are built line by line: a general YAML writer takes a hundred
+# times as long, and there may be 100,000 Hardware.
 
 
 def quoted(value: str) -> str:
@@ -39,14 +39,14 @@ _BASE64_WHITESPACE = b" \t\r\n"
 
 
 def document(text: str) -> bytes:
-    """What is served for the `userdata` or `vendordata` of a Hardware."""
+    """Return the bytes to serve for `userdata` or `vendordata` of a Hardware."""
     return _unwrapped(text.encode(errors="replace"))
 
 
 def document_of_secret(reference: SecretReference, secret: Raw) -> bytes:
-    """What is served for the user-data or vendor-data that `secret`, as the Kubernetes API gives it, holds.
+    """Return the bytes to serve for user-data or vendor-data from a Secret, as the Kubernetes API returned it.
 
-    Raises SecretUnusableError, which names Secret, keys and what to do, and never a value.
+    Raises SecretUnusableError, which names the Secret, its keys and the remedy, and never contains a value.
     """
     values = as_mapping(secret.get("data"))
     key = next((key for key in reference.keys if values.get(key) is not None), None)
@@ -60,7 +60,7 @@ def document_of_secret(reference: SecretReference, secret: Raw) -> bytes:
 
 
 def _unwrapped(content: bytes) -> bytes:
-    """`content`, or the gzip that it is the base64 of."""
+    """Return `content`, decoded if it is the base64 of gzip data."""
     # In base64 the magic begins with "H4": no text needs more than this look.
     if not content.lstrip(_BASE64_WHITESPACE).startswith(b"H4"):
         return content

@@ -20,7 +20,7 @@ from tink.shrink import shrink_to_fit
 
 
 def legacy_metadata(facts: Mapping[str, str], all_links: list[Link], ssh_keys: list[str], storage: object) -> bytes:
-    """The document, JSON; `facts` are those of the EC2 tree, `storage` is `hegel.instance.storage_of`."""
+    """Return the document as JSON. `facts` are those of the EC2 tree, `storage` is from `hegel.instance.storage_of`."""
     instance: dict[str, object] = {"id": facts["instance-id"], "hostname": facts["hostname"]}
     instance["ips"] = [_ip(link.dhcp) for link in all_links if link.dhcp.ip is not None]
     instance["ssh_keys"] = ssh_keys
@@ -97,7 +97,7 @@ def facts_of(instance_id: str, name: str, all_links: list[Link]) -> dict[str, st
 
 
 def _public_keys(keys: list[str]) -> dict[str, bytes]:
-    """EC2's exception: the listing has `NUMBER=NAME` for the directory `NUMBER/`."""
+    """Return the listing of public keys, which has `NUMBER=NAME` for the directory `NUMBER/`."""
     if not keys:
         return {}
     tree = {_KEYS: "\n".join(f"{number}={name}" for number, name in enumerate(names(keys))).encode()}

@@ -38,7 +38,7 @@ _KEY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,62}")
 
 
 def ssh_keys(annotation: str) -> tuple[list[str], list[int]]:
-    """The keys, without repetition, and the numbers (from 1) of the lines that are none. Comment lines are neither."""
+    """Return the keys without repetition, and the numbers (from 1) of invalid lines. Comment lines are neither."""
     keys: dict[str, None] = {}
     bad: list[int] = []
     for number, raw in enumerate(annotation.split("\n"), 1):
@@ -53,7 +53,7 @@ def ssh_keys(annotation: str) -> tuple[list[str], list[int]]:
 
 
 def names(keys: list[str]) -> list[str]:
-    """A name for each key, as EC2 lists it: its comment if that is one plain word and nobody else's, else `key-N`."""
+    """Return a name for each key, as EC2 lists it: its comment if that is one unique plain word, else `key-N`."""
     found: dict[str, None] = {}
     for number, key in enumerate(keys):
         comment = key.rpartition(" ")[2]
@@ -89,7 +89,7 @@ def _is_key(line: str) -> bool:
 
 
 DEFAULT_KEYS = ("userData", "value")
-"""Where the document is if the annotation names no key: Metal3's name for it, then that of Cluster API's bootstrap."""
+"""The keys of a Secret that are tried if the annotation names none: Metal3's, then that of Cluster API's bootstrap."""
 
 _LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 _NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(?:\.{_LABEL})*")
@@ -97,12 +97,12 @@ _KEY = re.compile(r"(?!\.\.?\Z)[-._a-zA-Z0-9]{1,253}")
 
 
 class SecretUnusableError(Exception):
-    """A reference, or the Secret it names, cannot give a document. Says which, why, and what to do."""
+    """A reference or its Secret can't provide a document. The message has the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class SecretReference:
-    """A Secret's name, and the keys of it that may hold the document, in the order of trial."""
+    """A Secret's name and the keys that may contain the document, in the order of trial."""
 
     name: str
     keys: tuple[str, ...] = DEFAULT_KEYS
@@ -144,7 +144,7 @@ def instance_id(hardware: Hardware) -> str:
 
 
 def public_keys(hardware: Hardware) -> list[str]:
-    """The SSH keys for the machine's default user, as in authorized_keys: the annotation's lines that are keys."""
+    """Return the SSH keys for the machine's default user: the valid lines of the annotation."""
     given = hardware.metadata.annotations.get(SSH_PUBLIC_KEYS_ANNOTATION)
     if given is None:
         return []
@@ -162,7 +162,7 @@ def public_keys(hardware: Hardware) -> list[str]:
 def secret_reference(
     hardware: Hardware, annotation: str, *, replaces: str | None, field: str
 ) -> SecretReference | None:
-    """The Secret that `annotation` names, if any; it wins over `replaces`, the value of the Hardware's `field`."""
+    """Return the Secret that `annotation` names, if any. It has precedence over `replaces`, the value of `field`."""
     given = hardware.metadata.annotations.get(annotation)
     if given is None:
         return None
@@ -183,7 +183,7 @@ def secret_reference(
 
 
 def complain(hardware: Hardware, annotation: str, what: str) -> None:
-    """Log what is wrong with an annotation."""
+    """Log an error in an annotation."""
     log.error("Hardware %s/%s: annotation %s %s", hardware.metadata.namespace, hardware.metadata.name, annotation, what)
 
 
@@ -232,7 +232,7 @@ def instance_tree(hardware: Hardware) -> dict[str, bytes]:
 
 
 def entries(tree: Mapping[str, bytes]) -> list[str]:
-    """What the listing of `meta-data` has of such a tree; directories with a slash."""
+    """Return the listing of `meta-data` for such a tree; directories end in a slash."""
     return [f"{path}/" if path == OPERATING_SYSTEM else path for path in tree if "/" not in path]
 
 

@@ -31,12 +31,12 @@ class Link:
 
     @property
     def is_addressed(self) -> bool:
-        """Whether it has an address."""
+        """Return True if the interface has an address."""
         return self.dhcp.ip is not None or self.dhcp.ipv6 is not None
 
 
 def links(hardware: Hardware) -> list[Link]:
-    """All interfaces. One whose MAC is none, as older schemas let in, is none here: the inventory has logged it."""
+    """Return all interfaces with a valid MAC. Older schemas allowed invalid ones, which the inventory logs."""
     return [
         Link(number, mac, one.dhcp or _NO_RESERVATION, not one.disable_dhcp)
         for number, (mac, one) in enumerate(hardware.spec.network_interfaces.items())
@@ -45,7 +45,7 @@ def links(hardware: Hardware) -> list[Link]:
 
 
 def primary(all_links: list[Link]) -> Link | None:
-    """The interface whose name and address are the machine's: the first that has an address, else the first."""
+    """Return the interface that gives the machine its name and address: the first with an address, else the first."""
     return next((link for link in all_links if link.is_addressed), all_links[0] if all_links else None)
 
 
@@ -72,7 +72,7 @@ _IPV4 = re.compile(r"\d+\.\d+\.\d+\.\d+", re.ASCII)
 
 
 def network_config(all_links: list[Link]) -> bytes:
-    """The document; empty if no interface can be configured (cloud-init then uses DHCP on one interface)."""
+    """Return the document; empty if no interface can be configured (cloud-init then uses DHCP on one interface)."""
     # There must be an address, and either a netmask for it or a DHCP server to tell one.
     configured = [
         link for link in all_links if (link.dhcp.ip and (link.dhcp.netmask or link.by_dhcp)) or link.dhcp.ipv6
@@ -100,7 +100,7 @@ def network_config(all_links: list[Link]) -> bytes:
 
 
 def _addressing(link: Link, metric: int | None, *, is_shared: bool) -> list[str]:
-    """The lines below an interface: the address as DHCP would give it, but static where that can be said."""
+    """Return the lines of an interface: the address that DHCP would assign, as a static one where possible."""
     dhcp = link.dhcp
     lines, addresses, servers = [], [], []
     is_on_link = dhcp.gateway is None or _same_subnet(dhcp)
@@ -131,13 +131,13 @@ def _addressing(link: Link, metric: int | None, *, is_shared: bool) -> list[str]
 
 
 def _same_subnet(dhcp: DHCP) -> bool:
-    """Whether gateway and address differ in no bit of the netmask."""
+    """Return True if gateway and address are in the same network."""
     if dhcp.netmask is None or dhcp.ip is None or dhcp.gateway is None:
         return False
     return not (_number(dhcp.ip) ^ _number(dhcp.gateway)) & _number(dhcp.netmask)
 
 
 def _number(address: str) -> int:
-    """An IPv4 address as a number; the API has checked its form."""
+    """Return an IPv4 address as a number. The API has checked its form."""
     first, second, third, fourth = address.split(".")
     return int(first) << 24 | int(second) << 16 | int(third) << 8 | int(fourth)

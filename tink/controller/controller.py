@@ -76,11 +76,11 @@ log = logging.getLogger(__name__)
 
 # --- History ---
 #
-# Which Workflows that have ended are more than an operator wants to keep: all but the newest of each Hardware.
+# Finds the ended Workflows that exceed the history limit: all but the newest of each Hardware.
 
 
 class _Ended(NamedTuple):
-    """A Workflow that has ended: when, in seconds since the epoch, its place in the order of creation, and its name."""
+    """An ended Workflow: its end (Unix seconds), its place in creation order, and its name."""
 
     when: float
     created: tuple[str, int, str]
@@ -88,7 +88,7 @@ class _Ended(NamedTuple):
 
 
 class WorkflowHistory:
-    """Told of every Workflow that comes, changes and goes. `limit`: how many of each Hardware are kept; None: all."""
+    """The ended Workflows by Hardware. `limit`: maximum number for each Hardware; None: no limit."""
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
@@ -100,9 +100,9 @@ class WorkflowHistory:
         return len(self._places)
 
     def apply(self, workflow: Raw) -> list[NamespacedName]:
-        """A Workflow is new, or has changed; those that are too many since then.
+        """Add or update a Workflow, and return those that exceed the limit because of that.
 
-        What somebody holds, or what is on its way to another API, neither goes nor counts.
+        A held or paused Workflow neither counts nor is returned.
         """
         if self._limit is None:
             return []
@@ -118,11 +118,11 @@ class WorkflowHistory:
         insort(row, ended)
         self._places[key] = machine, ended
         surplus = row[: max(0, len(row) - self._limit)]
-        # One at a time becomes too many; this one, if it is the oldest, or the one that it pushes out.
+        # Only one Workflow exceeds the limit at a time: this one, if it is the oldest, or the one before the limit.
         return [each.key for each in surplus if each is ended or each is surplus[-1]]
 
     def remove(self, key: NamespacedName) -> None:
-        """A Workflow is gone."""
+        """Remove a deleted Workflow."""
         machine, ended = self._places.pop(key, (None, None))
         if machine is None or ended is None:
             return
@@ -132,7 +132,7 @@ class WorkflowHistory:
             del self._by_hardware[machine]
 
     def is_surplus(self, key: NamespacedName) -> bool:
-        """Whether as many as are to be kept of its Hardware are newer."""
+        """Return True if at least `limit` newer Workflows of the same Hardware have ended."""
         machine, ended = self._places.get(key, (None, None))
         if machine is None or ended is None or self._limit is None:
             return False
@@ -142,9 +142,9 @@ class WorkflowHistory:
 
 # --- Kubernetes events ---
 #
-# What is worth an Event in the life of a Workflow: for `kubectl describe workflow`.
+# The Kubernetes Events of a Workflow, for `kubectl describe workflow`.
 #
-# `event_for` reads it from two versions of a Workflow; `tink.kube.runtime.events` records it.
+# `event_for` derives an Event from two versions of a Workflow; `tink.kube.runtime.events` records it.
 
 
 COMPONENT = "tinkedge-controller"
@@ -161,9 +161,9 @@ def _of_hardware(status: Mapping[str, Any], before: Mapping[str, Any]) -> Event 
 
 
 def event_for(new: Raw, old: Raw | None) -> Event | None:
-    """What the change from `old` to `new` is, in a word and a sentence; None if it is not worth an Event.
+    """Return the Event for the change from `old` to `new`, or None if the change needs none.
 
-    What was there before anybody looked (`old` is None) is no news.
+    `old` is None for objects that existed before this process, which need none either.
     """
     if old is None:
         return None
@@ -181,8 +181,8 @@ def event_for(new: Raw, old: Raw | None) -> Event | None:
     match after:
         case WorkflowState.PENDING if before == WorkflowState.SCHEDULED:
             why = condition(status, ConditionType.STARTED)
-            said = f"the agent does not take it now: {why.get('reason', '')}: {why.get('message', '')}".rstrip(": ")
-            return Event("Returned", said, warning=True)
+            text = f"the agent does not take it now: {why.get('reason', '')}: {why.get('message', '')}".rstrip(": ")
+            return Event("Returned", text, warning=True)
         case WorkflowState.PENDING:
             return Event("Prepared", f"{actions} actions, waiting for the agent")
         case WorkflowState.SCHEDULED:
@@ -205,29 +205,29 @@ def event_for(new: Raw, old: Raw | None) -> Event | None:
 
 
 _LOOKS = 4
-"""Workflows that are looked at in one turn of the event loop, however many workers there are."""
+"""Maximum number of Workflows that are examined in one turn of the event loop, by all workers together."""
 
 _RENDERS = 2
-"""Workflows that are rendered at once, each in a thread: one more, and the event loop gets a smaller share of time."""
+"""Maximum number of Workflows rendered at once, each in a thread. More would slow the event loop."""
 
 _LOW_PRIORITY_WORKERS = 3
-"""Workers that look at what has been in trouble, too; the others are there for what has just happened."""
+"""Workers that also process low-priority items; the others are reserved for new changes."""
 
 _NEVER_ACCEPTED = (400, 413, 422)
-"""Bad Request, Request Entity Too Large, Unprocessable Entity: the same write will not do another time, either."""
+"""Bad Request, Request Entity Too Large, Unprocessable Entity: repeating the same write is useless."""
 
 
 class _RefusedError(Exception):
-    """The API will never take what a Workflow was prepared to."""
+    """The API rejects the prepared Workflow for good."""
 
     def __init__(self, workflow: Raw, error: ApiError) -> None:
         super().__init__(str(error))
         self.workflow = workflow
-        """As it is after the writes that went well."""
+        """The Workflow after the writes that succeeded."""
 
 
 class WorkflowController:
-    """Reconciles the Workflows of three informers, which somebody else runs."""
+    """Reconciles the Workflows of three informers, which the caller runs."""
 
     def __init__(
         self,
@@ -242,8 +242,7 @@ class WorkflowController:
         elapsed: Callable[[], float] = steady,
         elector: LeaderElector | None = None,
     ) -> None:
-        """`clock` gives seconds since the epoch, `elapsed` those of a clock that nobody sets; without an `elector` this
-        is the only replica."""
+        """`clock` returns Unix seconds, `elapsed` monotonic seconds. Without an `elector` this is the only replica."""
         self._client = client
         self._workflows = workflows
         self._hardware = hardware
@@ -325,7 +324,7 @@ class WorkflowController:
             else:
                 self._ages.observe(key, str(new["metadata"].get("uid")), timestamps(new), live=self._following)
         except InvalidStatusError:
-            self._ages.forget(key)  # who looks at it says so
+            self._ages.forget(key)  # `_reconcile` logs the error
 
     def _gone(self, old: Raw) -> None:
         key = NamespacedName.of(old)
@@ -338,7 +337,7 @@ class WorkflowController:
     def _hardware_changed(self, new: Raw, old: Raw | None) -> None:
         self._appeared("Hardware", new)
         if old is None:
-            self._look_at_workflows_of(new)  # deleted before, it may be there again
+            self._look_at_workflows_of(new)  # if it was deleted before, it exists again
 
     def _hardware_gone(self, old: Raw) -> None:
         self._look_at_workflows_of(old)
@@ -355,7 +354,7 @@ class WorkflowController:
 
     async def _reconcile(self, key: NamespacedName) -> Result:
         async with self._looks:
-            # Most looks find nothing to write; thousands of them must not keep the event loop.
+            # Most looks write nothing, and thousands of them must not block the event loop.
             await asyncio.sleep(0)
         workflow = self._workflows.get(*key)
         if workflow is None:
@@ -364,7 +363,7 @@ class WorkflowController:
         try:
             outcome = await self._decide(key, workflow)
         except (InvalidStatusError, UnknownActionError) as error:
-            text = "%s; it is left alone until that is mended"
+            text = "%s; it is ignored until that is corrected"
             self._limited_log.log(logging.ERROR, text, error, owner=key.namespace)
             self._recorder.event(workflow, WORKFLOW, Event("InvalidStatus", str(error), warning=True))
             return DONE
@@ -374,7 +373,7 @@ class WorkflowController:
         try:
             await self._carry_out(workflow, outcome)
         except NotFoundError:
-            return DONE  # it went meanwhile; the informer will say so
+            return DONE  # the Workflow was deleted meanwhile; the informer will report it
         return Result(outcome.requeue_after)
 
     async def _decide(self, key: NamespacedName, workflow: Raw) -> Outcome:
@@ -391,7 +390,7 @@ class WorkflowController:
         if hardware is None or template is None or not to_be_rendered(workflow):
             return decide()
         async with self._renders.held(key.namespace):
-            # A template may take seconds; the event loop, which all of this process share, must not wait for it.
+            # Rendering a template may take seconds and must not block the event loop, which the whole process shares.
             return await asyncio.to_thread(decide)
 
     async def _carry_out(self, workflow: Raw, outcome: Outcome) -> None:
@@ -403,14 +402,16 @@ class WorkflowController:
             await self._delete(workflow, outcome.delete)
 
     async def _read_hardware(self, key: NamespacedName) -> Raw | None:
-        """Ask the API whether a Hardware was deleted that the informer need not have (`--hardware-selector`)."""
+        """Read a Hardware from the API that the informer may not list (`--hardware-selector`); None if it was
+        deleted.
+        """
         try:
             return await self._client.get(HARDWARE, key.name, key.namespace)
         except NotFoundError:
             return None
 
     async def _delete(self, workflow: Raw, why: str) -> None:
-        """Delete this very version: whoever has changed it meanwhile may want to keep it."""
+        """Delete this version of a Workflow only: a user who has changed it meanwhile may want to keep it."""
         key, metadata = NamespacedName.of(workflow), workflow["metadata"]
         seen = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
         await while_leading(
@@ -419,7 +420,7 @@ class WorkflowController:
         log.info("Workflow %s: deleted, %s", key, why, extra={"fields": {"workflow": str(key)}})
 
     async def _write(self, workflow: Raw, outcome: Outcome) -> None:
-        """Apply the patches, each on top of the version that the one before made."""
+        """Apply the patches, each on top of the version that the previous one returned."""
         current = workflow
         for patch in outcome.patches:
             before = _shown_state(current)
@@ -460,13 +461,13 @@ def _log(workflow: Raw, patch: Patch, before: str | None) -> None:
 
 
 def _shown_state(workflow: Raw) -> str | None:
-    """The state as it stands there, be it none of ours; None before the Workflow is prepared."""
+    """Return the state in the status, even an invalid one; None before the Workflow is prepared."""
     status = status_of(workflow)
     return None if unprepared(status) else status.get("state")
 
 
 def _why(status: object) -> str:
-    """The reason and message of the condition that speaks of a failure, if one does."""
+    """Return the reason and message of the condition that explains a failure, or an empty string."""
     conditions = status.get("conditions", []) if isinstance(status, dict) else []
     for each in conditions:
         if each.get("reason") and each.get("type") in ("Succeeded", "Prepared"):

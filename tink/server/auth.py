@@ -28,19 +28,19 @@ from tink.timestamps import rfc3339
 
 # --- Agent tokens ---
 #
-# Agent tokens: what a machine is given in its iPXE script, and what its agent shows the server.
+# A machine receives a token in its iPXE script, and its agent sends it to the server:
 #
 #     v1.525400000001.1800000000.<HMAC-SHA256, base64url>
 #
-# The MAC of the interface that booted, the Unix second from which on the token is worth nothing, and a signature over
-# both with a key that the edge and the server share through a file. So a token speaks for one machine and for a while,
-# and nobody has to remember which were given out.
+# It contains the MAC address of the interface that booted, the Unix second at which it expires, and a signature over
+# both. Edge and server share the signing key in a file. A token is valid for one machine and a limited time, so no
+# component has to store the tokens that were issued.
 #
-# `tink.files.key_file` has the keys, and how to change them. Neither keys nor tokens are ever logged.
+# `tink.files.key_file` reads and rotates the keys. Neither keys nor tokens are logged.
 
 
 CLOCK_SKEW_SECONDS = 300.0
-"""Seconds for which a token is accepted beyond its time: the clocks of edge and server are two."""
+"""Seconds that an expired token is still accepted, because the clocks of edge and server differ."""
 DEFAULT_LIFETIME_SECONDS = 86_400.0
 
 _LABEL = "tinkedge agent token"
@@ -48,15 +48,15 @@ _TOKEN = re.compile(r"(v1\.([0-9a-f]{12})\.([0-9]{1,12}))\.([A-Za-z0-9_-]{43})")
 
 
 class TokenError(ValueError):
-    """A token is worth nothing; the message says why, and never what the token is."""
+    """A token is invalid. The message explains why and does not contain the token."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenSettings:
-    """Where the keys are, and how long a token lasts (seconds).
+    """The file of the signing keys, and the lifetime of tokens in seconds.
 
-    `create`: make a file with a new key where there is none. Only for a process that gives tokens out and checks them
-    too: of two processes on two machines, each would make its own.
+    `create`: create the file with a new key if it is missing. Only for a process that both issues and checks tokens:
+    two processes on two machines would each create their own key.
     """
 
     key: Path
@@ -70,7 +70,7 @@ class TokenSettings:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What a good token says: the MAC in lower case with colons, and its last Unix second."""
+    """The content of a valid token: the MAC in lower case with colons, and the Unix second at which it expires."""
 
     mac: str
     expires: int
@@ -80,7 +80,7 @@ class TokenKeys:
     """Signs and checks tokens with the keys of a file."""
 
     def __init__(self, settings: TokenSettings, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """`monotonic` says when to look at the file again. Raises KeyFileError."""
+        """`monotonic` schedules the checks for a changed key file. Raises KeyFileError."""
         self.lifetime = settings.lifetime
         self._keys = KeyFile(
             settings.key,
@@ -92,14 +92,16 @@ class TokenKeys:
         )
 
     def mint(self, mac: str, now: float) -> str:
-        """A token for the interface `mac` (lower case, colons), from `now` (Unix seconds) on. Raises ValueError."""
+        """Return a token for the interface `mac` (lower case, colons), valid from `now` (Unix seconds). Raises
+        ValueError.
+        """
         if not is_mac(mac):
             raise ValueError(f"{mac[:64]!r} is no MAC address")
         claims = f"v1.{mac.replace(':', '')}.{int(now + self.lifetime)}"
         return f"{claims}.{self._keys.sign(_LABEL, claims)}"
 
     def verify(self, token: str, now: float) -> Token:
-        """What a token says, at `now` (Unix seconds). Raises TokenError."""
+        """Return the content of a token that is valid at `now` (Unix seconds). Raises TokenError."""
         match = _TOKEN.fullmatch(token)
         if match is None:
             raise TokenError("what it shows is no token")
@@ -116,17 +118,17 @@ class TokenKeys:
 #
 # Finds the Hardware of an agent by the agent's id: the MAC of an interface, the Hardware's name, or its annotation.
 #
-# The id proves nothing; `auth` decides which of the Hardware with an id the agent may act for. The MAC of an interface
-# comes first, then NAMESPACE/NAME: no other Hardware's name or annotation makes these ambiguous. A Hardware that is
-# being deleted yields its MACs to others.
+# The id proves nothing; AgentAuthorizer decides which of the Hardware with an id the agent may act for. The MAC of an
+# interface has precedence, then NAMESPACE/NAME: names and annotations of other Hardware can't make these ambiguous. A
+# Hardware that is being deleted gives up its MACs to others.
 
 
 MAX_AGENT_ID = 320
-"""Characters: a namespace, a slash and a name, and no more."""
+"""Maximum length of an agent id in characters: a namespace, a slash and a name."""
 
 
 class UnknownAgentError(LookupError):
-    """No Hardware has this id, or more than one; the message says which and what to do."""
+    """No Hardware has this id, or several have. The message names them and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,15 +137,15 @@ class _Identity:
     macs: tuple[str, ...]
     addresses: frozenset[str]
     given: str = ""
-    """By the annotation."""
+    """The agent id from the annotation, or empty."""
     terminating: bool = False
 
 
 class AgentDirectory:
-    """All ids that agents may use. Fed by an informer of Hardware; a look-up is a dictionary access."""
+    """All ids that agents may use, updated by an informer of Hardware. A look-up is a dictionary access."""
 
     def __init__(self, scope: str = "") -> None:
-        """`scope`: which Hardware it has, for messages; empty: all."""
+        """`scope` describes, for messages, which Hardware the directory contains; empty if all."""
         self._scope = f" (only Hardware {scope} counts here)" if scope else ""
         self._machines: dict[NamespacedName, _Identity] = {}
         self._by_mac: dict[str, set[NamespacedName]] = {}
@@ -151,12 +153,12 @@ class AgentDirectory:
         self._by_annotation: dict[str, set[NamespacedName]] = {}
 
     def apply(self, obj: Raw) -> None:
-        """Take in a Hardware that was added or changed; one that can't be read has no agents."""
+        """Add or update a Hardware. A Hardware that can't be parsed has no agents."""
         self.remove(obj)
         try:
             hardware = Hardware.model_validate(obj)
         except ValidationError:
-            return  # the API's schema refuses these; whoever stored one nevertheless hears of it from the edge
+            return  # the API's schema rejects these, and the edge reports one that was stored nevertheless
         key = NamespacedName(hardware.metadata.namespace, hardware.metadata.name)
         interfaces = hardware.spec.network_interfaces
         reserved = [interface.dhcp for interface in interfaces.values() if interface.dhcp is not None]
@@ -172,7 +174,7 @@ class AgentDirectory:
                 index.setdefault(agent_id, set()).add(key)
 
     def remove(self, obj: Raw) -> None:
-        """Forget a Hardware."""
+        """Remove a Hardware."""
         identity = self._machines.pop(NamespacedName.of(obj), None)
         if identity is None:
             return
@@ -188,7 +190,7 @@ class AgentDirectory:
         return (self._by_mac, set(identity.macs)), (self._by_name, names), (self._by_annotation, given)
 
     def find(self, agent_id: str) -> NamespacedName:
-        """The Hardware of an agent: by MAC, name, namespace/name, or annotation. Raises UnknownAgentError."""
+        """Return the Hardware with this MAC, name, namespace/name or annotation. Raises UnknownAgentError."""
         return self.only(agent_id, self.named(agent_id))
 
     def only(self, agent_id: str, keys: Collection[NamespacedName]) -> NamespacedName:
@@ -228,28 +230,27 @@ class AgentDirectory:
         return frozenset(keys | self._by_annotation.get(spelled, set()))
 
     def at(self, address: str) -> NamespacedName | None:
-        """The one Hardware that gives its machine this IP address. It looks at all of them: ask seldom."""
+        """Return the only Hardware that reserves this IP address, or None. Scans all Hardware, so call it rarely."""
         found = [identity for identity in self._machines.values() if address in identity.addresses]
         found = [identity for identity in found if not identity.terminating] or found
         return found[0].key if len(found) == 1 else None
 
     def is_known(self, key: NamespacedName) -> bool:
-        """Whether there is such a Hardware."""
+        """Return True if the Hardware exists."""
         return key in self._machines
 
     def macs(self, key: NamespacedName) -> tuple[str, ...]:
-        """The MACs of a Hardware's interfaces, in lower case with colons; none of an unknown one."""
+        """Return the MACs of a Hardware's interfaces, in lower case with colons; empty for an unknown Hardware."""
         identity = self._machines.get(key)
         return identity.macs if identity is not None else ()
 
     def addresses(self, key: NamespacedName) -> frozenset[str]:
-        """The IP addresses that the Hardware gives to its machine; none of an unknown one."""
+        """Return the IP addresses that the Hardware reserves for its machine; empty for an unknown Hardware."""
         identity = self._machines.get(key)
         return identity.addresses if identity is not None else frozenset()
 
     def id_of(self, key: NamespacedName) -> str:
-        """What its agent calls itself, as far as is known without it: as the annotation says, by its first MAC, or by
-        name."""
+        """Return the agent id that the Hardware implies: its annotation, else its first MAC, else its name."""
         identity = self._machines.get(key)
         if identity is not None and identity.given:
             return identity.given
@@ -282,37 +283,41 @@ class AgentDirectory:
 
 
 OtherHost = Callable[[str, Collection[str]], str | None]
-"""`other_host(address, macs)`: who else than the machine with these MACs is seen at an address; None: nobody is."""
+"""`other_host(address, macs)` returns another host that was seen at an address than the machine with these MACs,
+or None.
+"""
 
 _URI = "tinkerbell:"
 _MAX_NAMES, _NAMES_SHOWN, _NAME_CHARACTERS = 64, 4, 80
-"""Names of a certificate that are read, and shown; and the characters that are shown of one."""
+"""Maximum numbers of a certificate's names that are read and that are shown, and of characters shown of each name."""
 _ADDRESSES = 256
-"""From where agents were refused, that are remembered."""
+"""Maximum number of addresses whose last refusal is remembered."""
 _DASHED_MAC = re.compile(r"[0-9A-Fa-f]{2}(-[0-9A-Fa-f]{2}){5}")
 _UNREADABLE = (ValueError, x509.DuplicateExtension, x509.InvalidVersion, x509.UnsupportedGeneralNameType)
 
 
 class AgentAuth(StrEnum):
-    """How an agent shows that it may speak for its machine."""
+    """The credentials that agents must show."""
 
     ADDRESS = "address"
-    TOKEN = "token"  # noqa: S105 - the name of a way
+    TOKEN = "token"  # noqa: S105 - a name, not a password
     MTLS = "mtls"
     NONE = "none"
 
 
 class OlderAgentAuth(StrEnum):
-    """Whether older agents, which have no token and no certificate, may speak for their machines."""
+    """Rule for older agents, which have no token and no certificate."""
 
-    AUTO = "auto"  # where AgentAuth asks for nothing more than an address
-    ADDRESS = "address"  # by their address, whatever others are asked for
+    AUTO = "auto"  # allowed if AgentAuth requires no more than an address
+    ADDRESS = "address"  # allowed by their address, whatever other agents must show
     OFF = "off"
 
 
 class RefusedError(Exception):
-    """Whoever calls may not speak for the machine that it names. The message is the operator's, and says what would be
-    right; `code` and `public_message` are what the caller is told."""
+    """The caller may not act for the Hardware that it names.
+
+    The message is for the operator and names the remedy. The caller receives `code` and `public_message`.
+    """
 
     code = grpc.StatusCode.NOT_FOUND
 
@@ -323,22 +328,22 @@ class RefusedError(Exception):
 
 
 class ForeignAgentError(RefusedError):
-    """What the agent shows is not its machine's."""
+    """The agent's credentials belong to another machine."""
 
     code = grpc.StatusCode.PERMISSION_DENIED
 
 
 class NoCredentialsError(ForeignAgentError):
-    """The agent shows nothing at all where something is asked for."""
+    """The agent shows no credentials although they are required."""
 
     code = grpc.StatusCode.UNAUTHENTICATED
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a call shows of who makes it: its IP address, its token and its client's certificate (PEM) if it has them.
+    """The credentials of a call: the caller's IP address, its token, and its client certificate (PEM).
 
-    The address stands for it in the log; the token never does.
+    The log shows the address, never the token.
     """
 
     peer: str
@@ -347,7 +352,7 @@ class Credentials:
 
 
 def credentials_of(context: grpc.aio.ServicerContext[Any, Any]) -> Credentials:
-    """What the call of this context shows."""
+    """Return the credentials of the call with this context."""
     connection: Mapping[str, Iterable[bytes]] = context.auth_context()
     certificate = next(iter(connection.get("x509_pem_cert", ())), b"")
     return Credentials(
@@ -356,7 +361,7 @@ def credentials_of(context: grpc.aio.ServicerContext[Any, Any]) -> Credentials:
 
 
 class AgentAuthorizer:
-    """Lets agents speak for machines."""
+    """Decides which Hardware an agent may act for."""
 
     def __init__(
         self,
@@ -373,10 +378,10 @@ class AgentAuthorizer:
         self._clock = clock
         self._other_host = other_host
         self._refused: OrderedDict[str, NamespacedName] = OrderedDict()
-        """By address, the machine that was last refused there."""
+        """The Hardware that was last refused, by address."""
 
     def admit(self, agent_id: str, credentials: Credentials) -> NamespacedName:
-        """The machine that the agent speaks for. Raises RefusedError."""
+        """Return the Hardware that the agent may act for. Raises RefusedError."""
         named = repr(agent_id)
         keys = self._agents.named(agent_id)
         meant = self._meant(keys, credentials) if len(keys) > 1 else keys
@@ -411,17 +416,22 @@ class AgentAuthorizer:
         return {key for key in at_peer if self._other_host(peer, self._agents.macs(key)) is None}
 
     def _unknown(self, error: UnknownAgentError, credentials: Credentials, named: str) -> RefusedError:
-        """No Hardware, or several, has the id: whoever asks is told what a foreign agent would be."""
+        """Return the error for an id that no Hardware has, or several.
+
+        The public message is the same as for a foreign agent, so it does not reveal which Hardware exist.
+        """
         try:
             self.authorise(NamespacedName("", ""), credentials, named)
         except ForeignAgentError as foreign:
             return RefusedError(str(error), foreign.public_message, foreign.code)
-        return RefusedError(str(error))  # nothing is asked, and there is nothing to hide
+        return RefusedError(str(error))  # no credentials are required, so there is nothing to hide
 
     def authorise(
         self, key: NamespacedName, credentials: Credentials, named: str = "the machine of this Workflow"
     ) -> None:
-        """Raises ForeignAgentError if whoever shows this may not speak for that Hardware, which they call `named`."""
+        """Raise ForeignAgentError if the credentials do not allow to act for this Hardware, which messages call
+        `named`.
+        """
         match self._auth:
             case AgentAuth.NONE:
                 return
@@ -433,9 +443,9 @@ class AgentAuthorizer:
                 self._by_certificate(key, credentials, named)
 
     def renewed(self, credentials: Credentials) -> tuple[str, float] | None:
-        """A new token in place of the one that is shown, and in how many seconds to ask for the next.
+        """Return a new token that replaces the caller's token, and the seconds until it should be renewed.
 
-        None where tokens are not asked for. Raises TokenError.
+        Returns None if tokens are not required. Raises TokenError.
         """
         if self._auth is not AgentAuth.TOKEN or self._tokens is None:
             return None
@@ -445,12 +455,12 @@ class AgentAuthorizer:
 
     def _by_address(self, key: NamespacedName, credentials: Credentials, named: str) -> None:
         addresses = self._agents.addresses(key)
-        said = "no Hardware of that id has this address; the server's log says more"
+        public = "no Hardware of that id has this address; the server's log says more"
         if credentials.peer in addresses:
             other = self._other_host(credentials.peer, self._agents.macs(key))
             if other is None:
                 return
-            said = "its address is that of another machine"
+            public = "its address is that of another machine"
             why = (
                 f"has that address, as has {other}, which is no MAC of it (add it to spec.networkInterfaces, or name "
                 "the network in --known-by-address)"
@@ -464,13 +474,14 @@ class AgentAuthorizer:
             )
         else:
             why = f"has the addresses {', '.join(sorted(addresses))}{self._masquerade(key, credentials.peer)}"
-        public_message = f"{credentials.peer} can't speak for {named}: {said}"
+        public_message = f"{credentials.peer} can't speak for {named}: {public}"
         raise ForeignAgentError(f"{_refusal(key, credentials)}, which {why}", public_message)
 
     def _masquerade(self, key: NamespacedName, peer: str) -> str:
-        """What to do about an address from which several machines' agents come: something replaces theirs by its own.
+        """Return the remedy for an address that agents of several machines come from, or an empty string.
 
-        Kubernetes does so in front of a Service, unless its externalTrafficPolicy is Local.
+        Something replaces the agents' addresses by its own: Kubernetes does so in front of a Service, unless its
+        externalTrafficPolicy is Local.
         """
         before = self._refused.pop(peer, key)
         self._refused[peer] = key
@@ -516,9 +527,9 @@ class AgentAuthorizer:
 
 @functools.lru_cache(maxsize=4096)
 def certificate_ids(pem: bytes) -> tuple[tuple[str, ...], ...]:
-    """The names in a client certificate (PEM), each as the agent ids that it can be read as.
+    """Return the names in a client certificate (PEM), each as the agent ids that it can be read as.
 
-    None of a certificate that can't be read; of one with more than 64, the first. Names too long to be an id are none.
+    Empty if the certificate can't be parsed. Only the first 64 names count, and none that is too long for an id.
     """
     try:
         certificate = x509.load_pem_x509_certificate(pem)
@@ -545,7 +556,7 @@ def _alternative_names(certificate: x509.Certificate) -> tuple[list[str], list[s
 
 
 def _from_dns(name: str) -> tuple[str, ...]:
-    """A DNS name as agent ids: colons are no part of DNS, nor is the slash. Kubernetes names may have dots in them."""
+    """Return the agent ids of a DNS name. DNS allows neither colons nor slashes; Kubernetes names may contain dots."""
     if _DASHED_MAC.fullmatch(name):
         return (name.replace("-", ":"),)
     hardware, dot, namespace = name.rpartition(".")
@@ -553,7 +564,7 @@ def _from_dns(name: str) -> tuple[str, ...]:
 
 
 def _both(key: NamespacedName, credentials: Credentials, named: str, why: str) -> tuple[str, str]:
-    """What the operator is told, and the caller."""
+    """Return the message for the operator and the message for the caller."""
     return f"{_refusal(key, credentials)}: {why}", f"{credentials.peer} can't speak for {named}: {why}"
 
 

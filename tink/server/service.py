@@ -1,18 +1,18 @@
-"""The calls of agents: who asks is checked, what they ask is done, and what went wrong is said in gRPC's words.
+"""The gRPC services for agents: commands, events, output of actions; and gRPC's health and reflection services.
 
-An event is answered when the status is stored, so an agent that repeats what was not answered loses nothing.
+An event is acknowledged after the status is stored, so an agent that repeats unacknowledged events loses none.
 
-What agents are told:
-    NOT_FOUND            an event's Workflow does not exist; where anybody may speak for any machine
-                         (AgentAuth.NONE), no Hardware (or several) has this agent id
-    UNAUTHENTICATED      the agent shows nothing where a token or a certificate is asked for (`agents.auth`)
-    PERMISSION_DENIED    what it shows (its address, by default) is not its machine's, or there is no such machine
-    INVALID_ARGUMENT     nonsense: no id, no event, no such action
+Status codes that agents receive:
+    NOT_FOUND            the event's Workflow does not exist; with AgentAuth.NONE: no Hardware (or several) has this
+                         agent id
+    UNAUTHENTICATED      the agent shows no token or certificate although one is required (`auth`)
+    PERMISSION_DENIED    the credentials (by default the address) belong to another machine, or there is no such machine
+    INVALID_ARGUMENT     no id, no event, or no such action
     FAILED_PRECONDITION  the Workflow's status was edited by hand and can't be read
-    UNAVAILABLE          the API is away, or this server is stopping, or the token wants to be renewed, or the Workflow
-                         is being moved to another API: try again
-    RESOURCE_EXHAUSTED   too many calls, of this address or of all (`connections.concurrency`), or too large a message
-    ABORTED              try again at once; for a stream: another one with the same id took its place
+    UNAVAILABLE          the API does not answer, this server is stopping, the token must be renewed, or the Workflow is
+                         being moved to another API: try again
+    RESOURCE_EXHAUSTED   too many calls, of this address or in total (`connections.concurrency`), or too large a message
+    ABORTED              try again at once; for a stream: another agent with the same id replaced it
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ log = logging.getLogger(__name__)
 
 # --- Reports of agents ---
 #
-# What agents report, whatever they speak: stored, logged, and told to who watches.
+# Stores, logs and reports the events of current and older agents.
 
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class Reports:
-    """Takes events of agents that `callers` lets in, into `events`."""
+    """Stores the events of agents that `callers` admits."""
 
     def __init__(
         self,
@@ -78,9 +78,9 @@ class Reports:
         self._observe = observe
 
     async def take(self, workflow: Raw, event: AgentEvent, credentials: Credentials, context: Context) -> None:
-        """Store what an agent reports of a Workflow; ends the call of who may not, and where to try again may help.
+        """Store an event of a Workflow. Aborts the call if the caller may not report it, or if trying again may help.
 
-        Raises WorkflowGoneError, UnknownActionError and InvalidStatusError, where it does not.
+        Raises WorkflowGoneError, UnknownActionError and InvalidStatusError if trying again is useless.
         """
         key, agent_id = await self._callers.agent_of(workflow, credentials, context)
         if await self._store(workflow, event, key, context):
@@ -90,7 +90,7 @@ class Reports:
             stream.heard(uid_of(workflow), event)
 
     async def _store(self, workflow: Raw, event: AgentEvent, key: NamespacedName, context: Context) -> bool:
-        """Whether the event changes the Workflow."""
+        """Store the event and return whether it changed the Workflow."""
         try:
             return await self._events.take(workflow, event)
         except InvalidStatusError as error:
@@ -111,7 +111,7 @@ class Reports:
         story, name = describe(workflow, event), name_of(workflow)
         elsewhere = peer not in self._agents.addresses(key)
         if elsewhere:
-            story += f" (so says {peer})"  # it has shown something else, or nothing is asked
+            story += f" (so says {peer})"  # the agent was admitted by a token or a certificate, or without credentials
         fields = {"workflow": name, "agent": agent_id, "hardware": str(key), "address": peer}
         log.info("Workflow %s: agent %s: %s", name, agent_id, story, extra={"fields": fields})
         kind = ActivityKind.EVENT
@@ -120,23 +120,23 @@ class Reports:
 
 # --- Output of actions ---
 #
-# The gRPC service that takes what actions print, and tells it to the floor above as what agents do (`activity`).
+# The gRPC service that receives the output of actions and reports it as AgentActivity. It stores nothing.
 #
-# Nothing of it is kept here. Agents send it in pieces, seldom (`tink.agent.output`), so what is refused is what no
-# agent of ours sends: pieces that come faster than that are answered and left out, and counted in the next one.
+# Agents send output in pieces at a low rate (`tink.agent.output`). The limits here only affect foreign programs: pieces
+# above the rate are acknowledged, dropped, and counted in the next piece.
 
 
 LINES: Final = 100
 LINE_CHARACTERS: Final = 400
 PIECE_CHARACTERS: Final = 3900
-"""What of one piece is told; the rest is counted as dropped."""
+"""Limits of one piece; the rest is counted as dropped."""
 
 PIECES_PER_SECOND: Final = 5.0
 PIECES_AT_ONCE: Final = 50.0
-"""For one machine."""
+"""Rate limit of one machine."""
 
 MACHINES: Final = 20_000
-"""So many machines' rates are remembered, those that were heard last."""
+"""Maximum number of machines whose rate is tracked, most recent first."""
 
 _CALL_SECONDS: Final = 60.0
 _MANY: Final = 1 << 40
@@ -144,8 +144,11 @@ _MANY: Final = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class Speaker:
-    """Who sends output. `hardware` and `workflow` are `namespace/name`; `actions` has the names of the Workflow's
-    actions by their ids. `elsewhere`: `peer` is none of the Hardware's addresses."""
+    """The sender of output.
+
+    `hardware` and `workflow` are `namespace/name`. `actions` are the names of the Workflow's actions by id.
+    `elsewhere`: `peer` is not an address of the Hardware.
+    """
 
     agent_id: str
     peer: str
@@ -156,21 +159,22 @@ class Speaker:
 
 
 Authorise = Callable[[str, Context], Awaitable[Speaker]]
-"""`authorise(workflow_id, context)`: who speaks, if they may speak of that Workflow; else it aborts the call."""
+"""`authorise(workflow_id, context)` returns the sender if it may report on that Workflow, or aborts the call."""
 
 
 class OutputService(output_pb2_grpc.OutputServiceServicer):
-    """The methods by their names in the proto."""
+    """The methods of proto/output.proto."""
 
     def __init__(
         self, authorise: Authorise, observe: ActivityObserver, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`clock` gives seconds that never go back."""
+        """`clock` returns monotonic seconds."""
         self._authorise = authorise
         self._observe = observe
         self._clock = clock
         self._buckets = TokenBuckets(PIECES_AT_ONCE, PIECES_PER_SECOND, MACHINES)
-        self._left_out: dict[str, int] = {}  # lines, by Hardware; those who began to lose some last come last
+        # dropped lines by Hardware, in the order in which their senders exceeded the limit
+        self._left_out: dict[str, int] = {}
 
     async def WriteOutput(  # noqa: N802 - name of the proto
         self, request_iterator: AsyncIterator[output_pb2.WriteOutputRequest], context: Context
@@ -187,7 +191,7 @@ class OutputService(output_pb2_grpc.OutputServiceServicer):
     def _take(self, speaker: Speaker, piece: output_pb2.WriteOutputRequest) -> None:
         action = speaker.actions.get(piece.action_id)
         if action is None:
-            return  # an action that the Workflow does not have prints nothing that anybody looks for
+            return  # the Workflow has no such action, so the journey has no place for its output
         if not self._buckets.allows(speaker.hardware, self._clock()):
             self._leave_out(speaker.hardware, len(piece.lines) + min(piece.dropped, _MANY))
             return
@@ -216,7 +220,7 @@ class OutputService(output_pb2_grpc.OutputServiceServicer):
 
 
 def fitting(lines: Sequence[str]) -> tuple[str, ...]:
-    """The newest of `lines` that fit, oldest first; nothing in them moves a terminal's cursor."""
+    """Return the newest of `lines` that fit, oldest first, without terminal control characters."""
     kept, room = [], PIECE_CHARACTERS
     for line in reversed(lines[-LINES:]):
         text = printable(line[:LINE_CHARACTERS], keep="\t")
@@ -231,11 +235,11 @@ def fitting(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 _STREAMS_AT_ONCE, _STREAMS_PER_SECOND = 20, 1.0
-"""How often one machine's agent may open its stream: each time is a line in the log and on the journey."""
+"""Rate limit for opening the stream of one machine: each time adds a line to the log and the journey."""
 
 
 class WorkflowService(pb_grpc.WorkflowServiceServicer):
-    """The methods by their names in the proto, and `speaker` for the service of output."""
+    """The methods of proto/workflow.proto, and `speaker` for OutputService."""
 
     def __init__(
         self,
@@ -283,7 +287,7 @@ class WorkflowService(pb_grpc.WorkflowServiceServicer):
         await self._callers.synced(context)
         workflow = self._workflows.get(message.workflow_id)
         if workflow is None and self._workflows.name_of_gone(message.workflow_id) is not None:
-            return pb.PublishEventResponse()  # it ended, and was deleted: nothing changes any more
+            return pb.PublishEventResponse()  # the Workflow ended and was deleted, so the event changes nothing
         if workflow is None:
             await abort_unknown(context, message.workflow_id)
         try:
@@ -299,7 +303,7 @@ class WorkflowService(pb_grpc.WorkflowServiceServicer):
     # --- output -----------------------------------------------------------------------------------------------------
 
     async def speaker(self, workflow_id: str, context: Context) -> Speaker:
-        """Who sends what the actions of a Workflow print; ends the call of anybody who may not."""
+        """Return the sender of a Workflow's output; abort the call if the caller is not its agent."""
         await self._callers.synced(context)
         workflow = self._workflows.get(workflow_id)
         if workflow is None:
@@ -313,42 +317,44 @@ class WorkflowService(pb_grpc.WorkflowServiceServicer):
 
 # --- Health and reflection ---
 #
-# What gRPC's own tools ask any server: the health service (probes, load balancers) and reflection (grpcurl).
+# gRPC's standard services: health (for probes and load balancers) and reflection (for grpcurl).
 #
-# Health is NOT_SERVING until `ready`, from `not_ready` until the next `ready`, and from `draining` on; for the server
-# as a whole (the empty name) and for the service of the agents alike.
+# Health is NOT_SERVING until `ready`, between `not_ready` and the next `ready`, and after `draining`; for the server as
+# a whole (the empty name) and for each service.
 
 
 _NOTIFY_SECONDS = 1.0
-"""Seconds for telling those who watch: one that does not read must not hold up the end of the server."""
+"""Seconds to notify the watchers of health: a watcher that does not read must not delay the server's stop."""
 
 
 class HealthAndReflection:
-    """The two services, at every address of a server. `services` are the full names of what it serves otherwise."""
+    """The health and reflection services at every address of a server. `services` are the full names of its other
+    services.
+    """
 
     def __init__(self, services: Sequence[str]) -> None:
         self._services = services
         self._health = health.aio.HealthServicer()
 
     async def begin(self) -> None:
-        """Agents can't be served yet."""
+        """Report NOT_SERVING until `ready`."""
         await self._say(health_pb2.HealthCheckResponse.NOT_SERVING)
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Before the server starts, of which there may be several."""
+        """Add both services to a server that has not started; several servers can share them."""
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         reflection.enable_server_reflection([*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
 
     async def ready(self) -> None:
-        """Agents can be served."""
+        """Report SERVING."""
         await self._say(health_pb2.HealthCheckResponse.SERVING)
 
     async def not_ready(self) -> None:
-        """Agents can't be served at the moment."""
+        """Report NOT_SERVING until the next `ready`."""
         await self._say(health_pb2.HealthCheckResponse.NOT_SERVING)
 
     async def draining(self) -> None:
-        """No more of them, for good."""
+        """Report NOT_SERVING for good."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_NOTIFY_SECONDS):
                 await self._health.enter_graceful_shutdown()

@@ -1,7 +1,7 @@
-"""The command streams of all agents that are connected, one for each machine; and what it means when there is none.
+"""The command streams of all connected agents, one for each machine; and what it means when an agent has none.
 
-Of two agents of one machine the newest is served. A stream ends when its agent may no longer speak for the machine, and
-in time for its token to be renewed.
+If two agents connect for one machine, the newest is served. A stream ends when its agent may no longer act for the
+machine, and in time for its token to be renewed.
 """
 
 from __future__ import annotations
@@ -37,36 +37,40 @@ log = logging.getLogger(__name__)
 
 # --- Reboots ---
 #
-# Agents that went with their machines: a last action that reboots the machine leaves nobody to report its end.
+# Detects agents that a reboot has ended: the last action reboots the machine, so no agent reports its end.
 #
-# When such an action runs and the agent has had no stream for a grace time, the action has succeeded, and the Workflow
-# with it. (An agent that does come back says itself what it holds: `streams`.)
+# If such an action runs and the agent has had no stream for a grace period, the action and the Workflow have succeeded.
+# (An agent that comes back reports what it holds.)
 #
-# Which server has the stream only that one knows. So it says in the Workflow's status that it sees the agent: at once
-# when the agent comes while the action runs, and several times in each grace for as long as both last. An action that
-# reboots soon, as they do, is never written of. Any other server waits for the grace, begins anew whenever somebody has
-# seen the agent, and judges by what the status said; if that has changed, its judgement is void (`machine.AgentAway`).
+# Only one server knows that it has the stream, so it records in the Workflow's status that it sees the agent: at once
+# if the agent connects while the action runs, then several times in each grace period. An action that reboots soon,
+# which is usual, causes no such write. Every other server waits for its grace period, restarts it when another server
+# has seen the agent, and decides on the basis of the status; if that has changed, the decision is void
+# (`events.AgentAway`).
 #
-# The server whose stream broke off waits for one grace. Any other waits longer, because it does not know when that was:
-# it may have been restarted itself, or the one with the stream may have been killed. Nothing is remembered but running
-# timers: they are set anew from the Workflows that the informer lists. Clocks are not compared; but all servers must
-# have about the same grace.
+# The server whose stream broke waits for one grace period. The others wait longer, because they do not know when that
+# was: they may have restarted, or the server with the stream may have been killed. The only state is running timers,
+# which are set again from the Workflows that the informer lists. Clocks are not compared, but all servers need about
+# the same grace period.
 
 
 ELSEWHERE_GRACES = 3
-"""How many graces a server waits that did not see the agent go."""
+"""Number of grace periods that a server waits that did not see the stream end."""
 
 REPORT_PART = 1 / 3
-"""The part of the grace after which a server that sees the agent says so again."""
+"""Fraction of the grace period after which a server records again that it sees the agent."""
 
 _RETRY_SECONDS = 5.0
-"""Seconds after which what could not be stored is tried again."""
+"""Seconds until a failed write is tried again."""
 
 
 @dataclass(slots=True, eq=False)
 class _Watch:
-    """Of one Workflow. `here`: its agent is connected here, and this is to be said next; else the agent is taken to be
-    gone, after `seconds` in which the status said `seen`."""
+    """The timer of one Workflow.
+
+    `here`: the agent is connected to this server, which records that when the timer fires. Otherwise the agent counts
+    as gone when it fires, if the status contained `seen` for all of `seconds`.
+    """
 
     here: bool
     seconds: float
@@ -75,8 +79,11 @@ class _Watch:
 
 
 class RebootWatch:
-    """Waits for agents that do not come back. `grace` is in seconds; `connected` tells whether a machine's agent has a
-    stream here; `rebooted` is told of each Workflow that has succeeded by it. For one event loop."""
+    """Waits for agents that do not come back. For one event loop.
+
+    `grace` is in seconds. `connected` returns True if a machine's agent has a stream here. `rebooted` is called with
+    each Workflow that succeeded because of a reboot.
+    """
 
     def __init__(
         self,
@@ -97,7 +104,7 @@ class RebootWatch:
         self._watches: dict[str, _Watch] = {}
 
     def look(self, workflow: Raw) -> None:
-        """A Workflow was added or changed."""
+        """Set or cancel the timer of a Workflow that was added or changed."""
         uid, key = uid_of(workflow), hardware_of(workflow)
         if key is None or not _rebooting(workflow):
             self._cancel(uid)
@@ -110,26 +117,27 @@ class RebootWatch:
             self._set(uid, self._grace * ELSEWHERE_GRACES, seen)
 
     def forget(self, workflow: Raw) -> None:
-        """A Workflow is gone."""
+        """Cancel the timer of a deleted Workflow."""
         self._cancel(uid_of(workflow))
 
     def opened(self, key: NamespacedName, holds: Collection[str] | None) -> None:
-        """The machine's agent has a stream, and said that it holds these Workflows (None: it does not say)."""
+        """Handle a new stream of a machine's agent that holds these Workflows (None: it did not report them)."""
         for workflow in self._workflows.of(key):
             if _rebooting(workflow):
                 uid = uid_of(workflow)
-                # One that it does not hold is over (`Stream._account`): no need to say anything of it.
+                # A Workflow that the agent does not hold has ended (`CommandStream._account`), so nothing is recorded
+                # at once.
                 soon = 0.0 if holds is None or uid in holds else self._grace * REPORT_PART
                 self._set(uid, soon, agent_seen(status_of(workflow)), here=True)
 
     def closed(self, key: NamespacedName) -> None:
-        """It has none any more."""
+        """Handle the end of a machine's stream."""
         for workflow in self._workflows.of(key):
             if _rebooting(workflow):
                 self._set(uid_of(workflow), self._grace, agent_seen(status_of(workflow)))
 
     def close(self) -> None:
-        """Wait no more."""
+        """Cancel all timers."""
         for uid in list(self._watches):
             self._cancel(uid)
 
@@ -146,7 +154,7 @@ class RebootWatch:
             watch.timer.cancel()
 
     def _due(self, uid: str) -> None:
-        # The watch stays while its work is under way: nothing is said or judged twice at the same time.
+        # The watch stays until its task is done, so that no two tasks run for one Workflow.
         watch, workflow = self._watches[uid], self._workflows.get(uid)
         key = hardware_of(workflow) if workflow is not None else None
         if workflow is None or key is None or not _rebooting(workflow):
@@ -158,7 +166,7 @@ class RebootWatch:
             self._spawn(self._say(workflow, watch) if watch.here else self._conclude(workflow, watch))
 
     async def _say(self, workflow: Raw, watch: _Watch) -> None:
-        """The agent is connected here."""
+        """Record that the agent is connected here."""
         try:
             await self._take(workflow, AgentSeen())
         except WorkflowGoneError:
@@ -168,7 +176,7 @@ class RebootWatch:
         self._look_again(workflow, watch)
 
     async def _conclude(self, workflow: Raw, watch: _Watch) -> None:
-        """The agent has been gone for long enough."""
+        """End the Workflow because its agent has been gone for the grace period."""
         uid = uid_of(workflow)
         try:
             if await self._take(workflow, AgentAway(watch.seconds, watch.seen)):
@@ -187,7 +195,7 @@ class RebootWatch:
             log.error("%s", error)
 
     def _look_again(self, workflow: Raw, watch: _Watch) -> None:
-        """What is said has been said: see what is next, if nothing has come between."""
+        """Set the next timer, unless another one was set meanwhile."""
         uid = uid_of(workflow)
         if self._watches.get(uid) is watch:
             self._cancel(uid)
@@ -200,26 +208,26 @@ def _rebooting(workflow: Raw) -> bool:
     try:
         return rebooting(workflow) and not paused(workflow)
     except InvalidStatusError:
-        return False  # the agent's stream says what is wrong
+        return False  # the agent's stream logs the error
 
 
 # --- One stream ---
 #
 # One agent's command stream: sends the next command whenever there is one.
 #
-# A stream is level based. It looks at the Workflows of its machine, does the one next thing (`dispatch.next_move`), and
-# looks again; when there is nothing to do it sleeps until something about its machine changes. Nothing is polled.
+# A stream is level based. It looks at the Workflows of its machine, makes the one next move (`decision.next_move`), and
+# repeats; if there is nothing to do it sleeps until something about its machine changes. It never polls.
 #
-# It begins with what the agent says that it holds: the Workflows that it runs or has something to report of. One that
-# is Running or Cancelling at that moment and not held is lost, and no agent will ever report its end. Of one that
-# begins to run later that can't be said: the agent may have gone on to another server, and run it there. If it is
-# neither held nor sent here, the stream ends, and what the agent says when it comes again decides (`dispatch.Recall`).
+# It begins with the Workflows that the agent holds: those that it runs or has unsent events of. A Workflow that is
+# Running or Cancelling then and not held is lost: no agent will report its end. A Workflow that begins to run later may
+# run on this agent through another server. If it is neither held nor was sent here, the stream ends, and what the agent
+# holds when it connects again decides (`decision.Recall`).
 #
-# A Workflow is claimed before it is sent: the status says Scheduled, if nobody changed it meanwhile. If the stream ends
-# between the claim and the sending, the claim is taken back. One that was claimed by others is claimed anew before it
-# is sent, so that they do not take it back.
+# A Workflow is claimed before it is sent: its status becomes Scheduled, unless another writer has changed it. If the
+# stream ends between the claim and the sending, the claim is undone. A Workflow that another server claimed is claimed
+# again before it is sent, so that the other server does not undo its claim.
 #
-# A Workflow whose status no program wrote is left alone, with a line in the log; the machine's others go on.
+# A Workflow with an invalid status is skipped, with a line in the log; the machine's other Workflows go on.
 
 
 Write = Callable[[pb.GetWorkflowsResponse], Awaitable[None]]
@@ -227,23 +235,25 @@ Spawn = Callable[[Coroutine[Any, Any, None]], None]
 """Runs a coroutine that outlives the stream."""
 
 _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 0.5, 15.0
-"""Seconds before a call to the API that failed is tried again, if nothing changed before."""
+"""First and last delay before a failed API call is tried again, unless something changes before."""
 _ACCOUNT_SECONDS = 5.0
-"""Seconds that storing what the agent has lost may take. It would get no command before: it is asked to come again."""
+"""Maximum seconds for recording lost Workflows. The agent receives no command before, so after that it must
+reconnect.
+"""
 
 _UNDER_WAY = (WorkflowState.RUNNING, WorkflowState.CANCELLING)
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How the server ends a stream."""
+    """The status with which the server ends a stream."""
 
     code: grpc.StatusCode
     message: str
 
 
 class CommandStream:
-    """The command stream of one agent, which speaks for the Hardware `key` from the address `peer`."""
+    """The command stream of one agent, which acts for the Hardware `key` from the address `peer`."""
 
     def __init__(
         self,
@@ -277,17 +287,17 @@ class CommandStream:
         self._changed = asyncio.Event()
         self._ending: Ending | None = None
         self._missing = self._not_held()
-        """What is under way and was not held when the agent came."""
+        """The Workflows that were Running or Cancelling when the agent connected, and that it did not hold."""
 
     def wake(self) -> None:
-        """Something about the machine's Workflows changed."""
+        """Look again, because the machine's Workflows have changed."""
         self._changed.set()
 
     def gone(self, workflow: Raw) -> None:
-        """A Workflow of the machine is gone from the API."""
+        """Stop a Workflow of the machine that was deleted."""
         self._reported.pop(uid_of(workflow), None)
         with contextlib.suppress(InvalidStatusError):
-            self._view.see([workflow])  # this stream may not have had a look at it yet
+            self._view.see([workflow])  # this stream may not have seen the Workflow yet
         try:
             self._view.forget(workflow)
         except InvalidStatusError as error:
@@ -295,8 +305,9 @@ class CommandStream:
         self._changed.set()
 
     def heard(self, uid: str, event: events.AgentEvent) -> None:
-        """The agent reported `event` of the Workflow with that uid: it runs what it says it has begun, even if the
-        Workflow has ended for everybody else."""
+        """Note that the agent reported `event` of a Workflow: it runs the Workflow, even if that has ended according to
+        the API.
+        """
         if isinstance(event, events.ActionStarted | events.ActionSucceeded) and uid not in self._view.started:
             self._view.runs([uid])
             self._changed.set()
@@ -319,7 +330,7 @@ class CommandStream:
     async def _carry_out(self, move: Move, write: Write) -> None:
         match move:
             case Stop(uid):
-                # Before the write: what becomes of the Workflow while it lasts is not forgotten.
+                # Before the write: if the Workflow changes during the write, that change must not be overwritten.
                 self._view.orphans.pop(uid, None)
                 self._view.stopped.add(uid)
                 await write(stop_command(uid))
@@ -344,9 +355,9 @@ class CommandStream:
             await self._sleep(self._backoff.next())
 
     def _readable(self) -> list[Raw]:
-        """The machine's Workflows whose state can be read, oldest first; of the others it is said once what is wrong.
+        """Return the machine's Workflows with a valid state, oldest first. Log each invalid one once.
 
-        Left out, such a Workflow is neither sent nor stopped. If the agent runs it, the agent itself refuses others.
+        An invalid Workflow is neither sent nor stopped. An agent that runs it rejects others by itself.
         """
         readable = []
         for workflow in self._workflows.of(self.key):
@@ -361,12 +372,12 @@ class CommandStream:
     def _report(self, workflow: Raw, problem: str) -> None:
         if self._reported.get(uid_of(workflow)) != problem:
             self._reported[uid_of(workflow)] = problem
-            log.error("%s; agent %s does without it until that is mended", problem, self.agent_id)
+            log.error("%s; agent %s does not receive it until that is corrected", problem, self.agent_id)
 
     # --- what the agent holds ---------------------------------------------------------------------------------------
 
     async def _account(self) -> None:
-        """Draw the conclusions from what the agent holds; end the stream if that can't be done in time."""
+        """Record the loss of Workflows that the agent does not hold; end the stream if that takes too long."""
         if self._holds is None:
             return
         self._view.runs(self._holds)
@@ -392,7 +403,7 @@ class CommandStream:
         return [each for each in mine if uid_of(each) not in self._holds and state_of(each) in _UNDER_WAY]
 
     async def _lose(self, workflow: Raw) -> None:
-        """The agent does not hold a Workflow that was under way."""
+        """Record that the agent lost a Workflow that was Running or Cancelling."""
         try:
             if await self._writer.take(workflow, events.AgentLost()):
                 self._lost(self, self._workflows.get(uid_of(workflow)) or workflow)
@@ -404,11 +415,11 @@ class CommandStream:
     # --- sending ----------------------------------------------------------------------------------------------------
 
     async def _dispatch(self, workflow: Raw, write: Write) -> bool:
-        """Claim and send; False if the Workflow can't be had now."""
+        """Claim and send a Workflow. Return False if it can't be claimed now."""
         command = self._command(workflow)
         if command is None:
             return True
-        # The claim outlives the stream: a call that is cancelled half-way may have been carried out all the same.
+        # The claim must not be cancelled with the stream: a cancelled API call may still have taken effect.
         claim = asyncio.ensure_future(self._writer.claim(workflow))
         sent = False
         try:
@@ -430,9 +441,10 @@ class CommandStream:
             await self._writer.take_back(claimed, before)
 
     async def _send_again(self, workflow: Raw, write: Write) -> bool:
-        """Send what somebody else claimed, perhaps for this agent's stream of a while ago; False: not now.
+        """Send a Workflow that is already claimed, perhaps for an earlier stream of this agent. False if that can't be
+        done now.
 
-        If the stream ends before it is sent nothing is taken back: the other may have sent it.
+        If the stream ends before the sending, the claim stays: the other server may have sent the Workflow.
         """
         command = self._command(workflow)
         if command is None:
@@ -445,7 +457,7 @@ class CommandStream:
         return True
 
     def _command(self, workflow: Raw) -> pb.GetWorkflowsResponse | None:
-        """StartWorkflow; None, and the Workflow is set aside as it is now, if no message can be made of it."""
+        """Return StartWorkflow, or None and skip this version of the Workflow if it can't be expressed as a message."""
         try:
             return start_command(workflow)
         except UnsendableError as error:
@@ -459,7 +471,7 @@ class CommandStream:
         self._sent(self, Start(workflow))
 
     async def _sleep(self, seconds: float | None) -> None:
-        """Sleep until something changes, at most for `seconds` (None: for ever)."""
+        """Sleep until something changes, at most for `seconds` (None: without limit)."""
         try:
             async with asyncio.timeout(seconds):
                 await self._changed.wait()
@@ -471,17 +483,19 @@ class CommandStream:
 
 
 class Outlet(Protocol):
-    """Where the commands of a stream go: the context of a call, for one."""
+    """The receiver of a stream's commands, such as the context of a call."""
 
     async def send_initial_metadata(self, initial_metadata: Any, /) -> None:
-        """What is said before the first of them."""
+        """Send the headers."""
 
     async def write(self, message: Any, /) -> None:
-        """One command."""
+        """Send one command."""
 
 
 class AgentStreams:
-    """Opens and ends the streams of one server. `spawn` runs what outlives a stream; `clock` gives Unix seconds."""
+    """Opens and ends the streams of one server. `spawn` runs coroutines that outlive a stream; `clock` returns Unix
+    seconds.
+    """
 
     def __init__(
         self,
@@ -517,15 +531,15 @@ class AgentStreams:
         )
 
     def of(self, key: NamespacedName) -> CommandStream | None:
-        """The stream of a machine's agent; None if it has none here."""
+        """Return the stream of a machine's agent, or None."""
         return self._streams.get(key)
 
     def __len__(self) -> int:
-        """Agents that are connected here."""
+        """Return the number of connected agents."""
         return len(self._streams)
 
     def close(self) -> None:
-        """From now on that an agent is gone means nothing: the server is."""
+        """Ignore streams that end from now on: the server stops, not the agents."""
         self._closed = True
         self._reboots.close()
 
@@ -537,21 +551,21 @@ class AgentStreams:
     # --- what changes -----------------------------------------------------------------------------------------------
 
     def workflow_changed(self, new: Raw, old: Raw | None) -> None:
-        """A Workflow was added or changed; the index has it."""
+        """Handle a Workflow that was added or changed, after the index."""
         self._reboots.look(new)
         self._wake(new)
         if old is not None and hardware_of(old) != hardware_of(new):
             self._wake(old)
 
     def workflow_gone(self, old: Raw) -> None:
-        """A Workflow is gone; from the index, too."""
+        """Handle a Workflow that was deleted, after the index."""
         self._reboots.forget(old)
         stream = self._of_workflow(old)
         if stream is not None:
             stream.gone(old)
 
     def hardware_changed(self, key: NamespacedName) -> None:
-        """End the stream of an agent that may no longer speak for its machine."""
+        """End the stream of an agent that may no longer act for its machine."""
         stream = self._streams.get(key)
         if stream is None:
             return
@@ -581,9 +595,9 @@ class AgentStreams:
         *,
         quiet: bool = False,
     ) -> Ending:
-        """Send commands to an agent that may speak for the Hardware `key` until one side ends the stream.
+        """Send commands to an admitted agent until one side ends the stream.
 
-        `quiet`: of an agent that comes and goes all the time, of which others tell.
+        `quiet`: do not log or report the stream; for older agents, which open one for each poll.
         """
         stream = self._open(agent_id, credentials, key, holds, quiet=quiet)
         token, renewal = self._renewal(stream, credentials)
@@ -597,15 +611,15 @@ class AgentStreams:
             self._close(stream, quiet=quiet)
 
     def _renewal(self, stream: CommandStream, credentials: Credentials) -> tuple[str, asyncio.TimerHandle | None]:
-        """A new token for the agent, and the end of its stream when it is time for the next."""
+        """Return a new token for the agent, and the timer that ends its stream in time for the next renewal."""
         try:
             renewed = self._authorizer.renewed(credentials)
         except TokenError:
-            return "", None  # its time ended a moment ago; the agent is told when it calls again
+            return "", None  # the token has just expired; the agent's next call is rejected
         if renewed is None:
             return "", None
         token, seconds = renewed
-        # The one that was shown may end before the stream does.
+        # The previous token may expire before the stream ends.
         self._credentials[stream.key] = replace(credentials, token=token)
         again = (grpc.StatusCode.UNAVAILABLE, "connect again, and the token is renewed")
         spread = seconds * random.uniform(0.8, 1.0)  # noqa: S311 - a rack that booted together need not come together

@@ -1,10 +1,10 @@
 """Admission webhooks: checks at the time of a write that need more than the object itself.
 
-    informers -> `claims`, `references` (indexes) -> `reviewer` (decides) -> `admission` (answers)
+    informers -> `claims` (indexes) -> `reviewer` (decides) -> `admission` (answers)
     API server -> `server` (HTTPS) -> `admission`; `certificates` (own authority) -> `server`
     `server` -> `registration` (registers the address and the authority with the API server)
 
-The embedded API asks the reviewer in its own process: commits -> `plugin` -> `reviewer`.
+The embedded API asks the reviewer in its own process: commits -> `admission.ReviewPlugin` -> `reviewer`.
 
 `server` serves other hooks beside `admission`: `tink.metal3.webhook` converts Metal3's hosts.
 

@@ -27,11 +27,11 @@ log = logging.getLogger(__name__)
 
 
 _READ_SECONDS = 30.0
-"""As long as API servers wait for an answer, at most."""
+"""Maximum seconds that API servers wait for an answer."""
 
 
 class Admission:
-    """`hardware`, `templates`, `workflows` and `osies` are informers that somebody else runs."""
+    """The admission webhook. The caller runs the informers."""
 
     path = "/admission"
     missed = "writes are not reviewed"
@@ -52,7 +52,7 @@ class Admission:
         clock: Callable[[], float] = time.monotonic,
         examine: Examine | None = None,
     ) -> None:
-        """It reviews objects of these `namespaces`, none: of all; `name` is that of its configuration."""
+        """Review objects of these `namespaces` (empty: of all). `name` is the name of the configuration."""
         self._client = client
         self._failure_policy = failure_policy
         self._namespaces = tuple(namespaces)
@@ -70,7 +70,7 @@ class Admission:
         hardware.add_event_handler(lambda new, _: claims.apply(new), claims.remove)
 
     async def ready(self) -> None:
-        """Return when the informers know all that there is."""
+        """Return when the informers have listed all objects."""
         for informer in self._synced:
             await informer.wait_for_cache_sync()
 
@@ -91,7 +91,7 @@ class Admission:
         return registered.written
 
     async def unregister(self, client: KubeClient) -> None:
-        """Delete it: nobody waits for a review that can't be held. Raises ApiError."""
+        """Delete the configuration, so that no write waits for a review that can't be held. Raises ApiError."""
         await unregister(client, self._name)
 
     def _configuration(self, address: Address, bundle: bytes) -> Raw:
@@ -154,7 +154,7 @@ class Admission:
 
 
 def respond(verdict: Verdict, request: Mapping[str, Any]) -> Raw:
-    """An AdmissionResponse without its uid; a refusal has the Status that an invalid object gets."""
+    """Return an AdmissionResponse without its uid. A rejection has the same Status as an invalid object."""
     response: Raw = {"allowed": not verdict.causes and not verdict.busy}
     if verdict.warnings:
         response["warnings"] = list(verdict.warnings)

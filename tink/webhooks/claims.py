@@ -11,7 +11,7 @@ other, and then the edge serves neither (`edge.machines.inventory`).
 A Hardware that is being deleted gives up its claims: they block no other Hardware, and the edge serves the other one
 first. It may gain no claim that another Hardware has.
 
-In the process of the embedded API the store's commits feed the index (`plugin`), and a write reserves its claims until
+In the process of the embedded API the store's commits feed the index (`ReviewPlugin`), and a write reserves its claims until
 it is settled. There two Hardware never get one address, however many writes race.
 """
 
@@ -35,9 +35,9 @@ from tink.mac import mac_in
 
 # --- References ---
 #
-# Who refers to an object: Hardware to OSIEs, Workflows that have not ended to Hardware and Templates.
+# Index of references: Hardware to OSIEs, Workflows that have not ended to Hardware and Templates.
 #
-# Fed by the informers; a question is a dictionary access, however many objects there are.
+# Informers feed it. A look-up is a dictionary access.
 
 
 _REFERENCES = {
@@ -48,7 +48,7 @@ _ENDED = tuple(state.value for state in WorkflowState if state.terminal)
 
 
 def targets_of(obj: Any) -> list[ObjectReference]:
-    """What a Hardware or a Workflow refers to, by its `kind`; what can't be read refers to nothing."""
+    """Return the objects that a Hardware or a Workflow refers to; invalid fields refer to nothing."""
     obj = as_mapping(obj)
     spec = as_mapping(obj.get("spec"))
     namespace = as_mapping(obj.get("metadata")).get("namespace", "")
@@ -61,27 +61,27 @@ def targets_of(obj: Any) -> list[ObjectReference]:
 
 
 def ended(workflow: Raw) -> bool:
-    """Whether a Workflow is in an end state: it needs its Hardware and its Template no more."""
+    """Return True if a Workflow is in a terminal state and no longer needs its Hardware and Template."""
     return as_mapping(workflow.get("status")).get("state") in _ENDED
 
 
 class References:
-    """Belongs to one event loop."""
+    """The references between objects. For one event loop."""
 
     def __init__(self) -> None:
         self._referrers: Index[ObjectReference, ObjectReference] = Index()
 
     def apply(self, obj: Raw) -> frozenset[ObjectReference]:
-        """Take in a Hardware or a Workflow that was added or changed; what it refers to no more."""
+        """Add or update a Hardware or a Workflow. Return what it no longer refers to."""
         targets = () if obj["kind"] == "Workflow" and ended(obj) else targets_of(obj)
         return self._referrers.set(_reference(obj), targets)
 
     def remove(self, obj: Raw) -> frozenset[ObjectReference]:
-        """Forget one that is gone; what it referred to."""
+        """Remove a deleted object. Return what it referred to."""
         return self._referrers.set(_reference(obj), ())
 
     def referrers(self, target: ObjectReference) -> Collection[ObjectReference]:
-        """Those that refer to `target`."""
+        """Return the objects that refer to `target`."""
         return self._referrers.keys(target)
 
 
@@ -93,13 +93,13 @@ def _reference(obj: Raw) -> ObjectReference:
 
 
 REMEMBERED_SECONDS = 5.0
-"""How long an admitted write may take until the informer has it; more than a write and its watch event ever take."""
+"""Maximum seconds until the informer delivers an admitted write."""
 MOST_REMEMBERED = 10_000
 _MOST_SHARED = 4096
 
 
 class ClaimKind(StrEnum):
-    """What must be unique."""
+    """A kind of value that must be unique."""
 
     MAC = "MAC address"
     IP = "IP address"
@@ -126,7 +126,7 @@ class Use(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """`field` of the reviewed Hardware wants what `holder` has in `held_in`."""
+    """A conflict: `field` of the reviewed Hardware claims a value that `holder` has in `held_in`."""
 
     claim: Claim
     field: str

@@ -435,7 +435,7 @@ def test_a_running_workflow_whose_actions_were_edited_away_does_not_block_its_ma
     outcome = look(workflow, CREATED)
     succeeded = condition(status_in(outcome), "Succeeded")
     assert (status_in(outcome)["state"], succeeded["reason"]) == ("Failed", "InvalidStatus")
-    assert "somebody edited its status" in succeeded["message"]
+    assert "its status was edited by hand" in succeeded["message"]
     workflow["status"] |= status_in(outcome)
     assert unconfirmed(workflow), "an agent that still runs it is told to stop"
 

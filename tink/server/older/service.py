@@ -1,14 +1,14 @@
-"""The methods of older agents.
+"""The gRPC methods of older agents.
 
-What they are told is chosen by what they do of it:
-    FAILED_PRECONDITION  to GetAction alone: nothing to do, for which tink-agent has no line in its log
-    an empty answer      to every report that can be understood, also a late one, or one of a Workflow or an action that
-                         is not there: tink-agent ends its process for NOT_FOUND, INVALID_ARGUMENT and
-                         FAILED_PRECONDITION, tink-worker repeats what is refused for ever, and that of v0.8 gives up
-    UNAVAILABLE          the API is away, or this server is stopping: all of them try again
-    UNAUTHENTICATED      older agents may not speak for machines here (`--older-agents`)
-    PERMISSION_DENIED    the caller's address is not its machine's
-    INTERNAL             a message that can't be read
+The status codes depend on what the agents do with them:
+    FAILED_PRECONDITION  only to GetAction: there is no work. tink-agent does not log this code.
+    an empty answer      to every report that can be parsed, even a late one or one of an unknown Workflow or action:
+                         tink-agent exits after NOT_FOUND, INVALID_ARGUMENT and FAILED_PRECONDITION, tink-worker
+                         repeats a rejected report without end, and tink-worker v0.8 gives up
+    UNAVAILABLE          the API does not answer, or this server is stopping: all of them try again
+    UNAUTHENTICATED      older agents may not act for machines here (`--older-agents`)
+    PERMISSION_DENIED    the caller's address belongs to another machine
+    INTERNAL             a message that can't be parsed
 """
 
 from __future__ import annotations
@@ -88,31 +88,31 @@ log = logging.getLogger(__name__)
 
 
 MAX_BYTES: Final = 16 << 10
-"""Of the annotation. An object has 256 KiB for all of them."""
+"""Maximum size of the annotation. Kubernetes allows 256 KiB for all annotations of an object."""
 _MAX_TEXT, _MAX_ITEMS = 128, 64
 _WRITE_SECONDS, _WRITES = 60.0, 10_000
-"""One write of a machine in so many seconds, and so many of all in that time."""
+"""Rate limits of writes: one per machine in this interval, and this many of all machines."""
 _REFUSED_SECONDS = 3600.0
 """Pause after the API has rejected a write with 403."""
 _NAMES: Final = {"block": "blockDevices", "network": "networkInterfaces"}
-"""Of lists, in Tinkerbell's JSON; its other names are those of protobuf's JSON."""
+"""Tinkerbell's JSON names of lists; its other names are those of protobuf's JSON."""
 
 
 class Patches(Protocol):
-    """What is needed of the API's client."""
+    """The method of the API client that is used here."""
 
     async def patch(self, resource: ResourceType, name: str, namespace: str | None, patch: Raw, /) -> Raw:
         """Merge into an object. Raises ApiError."""
 
 
 def as_json(attributes: pb.AgentAttributes) -> str:
-    """The attributes as they are kept; empty if the agent says nothing."""
+    """Return the attributes as JSON for the annotation; empty if the agent sends none."""
     given = MessageToDict(attributes)
     found = {_NAMES.get(name, name): _bounded(value) for name, value in sorted(given.items())}
     found = {name: value for name, value in found.items() if value}
     text = orjson.dumps(found) if found else b""
     left_out: list[str] = []
-    while len(text) > MAX_BYTES:  # what takes most room is what there are many of
+    while len(text) > MAX_BYTES:  # the largest entries are lists, so drop the largest first
         left_out.append(max(found, key=lambda name: len(orjson.dumps(found[name]))))
         del found[left_out[-1]]
         text = orjson.dumps(found | {"leftOut": ", ".join(left_out)})
@@ -131,7 +131,10 @@ def _bounded(value: Any) -> Any:
 
 
 class AttributesKeeper:
-    """Writes them. `hardware` looks one up by namespace and name, `spawn` runs the writes, `clock` gives seconds."""
+    """Writes attributes into annotations.
+
+    `hardware` looks up a Hardware by namespace and name, `spawn` runs the writes, `clock` returns seconds.
+    """
 
     def __init__(
         self,
@@ -145,9 +148,9 @@ class AttributesKeeper:
         self._spawn = spawn
         self._clock = clock
         self._kept: dict[NamespacedName, int] = {}
-        """What each machine has said last, as a hash of its bytes."""
+        """The hash of the last attributes of each machine."""
         self._waiting: dict[NamespacedName, str] = {}
-        """What is to be written, one after the other: a rack that was powered on says all of it at once."""
+        """The pending writes, done one after the other: a rack that powers on reports all attributes at once."""
         self._due = OncePer(_WRITE_SECONDS, _WRITES)
         self._refused_until = -math.inf
         self._was_refused = False
@@ -174,7 +177,7 @@ class AttributesKeeper:
             self._waiting[key] = text
 
     def forget(self, key: NamespacedName) -> None:
-        """The Hardware is gone."""
+        """Forget a deleted Hardware."""
         self._kept.pop(key, None)
 
     async def _write_all(self) -> None:
@@ -188,7 +191,7 @@ class AttributesKeeper:
         try:
             await self._client.patch(HARDWARE, key.name, key.namespace, patch)
         except ApiError as error:
-            self._kept.pop(key, None)  # once more with one of the next polls
+            self._kept.pop(key, None)  # written again after one of the next polls
             if error.status == 403:
                 self._refused()
             else:
@@ -209,10 +212,10 @@ class AttributesKeeper:
 
 # --- Sessions ---
 #
-# Which older agent of which machine is there: they open no stream that says so, only calls, and connections for them.
+# Tracks which older agents are connected. They open no stream that shows that, only calls.
 #
-# An agent is there while its connection is, and while an action of its machine runs: a long one outlasts a connection
-# that nobody uses.
+# An agent counts as connected while its connection is open, and while an action of its machine runs: the connection may
+# be closed as idle during a long action.
 
 
 _MAX_USER_AGENT = 100
@@ -223,14 +226,17 @@ class _Session:
     dialect: Dialect
     agent_id: str
     peer: str
-    """gRPC's name of the connection that the last call came on."""
+    """gRPC's name of the connection of the last call."""
     described: int = 0
-    """What it said of its machine, as a hash; 0: nothing."""
+    """The hash of its description of the machine; 0 if it sent none."""
 
 
 class Sessions:
-    """The agents that have called. `is_open` tells whether a connection is, by gRPC's name of the peer; `at_work`,
-    whether an action of a machine runs."""
+    """The agents that have called.
+
+    `is_open` returns True if the connection with this gRPC peer name is open; `at_work`, if an action of a machine
+    runs.
+    """
 
     def __init__(
         self,
@@ -247,19 +253,21 @@ class Sessions:
         return len(self._sessions)
 
     def connected(self, key: NamespacedName) -> bool:
-        """Whether the machine's agent has a connection."""
+        """Return True if the machine's agent has an open connection."""
         session = self._sessions.get(key)
         return session is not None and self._is_open(session.peer)
 
     def agent_id(self, key: NamespacedName) -> str:
-        """The id that the machine's agent gives itself; empty if it has not called."""
+        """Return the id that the machine's agent uses; empty if it has not called."""
         session = self._sessions.get(key)
         return session.agent_id if session is not None else ""
 
     def called(
         self, key: NamespacedName, dialect: Dialect, agent_id: str, peer: str, user_agent: str, described: str = ""
     ) -> None:
-        """The machine's agent has called on the connection `peer`; `described` is what it says of its machine."""
+        """Record a call of the machine's agent on the connection `peer`; `described` is its description of the
+        machine.
+        """
         session = self._sessions.get(key)
         if session is not None and (session.dialect, peer_address(session.peer)) == (dialect, peer_address(peer)):
             session.peer = peer
@@ -273,7 +281,7 @@ class Sessions:
         self._tell(key, session, ActivityKind.CONNECTED, f"{story}: {described}" if described else story)
 
     def sweep(self) -> None:
-        """Forget who is gone."""
+        """Remove the agents whose connection is closed."""
         for key, session in [*self._sessions.items()]:
             if not self._is_open(session.peer) and not self._at_work(key):
                 del self._sessions[key]
@@ -287,33 +295,33 @@ class Sessions:
 
 # --- Polls ---
 #
-# What a machine's older agent is to do next, or a wait for that.
+# Finds the next action for a machine's older agent, or waits for one.
 #
-# A poll is a command stream that lasts until there is something to do: the dispatch sees an agent that holds nothing,
-# for an older agent asks only when it has nothing under way. Between two actions it does not dispatch anything: the
-# Workflow that is under way goes on, and where it is stands in its status. So any server can answer, also one that was
-# started a moment ago.
+# A poll is a command stream that lasts until there is something to do. To the dispatch it is an agent that holds
+# nothing, because an older agent only polls when it runs nothing. Between two actions the dispatch is not involved: the
+# Workflow continues, and its status contains its position. So any server can answer, even one that has just started.
 #
-# An action that runs while its agent asks for work has lost its agent: that, or the machine, was restarted. It is not
-# run a second time, for nobody knows what it has done to a disk: the Workflow fails with the reason AgentLost, unless
-# it was to reboot the machine. Only where the agent cannot have begun, because it took back its report that it begins,
-# is the action offered again. Before a Workflow is given up the API itself is asked: another server may have taken the
-# action's end a moment ago.
+# If the agent polls while its action is Running, the agent or its machine has restarted. The action is not run a second
+# time, because it may have changed a disk: the Workflow fails with the reason AgentLost, unless the action was to
+# reboot the machine. The action is only offered again if the agent cannot have begun, because it cancelled its report
+# of the start. Before a Workflow fails, it is read from the API: another server may just have stored the action's end.
 
 
 HOLD_SECONDS = 86_400.0
-"""How long an agent that has nothing to do is kept waiting: as one of today's, but for a day at most. None of them sets
-a deadline, pings show whether it is still there, and who may no longer speak for a machine is sent away at once.
-Tinkerbell's own server keeps them for up to a minute; a poll costs as much as some minutes of waiting."""
+"""Seconds that a poll waits when there is nothing to do.
+
+Older agents set no deadline, keepalive pings detect dead ones, and an agent that loses its permission is rejected at
+once. Tinkerbell's own server answers within a minute; one poll costs as much as some minutes of waiting.
+"""
 
 Command = workflow_pb2.GetWorkflowsResponse
 Record = Callable[[Raw, str], None]
-"""Called with a Workflow and what became of it, for the journey."""
+"""Called with a Workflow and a text for its journey."""
 
 
 @dataclass(frozen=True, slots=True)
 class Poller:
-    """An agent that asks for work: its id as it gave it, and what it may speak for."""
+    """An agent that polls: its id as it sent it, and the Hardware that it may act for."""
 
     agent_id: str
     credentials: Credentials
@@ -321,8 +329,10 @@ class Poller:
 
 
 class _Poll:
-    """The command stream of one poll: it ends with the first Workflow that the agent can be told of, or after a while.
-    It runs in the call's own task, and a poll that waits has little more than that."""
+    """The command stream of one poll: ends with the first Workflow that the agent can run, or after HOLD_SECONDS.
+
+    It runs in the call's own task and is small, because thousands of polls may wait.
+    """
 
     __slots__ = ("_key", "_obey", "_stream", "_streams", "found")
 
@@ -336,17 +346,17 @@ class _Poll:
         self._stream: CommandStream | None = None
 
     async def send_initial_metadata(self, _: object) -> None:
-        """Older agents read none; the stream is open now."""
+        """Note the stream, which is open now. Older agents read no headers."""
         self._stream = self._streams.of(self._key)
 
     async def write(self, command: Command) -> None:
-        """What the dispatch sends."""
+        """Handle a command of the dispatch."""
         self.found = await self._obey(command)
         if self.found is not None:
             self.end()
 
     def end(self) -> None:
-        """The agent has its answer, or is to ask again."""
+        """End the poll."""
         if self._stream is not None:
             self._stream.end(grpc.StatusCode.OK, "")
 
@@ -371,15 +381,15 @@ class Polls:
         self._unanswered: dict[NamespacedName, tuple[str, str]] = {}
 
     def unanswered(self, key: NamespacedName, uid: str, action_id: str) -> None:
-        """The agent has taken back its report that it begins an action: it does not run it."""
+        """Note that the agent cancelled its report of an action's start: it does not run the action."""
         self._unanswered[key] = uid, action_id
 
     def answered(self, key: NamespacedName) -> None:
-        """The agent has the answer to its report."""
+        """Note that the agent's report was answered."""
         self._unanswered.pop(key, None)
 
     async def next(self, poller: Poller) -> Raw | None:
-        """A Workflow whose next action the agent is to run; None: there is none for now. Raises ApiError."""
+        """Wait for a Workflow whose next action the agent should run; None if there is none. Raises ApiError."""
         under_way = await self._under_way(poller.key)
         if under_way is not None:
             return under_way
@@ -392,9 +402,9 @@ class Polls:
         return poll.found
 
     async def _under_way(self, key: NamespacedName) -> Raw | None:
-        """The machine's Workflow that is between two actions."""
+        """Return the machine's Workflow that is between two actions, or None."""
         for workflow in self._workflows.of(key):
-            with contextlib.suppress(InvalidStatusError):  # the dispatch says what is wrong
+            with contextlib.suppress(InvalidStatusError):  # the dispatch logs the error
                 if paused(workflow) or state_of(workflow) is not WorkflowState.RUNNING:
                     continue
                 if self._goes_on(key, workflow):
@@ -405,7 +415,7 @@ class Polls:
         return None
 
     def _goes_on(self, key: NamespacedName, workflow: Raw) -> bool:
-        """Whether the agent that asks can go on with it. Raises InvalidStatusError."""
+        """Return True if the polling agent can continue the Workflow. Raises InvalidStatusError."""
         if state_of(workflow) is not WorkflowState.RUNNING or next_action(workflow) is None:
             return False
         running = running_action(workflow)
@@ -418,7 +428,7 @@ class Polls:
             return None
 
     async def _obey(self, command: Command) -> Raw | None:
-        """The Workflow to run by this command, if it is one that the agent can be told of."""
+        """Return the Workflow of this command, or None if an older agent can't run it."""
         if command.WhichOneof("cmd") == "stop_workflow":
             workflow = self._workflows.get(command.stop_workflow.workflow_id)
             if workflow is not None:
@@ -435,7 +445,7 @@ class Polls:
         return None
 
     async def _report(self, workflow: Raw, event: AgentEvent) -> bool:
-        """What an agent of today would report; if it can't be stored now, the next poll comes to the same."""
+        """Store an event that a current agent would report. If that fails now, the next poll has the same result."""
         try:
             return await self._events.take(workflow, event)
         except WorkflowGoneError:
@@ -450,7 +460,7 @@ class Polls:
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Refused = Callable[[NamespacedName, str], Awaitable[None]]
-"""Called with a machine whose agent was refused, and why, once in a while."""
+"""Called with a machine whose agent was refused and the reason, at a limited rate."""
 
 SERVICES = (
     pb.DESCRIPTOR.services_by_name["WorkflowService"].full_name,
@@ -459,7 +469,7 @@ SERVICES = (
 
 
 def refusal(older: OlderAgentAuth, current: AgentAuth) -> str:
-    """Why no older agent may speak for a machine; empty if they may."""
+    """Return why no older agent may act for a machine; empty if they may."""
     if older is OlderAgentAuth.OFF:
         return "is one of Tinkerbell's older agents, which are not served here (--older-agents off)"
     if older is OlderAgentAuth.AUTO and current in (AgentAuth.TOKEN, AgentAuth.MTLS):
@@ -472,14 +482,14 @@ def refusal(older: OlderAgentAuth, current: AgentAuth) -> str:
 
 
 HELD = (f"/{SERVICES[0]}/GetAction",)
-"""Methods that keep their caller waiting until there is something to do."""
+"""Methods that wait until there is something to do."""
 
 _NOTHING = b""
-"""The answer to a report, which is an empty message by any name."""
+"""The answer to a report: an empty message in every version of the protocol."""
 
 
 class OlderAgents:
-    """Serves them. `refusal` is why none of them may speak for a machine here; empty if they may."""
+    """The gRPC methods of older agents. `refusal` is why none of them may act for a machine here; empty if they may."""
 
     def __init__(
         self,
@@ -505,7 +515,7 @@ class OlderAgents:
         self._refused = refused
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Before the server starts, of which there may be several."""
+        """Add the methods to a server that has not started; several servers can share them."""
         own, oldest = SERVICES
         server.add_generic_rpc_handlers(
             (
@@ -534,9 +544,9 @@ class OlderAgents:
     # --- work ---------------------------------------------------------------------------------------------------------
 
     async def get_action(self, request: pb.ActionRequest, context: Context) -> pb.ActionResponse:
-        """The next action, for tink-agent."""
+        """Return the next action, for tink-agent."""
         poller = await self._admitted(Dialect.TINK_AGENT, request.agent_id, context, request.agent_attributes)
-        del request  # which is larger than all else that waits
+        del request  # frees the largest object of a waiting call
         try:
             workflow = await self._polls.next(poller)
         except ApiError as error:
@@ -559,7 +569,7 @@ class OlderAgents:
         return get_workflow_contexts
 
     async def get_workflow_actions(self, request: pb.WorkflowActionsRequest, context: Context) -> pb.WorkflowActionList:
-        """All actions of a Workflow, for tink-worker, which runs those that have its own id."""
+        """Return all actions of a Workflow, for tink-worker, which runs those with its own id."""
         await self._callers.synced(context)
         workflow = self._workflows.get(request.workflow_id)
         if workflow is None:
@@ -572,7 +582,7 @@ class OlderAgents:
     async def _admitted(
         self, dialect: Dialect, agent_id: str, context: Context, attributes: pb.AgentAttributes | None = None
     ) -> Poller:
-        """The agent that asks for work; ends the call of who may not."""
+        """Admit the polling agent, or abort the call."""
         if not agent_id or len(agent_id) > MAX_AGENT_ID:
             await abort(context, grpc.StatusCode.INVALID_ARGUMENT, "the agent's id is missing or too long")
         await self._callers.synced(context)
@@ -588,7 +598,7 @@ class OlderAgents:
     # --- reports ------------------------------------------------------------------------------------------------------
 
     async def report_action_status(self, raw: bytes, context: Context) -> bytes:
-        """What becomes of an action, from any of them."""
+        """Store the report of an action, from any older agent."""
         try:
             report = report_of(raw)
         except DecodeError as error:
@@ -630,13 +640,13 @@ class OlderAgents:
     async def get_workflow_data(
         self, _request: pb_oldest.GetWorkflowDataRequest, _context: Context
     ) -> pb_oldest.GetWorkflowDataResponse:
-        """None: a Workflow has no place for it, and no action of ours needs it."""
+        """Return no data: a Workflow has no place for it, and no action needs it."""
         return pb_oldest.GetWorkflowDataResponse()
 
     async def update_workflow_data(
         self, _request: pb_oldest.UpdateWorkflowDataRequest, _context: Context
     ) -> pb_oldest.Empty:
-        """Taken for granted: the worker ends its process otherwise."""
+        """Acknowledge the data without storing it: the worker exits otherwise."""
         return pb_oldest.Empty()
 
     # --- who asks -----------------------------------------------------------------------------------------------------
@@ -650,7 +660,7 @@ class OlderAgents:
     async def _allowed(
         self, key: NamespacedName | None, agent_id: str, credentials: Credentials, context: Context
     ) -> None:
-        """End the call if no older agent may speak for a machine here."""
+        """Abort the call if no older agent may act for a machine here."""
         if not self._refusal:
             return
         key = key or NamespacedName("", "")

@@ -396,7 +396,7 @@ async def test_a_status_edited_by_hand_is_named_once_and_holds_up_nobody(
     assert len(said) == 1, said
     assert "Workflow d/w: " in said[0]
     assert named in said[0]
-    assert "agent h does without it until that is mended" in said[0]
+    assert "agent h does not receive it until that is corrected" in said[0]
     rig.set_state("good", "Succeeded", actions=[{"id": "a0", "state": "Succeeded"}])
     rig.workflow("w")
     assert await there.calm() == [("start", "uid-good"), START]
