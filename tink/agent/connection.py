@@ -48,13 +48,12 @@ log = logging.getLogger(__name__)
 
 # --- Sockets ---
 #
-# The agent's connections to its server, as the kernel has them: asked every few seconds whether the other end is
-# there.
+# TCP keepalive on the agent's connections: the kernel checks every few seconds whether the server is there.
 #
-# gRPC asks every 20 s, which costs the server a message each. An address that moves to another host (a VIP) is noticed
-# by the kernel's own question (tcp(7), TCP_KEEPIDLE): the new host knows of no such connection and says so, and the
-# agent connects anew. That costs no process anything. gRPC's Python has no option for it; its sockets are found in
-# /proc.
+# gRPC pings every 20 s, and each ping costs the server a message. The kernel's keepalive (tcp(7), TCP_KEEPIDLE) costs
+# no process anything. It detects an address that has moved to another host (a VIP): the new host answers with RST
+# because it does not know the connection, and the agent connects again. gRPC's Python API has no option for it, so the
+# sockets are looked up in /proc.
 
 
 _IDLE_SECONDS: Final = 5
@@ -64,7 +63,7 @@ _DESCRIPTORS: Final = "/proc/self/fd"
 
 
 def probe_often(port: int) -> int:
-    """Have the kernel ask on all connections to that port; how many there are. One that ends meanwhile is none."""
+    """Turn on TCP keepalive for all connections to this port. Return their number, without those that end meanwhile."""
     found = 0
     with contextlib.suppress(OSError):
         for name in os.listdir(_DESCRIPTORS):  # noqa: PTH208 - numbers are enough
@@ -74,7 +73,7 @@ def probe_often(port: int) -> int:
 
 
 def _probe(fd: int, port: int) -> bool:
-    """Raises OSError for what is no such socket."""
+    """Turn on keepalive for one descriptor. Raises OSError if it is not a socket."""
     copy = os.dup(fd)
     try:
         sock = socket.socket(fileno=copy)
@@ -98,30 +97,29 @@ def _probe(fd: int, port: int) -> bool:
 
 # --- Channel ---
 #
-# The agent's gRPC channel to the server: how it is kept alive, encrypted, and who the agent says it is.
+# The agent's gRPC channel to the server: keepalive, encryption, and credentials.
 #
-# `connect` makes it from the settings. With a token, every call carries it; the server gives a new one each time that
-# the command stream is opened, which is used from then on and kept in the state directory for an agent that is
-# restarted.
+# `connect` creates it from the settings. If there is a token, every call carries it. The server sends a new one
+# whenever the command stream opens; it is used from then on, and stored in the state directory for a restarted agent.
 #
-# With TLS the server is checked against the authority that the settings name: a file, or a URL with the SHA-256 of what
-# is there (`tinkerbell_tls_ca` on the kernel command line), so that plain HTTP will do: the file is no safer and no
-# less safe than that command line. The agent waits for it as it waits for the server, for ever.
+# With TLS the server is verified against the authority in the settings: a file, or a URL with the SHA-256 of its
+# content (`tinkerbell_tls_ca` on the kernel command line). The hash makes plain HTTP as safe as that command line. The
+# agent waits for this file as it waits for the server, without limit.
 
 
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
-    # A machine in a rack loses its switch without a FIN: ask every 20 s whether the server is still there.
+    # A machine may lose its switch without a FIN, so ping every 20 s.
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    # gRPC measures the answer to a keepalive's ping by this one, which is a minute otherwise.
+    # This also limits the wait for the answer to a keepalive ping; the default is a minute.
     ("grpc.http2.ping_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    # gRPC's own reconnecting; its "min" is also how long one attempt to connect may take.
+    # gRPC's own reconnect delays; "min" is also the time limit of one connection attempt.
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 10_000),
     ("grpc.min_reconnect_backoff_ms", 10_000),
-    # The server is on the machine's own network; a proxy in the environment is for images.
+    # The server is on the machine's own network; proxies in the environment are for images.
     ("grpc.enable_http_proxy", 0),
 )
 
@@ -217,10 +215,10 @@ async def fetch_pinned(
     edges: Sequence[str] = (),
     what: str = "the server's authority",
 ) -> bytes:
-    """What is at the URL before `#sha256=`, or at its path on one of the `edges`, once it has that SHA-256. Asks for
-    ever, every `pause` seconds or so.
+    """Return the content of the URL before `#sha256=`, or of its path on one of the `edges`, once its SHA-256 matches.
 
-    The file `cache` has it for the next time, so that an agent that is started again need not wait for the edge.
+    Tries again about every `pause` seconds, without limit. `cache` is a file that stores the content, so that a
+    restarted agent need not wait for the edge.
     """
     url, _, digest = pinned.partition("#sha256=")
     parts = urlsplit(url)
@@ -238,7 +236,7 @@ async def fetch_pinned(
             problem = f"{what} can't be fetched from {shown(url)} yet: {redacted(str(error))}"
         else:
             if _is(content, digest):
-                with suppress(OSError):  # a full disk: the next start asks again
+                with suppress(OSError):  # with a full disk the next start downloads it again
                     await asyncio.to_thread(cache.write_bytes, content)
                 return content
             problem = f"{shown(url)} is not {what} that the kernel command line names: its SHA-256 is another"
@@ -256,7 +254,7 @@ def _is(content: bytes, digest: str) -> bool:
 
 def _get(url: str) -> bytes:
     """In a thread. Raises OSError, ValueError."""
-    import urllib.error  # here, for it costs a second on a slow machine, and few need it
+    import urllib.error  # imported here: it takes a second on a slow machine, and few agents need it
     import urllib.request
 
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -432,24 +430,23 @@ def _action(action: pb.Workflow.Action) -> Action:
 
 # --- Calls ---
 #
-# The agent's two calls to the server: the command stream that is always open, and the events.
+# The agent's calls to the server: the command stream, which is always open, and the events.
 #
-# `commands` keeps `GetWorkflows` open for ever: at boot it waits for the server to appear, and after every break it
-# connects again, sooner at first, later every ten seconds. `publish` sends the events of the spool in order, each
-# until it is acknowledged; the server treats a repeated event as one. Neither waits for the other, and executing
-# actions waits for none of them.
+# `commands` keeps `GetWorkflows` open: at boot it waits for the server, and after every break it reconnects, with a
+# delay that grows to ten seconds. `publish` sends the events of the spool in order, each until it is acknowledged; the
+# server treats a repeated event as one. Neither waits for the other, and running actions wait for neither.
 #
-# What a status means to the agent:
-#     UNAVAILABLE and the like              the way is broken: try again, backing off
-#     PERMISSION_DENIED, NOT_FOUND, ...     the server does not know this machine, or not with this address. An operator
-#                                           can mend that while the machine waits, so it is tried again slowly. An event
-#                                           that stays refused belongs to a workflow that is gone, and would hold up
-#                                           those behind it: it is dropped after five minutes, and after half a one if
-#                                           the server says NOT_FOUND and takes the command stream, so that it knows the
-#                                           machine. Then the others of that workflow are tried once each
-#     INVALID_ARGUMENT for an event         it will never be taken: dropped
+# How the agent handles a status:
+#     UNAVAILABLE and the like              the connection is broken: try again with backoff
+#     PERMISSION_DENIED, NOT_FOUND, ...     the server does not know this machine, or not at this address. An operator
+#                                           can correct that, so try again slowly. An event that stays rejected
+#                                           belongs to a deleted workflow and would delay those behind it: it is dropped
+#                                           after five minutes. If the server says NOT_FOUND and accepts the command
+#                                           stream, it knows the machine, so the event is dropped after half a minute.
+#                                           Then the other events of that workflow are tried once each
+#     INVALID_ARGUMENT for an event         the event is dropped, because it will never be accepted
 #
-# The log has one line for each change of the connection, not one for each attempt.
+# Each change of the connection is logged once, not each attempt.
 
 
 REFUSALS = frozenset(
@@ -461,24 +458,24 @@ REFUSALS = frozenset(
         grpc.StatusCode.UNIMPLEMENTED,
     }
 )
-"""Statuses that say that the server was reached and does not want to."""
+"""Status codes with which a reachable server rejects the agent."""
 
 
 _HUNG_UP: Final = ("Socket closed", "Connection reset", "CERTIFICATE_REQUIRED")
-"""gRPC's words for a server that went when all seemed well; the last one's is a server that says why."""
+"""gRPC's messages for a connection that the server closed; the last one includes the reason."""
 
 _MOVING: Final = (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
-"""What gRPC says of calls that come just when a server stops: once, that is nothing to worry about."""
+"""gRPC's status codes for calls that come while a server stops. A single one is harmless."""
 
 _GONE_WORKFLOWS: Final = 64
 
 WINDOW: Final = 8
-"""Events that are under way at once. The server lets 16 of one machine wait (`tink.server.events`)."""
+"""Maximum number of unacknowledged events. The server lets 16 of one machine wait (`tink.server.events`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """When calls are tried again, and given up; all in seconds. Refusals are those of `REFUSALS`."""
+    """When calls are repeated and given up, in seconds. "refused" refers to the codes in `REFUSALS`."""
 
     initial_backoff: float = 0.2
     max_backoff: float = 10.0
@@ -487,16 +484,17 @@ class RetryPolicy:
     refusal_timeout: float = 300.0
     gone_timeout: float = 30.0
     established_after: float = 1.0
-    """A stream that has lived this long without a word is taken to be accepted."""
+    """Seconds without a message after which an open stream counts as accepted."""
     patience: float = 5.0
-    """A server that has not answered for so long is said to be out of reach."""
+    """Seconds without an answer after which a server is logged as unreachable."""
 
 
 class Transport:
-    """One agent's connection. `commands` and `publish` run for ever, side by side, until they are cancelled.
+    """One agent's connection. `commands` and `publish` run side by side until they are cancelled.
 
-    `held_workflows`: those that the agent runs or has events of; the server is told with each command stream.
-    `anonymous`: the channel speaks TLS, and has no certificate to show; `certificate`: the file of the one it shows.
+    `held_workflows` returns the workflows that the agent runs or has unsent events of; the server receives them with
+    each command stream. `anonymous`: the channel uses TLS without a client certificate. `certificate`: the file of the
+    client certificate.
     """
 
     def __init__(
@@ -523,12 +521,12 @@ class Transport:
         self._stub = WorkflowServiceStub(channel)
         self._condition = ""
         self._ahead: dict[int, asyncio.Task[bool]] = {}
-        """Events, by their number, that were sent before they were the oldest: whether they were acknowledged."""
+        """Tasks that send events before they are the oldest, by event number; each returns True if acknowledged."""
         self._gone: deque[str] = deque(maxlen=_GONE_WORKFLOWS)
-        """Workflows whose last event was dropped because it was refused."""
+        """Workflows with an event that was dropped because the server kept rejecting it."""
 
     async def commands(self, handle: Callable[[Command], None]) -> None:
-        """Call `handle` for every command of the server, for ever."""
+        """Call `handle` for every command of the server. Never returns."""
         backoff = Backoff(self._policy.initial_backoff, self._policy.max_backoff)
         while True:
             try:
@@ -549,10 +547,10 @@ class Transport:
             await self._reachable()
 
     async def publish(self) -> None:
-        """Send the spool's events, for ever, each until it is acknowledged or refused for good.
+        """Send the spool's events, each until it is acknowledged or rejected for good. Never returns.
 
-        One after the other; but what a workflow's actions begin and end with goes ahead as it comes, up to `WINDOW`
-        events. So a server that has much to do finds several that it can store together.
+        One after the other; but the starts and successes of a workflow's actions are sent ahead, up to `WINDOW` events.
+        So a busy server finds several that it can store together.
         """
         self._spool.on_append(self._send_ahead)
         try:
@@ -569,9 +567,9 @@ class Transport:
             self._ahead.clear()
 
     def _send_ahead(self) -> None:
-        """Send what need not wait until the oldest event is acknowledged, each once."""
+        """Send the events that need not wait for the oldest one, each once."""
         if self._channel.get_state() is not grpc.ChannelConnectivity.READY:
-            return  # gRPC would let them wait, and send them in any order
+            return  # gRPC would queue them and send them in any order
         (_, oldest), *others = self._spool.first(WINDOW)
         for number, event in others:
             if not reorderable(oldest, event):
@@ -597,7 +595,7 @@ class Transport:
             call.cancel()
 
     async def _establish(self, backoff: Backoff) -> None:
-        """Take the stream for accepted when nothing was said against it, counted from when there is a connection."""
+        """Count the stream as accepted if it gets no error within a time after the connection was made."""
         try:
             async with asyncio.timeout(self._policy.patience):
                 await self._reachable()
@@ -623,7 +621,9 @@ class Transport:
             state = self._channel.get_state(try_to_connect=True)
 
     async def _try(self, event: Event) -> bool:
-        """Whether the server acknowledges `event` at once. If not, it is delivered when it is the oldest."""
+        """Send `event` once and return whether it was acknowledged. If not, `_deliver` sends it when it is the
+        oldest.
+        """
         try:
             await self._stub.PublishEvent(event_to_wire(event), timeout=self._policy.publish_timeout)
         except grpc.aio.AioRpcError:
@@ -632,7 +632,7 @@ class Transport:
         return True
 
     async def _deliver(self, event: Event) -> bool:
-        """True when the server has acknowledged `event`, False when it never will."""
+        """Send `event` until the server acknowledges it (True) or has rejected it for good (False)."""
         backoff = Backoff(self._policy.initial_backoff, self._policy.max_backoff)
         loop = asyncio.get_running_loop()
         refused_since: float | None = None
@@ -668,7 +668,7 @@ class Transport:
             await self._reachable()
 
     def _patience(self, event: Event, refusal: grpc.StatusCode) -> float:
-        """Seconds for which `event` may be refused."""
+        """Return the seconds for which `event` may be rejected before it is dropped."""
         if event.workflow_id in self._gone:
             return 0.0
         machine_is_known = self._condition == "connected"
@@ -688,8 +688,11 @@ class Transport:
             self._report("broken", logging.WARNING, message)
 
     def _hint(self, error: grpc.aio.AioRpcError) -> str:
-        """In TLS 1.3 a server refuses a certificate, or that there is none, when the client takes the handshake for
-        done (RFC 8446, section 4.4.2.4), and gRPC says no more of it than that the connection is gone."""
+        """Return a hint for a connection that the server closed during or right after the TLS handshake.
+
+        In TLS 1.3 the server rejects a missing or bad certificate after the client considers the handshake complete
+        (RFC 8446, section 4.4.2.4), and gRPC only reports a closed connection.
+        """
         if not any(words in (error.details() or "") for words in _HUNG_UP):
             return ""
         if self._anonymous:
@@ -707,7 +710,7 @@ class Transport:
 
 
 def reorderable(event: Event, after: Event) -> bool:
-    """Whether it does no harm if the server hears `after` first: it knows of such reports in any order."""
+    """Return True if the server may receive `after` before `event`, because it handles such events in any order."""
     harmless = ActionStarted | ActionSucceeded
     return isinstance(event, harmless) and isinstance(after, harmless) and event.workflow_id == after.workflow_id
 

@@ -33,28 +33,28 @@ log = logging.getLogger(__name__)
 
 # --- Ledger ---
 #
-# A file of records that outlives a `kill -9`: appended to, checked when it is read, written anew when it has grown.
+# A file of records that survives `kill -9`: appended to, verified when it is read, rewritten when it has grown.
 #
-# `journal` keeps in it what the agent does; it knows nothing of that. A record counts as kept when `append` has
-# returned: it is written and fsynced by then. One line each: CRC-32 in hexadecimal over the record and all before it, a
-# blank, the record, a line feed. The first line says what the file is, whether it is whole, and how many records count,
-# which is written after the record:
+# The ledger does not interpret its records. A record is stored when `append` returns: it is written and fsynced by
+# then. Each record is one line: a CRC-32 in hexadecimal over this record and all before it, a space, the record, a line
+# feed. The first line contains the file type, whether the file is whole, and the number of records, which is written
+# after the record:
 #
 #     tinkedge-ledger 2 whole 0000000017
-#     tinkedge-ledger 2 blind 0000000017    a record could not be written; what is here is true, but not all that was
+#     tinkedge-ledger 2 blind 0000000017    a record could not be written; the records here are true but not all
 #
-# What a reader may find, and what is made of it:
-#     as many records as count, or one more, and then the beginning of a line
-#                                           its writer died while writing: that record never counted, and is cut off
-#     anything else                         the file is damaged: what stands before is given, and `whole` is False.
-#                                           Records that are missing, come twice or in another order are noticed, too
+# The reader distinguishes:
+#     as many records as counted, or one more, and then the beginning of a line
+#                                           the writer died while writing: that record did not count, and is cut off
+#     anything else                         the file is damaged: the records before the damage are returned, and `whole`
+#                                           is False. Missing, repeated and reordered records are detected, too
 #
-# A power loss may leave less of what did not count, in any order; but who reads then finds another boot (`journal`).
+# A power loss may lose records that did not count, in any order; but then the reader finds another boot id.
 #
-# When the disk is full (or broken) the ledger says so once, marks itself blind, which takes no new block, and lets the
-# agent go on without it; each later `append` tries to write the whole anew, so that it heals when there is room again.
-# Where not even the mark can be written, because the disk is read-only by now, the file is *stale*: who reads it takes
-# it for the whole. What would be wrong to do twice must not be done then.
+# When the disk is full or broken, the ledger logs that once, marks itself blind, which needs no new block, and the
+# agent continues without it. Each later `append` tries to rewrite the file, so the ledger recovers when there is room
+# again. If not even the mark can be written, because the disk is read-only, the file is *stale*: a reader takes it for
+# whole. Then the agent must not do anything that would be wrong to do twice.
 
 
 WHOLE: Final = b"tinkedge-ledger 2 whole "
@@ -62,25 +62,25 @@ BLIND: Final = b"tinkedge-ledger 2 blind "
 _HEADER: Final = re.compile(rb"tinkedge-ledger 2 (whole|blind) ([0-9]{10})\n")
 
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""Of a longer file only this much is read: no agent writes such a file, and the OSIE's memory is small."""
+"""Maximum number of bytes that are read. No agent writes a longer file, and the OSIE's memory is small."""
 
 GROWN_BYTES: Final = 256 * 1024
-"""The file is written anew when it is this much longer than it has to be."""
+"""The file is rewritten when it exceeds its minimum size by this much."""
 
 
 class Disk:
-    """The system calls that a ledger makes; tests put one in that fails, or dies, at any of them. Raise OSError."""
+    """The system calls of a ledger; tests replace it by one that fails at any of them. Methods raise OSError."""
 
     def read(self, path: Path, limit: int) -> bytes:
         with path.open("rb") as file:
             return file.read(limit)
 
     def open(self, path: Path, *, new: bool) -> int:
-        """A descriptor for writing; `new`: of an empty file."""
+        """Return a descriptor for writing; `new` truncates the file."""
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if new else 0), 0o600)
 
     def write(self, descriptor: int, content: bytes, offset: int) -> int:
-        """Gives how many bytes were written, which may be fewer."""
+        """Return the number of bytes written, which may be fewer than given."""
         return os.pwrite(descriptor, content, offset)
 
     def sync(self, descriptor: int) -> None:
@@ -90,7 +90,7 @@ class Disk:
         os.close(descriptor)
 
     def replace(self, new: Path, path: Path) -> None:
-        """Put `new` in the place of `path`, and have that survive a loss of power."""
+        """Rename `new` to `path`, so that the rename survives a power loss."""
         new.replace(path)
         directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -101,7 +101,7 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a ledger's file holds. `length`: the bytes up to the end of the last record that is right."""
+    """The content of a ledger's file. `length` is the end of the last valid record in bytes."""
 
     records: tuple[bytes, ...]
     length: int
@@ -109,7 +109,7 @@ class Content:
 
 
 class Ledger:
-    """The file at `path`, for one writer. `snapshot` gives one record that says what all records so far say."""
+    """The file at `path`, for one writer. `snapshot` returns one record that replaces all records so far."""
 
     def __init__(self, path: Path, snapshot: Callable[[], bytes], disk: Disk | None = None) -> None:
         self._path = path
@@ -121,12 +121,12 @@ class Ledger:
         self._count = 0
         self._chain = 0
         self.durable = True
-        """Whether the file has everything. False: the agent goes on in memory."""
+        """True if the file is complete. False: the agent continues in memory."""
         self.stale = False
-        """Whether the file looks as if it had everything, and has not."""
+        """True if the file looks complete although it is not."""
 
     def read(self) -> Content:
-        """What an earlier writer has left; nothing when there is no file. Never raises."""
+        """Return the content of an earlier writer; empty if there is no file. Never raises."""
         try:
             raw = self._disk.read(self._path, MAX_BYTES + 1)
         except FileNotFoundError:
@@ -207,7 +207,7 @@ class Ledger:
             content, offset = content[count:], offset + count
 
     def _fail(self, error: OSError) -> None:
-        """Leave a file that is not taken for the whole, and let the next `append` write it anew."""
+        """Mark the file as incomplete, and let the next `append` rewrite it."""
         if self.durable:
             log.error(
                 "%s cannot be written: %s; the agent goes on, but if it is killed now, what it runs will be reported "
@@ -218,7 +218,7 @@ class Ledger:
         self.close()
         try:
             descriptor = self._disk.open(self._path, new=False)
-        except FileNotFoundError:  # the directory is gone, and the file with it
+        except FileNotFoundError:  # the directory was removed with the file
             self.stale = False
             return
         except OSError as worse:
@@ -235,16 +235,15 @@ class Ledger:
 
 
 def line_of(record: bytes, chain: int = 0) -> tuple[bytes, int]:
-    """A record, which has no line feed in it, as it stands in the file after those with the checksum `chain`.
-
-    Gives the checksum with it, too.
+    """Return the line of a record (without line feeds) after records with the checksum `chain`, and the new
+    checksum.
     """
     chain = zlib.crc32(record, chain)
     return b"%08x %s\n" % (chain, record), chain
 
 
 def file_of(records: Iterable[bytes]) -> tuple[bytes, int]:
-    """A whole file of these, and the checksum of all of them."""
+    """Return a whole file of these records, and their checksum."""
     lines, chain = [], 0
     for record in records:
         line, chain = line_of(record, chain)
@@ -253,9 +252,9 @@ def file_of(records: Iterable[bytes]) -> tuple[bytes, int]:
 
 
 def parse(raw: bytes) -> Content:
-    """What the bytes of a file say."""
+    """Parse the bytes of a file."""
     header = _HEADER.match(raw)
-    if header is None:  # also when it is empty: only a full disk leaves a ledger so
+    if header is None:  # this includes an empty file, which only a full disk can leave
         return Content((), 0, whole=False)
     kind, counted = header[1], int(header[2])
     records: list[bytes] = []
@@ -272,24 +271,24 @@ def parse(raw: bytes) -> Content:
 
 # --- Spool ---
 #
-# Events on their way to the server: in order, kept until the server has taken them.
+# The queue of events to the server: ordered, stored until the server has acknowledged them.
 #
-# The agent appends as actions begin and end; the transport's publisher takes the oldest, sends it until it is
-# acknowledged (or refused for good) and settles it. Executing never waits for it, so a workflow goes on through a
-# broken connection. `journal` keeps what waits here on disk: the agent writes it there in the same step, before the
-# publisher can see the event, and a new agent's spool begins with it.
+# The agent appends events as actions begin and end. The publisher sends the oldest until it is acknowledged or rejected
+# for good, and settles it. Running actions never wait for it, so a workflow continues through a broken connection. The
+# agent writes the queue to the journal in the same step, before the publisher can see the event, and a new agent's
+# spool begins with it.
 #
-# An event may have to wait for something else to be told first; those behind it wait with it.
+# An event may have to wait for something that must be sent first; those behind it wait as well.
 
 
 REJECTION_LIMIT = 256
-"""A server that repeats commands and takes no answers must not fill the machine's memory."""
+"""Maximum number of queued rejections: a server that repeats commands and ignores answers must not fill the memory."""
 
 
 class Spool:
-    """A first-in first-out queue whose head stays until it is settled. For one event loop, one publisher.
+    """A FIFO queue whose head stays until it is settled. For one event loop and one publisher.
 
-    `pending`: what an earlier agent has left, with its numbers.
+    `pending`: the numbered events that an earlier agent has left.
     """
 
     def __init__(self, pending: Sequence[tuple[int, Event]] = ()) -> None:
@@ -319,7 +318,7 @@ class Spool:
         self._appended = appended
 
     def last_of(self, workflow_id: str) -> asyncio.Future[bool]:
-        """What `append` gave for the workflow's newest event that waits; if none does, the server has them all."""
+        """Return the future of the workflow's newest queued event; a completed one if none is queued."""
         for number, event in reversed(self._events):
             if event.workflow_id == workflow_id:
                 return self._waiting[number]
@@ -413,8 +412,10 @@ NumberedEvent = tuple[int, Event]
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What an agent goes on with: its progress, and the events that wait, oldest first. `lost`: the id of the workflow
-    of which nobody knows how far it came."""
+    """The state with which an agent continues: its progress, and the queued events, oldest first.
+
+    `lost`: the id of a workflow whose progress is unknown.
+    """
 
     progress: Progress
     pending: tuple[NumberedEvent, ...] = ()
@@ -422,7 +423,7 @@ class Restored:
 
 
 class Journal:
-    """The journal in `state_dir`, for one agent. `boot` tells one boot of the machine from another."""
+    """The journal in `state_dir`, for one agent. `boot` identifies the boot of the machine."""
 
     def __init__(self, state_dir: Path, boot: str, disk: Disk | None = None) -> None:
         self._boot = boot
@@ -432,17 +433,16 @@ class Journal:
 
     @property
     def durable(self) -> bool:
-        """Whether everything is on disk; False when that is full."""
+        """True if everything is on disk; False if the disk is full."""
         return self._ledger.durable
 
     @property
     def stale(self) -> bool:
-        """Whether an agent that reads it might run an action which this one has run already: what stands there is old,
-        and can't be changed."""
+        """True if the file is outdated and can't be changed, so that its reader might run an action a second time."""
         return self._ledger.stale
 
     def restore(self) -> Restored:
-        """What an earlier agent has left; an empty beginning when there was none. Never raises."""
+        """Return the state of an earlier agent; an empty one if there was none. Never raises."""
         content = self._ledger.read()
         whole = content.whole
         try:
@@ -462,9 +462,9 @@ class Journal:
         return replace(restored, lost=restored.lost or _unreported(restored))
 
     def write(self, progress: Progress, pending: Sequence[NumberedEvent], *, sync: bool = True) -> None:
-        """Keep where execution is and which events wait. On disk when it returns, if that can be (`durable`).
+        """Store the progress and the queued events. They are on disk when it returns, if possible (`durable`).
 
-        Without `sync` it may be lost when the machine loses power.
+        Without `sync` they may be lost when the machine loses power.
         """
         change = self._change(progress, pending)
         self._progress, self._pending = progress, pending
@@ -564,7 +564,9 @@ def _action_from(raw: Mapping[str, Any]) -> Action:
 
 
 def _without_what_ran(restored: Restored, why: str) -> Restored:
-    """`restored`, with the workflow that ran as one that ended nobody knows how, and with no command to be run."""
+    """Return `restored` with its running workflow marked as ended without a known outcome, and without a command
+    to run.
+    """
     progress = Progress(ended=restored.progress.ended)
     workflow = restored.progress.workflow
     if workflow is None:
@@ -574,7 +576,9 @@ def _without_what_ran(restored: Restored, why: str) -> Restored:
 
 
 def _unreported(restored: Restored) -> str:
-    """The workflow that an agent found lost, and died before the server had heard what there was to tell of it; ""."""
+    """Return the lost workflow of an earlier agent that died before the server had its events; empty if there is
+    none.
+    """
     reported = [event for _, event in restored.pending if not isinstance(event, WorkflowRejected)]
     for event in reversed(reported):
         if restored.progress.ended.get(event.workflow_id) is WorkflowOutcome.FAILED:
@@ -583,5 +587,5 @@ def _unreported(restored: Restored) -> str:
 
 
 def _dump(record: Mapping[str, Any]) -> bytes:
-    # ASCII, so that no line feed can be in it and a lone surrogate can be kept
+    # ASCII: JSON then contains no line feed, and lone surrogates survive
     return json.dumps(record, separators=(",", ":")).encode("ascii")

@@ -1,4 +1,4 @@
-"""What actions print: split into lines, shown as progress, and sent to the server."""
+"""Handles what actions print: splits it into lines, shows progress, and sends it to the server."""
 
 from __future__ import annotations
 
@@ -25,29 +25,28 @@ log = logging.getLogger(__name__)
 
 # --- Lines ---
 #
-# What an action prints, line by line: to the agent's log, to the server, and the last of it for a failure message.
+# The lines of an action: for the agent's log, for the server, and the last ones for a failure message.
 #
-# The log is what the machine's console and the OSIE's syslog show. Runtimes feed an `Output` with bytes as they come;
-# it hands each line to the sink of its context as well, where `sender` gathers them for the server.
+# The log is shown on the machine's console and sent to the OSIE's syslog. Runtimes feed an `Output` with bytes; it also
+# passes each line to the sink of its context, where an OutputSender collects them for the server.
 
 
 TAIL_LIMIT_BYTES = 2048
 LINE_LIMIT_BYTES = 4096
 LINES_PER_SECOND = 100
-"""More than that is counted, not logged: a serial console carries about as much."""
+"""Further lines are counted and not logged: a serial console carries about this many."""
 
 LineSink = Callable[[str], None]
-"""Takes one line of an action's output. Must neither block nor raise."""
+"""Receives one line of an action's output. Must neither block nor raise."""
 
 line_sink: ContextVar[LineSink | None] = ContextVar("line_sink", default=None)
-"""Where an `Output` made in this context hands its lines to, beside the log: `agent` knows whose they are, a runtime
-need not."""
+"""The sink of each `Output` that is created in this context, so that a runtime need not know the workflow."""
 
 
 class Output:
-    """The output of one action: logged by line under the action's `name`; `tail` is the last of it.
+    """The output of one action: logged by line under the action's `name`; `tail` is its end.
 
-    A carriage return ends a line too, as progress bars use it. Lines are cut at 4 KiB.
+    A carriage return also ends a line, as progress bars use it. Lines are cut at 4 KiB.
     """
 
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -106,34 +105,34 @@ class Output:
 
 # --- Progress ---
 #
-# How far the pull of an image is, in lines at a bounded rate, for the action's output.
+# Progress of pulling an image, in lines at a limited rate, as part of the action's output.
 #
-# `images.store` counts the bytes itself, `runtimes.docker` learns them from the engine. Lines go where the action's own
-# output goes: to the agent's log and, by `lines.line_sink`, to the server.
+# `images.store` counts the bytes itself, `runtimes.docker` gets them from the engine. The lines go to the agent's log
+# and, through `line_sink`, to the server.
 
 
 PROGRESS_SECONDS = 2.0
 NOTES_PER_PULL = 50
 SILENT_SECONDS = (5.0, 20.0, 60.0)
-"""After how long a silence of the registry it is told; then each time the last of them has gone by."""
+"""Seconds of silence after which a registry is reported; then again after each further period of the last length."""
 _LOOK_SECONDS = 1.0
 
 
 def thread_safe_sink() -> LineSink:
-    """Adds lines to the output of the action that the caller pulls for. Call it in the event loop."""
+    """Return a sink that any thread may call for the current action. Call this function in the event loop."""
     loop, sink = asyncio.get_running_loop(), line_sink.get()
 
     def say(text: str) -> None:
         log.info("%s", text)
         if sink is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: a pull that was given up on ends late
+            with contextlib.suppress(RuntimeError):  # the loop is closed: an abandoned pull may end late
                 loop.call_soon_threadsafe(sink, text)
 
     return say
 
 
 class PullProgress:
-    """Tells `sink` of the pull of `image`: of bytes every two seconds at most, of what happens at most 50 times."""
+    """Reports the pull of `image` to `sink`: bytes every two seconds at most, and at most 50 notes."""
 
     def __init__(self, image: str, sink: LineSink, clock: Callable[[], float] = time.monotonic) -> None:
         self._image = image
@@ -147,17 +146,17 @@ class PullProgress:
         self._silences = 0
 
     def waits_for(self, registry: str) -> None:
-        """From now on, something of it is to come from this registry; empty: nothing is, for what came is unpacked."""
+        """Note that data is expected from this registry; empty: none is, because the image is being unpacked."""
         self._waits_for, self._since, self._silences = registry, self._clock(), 0
 
     async def tell_silences(self) -> None:
-        """Tell when nothing comes although something is to come, until it is cancelled."""
+        """Report silences of the registry until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             self.look()
 
     def look(self) -> None:
-        """Whether there is a silence to tell of."""
+        """Report a silence if one is due."""
         silent = self._clock() - self._since
         beyond = max(0, self._silences - len(SILENT_SECONDS) + 1)
         due = SILENT_SECONDS[min(self._silences, len(SILENT_SECONDS) - 1)] + beyond * SILENT_SECONDS[-1]
@@ -166,7 +165,7 @@ class PullProgress:
             self.note(f"{self._waits_for} has sent nothing for {silent:.0f} s")
 
     def bytes(self, done: int, total: int) -> None:
-        """`done` of `total` bytes of all layers are here."""
+        """Report that `done` of `total` bytes of all layers have arrived."""
         if done != self._done:
             self._since, self._silences = self._clock(), 0
         if done == self._done or (self._clock() < self._next and done != total):
@@ -175,7 +174,7 @@ class PullProgress:
         self._sink(f"image {self._image}: {done / 1e6:.1f} of {total / 1e6:.1f} MB")
 
     def note(self, text: str) -> None:
-        """Something happened: a transfer is tried again, the image was here already."""
+        """Report a happening, such as a repeated transfer or a cached image."""
         self._notes += 1
         if self._notes <= NOTES_PER_PULL:
             self._sink(f"image {self._image}: {text}")
@@ -183,18 +182,18 @@ class PullProgress:
 
 # --- Sending ---
 #
-# What actions print, on its way to the server, where an operator follows the machine.
+# Sends the output of actions to the server, where an operator follows the machine.
 #
-# `lines.Output` hands every line over as it comes (`action` says whose it is); `run` sends what has gathered, and never
-# holds an action up. It is for looking at, not for keeping: the newest lines are sent, the ones that have no room are
-# counted, and the server is told how many they were. The last lines of an action that failed go with its event,
-# whatever becomes of these. The event that an action has ended waits for its last piece, two seconds at most, so that
-# whoever reads along sees both in their order; the next action does not wait.
+# `Output` passes on every line (`action` sets the workflow and action). `run` sends the collected lines, and never
+# delays an action. The output is for watching, not for storing: the newest lines are sent, and the lines that do not
+# fit are counted and the count is sent. The last lines of a failed action are in its event anyway. The event of an
+# action's end waits for the last piece of output, two seconds at most, so that a reader sees both in order; the next
+# action does not wait.
 #
-# An action's first piece leaves a second after its first line, the next when another tenth of the action's time has
-# passed (at least a second, at most a minute), the last when it has ended. So an action of a minute has up to 29
-# pieces, one of ten minutes 53, and after the 99th only the last is left to be sent: a chatty action does not push the
-# machine's boot out of the 500 entries of its journey.
+# An action's first piece is sent a second after its first line, the next one when another tenth of the action's time
+# has passed (at least a second, at most a minute), the last one after its end. So an action of one minute has up to 29
+# pieces and one of ten minutes 53; after the 99th piece only the last one is sent. A chatty action then does not push
+# the machine's boot out of the 500 entries of its journey.
 
 
 LINE_CHARACTERS: Final = 400
@@ -202,14 +201,14 @@ PIECE_CHARACTERS: Final = 3600
 PIECE_LINES: Final = 100
 PIECES_PER_ACTION: Final = 100
 ACTIONS_WAITING: Final = 8
-"""Actions whose output waits for the server; that of the oldest is dropped for the ninth."""
+"""Maximum number of actions with unsent output; the output of the oldest is dropped for the next."""
 _TICK_SECONDS: Final = 0.001
-"""A piece that is due so soon is sent now: a timer may fire a little early."""
+"""A piece that is due within this time is sent now, because a timer may fire early."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputSchedule:
-    """When output is sent; all in seconds, but `interval_share`: of the time since the action's first line."""
+    """When output is sent, in seconds; `interval_share` is a fraction of the time since the action's first line."""
 
     min_interval: float = 1.0
     max_interval: float = 60.0
@@ -217,13 +216,15 @@ class OutputSchedule:
     call_timeout: float = 15.0
     retry_delay: float = 10.0
     final_wait: float = 2.0
-    """How long the end of an action is not told for its last piece's sake."""
+    """Maximum delay of an action's end event for its last piece of output."""
 
 
 @dataclass(slots=True, eq=False)
 class OutputBuffer:
-    """The lines of one action that wait to be sent. `sent` is done soon after the action's end: when the server has
-    them all, or will not have them in time."""
+    """The unsent lines of one action.
+
+    `sent` completes soon after the action's end: when the server has all lines, or after a time limit.
+    """
 
     workflow_id: str
     action_id: str
@@ -237,7 +238,7 @@ class OutputBuffer:
     due: float = 0.0
 
     def settle(self) -> None:
-        """Nobody has to wait for them any more."""
+        """Complete `sent`."""
         if not self.sent.done():
             self.sent.set_result(None)
 
@@ -253,7 +254,7 @@ class OutputBuffer:
             self.dropped += 1
 
     def take(self) -> pb.WriteOutputRequest:
-        """All of it, as the message that sends it."""
+        """Remove and return all lines as a message."""
         piece = pb.WriteOutputRequest(
             workflow_id=self.workflow_id, action_id=self.action_id, lines=self.lines, dropped=self.dropped
         )
@@ -262,7 +263,7 @@ class OutputBuffer:
         return piece
 
     def put_back(self, piece: pb.WriteOutputRequest) -> None:
-        """`piece` was not taken: it is older than what waits now."""
+        """Put back a message that was not sent, before the newer lines."""
         newer = list(self.lines)
         self.lines.clear()
         self.characters, self.dropped = 0, self.dropped + piece.dropped
@@ -271,7 +272,7 @@ class OutputBuffer:
 
 
 class OutputSender:
-    """Sends the output of actions through `channel`. `run` goes on for ever, until it is cancelled."""
+    """Sends the output of actions through `channel`. `run` never returns; cancel it."""
 
     def __init__(self, channel: grpc.aio.Channel, schedule: OutputSchedule | None = None) -> None:
         self._stub = OutputServiceStub(channel)
@@ -282,7 +283,7 @@ class OutputSender:
 
     @contextmanager
     def action(self, workflow_id: str, action_id: str) -> Iterator[OutputBuffer]:
-        """While this lasts, the lines that the current task's action prints are this action's."""
+        """Collect the lines that the current task's action prints while the context lasts."""
         loop = asyncio.get_running_loop()
         waiting = OutputBuffer(workflow_id, action_id, loop.create_future())
         token = line_sink.set(lambda line: self._take(waiting, line))

@@ -11,8 +11,8 @@ other, and then the edge serves neither (`edge.machines.inventory`).
 A Hardware that is being deleted gives up its claims: they block no other Hardware, and the edge serves the other one
 first. It may gain no claim that another Hardware has.
 
-In the process of the embedded API the store's commits feed the index (`ReviewPlugin`), and a write reserves its claims until
-it is settled. There two Hardware never get one address, however many writes race.
+In the process of the embedded API the store's commits feed the index (`ReviewPlugin`), and a write reserves its claims
+until it is settled. There two Hardware never get one address, however many writes race.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ There are two kinds of configuration. The label `app.kubernetes.io/managed-by` d
   change the rules of a configuration can make the API server send it every Secret of the cluster. Differences from the
   expected webhooks are reported, not repaired.
 
-The embedded API needs no configuration, because it reviews writes in its own process (`ReviewPlugin`). A configuration that
-an earlier version left is deleted at the start.
+The embedded API needs no configuration, because it reviews writes in its own process (`ReviewPlugin`). A
+configuration that an earlier version left is deleted at the start.
 """
 
 from __future__ import annotations
