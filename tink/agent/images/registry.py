@@ -37,33 +37,31 @@ log = logging.getLogger(__name__)
 
 # --- Connections ---
 #
-# One connection to a registry, or to where it sends us: only to addresses that it may send us to, and only while it
-# brings something.
+# One connection to a registry or to a redirect's target: only to permitted addresses, and only while data arrives.
 #
-# It goes through the proxy that the settings name for its URL, by CONNECT for https. The proxy's own address is the
-# operator's, and not checked. What a registry's redirect leads to is checked as far as its name can be resolved here.
+# It goes through the proxy in the settings for its URL, by CONNECT for https. The proxy's own address is not checked,
+# because the operator chose it. The target of a registry's redirect is checked if its name can be resolved here.
 #
-# A registry may redirect, and name a token service. Where it is not on this machine or its links itself, those may not
-# be either: what answers there (a cloud's metadata service, a daemon on loopback) is for this machine, not for
-# registries. What an engine such as Docker pulls is its own to guard.
+# A registry may redirect, and name a token service. Unless the registry itself is on this machine or its links, their
+# addresses may not be there either: services there (a cloud's metadata service, a daemon on loopback) are for this
+# machine, not for registries. An engine such as Docker guards its own pulls.
 #
-# Time is bounded by what of an answer is of use (`LowSpeedLimit`, as curl calls it): less than
-# `LOW_SPEED_BYTES_PER_SECOND` over `LOW_SPEED_SECONDS` is as good as silence, however much comes besides (interim
-# answers, trailers, parts of chunks).
+# The time limit counts useful bytes (`LowSpeedLimit`, curl's term): less than `LOW_SPEED_BYTES_PER_SECOND` over
+# `LOW_SPEED_SECONDS` counts as silence, however many other bytes arrive (interim answers, trailers, parts of chunks).
 
 
 TIMEOUT_SECONDS = 30.0
-"""How long is waited for the connection, and for the next byte."""
+"""Maximum seconds for connecting, and between two bytes."""
 LOW_SPEED_SECONDS = 60.0
 LOW_SPEED_BYTES_PER_SECOND = 1024
 
 
 class RefusedError(AgentError):
-    """A host is only at addresses that are not connected to."""
+    """A host has only addresses that are not permitted."""
 
 
 class ProxyRefusedError(AgentError):
-    """The proxy does not connect. `status` is its answer."""
+    """The proxy refuses to connect. `status` is its answer."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -71,21 +69,21 @@ class ProxyRefusedError(AgentError):
 
 
 class LowSpeedLimit:
-    """Of one answer after the other."""
+    """The minimum speed of answers, one after the other."""
 
     def __init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
-        """Something is asked for."""
+        """Start to measure a new answer."""
         self._since, self._useful = time.monotonic(), 0
 
     def useful(self, count: int) -> None:
-        """So many bytes came that were asked for."""
+        """Count bytes of the requested content."""
         self._useful += count
 
     def check(self) -> None:
-        """Raises TimeoutError if too few came for too long."""
+        """Raise TimeoutError if the useful bytes arrive too slowly."""
         waited = time.monotonic() - self._since
         if waited < LOW_SPEED_SECONDS:
             return
@@ -95,7 +93,7 @@ class LowSpeedLimit:
 
 
 class _LimitedReader(io.RawIOBase):
-    """What comes from a socket, as long as it comes fast enough."""
+    """The bytes of a socket, as long as they arrive fast enough."""
 
     def __init__(self, raw: Any, low_speed: LowSpeedLimit) -> None:
         self._raw = raw
@@ -183,7 +181,7 @@ class Connection:
         lines += [f"{name}: {value}" for name, value in _login(proxy).items()]
         try:
             self._socket.sendall("".join(f"{line}\r\n" for line in (*lines, "")).encode("ascii"))
-            # The server says nothing before TLS begins: the reader takes no byte that is not the proxy's.
+            # The server is silent until TLS begins, so the reader only consumes the proxy's bytes.
             answer = http.client.HTTPResponse(_Socket(self._socket, self._low_speed), method="CONNECT")  # type: ignore[arg-type]
             answer.begin()
             answer.close()
@@ -195,13 +193,13 @@ class Connection:
             raise
 
     def get(self, target: str, headers: dict[str, str]) -> http.client.HTTPResponse:
-        """Ask, and wait for the headers of the answer. Raises OSError, HTTPException, ValueError."""
+        """Send a request and wait for the headers of the answer. Raises OSError, HTTPException, ValueError."""
         self._low_speed.begin()
         self._http.request("GET", self._prefix + target, headers={**headers, **self._headers})
         return self._http.getresponse()
 
     def cut(self) -> None:
-        """Make whoever reads from it stop. From any thread."""
+        """Interrupt a read in another thread."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -272,17 +270,17 @@ def _connected(host: str, port: int, *, local: bool) -> socket.socket:
 
 # --- Registries ---
 #
-# Talking to a registry: manifests and layers of an image over HTTP, for `store`.
+# Requests manifests and layers of an image from a registry over HTTP, for `store`.
 #
-# Blocking calls of the standard library, to be made in a thread; `Session.abort` ends them from another. A session
+# Blocking calls of the standard library, made in a thread; `Session.abort` interrupts them from another. A session
 # belongs to one pull: it holds the connection, the token and the last error.
 #
-# `tink.registry` decides: how to answer a 401, which manifest of an index is this machine's. Credentials go to the one
-# registry they were configured for (and the realm it names), never along a redirect to another host. Where it may send
-# us, and how long it may take, is `connection`'s.
+# `tink.registry` decides how to answer a 401, and which manifest of an index fits this machine. Credentials are sent
+# only to the registry that they are configured for, and its realm, never along a redirect to another host. The section
+# "Connections" limits redirects and time.
 #
-# An insecure registry is one as Docker means it: HTTPS without a look at the certificate, and plain HTTP if the
-# registry does not speak TLS.
+# An insecure registry is meant as in Docker: HTTPS without verifying the certificate, and plain HTTP if the registry
+# does not speak TLS.
 #
 # Sources: OCI distribution specification 1.1; Docker's daemon options (`insecure-registries`, `certs.d`).
 
@@ -292,7 +290,7 @@ PROBE_SECONDS = 3.0
 """How long an insecure registry may be silent in the TLS handshake before it is asked over plain HTTP. Some HTTP
 servers wait for the end of a header that never comes."""
 RETRY_AFTER_LIMIT_SECONDS = 60.0
-"""How long a registry that says when to come again (Retry-After) is obeyed."""
+"""Maximum delay in seconds that a registry may request (Retry-After)."""
 CHUNK_BYTES = 128 * 1024
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _NAME_MISMATCH = frozenset({62, 64})
@@ -303,7 +301,7 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
 class TransientError(AgentError):
-    """The network or the registry failed in a way that may pass, in `wait` seconds if the registry said so."""
+    """A failure of the network or the registry that may pass; `wait` is the registry's requested delay in seconds."""
 
     def __init__(self, message: str, wait: float = 0.0) -> None:
         super().__init__(message)
@@ -480,7 +478,7 @@ class Session:
         if response.status != 401:
             return response
         if self._connected_to != _split(url)[:2]:
-            # Credentials are not for who the registry sends us to, nor for the realm that such a one names.
+            # No credentials go to the target of a redirect, nor to the realm that it names.
             raise RegistryError(f"it redirects to {self._connected_to[1]}, which wants a login of its own")
         challenges = response.headers.get_all("WWW-Authenticate") or []
         self.close()  # with the rest of the answer
@@ -712,7 +710,7 @@ def _split(url: str) -> urllib.parse.SplitResult:
 
 
 def _seconds(retry_after: str) -> float:
-    """What a Retry-After asks for; 0 for a date, which is right only where the clock is, and for nonsense."""
+    """Return the delay that a Retry-After header requests; 0 if it is a date (clocks may be wrong) or invalid."""
     return min(float(retry_after), RETRY_AFTER_LIMIT_SECONDS) if re.fullmatch(r"[0-9]{1,9}", retry_after) else 0.0
 
 

@@ -76,7 +76,7 @@ PAGE_BYTES = 4096
 """Size of an entry in a tmpfs without its content, and the block size of its content."""
 
 _INVALID = (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error, ValueError, OverflowError, RecursionError)
-"""What tarfile and gzip raise for archives that are none."""
+"""The errors of tarfile and gzip for invalid archives."""
 
 _LINK_DEPTH = 40
 _DIRECTORY_DEPTH = 256
@@ -145,7 +145,7 @@ class _ForwardFile:
         self._header_bytes = 0
 
     def begin_entry(self) -> None:
-        """What is read from now on belongs to the next entry."""
+        """Begin the limit of the next entry's headers."""
         self._header_bytes = 0
 
     def read(self, size: int) -> bytes:
@@ -420,27 +420,28 @@ def _set_attributes(path: Path, member: tarfile.TarInfo) -> None:
 
 
 def _set_capability(path: Path, member: tarfile.TarInfo) -> None:
-    """What setcap(8) gave a program. After the owner, whose change takes it away."""
+    """Set the file capabilities (setcap(8)). After the owner, because chown removes them."""
     value = member.pax_headers.get("SCHILY.xattr.security.capability")
     if value is None:
         return
     try:
         os.setxattr(path, "security.capability", value.encode(errors="surrogateescape"), follow_symlinks=False)
     except OSError as error:
-        # A ramfs has no room for it, and without CAP_SETFCAP nobody may: root, whom actions run as, needs none.
+        # A ramfs can't store capabilities, and without CAP_SETFCAP they can't be set. Actions run as root and need
+        # none.
         if error.errno not in (errno.ENOTSUP, errno.EPERM):
             raise
 
 
 # --- Store ---
 #
-# Images on this machine: pulled from a registry, unpacked, kept by digest.
+# Images on this machine: pulled from a registry, unpacked, stored by digest.
 #
-# `state_dir/images/<digest>/` holds `rootfs/` and `config.json` of one image, named by the digest of its manifest, so
-# what is there is complete and true: it is renamed into place after every layer has been verified and unpacked. A tag
-# is always asked for anew, because it may have moved; only then is the cache consulted. Where that is not answered,
-# what the last pull of the same name brought is used, as with a container engine. `runc` mounts a `rootfs` as the
-# lower, read-only side of a container.
+# `state_dir/images/<digest>/` contains `rootfs/` and `config.json` of one image, named by the digest of its manifest.
+# It is renamed into place after every layer is verified and unpacked, so it is always complete. A tag is always
+# requested from the registry, because it may have moved; then the cache is consulted. If the registry does not answer,
+# the result of the last pull of the same name is used, as in a container engine. `runc` mounts a `rootfs` as the lower,
+# read-only side of a container.
 #
 # Layers are fetched one at a time into a file, continued where a broken connection left off, and checked against their
 # digest before they are opened. When there is no room, the other images are removed and the pull is tried once more.
@@ -448,7 +449,7 @@ def _set_capability(path: Path, member: tarfile.TarInfo) -> None:
 
 LAYER_LIMIT = 256
 PROGRESS_BYTES = 64 * 1024
-"""What a transfer must bring before it breaks for that not to count as another vain attempt."""
+"""Number of bytes that a broken transfer must deliver to not count as a failed attempt."""
 _ABORT_SECONDS = 2.0
 _RESERVE_BYTES = 16 * 1024 * 1024
 """Room that is left for the rest of the system: in the OSIE, images live in memory."""
@@ -499,7 +500,7 @@ class ImageStore:
         return Image(directory / "rootfs", json.loads((directory / "config.json").read_bytes()))
 
     async def pull(self, image: str, stop: asyncio.Event) -> None:
-        """Have `image` as the registry has it now; without it when `stop` is set meanwhile. Raises ActionError."""
+        """Pull `image` in the registry's current version; return without it if `stop` is set. Raises ActionError."""
         reference = parse(image)
         progress = PullProgress(image, thread_safe_sink())
         session = Session(reference, self._registries, self._sleep, progress.note)
@@ -527,7 +528,7 @@ class ImageStore:
             silences.cancel()
 
     def _is_here(self, image: str) -> bool:
-        """Whether an earlier pull of `image` brought something that is still there."""
+        """Return True if the result of an earlier pull of `image` is still present."""
         digest = self._by_name.get(image)
         return digest is not None and (self._images / digest).exists()
 
@@ -693,7 +694,9 @@ class _Pull:
             raise TransientError(f"the connection ended after {file.tell()} of {blob.size} bytes")
 
     def _remove_others(self) -> bool:
-        """Remove all images; whether there were any. None is in use: actions run one after the other."""
+        """Remove all images and return True if there were any. None is in use, because actions run one after the
+        other.
+        """
         found = list(self._images.iterdir())
         for directory in found:
             shutil.rmtree(directory)

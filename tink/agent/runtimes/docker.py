@@ -206,13 +206,13 @@ def _no_namespace(action: Action, field: str, wanted: str, known: str) -> Action
 DEFAULT_SOCKETS = (Path("/run/docker.sock"), Path("/run/podman/podman.sock"))
 
 EngineFailure = (DockerError, aiohttp.ClientError, OSError, TimeoutError)
-"""What a call of an engine raises: it said no, or it cannot be reached."""
+"""The errors of a call to an engine: it refused, or it can't be reached."""
 
 _OLDEST_API = "v1.40"
-"""Of Docker 19.03 and Podman 3: asked for when an engine does not tell its own."""
+"""The API version of Docker 19.03 and Podman 3, used if an engine does not report its own."""
 
 _CALL_SECONDS = 120.0
-"""For calls that are not waited with; making a container on a slow disk takes some."""
+"""Timeout of calls that don't wait for an event. Creating a container on a slow disk takes long."""
 
 _PUT_ATTEMPTS = 3
 _FILE_HEAD_BYTES = 16 * 1024
@@ -249,7 +249,7 @@ class Engine:
         self._api_version = _OLDEST_API
 
     async def connect(self) -> None:
-        """Learn what the engine is. Raises EngineFailure."""
+        """Find out the kind and API version of the engine. Raises EngineFailure."""
         # Not /version: Podman asks the package manager where its programs come from, which takes seconds.
         async with self.open() as docker, _request(docker, "GET", "/_ping", {}) as response:
             headers = response.headers
@@ -323,9 +323,9 @@ async def read_file(docker: Docker, container_id: str, path: str) -> str:
 async def pull_reports(
     docker: Docker, path: str, params: Mapping[str, str], headers: Mapping[str, str]
 ) -> AsyncIterator[dict[str, Any]]:
-    """What the engine says while it pulls an image, one JSON object after the other.
+    """Yield the engine's progress reports of a pull, one JSON object each.
 
-    Raises EngineError for a failure that it reports, EngineFailure; an answer that breaks off is one.
+    Raises EngineError for a failure that the engine reports, and EngineFailure, also if the answer breaks off.
     """
     async with _request(docker, "POST", path, params, headers=headers, limits=_FOR_EVER) as response:
         rest = b""
@@ -395,11 +395,11 @@ async def _some(stream: aiohttp.StreamReader, limit: int) -> bytes:
 
 # --- Pulls ---
 #
-# Images into a container engine: what is asked for, which failures pass, and progress for the action's output.
+# Pulls images into a container engine: which failures pass, and progress for the action's output.
 #
-# The engine fetches and unpacks; here it is asked again when a network or registry failed in a way that may pass, with
-# growing pauses. Credentials are sent along with a pull from the one registry that they belong to. Insecure registries:
-# Podman is told with each pull; Docker only knows those of its own configuration (`insecure-registries`), and says so.
+# The engine fetches and unpacks. The agent repeats the request with growing pauses if a network or registry failure may
+# pass. Credentials are only sent with a pull from the registry that they belong to. Podman receives the insecure
+# registries with each pull; Docker only knows those of its own configuration (`insecure-registries`).
 #
 # An image that cannot be pulled, but that the engine has (an OSIE may bring it along), is used as it is. When there is
 # no room, the images that this agent pulled before are removed and the pull is tried once more: a Workflow's earlier
@@ -413,13 +413,13 @@ _FINAL = (
     "denied:", "forbidden", "http response to https client", "x509:", "no matching manifest", "no image found in",
     "invalid reference", "unsupported", *_NO_SPACE,
 )  # fmt: skip
-"""Signs, in what an engine says, of failures that do not pass by waiting."""
+"""Parts of engines' messages about failures that do not pass by waiting."""
 
 _LAYER_LIMIT = 1024
 
 
 class Puller:
-    """Brings images into `engine`. Remembers which, to remove them when there is no room."""
+    """Pulls images into `engine`, and remembers them, to remove them when there is no room."""
 
     def __init__(
         self, engine: Engine, registries: Registries, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -430,7 +430,7 @@ class Puller:
         self._pulled: set[str] = set()
 
     async def pull(self, image: str, progress: PullProgress) -> None:
-        """Have `image` as the registry has it now. Raises ActionError."""
+        """Pull `image` in the registry's current version. Raises ActionError."""
         reference, name = parse(image), image_name(image)
         try:
             async with self._engine.open() as docker:
@@ -484,7 +484,7 @@ class Puller:
             raise EngineError("the engine stopped in the middle of the pull")
 
     async def _make_room(self, docker: Docker, wanted: str) -> bool:
-        """Remove the other images that were pulled; whether there were any."""
+        """Remove the other images that were pulled. Return True if there were any."""
         others = self._pulled - {wanted}
         for name in others:
             self._pulled.discard(name)
@@ -518,7 +518,7 @@ class Puller:
 
 
 def describe(error: BaseException) -> str:
-    """What an engine, or the way to it, said."""
+    """Return the message of an error of the engine or of the connection to it."""
     if isinstance(error, DockerError):
         return one_line(str(error.message))
     return one_line(str(error)) or type(error).__name__
@@ -533,7 +533,7 @@ async def _is_here(docker: Docker, name: str) -> bool:
 
 
 def _count(report: Mapping[str, Any], layers: dict[str, tuple[int, int]]) -> bool:
-    """Take what `report` says of the bytes of a layer; whether it said anything."""
+    """Record a report about the bytes of a layer. Return True if it contained any."""
     layer, detail = report.get("id"), report.get("progressDetail")
     if not isinstance(layer, str) or (layer not in layers and len(layers) >= _LAYER_LIMIT):
         return False
@@ -573,7 +573,7 @@ def _is_last(report: Mapping[str, Any]) -> bool:
 
 
 RECONNECT_SECONDS = 60.0
-"""How long an engine may be away: when the agent starts (the OSIE starts both at once) and while an action runs."""
+"""Maximum seconds without the engine: at the agent's start (the OSIE starts both at once), and while an action runs."""
 
 _INVALID = ("no command or entrypoint", "unable to find user", "unable to find group")
 """Signs of an action, or an image, that cannot be; engines answer with 500 to these."""
@@ -583,7 +583,7 @@ _STOP_PULL_SECONDS = 2.0
 _KILL_SECONDS = 10.0
 _DRAIN_SECONDS = 5.0
 _PAST_LINES = 100
-"""Of the output that an agent before may have seen already: enough for a failure message."""
+"""Number of lines of earlier output that are read again: enough for a failure message."""
 
 
 class DockerRuntime:

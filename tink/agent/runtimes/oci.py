@@ -38,10 +38,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def mount_overlay(lower: Path, upper: Path, work: Path, target: Path) -> None:
-    """Show `lower` at `target`, writable, with changes going to `upper`. Raises OSError.
+    """Mount `lower` at `target`, writable, with changes going to `upper`. Raises OSError.
 
-    `upper` and `work` must be empty directories of one file system, and that neither an overlay nor a ramfs. No path
-    may have a comma, a colon or a backslash in it (`settings` sees to that).
+    `upper` and `work` must be empty directories of one file system, which may be neither an overlay nor a ramfs. No
+    path may contain a comma, a colon or a backslash (`settings` checks that).
     """
     options = f"lowerdir={lower},upperdir={upper},workdir={work}"
     if _libc.mount(b"overlay", os.fsencode(target), b"overlay", 0, options.encode()) != 0:
@@ -50,7 +50,7 @@ def mount_overlay(lower: Path, upper: Path, work: Path, target: Path) -> None:
 
 
 def unmount(target: Path) -> None:
-    """Take away what is mounted at `target`, now if possible, else as soon as nothing uses it. Raises OSError."""
+    """Unmount `target`, now if possible, else as soon as it is unused (MNT_DETACH). Raises OSError."""
     if _libc.umount2(os.fsencode(target), 0) == 0 or _libc.umount2(os.fsencode(target), _MNT_DETACH) == 0:
         return
     number = ctypes.get_errno()
@@ -58,9 +58,10 @@ def unmount(target: Path) -> None:
 
 
 def root_is_initramfs(mounts: str) -> bool:
-    """Whether / is the initramfs, which cannot be pivoted away from; `mounts` is the content of /proc/mounts.
+    """Return True if / is the initramfs, which can't be the source of pivot_root(2). `mounts` is the text of
+    /proc/mounts.
 
-    The last file system mounted on / is the one that counts.
+    The last file system mounted on / counts.
     """
     kinds = [
         fields[2]
@@ -72,10 +73,10 @@ def root_is_initramfs(mounts: str) -> bool:
 
 # --- Control groups ---
 #
-# The processes of a container by its control group, which no process leaves by accident.
+# Kills the processes of a container by its control group, which no process leaves by accident.
 #
-# A container that shares the machine's PID namespace ends with its first process; the others stay where the runtime
-# does not look for them: crun 1.8 does not. Works with cgroup v1, v2 and a mixture, whichever is mounted. Source:
+# A container in the machine's PID namespace ends with its first process. Its other processes survive, because the
+# runtime does not look for them: crun 1.8 does not. Works with cgroup v1, v2 and a mixture. Source:
 # Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/cgroups.rst (cgroup.procs).
 
 
@@ -86,9 +87,9 @@ _PAUSE_SECONDS = 0.02
 
 
 async def kill_all(group: str, mounted: Path = MOUNTED) -> int:
-    """Kill what runs in the control group `group` (its path in each hierarchy), until nothing does, and remove it.
+    """Kill the processes of the control group `group` (its path in each hierarchy) until none is left, and remove it.
 
-    Gives how many processes are left after two seconds: those that the kernel holds.
+    Returns the number of processes that the kernel still holds after two seconds.
     """
     found = _directories(group, mounted)
     left = _processes(found)
@@ -498,7 +499,7 @@ class ContainerRuntime:
             try:
                 unmount(rootfs)
             except OSError as error:
-                # Removing what is under a mount that is still there could remove somebody's files.
+                # The mount may still be there, and removing the tree below it could delete a user's files.
                 log.error("container %s: cannot unmount %s: %s; it is left", directory.name, rootfs, error.strerror)
                 return
         try:

@@ -17,22 +17,22 @@ from tink.waiting import done_before
 
 # --- Programs ---
 #
-# Running a program as an action: its output, its end, and how it is stopped.
+# Runs a program as an action, reads its output, and stops it.
 #
-# Used by the runtimes: `process` starts the action itself, `oci` starts `runc run`; and by `agent` for the command
-# after a workflow. What the program prints goes to `tink.agent.output`.
+# Used by the runtimes: ProcessRuntime runs the action itself, `oci` runs `runc run`. `agent` uses it for the
+# after-workflow command.
 
 
 _KILL_SECONDS = 5.0
-"""After this the program itself gets a SIGKILL, whatever `Signals.kill` has tried."""
+"""Seconds after `Signals.kill` until the program itself gets a SIGKILL."""
 
 _DRAIN_SECONDS = 2.0
-"""A daemon that the action left behind may hold its output open; the agent does not wait for it."""
+"""Seconds that the agent waits for the output to close: a daemon that the action left behind may hold it open."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signals:
-    """How the program is asked to end (`terminate`), and made to (`kill`)."""
+    """The functions that ask the program to end (`terminate`) and force it (`kill`)."""
 
     terminate: Callable[[int], Awaitable[None]]
     kill: Callable[[int], Awaitable[None]]

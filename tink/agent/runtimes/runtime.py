@@ -1,4 +1,4 @@
-"""What all runtimes share: their interface, the host's capabilities, volumes, and how an action reports its failure."""
+"""The parts that all runtimes share: their interface, the host's capabilities, volumes, and failure files."""
 
 from __future__ import annotations
 
@@ -25,52 +25,51 @@ from tink.net.urls import redacted
 
 
 STOP_GRACE_SECONDS = 10.0
-"""Between TERM and KILL, when an action is stopped; Docker's default."""
+"""Seconds between TERM and KILL when an action is stopped; Docker's default."""
 
 
 class Runtime(Protocol):
     """Runs actions."""
 
     async def prepare(self, held: str = "", /) -> None:
-        """Clear away what an agent that died has left behind; called once, before anything is run.
+        """Remove what a killed agent has left behind. Called once, before any action runs.
 
-        `held`: the id of the action that `resume` will be asked for next, by the agent's journal; what is left of that
-        action stays. Raises SettingsError when the runtime cannot be used on this machine.
+        `held`: the id of the action that `resume` will be called for; that action is not removed. Raises SettingsError
+        if the runtime can't be used on this machine.
         """
         ...
 
     async def pull(self, image: str, stop: asyncio.Event, /) -> None:
-        """Have `image` ready. Returns early, without it, when `stop` is set. Raises ActionError.
+        """Pull `image`. Returns without it when `stop` is set. Raises ActionError.
 
-        Tells of its progress in lines at a bounded rate, in the log and to `tink.agent.output.line_sink`.
+        Reports progress in lines at a limited rate, in the log and to `tink.agent.output.line_sink`.
         """
         ...
 
     def check(self, action: Action, /) -> None:
-        """Raise ActionError for what of `action`, whose image is ready, can't be had on this machine: whoever is to run
-        it later learns now whether it can be."""
+        """Raise ActionError if this machine can't run `action`, whose image is pulled and which runs later."""
         ...
 
     async def run(self, action: Action, stop: asyncio.Event, /) -> RunResult:
-        """Run `action` to its end, or until `stop` is set: TERM, a grace, KILL. Raises ActionError.
+        """Run `action` to its end, or until `stop` is set: TERM, a grace period, KILL. Raises ActionError.
 
-        When it returns or raises, nothing of the action is left: no process, no mount, no file.
+        Nothing of the action is left afterwards: no process, no mount, no file.
         """
         ...
 
     async def resume(self, action: Action, stop: asyncio.Event, /) -> RunResult | None:
-        """Ask back the action that an agent which died was running; called after `prepare`, before anything is run.
+        """Look up the action that a killed agent was running. Called after `prepare`, before any action runs.
 
-        Where the runtime can still know how it ended (an engine kept its container), waits for its end as `run`
-        does, with the same `stop`, and leaves nothing of it behind. None when it cannot be known: then nothing of the
-        action runs any more either, so that it may be reported as failed. Never starts anything. Raises ActionError.
+        If the runtime can know the end (an engine keeps its containers), wait for it like `run`, with the same `stop`,
+        and remove the action. Return None if the end is unknown; then nothing of the action runs any more, so that it
+        can be reported as failed. Never starts anything. Raises ActionError.
         """
         ...
 
 
 # --- Host ---
 #
-# What of this machine the containers of actions depend on: for `oci` and `docker` alike.
+# The properties of this machine that containers depend on, for `oci` and `docker` alike.
 
 
 # fmt: off
@@ -83,15 +82,15 @@ CAPABILITIES = (
     "CHECKPOINT_RESTORE",
 )
 # fmt: on
-"""By number, from linux/capability.h."""
+"""The capabilities by number, from linux/capability.h."""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What of this machine the description depends on.
+    """The properties of this machine that containers depend on.
 
-    `capability_mask`: the agent's own bounding set; runc cannot give what the agent has not. `shared_files`: files
-    such as /etc/resolv.conf that exist here and go with the machine's network.
+    `capability_mask`: the agent's own bounding set; runc can't grant more. `shared_files`: files such as
+    /etc/resolv.conf that exist here and belong to the machine's network.
     """
 
     capability_mask: int
@@ -99,7 +98,7 @@ class Host:
 
     @classmethod
     def this(cls) -> Host:
-        """This machine."""
+        """Return the properties of this machine."""
         mask = (1 << len(CAPABILITIES)) - 1
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("CapBnd:"):
@@ -125,7 +124,7 @@ _FILE = re.compile(
     r"|/(?:hosts|hostname|passwd|group|shadow|fstab|machine-id|os-release|localtime|cmdline)\Z",
     re.IGNORECASE,
 )
-"""Names that files and sockets have, and directories have not; `conf.d` and `v1.2` are directories."""
+"""Names that belong to files and sockets, not to directories such as `conf.d` and `v1.2`."""
 _NEVER_MADE = ("/dev/", "/proc/", "/sys/")
 
 _ACCESS = frozenset({"ro", "rw"})
@@ -143,7 +142,7 @@ class Volume:
 
     @property
     def must_exist(self) -> bool:
-        """Whether the source can't be a directory that is made: by its place, or by the ending of its name."""
+        """Return True if the source must exist, because its path or its suffix is not that of a directory."""
         if self.named:
             return False
         return self.source.startswith(_NEVER_MADE) or bool(_FILE.search(self.source))
@@ -153,9 +152,10 @@ class Volume:
 
 
 def parse_volumes(texts: Iterable[str]) -> tuple[Volume, ...]:
-    """The volumes of an action in the order to mount them in: one inside of another after that. Raises ActionError.
+    """Return the volumes of an action in the order of mounting: a nested one after the one around it. Raises
+    ActionError.
 
-    The order in which they are written can't tell: those of the Template and those of the action were merged.
+    The order in the text has no meaning, because volumes of the Template and of the action were merged.
     """
     found: dict[str, Volume] = {}
     for text in texts:
@@ -168,7 +168,7 @@ def parse_volumes(texts: Iterable[str]) -> tuple[Volume, ...]:
 
 
 def parse_volume(text: str) -> Volume:
-    """The volume that `text`, `SRC:DST[:OPTIONS]`, asks for. Raises ActionError."""
+    """Parse a volume, `SRC:DST[:OPTIONS]`. Raises ActionError."""
 
     def invalid(why: str) -> ActionError:
         return ActionError(Reason.INVALID_ACTION, f"volumes: {text!r}: {why}")
@@ -196,7 +196,7 @@ def parse_volume(text: str) -> Volume:
 
 # --- Failure files ---
 #
-# How an action says why it failed, and what is said for one that did not.
+# The files with which an action explains its failure, and the defaults.
 #
 # An action may write one word to `/tinkerbell/failure-reason` and one line to `/tinkerbell/failure-message`; they are
 # read when it exits with anything but 0. Runtimes show it the two files of `FailureFiles`; any user of the container
@@ -230,7 +230,7 @@ class FailureFiles:
 
 
 def judge(exit_code: int, reason: str, message: str, output: str) -> RunResult:
-    """What `FailureFiles.judge` decides, from texts alone."""
+    """Decide the result for `FailureFiles.judge`, from texts alone."""
     if exit_code == 0:
         return RunResult(0)
     # A program that fails to fetch something names its URL, with a password or signature, and the message goes into the
@@ -274,7 +274,7 @@ def _read(path: Path) -> str:
         return ""  # the action removed it: it has nothing to say
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return ""  # a directory, or a FIFO that may be empty for ever
+            return ""  # a directory, or a FIFO that may never have data
         return os.read(descriptor, 2 * MESSAGE_LIMIT_BYTES).decode(errors="replace")
     finally:
         os.close(descriptor)
