@@ -1,1 +1,1 @@
-"""Metadata: what a machine's installed operating system is told about itself. Compiled here, served by `edge.http`."""
+"""Metadata for a machine's installed operating system, compiled from its Hardware. `edge.http` serves it."""

@@ -1,31 +1,52 @@
-"""The bytes of user-data and vendor-data, from what a Hardware or a Secret holds.
-
-A document is served byte for byte: a script, a `#cloud-config`, a MIME multi-part are text that a Hardware holds as it
-is. gzip is not text, so a Hardware holds it as base64, and that alone is decoded: NoCloud would take the base64 itself
-for the document. No other base64 is touched, for it may be meant so.
-"""
+"""User data and vendor data, from the Hardware or a Secret, and YAML text."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+from json.encoder import encode_basestring
 
-from hegel.secret import SecretReference, SecretUnusableError
+from hegel.instance import SecretReference, SecretUnusableError
 from tink.api.v1alpha2 import Raw, as_mapping
+
+# --- YAML ---
+#
+# Quotes YAML scalars that must stay strings: "123", "on", and a MAC of digits, which YAML 1.1 reads in base 60.
+#
+# The documents are few and have fixed shapes, so they are built line by line: a general YAML writer takes a hundred
+# times as long, and there may be 100,000 Hardware.
+
+
+def quoted(value: str) -> str:
+    """`value` in double quotes (YAML 1.1, section 5.7): JSON's escapes mean the same, and all else is `\\U`."""
+    text = encode_basestring(value)
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in text)
+
+
+# --- Documents ---
+#
+# The bytes of user-data and vendor-data, from what a Hardware or a Secret holds.
+#
+# A document is served byte for byte: a script, a `#cloud-config`, a MIME multi-part are text that a Hardware holds as
+# it is. gzip is not text, so a Hardware holds it as base64, and that alone is decoded: NoCloud would take the base64
+# itself for the document. No other base64 is touched, for it may be meant so.
+
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _BASE64_WHITESPACE = b" \t\r\n"
 
 
 def document(text: str) -> bytes:
-    """What is served for the `userdata` or `vendordata` of a Hardware."""
+    """Return the bytes to serve for `userdata` or `vendordata` of a Hardware."""
     return _unwrapped(text.encode(errors="replace"))
 
 
 def document_of_secret(reference: SecretReference, secret: Raw) -> bytes:
-    """What is served for the user-data or vendor-data that `secret`, as the Kubernetes API gives it, holds.
+    """Return the bytes to serve for user-data or vendor-data from a Secret, as the Kubernetes API returned it.
 
-    Raises SecretUnusableError, which names Secret, keys and what to do, and never a value.
+    Raises SecretUnusableError, which names the Secret, its keys and the remedy, and never contains a value.
     """
     values = as_mapping(secret.get("data"))
     key = next((key for key in reference.keys if values.get(key) is not None), None)
@@ -39,7 +60,7 @@ def document_of_secret(reference: SecretReference, secret: Raw) -> bytes:
 
 
 def _unwrapped(content: bytes) -> bytes:
-    """`content`, or the gzip that it is the base64 of."""
+    """Return `content`, decoded if it is the base64 of gzip data."""
     # In base64 the magic begins with "H4": no text needs more than this look.
     if not content.lstrip(_BASE64_WHITESPACE).startswith(b"H4"):
         return content

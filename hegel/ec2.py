@@ -1,20 +1,49 @@
-"""The EC2 tree of a machine: values, and the listings that lead to them.
-
-`network/` describes interfaces as AWS does, and cloud-init makes of it: DHCP on each interface listed, found by its
-MAC address, with the metrics 100, 200, ... in the order of `device-number`. Without it, cloud-init uses DHCP on one
-interface of its choice, and warns, so that `cloud-init status` ends with 2, "degraded". So the tree is there for a
-Hardware that it describes wholly: each interface that has an address is given it by DHCP, untagged. If one is not (a
-VLAN, DHCP disabled), the tree would take away what cloud-init's choice may give, or make the boot wait for an answer
-that does not come; then it is left out. An interface without an address is not listed, for the same reason.
-"""
+"""The EC2 metadata tree, and the metadata of Hegel's older API."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from hegel.instance import entries
-from hegel.interfaces import Link, primary
-from hegel.sshkeys import names
+import orjson
+
+from hegel.instance import entries, names
+from hegel.network import Link, primary
+from tink.api.v1alpha2 import DHCP
+from tink.shrink import shrink_to_fit
+
+# --- Older API ---
+#
+# The old `/metadata` of Hegel: what actions of v1alpha1 (such as rootio) still read, as far as v1alpha2 holds it.
+#
+# v1alpha2 has no partitions and no filesystems: `storage` is that of an annotation (`hegel.instance`). Fields have the
+# names of v1alpha1's Hardware, `spec.metadata.instance`.
+
+
+def legacy_metadata(facts: Mapping[str, str], all_links: list[Link], ssh_keys: list[str], storage: object) -> bytes:
+    """Return the document as JSON. `facts` are those of the EC2 tree, `storage` is from `hegel.instance.storage_of`."""
+    instance: dict[str, object] = {"id": facts["instance-id"], "hostname": facts["hostname"]}
+    instance["ips"] = [_ip(link.dhcp) for link in all_links if link.dhcp.ip is not None]
+    instance["ssh_keys"] = ssh_keys
+    instance["storage"] = storage
+    return shrink_to_fit(orjson.dumps({"metadata": {"instance": instance}}))
+
+
+def _ip(dhcp: DHCP) -> dict[str, object]:
+    known = {"address": dhcp.ip, "netmask": dhcp.netmask, "gateway": dhcp.gateway}
+    return {name: value for name, value in known.items() if value is not None} | {"family": 4}
+
+
+# --- EC2 ---
+#
+# The EC2 tree of a machine: values, and the listings that lead to them.
+#
+# `network/` describes interfaces as AWS does, and cloud-init makes of it: DHCP on each interface listed, found by its
+# MAC address, with the metrics 100, 200, ... in the order of `device-number`. Without it, cloud-init uses DHCP on one
+# interface of its choice, and warns, so that `cloud-init status` ends with 2, "degraded". So the tree is there for a
+# Hardware that it describes wholly: each interface that has an address is given it by DHCP, untagged. If one is not (a
+# VLAN, DHCP disabled), the tree would take away what cloud-init's choice may give, or make the boot wait for an answer
+# that does not come; then it is left out. An interface without an address is not listed, for the same reason.
+
 
 _MACS = "meta-data/network/interfaces/macs"
 _KEYS = "meta-data/public-keys"
@@ -68,7 +97,7 @@ def facts_of(instance_id: str, name: str, all_links: list[Link]) -> dict[str, st
 
 
 def _public_keys(keys: list[str]) -> dict[str, bytes]:
-    """EC2's exception: the listing has `NUMBER=NAME` for the directory `NUMBER/`."""
+    """Return the listing of public keys, which has `NUMBER=NAME` for the directory `NUMBER/`."""
     if not keys:
         return {}
     tree = {_KEYS: "\n".join(f"{number}={name}" for number, name in enumerate(names(keys))).encode()}

@@ -1,14 +1,14 @@
-"""What a machine's installed operating system may know about itself, compiled from its Hardware.
+"""Compiles a Hardware into the metadata that its machine's installed operating system may read.
 
-`compile_tree` turns one Hardware into dictionaries of bytes, the EC2 tree and the NoCloud files, and Hegel's old JSON;
-serving is a look-up (`edge.http.metadata` does it, and knows who is asking). Nothing here does I/O.
+`compile_tree` turns one Hardware into dictionaries of bytes: the EC2 tree, the NoCloud files, and Hegel's old JSON.
+Serving is a look-up, in `edge.http.metadata`, which identifies the machine. Nothing here does I/O.
 
-The shapes are those that released versions of cloud-init accept, which is less than their documentation suggests:
-  * a name in a listing that answers 404 makes cloud-init throw all metadata away, so only what exists is listed;
-  * a value with a trailing newline becomes a list, and one in braces is read as JSON: cloud-init has no instance id
+The formats are those that released versions of cloud-init accept, which is less than their documentation suggests:
+  * a listed name that answers 404 makes cloud-init discard all metadata, so only existing names are listed;
+  * a value with a trailing newline becomes a list, and one in braces is parsed as JSON: cloud-init has no instance id
     then, so values have neither;
-  * DataSourceEc2 asks for `meta-data/` with the slash, other clients without it: both mean the same;
-  * the NoCloud files must all be there, even if empty: a 404 costs ten tries, one second each.
+  * DataSourceEc2 requests `meta-data/` with the slash, other clients without it: both get the same answer;
+  * the NoCloud files must all exist, even if empty: a 404 costs ten attempts, one second each.
 """
 
 from __future__ import annotations
@@ -16,21 +16,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hegel.annotations import instance_id, public_keys, secret_reference
-from hegel.documents import document
-from hegel.ec2 import ec2_tree, facts_of
-from hegel.instance import instance_tree, storage_of
-from hegel.interfaces import links
-from hegel.legacy import legacy_metadata
-from hegel.network import network_config
-from hegel.secret import SecretReference
-from hegel.yamltext import quoted
+from hegel.documents import document, quoted
+from hegel.ec2 import ec2_tree, facts_of, legacy_metadata
+from hegel.instance import SecretReference, instance_id, instance_tree, public_keys, secret_reference, storage_of
+from hegel.network import links, network_config
 from tink.api.annotations import USERDATA_SECRET_ANNOTATION, VENDORDATA_SECRET_ANNOTATION
 from tink.api.v1alpha2 import Hardware
 
 EC2_VERSIONS = ("2009-04-04", "2019-10-01", "2021-01-03", "latest")
-"""The first path segments under which the EC2 tree stands: cloud-init's, Ignition's, Afterburn's, and everybody's. All
-others must be 404: cloud-init probes for newer ones, and expects more of them.
+"""The first path segments of the EC2 tree, used by cloud-init, Ignition, Afterburn and others.
+
+All other versions must be 404: cloud-init tries newer ones first, and expects more of them.
 """
 
 NOCLOUD_FILES = ("meta-data", "user-data", "vendor-data", "network-config")
@@ -55,7 +51,7 @@ class MetadataTree:
 
 
 def compile_tree(hardware: Hardware) -> MetadataTree:
-    """Everything that can be asked about `hardware`. Never fails: what annotations say wrongly is logged."""
+    """Compile `hardware`. Never raises: errors in annotations are logged."""
     identity = instance_id(hardware)
     keys = public_keys(hardware)
     all_links = links(hardware)
@@ -82,7 +78,7 @@ def compile_tree(hardware: Hardware) -> MetadataTree:
 
 
 def _documents(hardware: Hardware) -> tuple[dict[str, bytes], dict[str, SecretReference]]:
-    """User-data and vendor-data, by name: those that the Hardware holds, and those that a Secret does."""
+    """Return user-data and vendor-data by name: those in the Hardware, and those in a Secret."""
     instance = hardware.spec.instance
     userdata = instance.userdata if instance is not None else None
     vendordata = instance.vendordata if instance is not None else None

@@ -198,7 +198,7 @@ class Callers:
     def stranger(self, ip: str, macs: Collection[str]) -> str | None:
         """Return a name of the host at an address on a link of ours, or None if it has one of these MACs.
 
-        It is for a connection from there, as with `connected`, and is a `tink.server.agents.auth.OtherHost`.
+        It is for a connection from there, as with `connected`, and is a `tink.server.auth.OtherHost`.
         """
         mac = self._neighbour(ip)
         if mac is None or mac in macs:

@@ -29,7 +29,7 @@ import orjson
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from hegel.secret import SecretReference, SecretUnusableError
+from hegel.instance import SecretReference, SecretUnusableError
 from tink.api.annotations import USERDATA_SECRET_ANNOTATION, VENDORDATA_SECRET_ANNOTATION
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.files import private_files

@@ -188,7 +188,7 @@ _REFUSED_SECONDS: Final = 10.0
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 10.0
 """Pauses before a retry.
 
-They are those of `tink.agent.connection.transport.RetryPolicy`: a slow server gets as many calls as from real agents.
+They are those of `tink.agent.connection.RetryPolicy`: a slow server gets as many calls as from real agents.
 """
 _FIRST_OUTPUT_SECONDS: Final = 1.0
 _PATIENCE_WITHOUT_POWER: Final = 60.0

@@ -31,8 +31,8 @@ from edge.http.routes import Route, spelled
 from edge.journey.events import Outcome, Step
 from edge.machines import Inventory, Machine, ReadSecret, SecretDocuments, no_api
 from hegel.imds import TOKEN_HEADER, TTL_HEADER, SessionTokenError, TtlError, check, mint, ttl
+from hegel.instance import SecretUnusableError
 from hegel.metadata import EC2_VERSIONS, MetadataTree, compile_tree
-from hegel.secret import SecretUnusableError
 from tink.api.user_data import MAX_BYTES, UNRECOGNISED, is_recognised, problem
 from tink.files.key_file import KeyFile
 from tink.offload import YAML_WEIGHT, flow, is_large, offload

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from hegel.documents import document_of_secret
-from hegel.secret import SecretReference, SecretUnusableError
+from hegel.instance import SecretReference, SecretUnusableError
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import ApiError, NotFoundError, UnreachableError
 

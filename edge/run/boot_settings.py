@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS: Final = 5.0
 _LOGS: Final = {Syslog.AUTO: LogsTo.HOOKOS, Syslog.ON: LogsTo.ALL, Syslog.OFF: LogsTo.NOBODY}
 MAX_REGISTRIES_BYTES: Final = 256 << 10
-"""Maximum size of the registries' authorities that the agent reads (`tink.agent.connection.channel`)."""
+"""Maximum size of the registries' authorities that the agent reads (`tink.agent.connection`)."""
 
 
 def boot_binaries(settings: StackSettings) -> BootBinaries:

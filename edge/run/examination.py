@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from edge.artifacts import ArtifactError, ImageLayout, LayoutError, NotFoundError, StorageError, open_file
 from edge.settings.model import Service, StackSettings
-from hegel.sshkeys import ssh_keys
+from hegel.instance import ssh_keys
 from ipxe.parameters import MAX_CHARACTERS, check_places, kernel_words
 from ipxe.scripts import BootSettings, Origin, ScriptError, Scripts
 from tink.api.annotations import (

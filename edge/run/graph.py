@@ -72,7 +72,8 @@ from tink.metrics.process import process_registry
 from tink.net.addresses import join_host_port
 from tink.server import AgentActivity, WorkflowServer
 from tink.template_process import TemplateProcess
-from tink.workflow import ended, protection
+from tink.workflow import ended
+from tink.workflow import guards as protection
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector

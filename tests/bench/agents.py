@@ -28,7 +28,7 @@ import uvloop
 from proto import workflow_pb2 as pb
 from proto.metadata import WORKFLOW as HOLDS
 from tests.bench.wire import Account, Connection, WireError
-from tink.agent.connection.transport import WINDOW
+from tink.agent.connection import WINDOW
 from tink.api.v1alpha2 import API_VERSION, Raw
 
 GROUP = "/apis/tinkerbell.org/v1alpha2/namespaces/default"

@@ -17,9 +17,8 @@ import grpc
 from proto import older_pb2 as pb
 from proto import workflow_pb2 as pb_today
 from proto import workflow_pb2_grpc as pb_grpc
-from tink.agent.connection.channel import CHANNEL_OPTIONS
-from tink.server.older.polls import HOLD_SECONDS
-from tink.server.older.service import SERVICES
+from tink.agent.connection import CHANNEL_OPTIONS
+from tink.server.older.service import HOLD_SECONDS, SERVICES
 
 PAUSE_SECONDS = 5.0
 """Between two polls of tink-agent that find nothing, when it has found nothing for long: within half of it around."""

@@ -19,9 +19,8 @@ from tests.api import serving
 from tests.interop.conftest import Kubectl
 from tests.waiting import PATIENCE_SECONDS, until
 from tink.agent.agent import Agent as RealAgent
-from tink.agent.connection.channel import connect
-from tink.agent.connection.transport import Transport
-from tink.agent.durable.spool import Spool
+from tink.agent.connection import Transport, connect
+from tink.agent.journal import Spool
 from tink.agent.runtimes.process import ProcessRuntime
 from tink.agent.settings import AgentSettings
 from tink.api.crds import generate

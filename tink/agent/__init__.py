@@ -1,12 +1,12 @@
-"""The agent: runs inside the OSIE, takes workflows from the server and runs their actions.
+"""The agent: runs inside the OSIE, receives workflows from the server and runs their actions.
 
-The way of a workflow: `connection` receives and translates it, `executor` decides what to do, `agent` does it with one
-of the `runtimes` and the `images` that it needs, and events go back through the spool and `connection`. `durable` keeps
-all of it on disk, so that an agent that was killed goes on; `output` has what actions print. `settings` says where all
-that is configured.
+The way of a workflow: `connection` receives and translates it, `executor` decides what to do, and `agent` does it with
+one of the `runtimes` and the `images` that the action needs. Events go back through the spool (`journal`) and
+`connection`. `journal` stores all of it on disk, so that an agent that was killed continues; `output` handles what
+actions print. `settings` configures all of that.
 
-Light on purpose: the standard library, gRPC and protobuf only, because it is packed into every OSIE and starts on slow
-machines.
+Small on purpose: it only imports the standard library, gRPC and protobuf, because every OSIE contains it and it starts
+on slow machines.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""The agent put together: commands in, actions run, events out.
+"""The agent: commands in, actions run, events out.
 
-`Agent` carries out what `executor` decides: it starts the runtime for an action, tells it to stop, and puts events
-into the spool. `transport` brings the commands and takes the events away. `run` is what `tinkedge agent` calls.
+`Agent` carries out the decisions of `executor`: it starts the runtime for an action, stops it, and appends events to
+the spool. `connection` delivers the commands and sends the events. `run` is called by `tinkedge agent`.
 
-Whatever is to happen is in the `journal` before it happens, so an agent that is killed can be started again: it goes
-on with the workflow, and asks the runtime for the action that had begun. An action that nobody knows the end of fails
-with the reason AgentRestarted.
+Every step is in the `journal` before it happens, so an agent that was killed can be started again: it continues the
+workflow, and asks the runtime for the action that had begun. If the end of that action is unknown, it fails with the
+reason AgentRestarted.
 
-On SIGTERM or SIGINT the running action is stopped and cleared away, and nothing is reported: the machine is going
-down, perhaps because an action asked for it. What that means for the workflow is for the server to say when the
-machine comes back, or does not. When only the agent is started again, the action that was stopped has failed:
-AgentRestarted.
+On SIGTERM or SIGINT the running action is stopped and removed, and no event is sent: the machine is going down, perhaps
+because an action requested it. The server decides what that means for the workflow when the machine returns, or does
+not. If only the agent is started again, the stopped action has failed with AgentRestarted.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ from typing import Any
 import grpc.aio
 
 from tink.agent.connection import Transport, connect, registry_authorities
-from tink.agent.durable import Journal, Restored, Spool, boot_id
 from tink.agent.executor import Effect, EndWorkflow, Executor, Progress, Publish, RunAction, StopAction
+from tink.agent.journal import Journal, Restored, Spool, boot_id
 from tink.agent.model import (
     Action,
     ActionError,
@@ -54,21 +53,23 @@ from tink.waiting import done_before
 log = logging.getLogger(__name__)
 
 AFTER_WORKFLOW_TIMEOUT_SECONDS = 300.0
-"""An after-workflow command that takes longer is killed: until it ends, the agent takes no new workflow."""
+"""Timeout of the after-workflow command. Until it ends, the agent accepts no new workflow."""
 
 ACKNOWLEDGED_WITHIN_SECONDS = 10.0
-"""So long a last action, which may take the machine down, waits for the server to know that it has started."""
+"""Seconds that the last action, which may reboot the machine, waits for the server to acknowledge its start."""
 
 
 REBOOT_REQUEST = Path("/worker/reboot")
-"""Whoever makes this file asks for a restart of the machine: what HookOS has, and templates were written for."""
+"""An action creates this file to request a restart of the machine, as under HookOS, for which templates were
+written.
+"""
 REBOOT_LOOK_SECONDS = 1.0
 REBOOT_GRACE_SECONDS = 10.0
 _SYSRQ = Path("/proc/sysrq-trigger")
 
 
 def restart_now() -> None:
-    """Restart the machine without asking its programs: what they have to write is written. Raises OSError.
+    """Restart the machine without stopping its programs, after writing its buffers to disk. Raises OSError.
 
     Source: Documentation/admin-guide/sysrq.rst.
     """
@@ -77,10 +78,10 @@ def restart_now() -> None:
 
 
 class Agent:
-    """Runs workflows with `runtime`, one at a time, and tells of it through `spool`. Belongs to one event loop.
+    """Runs workflows with `runtime`, one at a time, and reports events through `spool`. For one event loop.
 
-    `journal` keeps all that on disk; without one the agent begins with nothing each time. `restored` is what the
-    journal gave, and what `spool` was made of. `output` takes what actions print.
+    `journal` stores the progress on disk; without it the agent starts without any progress. `restored` is the journal's
+    content, from which `spool` was created. `output` receives what actions print.
     """
 
     def __init__(
@@ -96,9 +97,9 @@ class Agent:
         reboot_request: Path = REBOOT_REQUEST,
         reboot: Callable[[], None] = restart_now,
     ) -> None:
-        """`proxies` are for actions, whose own environment wins.
+        """`proxies` are set in the environment of actions, unless an action sets them itself.
 
-        `reboot_request` is the file by which actions ask for a restart. `reboot` restarts the machine at once, and
+        `reboot_request` is the file by which actions request a restart. `reboot` restarts the machine at once, or
         raises OSError.
         """
         self._reboot_request = reboot_request
@@ -117,7 +118,7 @@ class Agent:
         spool.on_settle(lambda: self._write(sync=False))
 
     async def prepare(self) -> None:
-        """Have the runtime clear away what an agent that died has left, and go on with its workflow.
+        """Remove what a killed agent has left in the runtime, and continue its workflow.
 
         Called once, before `handle`. Raises SettingsError.
         """
@@ -128,20 +129,21 @@ class Agent:
         self._carry_out(self._executor.resume())
 
     async def lost_is_reported(self) -> None:
-        """Wait until the server has what is known of a workflow that this agent has lost.
+        """Wait until the server has the events of a workflow that this agent has lost.
 
-        Before that it must not hear that the agent does not hold it: it would judge by less than there is to know.
+        Before that the server must not learn that the agent does not hold it, because it would decide without these
+        events.
         """
         if self._restored.lost:
             await asyncio.wait({self._spool.last_of(self._restored.lost)})
 
     def handle(self, command: Command) -> None:
-        """Take a command of the server."""
+        """Handle a command of the server."""
         if not self._closing.is_set():
             self._carry_out(self._executor.handle(command, backlog=len(self._spool)))
 
     def held_workflows(self) -> tuple[str, ...]:
-        """The workflows that run, or that the server has not heard all of; what matters most comes first."""
+        """Return the running workflow and those with unsent events, the most important first."""
         pending = [event for _, event in self._spool.pending]
         pending.sort(key=lambda event: isinstance(event, WorkflowRejected))
         running = self._executor.running
@@ -149,7 +151,7 @@ class Agent:
 
     @property
     def progress(self) -> Progress:
-        """Where execution is."""
+        """Return the position of the execution."""
         return self._executor.progress
 
     @property
@@ -158,14 +160,14 @@ class Agent:
         return not self._tasks
 
     async def close(self) -> None:
-        """Stop what runs, without a report, and wait until nothing of it is left."""
+        """Stop the running action without an event, and wait until it is removed."""
         self._closing.set()
         self._stop.set()
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     def _carry_out(self, effects: Sequence[Effect], *, after: asyncio.Future[None] | None = None) -> None:
-        """`after`: nothing of it is told before."""
+        """Carry out `effects`. Their events are sent after `after`."""
         for effect in effects:
             if isinstance(effect, Publish):
                 if isinstance(effect.event, ActionFailed | WorkflowRejected):
@@ -188,7 +190,7 @@ class Agent:
 
     def _write(self, *, sync: bool = True) -> None:
         if self._journal is not None:
-            # Not in a thread: nothing may go on before it is on disk, and a record is small.
+            # Not in a thread: the next step must wait until the record is on disk, and a record is small.
             self._journal.write(self.progress, self._spool.pending, sync=sync)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -197,9 +199,9 @@ class Agent:
         task.add_done_callback(self._tasks.discard)
 
     async def _run(self, run: RunAction, stop: asyncio.Event, started: asyncio.Future[bool]) -> None:
-        """`started` is the fate of the report that the action starts."""
+        """Run an action. `started` is the result of sending its ActionStarted."""
         workflow_id, action = run.workflow_id, run.action
-        # What had begun before the agent was started again is looked for, and never run once more.
+        # An action that had begun before the agent restarted is looked up, and never run again.
         begins = "had begun: what became of it is looked at" if run.resumed else "begins"
         log.info("workflow %s: action %s %s: %s", workflow_id, action.name, begins, action.image or action.cmd)
         begun = time.monotonic()
@@ -212,7 +214,8 @@ class Agent:
                 watching.cancel()
         seconds = time.monotonic() - begun
         log.info("workflow %s: action %s: exit code %d, %.1f s", workflow_id, action.name, result.exit_code, seconds)
-        if not self._closing.is_set():  # else the journal keeps saying that it has begun, and nobody knows its end
+        # otherwise the journal still contains the action as begun, and its end is unknown
+        if not self._closing.is_set():
             effects = self._executor.action_ended(result)
             self._carry_out(effects, after=buffer.sent if buffer is not None else None)
 
@@ -236,11 +239,11 @@ class Agent:
                 return RunResult(1, Reason.CANCELED, "stopped before it began")
             if run.awaits_end is not None:
                 self._runtime.check(run.awaits_end)
-                return RunResult(0)  # it is here, and has its turn when the server knows the end
+                return RunResult(0)  # the image is here; it runs when the server knows the end of the workflow
             return await self._run_action(action, stop)
         except ActionError as error:
             return RunResult(1, error.reason, str(error))
-        except Exception as error:  # the workflow must end, whatever is wrong with this machine or with this program
+        except Exception as error:  # the workflow must end, even after a fault of this machine or this program
             log.exception("action %s could not be run", action.name)
             return RunResult(1, Reason.RUNTIME_ERROR, f"action {action.name}: {type(error).__name__}: {error}")
 
@@ -248,11 +251,12 @@ class Agent:
         return await self._runtime.run(replace(action, env=self._proxies.added_to(action.env)), stop)
 
     async def _start_is_acknowledged(self, run: RunAction, stop: asyncio.Event, started: asyncio.Future[bool]) -> None:
-        """Return when the server knows that the action has started, or when the action need not wait for that.
+        """Return when the server has acknowledged the action's start, or if the action need not wait for that.
 
-        Until it knows of the first one, it sends the workflow again to a machine that has forgotten it: that one waits
-        for as long as it takes, for nothing has been begun yet. The last one may reboot the machine, which is a success
-        only to a server that knows of it; but it is run once either way, so it waits only a while. Raises ActionError.
+        The first action waits without limit, because nothing has begun: until the server knows of its start, it would
+        send the workflow again to a machine that has lost its state. The last action may reboot the machine, which
+        counts as success only if the server knows of its start; but it is run once either way, so it waits a limited
+        time. Raises ActionError.
         """
         if not run.first and not run.last:
             return
@@ -267,8 +271,10 @@ class Agent:
             _raise_if_refused(run, acknowledged if acknowledged is not None else await _acknowledged(started, stop))
 
     async def _start_is_durable(self, run: RunAction, stop: asyncio.Event, started: asyncio.Future[bool]) -> None:
-        """Return when it is kept that the action has begun, on disk or at the server: an agent that is started again
-        would else run it once more. Raises ActionError if it never will be."""
+        """Return when the action's start is stored, on disk or at the server.
+
+        Otherwise a restarted agent would run the action again. Raises ActionError if it can't be stored.
+        """
         while self._journal is not None and not self._journal.durable and not stop.is_set():
             if self._journal.stale:
                 message = "nothing can be written to the agent's --state-dir, and what stands there is old"
@@ -280,8 +286,10 @@ class Agent:
             self._write()
 
     async def _after_last_event(self, end: EndWorkflow, last_event: asyncio.Future[bool]) -> None:
-        """What is due once the server has the workflow's last event: what an action has waited with, a restart that one
-        has asked for, the after-workflow command."""
+        """Wait for the workflow's last event, then run what follows.
+
+        That is: the action that waited for the end, a requested restart, and the after-workflow command.
+        """
         if not await done_before(last_event, self._closing):
             return
         if last_event.result():
@@ -299,29 +307,32 @@ class Agent:
         self._write()
 
     async def _run_finally(self, workflow_id: str, action: Action) -> None:
-        """Run what has waited for the end of its workflow: a restart, as a rule, that ends this agent, too."""
+        """Run the action that waited for the end of its workflow: usually a reboot, which also ends this agent."""
         log.info("workflow %s: its end is known, so %s begins: %s", workflow_id, action.name, action.image)
         self._stop = stop = asyncio.Event()
         try:
-            await self._runtime.pull(action.image, stop)  # once more: an agent before this one may have fetched it
+            await self._runtime.pull(action.image, stop)  # pulled again: an earlier agent may have pulled it
             result = await self._run_action(action, stop)
         except ActionError as error:
             result = RunResult(1, error.reason, str(error))
-        except Exception as error:  # the agent must take the next workflow, whatever is wrong
+        except Exception as error:  # the agent must accept the next workflow in any case
             log.exception("action %s could not be run", action.name)
             result = RunResult(1, Reason.RUNTIME_ERROR, f"{type(error).__name__}: {error}")
         if result.exit_code != 0 and not self._closing.is_set():
             log.error("workflow %s: %s, after its end: %s", workflow_id, action.name, result.message)
 
     async def _watch_for_restart(self, workflow_id: str) -> None:
-        """The last action may ask for a restart and wait for it, as under HookOS, which restarts at once."""
+        """Restart the machine if the last action requests it and then waits, as under HookOS, which restarts at
+        once.
+        """
         while not self._reboot_request.exists():  # noqa: ASYNC110 - a file, which an action makes
             await asyncio.sleep(REBOOT_LOOK_SECONDS)
-        await asyncio.sleep(REBOOT_GRACE_SECONDS)  # if it ends by itself, its end is told first
+        # time for the action to end by itself, so that its end is reported first
+        await asyncio.sleep(REBOOT_GRACE_SECONDS)
         await self._restart_machine(workflow_id)
 
     async def _restart_machine(self, workflow_id: str) -> None:
-        """An action has asked for it, as HookOS takes it: by a file."""
+        """Restart the machine because an action has created `reboot_request`."""
         log.warning("workflow %s: an action has made %s: the machine restarts", workflow_id, self._reboot_request)
         try:
             self._reboot_request.unlink()
@@ -360,8 +371,10 @@ def _end_unknown(action: Action) -> RunResult:
 async def _acknowledged(
     started: asyncio.Future[bool], stop: asyncio.Event, *, within: float | None = None
 ) -> bool | None:
-    """Whether the server has taken the report, or refuses to for good; None when the action is to stop, or so many
-    seconds are over."""
+    """Return whether the server has acknowledged (True) or rejected (False) the event.
+
+    None if the action must stop, or after `within` seconds.
+    """
     return started.result() if await done_before(started, stop, within) else None
 
 
@@ -372,8 +385,10 @@ def _raise_if_refused(run: RunAction, acknowledged: bool | None) -> None:
 
 
 def check(action: Action) -> None:
-    """Raise ActionError for what no runtime can do: a NUL character in a text, "=" in the name of a variable, or more
-    bytes than execve(2) takes."""
+    """Raise ActionError for an action that no runtime can run.
+
+    That is: a NUL character in a text, "=" in the name of a variable, or more bytes than execve(2) accepts.
+    """
     texts = {"image": (action.image,), "cmd": (action.cmd,), "args": action.args, "volumes": action.volumes}
     texts["env"] = (*action.env.keys(), *action.env.values())
     texts["namespaces"] = (action.pid_namespace, action.network_namespace)
@@ -394,13 +409,13 @@ async def run_agent(settings: AgentSettings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked_to_end.set)
-    # A terminal that closes, or somebody who asks to read files again: no reason to leave a Workflow half done.
+    # SIGHUP means a closed terminal, or a request to reload files. Neither is a reason to stop a Workflow.
     loop.add_signal_handler(signal.SIGHUP, log.warning, "SIGHUP: the agent goes on, with the settings that it has")
     with only_agent_in(settings.state_dir):
         channel = await connect(settings, asked_to_end)
         if channel is None:
             return
-        channel.get_state(try_to_connect=True)  # gRPC connects in its own threads while the runtime is made ready
+        channel.get_state(try_to_connect=True)  # gRPC connects in its own threads while the runtime is prepared
         try:
             await _serve(settings, channel, asked_to_end)
         finally:
@@ -447,17 +462,17 @@ async def _serve(settings: AgentSettings, channel: grpc.aio.Channel, asked_to_en
         task.cancel()
     journal.close()
     for task in done - {ending}:
-        task.result()  # a call of the transport only ends by a fault of this program: let it be seen
+        task.result()  # a call of the transport only ends because of a bug, so raise its error
 
 
 @contextmanager
 def only_agent_in(state_dir: Path) -> Iterator[None]:
-    """Keep a second agent out of `state_dir` for as long as this lasts. Raises SettingsError if there is one already.
+    """Lock `state_dir` against a second agent. Raises SettingsError if it is locked already.
 
-    The lock goes with the process that holds it, however that ends; an action does not inherit it.
+    The lock ends with the process, however that ends; actions do not inherit it.
     """
     try:
-        # What actions get in their environment is in there, and user-data may be.
+        # The directory contains the environment of actions, which may include secrets.
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = (state_dir / "agent.lock").open("a+")
     except OSError as error:
@@ -469,7 +484,7 @@ def only_agent_in(state_dir: Path) -> Iterator[None]:
             lock.seek(0)
             message = f"state dir: {state_dir} is used by another agent, process {lock.read(20).strip() or 'unknown'}"
             raise SettingsError(f"{message}; stop that one, or give this one a --state-dir of its own") from error
-        with suppress(OSError):  # on a full disk the message above will lack the number
+        with suppress(OSError):  # on a full disk the message above lacks the number
             lock.truncate(0)
             lock.write(f"{os.getpid()}\n")
             lock.flush()
@@ -477,7 +492,7 @@ def only_agent_in(state_dir: Path) -> Iterator[None]:
 
 
 def run(settings: AgentSettings) -> int:
-    """Run the agent until it is asked to end; the exit code for the command."""
+    """Run the agent until it is signalled to end; return the exit code of the command."""
     try:
         asyncio.run(run_agent(settings))
     except AgentError as error:

@@ -1,29 +1,28 @@
-"""What the agent does with a command or an action's end: the rules, and no I/O.
+"""Decides what the agent does with a command or an action's end: the rules, without I/O.
 
-Commands of the server and results of actions go in; effects come out, to be carried out in order by `agent`:
+Commands of the server and results of actions go in; effects come out, which `agent` carries out in order:
 
     StartWorkflow, idle            -> ActionStarted of the first action, run it
-    StartWorkflow, the same again  -> nothing: the server did not know that it had been heard
+    StartWorkflow, the same again  -> nothing: the server did not know that its first command had arrived
     StartWorkflow, another runs    -> WorkflowRejected AlreadyRunning
     StartWorkflow, it has ended    -> WorkflowRejected AlreadyFinished: an action is never run twice
     action succeeded               -> ActionSucceeded, then the next action or the end of the workflow
     action failed                  -> ActionFailed with the action's reason; the workflow ends
     StopWorkflow, it runs          -> stop the action; when that has ended, ActionFailed Canceled
-    StopWorkflow, anything else    -> WorkflowRejected UnknownWorkflow: the server may call it canceled
-    the agent was restarted        -> the action that had not begun is run; the one that had is asked back from the
-                                      runtime, and its end goes the same way as any other
+    StopWorkflow, anything else    -> WorkflowRejected UnknownWorkflow: the server may cancel it
+    the agent was restarted        -> an action that had not begun is run; one that had begun is looked up in the
+                                      runtime, and its end is handled like any other
 
-All that it knows is one value, `Progress`, which `journal` keeps on disk: an executor made of it goes on as if nothing
-had been. Between `RunAction` and the action's first step lies `action_begins`; once that is kept, the action is never
-run again, whatever happens.
+The whole state is one value, `Progress`, which `journal` stores on disk: a new executor with it continues as if nothing
+had happened. `action_begins` is called between `RunAction` and the action's first step; once that is stored, the action
+is never run again.
 
-After a workflow's end a command (a reboot) may have to run, once the server has the last event. Until
-`after_workflow_ended` is called, another workflow is rejected, because the machine may go down under it; the server
-offers it again. The command, too, is begun once only: a machine whose state outlives its reboot would else reboot for
-ever.
+After a workflow's end a command (such as a reboot) may run, once the server has the last event. Until
+`after_workflow_ended` is called, another workflow is rejected, because the machine may go down; the server offers it
+again. This command is also begun only once: a machine whose state survives its reboot would otherwise reboot endlessly.
 
-An action that was told to stop is reported as canceled whatever its exit code: a program that catches TERM and leaves
-with 0 has not done its work. States: in the Workflow's own table, `tink.workflow`.
+An action that was stopped is reported as canceled whatever its exit code: a program that catches TERM and exits with 0
+has not done its work. The states are those of `tink.workflow`.
 """
 
 from __future__ import annotations
@@ -49,16 +48,18 @@ from tink.agent.model import (
 )
 
 REMEMBERED_WORKFLOWS = 256
-"""How many ended workflows are known by id; older ones are forgotten."""
+"""Maximum number of ended workflows that are remembered by id."""
 
 BACKLOG_LIMIT = 1000
-"""With so many events waiting for the server no workflow is begun: they would fill memory and disk."""
+"""Number of unsent events from which no workflow is started: they would fill memory and disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class AfterWorkflow:
-    """A workflow that has ended and what follows has not: `finally_run`, which waited for that end, and the
-    after-workflow command. `begun`: that may have done its work."""
+    """A workflow that has ended, while what follows its end has not.
+
+    That is `finally_run`, which waited for the end, and the after-workflow command. `begun`: these may have run.
+    """
 
     workflow_id: str
     outcome: WorkflowOutcome
@@ -68,41 +69,44 @@ class AfterWorkflow:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where execution is: action `index` of `workflow` is to be run, or runs (`begun`), or is to stop (`stopping`)."""
+    """The position of the execution: action `index` of `workflow`.
+
+    The action runs if `begun`, and is being stopped if `stopping`; otherwise it is the next to run.
+    """
 
     workflow: Workflow | None = None
     index: int = 0
     begun: bool = False
     stopping: bool = False
     ended: Mapping[str, WorkflowOutcome] = field(default_factory=dict)
-    """By id, oldest first; at most REMEMBERED_WORKFLOWS."""
+    """The outcomes of ended workflows by id, oldest first; at most REMEMBERED_WORKFLOWS."""
     after_workflow: AfterWorkflow | None = None
 
     @property
     def action(self) -> Action | None:
-        """The one at `index`."""
+        """Return the action at `index`."""
         return self.workflow.actions[self.index] if self.workflow else None
 
     def with_ended(self, workflow_id: str, outcome: WorkflowOutcome) -> Progress:
-        """No workflow runs; this one has ended, and is remembered."""
+        """Return the progress after the end of this workflow."""
         ended = [*self.ended.items(), (workflow_id, outcome)][-REMEMBERED_WORKFLOWS:]
         return Progress(ended=dict(ended), after_workflow=self.after_workflow)
 
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Tell the server."""
+    """Send an event to the server."""
 
     event: Event
 
 
 @dataclass(frozen=True, slots=True)
 class RunAction:
-    """Call `action_begins`, start `action`, and call `action_ended` when it is over.
+    """Call `action_begins`, run `action`, and call `action_ended` with the result.
 
-    `first`: before it begins the server might hand the workflow out anew. `last`: it may take the machine down, so the
-    server should know of its start before. `resumed`: an agent that died had begun it, so it is asked back and not
-    started. `awaits_end`: it only has to be got ready, and is run when the workflow has ended.
+    `first`: until it begins, the server might send the workflow to another machine. `last`: it may reboot the machine,
+    so the server should know of its start before. `resumed`: a killed agent had begun it, so it is looked up in the
+    runtime and not started. `awaits_end`: only prepare this action; it runs when the workflow has ended.
     """
 
     workflow_id: str
@@ -115,14 +119,14 @@ class RunAction:
 
 @dataclass(frozen=True, slots=True)
 class StopAction:
-    """Stop the action that runs; its end is still reported through `action_ended`."""
+    """Stop the running action; its end is still reported through `action_ended`."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndWorkflow:
-    """Everything about the workflow has been published; the after-workflow command is next, if there is one.
+    """All events of the workflow are in the spool; the after-workflow command is next, if there is one.
 
-    `finally_run`: before that, what the last action has waited with for this end (`model.awaits_end`).
+    `finally_run`: the action that waited for this end (`model.awaits_end`); it runs first.
     """
 
     workflow_id: str
@@ -190,12 +194,12 @@ class Executor:
         return [succeeded, self._end(workflow, WorkflowOutcome.SUCCEEDED, awaits_end(action))]
 
     def after_workflow_begins(self) -> None:
-        """What is to be done after the workflow's end is about to be begun."""
+        """Note that what follows the workflow's end is about to begin."""
         if self.progress.after_workflow is not None:
             self.progress = replace(self.progress, after_workflow=replace(self.progress.after_workflow, begun=True))
 
     def after_workflow_ended(self) -> None:
-        """What was to be done after the workflow's end is done, or will not be; the next one may start."""
+        """Note that what follows the workflow's end is over, so the next workflow may start."""
         self.progress = replace(self.progress, after_workflow=None)
 
     def _start(self, workflow: Workflow, backlog: int) -> list[Effect]:
@@ -212,7 +216,7 @@ class Executor:
         return self._run_next(workflow)
 
     def _busy(self, backlog: int) -> str:
-        """Why no other workflow can be begun now; "" if one can."""
+        """Return why no other workflow can start now; empty if one can."""
         if self.running is not None:
             return f"workflow {self.running} is running"
         if self.progress.after_workflow is not None:

@@ -1,7 +1,7 @@
-"""What the agent talks about: workflows and actions that come in, commands, events that go out, and its errors.
+"""The agent's data: workflows and actions, commands, events, results, and errors.
 
-Plain frozen dataclasses, free of gRPC, so that the executor and the runtimes can be read and tested alone. `wire`
-translates them to and from the messages of `proto/workflow.proto`.
+Plain frozen dataclasses without gRPC, so that the executor and the runtimes can be read and tested alone. `connection`
+converts them to and from the messages of `proto/workflow.proto`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tink import waitdaemon
 
 
 class AgentError(Exception):
-    """Base of everything that the agent raises on purpose."""
+    """Base class of the agent's errors."""
 
 
 class SettingsError(AgentError):
@@ -34,12 +34,12 @@ class Reason(StrEnum):
 
     # why an action failed
     IMAGE_PULL_FAILED = "ImagePullFailed"
-    INVALID_ACTION = "InvalidAction"  # the action asks for something that cannot be: a bad volume, no command
-    RUNTIME_ERROR = "RuntimeError"  # the container was never started: the runtime refused it
-    NON_ZERO_EXIT = "NonZeroExit"  # it ran and failed, and gave no reason of its own
-    INVALID_REASON = "InvalidReason"  # it gave a reason that is not a word
+    INVALID_ACTION = "InvalidAction"  # the action can't be run: a bad volume, no command, ...
+    RUNTIME_ERROR = "RuntimeError"  # the runtime rejected the container, so it never started
+    NON_ZERO_EXIT = "NonZeroExit"  # the action ran and failed without a reason of its own
+    INVALID_REASON = "InvalidReason"  # the action's reason is not a word
     CANCELED = "Canceled"
-    AGENT_RESTARTED = "AgentRestarted"  # the agent died while it ran, and nobody knows how it ended
+    AGENT_RESTARTED = "AgentRestarted"  # the agent died while the action ran, so its end is unknown
     # why a workflow was rejected
     ALREADY_RUNNING = "AlreadyRunning"
     ALREADY_FINISHED = "AlreadyFinished"
@@ -63,10 +63,11 @@ class Action:
 
 
 def awaits_end(action: Action) -> Action | None:
-    """What an action with the image `waitdaemon` has run when its Workflow has ended; None: it is no such.
+    """Return the action that an action with the image `waitdaemon` starts after the Workflow's end; None for other
+    images.
 
-    The agent does itself what an engine would be asked for, and waits for what is waited for there: that the server
-    knows the end.
+    The agent starts that action itself instead of a container engine, and waits for the same event: the server knows
+    the end of the Workflow.
     """
     image = waitdaemon.started_by(action.image, action.env)
     if not image:
@@ -150,7 +151,7 @@ class RunResult:
 
 
 class WorkflowOutcome(StrEnum):
-    """How a workflow ended; what the after-workflow command sees in TINKEDGE_WORKFLOW_STATE."""
+    """The outcome of a workflow, which the after-workflow command receives in TINKEDGE_WORKFLOW_STATE."""
 
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"

@@ -1,8 +1,7 @@
-"""What the agent has to know, and where it learns it.
+"""The agent's settings and their sources.
 
-In the OSIE it comes from the kernel command line, which the edge's iPXE script wrote (names as in Tinkerbell's Hook:
-`worker_id`, `grpc_authority`, `docker_registry`, ...). Flags of `tinkedge agent` win over it. `agent.run` takes the
-result.
+In the OSIE they come from the kernel command line, which the edge's iPXE script wrote (names as in Tinkerbell's Hook:
+`worker_id`, `grpc_authority`, `docker_registry`, ...). Flags of `tinkedge agent` have precedence.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _FALSE = frozenset({"", "0", "f", "false", "n", "no", "off"})
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """Everything that the agent is told from outside. Raises SettingsError when built with something unusable.
+    """The agent's settings. Raises SettingsError for unusable values.
 
     `agent_id`: the MAC that booted, or the Hardware's name. `server`: host:port of the workflow service.
     `insecure_registries`: hosts, host:port or networks (CIDR) whose certificates are not looked at, and that may speak

@@ -16,18 +16,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from bisect import bisect_left, insort
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any, NamedTuple
 
-from tink.api.v1alpha2 import Raw, WorkflowState, as_mapping
-from tink.controller.ages import TimestampAges
-from tink.controller.events import COMPONENT, event_for
-from tink.controller.history import WorkflowHistory
+from tink.api.v1alpha2 import ConditionStatus, Raw, WorkflowState, as_mapping
 from tink.controller.metrics import WorkflowMetrics
 from tink.controller.reconcile import (
     Outcome,
     Patch,
     Render,
+    TimestampAges,
     reconcile,
     references,
     refused,
@@ -56,36 +56,178 @@ from tink.kube.runtime import (
 from tink.limits.fairness import FairSemaphore
 from tink.template import render_actions
 from tink.workflow.ended import has_ended, is_history
+from tink.workflow.guards import hold_of, paused, protected
 from tink.workflow.machine import UnknownActionError
-from tink.workflow.protection import protected
-from tink.workflow.status import InvalidStatusError, state_of, status_of, unprepared
+from tink.workflow.status import (
+    REASON_CANCEL_TIMEOUT,
+    ConditionType,
+    InvalidStatusError,
+    actions_of,
+    condition,
+    creation_order,
+    deleted,
+    parse_timestamp,
+    state_of,
+    status_of,
+    unprepared,
+)
 
 log = logging.getLogger(__name__)
 
+# --- History ---
+#
+# Finds the ended Workflows that exceed the history limit: all but the newest of each Hardware.
+
+
+class _Ended(NamedTuple):
+    """An ended Workflow: its end (Unix seconds), its place in creation order, and its name."""
+
+    when: float
+    created: tuple[str, int, str]
+    key: NamespacedName
+
+
+class WorkflowHistory:
+    """The ended Workflows by Hardware. `limit`: maximum number for each Hardware; None: no limit."""
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
+        self._by_hardware: dict[NamespacedName, list[_Ended]] = {}
+        """Oldest first."""
+        self._places: dict[NamespacedName, tuple[NamespacedName, _Ended]] = {}
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def apply(self, workflow: Raw) -> list[NamespacedName]:
+        """Add or update a Workflow, and return those that exceed the limit because of that.
+
+        A held or paused Workflow neither counts nor is returned.
+        """
+        if self._limit is None:
+            return []
+        key = NamespacedName.of(workflow)
+        self.remove(key)
+        hardware = as_mapping(as_mapping(workflow.get("spec")).get("hardwareRef")).get("name")
+        kept = hold_of(workflow) is not None or paused(workflow)
+        if not has_ended(workflow) or deleted(workflow) or kept or not isinstance(hardware, str):
+            return []
+        when = parse_timestamp(status_of(workflow).get("lastTransitioned")) or 0.0
+        machine, ended = NamespacedName(key.namespace, hardware), _Ended(when, creation_order(workflow), key)
+        row = self._by_hardware.setdefault(machine, [])
+        insort(row, ended)
+        self._places[key] = machine, ended
+        surplus = row[: max(0, len(row) - self._limit)]
+        # Only one Workflow exceeds the limit at a time: this one, if it is the oldest, or the one before the limit.
+        return [each.key for each in surplus if each is ended or each is surplus[-1]]
+
+    def remove(self, key: NamespacedName) -> None:
+        """Remove a deleted Workflow."""
+        machine, ended = self._places.pop(key, (None, None))
+        if machine is None or ended is None:
+            return
+        row = self._by_hardware[machine]
+        del row[bisect_left(row, ended)]
+        if not row:
+            del self._by_hardware[machine]
+
+    def is_surplus(self, key: NamespacedName) -> bool:
+        """Return True if at least `limit` newer Workflows of the same Hardware have ended."""
+        machine, ended = self._places.get(key, (None, None))
+        if machine is None or ended is None or self._limit is None:
+            return False
+        row = self._by_hardware[machine]
+        return len(row) - bisect_left(row, ended) > self._limit
+
+
+# --- Kubernetes events ---
+#
+# The Kubernetes Events of a Workflow, for `kubectl describe workflow`.
+#
+# `event_for` derives an Event from two versions of a Workflow; `tink.kube.runtime.events` records it.
+
+
+COMPONENT = "tinkedge-controller"
+
+
+def _of_hardware(status: Mapping[str, Any], before: Mapping[str, Any]) -> Event | None:
+    """Return the Event for a Hardware that was deleted before its Workflow ended, or that is there again."""
+    gone, was = (condition(each, ConditionType.HARDWARE_GONE) for each in (status, before))
+    if gone.get("status") == was.get("status"):
+        return None
+    if gone.get("status") == ConditionStatus.TRUE:
+        return Event(str(gone.get("reason")), str(gone.get("message", "")), warning=True)
+    return Event(str(gone.get("reason")), "the Hardware is there again") if gone else None
+
+
+def event_for(new: Raw, old: Raw | None) -> Event | None:
+    """Return the Event for the change from `old` to `new`, or None if the change needs none.
+
+    `old` is None for objects that existed before this process, which need none either.
+    """
+    if old is None:
+        return None
+    status = status_of(new)
+    before, after = (None if unprepared(each) else each.get("state") for each in (status_of(old), status))
+    prepared = condition(status, ConditionType.PREPARED)
+    if after == before:
+        waits = prepared.get("status") == ConditionStatus.FALSE
+        if waits and prepared != condition(status_of(old), ConditionType.PREPARED):
+            return Event(str(prepared.get("reason")), str(prepared.get("message", "")), warning=True)
+        return _of_hardware(status, status_of(old))
+    succeeded = condition(status, ConditionType.SUCCEEDED)
+    reason, message = str(succeeded.get("reason") or after), str(succeeded.get("message") or "")
+    actions = len(actions_of(status))
+    match after:
+        case WorkflowState.PENDING if before == WorkflowState.SCHEDULED:
+            why = condition(status, ConditionType.STARTED)
+            text = f"the agent does not take it now: {why.get('reason', '')}: {why.get('message', '')}".rstrip(": ")
+            return Event("Returned", text, warning=True)
+        case WorkflowState.PENDING:
+            return Event("Prepared", f"{actions} actions, waiting for the agent")
+        case WorkflowState.SCHEDULED:
+            return Event("Scheduled", "given to the agent")
+        case WorkflowState.RUNNING:
+            return Event("Running", f"the agent has started the first of {actions} actions")
+        case WorkflowState.SUCCEEDED:
+            return Event("Succeeded", message or f"all {actions} actions have succeeded")
+        case WorkflowState.FAILED:
+            return Event(reason, message or "the Workflow has failed", warning=True)
+        case WorkflowState.CANCELLING:
+            return Event("Cancelling", message or "the agent is told to stop")
+        case WorkflowState.CANCELED:
+            return Event(reason, message or "the Workflow was stopped", reason == REASON_CANCEL_TIMEOUT)
+        case _:
+            return None
+
+
+# --- Controller ---
+
+
 _LOOKS = 4
-"""Workflows that are looked at in one turn of the event loop, however many workers there are."""
+"""Maximum number of Workflows that are examined in one turn of the event loop, by all workers together."""
 
 _RENDERS = 2
-"""Workflows that are rendered at once, each in a thread: one more, and the event loop gets a smaller share of time."""
+"""Maximum number of Workflows rendered at once, each in a thread. More would slow the event loop."""
 
 _LOW_PRIORITY_WORKERS = 3
-"""Workers that look at what has been in trouble, too; the others are there for what has just happened."""
+"""Workers that also process low-priority items; the others are reserved for new changes."""
 
 _NEVER_ACCEPTED = (400, 413, 422)
-"""Bad Request, Request Entity Too Large, Unprocessable Entity: the same write will not do another time, either."""
+"""Bad Request, Request Entity Too Large, Unprocessable Entity: repeating the same write is useless."""
 
 
 class _RefusedError(Exception):
-    """The API will never take what a Workflow was prepared to."""
+    """The API rejects the prepared Workflow for good."""
 
     def __init__(self, workflow: Raw, error: ApiError) -> None:
         super().__init__(str(error))
         self.workflow = workflow
-        """As it is after the writes that went well."""
+        """The Workflow after the writes that succeeded."""
 
 
 class WorkflowController:
-    """Reconciles the Workflows of three informers, which somebody else runs."""
+    """Reconciles the Workflows of three informers, which the caller runs."""
 
     def __init__(
         self,
@@ -100,8 +242,7 @@ class WorkflowController:
         elapsed: Callable[[], float] = steady,
         elector: LeaderElector | None = None,
     ) -> None:
-        """`clock` gives seconds since the epoch, `elapsed` those of a clock that nobody sets; without an `elector` this
-        is the only replica."""
+        """`clock` returns Unix seconds, `elapsed` monotonic seconds. Without an `elector` this is the only replica."""
         self._client = client
         self._workflows = workflows
         self._hardware = hardware
@@ -183,7 +324,7 @@ class WorkflowController:
             else:
                 self._ages.observe(key, str(new["metadata"].get("uid")), timestamps(new), live=self._following)
         except InvalidStatusError:
-            self._ages.forget(key)  # who looks at it says so
+            self._ages.forget(key)  # `_reconcile` logs the error
 
     def _gone(self, old: Raw) -> None:
         key = NamespacedName.of(old)
@@ -196,7 +337,7 @@ class WorkflowController:
     def _hardware_changed(self, new: Raw, old: Raw | None) -> None:
         self._appeared("Hardware", new)
         if old is None:
-            self._look_at_workflows_of(new)  # deleted before, it may be there again
+            self._look_at_workflows_of(new)  # if it was deleted before, it exists again
 
     def _hardware_gone(self, old: Raw) -> None:
         self._look_at_workflows_of(old)
@@ -213,7 +354,7 @@ class WorkflowController:
 
     async def _reconcile(self, key: NamespacedName) -> Result:
         async with self._looks:
-            # Most looks find nothing to write; thousands of them must not keep the event loop.
+            # Most looks write nothing, and thousands of them must not block the event loop.
             await asyncio.sleep(0)
         workflow = self._workflows.get(*key)
         if workflow is None:
@@ -222,7 +363,7 @@ class WorkflowController:
         try:
             outcome = await self._decide(key, workflow)
         except (InvalidStatusError, UnknownActionError) as error:
-            text = "%s; it is left alone until that is mended"
+            text = "%s; it is ignored until that is corrected"
             self._limited_log.log(logging.ERROR, text, error, owner=key.namespace)
             self._recorder.event(workflow, WORKFLOW, Event("InvalidStatus", str(error), warning=True))
             return DONE
@@ -232,7 +373,7 @@ class WorkflowController:
         try:
             await self._carry_out(workflow, outcome)
         except NotFoundError:
-            return DONE  # it went meanwhile; the informer will say so
+            return DONE  # the Workflow was deleted meanwhile; the informer will report it
         return Result(outcome.requeue_after)
 
     async def _decide(self, key: NamespacedName, workflow: Raw) -> Outcome:
@@ -249,7 +390,7 @@ class WorkflowController:
         if hardware is None or template is None or not to_be_rendered(workflow):
             return decide()
         async with self._renders.held(key.namespace):
-            # A template may take seconds; the event loop, which all of this process share, must not wait for it.
+            # Rendering a template may take seconds and must not block the event loop, which the whole process shares.
             return await asyncio.to_thread(decide)
 
     async def _carry_out(self, workflow: Raw, outcome: Outcome) -> None:
@@ -261,14 +402,16 @@ class WorkflowController:
             await self._delete(workflow, outcome.delete)
 
     async def _read_hardware(self, key: NamespacedName) -> Raw | None:
-        """Ask the API whether a Hardware was deleted that the informer need not have (`--hardware-selector`)."""
+        """Read a Hardware from the API that the informer may not list (`--hardware-selector`); None if it was
+        deleted.
+        """
         try:
             return await self._client.get(HARDWARE, key.name, key.namespace)
         except NotFoundError:
             return None
 
     async def _delete(self, workflow: Raw, why: str) -> None:
-        """Delete this very version: whoever has changed it meanwhile may want to keep it."""
+        """Delete this version of a Workflow only: a user who has changed it meanwhile may want to keep it."""
         key, metadata = NamespacedName.of(workflow), workflow["metadata"]
         seen = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
         await while_leading(
@@ -277,7 +420,7 @@ class WorkflowController:
         log.info("Workflow %s: deleted, %s", key, why, extra={"fields": {"workflow": str(key)}})
 
     async def _write(self, workflow: Raw, outcome: Outcome) -> None:
-        """Apply the patches, each on top of the version that the one before made."""
+        """Apply the patches, each on top of the version that the previous one returned."""
         current = workflow
         for patch in outcome.patches:
             before = _shown_state(current)
@@ -318,15 +461,15 @@ def _log(workflow: Raw, patch: Patch, before: str | None) -> None:
 
 
 def _shown_state(workflow: Raw) -> str | None:
-    """The state as it stands there, be it none of ours; None before the Workflow is prepared."""
+    """Return the state in the status, even an invalid one; None before the Workflow is prepared."""
     status = status_of(workflow)
     return None if unprepared(status) else status.get("state")
 
 
 def _why(status: object) -> str:
-    """The reason and message of the condition that speaks of a failure, if one does."""
+    """Return the reason and message of the condition that explains a failure, or an empty string."""
     conditions = status.get("conditions", []) if isinstance(status, dict) else []
-    for condition in conditions:
-        if condition.get("reason") and condition.get("type") in ("Succeeded", "Prepared"):
-            return f": {condition['reason']}: {condition.get('message', '')}"
+    for each in conditions:
+        if each.get("reason") and each.get("type") in ("Succeeded", "Prepared"):
+            return f": {each['reason']}: {each.get('message', '')}"
     return ""

@@ -1,29 +1,29 @@
-"""What the controller does about one Workflow: a pure function of the objects and the time.
+"""Decides what the controller does about one Workflow: a pure function of the objects and the time.
 
-`reconcile` looks at a Workflow as it is now and returns the writes that bring it forward and when to look again.
-It is level based: nothing is remembered between calls, every deadline is computed from the object's own timestamps, so
-a restart of the controller (or a second one) changes nothing. How old a timestamp is, is the caller's to say
-(`ages`), for clocks differ and jump; without that it is what `now` makes of it.
+`reconcile` looks at a Workflow as it is now and returns the writes that advance it and the time of the next look. It is
+level based: it stores nothing between calls, and every deadline is computed from the object's own timestamps, so a
+restart or a second controller changes nothing. The caller provides the age of a timestamp (`TimestampAges`), because
+clocks differ and jump; without that, `now` decides.
 
-    no state yet     wait for Hardware and Template, render, become Pending; or Failed, with what is wrong
-    Pending          the same again if the spec was changed, which it may be until the Workflow is dispatched
+    no state yet     wait for Hardware and Template, render, become Pending; or Failed, with the error
+    Pending          the same again if the spec changes, which is possible until the Workflow is dispatched
     Scheduled, Running, Cancelling   enforce the four timeouts
-    not ended        mend what somebody took away by hand: our finalizer, the actions of a Pending Workflow
+    not ended        restore what was removed by hand: the finalizer, the actions of a Pending Workflow
     deleted          Pending -> Canceled, Scheduled and Running -> Cancelling
-    terminal         give up the finalizer after some seconds, or when it is deleted, so that a deletion can go through;
-                     delete it when its time is up, or when there are enough newer ones
-    without Hardware it was deleted after the Workflow was prepared: the condition HardwareGone says so; what an agent
-                     has fails when that lasts
-    held             not begun: nothing but what deletes or cancels it; the condition Started says why
-    paused           nothing at all: another API is where it goes on
+    terminal         remove the finalizer after some seconds, or when the Workflow is deleted; delete the Workflow when
+                     its time to live is over, or when there are enough newer ones
+    without Hardware the Hardware was deleted after the preparation: set the condition HardwareGone; a Workflow that an
+                     agent has fails when that lasts
+    held             not begun: only delete or cancel; the condition Started has the reason
+    paused           nothing: the Workflow continues in another API
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import orjson
 from pydantic import ValidationError
@@ -42,14 +42,14 @@ from tink.api.v1alpha2 import (
 )
 from tink.controller.settings import ControllerSettings
 from tink.exec_limits import unstartable
-from tink.kube.objects import ObjectReference
+from tink.kube.objects import NamespacedName, ObjectReference
 from tink.template import TemplateError
 from tink.timestamps import rfc3339
 from tink.workflow import events, machine
-from tink.workflow.guards import held, hold_of, paused
-from tink.workflow.protection import protected
-from tink.workflow.reasons import REASON_HELD
+from tink.workflow.guards import held, hold_of, paused, protected
 from tink.workflow.status import (
+    REASON_HELD,
+    TO_RELEASE,
     ConditionType,
     Status,
     action_state,
@@ -63,13 +63,97 @@ from tink.workflow.status import (
     state_of,
     status_of,
     status_patch,
+    summary,
     timestamp,
 )
-from tink.workflow.summary import TO_RELEASE, summary
 from tink.workflow.table import Author
 
+# --- Ages ---
+#
+# Computes the age of a Workflow's timestamps, independent of clock changes.
+#
+# Every deadline counts from a timestamp in the Workflow, so that it survives a restart of the controller. But
+# timestamps come from the clocks of several hosts or were edited by hand, and clocks are adjusted: a clock that jumps
+# ahead by a day must not end every running Workflow, and one that is set back must not keep them running without end.
+#
+# So the wall clock is read once for each timestamp, when it is first seen; from then on its age grows with the
+# monotonic clock. A timestamp in the future has age 0 when it is first seen. A timestamp from a change that this
+# process observed is not older than the previous version of the object, however far the writer's clock is behind.
+#
+# After a restart no timestamp has been seen, so the wall clock decides again.
+
+
+Stamp = tuple[str, float]
+"""The path of a field and its time in Unix seconds."""
+
+
+class _Observation(NamedTuple):
+    """A timestamp, its age when it was first seen, and the monotonic time of that."""
+
+    stamp: float
+    age: float
+    observed_at: float
+
+
+@dataclass(slots=True)
+class _Workflow:
+    uid: str
+    observed_at: float
+    observed: dict[str, _Observation] = field(default_factory=dict)
+
+
+class TimestampAges:
+    """The ages of timestamps of Workflows that have not ended. `wall` returns Unix seconds, `steady` monotonic
+    seconds.
+    """
+
+    def __init__(self, wall: Callable[[], float], steady: Callable[[], float]) -> None:
+        self._wall = wall
+        self._steady = steady
+        self._workflows: dict[NamespacedName, _Workflow] = {}
+
+    def __len__(self) -> int:
+        return len(self._workflows)
+
+    def observe(self, key: NamespacedName, uid: str, stamps: Iterable[Stamp], *, live: bool) -> None:
+        """Record the timestamps of one version of a Workflow. `live`: it arrived as a change, not in the first list."""
+        now = self._steady()
+        known = self._workflows.get(key)
+        if known is None or known.uid != uid:
+            known, longest = _Workflow(uid, now), 0.0
+        else:
+            longest = now - known.observed_at
+        observed = {}
+        for name, stamp in stamps:
+            observation = known.observed.get(name)
+            if observation is None or observation.stamp != stamp:
+                age = self._by_the_wall_clock(stamp)
+                observation = _Observation(stamp, min(age, longest) if live else age, now)
+            observed[name] = observation
+        known.observed, known.observed_at = observed, now
+        self._workflows[key] = known
+
+    def age(self, key: NamespacedName, name: str, stamp: float) -> float:
+        """Return the seconds since `stamp`, the value of the field `name`; at least 0."""
+        known = self._workflows.get(key)
+        observation = known.observed.get(name) if known is not None else None
+        if observation is None or observation.stamp != stamp:
+            return self._by_the_wall_clock(stamp)
+        return observation.age + self._steady() - observation.observed_at
+
+    def forget(self, key: NamespacedName) -> None:
+        """Forget a Workflow that has ended or was deleted."""
+        self._workflows.pop(key, None)
+
+    def _by_the_wall_clock(self, stamp: float) -> float:
+        return max(0.0, self._wall() - stamp)
+
+
+# --- Decisions ---
+
+
 Render = Callable[[Raw, Raw, Mapping[str, str]], list[Raw]]
-"""`render(template, hardware, params)`: the rendered actions. Raises TemplateError."""
+"""`render(template, hardware, params)` returns the rendered actions. Raises TemplateError."""
 
 REASON_HARDWARE_NOT_FOUND = "HardwareNotFound"
 REASON_TEMPLATE_NOT_FOUND = "TemplateNotFound"
@@ -80,14 +164,16 @@ REASON_REFUSED = "RefusedByAPI"
 _GONE_SINCE = f"status.conditions[{ConditionType.HARDWARE_GONE}].lastTransitionTime"
 
 MAX_RENDERED_BYTES = 1_000_000
-"""Of all rendered actions as JSON: the API stores objects of up to 1.5 MiB, and the status needs room to grow."""
+"""Maximum size of all rendered actions as JSON: the API stores objects up to 1.5 MiB, and the status must have room to
+grow.
+"""
 MAX_OBJECT_BYTES = 1_400_000
-"""Of a Workflow as a whole, with what its actions are going to add."""
+"""Maximum size of a Workflow including what its actions will add."""
 ACTION_GROWTH_BYTES = 800
-"""What an action takes besides what was rendered: id, state, times, a reason, and who manages each of its fields."""
+"""Bytes that an action adds to what was rendered: id, state, times, a reason, and the managers of its fields."""
 
 Age = Callable[[str, float], float]
-"""`age(field, timestamp)`: how many seconds ago that was, at least 0; `field` is the path that it stands in."""
+"""`age(field, timestamp)` returns the age in seconds, at least 0; `field` is the path of the timestamp."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,24 +186,26 @@ class Patch:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What to do. `patches` are applied in order, each on top of the version that the one before made, the first on
-    the version that was looked at. `requeue_after` is in seconds; None: look again when something changes.
-    `waits_for` are the objects whose appearance is such a change. `low_priority`: what is to be written is that
-    nothing can be done, which can wait for what is to be done for others."""
+    """The decision about a Workflow.
+
+    `patches` are applied in order, each on top of the version that the previous one returned. `requeue_after` is in
+    seconds; None: look again when something changes. `waits_for` are missing objects; their creation is such a change.
+    `low_priority`: the patches only record that nothing can be done, so the work for other Workflows comes first.
+    """
 
     patches: tuple[Patch, ...] = ()
     requeue_after: float | None = None
     waits_for: tuple[ObjectReference, ...] = ()
     low_priority: bool = False
     delete: str = ""
-    """Why the Workflow is to be deleted, if this very version of it is there still; empty: it is not."""
+    """Why this version of the Workflow must be deleted; empty: it stays."""
 
 
 NOTHING = Outcome()
 
 
 def references(workflow: Raw) -> tuple[ObjectReference, ObjectReference] | None:
-    """The Hardware and the Template that a Workflow names; None if its spec can't be read."""
+    """Return the Hardware and the Template that a Workflow names, or None if its spec is invalid."""
     try:
         spec = _spec(workflow)
     except ValidationError:
@@ -139,10 +227,9 @@ def reconcile(
     age: Age | None = None,
     surplus: bool = False,
 ) -> Outcome:
-    """What to do about `workflow` at `now` (seconds since the epoch), given the objects it names (None: missing).
-    `surplus`: it has ended, and so have as many of its Hardware since then as are to be kept.
+    """Decide about `workflow` at `now` (Unix seconds), given the objects that it names (None: missing).
 
-    Raises InvalidStatusError for a status that no component of this program wrote.
+    `surplus`: the Workflow has ended and exceeds the history limit. Raises InvalidStatusError for an invalid status.
     """
 
     def by_the_wall_clock(_: str, stamp: float) -> float:
@@ -152,7 +239,7 @@ def reconcile(
 
 
 def to_be_rendered(workflow: Raw) -> bool:
-    """Whether `reconcile` renders the Workflow, if the objects that it names are there; that may take seconds.
+    """Return True if `reconcile` renders the Workflow when its references exist, which may take seconds.
 
     Raises InvalidStatusError.
     """
@@ -169,7 +256,7 @@ def to_be_supervised(workflow: Raw) -> bool:
 
 
 def timestamps(workflow: Raw) -> Iterator[tuple[str, float]]:
-    """The timestamps that deadlines may count from, each with its path. Raises InvalidStatusError."""
+    """Yield the timestamps that deadlines may count from, each with its path. Raises InvalidStatusError."""
     status = status_of(workflow)
     found = [("metadata.creationTimestamp", workflow["metadata"].get("creationTimestamp"))]
     found += [(f"status.{field}", status.get(field)) for field in ("lastTransitioned", "startedAt")]
@@ -183,14 +270,14 @@ def timestamps(workflow: Raw) -> Iterator[tuple[str, float]]:
 
 
 def refused(workflow: Raw, why: str, now: float) -> Outcome:
-    """What to do when the API refuses what `workflow` was prepared to: it never will be otherwise."""
+    """Return the decision for a prepared Workflow that the API rejects for good."""
     message = f"Workflow {name_of(workflow)}: the API refuses its rendered actions: {why}"
     return _give_up(_unprepared(workflow), REASON_REFUSED, message, now)
 
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """What does not depend on the Workflow."""
+    """The arguments that do not depend on the Workflow."""
 
     settings: ControllerSettings
     now: float
@@ -208,7 +295,7 @@ def _reconcile(workflow: Raw, hardware: Raw | None, template: Raw | None, contex
         return _say_held(workflow, now)
     if state is None:
         if deleted(workflow):
-            return _release(workflow)  # never prepared: there is nothing to cancel
+            return _release(workflow)  # never prepared, so there is nothing to cancel
         return _prepare(workflow, hardware, template, context)
     if state.terminal:
         return _ended(workflow, context)
@@ -227,22 +314,24 @@ def _reconcile(workflow: Raw, hardware: Raw | None, template: Raw | None, contex
     outcome = noticed if noticed.patches else _supervise(workflow, state, context)
     if outcome.patches or deleted(workflow):
         return outcome
-    # Somebody may have taken it away; without it a deletion would not stop the agent.
+    # The finalizer may have been removed by hand; without it a deletion would not stop the agent.
     return replace(outcome, patches=(*_finalizers(workflow, present=True), *_summarised(workflow)))
 
 
 def _unprepared(workflow: Raw) -> Raw:
-    """As if nothing had been prepared but the conditions; the merge patch puts the new actions in place of the old."""
+    """Return the Workflow as if it were not prepared, with its conditions. The merge patch then replaces the
+    actions.
+    """
     kept = ("id", "conditions", "creationVersion", "lastTransitioned")
     return {**workflow, "status": {key: value for key, value in status_of(workflow).items() if key in kept}}
 
 
 def _ended(workflow: Raw, context: _Context) -> Outcome:
-    """Nothing keeps it any more; delete it if it is not wanted any more either."""
+    """Remove the finalizer of an ended Workflow, or delete the Workflow if it is no longer wanted."""
     summarised = () if status_of(workflow).get("message") else _summarised(workflow)
     ttl, age = time_to_live(workflow), _age(workflow, status_of(workflow), "status.lastTransitioned", context)
     if protected(workflow) and not deleted(workflow) and not context.surplus:
-        # Nobody waits for that write, and many Workflows may be about to end: their ends come first.
+        # This write is not urgent, and many Workflows may be about to end: their ends come first.
         left = min(context.settings.release_after, context.settings.release_after if ttl is None else ttl) - age
         if left > 0:
             return Outcome(summarised, requeue_after=left)
@@ -260,13 +349,13 @@ def _ended(workflow: Raw, context: _Context) -> Outcome:
 
 
 def time_to_live(workflow: Raw) -> int | None:
-    """Seconds for which a Workflow is kept after its end; None: as long as somebody keeps it."""
+    """Return the seconds that a Workflow is kept after its end; None: until it is deleted."""
     ttl = as_mapping(workflow.get("spec")).get("ttlSecondsAfterFinished")
     return ttl if isinstance(ttl, int) and not isinstance(ttl, bool) and ttl >= 0 else None
 
 
 def _say_held(workflow: Raw, now: float) -> Outcome:
-    """Somebody has to say first that it may run; nothing is over meanwhile."""
+    """Record in the status that the Workflow is held; no deadline runs meanwhile."""
     status: Status = dict(status_of(workflow))
     message = f"{hold_of(workflow) or 'held'}{TO_RELEASE}kubectl annotate -n {workflow['metadata']['namespace']}"
     message += f" workflow {workflow['metadata']['name']} {HOLD_ANNOTATION}-"
@@ -277,7 +366,7 @@ def _say_held(workflow: Raw, now: float) -> Outcome:
 
 
 def _released(workflow: Raw, now: float) -> Outcome:
-    """What a hold has left behind in the status goes with it."""
+    """Remove the record of a hold from the status."""
     if condition(status_of(workflow), ConditionType.STARTED).get("reason") != REASON_HELD:
         return NOTHING
     status: Status = dict(status_of(workflow))
@@ -292,7 +381,7 @@ def _released(workflow: Raw, now: float) -> Outcome:
 def _prepare(
     workflow: Raw, hardware: Raw | None, template: Raw | None, context: _Context, *, again: bool = False
 ) -> Outcome:
-    """Render a Workflow; `again`: it was Pending before, and its spec has changed since."""
+    """Render a Workflow. `again`: it was Pending before, and its spec has changed since."""
     now = context.now
     try:
         spec = _spec(workflow)
@@ -318,13 +407,13 @@ def _prepare(
     status = machine.apply(bare, prepared, now, Author.CONTROLLER)
     if status is not None and "generation" in workflow["metadata"]:
         status["observedGeneration"] = workflow["metadata"]["generation"]
-    # The finalizer first: from the moment that an agent may run it, the Workflow must not vanish.
+    # The finalizer first: once an agent may run the Workflow, it must not disappear.
     patches = (*_finalizers(workflow, present=True), *_status(bare, status))
     return Outcome(patches)
 
 
 def action_id(workflow_uid: str, index: int) -> str:
-    """The id of an action: the same each time it is computed, and unique among the actions of all Workflows."""
+    """Return the id of an action: reproducible, and unique among the actions of all Workflows."""
     return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{API_VERSION}/workflows/{workflow_uid}/actions/{index}"))
 
 
@@ -344,13 +433,13 @@ def _await_references(
     elif noted:
         waited = _age(workflow, status_of(workflow), "status.lastTransitioned", context)
     else:
-        waited = 0.0  # long after its creation, but it is only now that its spec names what there is not
+        waited = 0.0  # the spec of an old Workflow has just changed to name a missing object
     left = context.settings.reference_timeout - waited
     if left <= 0:
         message += f" (waited {context.settings.reference_timeout:g} s; create the Workflow again when it is there)"
         return replace(_give_up(workflow, reason, message, context.now), low_priority=True)
     if not again and waited < context.settings.reference_note_after and not noted:
-        # The next object of the same `kubectl apply` may be the one.
+        # The next object of the same `kubectl apply` may be the missing one.
         return Outcome(requeue_after=min(left, context.settings.reference_note_after - waited), waits_for=missing)
     status: Status = dict(status_of(workflow))
     set_condition(status, ConditionType.PREPARED, ConditionStatus.FALSE, context.now, reason, message)
@@ -369,7 +458,7 @@ def _await_references(
 
 
 def unusable(workflow: Raw, actions: list[Raw]) -> str | None:
-    """What keeps these rendered actions of a Workflow from being run, or stored; None if nothing does."""
+    """Return why these rendered actions can't be run or stored, or None."""
     if not actions:
         return "spec.actions: there are no actions to run"
     for index, action in enumerate(actions):
@@ -401,7 +490,7 @@ def unusable(workflow: Raw, actions: list[Raw]) -> str | None:
 def _give_up(workflow: Raw, reason: str, message: str, now: float) -> Outcome:
     status: Status = dict(status_of(workflow))
     if not condition(status, ConditionType.STARTED):
-        # What the condition is by default (CRD refactor proposal, "Workflow Started condition").
+        # The default of the condition (CRD refactor proposal, "Workflow Started condition").
         set_condition(status, ConditionType.STARTED, ConditionStatus.FALSE, now)
     return _apply(workflow, events.PreparationFailed(reason, message), now, {**workflow, "status": status})
 
@@ -410,7 +499,7 @@ def _give_up(workflow: Raw, reason: str, message: str, now: float) -> Outcome:
 
 
 def _supervise(workflow: Raw, state: WorkflowState, context: _Context) -> Outcome:
-    """Enforce the deadline that is over, or say how long it is to the next."""
+    """Enforce the deadline that has passed, or return the time until the next one."""
     if state is WorkflowState.RUNNING and all(map(_is_final, actions_of(status_of(workflow)))):
         return _apply(workflow, events.NothingLeft(), context.now)
     soonest: float | None = None
@@ -422,7 +511,7 @@ def _supervise(workflow: Raw, state: WorkflowState, context: _Context) -> Outcom
 
 
 def _look_for_hardware(workflow: Raw, state: WorkflowState, hardware: Raw | None, context: _Context) -> Outcome:
-    """Note on a prepared Workflow that its Hardware was deleted, or that it is there again."""
+    """Record on a prepared Workflow that its Hardware was deleted, or exists again."""
     if hardware is not None:
         return _apply(workflow, events.HardwareBack(), context.now)
     named = references(workflow)
@@ -434,7 +523,7 @@ def _look_for_hardware(workflow: Raw, state: WorkflowState, hardware: Raw | None
             then = "apply it again, or delete this Workflow"
         case WorkflowState.CANCELLING:
             then = "nobody hears from its agent whether it has stopped"
-        case _ if since is None:  # definitions of an older release drop the time, so there is no deadline
+        case _ if since is None:  # the CRDs of an older release drop the time, so there is no deadline
             then = "apply it again"
         case _:
             until = rfc3339(since + context.settings.hardware_gone_timeout)
@@ -452,7 +541,7 @@ def _is_without_hardware(workflow: Raw) -> bool:
 
 
 def _deadlines(workflow: Raw, state: WorkflowState, context: _Context) -> Iterator[tuple[float, events.Event]]:
-    """The seconds left to each deadline, and what happens then."""
+    """Yield the seconds left to each deadline, and its event."""
     status, settings = status_of(workflow), context.settings
     is_timed = _is_without_hardware(workflow) and _gone_since(workflow) is not None
     named = references(workflow) if is_timed else None
@@ -467,7 +556,7 @@ def _deadlines(workflow: Raw, state: WorkflowState, context: _Context) -> Iterat
         timeout = settings.cancelling_timeout
         yield timeout - _age(workflow, status, "status.lastTransitioned", context), events.CancelTimedOut(timeout)
     elif state is WorkflowState.RUNNING:
-        # The action first: it is the more telling reason when both are over.
+        # The action first: it is the more precise reason if both have passed.
         for action in actions_of(status):
             seconds = _action_timeout(action, settings)
             if seconds is not None and action_state(action) is ActionState.RUNNING:
@@ -489,13 +578,14 @@ def _action_timeout(action: Mapping[str, Any], settings: ControllerSettings) -> 
 
 
 def _seconds(value: object) -> float | None:
-    """A timeout of a spec: None for 0, which means none."""
+    """Return a timeout of a spec; None for 0, which means no timeout."""
     return float(value) if isinstance(value, int) and value > 0 else None
 
 
 def _age(workflow: Raw, holder: Mapping[str, Any], path: str, context: _Context) -> float:
-    """Seconds since the timestamp at `path`, which `holder` holds; since the object's creation where somebody took it
-    away, so that deadlines still come."""
+    """Return the seconds since the timestamp at `path` in `holder`; since the object's creation if it was
+    removed by hand.
+    """
     stamp = parse_timestamp(holder.get(path.rpartition(".")[2]))
     if stamp is None:
         path = "metadata.creationTimestamp"
@@ -511,14 +601,15 @@ def _started_at(action: Mapping[str, Any]) -> str:
 
 
 def _apply(workflow: Raw, event: events.Event, now: float, seen_as: Raw | None = None) -> Outcome:
-    """Write what `event` makes of the status, be it another than the stored one; in an end state the finalizer goes
-    with it."""
+    """Return the patches for `event`, if it changes the status. In a terminal state the finalizer is removed as
+    well.
+    """
     status = machine.apply(seen_as or workflow, event, now, Author.CONTROLLER)
     if status is None:
         return NOTHING
     patches = _status(workflow, status)
     if WorkflowState(status["state"]).terminal:
-        # Last: without it, an object that is being deleted is gone, and nobody could have seen the end state.
+        # Last: a deleted object disappears without the finalizer, and its end state would never be visible.
         patches += _finalizers(workflow, present=False)
     return Outcome(patches)
 
@@ -528,7 +619,7 @@ def _release(workflow: Raw, *before: Patch) -> Outcome:
 
 
 def _summarised(workflow: Raw) -> tuple[Patch, ...]:
-    """Complete a status that a release without `message` or `creationVersion` has written, or a user by hand."""
+    """Add `message` and `creationVersion` to a status of an older release, or one that was edited by hand."""
     status: Status = dict(status_of(workflow))
     status["message"] = summary(status)
     if state_of(workflow) is WorkflowState.PENDING:
@@ -537,7 +628,7 @@ def _summarised(workflow: Raw) -> tuple[Patch, ...]:
 
 
 def _status(workflow: Raw, status: Status | None) -> tuple[Patch, ...]:
-    """Write a status. The first one that is not the last records the version of the Workflow (`creation_order`)."""
+    """Return the patch for a status. The first non-terminal one records the Workflow's version (`creation_order`)."""
     if status is None:
         return ()
     if not WorkflowState(status.get("state") or WorkflowState.PENDING).terminal:
@@ -555,5 +646,5 @@ def _finalizers(workflow: Raw, *, present: bool) -> tuple[Patch, ...]:
 
 
 def _spec(workflow: Raw) -> WorkflowSpec:
-    """Raises ValidationError."""
+    """Parse the spec. Raises ValidationError."""
     return WorkflowSpec.model_validate(workflow.get("spec") or {})

@@ -1,4 +1,4 @@
-"""What an operator may set of the controller."""
+"""The operator's settings of the controller."""
 
 from __future__ import annotations
 
@@ -7,34 +7,41 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    """All times in seconds. `action_timeout` is for actions that give none; None: they may take for ever."""
+    """Settings of the controller. All times are in seconds."""
 
     scheduled_timeout: float = 300.0
-    """How long a Workflow may be Scheduled: the agent has it and does not start."""
+    """Maximum time in Scheduled: the agent has the Workflow and does not start it."""
     cancelling_timeout: float = 300.0
-    """How long an agent has to report that it stopped."""
+    """Maximum time in Cancelling, until the agent reports that it stopped."""
     action_timeout: float | None = None
+    """Timeout of actions without one of their own; None: no limit."""
     reference_timeout: float = 60.0
-    """How long after its creation a Workflow waits for its Hardware and Template: `kubectl apply` gives no order."""
+    """Time after its creation that a Workflow waits for its Hardware and Template: `kubectl apply` has no order."""
     hardware_gone_timeout: float = 300.0
-    """How long an agent may have a Workflow whose Hardware was deleted: applied again, the agent is heard again."""
+    """Time that a Workflow continues after its Hardware was deleted; if that is applied again, the agent may
+    report again.
+    """
     reference_note_after: float = 1.0
-    """How long it waits before it says so in its conditions: mostly the next object of the same file is the one."""
+    """Delay before a condition reports a missing reference: it is usually the next object of the same file."""
     release_after: float = 10.0
-    """How long after its end a Workflow keeps the finalizer, if nobody deletes it before: that write is one that others
-    need not wait for."""
+    """Time after its end until a Workflow loses its finalizer, unless it is deleted before. This write has low
+    urgency.
+    """
     history_limit: int | None = None
-    """How many Workflows that have ended are kept of each Hardware, the newest; the others are deleted. None: all."""
+    """Number of ended Workflows kept of each Hardware; older ones are deleted. None: all are kept."""
     events: bool = True
-    """Whether changes of state are told as Kubernetes Events, too."""
+    """Record changes of state as Kubernetes Events."""
     event_settle: float = 1.0
-    """How long nothing must have happened before Events are written: they come after the work that they tell of."""
+    """Time without changes after which Events are written, so that they don't delay the work."""
     workers: int = 32
-    """Workflows that are looked at at once. Each waits for its writes, so of hundreds that are made together so many at
-    a time are stored: with four it was the controller that they waited for."""
+    """Number of Workflows that are reconciled at once.
+
+    Each waits for its writes. With four workers, hundreds of Workflows that were created together waited for the
+    controller.
+    """
     retry_first: float = 0.05
     retry_longest: float = 30.0
-    """Delays before a Workflow is looked at again after the API refused a write."""
+    """First and longest delay before a Workflow is reconciled again after a failed write."""
 
     def __post_init__(self) -> None:
         timeouts = ("scheduled_timeout", "cancelling_timeout", "reference_timeout", "hardware_gone_timeout")

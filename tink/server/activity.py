@@ -1,4 +1,4 @@
-"""What the server tells the floor above about agents, one happening at a time."""
+"""The server's callback for what agents do: one AgentActivity for each happening."""
 
 from __future__ import annotations
 
@@ -11,25 +11,28 @@ log = logging.getLogger(__name__)
 
 
 class ActivityKind(StrEnum):
-    """What happened."""
+    """The kind of an activity."""
 
     CONNECTED = "connected"  # an agent opened its command stream
     DISCONNECTED = "disconnected"  # it is gone, or was replaced
     REFUSED = "refused"  # unknown, or not allowed to speak for that machine
     STARTED = "started"  # a Workflow was sent to it
-    STOPPED = "stopped"  # it was told to stop a Workflow
+    STOPPED = "stopped"  # a command to stop a Workflow was sent to it
     EVENT = "event"  # it reported something that changed a Workflow
     OUTPUT = "output"  # it sent what an action has printed
 
 
 @dataclass(frozen=True, slots=True)
 class AgentActivity:
-    """`agent_id` as the agent gave it (for events: the MAC or name of its Hardware); `peer` is its IP address.
+    """Something that an agent did.
 
-    `hardware` and `workflow` are `namespace/name`, empty where unknown; `message` is one line for an operator. OUTPUT
-    has more: the name of the `action`, its newest `lines`, and how many lines before them were `dropped`.
+    `agent_id` is the id that the agent sent; for events it is the MAC address or the name of its Hardware. `peer` is
+    the agent's IP address. `hardware` and `workflow` are `namespace/name`, or empty if unknown. `message` is one line
+    for an operator.
 
-    `elsewhere`, of EVENT and OUTPUT: `peer` is none of the addresses of the Hardware that it speaks for.
+    OUTPUT also has the name of the `action`, its newest `lines`, and the number of lines `dropped` before them.
+
+    `elsewhere` (EVENT and OUTPUT): `peer` is not an address of the Hardware.
     """
 
     agent_id: str
@@ -48,7 +51,7 @@ ActivityObserver = Callable[[AgentActivity], None]
 
 
 def never_raising(observe: ActivityObserver) -> ActivityObserver:
-    """`observe`, but an exception in it is logged and goes no further."""
+    """Return a wrapper of `observe` that logs its exceptions instead of raising them."""
 
     def call(activity: AgentActivity) -> None:
         try:

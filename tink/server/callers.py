@@ -1,4 +1,4 @@
-"""Who calls, for the services of agents: known and allowed, or refused in the operator's sight."""
+"""Admits the callers of the agents' services, or rejects their calls and reports that to the operator."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from tink.kube.objects import NamespacedName
 from tink.limits.log import LimitedLog
 from tink.printable import printable
 from tink.server.activity import ActivityKind, ActivityObserver, AgentActivity
-from tink.server.agents.auth import AgentAuthorizer, Credentials, ForeignAgentError, RefusedError
-from tink.server.agents.directory import AgentDirectory
-from tink.server.dispatch.streams import AgentStreams
+from tink.server.auth import AgentAuthorizer, AgentDirectory, Credentials, ForeignAgentError, RefusedError
+from tink.server.streams import AgentStreams
 from tink.server.workflows import hardware_of
 
 log = logging.getLogger(__name__)
@@ -27,16 +26,16 @@ log = logging.getLogger(__name__)
 Context = grpc.aio.ServicerContext[Any, Any]
 
 _MAX_DETAILS = 1000
-"""Characters of the message with which a call is ended."""
+"""Maximum length of a status message, in characters."""
 _OF_ONE_MACHINE = 64
 """Maximum number of lines in a minute about callers that name the same machine, from all addresses."""
 _MAX_METHOD = 200
 _SYNC_SECONDS = 10.0
-"""How long an agent is kept waiting for the server's first look at the API."""
+"""Seconds that an agent waits for the server's first listing of Hardware and Workflows."""
 
 
 class Callers:
-    """Lets callers in by `authorizer`, or ends their calls. `informers` feed what the server knows."""
+    """Admits callers that `authorizer` accepts, and aborts the calls of others."""
 
     def __init__(
         self,
@@ -57,11 +56,11 @@ class Callers:
         self.of_strangers = LimitedLog(log, time.monotonic, capacity=256)
 
     def close(self) -> None:
-        """From now on new calls are sent to another server."""
+        """Abort new calls with UNAVAILABLE, so that agents try another server."""
         self._closed = True
 
     async def synced(self, context: Context) -> None:
-        """Wait until it is known what there is: before that, nothing can be said to be unknown."""
+        """Wait until the informers have listed all objects: before that, no object is known to be missing."""
         if self._closed:
             await abort(context, grpc.StatusCode.UNAVAILABLE, metadata.STOPPING)
         if all(informer.has_synced for informer in self._informers):
@@ -74,7 +73,7 @@ class Callers:
             await abort(context, grpc.StatusCode.UNAVAILABLE, "the server can't reach the Kubernetes API yet")
 
     async def admit(self, agent_id: str, credentials: Credentials, context: Context) -> NamespacedName:
-        """The machine that the agent with this id speaks for; ends the call of anybody else."""
+        """Return the Hardware that the agent with this id may act for, or abort the call."""
         try:
             return self._authorizer.admit(agent_id, credentials)
         except RefusedError as error:
@@ -83,7 +82,9 @@ class Callers:
             await self.refuse(context, agent_id, named, credentials, error)
 
     async def agent_of(self, workflow: Raw, credentials: Credentials, context: Context) -> tuple[NamespacedName, str]:
-        """The machine that a Workflow is for, and its agent's id; ends the call of anybody else."""
+        """Return the Hardware of a Workflow and the id of its agent, or abort the call if the caller is not that
+        agent.
+        """
         key = hardware_of(workflow) or NamespacedName("", "")
         stream = self._streams.of(key)
         agent_id = stream.agent_id if stream is not None else self._agents.id_of(key)
@@ -96,12 +97,14 @@ class Callers:
     async def refuse(
         self, context: Context, agent_id: str, key: NamespacedName, credentials: Credentials, error: RefusedError
     ) -> Never:
-        """End the call in the words of `error`, which the operator has in full."""
+        """Abort the call with the public part of `error`, and report the full error to the operator."""
         self.note_refusal(agent_id, key, credentials.peer, str(error))
         await abort(context, error.code, error.public_message)
 
     def unknown_method(self, peer: str, method: str) -> None:
-        """Somebody calls what this server does not have: once in a while onto the journey of the machine there."""
+        """Log a call of an unknown method, at a limited rate, and report it on the journey of the machine at
+        that address.
+        """
         why = f"calls {printable(method, '')[:_MAX_METHOD]}, which this server does not have"
         if self.of_strangers.warning("%s %s", peer, why, key=("method", peer)):
             key = self._agents.at(peer) or NamespacedName("", "")
@@ -109,26 +112,28 @@ class Callers:
             self._observe(AgentActivity(agent_id, peer, ActivityKind.REFUSED, f"{peer} {why}", str(key)))
 
     def note_refusal(self, agent_id: str, key: NamespacedName, peer: str, why: str) -> bool:
-        """Into the log and onto the journey, once a while for each address; of machines and of strangers apart.
+        """Log a refusal and report it on the journey, at a limited rate for each address. Return whether it was logged.
 
-        A journey is that of the machine which was named: so `why` says who asked. Whether it was said now.
+        Machines and unknown callers have separate limits. The journey belongs to the machine that was named, so `why`
+        names the caller.
         """
         why = why if peer in why else f"{peer} asked as {agent_id!r}: {why}"
-        limited, what = (self.of_machines, (key, peer)) if any(key) else (self.of_strangers, peer)
+        limited, limit_key = (self.of_machines, (key, peer)) if any(key) else (self.of_strangers, peer)
         fields = {"agent": agent_id, "hardware": str(key) if any(key) else "", "address": peer, "outcome": "refused"}
         owner = str(key) if any(key) else None
-        said = limited.warning("agent %r at %s refused: %s", agent_id, peer, why, key=what, owner=owner, fields=fields)
-        if said:
+        text = "agent %r at %s refused: %s"
+        logged = limited.warning(text, agent_id, peer, why, key=limit_key, owner=owner, fields=fields)
+        if logged:
             self._observe(AgentActivity(agent_id, peer, ActivityKind.REFUSED, why, str(key)))
-        return said
+        return logged
 
 
 async def abort(context: Context, code: grpc.StatusCode, message: str) -> Never:
-    """End the call with this status."""
+    """Abort the call with this status."""
     await context.abort(code, message[:_MAX_DETAILS])
     raise AssertionError("unreachable: abort raises")
 
 
 async def abort_unknown(context: Context, workflow_id: str) -> Never:
-    """End the call: there is no such Workflow."""
+    """Abort the call with NOT_FOUND for an unknown Workflow."""
     await abort(context, grpc.StatusCode.NOT_FOUND, f"there is no Workflow {workflow_id[:64]!r}")

@@ -1,11 +1,13 @@
-"""The server's writes: claims of Workflows, and what agents report or their silence says, stored in the status.
+"""Writes claims and agents' events into the status of Workflows.
 
-Every write goes through the state machine, and on top of the version that it was decided from; if somebody was faster,
-the Workflow is read again and decided again. What one machine's agent causes is done one after the other, and only so
-much of it may wait: an agent that floods its server keeps itself waiting, and nobody else. What is said of one Workflow
-while a write is under way is stored together, with one write; only so many are under way at once, so the more there is
-to do, the more goes into each. What no agent waits for gives way for a while to what one waits for. An event is
-answered when its write is done.
+- Every write goes through the state machine, as a patch on top of the version that the decision was based on. After a
+  conflict the Workflow is read and decided again.
+- The events of one machine are stored one after the other, and only MAX_WAITING may wait: an agent that floods its
+  server delays only itself.
+- Events of one Workflow that arrive during a write are stored together by the next write. Only MAX_WRITES writes run at
+  once, so the batches grow with the load.
+- Events whose agent continues without the answer yield to events whose agent waits.
+- An event is acknowledged when its write is done.
 """
 
 from __future__ import annotations
@@ -45,8 +47,9 @@ from tink.workflow.events import (
     Undelivered,
 )
 from tink.workflow.guards import paused
-from tink.workflow.reasons import REASON_ALREADY_FINISHED, REASON_UNKNOWN_WORKFLOW
 from tink.workflow.status import (
+    REASON_ALREADY_FINISHED,
+    REASON_UNKNOWN_WORKFLOW,
     InvalidStatusError,
     Status,
     actions_of,
@@ -64,47 +67,50 @@ from tink.workflow.table import Author
 log = logging.getLogger(__name__)
 
 MAX_WAITING: Final = 16
-"""Events of one machine that are taken or wait for that at the same time. An agent sends one after the other."""
+"""Maximum number of events of one machine in progress. An agent sends one after the other."""
 
 MAX_WRITES: Final = 16
-"""Writes of events that are under way at once. What comes meanwhile gathers."""
+"""Maximum number of simultaneous writes. Events that arrive meanwhile form batches."""
 
 BATCH_SECONDS = 0.005
-"""Seconds that the end of an action waits for the start of the next one, which agents send with it."""
+"""Seconds that the end of an action waits for the start of the next one, which agents send right after it."""
 
 YIELD_SECONDS = 1.0
-"""Seconds that a report gives way to others, when the agent goes on without the answer."""
+"""Seconds that an event yields to others if its agent continues without the answer."""
 
 _ATTEMPTS = 8
 _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 0.5, 15.0
-"""Seconds before another attempt to take a claim back, while the API is away."""
+"""First and last delay before another attempt to undo a claim while the API does not answer."""
 _JITTER = 0.2
-"""The part of a delay that chance may take away."""
+"""Maximum part of a delay that is removed at random."""
 
 ServerEvent = AgentEvent | AgentLost | AgentRefused | AgentSeen | AgentAway | Undelivered
-"""What agents report, what the server concludes when they do not, and what it has not sent."""
+"""Events of agents, conclusions from an agent's silence, and claims that were not sent."""
 
 
 class WorkflowGoneError(LookupError):
-    """The Workflow was deleted, perhaps to be created again: nothing is left that an event could change."""
+    """The Workflow was deleted (and perhaps created again), so the event can change nothing."""
 
 
 class StaleError(RuntimeError):
-    """The Workflow changed so often that the event could not be stored: try again."""
+    """The Workflow changed so often that the event could not be stored. Try again."""
 
 
 class PausedError(StaleError):
-    """The Workflow is being moved to another API: whoever serves that one will take the event."""
+    """The Workflow is being moved to another API. The server of that API will store the event."""
 
 
 class BusyError(RuntimeError):
-    """Too many events of one machine wait already: publish them one after the other."""
+    """Too many events of one machine are waiting. Publish them one after the other."""
 
 
 @dataclass(slots=True, eq=False)
 class _QueuedEvent:
-    """An event of the Workflow `uid` whose caller waits for `outcome`: whether it changed anything. `due` is when its
-    turn should come, on the loop's clock."""
+    """An event of the Workflow `uid` whose caller waits for `outcome`: an error, or True if the event changed
+    something.
+
+    `due` is the time on the loop's clock at which it should be stored.
+    """
 
     uid: str
     event: ServerEvent
@@ -119,19 +125,22 @@ class _Queue:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     waiting: list[_QueuedEvent] = field(default_factory=list)
     waiter: Waiter | None = None
-    """Of the write that is due next."""
+    """The next write, while it waits for a slot."""
 
     def first(self) -> list[_QueuedEvent]:
-        """The oldest, with those after it that are of the same Workflow. None has an outcome yet: who has one leaves
-        before the lock, which is fair, comes to who has none."""
+        """Return the oldest event and those after it of the same Workflow.
+
+        None of them has an outcome: the lock is fair, so a caller with an outcome leaves before the lock reaches one
+        without.
+        """
         return list(takewhile(lambda each: each.uid == self.waiting[0].uid, self.waiting))
 
 
 class EventStore:
-    """Writes to the API what the state machine makes of events. `clock` gives seconds since the epoch.
+    """Applies events to Workflows with the state machine and stores the result. `clock` returns Unix seconds.
 
-    A rejected Workflow is not offered for `rejection_first` seconds, then for twice as long, at most for
-    `rejection_longest`, each time a little less as `chance` (0 to 1) has it.
+    A rejected Workflow is not offered for `rejection_first` seconds, then for twice as long each time, up to
+    `rejection_longest`. `chance` (0 to 1) shortens each delay at random.
     """
 
     def __init__(
@@ -153,7 +162,7 @@ class EventStore:
         self._chance = chance
         self._queues: dict[NamespacedName, _Queue] = {}
         self._writes = PrioritySemaphore(max_writes)
-        # That the API is away is worth a line once in a while: it is away for all machines.
+        # Rate-limited: an API that does not answer affects all machines.
         self._log = LimitedLog(log, clock, capacity=8)
 
     @property
@@ -162,7 +171,7 @@ class EventStore:
         return len(self._queues)
 
     async def take(self, workflow: Raw, event: ServerEvent) -> bool:
-        """Store what `event` makes of `workflow` (as the informer last saw it); False if that changes nothing.
+        """Apply `event` to `workflow` (as the informer last saw it) and store the result; False if nothing changes.
 
         Raises BusyError, WorkflowGoneError, StaleError, UnknownActionError, InvalidStatusError, ApiError.
         """
@@ -172,7 +181,7 @@ class EventStore:
         async with self._queued(key, mine) as queue:
             while mine.outcome is None:
                 async with queue.lock:
-                    if mine.outcome is None:  # else another has stored this one with its own
+                    if mine.outcome is None:  # else the previous holder of the lock has stored this event with its own
                         if len(queue.waiting) == 1 and _another_follows(workflow, event):
                             await asyncio.sleep(BATCH_SECONDS)
                         queue.waiter = Waiter(min(each.due for each in queue.waiting))
@@ -183,36 +192,42 @@ class EventStore:
         return mine.outcome
 
     async def claim(self, workflow: Raw) -> Raw | None:
-        """Make a Pending Workflow Scheduled; None if somebody changed it meanwhile, or the API is away."""
+        """Make a Pending Workflow Scheduled; None if another writer changed it meanwhile or the API does not answer."""
         return await self._change(workflow, Dispatched(), "can't be scheduled, trying again")
 
     async def reclaim(self, workflow: Raw) -> Raw | None:
-        """Claim a Workflow that is Scheduled, which somebody else may be about to send; None as above."""
+        """Claim a Workflow that is already Scheduled, which another server may be about to send.
+
+        Returns None in the same cases as `claim`.
+        """
         return await self._change(workflow, Reclaimed(), "can't be scheduled, trying again")
 
     async def give_back(self, workflow: Raw) -> bool:
-        """Make a Scheduled Workflow Pending again. False if somebody changed it meanwhile, or the API is away."""
+        """Make a Scheduled Workflow Pending; False if another writer changed it meanwhile or the API does not
+        answer.
+        """
         return await self._change(workflow, GivenBack(), "stays Scheduled") is not None
 
     async def _change(self, workflow: Raw, event: Event, otherwise: str) -> Raw | None:
-        """The Workflow as it was stored. `otherwise`: what is said of it while the API is away, once in a while."""
+        """Apply `event` and return the stored Workflow, or None. `otherwise` completes the log line if the API does not
+        answer.
+        """
         status = None if paused(workflow) else machine.apply(workflow, event, self._clock(), Author.SERVER)
         if status is None:
             return None
         try:
             return await self._store(workflow, status)
         except (ConflictError, NotFoundError):
-            return None  # the informer will tell what it is now
+            return None  # the informer will deliver the new version
         except ApiError as error:
             self._log.warning("Workflow %s %s: %s", name_of(workflow), otherwise, error, key=otherwise)
             return None
 
     async def take_back(self, workflow: Raw, before: Raw) -> None:
-        """Undo a claim that was never sent, unless the Workflow was claimed by others since. `workflow` is what `claim`
-        gave, for what was `before`.
+        """Undo a claim that was never sent, unless another server has claimed the Workflow since.
 
-        If it was cancelled meanwhile it has ended: nobody else knows that no agent has it. So this goes on until it is
-        stored, however long the API is away.
+        `workflow` is the result of `claim` for `before`. Retries until the API answers: if the Workflow was cancelled
+        meanwhile, no other component knows that no agent has it.
         """
         event = Undelivered(claim_of(status_of(workflow)), given(status_of(before)))
         backoff = Backoff(_FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS)
@@ -220,7 +235,7 @@ class EventStore:
             try:
                 await self._take(workflow, [event])
             except (WorkflowGoneError, PausedError):
-                return  # who serves the API that it is moved to finds it claimed, and sends it
+                return  # the server of the other API finds the Workflow claimed, and sends it
             except (ApiError, StaleError) as error:
                 text = "Workflow %s stays Scheduled for now: %s"
                 self._log.warning(text, name_of(workflow), error, key="take back")
@@ -246,8 +261,10 @@ class EventStore:
                 del self._queues[key]
 
     async def _take_first(self, queue: _Queue) -> None:
-        """Give the oldest events of the queue their outcome. One that is cancelled meanwhile leaves the others as they
-        were: what it may have stored, they find stored."""
+        """Store the oldest events of the queue and set their outcome.
+
+        If the caller is cancelled meanwhile, the other events keep no outcome: they find their change stored already.
+        """
         events = queue.first()
         workflow = self._workflows.get(events[0].uid)
         outcomes: list[bool | Exception]
@@ -261,7 +278,9 @@ class EventStore:
             each.outcome = outcome
 
     async def _take(self, workflow: Raw, events: Sequence[ServerEvent]) -> list[bool | Exception]:
-        """Store what all the events make of the Workflow, with one write. Raises what concerns them all."""
+        """Apply all events to the Workflow and store the result with one write. Raises errors that concern all
+        of them.
+        """
         fresh = False
         for _ in range(_ATTEMPTS):
             if paused(workflow):
@@ -283,15 +302,17 @@ class EventStore:
                         delay = until - self._clock()
                         log.info("Workflow %s is not offered again for %.1f s", name_of(workflow), delay)
                     return outcomes
-            # Somebody was faster, or the informer's copy may be behind; no event must be lost because of that.
+            # Another writer was faster, or the informer's copy is outdated. No event may be lost because of that.
             workflow, fresh = await self.fresh(workflow), True
         raise StaleError(f"Workflow {name_of(workflow)} changes too often; try again")
 
     def _decide(
         self, workflow: Raw, events: Sequence[ServerEvent], *, fresh: bool
     ) -> tuple[Status | None, list[bool | Exception]] | None:
-        """The status after all the events, None if they change nothing, and what each of them came to. None instead of
-        both if that can't be said of a Workflow that may be behind, which it is not if it is `fresh`."""
+        """Return the status after all events (None if unchanged) and the outcome of each event.
+
+        Returns None if the outcome can't be decided on a copy that may be outdated, that is, not `fresh`.
+        """
         outcomes: list[bool | Exception] = []
         after = workflow
         for event in events:
@@ -317,7 +338,7 @@ class EventStore:
         return replace(event, delay=rejection_delay(count, self._first, self._longest, self._chance()))
 
     async def fresh(self, workflow: Raw) -> Raw:
-        """The Workflow as it is in the API now. Raises WorkflowGoneError, ApiError."""
+        """Read the Workflow from the API. Raises WorkflowGoneError, ApiError."""
         metadata = workflow["metadata"]
         try:
             now = await self._client.get(WORKFLOW, metadata["name"], metadata.get("namespace"))
@@ -339,41 +360,46 @@ class EventStore:
 
 
 def rejection_delay(rejections: int, first: float, longest: float, chance: float) -> float:
-    """How long a Workflow is not offered that was rejected now, and `rejections` times before; in seconds.
+    """Return the seconds until a Workflow is offered again that was rejected now and `rejections` times before.
 
-    It doubles from `first` to `longest`. `chance` (0 to 1) shortens it a little, so that the agents of a rack do not
-    come back in step.
+    The delay doubles from `first` to `longest`. `chance` (0 to 1) shortens it, so that the agents of a rack do not
+    return in step.
     """
     # The exponent is capped as well: 2.0 ** 1024 would overflow.
     return min(first * 2.0 ** min(rejections, 64), longest) * (1 - _JITTER * chance)
 
 
 def _another_follows(workflow: Raw, event: ServerEvent) -> bool:
-    """Whether an agent that reports this goes on with another action."""
+    """Return True if the agent continues with another action after this event."""
     return isinstance(event, ActionSucceeded) and not _is_of(workflow, event, -1)
 
 
 def _can_wait(workflow: Raw, event: ServerEvent) -> bool:
-    """Whether the agent goes on without the answer: it waits before the first action and before the last, and after
-    that others wait for what becomes of the Workflow."""
+    """Return True if the agent continues without waiting for the answer.
+
+    It waits before the first and the last action. After the last action, others wait for the end of the Workflow.
+    """
     if isinstance(event, ActionStarted):
         return not _is_of(workflow, event, 0) and not _is_of(workflow, event, -1)
     return _another_follows(workflow, event)
 
 
 def _is_of(workflow: Raw, event: ActionStarted | ActionSucceeded, index: int) -> bool:
-    """Whether an event is of the action at `index`, or of a Workflow that seems to have none."""
+    """Return True if the event is of the action at `index`, or if the Workflow seems to have no actions."""
     actions = actions_of(status_of(workflow))
     return not actions or actions[index].get("id") == event.action_id
 
 
 def _settled(state: WorkflowState | None, event: ServerEvent) -> bool:
-    """Whether an event that changes nothing of a copy of the Workflow changes nothing of the Workflow either, although
-    the copy may be behind. So an agent that repeats what is known costs no call."""
+    """Return True if an event that changes nothing in an outdated copy also changes nothing in the current Workflow.
+
+    This saves an API call for each repeated event.
+    """
     if state is not None and state.terminal:
         return True
     if isinstance(event, ActionStarted | ActionSucceeded | ActionFailed):
-        return True  # the action is as far already, and actions never go back
-    # Where the copy says Running, the API may say Cancelling: for an agent that does not run it, that is the end.
+        return True  # the action has already reached this state, and actions never go back
+    # The copy may say Running when the API says Cancelling. Then a rejection because the agent does not run the
+    # Workflow ends it.
     ends = (REASON_UNKNOWN_WORKFLOW, REASON_ALREADY_FINISHED)
     return isinstance(event, Rejected) and event.reason not in ends and state is WorkflowState.RUNNING

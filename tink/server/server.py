@@ -1,7 +1,7 @@
-"""The gRPC server: puts its parts together, listens, and feeds them with what changes.
+"""The gRPC server: builds its parts, opens its ports, and handles changes of Hardware and Workflows.
 
-Reads Hardware and Workflows from informers that somebody else runs; writes the status of Workflows through the state
-machine, each write on top of the version that it was decided from. `service` has the calls.
+The caller runs the informers of Hardware and Workflows. Every change of a Workflow's status goes through the state
+machine, as a patch on top of the version that the decision was based on. `service` contains the calls.
 """
 
 from __future__ import annotations
@@ -29,27 +29,19 @@ from tink.kube.cache import AWAY_SECONDS, Informer
 from tink.kube.client import ApiError, KubeClient
 from tink.kube.objects import NamespacedName
 from tink.server.activity import ActivityKind, ActivityObserver, AgentActivity, never_raising
-from tink.server.agents.auth import AgentAuth, AgentAuthorizer, OlderAgentAuth, OtherHost
-from tink.server.agents.directory import AgentDirectory
-from tink.server.agents.tls import Certificates
-from tink.server.agents.tokens import TokenKeys
+from tink.server.auth import AgentAuth, AgentAuthorizer, AgentDirectory, OlderAgentAuth, OtherHost, TokenKeys
 from tink.server.callers import Callers
 from tink.server.connections.calls import ConcurrencyLimiter
 from tink.server.connections.guard import Guard
 from tink.server.connections.options import channel_options, connection_limits
-from tink.server.dispatch.streams import AgentStreams
 from tink.server.events import BusyError, EventStore, StaleError, WorkflowGoneError
-from tink.server.health import HealthAndReflection
 from tink.server.metrics import ServerMetrics
-from tink.server.older.attributes import AttributesKeeper
-from tink.server.older.polls import Polls
-from tink.server.older.service import HELD, OlderAgents, refusal
+from tink.server.older.service import HELD, AttributesKeeper, OlderAgents, Polls, Sessions, refusal
 from tink.server.older.service import SERVICES as OLDER_SERVICES
-from tink.server.older.sessions import Sessions
-from tink.server.output import OutputService
-from tink.server.reports import Reports
-from tink.server.service import WorkflowService
+from tink.server.service import HealthAndReflection, OutputService, Reports, WorkflowService
 from tink.server.settings import ServerSettings
+from tink.server.streams import AgentStreams
+from tink.server.tls import Certificates
 from tink.server.workflows import WorkflowIndex, hardware_of
 from tink.waiting import failure_is_said
 from tink.workflow.events import AgentRefused
@@ -59,10 +51,10 @@ from tink.workflow.status import InvalidStatusError, name_of, state_of
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS, _LOOK_SOON_SECONDS = 1.0, 0.2
+"""Interval of the readiness check: while agents can be served, and while they can't."""
 _DAY_SECONDS = 86400.0
-"""How often it is looked whether agents can be served: while they are, and while they are not."""
 _SWEEP_SECONDS = 30.0
-"""How often it is looked for older agents that are gone."""
+"""Interval of the sweep that removes older agents whose connection is closed."""
 
 _SERVICES = [
     pb.DESCRIPTOR.services_by_name["WorkflowService"].full_name,
@@ -71,7 +63,7 @@ _SERVICES = [
 
 
 class WorkflowServer:
-    """Serves agents at `addresses` (host:port each; port 0: any free one, see `port`)."""
+    """The gRPC server for agents at `addresses` (HOST:PORT each; port 0 selects a free port, see `port`)."""
 
     def __init__(
         self,
@@ -88,11 +80,11 @@ class WorkflowServer:
         kept_away: Callable[[list[tuple[str, float]]], None] = lambda _: None,
         away: Iterable[tuple[str, float]] = (),
     ) -> None:
-        """`clock` gives Unix seconds; `other_host` finds another host that has a machine's address.
+        """`clock` returns Unix seconds. `other_host` finds another host that uses a machine's address.
 
-        `scope` describes for people which Hardware the informer has, if not all. `kept_away` receives the networks
-        (CIDR) that attacked, each with the end of its block (monotonic seconds), and `away` are the networks that are
-        blocked from the start.
+        `scope` describes for people which Hardware the informer lists, if not all. `kept_away` receives the networks
+        (CIDR) that attacked, each with the end of its block (monotonic seconds). `away` are networks that are blocked
+        from the start.
         """
         self._addresses = tuple(addresses)
         self.port = 0
@@ -140,7 +132,7 @@ class WorkflowServer:
         self._older = OlderAgents(
             self._older_callers,
             Reports(self._older_callers, self._agents, events, self._streams, observe=self._observe),
-            Polls(self._index, events, self._streams, self._tell_of),
+            Polls(self._index, events, self._streams, self._record_on_journey),
             self._sessions,
             self._index,
             self._agents,
@@ -150,7 +142,7 @@ class WorkflowServer:
         )
         self._background: set[asyncio.Task[None]] = set()
         self._servers: dict[str, grpc.aio.Server] = {}
-        """By address: gRPC's can take up no further one once it runs."""
+        """The servers by address. A running grpc.aio.Server accepts no further port, so each address has its own."""
         self._certificates: Certificates | None = None
         self._kept_away = kept_away
         self._away = tuple(away)
@@ -163,9 +155,9 @@ class WorkflowServer:
         hardware.add_event_handler(self._hardware_changed, self._hardware_gone)
 
     async def start(self) -> None:
-        """Listen. Agents are answered when the informers have listed everything, which may be later.
+        """Open the ports. Calls wait until the informers have listed all objects.
 
-        Raises OSError if an address can't be had, TlsError if the certificate can't be used.
+        Raises OSError if an address is not available, TlsError if the certificate can't be used.
         """
         settings = self._settings
         self._certificates = Certificates(settings.tls) if settings.tls is not None else None
@@ -193,16 +185,16 @@ class WorkflowServer:
         self._sweep_sessions()
 
     def metrics(self) -> ServerMetrics:
-        """For Prometheus, of a server that has started."""
+        """Return the metrics of a server that has started."""
         if self._limiter is None:
             raise RuntimeError("the server has not been started")
         ends = self._certificates.endings if self._certificates is not None else dict
         return ServerMetrics(self._limiter.counts, self._streams.__len__, lambda: self._serving, ends)
 
     async def listen_at(self, addresses: Collection[str]) -> None:
-        """Listen at these addresses (host:port each) and no others, from `start` on. Raises OSError.
+        """Listen at exactly these addresses (HOST:PORT each). Raises OSError.
 
-        Who is connected at an address that is none of them is sent away: agents look for another server.
+        Agents that are connected at any other address are disconnected and look for another server.
         """
         for address in dict.fromkeys(addresses):
             if address not in self._servers:
@@ -226,28 +218,28 @@ class WorkflowServer:
             else:
                 self.port = server.add_secure_port(address, certificates.credentials())
         except RuntimeError as error:
-            raise _why_not(address) from error
+            raise _listen_error(address) from error
         self._guard.listens(self.port)  # The kernel accepts connections already; gRPC accepts them after its start.
         await server.start()
         self._servers[address] = server
         if self._guarding is None:
             self._guarding = asyncio.create_task(self._guard.run())
-            failure_is_said(self._guarding, log, "gRPC server: nobody looks after its connections any more")
+            failure_is_said(self._guarding, log, "gRPC server: the guard of its connections has failed")
         encrypted = "with TLS" if certificates is not None else "without TLS"
         log.info("gRPC server: listening on %s (port %d), %s", address, self.port, encrypted)
         if certificates is not None:
             for host in certificates.lacking([address.rpartition(":")[0].strip("[]")]):
-                log.warning("gRPC server: its certificate does not name %s: agents told that won't trust it", host)
+                log.warning("gRPC server: its certificate does not name %s: agents won't trust it there", host)
 
     async def _end_servers(self, addresses: Iterable[str]) -> None:
         servers = [self._servers.pop(address) for address in [*addresses]]
         await asyncio.gather(*(server.stop(self._settings.stop_grace) for server in servers))
 
     async def stop(self) -> None:
-        """Send agents to another server, and end within a few seconds.
+        """Send agents to another server, and stop within a few seconds.
 
-        Their connections first: from then on (GOAWAY, RFC 9113 section 6.8) each opens a new one for its next call,
-        elsewhere, while calls that have begun are answered here. Then the streams, which would not end by themselves.
+        First the connections: GOAWAY (RFC 9113 section 6.8) makes each agent open a new connection, to another server,
+        for its next call, while running calls finish here. Then the command streams, which would not end by themselves.
         """
         self._stopping.set()
         if self._sweep is not None:
@@ -255,7 +247,7 @@ class WorkflowServer:
         self._streams.close()
         await self._health.draining()
         ending = asyncio.ensure_future(self._end_servers([*self._servers]))
-        await asyncio.sleep(0)  # so that it has begun
+        await asyncio.sleep(0)  # lets _end_servers start: GOAWAY goes out before the streams end
         self._streams.end_all(grpc.StatusCode.UNAVAILABLE, metadata.STOPPING)
         await ending
         self._callers.close()
@@ -268,8 +260,8 @@ class WorkflowServer:
             task.cancel()
 
     async def _follow_readiness(self) -> None:
-        """Have the health service say whether agents can be served: what there is is known, and the API is there, for
-        what they report is stored in it.
+        """Keep the health service up to date: SERVING while the informers have listed all objects and the API answers,
+        because events are stored there.
         """
         while not self._stopping.is_set():
             serving = all(informer.has_synced and informer.failing_for < AWAY_SECONDS for informer in self._informers)
@@ -278,14 +270,16 @@ class WorkflowServer:
                 await (self._health.ready() if serving else self._health.not_ready())
                 if not serving:
                     log.warning(
-                        "gRPC server: not serving, for the Kubernetes API does not answer; agents go on by themselves"
+                        "gRPC server: not serving: the Kubernetes API does not answer; agents continue by themselves"
                     )
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_SECONDS if serving else _LOOK_SOON_SECONDS):
                     await self._stopping.wait()
 
     async def _follow_certificates(self, certificates: Certificates) -> None:
-        """Once a day, until the server stops, say which of them end. At the start, whoever checks the settings does."""
+        """Report expiring certificates once a day until the server stops. The check of the settings does so at
+        the start.
+        """
         while not self._stopping.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(_DAY_SECONDS):
@@ -305,7 +299,7 @@ class WorkflowServer:
         self._sessions.sweep()
         self._sweep = asyncio.get_running_loop().call_later(_SWEEP_SECONDS, self._sweep_sessions)
 
-    def _tell_of(self, workflow: Raw, story: str) -> None:
+    def _record_on_journey(self, workflow: Raw, story: str) -> None:
         key = hardware_of(workflow) or NamespacedName("", "")
         agent_id = self._agents.id_of(key)
         self._observe(AgentActivity(agent_id, "", ActivityKind.EVENT, story, str(key), name_of(workflow)))
@@ -342,14 +336,14 @@ def _older_authorizer(
     clock: Callable[[], float],
     other_host: OtherHost,
 ) -> AgentAuthorizer:
-    """How older agents show that they may speak for a machine."""
+    """Return the authorizer for older agents."""
     if settings.older_agents is OlderAgentAuth.ADDRESS:
         return AgentAuthorizer(agents, AgentAuth.ADDRESS, None, clock, other_host)
     return current
 
 
 async def _note_on_pending(index: WorkflowIndex, events: EventStore, key: NamespacedName, why: str) -> None:
-    """Where `kubectl describe workflow` shows it: on what the machine's agent would be given."""
+    """Record on the machine's next Pending Workflow why its agent is refused, for `kubectl describe workflow`."""
     for workflow in index.of(key):
         with contextlib.suppress(ApiError, BusyError, StaleError, WorkflowGoneError, InvalidStatusError):
             if state_of(workflow) is WorkflowState.PENDING:
@@ -357,15 +351,16 @@ async def _note_on_pending(index: WorkflowIndex, events: EventStore, key: Namesp
                 return
 
 
-def _why_not(address: str) -> OSError:
-    """Why this address, as HOST:PORT, can't be listened on: gRPC does not say, so the kernel is asked again."""
+def _listen_error(address: str) -> OSError:
+    """Return the OSError for an address (HOST:PORT) that gRPC can't listen on."""
+    # gRPC raises without an errno, so ask the kernel again.
     host, _, port = address.rpartition(":")
     text = f"gRPC server: can't listen on {address}"
     try:
         socket.create_server((host.strip("[]"), int(port)), family=_family(host), reuse_port=False).close()
     except OSError as error:
         return OSError(error.errno or errno.EADDRINUSE, text)
-    return OSError(errno.EADDRINUSE, text)  # it was taken then
+    return OSError(errno.EADDRINUSE, text)  # the address was in use when gRPC tried, and is free now
 
 
 def _family(host: str) -> socket.AddressFamily:

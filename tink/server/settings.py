@@ -1,43 +1,44 @@
-"""What an operator may set of the server."""
+"""The operator's settings of the server."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from tink.server.agents.auth import AgentAuth, OlderAgentAuth
-from tink.server.agents.tls import TlsFiles
-from tink.server.agents.tokens import TokenSettings
+from tink.server.auth import AgentAuth, OlderAgentAuth, TokenSettings
+from tink.server.tls import TlsFiles
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """All times in seconds. Raises ValueError when built with what does not fit together."""
+    """Settings of the server. All times are in seconds. Raises ValueError if they contradict each other."""
 
     agent_auth: AgentAuth = AgentAuth.ADDRESS
     older_agents: OlderAgentAuth = OlderAgentAuth.AUTO
     tokens: TokenSettings | None = None
-    """Needed for AgentAuth.TOKEN."""
+    """Required for AgentAuth.TOKEN."""
     tls: TlsFiles | None = None
-    """None: without encryption. AgentAuth.MTLS needs it, with an authority of the clients."""
+    """The server listens without encryption if None. AgentAuth.MTLS requires it, with an authority for clients."""
     tls_ca: Path | None = None
-    """What agents are told to trust the server by, by the edge. None: the last certificate of `tls`, if that is set."""
+    """The authority that the edge gives to agents for verifying the server; the last certificate of `tls` if None."""
     calls: int = 50_000
     calls_per_address: int = 512
-    """How many calls, command streams among them, are served at once: in all, and for one address but loopback."""
+    """Maximum number of simultaneous calls, including command streams: in total, and for one address except
+    loopback.
+    """
     connections_per_address: int | None = None
-    """How many connections one address but loopback may have. None: 512, or a quarter of what there are files for."""
+    """Maximum number of connections of one address except loopback. None: 512, or a quarter of the file descriptors."""
     rejection_first: float = 5.0
     rejection_longest: float = 300.0
-    """How long a rejected Workflow is not offered again: the first time, and at most."""
+    """First and longest delay before a rejected Workflow is offered again."""
     reboot_grace: float = 30.0
-    """How long an agent may be gone before a last action that reboots its machine counts as succeeded."""
+    """Seconds without the agent after which a last action that reboots the machine counts as succeeded."""
     keepalive: float = 20.0
-    """How often a silent agent is asked whether it is there; one that does not answer for half as long is gone."""
+    """Seconds between pings of a silent agent; without an answer within half of that the connection is closed."""
     memory: int | None = None
     """Maximum memory of the server's process in bytes; None: the memory is not watched."""
     stop_grace: float = 2.0
-    """How long calls under way may take to end when the server stops."""
+    """Seconds that running calls may take when the server stops."""
 
     def __post_init__(self) -> None:
         for name in ("rejection_first", "rejection_longest", "reboot_grace", "keepalive", "stop_grace"):

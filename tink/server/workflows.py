@@ -14,28 +14,33 @@ import logging
 import math
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from proto import workflow_pb2 as pb
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.kube.cache import Archive
 from tink.kube.objects import NamespacedName
-from tink.workflow import ended
+from tink.printable import printable
+from tink.workflow import ended, events
 from tink.workflow.guards import paused, unconfirmed
-from tink.workflow.status import creation_order, name_of, parse_timestamp, status_of
+from tink.workflow.status import action_name, actions_of, creation_order, name_of, parse_timestamp, status_of
 
 log = logging.getLogger(__name__)
 
 _REMEMBERED = 4096
 RECENT_SECONDS = 60.0
-"""For so long before the last of all ends a Workflow's end is recent."""
+"""A Workflow counts as recently ended if it ended at most this many seconds before the latest end of all."""
 _UNCONFIRMED = 255
-"""Of one Hardware, those are remembered that came last: an agent runs one, and has heard of few others."""
+"""Maximum number of unconfirmed Workflows of one Hardware, the newest: an agent runs one Workflow and knows few
+others.
+"""
 RECENTLY_ENDED = 256
-"""Workflows that have ended and are here as they are, at most."""
+"""Maximum number of ended Workflows that are stored whole."""
 
 Lookup = Callable[[str, str], Raw | None]
-"""`lookup(namespace, name)`: the Workflow as an informer has it; None if there is none."""
+"""`lookup(namespace, name)` returns a Workflow from an informer, or None."""
 
 
 @dataclass(slots=True)
@@ -44,44 +49,45 @@ class _Entry:
     hardware: NamespacedName | None
     order: tuple[str, int, str]
     ahead: bool = False
-    """Whether it is an answer to a call of ours, which the informer has yet to hear of."""
+    """True if this version is the answer to our own API call and the informer has not delivered it yet."""
 
 
 class WorkflowIndex:
-    """What the server knows of Workflows."""
+    """The Workflows that the server knows, by uid and by Hardware."""
 
     def __init__(self, lookup: Lookup | None = None) -> None:
-        """`lookup` finds those that ended a while ago; without it all are kept."""
+        """`lookup` finds Workflows that ended a while ago. Without it all Workflows are stored whole."""
         self._lookup = lookup
         self._entries: dict[str, _Entry] = {}
         self._by_hardware: dict[NamespacedName, dict[str, _Entry]] = {}
         self._ids: dict[str, str] = {}
-        """The ids on the wire, by uid, where these differ."""
+        """The uids that agents use, by the uid in the API, where the two differ."""
         self._recently_ended: OrderedDict[str, float] = OrderedDict()
-        """Of the entries, those that are history, and when they ended; those first that came first."""
+        """The entries that have ended, with their end (Unix seconds), in the order in which they were added."""
         self._last_end = -math.inf
         self._ended = Archive()
-        """The names of the others, by the bytes of their uids."""
+        """The names of Workflows that ended earlier, by the bytes of their uids."""
         self._unconfirmed = Archive()
-        """Of these, the uids of those whose agents may run them still, one after the other, by Hardware."""
+        """The concatenated uids of ended Workflows that agents may still run, by Hardware."""
         self._gone: OrderedDict[str, str] = OrderedDict()
 
     def apply(self, workflow: Raw) -> None:
-        """Take in a Workflow that was added or changed, unless what is known of it is newer."""
+        """Add or update a Workflow, unless a newer version is known."""
         uid = uid_of(workflow)
         entry = self._entries.get(uid)
         if entry is not None and entry.ahead and _newer(entry.workflow, workflow) is True:
             return
         other = self._other(uid, workflow)
         if other and uid != _own_uid(workflow):
-            text = "Workflow %s: status.id is that of Workflow %s; it is left alone until that is mended"
+            text = "Workflow %s: status.id is that of Workflow %s; it is ignored until that is corrected"
             log.error(text, name_of(workflow), other)
             return
         self._put(workflow, ahead=False)
 
     def refresh(self, workflow: Raw) -> None:
-        """Take in what the API answered to a call, ahead of the informer, unless the Workflow is gone already, or
-        history."""
+        """Update a Workflow from the answer to an API call, ahead of the informer. Ignores deleted and ended
+        Workflows.
+        """
         entry = self._entries.get(uid_of(workflow))
         if entry is None or _another(entry.workflow, workflow):
             return
@@ -103,7 +109,7 @@ class WorkflowIndex:
             self._end(uid, parse_timestamp(status_of(workflow).get("lastTransitioned")) or 0.0)
 
     def _rename(self, own: str, uid: str) -> None:
-        """A Workflow is known as `uid` from now on; its status.id may have come since."""
+        """Store a Workflow under `uid` from now on, after its status.id was set."""
         before = self._ids.pop(own, own)
         if uid != own:
             self._ids[own] = uid
@@ -122,7 +128,7 @@ class WorkflowIndex:
             self._by_hardware.setdefault(hardware, {})[uid] = entry
 
     def remove(self, workflow: Raw) -> None:
-        """Forget a Workflow that is gone. One that was paused lives on in another API: nobody is to stop it."""
+        """Remove a deleted Workflow. A paused one continues in another API, so its agent must not stop it."""
         uid = uid_of(workflow)
         entry = self._entries.get(uid)
         if (entry is None and self._name_of_ended(uid) is None) or self._other(uid, workflow):
@@ -140,16 +146,18 @@ class WorkflowIndex:
             self._gone.popitem(last=False)
 
     def get(self, uid: str) -> Raw | None:
-        """The Workflow with that uid, as last seen; what is kept of it, if it ended a while ago."""
+        """Return the Workflow with this uid as last seen; the archived fields if it ended a while ago."""
         entry = self._entries.get(uid)
         return entry.workflow if entry is not None else self._archived(uid)
 
     def name_of_gone(self, uid: str) -> str | None:
-        """namespace/name of a Workflow that was deleted not long ago; None for any other uid."""
+        """Return namespace/name of a recently deleted Workflow, or None."""
         return self._gone.get(uid)
 
     def of(self, hardware: NamespacedName) -> list[Raw]:
-        """The Workflows of a machine, oldest first, without those that ended a while ago by its agent's word."""
+        """Return the Workflows of a machine, oldest first, without those that ended a while ago by their agent's
+        report.
+        """
         entries = sorted(self._by_hardware.get(hardware, {}).values(), key=lambda entry: entry.order)
         found = [self._archived(str(uuid.UUID(bytes=key))) for key in self._unconfirmed_of(hardware)]
         return [*(workflow for workflow in found if workflow is not None), *(entry.workflow for entry in entries)]
@@ -157,7 +165,7 @@ class WorkflowIndex:
     # --- those that have ended ------------------------------------------------------------------------------------
 
     def _other(self, uid: str, workflow: Raw) -> str:
-        """The name of another Workflow that is known by this id; empty if there is none."""
+        """Return the name of another Workflow with this id, or an empty string."""
         entry = self._entries.get(uid)
         if entry is not None:
             return name_of(entry.workflow) if _another(entry.workflow, workflow) else ""
@@ -165,7 +173,7 @@ class WorkflowIndex:
         return "" if name is None or name == name_of(workflow) else name
 
     def _end(self, uid: str, when: float) -> None:
-        """A Workflow is history, and ended `when`: keep it as it is for a while."""
+        """Note that a Workflow ended at `when`; archive the oldest ended ones."""
         self._last_end = max(self._last_end, when)
         self._recently_ended[uid] = when
         if when < self._last_end - RECENT_SECONDS:
@@ -178,10 +186,10 @@ class WorkflowIndex:
             self._archive(oldest)
 
     def _archive(self, uid: str) -> None:
-        """Keep the name of a Workflow alone."""
+        """Reduce a Workflow to its name."""
         entry, key = self._entries[uid], _bytes(uid)
         if key is None:
-            return  # no UUID; it stays
+            return  # the uid is not a UUID, so the Workflow is not archived
         del self._entries[uid]
         self._discard(uid, entry.hardware)
         self._ids.pop(_own_uid(entry.workflow), None)
@@ -191,7 +199,7 @@ class WorkflowIndex:
             self._unconfirmed.put(str(entry.hardware).encode(), b"".join([*kept, key]))
 
     def _take_out(self, uid: str, hardware: NamespacedName | None) -> None:
-        """Of the archive."""
+        """Remove a Workflow from the archive."""
         key = _bytes(uid)
         if key is None or self._ended.pop(key) is None or hardware is None:
             return
@@ -211,7 +219,7 @@ class WorkflowIndex:
         return None if name is None else name.decode()
 
     def _archived(self, uid: str) -> Raw | None:
-        """A Workflow that ended a while ago, with what is kept of it."""
+        """Return the archived fields of a Workflow that ended a while ago, or None."""
         name = self._name_of_ended(uid)
         if name is None or self._lookup is None:
             return None
@@ -228,7 +236,7 @@ class WorkflowIndex:
 
 
 def _bytes(uid: str) -> bytes | None:
-    """The bytes of a UUID in its canonical form; None of anything else that agents send."""
+    """Return the bytes of a UUID in canonical form, or None for any other text."""
     try:
         key = uuid.UUID(uid)
     except ValueError:
@@ -237,14 +245,16 @@ def _bytes(uid: str) -> bytes | None:
 
 
 def _newer(workflow: Raw, other: Raw) -> bool | None:
-    """Whether `workflow` is a newer version of the same object than `other`; None where versions are no numbers, which
-    Kubernetes' are (KEP-5504: those of one resource type can be compared)."""
+    """Return True if `workflow` is a newer version of the same object than `other`.
+
+    None if the versions are not numbers. In Kubernetes they are, and comparable within a resource type (KEP-5504).
+    """
     versions = [version_of(obj) for obj in (workflow, other)]
     return int(versions[0]) > int(versions[1]) if all(version.isdecimal() for version in versions) else None
 
 
 def uid_of(workflow: Raw) -> str:
-    """The Workflow's id on the wire: its uid, or the one that it had where it was moved from."""
+    """Return the Workflow's id for agents: its uid, or its uid in the API that it was moved from."""
     moved = status_of(workflow).get("id")
     return moved if isinstance(moved, str) and moved else _own_uid(workflow)
 
@@ -255,16 +265,127 @@ def _own_uid(workflow: Raw) -> str:
 
 
 def _another(workflow: Raw, other: Raw) -> bool:
-    """Whether these are two Workflows: whoever may write the status of one could give it the id of another's."""
+    """Return True if these are different objects.
+
+    A user who may write the status of one Workflow could give it the id of another.
+    """
     return _own_uid(workflow) != _own_uid(other)
 
 
 def version_of(workflow: Raw) -> str:
-    """The resourceVersion, empty if there is none."""
+    """Return the resourceVersion, or an empty string."""
     return str(workflow["metadata"].get("resourceVersion", ""))
 
 
 def hardware_of(workflow: Raw) -> NamespacedName | None:
-    """The Hardware that a Workflow is for; None if its spec does not say."""
+    """Return the Hardware of a Workflow, or None if its spec names none."""
     name = as_mapping(as_mapping(workflow.get("spec")).get("hardwareRef")).get("name")
     return NamespacedName(workflow["metadata"].get("namespace", ""), name) if name else None
+
+
+# --- Protobuf messages ---
+#
+# Converts Workflows to messages of `proto/workflow.proto`, and messages to events of the state machine.
+
+
+_MAX_STORY = 500
+"""Maximum length of a reason or message in the log and on the journey, in characters; the status contains more."""
+
+
+class MalformedEventError(ValueError):
+    """An event message is incomplete; the error names the missing field."""
+
+
+class UnsendableError(ValueError):
+    """The actions in a Workflow's status are malformed; the error names the object and the field."""
+
+
+def start_command(workflow: Raw) -> pb.GetWorkflowsResponse:
+    """Return StartWorkflow with all actions of a prepared Workflow. Raises UnsendableError."""
+    actions = []
+    for index, action in enumerate(actions_of(status_of(workflow))):
+        try:
+            actions.append(_action(action))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UnsendableError(
+                f"Workflow {name_of(workflow)}: status.actions[{index}] can't be sent to an agent:"
+                f" {type(error).__name__}: {error}"
+            ) from error
+    message = pb.Workflow(workflow_id=uid_of(workflow), actions=actions)
+    return pb.GetWorkflowsResponse(start_workflow=pb.GetWorkflowsResponse.StartWorkflow(workflow=message))
+
+
+def stop_command(uid: str) -> pb.GetWorkflowsResponse:
+    """Return StopWorkflow for the Workflow with this uid."""
+    return pb.GetWorkflowsResponse(stop_workflow=pb.GetWorkflowsResponse.StopWorkflow(workflow_id=uid))
+
+
+def event_of(message: pb.Event) -> events.AgentEvent:
+    """Return the event in an agent's message. Raises MalformedEventError."""
+    if not message.workflow_id:
+        raise MalformedEventError("event.workflow_id is missing")
+    kind = message.WhichOneof("event")
+    if kind == "workflow_rejected":
+        rejected = message.workflow_rejected
+        return events.Rejected(rejected.failure_reason, rejected.failure_message)
+    if kind is None:
+        raise MalformedEventError("event is of no kind that this server knows")
+    action_id: str = getattr(message, kind).action_id
+    if not action_id:
+        raise MalformedEventError(f"event.{kind}.action_id is missing")
+    if kind == "action_started":
+        return events.ActionStarted(action_id)
+    if kind == "action_succeeded":
+        return events.ActionSucceeded(action_id)
+    failed = message.action_failed
+    return events.ActionFailed(action_id, failed.failure_reason, failed.failure_message)
+
+
+def _action(action: dict[str, Any]) -> pb.Workflow.Action:
+    rendered: Raw = action.get("rendered") or {}
+    message = pb.Workflow.Action(
+        id=str(action["id"]),
+        name=action_name(action),
+        image=str(rendered.get("image") or ""),
+        args=[str(value) for value in rendered.get("args") or ()],
+        env={str(key): str(value) for key, value in (rendered.get("env") or {}).items()},
+        volumes=[str(value) for value in rendered.get("volumes") or ()],
+    )
+    if rendered.get("cmd"):
+        message.cmd = str(rendered["cmd"])
+    if rendered.get("networkNamespace"):
+        message.ns.net = str(rendered["networkNamespace"])
+    if pid := pid_namespace(rendered):
+        message.ns.pid = pid
+    return message
+
+
+def pid_namespace(rendered: Mapping[str, Any]) -> str:
+    """Return the PID namespace of a rendered action; empty for a namespace of its own."""
+    # In a PID namespace of its own, reboot(2) only ends the namespace (pid_namespaces(7)), and kexec is refused.
+    return "host" if rendered.get("reboots") else str(rendered.get("pidNamespace") or "")
+
+
+def describe(workflow: Raw, event: events.AgentEvent) -> str:
+    """Describe an event in one line, for the log and the journey."""
+    match event:
+        case events.Rejected():
+            return f"rejected the Workflow: {_line(event.reason) or 'no reason given'}: {_line(event.message)}"
+        case events.ActionStarted():
+            return f"action {_name(workflow, event.action_id)!r} started"
+        case events.ActionSucceeded():
+            return f"action {_name(workflow, event.action_id)!r} succeeded"
+        case events.ActionFailed():
+            return f"action {_name(workflow, event.action_id)!r} failed: {_line(event.reason)}: {_line(event.message)}"
+
+
+def _line(text: str) -> str:
+    """Return a container's text as one line of bounded length without control characters."""
+    return " ".join(printable(text[: 2 * _MAX_STORY], " ").split())[:_MAX_STORY]
+
+
+def _name(workflow: Raw, action_id: str) -> str:
+    for action in actions_of(status_of(workflow)):
+        if action.get("id") == action_id:
+            return action_name(action)
+    return action_id

@@ -1,10 +1,10 @@
 """Admission webhooks: checks at the time of a write that need more than the object itself.
 
-    informers -> `claims`, `references` (indexes) -> `reviewer` (decides) -> `admission` (answers)
+    informers -> `claims` (indexes) -> `reviewer` (decides) -> `admission` (answers)
     API server -> `server` (HTTPS) -> `admission`; `certificates` (own authority) -> `server`
     `server` -> `registration` (registers the address and the authority with the API server)
 
-The embedded API asks the reviewer in its own process: commits -> `plugin` -> `reviewer`.
+The embedded API asks the reviewer in its own process: commits -> `admission.ReviewPlugin` -> `reviewer`.
 
 `server` serves other hooks beside `admission`: `tink.metal3.webhook` converts Metal3's hosts.
 
@@ -19,24 +19,22 @@ does little harm: the edge serves no address that two Hardware claim, and the co
 does not parse.
 """
 
-from tink.webhooks.admission import Admission
+from tink.webhooks.admission import Admission, ReviewPlugin
 from tink.webhooks.claims import (
     REMEMBERED_SECONDS,
     Claim,
     ClaimKind,
     Claims,
     Conflict,
+    References,
     UsedAddress,
     canonical,
     claims_of,
     is_terminating,
 )
-from tink.webhooks.plugin import ReviewPlugin
-from tink.webhooks.references import References
 from tink.webhooks.registration import Address, holds, unregister
 from tink.webhooks.reviewer import Examine
-from tink.webhooks.server import SERVICE_PORT, Hook, Webhooks
-from tink.webhooks.settings import WebhookSettings
+from tink.webhooks.server import SERVICE_PORT, Hook, Webhooks, WebhookSettings
 
 __all__ = [
     "REMEMBERED_SECONDS",

@@ -5,30 +5,33 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import orjson
 from aiohttp import web
 
 from tink.api.mistakes import ELSEWHERE, Site
-from tink.api.v1alpha2 import Raw, as_mapping
+from tink.api.v1alpha2 import GROUP, Raw, as_mapping
 from tink.kube.cache import Informer
 from tink.kube.client import KubeClient, NotFoundError
+from tink.kube.objects import NamespacedName
+from tink.kube.resources import HARDWARE, OSIE, SECRET, TEMPLATE, WORKFLOW, ResourceType
 from tink.webhooks.metrics import ReviewMetrics
-from tink.webhooks.registration import NAME, TIMEOUT_SECONDS, Address, configuration, register, unregister
-from tink.webhooks.reviewer import Examine, Parse, Request, Reviewer, Verdict, parse_here
+from tink.webhooks.registration import NAME, TIMEOUT_SECONDS, Address, configuration, register, reviewed, unregister
+from tink.webhooks.reviewer import Examine, Lookup, Parse, Request, Reviewer, Verdict, parse_here
 
 log = logging.getLogger(__name__)
 
-log = logging.getLogger(__name__)
+# --- Admission reviews ---
+
 
 _READ_SECONDS = 30.0
-"""As long as API servers wait for an answer, at most."""
+"""Maximum seconds that API servers wait for an answer."""
 
 
 class Admission:
-    """`hardware`, `templates`, `workflows` and `osies` are informers that somebody else runs."""
+    """The admission webhook. The caller runs the informers."""
 
     path = "/admission"
     missed = "writes are not reviewed"
@@ -49,7 +52,7 @@ class Admission:
         clock: Callable[[], float] = time.monotonic,
         examine: Examine | None = None,
     ) -> None:
-        """It reviews objects of these `namespaces`, none: of all; `name` is that of its configuration."""
+        """Review objects of these `namespaces` (empty: of all). `name` is the name of the configuration."""
         self._client = client
         self._failure_policy = failure_policy
         self._namespaces = tuple(namespaces)
@@ -67,7 +70,7 @@ class Admission:
         hardware.add_event_handler(lambda new, _: claims.apply(new), claims.remove)
 
     async def ready(self) -> None:
-        """Return when the informers know all that there is."""
+        """Return when the informers have listed all objects."""
         for informer in self._synced:
             await informer.wait_for_cache_sync()
 
@@ -88,7 +91,7 @@ class Admission:
         return registered.written
 
     async def unregister(self, client: KubeClient) -> None:
-        """Delete it: nobody waits for a review that can't be held. Raises ApiError."""
+        """Delete the configuration, so that no write waits for a review that can't be held. Raises ApiError."""
         await unregister(client, self._name)
 
     def _configuration(self, address: Address, bundle: bytes) -> Raw:
@@ -151,7 +154,7 @@ class Admission:
 
 
 def respond(verdict: Verdict, request: Mapping[str, Any]) -> Raw:
-    """An AdmissionResponse without its uid; a refusal has the Status that an invalid object gets."""
+    """Return an AdmissionResponse without its uid. A rejection has the same Status as an invalid object."""
     response: Raw = {"allowed": not verdict.causes and not verdict.busy}
     if verdict.warnings:
         response["warnings"] = list(verdict.warnings)
@@ -175,3 +178,113 @@ def respond(verdict: Verdict, request: Mapping[str, Any]) -> Raw:
 def _named(asked: Mapping[str, Any]) -> str:
     request = Request.read(asked)
     return f"{request.kind} {'/'.join(request.key)}"
+
+
+# --- Plugin of the embedded API ---
+#
+# The reviewer inside the embedded API, as its admission plugin (`tink.kubeapi.apiserver.AdmissionPlugin`).
+#
+# The API server feeds it the stored Hardware, commit by commit, so claims are judged in the order of the writes and
+# without delay. A write reserves its claims from the review until it has been stored or has failed. A write that can't
+# be reviewed is rejected: no call could get lost, and no policy admits it. Deletions and removals of finalizers are
+# admitted even then, because an operator must be able to remove any object, and they claim nothing.
+#
+# Informers feed the references once they run. References only cause warnings, so no write waits for them.
+
+
+Find = Callable[[str, str, str], Awaitable[Raw | None]]
+"""`find(key, namespace, name)` returns an object as it is stored; `key` is such as `tinkerbell.org/hardware`."""
+
+_KEYS: Final = {each.kind: f"{each.group}/{each.plural}" for each in (HARDWARE, OSIE, TEMPLATE, SECRET)}
+
+
+class ReviewPlugin:
+    """Reviews writes in the process of the API server.
+
+    `find` reads its store; `site` returns the site for each Hardware.
+    """
+
+    followed = f"{GROUP}/{HARDWARE.plural}"
+
+    def __init__(
+        self,
+        find: Find,
+        *,
+        site: Callable[[], Site] = lambda: ELSEWHERE,
+        namespaces: Sequence[str] = (),
+        parse: Parse = parse_here,
+        clock: Callable[[], float] = time.monotonic,
+        examine: Examine | None = None,
+    ) -> None:
+        """Review the objects of these `namespaces`; empty: of all."""
+        self.webhooks = reviewed(namespaces)
+        self.metrics = ReviewMetrics()
+        self._informers: dict[str, Informer] = {}
+        self._namespaces = frozenset(namespaces)
+        self._synced = False
+        self._unread: set[NamespacedName] = set()
+        """Stored Hardware whose claims could not be read. As long as there is one, no Hardware may claim anything."""
+        self._reviewer = Reviewer(_lookup(find), self._cached, clock, site, exact=True, parse=parse, examine=examine)
+
+    def follow(self, informers: Mapping[ResourceType, Informer]) -> None:
+        """Use these informers for warnings about references, once they run."""
+        references = self._reviewer.references
+        for resource in (HARDWARE, WORKFLOW):
+            informers[resource].add_event_handler(lambda new, _: references.apply(new), references.remove)
+        self._informers = {each.kind: informers[each] for each in (HARDWARE, OSIE, TEMPLATE)}
+
+    def apply(self, obj: Raw) -> None:
+        """Add or update a stored Hardware."""
+        if not self._namespaces or obj["metadata"]["namespace"] in self._namespaces:
+            self._take_in(obj, self._reviewer.claims.apply)
+
+    def remove(self, obj: Raw) -> None:
+        """Remove a Hardware that is no longer stored."""
+        self._take_in(obj, self._reviewer.claims.remove)
+
+    def _take_in(self, obj: Raw, change: Callable[[Raw], object]) -> None:
+        """Apply a stored change. Never raises: the API server still has to notify its other listeners."""
+        key = NamespacedName.of(obj)
+        try:
+            change(obj)
+            self._unread.discard(key)
+        except Exception:
+            log.exception("Hardware %s: its addresses can't be read; no Hardware may claim any meanwhile", key)
+            self._unread.add(key)
+
+    def synced(self) -> None:
+        """Start to review: the claims of all stored Hardware are known."""
+        self._synced = True
+
+    async def answer(self, request: Raw) -> tuple[Raw, Callable[[], None] | None]:
+        """Review an AdmissionRequest. Return an AdmissionResponse, and a function that releases the reserved claims."""
+        asked = Request.read(request)
+        try:
+            verdict = await self._review(asked)
+        except Exception as error:
+            self.metrics.decided(request, "failed")
+            if not asked.is_harmless:
+                raise
+            log.exception("%s %s: its review has failed; the write claims nothing and is let in", asked.kind, asked.key)
+            return {"allowed": True, "warnings": [f"not reviewed: {error or type(error).__name__}"]}, None
+        self.metrics.decided(request, verdict.outcome)
+        return respond(verdict, request), verdict.release
+
+    async def _review(self, asked: Request) -> Verdict:
+        if not self._synced:
+            raise RuntimeError("the Hardware that is stored has not been read yet: try again in a second")
+        if self._unread and asked.kind == HARDWARE.kind and not asked.is_harmless:
+            one = min(self._unread)
+            raise RuntimeError(f"the addresses of Hardware {one} can't be read (see the log): correct or delete it")
+        return await self._reviewer.review(asked)
+
+    def _cached(self, kind: str, namespace: str, name: str) -> Raw | None:
+        informer = self._informers.get(kind)
+        return informer.get(namespace, name) if informer is not None else None
+
+
+def _lookup(find: Find) -> Lookup:
+    async def look_up(kind: str, namespace: str, name: str) -> Raw | None:
+        return await find(_KEYS[kind], namespace, name)
+
+    return look_up

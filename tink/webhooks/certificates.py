@@ -127,11 +127,11 @@ class MemoryKeeper:
         self._authority: Authority | None = None
 
     async def changed(self) -> None:
-        """Never returns: nobody else has it."""
+        """Never returns: no other process has this authority."""
         await asyncio.Event().wait()
 
     async def authority(self, now: datetime) -> Authority:
-        """The one to use now; made or renewed when it is time."""
+        """Return the current authority; create or renew it if necessary."""
         if self._authority is None or self._authority.needs_renewal(now):
             self._authority = renewed(self._authority, now)
         return self._authority

@@ -11,15 +11,15 @@ other, and then the edge serves neither (`edge.machines.inventory`).
 A Hardware that is being deleted gives up its claims: they block no other Hardware, and the edge serves the other one
 first. It may gain no claim that another Hardware has.
 
-In the process of the embedded API the store's commits feed the index (`plugin`), and a write reserves its claims until
-it is settled. There two Hardware never get one address, however many writes race.
+In the process of the embedded API the store's commits feed the index (`ReviewPlugin`), and a write reserves its claims
+until it is settled. There two Hardware never get one address, however many writes race.
 """
 
 from __future__ import annotations
 
 import functools
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv6Address, IPv6Interface
@@ -27,19 +27,79 @@ from socket import inet_aton, inet_ntoa
 from typing import Any
 
 from tink.api.annotations import AGENT_ID_ANNOTATION
-from tink.api.v1alpha2 import Raw, as_mapping
-from tink.kube.objects import NamespacedName
+from tink.api.v1alpha2 import Raw, WorkflowState, as_mapping
+from tink.kube.cache import Index
+from tink.kube.objects import NamespacedName, ObjectReference
 from tink.limits.newest import Newest
 from tink.mac import mac_in
 
+# --- References ---
+#
+# Index of references: Hardware to OSIEs, Workflows that have not ended to Hardware and Templates.
+#
+# Informers feed it. A look-up is a dictionary access.
+
+
+_REFERENCES = {
+    "Hardware": (("osie", "OSIE"),),
+    "Workflow": (("hardwareRef", "Hardware"), ("templateRef", "Template")),
+}
+_ENDED = tuple(state.value for state in WorkflowState if state.terminal)
+
+
+def targets_of(obj: Any) -> list[ObjectReference]:
+    """Return the objects that a Hardware or a Workflow refers to; invalid fields refer to nothing."""
+    obj = as_mapping(obj)
+    spec = as_mapping(obj.get("spec"))
+    namespace = as_mapping(obj.get("metadata")).get("namespace", "")
+    found = []
+    for field, kind in _REFERENCES.get(obj.get("kind", ""), ()):
+        name = as_mapping(spec.get(field)).get("name")
+        if isinstance(name, str) and name:
+            found.append(ObjectReference(kind, namespace, name))
+    return found
+
+
+def ended(workflow: Raw) -> bool:
+    """Return True if a Workflow is in a terminal state and no longer needs its Hardware and Template."""
+    return as_mapping(workflow.get("status")).get("state") in _ENDED
+
+
+class References:
+    """The references between objects. For one event loop."""
+
+    def __init__(self) -> None:
+        self._referrers: Index[ObjectReference, ObjectReference] = Index()
+
+    def apply(self, obj: Raw) -> frozenset[ObjectReference]:
+        """Add or update a Hardware or a Workflow. Return what it no longer refers to."""
+        targets = () if obj["kind"] == "Workflow" and ended(obj) else targets_of(obj)
+        return self._referrers.set(_reference(obj), targets)
+
+    def remove(self, obj: Raw) -> frozenset[ObjectReference]:
+        """Remove a deleted object. Return what it referred to."""
+        return self._referrers.set(_reference(obj), ())
+
+    def referrers(self, target: ObjectReference) -> Collection[ObjectReference]:
+        """Return the objects that refer to `target`."""
+        return self._referrers.keys(target)
+
+
+def _reference(obj: Raw) -> ObjectReference:
+    return ObjectReference(obj["kind"], *NamespacedName.of(obj))
+
+
+# --- Claims ---
+
+
 REMEMBERED_SECONDS = 5.0
-"""How long an admitted write may take until the informer has it; more than a write and its watch event ever take."""
+"""Maximum seconds until the informer delivers an admitted write."""
 MOST_REMEMBERED = 10_000
 _MOST_SHARED = 4096
 
 
 class ClaimKind(StrEnum):
-    """What must be unique."""
+    """A kind of value that must be unique."""
 
     MAC = "MAC address"
     IP = "IP address"
@@ -66,7 +126,7 @@ class Use(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """`field` of the reviewed Hardware wants what `holder` has in `held_in`."""
+    """A conflict: `field` of the reviewed Hardware claims a value that `holder` has in `held_in`."""
 
     claim: Claim
     field: str

@@ -9,8 +9,8 @@ There are two kinds of configuration. The label `app.kubernetes.io/managed-by` d
   change the rules of a configuration can make the API server send it every Secret of the cluster. Differences from the
   expected webhooks are reported, not repaired.
 
-The embedded API needs no configuration, because it reviews writes in its own process (`plugin`). A configuration that
-an earlier version left is deleted at the start.
+The embedded API needs no configuration, because it reviews writes in its own process (`ReviewPlugin`). A
+configuration that an earlier version left is deleted at the start.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CONFIGURATION = ResourceType(
 NAME = "tinkedge"
 _MANAGED_BY, _TINKEDGE = "app.kubernetes.io/managed-by", "tinkedge"
 _NAMESPACE_LABEL = "kubernetes.io/metadata.name"
-"""Each namespace has it, with its own name."""
+"""A label that each namespace has, with its own name as the value."""
 TIMEOUT_SECONDS = 5
 _TRIES = 3
 """Number of attempts before the last one, whose conflict is reported."""
@@ -245,7 +245,7 @@ def _named(configuration: Raw) -> str:
 
 
 async def unregister(client: KubeClient, name: str = NAME) -> None:
-    """Have the API server ask no more. Raises ApiError."""
+    """Delete the configuration. Raises ApiError."""
     try:
         await client.delete(CONFIGURATION, name, None)
     except NotFoundError:
@@ -253,8 +253,10 @@ async def unregister(client: KubeClient, name: str = NAME) -> None:
 
 
 def holds(found: Any, wanted: Any) -> bool:
-    """Whether `found` says all that `wanted` says; the API server adds defaults. What is wanted to be empty has to be:
-    a selector, which selects everything then."""
+    """Return True if `found` contains everything in `wanted`; the API server adds defaults.
+
+    An empty value in `wanted` must be empty in `found`: an empty selector selects everything.
+    """
     if isinstance(wanted, dict) and not wanted:
         return not found
     if isinstance(wanted, dict):

@@ -59,23 +59,26 @@ from tink.webhooks.claims import (
     ClaimKind,
     Claims,
     Conflict,
+    References,
     Use,
     UsedAddress,
     claims_of,
+    ended,
     is_terminating,
+    targets_of,
     uses_of,
 )
-from tink.webhooks.references import References, ended, targets_of
 
 log = logging.getLogger(__name__)
 
 Lookup = Callable[[str, str, str], Awaitable[Raw | None]]
-"""`lookup(kind, namespace, name)`: the Hardware or Template as the API has it now; None if there is none."""
+"""`lookup(kind, namespace, name)` reads a Hardware or Template from the API; None if there is none."""
 Cached = Callable[[str, str, str], Raw | None]
-"""`cached(kind, namespace, name)`: the Hardware, OSIE or Template as the informers have it; None if they have none."""
+"""`cached(kind, namespace, name)` returns a Hardware, OSIE or Template from the informers, or None."""
 Examine = Callable[[str, Raw], Awaitable[Sequence[str]]]
-"""`examine(kind, object)`: what the edge in this process can't do with an object, in sentences that begin with the
-field."""
+"""`examine(kind, object)` returns what the edge in this process can't do with an object, in sentences that begin with
+the field.
+"""
 
 Parse = Callable[[str, Raw], Awaitable[list[TemplateSyntaxError]]]
 """`parse(namespace, template)` returns syntax errors. Raises TemplateError, and BusyError if it can't parse now."""
@@ -104,7 +107,7 @@ async def parse_here(_namespace: str, template: Raw) -> list[TemplateSyntaxError
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What is wrong with one field: `reason` is one of Kubernetes' causes."""
+    """A problem of one field. `reason` is one of Kubernetes' cause types."""
 
     field: str
     message: str
@@ -134,7 +137,7 @@ ALLOWED = Verdict()
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The part of an AdmissionRequest that is decided from."""
+    """The parts of an AdmissionRequest that the decision depends on."""
 
     kind: str
     operation: str
@@ -145,7 +148,7 @@ class Request:
 
     @classmethod
     def read(cls, request: Mapping[str, Any]) -> Request:
-        """From JSON; whatever is missing or odd is read as absent."""
+        """Parse the JSON; missing or malformed parts count as absent."""
         new, old = request.get("object"), request.get("oldObject")
         name = request.get("name") or _metadata(new).get("name") or _metadata(old).get("name") or ""
         return cls(
@@ -181,14 +184,14 @@ class Reviewer:
     cached: Cached
     clock: Callable[[], float] = time.monotonic
     site: Callable[[], Site] = lambda: ELSEWHERE
-    """What gives machines their addresses; in the same process it is known, elsewhere nothing is said of it."""
+    """The site that gives machines their addresses; known in the same process, elsewhere unknown."""
     claims: Claims = field(default_factory=Claims)
     references: References = field(default_factory=References)
     exact: bool = False
     """True if `claims` follows the store itself: then it is never late, and an admitted write reserves its claims."""
     parse: Parse = parse_here
     examine: Examine | None = None
-    """None: nothing is known of an edge."""
+    """The check by an edge in this process; None if there is none."""
 
     async def review(self, request: Request) -> Verdict:
         """Decide about a write. Raises any error that prevents the decision: the caller rejects the write then."""
@@ -302,9 +305,9 @@ class Reviewer:
         return told[:MOST_CAUSES]
 
     async def _missing_secrets(self, request: Request) -> list[str]:
-        """Warn of the Secrets that annotations name and that the API of this process does not have.
+        """Return a warning for each Secret that an annotation names and that the API of this process does not have.
 
-        On a cluster the reviewer has no right to read Secrets, so nothing is said of them.
+        On a cluster the reviewer has no right to read Secrets, so there are no such warnings.
         """
         found = []
         for annotation, field_name in _SECRETS.items():
@@ -496,7 +499,7 @@ def _two_scripts(hardware: Any) -> tuple[str, ...]:
 
 
 def _unreachable(osie: Any, old: Any) -> tuple[str, ...]:
-    """Of the URLs that are new, those that name a special address themselves; names are not looked up here."""
+    """Return a warning for each new URL that contains a special address. Names are not resolved."""
     warnings = []
     specs = [as_mapping(_spec(each)) for each in (osie, old)]
     for field_name in ("kernelUrl", "initrdUrl"):

@@ -1,28 +1,31 @@
-"""The webhooks' shell: HTTPS for the API server, and a registration that is looked after.
+"""Serves webhooks: HTTPS for the API server, and the registration of the webhooks.
 
-`start` returns when the API server has been told where to ask; `run` then keeps certificates and registrations fresh,
-and `stop` takes back the registrations that can be taken back, where nobody else would answer in its place. What is
-asked and answered is a `Hook`'s: `tink.webhooks.admission`, `tink.metal3.webhook`.
+`start` returns when the webhooks are registered. `run` then renews certificates and registrations, and `stop` removes
+the registrations that no other replica serves. A `Hook` defines the questions and answers: `tink.webhooks.admission`,
+`tink.metal3.webhook`.
 
-The paths on loopback have a part that nobody can guess and that only readers of the registrations know, so that other
-users of this machine can't ask what addresses there are, or have some remembered.
+The paths on loopback contain a random part that only readers of the registrations know, so that other users of this
+host can't find out addresses or have claims remembered.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import secrets
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from tink.api.bounds import MAX_NAME_CHARACTERS
 from tink.kube.certificates import show, watch_handshakes
 from tink.kube.client import ApiError, KubeClient
 from tink.net.connection_limit import LimitedSite, Limits
@@ -30,17 +33,81 @@ from tink.webhooks import certificates
 from tink.webhooks.certificates import CertificateError, MemoryKeeper, SecretKeeper
 from tink.webhooks.metrics import WebhookMetrics
 from tink.webhooks.registration import Address, RegistrationError
-from tink.webhooks.settings import WebhookSettings
 
 log = logging.getLogger(__name__)
 
+# --- Settings ---
+#
+# The operator's settings of the webhooks.
+
+
+_LABEL = "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+_SERVICE = re.compile(f"{_LABEL}/{_LABEL}(:[1-9][0-9]{{0,4}})?")
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookSettings:
+    """The address of the webhooks for the API server; without `url` and `service` on loopback of this host."""
+
+    url: str = ""
+    """https://HOST:PORT, for an API server outside the cluster's network."""
+    service: str = ""
+    """NAMESPACE/NAME or NAMESPACE/NAME:PORT (else 443) of a Kubernetes Service in front of all replicas.
+
+    The replicas share a certificate authority in the Secret NAME-ca.
+    """
+    port: int = 0
+    """The port to listen at; 0: a free port on loopback, or 9443 for a url or a service."""
+    configuration: str = "tinkedge"
+    """Name of the ValidatingWebhookConfiguration; each installation in a cluster needs its own."""
+    failure_policy: str = "Fail"
+    """Failure policy of a Hardware that claims something and can't be reviewed: Ignore admits it, Fail rejects it."""
+
+    def __post_init__(self) -> None:
+        if self.url and self.service:
+            raise ValueError("give a URL or a Service of the webhooks, not both")
+        if self.url and (urlsplit(self.url).scheme != "https" or not urlsplit(self.url).hostname):
+            raise ValueError(f"the URL of the webhooks must be https://HOST:PORT, not {self.url}")
+        if self.service and _SERVICE.fullmatch(self.service) is None:
+            raise ValueError(
+                f"the Service of the webhooks must be NAMESPACE/NAME or NAMESPACE/NAME:PORT, not {self.service}"
+            )
+        if _NAME.fullmatch(self.configuration) is None or len(self.configuration) > MAX_NAME_CHARACTERS:
+            raise ValueError(
+                f"the name of the webhooks' configuration must be one of Kubernetes', not {self.configuration}"
+            )
+        if self.failure_policy not in ("Ignore", "Fail"):
+            raise ValueError(f"the failure policy of the webhooks must be Ignore or Fail, not {self.failure_policy}")
+
+    @property
+    def namespace(self) -> str:
+        """Return the namespace of the Service."""
+        return self.service.partition("/")[0]
+
+    @property
+    def name(self) -> str:
+        """Return the name of the Service."""
+        return self.service.partition("/")[2].partition(":")[0]
+
+    @property
+    def service_port(self) -> int:
+        """Return the port of the Service."""
+        return int(self.service.partition(":")[2] or 443)
+
+
+# --- Server ---
+
+
 LOOPBACK = "127.0.0.1"
 SERVICE_PORT = 9443
-"""Where a Service's endpoints listen, unless told otherwise: what controllers on Kubernetes use by custom."""
+"""Default port of a Service's endpoints, as is usual for Kubernetes controllers."""
 
 _LARGEST_REVIEW = 16 << 20
-"""Bytes: an old and a new object of the 3 MiB that the API takes, and the growth that escapes in JSON can bring. A hook
-that is sent more says so itself."""
+"""Maximum size of a request in bytes: an old and a new object of 3 MiB each, and their growth by JSON escapes.
+
+A hook that expects larger requests has a note about that.
+"""
 LOOK_AFTER_SECONDS = 60.0
 SPREAD_SECONDS = 30.0
 """Time for API servers to learn of a registration. Until then they receive a certificate that they already trust."""
@@ -53,25 +120,25 @@ Secret.
 
 
 class Hook(Protocol):
-    """A kind of question that API servers ask."""
+    """A webhook."""
 
     @property
     def path(self) -> str:
-        """Where it is asked, e.g. `/admission`."""
+        """Return its path, such as `/admission`."""
 
     @property
     def missed(self) -> str:
-        """What is so while the API server can't be told where to ask; for the log."""
+        """Return the consequence of a missing registration, for the log."""
 
     @property
     def notes(self) -> Iterable[str]:
         """Yield further notes for operators about this hook."""
 
     async def ready(self) -> None:
-        """Return when it can be answered."""
+        """Return when the hook can answer."""
 
     async def answer(self, request: web.Request) -> web.Response:
-        """Answer it."""
+        """Answer a request."""
 
     async def register(self, client: KubeClient, address: Address, bundle: bytes) -> bool:
         """Register `address` and `bundle` with the API server. Return True if something was written.
@@ -80,7 +147,7 @@ class Hook(Protocol):
         """
 
     async def unregister(self, client: KubeClient) -> None:
-        """Have the API server ask no more, if that does no harm. Raises ApiError."""
+        """Remove the registration, unless that does harm. Raises ApiError."""
 
 
 class Webhooks:
@@ -108,7 +175,7 @@ class Webhooks:
             self._keeper = SecretKeeper(client, self._settings.namespace, f"{self._settings.name}-ca")
         self._serving: certificates.Serving | None = None
         self._bundle = b""
-        """Of the authority that is shown."""
+        """The bundle of the authority whose certificate is served."""
         self._former = b""
         """The bundle of the previous authority, or of the present one if it is about to be replaced."""
         self._former_until: float | None = None
@@ -122,15 +189,15 @@ class Webhooks:
         """The alert by which a client rejected the certificate; empty once a client accepts it, or it was replaced."""
         self._runner: web.AppRunner | None = None
         self._registered: set[Hook] = set()
-        # All replicas behind a Service are asked by one path, and a NetworkPolicy can say by whom.
+        # All replicas behind a Service need the same path, and a NetworkPolicy can restrict the callers.
         self._secret = "" if self._settings.service else f"/{secrets.token_urlsafe(16)}"
         self.port = 0
         self.metrics = WebhookMetrics()
 
     async def start(self) -> None:
-        """Listen, and register. An API that has no webhooks, or does not let us register, is said in the log.
+        """Listen, and register the hooks. Logs a warning if the API has no webhooks or rejects the registration.
 
-        Raises OSError if the port can't be had.
+        Raises OSError if the port is not available.
         """
         for hook in self._hooks:
             await hook.ready()
@@ -164,7 +231,7 @@ class Webhooks:
                     await asyncio.sleep(seconds)
 
     async def _replaced(self) -> bool:
-        """Return when somebody may have replaced the authority; False: that can't be watched."""
+        """Return when the authority may have been replaced. Return False if it can't be watched."""
         try:
             await self._keeper.changed()
         except (ApiError, ValueError) as error:
@@ -173,7 +240,7 @@ class Webhooks:
         return True
 
     async def stop(self) -> None:
-        """Unregister what nobody else serves, then stop listening."""
+        """Remove the registrations that no other process serves, then stop listening."""
         for hook in self._registered if not self._settings.url and not self._settings.service else ():
             try:
                 await hook.unregister(self._client)
@@ -183,7 +250,7 @@ class Webhooks:
             await self._runner.cleanup()
 
     async def look_after(self) -> None:
-        """Renew what is due and have the API server know. What fails is said once, and tried again the next time."""
+        """Renew certificates and registrations. An error is logged once and tried again the next time."""
         now = self._clock()
         try:
             authority = await self._keeper.authority(now)
@@ -236,14 +303,14 @@ class Webhooks:
             yield from hook.notes
 
     def address(self, hook: Hook) -> Address:
-        """Where the API server is told to ask."""
+        """Return the address that is registered for a hook."""
         path, settings = hook.path + self._secret, self._settings
         if settings.service:
             return Address(path, namespace=settings.namespace, name=settings.name, port=settings.service_port)
         return Address(path, url=settings.url.rstrip("/") or f"https://{LOOPBACK}:{self.port}")
 
     async def _register(self, bundle: bytes) -> bool:
-        """Whether the API server trusts `bundle` wherever it asks."""
+        """Register `bundle` for all hooks. Return True if all succeeded."""
         for hook in self._hooks:
             address = self.address(hook)
             try:

@@ -1,12 +1,9 @@
-"""What a Workflow may become, and because of what: the state machine that controller and server share.
+"""The state machine of Workflows, shared by controller and server. Pure: objects and a clock go in, a status comes out.
 
-table    states, causes, which follows from which, and who may write it: begin here
-events   what happens, with the facts of it
-machine  takes an event through the table: the only way to a new status
-guards   what arrows depend on beside the state
-protection  the finalizer: who has it, and how new ones get it
-reasons  why a Workflow did not succeed, as its conditions say
-status   the fields of `.status`, read and written
-
-Nothing here knows of Kubernetes' API, gRPC or the time: objects and a clock go in, a new status comes out.
+- table   states, causes, transitions, and the component that may write each: begin here
+- events  events with their facts
+- machine applies an event to a Workflow: the only way to a new status
+- guards  predicates on Workflows beside the state: paused, held, unconfirmed, ...; and the finalizer
+- status  reads and writes the fields of `.status`; reasons; the text of the column MESSAGE
+- ended   the few bytes that a process stores of an ended Workflow
 """

@@ -1,7 +1,7 @@
-"""What is kept of a Workflow that has ended and that nothing is to be done about: a hundred bytes of ten thousand.
+"""Packs Workflows that have ended and need no more work: about 100 bytes each instead of 10,000.
 
-A site ends Workflows for years, and its API keeps them until somebody deletes them. What a process still has to know of
-one: which it is, whose machine it was for, how and when it ended, and whether its agent had a word in that.
+A site accumulates ended Workflows for years. A process only needs their name, uid, Hardware, end, state, and whether
+the agent reported the end.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from typing import Final
 
 from tink.api.v1alpha2 import API_VERSION, ActionState, Raw, WorkflowState, as_mapping
 from tink.kube.objects import NamespacedName
-from tink.workflow.guards import hold_of, paused
-from tink.workflow.protection import protected
-from tink.workflow.reasons import WITHOUT_AGENTS_WORD
+from tink.workflow.guards import hold_of, paused, protected
 from tink.workflow.status import (
+    WITHOUT_AGENTS_WORD,
     ConditionType,
     InvalidStatusError,
     action_state,
@@ -33,11 +32,11 @@ _ACTION_STATES: Final = tuple(ActionState)
 _HEAD: Final = struct.Struct(">16sBd")  # uid, place of the state, end in seconds since the epoch
 _SEPARATOR: Final = "\0"
 MESSAGE: Final = "ended; its details are in the API"
-"""`status.message` of what was unpacked."""
+"""`status.message` of an unpacked Workflow."""
 
 
 def has_ended(workflow: Raw) -> bool:
-    """Whether the Workflow is in an end state; not one whose status can't be read."""
+    """Return True if the Workflow is in a terminal state; False if its status is invalid."""
     try:
         state = state_of(workflow)
     except InvalidStatusError:
@@ -46,9 +45,9 @@ def has_ended(workflow: Raw) -> bool:
 
 
 def is_history(workflow: Raw) -> bool:
-    """Whether it has ended and nothing is left to be done about it but to delete it one day.
+    """Return True if the Workflow has ended and only its deletion is left to do.
 
-    Not what is on its way out, or to another API, or what somebody holds, or what has not got all that the controller
+    Returns False for a Workflow that is deleted, moved, held or has the finalizer, or lacks a field that the controller
     writes.
     """
     return (
@@ -62,7 +61,7 @@ def is_history(workflow: Raw) -> bool:
 
 
 def pack(workflow: Raw) -> bytes | None:
-    """What is kept of a Workflow that is history; None of any other, and of one that this does not fit."""
+    """Return the packed Workflow, or None if it is not history or does not fit the format."""
     status, spec, metadata = status_of(workflow), as_mapping(workflow.get("spec")), workflow["metadata"]
     end = parse_timestamp(status.get("lastTransitioned"))
     ttl = spec.get("ttlSecondsAfterFinished")
@@ -70,7 +69,7 @@ def pack(workflow: Raw) -> bytes | None:
         return None
     try:
         uid = uuid.UUID(metadata["uid"])
-        # Which states there are says enough: nobody asks how many actions there were.
+        # The set of action states is enough: no reader needs the number of actions.
         states = "".join(sorted({str(_ACTION_STATES.index(action_state(action))) for action in actions_of(status)}))
     except (InvalidStatusError, ValueError, KeyError):
         return None
@@ -90,7 +89,7 @@ def pack(workflow: Raw) -> bytes | None:
 
 
 def unpack(key: NamespacedName, packed: bytes) -> Raw:
-    """The Workflow, with what was kept of it: enough for all that asks about Workflows that have ended."""
+    """Return the Workflow with the fields that were packed, which is enough for all readers of ended Workflows."""
     uid, state, end = _HEAD.unpack_from(packed)
     version, hardware, states, reason, ttl, moved = packed[_HEAD.size :].decode().split(_SEPARATOR)
     spec: Raw = {"hardwareRef": {"name": hardware}}

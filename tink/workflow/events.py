@@ -1,7 +1,7 @@
-"""What happens to a Workflow: the decisions of controller and server, and what agents report, with the facts of each.
+"""The events of a Workflow: decisions of the controller and the server, and reports of agents, with their facts.
 
-The controller and the server make these, `machine.apply` turns them into a new status. All seconds are how long
-something has lasted.
+The controller and the server create events, and `machine.apply` turns them into a new status. All `seconds` are
+durations.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tink.api.v1alpha2 import Raw
 
 @dataclass(frozen=True, slots=True)
 class PreparedAction:
-    """A rendered action (JSON names) and the id that it has within its Workflow."""
+    """A rendered action (JSON names) and its id."""
 
     id: str
     rendered: Raw
@@ -21,14 +21,14 @@ class PreparedAction:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The Template was rendered: these are the actions."""
+    """The Template was rendered into these actions."""
 
     actions: tuple[PreparedAction, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PreparationFailed:
-    """The Workflow can't be prepared, now or ever."""
+    """The Workflow can't be prepared, and trying again is useless."""
 
     reason: str
     message: str
@@ -41,14 +41,16 @@ class Dispatched:
 
 @dataclass(frozen=True, slots=True)
 class Reclaimed:
-    """The server claims a Workflow that is Scheduled already: what another stream was to send, this one sends."""
+    """The server claims a Workflow that is already Scheduled, to send it instead of another stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Undelivered:
-    """The agent's stream was gone before the Workflow could be sent that this server had claimed. `claim` is when, as
-    the status has it (`status.claim_of`); `given`, whether an agent might have had it before that, because an earlier
-    claim of somebody was given back."""
+    """The agent's stream ended before the server could send the Workflow that it had claimed.
+
+    `claim` identifies that claim (`status.claim_of`). `given` is True if an agent might have had the Workflow before,
+    because an earlier claim was given back.
+    """
 
     claim: str
     given: bool = False
@@ -56,15 +58,16 @@ class Undelivered:
 
 @dataclass(frozen=True, slots=True)
 class GivenBack:
-    """The agent is at work on another Workflow than this one, which a server has claimed for it, and perhaps sent."""
+    """The agent works on another Workflow than this one, which a server has claimed for it and perhaps sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The agent won't run the Workflow; with the reason AlreadyFinished, because it has, to whatever end. Or (reason
-    UnknownWorkflow) it was asked to stop one that it does not run.
+    """The agent refuses to run the Workflow, and it is not offered again for `delay` seconds.
 
-    The Workflow is not offered again before `delay` seconds have passed."""
+    With the reason AlreadyFinished the agent has ended it before. With the reason UnknownWorkflow the agent was asked
+    to stop a Workflow that it does not run.
+    """
 
     reason: str
     message: str
@@ -73,25 +76,27 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class AgentLost:
-    """The agent came back, and says that it neither runs the Workflow nor has anything to report of it."""
+    """The agent reconnected and reports that it neither runs the Workflow nor has unsent events of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentRefused:
-    """An agent asked for the Workflow, and may not have it: why, with who it was."""
+    """An agent asked for the Workflow and was refused; the message has the agent and the reason."""
 
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSeen:
-    """The agent is connected to the server that says so."""
+    """The agent is connected to the server that records this."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentAway:
-    """The agent has been gone for `seconds`, without a word of its coming back. `seen` is when a server last saw it, as
-    the status said for all that time (`status.agent_seen`)."""
+    """The agent has been disconnected for `seconds`.
+
+    `seen` is when a server last saw it, as the status contained for all that time (`status.agent_seen`).
+    """
 
     seconds: float
     seen: str = ""
@@ -113,7 +118,7 @@ class ActionSucceeded:
 
 @dataclass(frozen=True, slots=True)
 class ActionFailed:
-    """An action failed on the agent, which runs no further ones."""
+    """An action failed on the agent, which runs no further actions."""
 
     action_id: str
     reason: str
@@ -122,7 +127,7 @@ class ActionFailed:
 
 @dataclass(frozen=True, slots=True)
 class CancelRequested:
-    """Somebody deleted the Workflow, or set its state to Cancelling by hand."""
+    """The Workflow was deleted, or its state was set to Cancelling by hand."""
 
     message: str
 
@@ -150,7 +155,7 @@ class WorkflowTimedOut:
 
 @dataclass(frozen=True, slots=True)
 class NothingLeft:
-    """The Workflow is Running, and has no action that could still run: somebody edited its status by hand."""
+    """The Workflow is Running without an action that could run, because its status was edited by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +167,7 @@ class HardwareMissing:
 
 @dataclass(frozen=True, slots=True)
 class HardwareBack:
-    """The Hardware of the Workflow is there, again if it was missing."""
+    """The Hardware of the Workflow exists, perhaps again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +186,7 @@ class ActionTimedOut:
 
 
 AgentEvent = ActionStarted | ActionSucceeded | ActionFailed | Rejected
-"""What an agent may report."""
+"""The events that an agent may report."""
 Event = (
     AgentEvent
     | NothingLeft

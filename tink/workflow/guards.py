@@ -1,4 +1,4 @@
-"""What can be said of a Workflow beside its state: what arrows depend on, and who dispatches asks for."""
+"""Predicates on Workflows beside the state, used by transitions and by the dispatch; and the finalizer."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tink.api.annotations import HOLD_ANNOTATION, PAUSED_ANNOTATION
-from tink.api.v1alpha2 import ActionState, Raw, WorkflowState, as_mapping
-from tink.workflow.reasons import WITHOUT_AGENTS_WORD
+from tink.api.v1alpha2 import API_VERSION, FINALIZER, ActionState, Raw, WorkflowState, as_mapping
 from tink.workflow.status import (
+    WITHOUT_AGENTS_WORD,
     ConditionType,
     InvalidStatusError,
     action_state,
@@ -22,17 +22,22 @@ _NOT_BEGUN = (None, WorkflowState.PENDING, WorkflowState.SCHEDULED)
 
 
 def paused(workflow: Raw) -> bool:
-    """Whether nobody may change the Workflow: it is on its way to another API, or was left behind there."""
+    """Return True if no component may change the Workflow: it is being moved to another API, or was left behind
+    by that.
+    """
     return PAUSED_ANNOTATION in as_mapping(workflow["metadata"].get("annotations"))
 
 
 def held(workflow: Raw) -> bool:
-    """Whether the Workflow has not begun and is not to, until somebody says so. Raises InvalidStatusError."""
+    """Return True if the Workflow has not begun and its hold annotation keeps it from beginning. Raises
+    InvalidStatusError.
+    """
     return hold_of(workflow) is not None and not begun(workflow)
 
 
 def begun(workflow: Raw) -> bool:
-    """Whether an action has begun, or the Workflow has ended or is to: nobody gives it to an agent any more.
+    """Return True if an action has begun, or the Workflow has ended or is being cancelled. It is no longer sent to
+    agents.
 
     Raises InvalidStatusError.
     """
@@ -40,13 +45,13 @@ def begun(workflow: Raw) -> bool:
 
 
 def hold_of(workflow: Raw) -> str | None:
-    """Why somebody holds the Workflow; None: nobody does."""
+    """Return the reason in the hold annotation, or None if the Workflow has no such annotation."""
     reason = as_mapping(workflow["metadata"].get("annotations")).get(HOLD_ANNOTATION)
     return None if reason is None else str(reason)
 
 
 def under_way(workflow: Raw) -> bool:
-    """Whether an agent is at work on the Workflow; not of a status that can't be read."""
+    """Return True if the Workflow is Running or Cancelling; False if the status is invalid."""
     try:
         return state_of(workflow) in (WorkflowState.RUNNING, WorkflowState.CANCELLING)
     except InvalidStatusError:
@@ -54,7 +59,7 @@ def under_way(workflow: Raw) -> bool:
 
 
 def rebooting(workflow: Raw) -> bool:
-    """Whether the Workflow is Running and nothing is left of it but its last action, which reboots the machine.
+    """Return True if the Workflow is Running and only its last action is left, which reboots the machine.
 
     Raises InvalidStatusError.
     """
@@ -62,7 +67,7 @@ def rebooting(workflow: Raw) -> bool:
 
 
 def unconfirmed(workflow: Raw) -> bool:
-    """Whether the Workflow has ended, but not by its agent's word: the agent may be running it still.
+    """Return True if the Workflow has ended without its agent's report: the agent may still run it.
 
     Raises InvalidStatusError.
     """
@@ -72,8 +77,8 @@ def unconfirmed(workflow: Raw) -> bool:
     status = status_of(workflow)
     if condition(status, ConditionType.SUCCEEDED).get("reason") in WITHOUT_AGENTS_WORD:
         return True
-    # An agent's word leaves an action that failed, or only such as have succeeded; a state written by hand does not.
-    # (Nor does a Workflow that no agent had: canceled before it was sent, say.)
+    # After an agent's report an action has failed, or all have succeeded. A state that was edited by hand lacks that.
+    # So does a Workflow that no agent had, such as one canceled before it was sent.
     states = [action_state(action) for action in actions_of(status)]
     if state is WorkflowState.SUCCEEDED:
         return any(action is not ActionState.SUCCEEDED for action in states)
@@ -81,8 +86,10 @@ def unconfirmed(workflow: Raw) -> bool:
 
 
 def last_action_reboots(status: Mapping[str, Any]) -> bool:
-    """Whether of the actions of a status only the last is left, and it runs, and reboots the machine: a silent agent
-    has then done what it was to do. Raises InvalidStatusError."""
+    """Return True if only the last action is left, is Running, and reboots the machine.
+
+    A silent agent has then done its work. Raises InvalidStatusError.
+    """
     actions = actions_of(status)
     if not actions:
         return False
@@ -94,3 +101,27 @@ def last_action_reboots(status: Mapping[str, Any]) -> bool:
         and action_state(last) is ActionState.RUNNING
         and all(action_state(action) is ActionState.SUCCEEDED for action in others)
     )
+
+
+# --- Finalizer ---
+#
+# The finalizer of Workflows. Without it a deletion would not stop the agent.
+#
+# The controller adds it before it prepares a Workflow. The embedded API adds it to each new Workflow (`protect`), which
+# saves that write and its delay.
+
+
+def protected(workflow: Raw) -> bool:
+    """Return True if the Workflow has the finalizer."""
+    return FINALIZER in (workflow["metadata"].get("finalizers") or ())
+
+
+def protect(obj: Raw) -> None:
+    """Add the finalizer to a Workflow, in place. Other objects are not changed.
+
+    A Workflow that is being moved from another API is not changed either, so that the copy equals the original.
+    """
+    if obj.get("kind") != "Workflow" or obj.get("apiVersion") != API_VERSION or paused(obj) or protected(obj):
+        return
+    metadata = obj["metadata"]
+    metadata["finalizers"] = [*(metadata.get("finalizers") or ()), FINALIZER]

@@ -1,27 +1,26 @@
-"""The state machine of Workflows and their actions: the only way to a new status.
+"""Applies events to Workflows: the only way to a new status.
 
-Controller and server don't deal in causes but in `events`: what they decided or were told, with the facts of it.
-`apply(workflow, event, now, author)` takes an event through the `table`, several arrows if need be, and returns the new
-status, or None if the event changes nothing:
+`apply(workflow, event, now, author)` takes an event through the `table`, through several transitions if necessary, and
+returns the new status, or None if the event changes nothing:
 
-- Agents report at least once. A report for an action that is already final, or for a Workflow that is, changes nothing.
-- A report may skip ahead. Success without a start is both; a start of a Workflow that looks undispatched (the claim was
-  taken back because the stream broke, the command had arrived all the same) is the dispatch too.
+- Agents report at least once. A report for a terminal action or Workflow changes nothing.
+- A report may skip ahead. Success without a start is both. A start of a Workflow that looks undispatched is also its
+  dispatch: its claim was undone because the stream broke, but the command had arrived.
 - A Workflow has succeeded when all its actions have, in whatever order the reports came.
-- An agent that runs nothing of a Cancelling Workflow any more, for whatever reason, has stopped it.
-- A Workflow that no agent has (`status.dispatched` is false) needs nobody to stop it: it is Canceled at once, whoever
-  has set it to Cancelling. What may have been sent is not. Whoever sends it claims it before, so a server that has
-  claimed it and could not send it knows that nobody else did, if the last claim is its own and none had it before.
-- When a Workflow ends early, the action that ran has failed; actions that never ran stay Pending.
-- A last action that `reboots` the machine takes the agent with it, so nobody may be left to report its end. While it
-  runs and all others have succeeded, an agent that comes back without the Workflow, or not at all, and a time that is
-  up, mean that it has succeeded. For any other action the first is a loss, the second nothing, the third a timeout.
-  That it does not come back is said by one of several servers: it counts only if no other has seen the agent since.
-- A rejection counts, and holds the Workflow back for a while; when it starts, both are forgotten. An agent that rejects
-  a Workflow because it has ended it already will never run it, and has nothing to report any more: that is a loss.
+- An agent that no longer runs a Cancelling Workflow, for whatever reason, has stopped it.
+- A Workflow that no agent has (`status.dispatched` is false) is Canceled at once, even if its state was set to
+  Cancelling by hand. A Workflow that may have been sent is not. A server claims a Workflow before it sends it. If it
+  then can't send it, it knows that no other server did, provided that the last claim is its own and no agent had it.
+- When a Workflow ends early, the Running action has failed; actions that never ran stay Pending.
+- A last action that `reboots` the machine also ends the agent, so there may be no report of its end. While it runs and
+  all others have succeeded, three events mean success: the agent returns without the Workflow, it does not return, or
+  the action times out. For any other action the first is a loss, the second nothing, the third a timeout. One server
+  decides that the agent does not return; that counts only if no other server has seen the agent since.
+- A rejection is counted and delays the next offer; a start clears both. An agent that rejects a Workflow because it
+  ended the Workflow before will never run it nor report on it, so that is a loss.
 
-The caller stores the result with `status.status_patch`, which fails if the object changed meanwhile; then it looks at
-the object anew and asks again. That makes every arrow atomic, with any number of controllers and servers.
+The caller stores the result with `status.status_patch`, which fails if the object changed meanwhile; then it reads the
+object and applies the event again. So every transition is atomic, with any number of controllers and servers.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ from tink.workflow.events import (
     WorkflowTimedOut,
 )
 from tink.workflow.guards import last_action_reboots
-from tink.workflow.reasons import (
+from tink.workflow.status import (
     REASON_ACTION_TIMEOUT,
     REASON_AGENT_LOST,
     REASON_AGENT_REFUSED,
@@ -76,8 +75,6 @@ from tink.workflow.reasons import (
     REASON_START_TIMEOUT,
     REASON_UNKNOWN_WORKFLOW,
     REASON_WORKFLOW_TIMEOUT,
-)
-from tink.workflow.status import (
     ConditionType,
     InvalidStatusError,
     Status,
@@ -92,21 +89,21 @@ from tink.workflow.status import (
     set_condition,
     state_of,
     status_of,
+    summary,
     timestamp,
     with_no_agent,
 )
-from tink.workflow.summary import summary
 from tink.workflow.table import ACTION, AUTHOR, WORKFLOW, ActionCause, Author, Cause
 
 MAX_REASON = 128
 MAX_MESSAGE = 4096
-"""Characters of a reason and a message that are kept: agents send what containers wrote."""
+"""Maximum lengths of a reason and a message in characters: agents send the output of containers."""
 MAX_REJECTIONS = 1_000_000
-"""Where the count of rejections ends, so that no number written by hand makes it one that can't be stored."""
+"""Upper bound of the count of rejections, so that a number edited by hand can still be stored."""
 
 _NOTHING_LEFT = (
-    "the Workflow was Running, but none of status.actions was Pending or Running any more: somebody edited its status; "
-    "create it again"
+    "the Workflow was Running, but none of status.actions was Pending or Running any more: its status was edited by "
+    "hand; create it again"
 )
 
 
@@ -115,26 +112,25 @@ class UnknownActionError(ValueError):
 
 
 class NotAllowedError(RuntimeError):
-    """A component tried a transition that is another's to write: a mistake in this program."""
+    """A component tried a transition that belongs to the other one: a bug in this program."""
 
 
 def apply(workflow: Raw, event: Event, now: float, author: Author) -> Status | None:
-    """The status of `workflow` after `event` at `now` (seconds since the epoch); None if nothing changes.
+    """Return the status of `workflow` after `event` at `now` (Unix seconds), or None if nothing changes.
 
-    `workflow` itself is left alone. Raises UnknownActionError, NotAllowedError, and InvalidStatusError for a status
-    that this program did not write.
+    `workflow` is not changed. Raises UnknownActionError, NotAllowedError, and InvalidStatusError.
     """
     transition = _Transition(workflow, now, author)
     try:
         transition.take(event)
     except InvalidStatusError as error:
-        # What is read of an action does not know whose it is.
+        # Errors about an action do not contain the Workflow's name.
         raise InvalidStatusError(f"Workflow {name_of(workflow)}: {error}") from error
     return transition.result()
 
 
 def _own(status: Mapping[str, Any]) -> Status:
-    """A copy of which the fields of the status and of its actions may be changed; what is in those is shared."""
+    """Return a copy whose fields and actions may be changed. Deeper values are shared."""
     own = dict(status)
     actions = own.get("actions")
     if isinstance(actions, list):
@@ -143,7 +139,7 @@ def _own(status: Mapping[str, Any]) -> Status:
 
 
 class _Transition:
-    """One event on its way through the tables: a copy of the status that is being changed."""
+    """The application of one event: a copy of the status that is being changed."""
 
     def __init__(self, workflow: Raw, now: float, author: Author) -> None:
         self._name = name_of(workflow)
@@ -185,7 +181,7 @@ class _Transition:
                 if self._state is WorkflowState.RUNNING and self._rebooting():
                     self._after["agentSeenAt"] = self._time
             case AgentAway():
-                gone = event.seen == agent_seen(self._before)  # else another server saw it meanwhile
+                gone = event.seen == agent_seen(self._before)  # False if another server saw the agent meanwhile
                 if gone and self._rebooting() and self._move(Cause.REBOOTED):
                     self._rebooted(REASON_REBOOTED, f"the agent has been gone for {event.seconds:g} s")
             case CancelRequested():
@@ -207,7 +203,7 @@ class _Transition:
     # --- arrows ---------------------------------------------------------------------------------------------------
 
     def _move(self, cause: Cause) -> bool:
-        """Follow the arrow of `cause`; False if there is none from here."""
+        """Make the transition of `cause`; return False if there is none from this state."""
         self._check(cause)
         target = WORKFLOW[self._state].get(cause)
         if target is None:
@@ -260,11 +256,11 @@ class _Transition:
 
     def _take_back(self, event: Undelivered) -> None:
         if event.claim != claim_of(self._before):
-            return  # somebody else has claimed it since, and may have sent it
+            return  # another server has claimed it since, and may have sent it
         if self._state is WorkflowState.CANCELLING:
             if not event.given:
                 self._stopped("the agent had gone before the Workflow could be sent")
-        elif self._state is WorkflowState.PENDING or self._move(Cause.RETURNED):  # Pending: another gave it back
+        elif self._state is WorkflowState.PENDING or self._move(Cause.RETURNED):  # Pending: another server gave it back
             self._after["dispatched"] = event.given
 
     def _reject(self, event: Rejected) -> None:
@@ -308,7 +304,7 @@ class _Transition:
         if cancelling and with_no_agent(self._workflow):
             self._move(Cause.NOTHING_TO_STOP)
         elif cancelling and not noted:
-            # A user wrote the state and nothing else: from now on the agent has its time to stop.
+            # A user changed the state only. The agent's time to stop begins now.
             self._after["lastTransitioned"] = self._time
         elif not self._move(Cause.CANCEL_REQUESTED):
             return
@@ -317,14 +313,14 @@ class _Transition:
         else:
             self._observe(ConditionType.SUCCEEDED, ConditionStatus.UNKNOWN, REASON_CANCELLING, event.message)
 
-    def _ended_unheard(self, said: str) -> None:
-        """The agent reports in order: what it had to say of the Workflow's end is lost, if it is not ended here."""
+    def _ended_unheard(self, reported: str) -> None:
+        """Fail the Workflow: the agent ended it before and reports in order, so its reports of the end are lost."""
         if self._rebooting():
             if self._move(Cause.REBOOTED):
                 self._rebooted(REASON_REBOOTED, "the agent came back anew")
         elif self._move(Cause.ENDED_UNHEARD):
             message = "the agent says that it ended the Workflow before, and its reports never came"
-            self._fail(REASON_AGENT_LOST, f"{message}: {said}" if said else message)
+            self._fail(REASON_AGENT_LOST, f"{message}: {reported}" if reported else message)
 
     def _lose(self) -> None:
         if self._state is WorkflowState.CANCELLING:
@@ -387,7 +383,7 @@ class _Transition:
         set_condition(self._after, kind, value, self._now, (reason or "")[:MAX_REASON], (message or "")[:MAX_MESSAGE])
 
     def _fail(self, reason: str, message: str) -> None:
-        """The Workflow did not succeed, and why; whatever runs has failed for the same reason."""
+        """Record that and why the Workflow did not succeed; the Running action fails for the same reason."""
         self._observe(ConditionType.SUCCEEDED, ConditionStatus.FALSE, reason, message)
         for action in actions_of(self._after):
             self._fail_action(action, reason, message)
@@ -402,16 +398,16 @@ class _Transition:
         if not self._after.get("startedAt"):
             self._after["startedAt"] = self._time
             self._observe(ConditionType.STARTED, ConditionStatus.TRUE)
-        # Reports may come out of order; what runs now is the furthest action that has begun.
+        # Reports may arrive in any order, so the current action is the furthest one that has begun.
         begun = [a for a in actions_of(self._after) if action_state(a) is not ActionState.PENDING]
         self._after["currentAction"] = action_name(begun[-1])
 
     def _rebooting(self) -> bool:
-        """Whether a silent agent has done what it was to do; only of a Running Workflow do the tables say so."""
+        """Return True if a silent agent has done its work. Only the transitions of Running use this."""
         return last_action_reboots(self._after)
 
     def _rebooted(self, reason: str, message: str) -> None:
-        """The last action has succeeded, and with it the Workflow."""
+        """Record that the last action, and with it the Workflow, has succeeded."""
         self._move_action(actions_of(self._after)[-1], ActionCause.SUCCEEDED)
         self._observe(ConditionType.SUCCEEDED, ConditionStatus.TRUE, reason, message)
 

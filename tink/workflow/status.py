@@ -1,8 +1,8 @@
-"""Fields of a Workflow's `.status`, read and written: states, times, conditions, and the patch that stores them.
+"""Reads and writes the fields of a Workflow's `.status`: states, times, conditions, and the patch that stores them.
 
-A status is a plain dictionary as it came from the API, so that fields of a newer version survive. Everything here copes
-with a status that somebody edited by hand: what can't be read counts as absent, except the state itself, because
-running a Workflow a second time is the one mistake that can't be mended.
+A status is a plain dictionary as it came from the API, so that fields of a newer version survive. Users can edit a
+status by hand, so invalid fields count as absent. The exception is the state, which raises an error, because running a
+Workflow a second time is the one mistake that can't be undone.
 """
 
 from __future__ import annotations
@@ -12,39 +12,89 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from tink.api.v1alpha2 import ActionState, ConditionStatus, Raw, WorkflowState, as_mapping
+from tink.api.annotations import HOLD_ANNOTATION
+from tink.api.v1alpha2 import UNPREPARED, ActionState, ConditionStatus, Raw, WorkflowState, as_mapping
 from tink.timestamps import rfc3339
+
+# --- Reasons ---
+#
+# The reasons in conditions: why a Workflow did not succeed, or succeeded without its agent's report.
+
+
+REASON_CANCELED = "Canceled"
+REASON_UNKNOWN_WORKFLOW = "UnknownWorkflow"
+REASON_ALREADY_FINISHED = "AlreadyFinished"
+REASON_CANCELLING = "Cancelling"
+REASON_START_TIMEOUT = "StartTimeout"
+REASON_CANCEL_TIMEOUT = "CancelTimeout"
+REASON_WORKFLOW_TIMEOUT = "WorkflowTimeout"
+REASON_ACTION_TIMEOUT = "ActionTimeout"
+REASON_INVALID_STATUS = "InvalidStatus"
+REASON_DEFAULT_FAILURE = "ActionFailed"
+REASON_REJECTED = "Rejected"
+REASON_AGENT_LOST = "AgentLost"
+REASON_AGENT_REFUSED = "AgentRefused"
+"""An agent that asked for the Workflow was refused; the Workflow has not started."""
+REASON_HELD = "Held"
+"""The Workflow has not begun and waits for its hold annotation to be removed."""
+REASON_HARDWARE_GONE = "HardwareGone"
+"""Its Hardware was deleted while an agent had the Workflow, and did not come back in time."""
+REASON_HARDWARE_DELETED = "HardwareDeleted"
+REASON_HARDWARE_BACK = "HardwareBack"
+"""Reasons of the condition HardwareGone: the Hardware is missing; it exists again."""
+REASON_REBOOTED = "Rebooted"
+"""The Workflow succeeded because its last action rebooted the machine."""
+REASON_REBOOT_ASSUMED = "RebootAssumed"
+"""The Workflow counts as succeeded because its rebooting action timed out without a reported failure."""
+
+TIMEOUT_REASONS = frozenset(
+    {
+        REASON_START_TIMEOUT,
+        REASON_CANCEL_TIMEOUT,
+        REASON_WORKFLOW_TIMEOUT,
+        REASON_ACTION_TIMEOUT,
+        REASON_REBOOT_ASSUMED,
+        REASON_HARDWARE_GONE,
+    }
+)
+"""Reasons with which the controller ends a Workflow without its agent's report: the agent may still run it."""
+WITHOUT_AGENTS_WORD = TIMEOUT_REASONS | {REASON_AGENT_LOST, REASON_INVALID_STATUS}
+"""Reasons with which the controller or the server ends a Workflow without its agent's report."""
+
+
+# --- Fields ---
+
 
 Status = dict[str, Any]
 """The `.status` of a Workflow."""
 
 
 class ConditionType(StrEnum):
-    """The observations that stand in `.status.conditions`."""
+    """The types of the conditions in `.status.conditions`."""
 
-    PREPARED = "Prepared"  # False: what the controller waits for, or why it gave up; an addition to the proposal
+    PREPARED = "Prepared"  # False: what the controller waits for, or why it failed; an addition to the proposal
     STARTED = "Started"
     SUCCEEDED = "Succeeded"
-    HARDWARE_GONE = "HardwareGone"  # only of a Workflow whose Hardware was deleted before it ended
+    HARDWARE_GONE = "HardwareGone"  # only if the Hardware was deleted before the Workflow ended
 
 
-# Looked up here, and not by calling the enumeration, which takes ten times as long: this is asked all the time.
+# These dictionaries are ten times faster than calling the enumerations, and every event looks states up.
 _STATES: Mapping[str, WorkflowState] = {str(state): state for state in WorkflowState}
 _ACTION_STATES: Mapping[str, ActionState] = {str(state): state for state in ActionState}
 
 
 class InvalidStatusError(ValueError):
-    """A status that no component of this program wrote; the message names the object, the field and the value."""
+    """A status that was edited by hand and is invalid. The message names the object, the field and the value."""
 
 
 def name_of(workflow: Raw) -> str:
-    """`namespace/name`, for messages."""
+    """Return `namespace/name`, for messages."""
     metadata = workflow["metadata"]
     return f"{metadata.get('namespace', '')}/{metadata['name']}"
 
 
 def state_of(workflow: Raw) -> WorkflowState | None:
-    """The state; None before the Workflow is prepared, when the API says Pending of it by default.
+    """Return the state, or None before the Workflow is prepared. The API's default for that time is Pending.
 
     Raises InvalidStatusError.
     """
@@ -61,30 +111,32 @@ def state_of(workflow: Raw) -> WorkflowState | None:
 
 
 def status_of(workflow: Raw) -> Mapping[str, Any]:
-    """The status, empty if there is none."""
+    """Return the status, or an empty dictionary."""
     return as_mapping(workflow.get("status"))
 
 
 def unprepared(status: Mapping[str, Any]) -> bool:
-    """Whether nobody has prepared the Workflow yet: every change of state leaves its time, the first its actions."""
+    """Return True before the Workflow is prepared: every change of state sets a time, and the first one adds the
+    actions.
+    """
     return not status.get("lastTransitioned") and not actions_of(status)
 
 
 def actions_of(status: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The actions, empty if there are none."""
+    """Return the actions, or an empty list."""
     actions = status.get("actions")
     return [action for action in actions if isinstance(action, dict)] if isinstance(actions, list) else []
 
 
 def action_name(action: Mapping[str, Any]) -> str:
-    """The name of one action of a status; its id if it has none."""
+    """Return the name of an action, or its id if it has none."""
     rendered = action.get("rendered")
     name = rendered.get("name") if isinstance(rendered, dict) else None
     return str(name or action.get("id", ""))
 
 
 def action_state(action: Mapping[str, Any]) -> ActionState:
-    """The state of one action of a status; Pending if it says nothing. Raises InvalidStatusError."""
+    """Return the state of an action; the default is Pending. Raises InvalidStatusError."""
     value = action.get("state") or ActionState.PENDING
     state = _ACTION_STATES.get(value) if isinstance(value, str) else None
     if state is None:
@@ -95,7 +147,7 @@ def action_state(action: Mapping[str, Any]) -> ActionState:
 
 
 def check_states(workflow: Raw) -> None:
-    """Raises InvalidStatusError, with the object's name, if the state of the Workflow or of an action is none."""
+    """Raise InvalidStatusError, with the object's name, if the state of the Workflow or of an action is invalid."""
     state_of(workflow)
     try:
         for action in actions_of(status_of(workflow)):
@@ -105,34 +157,34 @@ def check_states(workflow: Raw) -> None:
 
 
 def rejections(status: Mapping[str, Any]) -> int:
-    """How often an agent has rejected the Workflow since it was last started; 0 where that can't be read."""
+    """Return how often an agent has rejected the Workflow since it last started; 0 if the field is invalid."""
     value = status.get("rejections")
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
 def dispatch_after(status: Mapping[str, Any]) -> float:
-    """The moment before which the Workflow is not offered again, in seconds since the epoch; 0: there is none."""
+    """Return the Unix time before which the Workflow is not offered again; 0 if there is none."""
     return parse_timestamp(status.get("dispatchAfter")) or 0.0
 
 
 def claim_of(status: Mapping[str, Any]) -> str:
-    """Which claim of a server was the last one: when it was made, and no two claims say the same; "" for none.
+    """Return the time of the last claim, which identifies the claim; "" if there is none.
 
-    It is compared with itself only: clocks of servers need not agree.
+    Only compared for equality: clocks of servers differ.
     """
     value = status.get("claimedAt")
     return value if isinstance(value, str) else ""
 
 
 def given(status: Mapping[str, Any]) -> bool:
-    """Whether an agent may have got the Workflow, as far as its dispatch goes."""
+    """Return True unless the status records that no agent was sent the Workflow."""
     return status.get("dispatched") is not False
 
 
 def with_no_agent(workflow: Raw) -> bool:
-    """Whether it is certain that no agent has the Workflow: it was never given to one, or the agent has rejected it.
+    """Return True if no agent has the Workflow: it was never sent, or the agent has rejected it.
 
-    What has actions and does not say so (`status.dispatched`) may be with an agent. Raises InvalidStatusError.
+    A Workflow with actions and without `status.dispatched` may be with an agent. Raises InvalidStatusError.
     """
     status = status_of(workflow)
     actions = actions_of(status)
@@ -143,16 +195,16 @@ def with_no_agent(workflow: Raw) -> bool:
 
 
 def agent_seen(status: Mapping[str, Any]) -> str:
-    """When a server last said that the agent is connected while the last action reboots its machine; "" for never.
+    """Return when a server last recorded that the agent is connected while the last action reboots its machine, or "".
 
-    It is compared with itself only: clocks of servers need not agree.
+    Only compared for equality: clocks of servers differ.
     """
     value = status.get("agentSeenAt")
     return value if isinstance(value, str) else ""
 
 
 def outdated(workflow: Raw) -> bool:
-    """Whether the spec changed since the actions were rendered from it: what is prepared must not run any more."""
+    """Return True if the spec changed after the actions were rendered, so that they must not run."""
     observed = status_of(workflow).get("observedGeneration")
     return observed is not None and observed != workflow["metadata"].get("generation", observed)
 
@@ -177,17 +229,17 @@ def _version_number(value: object) -> int:
 
 
 def deleted(obj: Raw) -> bool:
-    """Whether somebody asked for the object to be deleted."""
+    """Return True if the object is being deleted."""
     return bool(obj["metadata"].get("deletionTimestamp"))
 
 
 def timestamp(now: float) -> str:
-    """Seconds since the epoch as RFC 3339 in UTC, to the millisecond: timeouts may be as short as a second."""
+    """Return Unix seconds as RFC 3339 in UTC with milliseconds: timeouts may be as short as a second."""
     return rfc3339(now, "milliseconds")
 
 
 def parse_timestamp(value: object) -> float | None:
-    """RFC 3339 as seconds since the epoch; None for anything else."""
+    """Return an RFC 3339 time as Unix seconds, or None for any other value."""
     if not isinstance(value, str):
         return None
     try:
@@ -198,7 +250,7 @@ def parse_timestamp(value: object) -> float | None:
 
 
 def condition(status: Mapping[str, Any], kind: ConditionType) -> Mapping[str, Any]:
-    """The condition of that type, empty if there is none."""
+    """Return the condition of this type, or an empty dictionary."""
     conditions = status.get("conditions")
     for candidate in conditions if isinstance(conditions, list) else ():
         if isinstance(candidate, dict) and candidate.get("type") == kind:
@@ -214,9 +266,9 @@ def set_condition(
     reason: str | None = None,
     message: str | None = None,
 ) -> None:
-    """Put a condition into `status`, in the place of the one of its type.
+    """Set a condition in `status`, replacing the one of the same type.
 
-    Its `lastTransitionTime` is `now` (seconds since the epoch), or stays as it was if `value` is not a new one.
+    Its `lastTransitionTime` becomes `now` (Unix seconds) if `value` changes.
     """
     new: dict[str, str] = {"type": str(kind), "status": str(value)}
     if reason:
@@ -227,7 +279,7 @@ def set_condition(
     since = old.get("lastTransitionTime") if old.get("status") == new["status"] else None
     new["lastTransitionTime"] = since if isinstance(since, str) and since else rfc3339(now)
     conditions = status.get("conditions")
-    # A new list: the old one belongs to the object that is shared with everybody.
+    # A new list: the old one belongs to the informer's object, which all readers share.
     kept = list(conditions) if isinstance(conditions, list) else []
     index = next((i for i, c in enumerate(kept) if isinstance(c, dict) and c.get("type") == kind), None)
     if index is None:
@@ -238,8 +290,95 @@ def set_condition(
 
 
 def status_patch(workflow: Raw, status: Status) -> Raw:
-    """The merge patch that turns the status of `workflow` into `status`, if nobody has changed it meanwhile."""
+    """Return the merge patch that turns the status of `workflow` into `status`; it fails if another writer was
+    faster.
+    """
     old = status_of(workflow)
     changed = {field: value for field, value in status.items() if field not in old or old[field] != value}
     changed |= {field: None for field in old if field not in status}
     return {"metadata": {"resourceVersion": workflow["metadata"]["resourceVersion"]}, "status": changed}
+
+
+# --- Summary ---
+#
+# The column MESSAGE of `kubectl get workflows`: `.status.message`, which is never empty.
+#
+# It is computed from the rest of the status, and every writer of a status writes it too. The controller adds it to a
+# status of an older release, or one that was edited by hand. Programs read the conditions instead.
+
+
+TO_RELEASE = "; to let it run: "
+"""Separates the reason of a hold from the command that releases it, which is too long for the column."""
+MAX_SUMMARY = 120
+"""Maximum length in characters, so that a line of a terminal also holds the other columns."""
+_BETWEEN_LINES = " | "
+"""Separates the lines of output in an agent's failure message (`tink.agent.runtimes.runtime`)."""
+_LEAST_OF_OUTPUT = 40
+_ENDED = tuple(str(state) for state in WorkflowState if state.terminal)
+
+
+def summary(status: Mapping[str, Any]) -> str:
+    """Return the progress or the end of a Workflow in one line of at most `MAX_SUMMARY` characters."""
+    text = " ".join(_summary(status).split()) or UNPREPARED
+    if len(text) <= MAX_SUMMARY:
+        return text
+    head, lines, _ = text.partition(_BETWEEN_LINES)
+    room = MAX_SUMMARY - len(head) - len(_BETWEEN_LINES) - 1
+    if status.get("state") == WorkflowState.FAILED and lines and room >= _LEAST_OF_OUTPUT:
+        # the last output of a program usually explains its end
+        return f"{head}{_BETWEEN_LINES}…{text[-room:].lstrip()}"
+    return text[: MAX_SUMMARY - 1].rstrip() + "…"
+
+
+def _summary(status: Mapping[str, Any]) -> str:
+    succeeded = condition(status, ConditionType.SUCCEEDED)
+    reason, message = str(succeeded.get("reason") or ""), str(succeeded.get("message") or "")
+    actions = actions_of(status)
+    gone = condition(status, ConditionType.HARDWARE_GONE)
+    if gone.get("status") == ConditionStatus.TRUE and status.get("state") not in _ENDED:
+        return str(gone.get("message") or "its Hardware is gone")
+    match status.get("state"):
+        case WorkflowState.SCHEDULED:
+            return _held(status) or "given to the agent, which has not begun yet"
+        case WorkflowState.RUNNING:
+            return _running(actions)
+        case WorkflowState.CANCELLING:
+            why = message if reason == REASON_CANCELLING else ""
+            return f"{why}: waits for the agent to stop" if why else "waits for the agent to stop"
+        case WorkflowState.SUCCEEDED:
+            return message or f"all {len(actions)} actions have succeeded"
+        case WorkflowState.FAILED:
+            return ": ".join(filter(None, (reason, message))) or "the Workflow has failed"
+        case WorkflowState.CANCELED:
+            return message or "the Workflow was stopped"
+        case _:
+            return _pending(status, bool(actions))
+
+
+def _pending(status: Mapping[str, Any], rendered: bool) -> str:
+    if held := _held(status):
+        return held
+    prepared, started = (condition(status, kind) for kind in (ConditionType.PREPARED, ConditionType.STARTED))
+    if prepared.get("status") == ConditionStatus.FALSE:
+        # Without the Workflow's name, which has its own column.
+        text = str(prepared.get("message") or "")
+        return text.partition(": ")[2] if text.startswith("Workflow ") else text
+    if rendered and started.get("reason") == REASON_AGENT_REFUSED:
+        return f"its agent is refused: {started.get('message') or ''}"
+    if rendered and started.get("reason"):
+        return f"the agent does not take it now: {started['reason']}: {started.get('message') or ''}".rstrip(": ")
+    return "waits for the machine's agent" if rendered else UNPREPARED
+
+
+def _held(status: Mapping[str, Any]) -> str:
+    started = condition(status, ConditionType.STARTED)
+    if started.get("reason") != REASON_HELD:
+        return ""
+    return f"held ({HOLD_ANNOTATION}): {str(started.get('message') or '').partition(TO_RELEASE)[0]}"
+
+
+def _running(actions: list[dict[str, Any]]) -> str:
+    begun = [index for index, action in enumerate(actions) if action.get("state") != ActionState.PENDING]
+    if not begun:
+        return "the agent has begun"
+    return f"action {begun[-1] + 1} of {len(actions)}: {action_name(actions[begun[-1]])}"

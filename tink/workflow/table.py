@@ -1,21 +1,21 @@
-"""Rule 1: everything that says which state follows which stands in this file.
+"""The transition tables: which state follows which, and which component may cause it.
 
-Theory of operation. A Workflow is in one of seven states, or in none before it is prepared; each of its actions is in
-one of four. What happens is a `Cause`. `WORKFLOW` and `ACTION` say which cause leads from where to where; a pair that
-is not in the table can't happen, and changes nothing. A state without arrows is an end.
+A Workflow is in one of seven states, or in none before it is prepared; each of its actions is in one of four.
+`WORKFLOW` and `ACTION` map a state and a cause to the next state. A pair that is not in the table can't happen and
+changes nothing. A state without transitions is terminal.
 
     (none) ---> Pending <---> Scheduled ---> Running ---> Succeeded
                                   |             |
                                   +-------------+-------> Cancelling ---> Canceled
 
-Failed is one arrow away from all that an agent may have, and from what can't be prepared; a Pending Workflow is
-Canceled at once, for there is nobody to be told.
+Failed is one transition away from every state in which an agent may have the Workflow, and from a Workflow that can't
+be prepared. A Pending Workflow is Canceled at once, because no agent has to be stopped.
 
-`AUTHOR` says which component may write a cause: the controller prepares, supervises and cancels; the server dispatches
-and passes on what agents report, or their silence says. Neither ever writes the other's. So of two components that look
-at the same state no two decide the same thing, and each arrow has one place in the code that it comes from.
+`AUTHOR` maps each cause to the component that may write it. The controller prepares, supervises and cancels. The server
+dispatches, and stores what agents report or what their silence means. So two components never decide the same thing,
+and each transition comes from one place in the code.
 
-`machine` takes what happens (`events`) through these tables.
+`machine` applies `events` with these tables.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from tink.api.v1alpha2 import ActionState, WorkflowState
 
 
 class Author(StrEnum):
-    """Who writes a transition."""
+    """The component that writes a transition."""
 
     CONTROLLER = "controller"
     SERVER = "server"
 
 
 class Cause(StrEnum):
-    """Why a Workflow changes its state."""
+    """The cause of a Workflow's transition."""
 
     PREPARED = "prepared"
     PREPARATION_FAILED = "preparation failed"
@@ -45,19 +45,19 @@ class Cause(StrEnum):
     ACTION_FAILED = "action failed"
     CANCEL_REQUESTED = "cancel requested"
     STOPPED = "stopped"
-    NOTHING_TO_STOP = "nothing to stop"  # no agent has it
+    NOTHING_TO_STOP = "nothing to stop"  # no agent has the Workflow
     START_TIMED_OUT = "start timed out"
     CANCEL_TIMED_OUT = "cancel timed out"
     RUN_TIMED_OUT = "run timed out"  # the Workflow, or one of its actions
     NOTHING_LEFT = "nothing left"  # no action could still run: its status was edited by hand
-    AGENT_LOST = "agent lost"  # it came back without the Workflow
-    ENDED_UNHEARD = "ended unheard"  # the agent has ended it, and its reports were lost
-    REBOOTED = "rebooted"  # the agent went while the last action was to restart its machine
-    REBOOT_ASSUMED = "reboot assumed"  # that action's time was up, and no failure was reported
+    AGENT_LOST = "agent lost"  # the agent reconnected without the Workflow
+    ENDED_UNHEARD = "ended unheard"  # the agent ended the Workflow before, and its reports were lost
+    REBOOTED = "rebooted"  # the agent disconnected while the last action was to reboot its machine
+    REBOOT_ASSUMED = "reboot assumed"  # the rebooting action timed out, and no failure was reported
 
 
 class ActionCause(StrEnum):
-    """Why an action changes its state."""
+    """The cause of an action's transition."""
 
     STARTED = "started"
     SUCCEEDED = "succeeded"

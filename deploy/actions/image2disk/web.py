@@ -2,7 +2,7 @@
 
 A slow server is treated like a silent one: the request fails if a body brings less than `LOW_SPEED_BYTES_PER_SECOND`
 over `LOW_SPEED_SECONDS` of waiting. Headers, interim answers and trailers do not count as progress. The values are
-those of the agent (`tink.agent.images.connection`), which this container image does not contain.
+those of the agent (`tink.agent.images.registry`), which this container image does not contain.
 """
 
 from __future__ import annotations

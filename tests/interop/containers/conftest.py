@@ -16,8 +16,8 @@ from tests.waiting import until
 from tink.agent.images.registry import Registries
 from tink.agent.images.store import ImageStore
 from tink.agent.model import Action
-from tink.agent.runtimes.docker.runtime import DockerRuntime
-from tink.agent.runtimes.oci.runc import ContainerRuntime
+from tink.agent.runtimes.docker import DockerRuntime
+from tink.agent.runtimes.oci import ContainerRuntime
 
 ROOT = Path(__file__).parents[3]
 ACTIONS = ROOT / "deploy" / "actions"

@@ -20,7 +20,7 @@ import pytest
 from tests.interop.containers.conftest import shell
 from tests.waiting import PATIENCE_SECONDS, until
 from tink.agent.model import Action, ActionError, Reason, RunResult
-from tink.agent.output.lines import line_sink
+from tink.agent.output import line_sink
 
 RUNTIMES = ["runc", "crun", "docker", "podman"]
 

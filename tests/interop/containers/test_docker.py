@@ -14,8 +14,8 @@ from tests.interop.containers.engines import run
 from tests.waiting import PATIENCE_SECONDS, until
 from tink.agent.images import Credentials, Registries
 from tink.agent.model import Action, ActionError, Reason, RunResult, SettingsError
-from tink.agent.output.lines import line_sink
-from tink.agent.runtimes.docker.runtime import DockerRuntime
+from tink.agent.output import line_sink
+from tink.agent.runtimes.docker import DockerRuntime
 
 
 @pytest.fixture(params=["docker", "podman"])

@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-import tink.agent.runtimes.oci.runc as runc_module
+import tink.agent.runtimes.oci as runc_module
 from proto import workflow_pb2 as pb
 from proto.workflow_pb2_grpc import WorkflowServiceServicer, add_WorkflowServiceServicer_to_server
 from tests.interop.containers.conftest import ROOT, Machine, shell

@@ -10,7 +10,7 @@ from edge.journey.expectations.limits import LIMITS
 from edge.journey.steps import Milestone
 from tests.interop.faults.machine import IPXE, ROM, SYSTEM, Fault, Scripted
 from tests.waiting import wait_until
-from tink.agent.connection.transport import RetryPolicy
+from tink.agent.connection import RetryPolicy
 
 TCP_AGAIN_SECONDS = 1.0
 """Linux asks for a connection once more after so long: then it can be known that nobody answers."""

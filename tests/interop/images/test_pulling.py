@@ -18,7 +18,7 @@ from ipaddress import ip_address
 import pytest
 from cryptography import x509
 
-import tink.agent.images.connection as connection_module
+import tink.agent.images.registry as connection_module
 import tink.agent.images.registry as registry_module
 import tink.agent.images.store as store_module
 from tests.interop.authority import Authority
@@ -28,9 +28,8 @@ from tests.support.proxy import http_proxy
 from tests.waiting import PATIENCE_SECONDS, until
 from tink.agent.images import Credentials, Registries, parse
 from tink.agent.images.registry import Session
-from tink.agent.images.store import ImageStore
-from tink.agent.images.unpack import Budget, UnpackError, apply_layer
-from tink.agent.output.lines import line_sink
+from tink.agent.images.store import Budget, ImageStore, UnpackError, apply_layer
+from tink.agent.output import line_sink
 from tink.net import addresses
 from tink.net.addresses import special
 from tink.net.proxies import Proxies

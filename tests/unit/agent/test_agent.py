@@ -43,7 +43,7 @@ from tink.agent.model import (
     WorkflowOutcome,
     awaits_end,
 )
-from tink.agent.runtimes.oci.runc import ContainerRuntime
+from tink.agent.runtimes.oci import ContainerRuntime
 from tink.agent.runtimes.process import ProcessRuntime
 from tink.agent.settings import AgentSettings
 from tink.net.proxies import Proxies
@@ -611,7 +611,7 @@ def test_file_of_credentials_that_has_none_is_named(tmp_path, monkeypatch, caplo
 
 def test_agent_imports_nothing_that_the_osie_does_not_have():
     code = (
-        "import sys, tink.agent, tink.agent.runtimes.oci.runc, tink.agent.runtimes.process\n"
+        "import sys, tink.agent, tink.agent.runtimes.oci, tink.agent.runtimes.process\n"
         "heavy = {'aiohttp', 'pydantic', 'kubernetes_asyncio', 'click', 'yaml', 'jinja2', 'orjson', 'rich'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )

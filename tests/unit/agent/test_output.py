@@ -13,19 +13,24 @@ from proto.output_pb2_grpc import OutputServiceServicer, add_OutputServiceServic
 from tests.support.virtual_time import elapse, turns
 from tests.waiting import until
 from tink.agent.agent import Agent
-from tink.agent.durable.spool import Spool
+from tink.agent.journal import Spool
 from tink.agent.model import Action, ActionSucceeded, StartWorkflow, Workflow
-from tink.agent.output.lines import LINES_PER_SECOND, TAIL_LIMIT_BYTES, Output, line_sink
-from tink.agent.output.progress import NOTES_PER_PULL, PullProgress, thread_safe_sink
-from tink.agent.output.sender import (
+from tink.agent.output import (
     ACTIONS_WAITING,
     LINE_CHARACTERS,
+    LINES_PER_SECOND,
+    NOTES_PER_PULL,
     PIECE_CHARACTERS,
     PIECE_LINES,
     PIECES_PER_ACTION,
+    TAIL_LIMIT_BYTES,
+    Output,
     OutputBuffer,
     OutputSchedule,
     OutputSender,
+    PullProgress,
+    line_sink,
+    thread_safe_sink,
 )
 from tink.agent.runtimes.process import ProcessRuntime
 
@@ -105,7 +110,7 @@ def say(*lines, name="act"):
 @real_time
 @pytest.mark.parametrize("known", [True, False])
 async def test_lines_arrive_by_grpc_under_their_ids_unless_the_server_does_not_know_the_service(server, known, caplog):
-    caplog.set_level(logging.INFO, "tink.agent.output.sender")
+    caplog.set_level(logging.INFO, "tink.agent.output")
     serving = grpc.aio.server()
     if known:
         add_OutputServiceServicer_to_server(server, serving)
@@ -183,7 +188,7 @@ async def test_long_lines_and_long_output_do_not_fill_memory(server, sender):
 
 
 async def test_server_that_does_not_know_the_service_is_asked_once(server, sender, caplog):
-    caplog.set_level(logging.INFO, "tink.agent.output.sender")
+    caplog.set_level(logging.INFO, "tink.agent.output")
     server.refuse = [grpc.StatusCode.UNIMPLEMENTED]
     for number in range(3):
         with sender.action("w", f"a{number}") as printed:

@@ -13,8 +13,7 @@ import pytest
 
 from tests.support.virtual_time import turns
 from tink.agent.agent import Agent
-from tink.agent.durable.journal import Journal
-from tink.agent.durable.spool import Spool
+from tink.agent.journal import Journal, Spool
 from tink.agent.model import (
     Action,
     ActionFailed,

@@ -16,7 +16,7 @@ from tink.controller.controller import WorkflowController
 from tink.controller.reconcile import Outcome, reconcile
 from tink.controller.settings import ControllerSettings
 from tink.kube.resources import HARDWARE, TEMPLATE, WORKFLOW
-from tink.workflow.summary import summary
+from tink.workflow.status import summary
 
 CREATED = 1_800_000_000.0
 STAMP = "2027-01-15T08:00:00.000Z"

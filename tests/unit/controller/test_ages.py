@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tink.controller.ages import TimestampAges
+from tink.controller.reconcile import TimestampAges
 
 W = ("d", "w")
 F = "status.lastTransitioned"

@@ -21,7 +21,7 @@ from tink.api.v1alpha2 import FINALIZER, Raw
 from tink.controller.settings import ControllerSettings
 from tink.kube.client import ApiError, ConflictError, UnreachableError
 from tink.kube.resources import EVENT, HARDWARE, WORKFLOW
-from tink.workflow.protection import protect
+from tink.workflow.guards import protect
 from tink.workflow.status import creation_order, status_of
 
 virtual = pytest.mark.looptime

@@ -14,7 +14,7 @@ from tests.support.api import InProcessApi
 from tests.support.virtual_time import elapse, turns
 from tests.unit.controller.outcomes import make_workflow
 from tink.api.v1alpha2 import Raw
-from tink.controller.events import COMPONENT, event_for
+from tink.controller.controller import COMPONENT, event_for
 from tink.kube.client import ApiError, ConflictError
 from tink.kube.resources import EVENT, WORKFLOW
 from tink.kube.runtime import Event, EventRecorder

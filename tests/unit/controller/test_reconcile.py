@@ -26,7 +26,7 @@ from tests.unit.controller.outcomes import (
 )
 from tink.api.annotations import HOLD_ANNOTATION, PAUSED_ANNOTATION
 from tink.api.v1alpha2 import FINALIZER, UNPREPARED, Raw, WorkflowStatus
-from tink.controller.history import WorkflowHistory
+from tink.controller.controller import WorkflowHistory
 from tink.controller.reconcile import MAX_OBJECT_BYTES, Outcome, action_id, reconcile, refused, timestamps
 from tink.controller.settings import ControllerSettings
 from tink.kube.objects import NamespacedName, ObjectReference
@@ -435,7 +435,7 @@ def test_a_running_workflow_whose_actions_were_edited_away_does_not_block_its_ma
     outcome = look(workflow, CREATED)
     succeeded = condition(status_in(outcome), "Succeeded")
     assert (status_in(outcome)["state"], succeeded["reason"]) == ("Failed", "InvalidStatus")
-    assert "somebody edited its status" in succeeded["message"]
+    assert "its status was edited by hand" in succeeded["message"]
     workflow["status"] |= status_in(outcome)
     assert unconfirmed(workflow), "an agent that still runs it is told to stop"
 

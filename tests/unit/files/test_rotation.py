@@ -15,7 +15,7 @@ import pytest
 from tink.files import rereading
 from tink.files.key_file import SPREAD_SECONDS
 from tink.server import TokenKeys, TokenSettings
-from tink.server.agents.tokens import TokenError
+from tink.server.auth import TokenError
 
 MAC, NOW = "52:54:00:00:00:01", 1_800_000_000.0
 OLD, NEW = "a" * 64, "b" * 64

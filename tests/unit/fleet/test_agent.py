@@ -10,7 +10,7 @@ from edge.fleet.agent import WINDOW, Agent
 from proto import workflow_pb2 as pb
 from tests.support.virtual_time import elapse, turns
 from tink.agent import AgentSettings
-from tink.agent.connection import transport
+from tink.agent import connection as transport
 
 pytestmark = pytest.mark.looptime
 

@@ -12,11 +12,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hegel.documents import document, document_of_secret
+from hegel.documents import document, document_of_secret, quoted
 from hegel.imds import SessionTokenError, TtlError, check, mint, ttl
-from hegel.secret import SecretReference, SecretUnusableError
-from hegel.sshkeys import names, ssh_keys
-from hegel.yamltext import quoted
+from hegel.instance import SecretReference, SecretUnusableError, names, ssh_keys
 from tink.files.key_file import KeyFile
 
 GZIP = gzip.compress(b"#cloud-config\n" * 50, mtime=0)

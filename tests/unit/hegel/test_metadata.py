@@ -13,12 +13,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hegel.annotations import instance_id
 from hegel.ec2 import ec2_tree, facts_of
-from hegel.interfaces import links
+from hegel.instance import SecretReference, instance_id
 from hegel.metadata import compile_tree
-from hegel.network import network_config
-from hegel.secret import SecretReference
+from hegel.network import links, network_config
 from tests.support import objects
 from tests.support.objects import MAC
 from tink.api.v1alpha2 import Hardware

@@ -13,7 +13,7 @@ import yaml
 from edge.http.metadata import FastPath, MetadataCache
 from edge.journey.events import Outcome, Step
 from edge.machines import Inventory, SecretDocuments, secret_documents
-from hegel.secret import SecretReference, SecretUnusableError
+from hegel.instance import SecretReference, SecretUnusableError
 from tests.support.api import InProcessApi
 from tests.support.objects import MAC, OTHER_MAC, hardware
 from tests.support.virtual_time import elapse, turns

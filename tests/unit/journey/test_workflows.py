@@ -18,7 +18,7 @@ from tests.support.objects import MAC, hardware
 from tests.support.objects import OTHER_MAC as OTHER
 from tink.api.v1alpha2 import Raw
 from tink.server import ActivityKind, AgentActivity
-from tink.server.output import LINE_CHARACTERS, fitting
+from tink.server.service import LINE_CHARACTERS, fitting
 
 T0, T1, T2 = "2026-11-21T09:00:00Z", "2026-11-21T09:00:03.200000Z", "2026-11-21T09:00:10Z"
 INSTALL = "workflow default/install:"

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from edge.cli import main
 from hegel.documents import document_of_secret
-from hegel.secret import SecretReference
+from hegel.instance import SecretReference
 from tests.unit.convert import conftest as convert
 from tink.api.metal3.crds import generate
 from tink.api.v1alpha2 import Hardware, Raw

@@ -22,8 +22,7 @@ from tests.support.objects import MAC
 from tests.unit.server.conftest import Rig, started
 from tests.waiting import PATIENCE_SECONDS, until
 from tink.kube.cache import AWAY_SECONDS
-from tink.server.agents.auth import AgentAuth
-from tink.server.agents.tokens import TokenKeys, TokenSettings
+from tink.server.auth import AgentAuth, TokenKeys, TokenSettings
 from tink.server.connections.accounts import Limits
 from tink.server.connections.calls import ConcurrencyLimiter
 from tink.server.connections.guard import Guard

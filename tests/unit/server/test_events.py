@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.objects import action
 from tests.support.virtual_time import elapse, turns
 from tests.unit.server.conftest import FIRST, LONGEST, Bench, Rig
-from tink.agent.connection.transport import RetryPolicy
+from tink.agent.connection import RetryPolicy
 from tink.api.v1alpha2 import Raw, WorkflowState
 from tink.kube.client import ApiError, ConflictError, NotFoundError, UnreachableError
 from tink.server.events import (

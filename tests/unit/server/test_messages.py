@@ -6,7 +6,7 @@ import pytest
 
 from proto import workflow_pb2 as pb
 from tink.api.v1alpha2 import Raw
-from tink.server.messages import MalformedEventError, UnsendableError, describe, event_of, start_command
+from tink.server.workflows import MalformedEventError, UnsendableError, describe, event_of, start_command
 from tink.workflow import events
 
 

@@ -12,7 +12,7 @@ from proto.output_pb2_grpc import OutputServiceStub
 from tests.unit.server.conftest import Rig
 from tests.waiting import PATIENCE_SECONDS
 from tink.server.activity import ActivityKind, AgentActivity
-from tink.server.output import (
+from tink.server.service import (
     LINE_CHARACTERS,
     LINES,
     PIECE_CHARACTERS,
@@ -114,8 +114,8 @@ async def test_an_agent_that_floods_is_left_out_and_told_how_much_and_others_are
 
 
 async def test_machines_that_once_spoke_do_not_fill_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tink.server.output.MACHINES", 10)
-    monkeypatch.setattr("tink.server.output.PIECES_AT_ONCE", 1)
+    monkeypatch.setattr("tink.server.service.MACHINES", 10)
+    monkeypatch.setattr("tink.server.service.PIECES_AT_ONCE", 1)
     desk = Desk()
     for number in range(50):
         await desk.take(piece("x", workflow=f"w{number}"), piece("y", workflow=f"w{number}"))

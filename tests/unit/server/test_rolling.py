@@ -13,8 +13,8 @@ from tests.support.virtual_time import turns
 from tests.unit.agent.connection.workflow_service import transporting
 from tests.unit.server.conftest import Rig
 from tests.waiting import until
-from tink.agent.connection import transport
-from tink.agent.durable.spool import Spool
+from tink.agent import connection as transport
+from tink.agent.journal import Spool
 from tink.agent.model import ActionStarted
 from tink.server import WorkflowServer
 

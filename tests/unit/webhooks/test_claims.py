@@ -8,8 +8,7 @@ from tests.unit.webhooks.conftest import hardware, said
 from tink.kube.client import UnreachableError
 from tink.kube.objects import ObjectReference
 from tink.kube.resources import HARDWARE
-from tink.webhooks.claims import MOST_REMEMBERED, REMEMBERED_SECONDS, ClaimKind, Claims, claims_of
-from tink.webhooks.references import References
+from tink.webhooks.claims import MOST_REMEMBERED, REMEMBERED_SECONDS, ClaimKind, Claims, References, claims_of
 from tink.webhooks.reviewer import Verdict
 
 

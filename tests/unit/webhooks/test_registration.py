@@ -8,7 +8,7 @@ from tests.support.api import InProcessApi
 from tink.kube.client import ApiError, ConflictError
 from tink.kubeapi.schema import Conditions
 from tink.webhooks.registration import CONFIGURATION, Address, RegistrationError, configuration, register, unregister
-from tink.webhooks.settings import WebhookSettings
+from tink.webhooks.server import WebhookSettings
 
 
 def stored(api, name="tinkedge"):

@@ -31,9 +31,9 @@ from tests.unit.workflow.world import (
     uid,
     view_after,
 )
-from tink.agent.connection.transport import reorderable
+from tink.agent.connection import reorderable
 from tink.agent.executor import Executor
-from tink.server.dispatch.decision import AgentView, Claim, GiveBack, Recall, Start, Stop
+from tink.server.decision import AgentView, Claim, GiveBack, Recall, Start, Stop
 from tink.workflow import events, guards, status
 
 CLOCKS = ((NOW, ""), (LATE, ", late"))

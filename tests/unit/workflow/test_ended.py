@@ -15,8 +15,7 @@ from tink.api.v1alpha2 import FINALIZER, Raw
 from tink.kube.objects import NamespacedName
 from tink.workflow import ended
 from tink.workflow.guards import unconfirmed
-from tink.workflow.reasons import REASON_CANCELED, REASON_DEFAULT_FAILURE, WITHOUT_AGENTS_WORD
-from tink.workflow.status import state_of
+from tink.workflow.status import REASON_CANCELED, REASON_DEFAULT_FAILURE, WITHOUT_AGENTS_WORD, state_of
 
 KEY = NamespacedName("default", "install-m1")
 STAMP = "2026-11-23T22:51:06.123Z"

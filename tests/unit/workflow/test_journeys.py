@@ -24,10 +24,10 @@ from tink.api.v1alpha2 import API_VERSION, Raw
 from tink.controller import ControllerSettings
 from tink.controller.reconcile import Outcome, reconcile
 from tink.kubeapi.apiserver.patch import merge
-from tink.server.dispatch.decision import AgentView, Claim, GiveBack, Recall, Start, Stop, next_move
+from tink.server.decision import AgentView, Claim, GiveBack, Recall, Start, Stop, next_move
 from tink.server.events import ServerEvent, _settled, rejection_delay
 from tink.workflow import events, guards, machine
-from tink.workflow.protection import protect
+from tink.workflow.guards import protect
 from tink.workflow.status import agent_seen, name_of, rejections, state_of, status_of, status_patch, timestamp
 from tink.workflow.table import Author
 

@@ -78,7 +78,7 @@ EFFECTS: dict[str, tuple[str, Event, str, dict[int, str], str, str]] = {
         *("Running R", ActionTimedOut("a0", 5), "Failed F", {0: "ActionTimeout"}),
         *("ActionTimeout", "'action-0' did not complete within 5 s"),
     ),
-    "no action left": ("Running S", NothingLeft(), "Failed S", {}, "InvalidStatus", "somebody edited its status"),
+    "no action left": ("Running S", NothingLeft(), "Failed S", {}, "InvalidStatus", "its status was edited by hand"),
     "agent without its Workflow": (
         *("Running SRP", AgentLost(), "Failed SFP", {1: "AgentLost"}, "AgentLost", "came back without the Workflow"),
     ),

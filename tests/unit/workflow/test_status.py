@@ -10,8 +10,9 @@ from tests.support.objects import action, workflow
 from tests.unit.workflow.cases import in_state
 from tink.api.annotations import PAUSED_ANNOTATION
 from tink.api.v1alpha2 import FINALIZER, ConditionStatus, Raw, WorkflowState
-from tink.workflow.protection import protect, protected
+from tink.workflow.guards import protect, protected
 from tink.workflow.status import (
+    MAX_SUMMARY,
     ConditionType,
     InvalidStatusError,
     check_states,
@@ -21,9 +22,9 @@ from tink.workflow.status import (
     rejections,
     set_condition,
     status_patch,
+    summary,
     timestamp,
 )
-from tink.workflow.summary import MAX_SUMMARY, summary
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,8 @@ from tink.api.v1alpha2 import Raw
 from tink.controller import ControllerSettings
 from tink.controller import reconcile as controller
 from tink.kubeapi.apiserver.patch import merge
-from tink.server.dispatch import decision
-from tink.server.dispatch.decision import AgentView
+from tink.server import decision
+from tink.server.decision import AgentView
 from tink.server.events import ServerEvent, _settled
 from tink.workflow import events, machine, status
 from tink.workflow.table import Author

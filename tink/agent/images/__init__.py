@@ -1,15 +1,14 @@
-"""The images of actions: fetched (`registry`, `connection`), unpacked (`unpack`), kept (`store`).
+"""The images of actions: `registry` fetches them, `store` unpacks and stores them.
 
-Names, logins and the choice of a manifest are those of `tink.registry`.
-Formats: OCI image and distribution specifications 1.1. Imports the standard library's HTTP and TLS, so only runtimes
-that need images import this. A container engine pulls by itself; of these it uses the names and the credentials.
+`tink.registry` parses names and logins and chooses a manifest. Formats: OCI image and distribution specifications 1.1.
+Importing this loads the standard library's HTTP and TLS, so only runtimes that need images do. A container engine pulls
+by itself; for engines only the names and credentials are used.
 """
 
 from __future__ import annotations
 
 from tink.agent.images.registry import ATTEMPTS, Registries, how_to_log_in, parse, retry_backoff
-from tink.agent.images.store import Image, ImageStore
-from tink.agent.images.unpack import UnpackError, resolve
+from tink.agent.images.store import Image, ImageStore, UnpackError, path_in_root
 from tink.registry import Credentials, Reference
 
 __all__ = [
@@ -22,6 +21,6 @@ __all__ = [
     "UnpackError",
     "how_to_log_in",
     "parse",
-    "resolve",
+    "path_in_root",
     "retry_backoff",
 ]

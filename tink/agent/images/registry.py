@@ -1,35 +1,24 @@
-"""Talking to a registry: manifests and layers of an image over HTTP, for `store`.
-
-Blocking calls of the standard library, to be made in a thread; `Session.abort` ends them from another. A session
-belongs to one pull: it holds the connection, the token and the last error.
-
-`tink.registry` decides: how to answer a 401, which manifest of an index is this machine's. Credentials go to the one
-registry they were configured for (and the realm it names), never along a redirect to another host. Where it may send
-us, and how long it may take, is `connection`'s.
-
-An insecure registry is one as Docker means it: HTTPS without a look at the certificate, and plain HTTP if the registry
-does not speak TLS.
-
-Sources: OCI distribution specification 1.1; Docker's daemon options (`insecure-registries`, `certs.d`).
-"""
+"""Fetches images from registries (OCI distribution specification 1.1)."""
 
 from __future__ import annotations
 
 import http.client
+import io
 import json
 import logging
 import re
 import socket
 import ssl
 import threading
+import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from tink.agent.images.connection import TIMEOUT_SECONDS, Connection, LowSpeedLimit, ProxyRefusedError, RefusedError
 from tink.agent.model import ActionError, AgentError, Reason
 from tink.limits.backoff import Backoff
-from tink.net.proxies import NONE, Proxies, ProxyError
+from tink.net.proxies import NONE, Proxies, Proxy, ProxyError
 from tink.net.urls import as_written, redacted, shown, without_login
 from tink.printable import printable
 from tink.registry import (
@@ -46,12 +35,262 @@ from tink.registry import parse as parse_name
 
 log = logging.getLogger(__name__)
 
+# --- Connections ---
+#
+# One connection to a registry or to a redirect's target: only to permitted addresses, and only while data arrives.
+#
+# It goes through the proxy in the settings for its URL, by CONNECT for https. The proxy's own address is not checked,
+# because the operator chose it. The target of a registry's redirect is checked if its name can be resolved here.
+#
+# A registry may redirect, and name a token service. Unless the registry itself is on this machine or its links, their
+# addresses may not be there either: services there (a cloud's metadata service, a daemon on loopback) are for this
+# machine, not for registries. An engine such as Docker guards its own pulls.
+#
+# The time limit counts useful bytes (`LowSpeedLimit`, curl's term): less than `LOW_SPEED_BYTES_PER_SECOND` over
+# `LOW_SPEED_SECONDS` counts as silence, however many other bytes arrive (interim answers, trailers, parts of chunks).
+
+
+TIMEOUT_SECONDS = 30.0
+"""Maximum seconds for connecting, and between two bytes."""
+LOW_SPEED_SECONDS = 60.0
+LOW_SPEED_BYTES_PER_SECOND = 1024
+
+
+class RefusedError(AgentError):
+    """A host has only addresses that are not permitted."""
+
+
+class ProxyRefusedError(AgentError):
+    """The proxy refuses to connect. `status` is its answer."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class LowSpeedLimit:
+    """The minimum speed of answers, one after the other."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Start to measure a new answer."""
+        self._since, self._useful = time.monotonic(), 0
+
+    def useful(self, count: int) -> None:
+        """Count bytes of the requested content."""
+        self._useful += count
+
+    def check(self) -> None:
+        """Raise TimeoutError if the useful bytes arrive too slowly."""
+        waited = time.monotonic() - self._since
+        if waited < LOW_SPEED_SECONDS:
+            return
+        if self._useful < LOW_SPEED_BYTES_PER_SECOND * waited:
+            raise TimeoutError(f"too slow: {self._useful} useful bytes in {waited:.0f} s")
+        self.begin()
+
+
+class _LimitedReader(io.RawIOBase):
+    """The bytes of a socket, as long as they arrive fast enough."""
+
+    def __init__(self, raw: Any, low_speed: LowSpeedLimit) -> None:
+        self._raw = raw
+        self._low_speed = low_speed
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._low_speed.check()
+        count: int | None = self._raw.readinto(buffer)
+        return count
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Socket:
+    """As much of a socket as http.client uses."""
+
+    def __init__(self, sock: socket.socket, low_speed: LowSpeedLimit) -> None:
+        self._sock = sock
+        self._low_speed = low_speed
+        self.sendall = sock.sendall
+        self.shutdown = sock.shutdown
+        self.close = sock.close
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        return io.BufferedReader(_LimitedReader(self._sock.makefile("rb", buffering=0), self._low_speed))
+
+
+class Connection:
+    """To `host` over `scheme`, made at once, through a proxy if `proxies` names one. `local`: whether that may be this
+    machine, or one of its links.
+
+    `context`: whom to trust over https; None: the system's authorities. `handshake_seconds`: how long is waited for
+    each message of the TLS handshake. Raises OSError, HTTPException, RefusedError, ProxyRefusedError, and ProxyError.
+    """
+
+    def __init__(
+        self,
+        scheme: str,
+        host: str,
+        port: int | None,
+        low_speed: LowSpeedLimit,
+        *,
+        local: bool,
+        context: ssl.SSLContext | None = None,
+        handshake_seconds: float = TIMEOUT_SECONDS,
+        proxies: Proxies = NONE,
+    ) -> None:
+        kind = http.client.HTTPConnection if scheme == "http" else http.client.HTTPSConnection
+        self._http = kind(host, port or kind.default_port, timeout=TIMEOUT_SECONDS)
+        self._low_speed = low_speed
+        low_speed.begin()
+        authority = f"[{host}]" if ":" in host else host
+        proxy = proxies.proxy_of(f"{scheme}://{authority}:{self._http.port}/", with_tls=False)
+        self._prefix, self._headers = "", {}
+        if proxy is None:
+            self._socket = _connected(host, self._http.port, local=local)
+            self.is_local = bool(_kind(self._socket.getpeername()[0]))
+        else:
+            if not local:
+                _check_name(host, self._http.port)
+            try:
+                self._socket = _connected(proxy.host, proxy.port, local=True)
+            except OSError as error:
+                raise ConnectionError(f"the proxy {proxy.url}: {error.strerror or error}") from error
+            self.is_local = bool(_kind(host))
+        if proxy is not None and scheme == "http":
+            self._prefix = f"http://{authority}" if port is None else f"http://{authority}:{port}"
+            self._headers = _login(proxy)
+        elif proxy is not None:
+            self._tunnel(f"{authority}:{self._http.port}", proxy)
+        if scheme != "http":
+            self._socket.settimeout(handshake_seconds)
+            self._socket = _encrypted(self._socket, host, context or ssl.create_default_context())
+            self._socket.settimeout(TIMEOUT_SECONDS)
+        self._http.sock = _Socket(self._socket, low_speed)
+
+    def _tunnel(self, authority: str, proxy: Proxy) -> None:
+        """Connect through the proxy (RFC 9110 section 9.3.6)."""
+        lines = [f"CONNECT {authority} HTTP/1.1", f"Host: {authority}"]
+        lines += [f"{name}: {value}" for name, value in _login(proxy).items()]
+        try:
+            self._socket.sendall("".join(f"{line}\r\n" for line in (*lines, "")).encode("ascii"))
+            # The server is silent until TLS begins, so the reader only consumes the proxy's bytes.
+            answer = http.client.HTTPResponse(_Socket(self._socket, self._low_speed), method="CONNECT")  # type: ignore[arg-type]
+            answer.begin()
+            answer.close()
+            if not 200 <= answer.status < 300:
+                reason = printable(f"{answer.status} {answer.reason}")[:200]
+                raise ProxyRefusedError(f"the proxy {proxy.url} refuses to connect: {reason}", answer.status)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def get(self, target: str, headers: dict[str, str]) -> http.client.HTTPResponse:
+        """Send a request and wait for the headers of the answer. Raises OSError, HTTPException, ValueError."""
+        self._low_speed.begin()
+        self._http.request("GET", self._prefix + target, headers={**headers, **self._headers})
+        return self._http.getresponse()
+
+    def cut(self) -> None:
+        """Interrupt a read in another thread."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return  # not connected any more
+
+    def close(self) -> None:
+        """Close it."""
+        self._http.close()
+
+
+def _kind(address: str) -> str:
+    from tink.net import addresses
+
+    found = addresses.parsed(address)
+    return addresses.special(found) if found is not None else ""
+
+
+def _login(proxy: Proxy) -> dict[str, str]:
+    return {"Proxy-Authorization": proxy.authorization} if proxy.authorization else {}
+
+
+def _check_name(host: str, port: int) -> None:
+    """Raise RefusedError if `host` means a special address here. What means nothing here is for the proxy to judge."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return
+    for *_, where in found:
+        if why := _kind(str(where[0])):
+            raise _refusal(f"{where[0]}, {why}")
+
+
+def _refusal(where: str) -> RefusedError:
+    return RefusedError(f"it sends us to {where}, which registries may not")
+
+
+def _encrypted(sock: socket.socket, host: str, context: ssl.SSLContext) -> ssl.SSLSocket:
+    try:
+        return context.wrap_socket(sock, server_hostname=host)
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _connected(host: str, port: int, *, local: bool) -> socket.socket:
+    """As `socket.create_connection`, but to no address of this machine or its links, unless they are allowed."""
+    refused = ""
+    error: OSError | None = None
+    for family, kind, protocol, _, where in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        why = "" if local else _kind(str(where[0]))
+        if why:
+            refused = f"{where[0]}, {why}"
+            continue
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.settimeout(TIMEOUT_SECONDS)
+            sock.connect(where)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as failed:
+            sock.close()
+            error = failed
+        else:
+            return sock
+    if error is not None:
+        raise error
+    raise _refusal(refused)
+
+
+# --- Registries ---
+#
+# Requests manifests and layers of an image from a registry over HTTP, for `store`.
+#
+# Blocking calls of the standard library, made in a thread; `Session.abort` interrupts them from another. A session
+# belongs to one pull: it holds the connection, the token and the last error.
+#
+# `tink.registry` decides how to answer a 401, and which manifest of an index fits this machine. Credentials are sent
+# only to the registry that they are configured for, and its realm, never along a redirect to another host. The section
+# "Connections" limits redirects and time.
+#
+# An insecure registry is meant as in Docker: HTTPS without verifying the certificate, and plain HTTP if the registry
+# does not speak TLS.
+#
+# Sources: OCI distribution specification 1.1; Docker's daemon options (`insecure-registries`, `certs.d`).
+
+
 ATTEMPTS = 5
 PROBE_SECONDS = 3.0
 """How long an insecure registry may be silent in the TLS handshake before it is asked over plain HTTP. Some HTTP
 servers wait for the end of a header that never comes."""
 RETRY_AFTER_LIMIT_SECONDS = 60.0
-"""How long a registry that says when to come again (Retry-After) is obeyed."""
+"""Maximum delay in seconds that a registry may request (Retry-After)."""
 CHUNK_BYTES = 128 * 1024
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _NAME_MISMATCH = frozenset({62, 64})
@@ -62,7 +301,7 @@ _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 
 class TransientError(AgentError):
-    """The network or the registry failed in a way that may pass, in `wait` seconds if the registry said so."""
+    """A failure of the network or the registry that may pass; `wait` is the registry's requested delay in seconds."""
 
     def __init__(self, message: str, wait: float = 0.0) -> None:
         super().__init__(message)
@@ -239,7 +478,7 @@ class Session:
         if response.status != 401:
             return response
         if self._connected_to != _split(url)[:2]:
-            # Credentials are not for who the registry sends us to, nor for the realm that such a one names.
+            # No credentials go to the target of a redirect, nor to the realm that it names.
             raise RegistryError(f"it redirects to {self._connected_to[1]}, which wants a login of its own")
         challenges = response.headers.get_all("WWW-Authenticate") or []
         self.close()  # with the rest of the answer
@@ -471,7 +710,7 @@ def _split(url: str) -> urllib.parse.SplitResult:
 
 
 def _seconds(retry_after: str) -> float:
-    """What a Retry-After asks for; 0 for a date, which is right only where the clock is, and for nonsense."""
+    """Return the delay that a Retry-After header requests; 0 if it is a date (clocks may be wrong) or invalid."""
     return min(float(retry_after), RETRY_AFTER_LIMIT_SECONDS) if re.fullmatch(r"[0-9]{1,9}", retry_after) else 0.0
 
 

@@ -1,8 +1,8 @@
-"""Which runtime the settings ask for: the one place that knows them all.
+"""Selects the runtime that the settings name.
 
-`oci.runc` (runc and crun) is for the small OSIE, `docker` for one with a container engine, `process` for tests and
-simulation. Each is imported when it is chosen: the HTTP and TLS modules of one, and aiohttp of another, cost time on a
-slow machine, and the OSIE has no aiohttp at all.
+`oci` (runc and crun) is for the small OSIE, `docker` for one with a container engine, `process` for tests and
+simulation. Each is imported only when it is selected: HTTP and TLS modules and aiohttp take time to load on a slow
+machine, and the OSIE has no aiohttp at all.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tink.agent.model import SettingsError
-from tink.agent.runtimes.protocol import Runtime
+from tink.agent.runtimes.runtime import Runtime
 from tink.agent.settings import AgentSettings
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def make_runtime(settings: AgentSettings) -> Runtime:
-    """The runtime that `settings` ask for. Raises SettingsError when its program is not installed."""
+    """Return the runtime that `settings` name. Raises SettingsError if its program is not installed."""
     if settings.runtime == "process":
         from tink.agent.runtimes.process import ProcessRuntime
 

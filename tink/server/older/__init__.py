@@ -1,12 +1,9 @@
-"""Tinkerbell's older agents, unmodified, on the port of today's: tink-agent and tink-worker.
+"""Serves Tinkerbell's older agents, tink-agent and tink-worker, unmodified and on the same port.
 
-They ask, and nobody can tell them anything unasked; they know no Workflow that is stopped, no token, and no reason of a
-failure. What they say is translated into the events and commands that there are: to the state machine and to the
-dispatch of Workflows they are agents like others, each with a command stream as long as it asks for work (`polls`).
+Older agents poll for work and can't be sent commands. They have no token, can't stop a Workflow, and give no reason for
+a failure. Their calls are translated into the events and commands of the current protocol: the state machine and the
+dispatch see an agent whose command stream lasts as long as its poll.
 
-    messages       Workflows in their words, and their reports in ours; pure
-    polls          what a machine's agent is to do next, or a wait for that
-    sessions       which agent of which machine is there, for the journey
-    attributes     what tink-agent says of its machine, kept on the Hardware
-    service        their methods
+- messages  Workflows in the older protocols, and older reports as events; pure
+- service   polls, sessions, machine attributes, and the gRPC methods
 """

@@ -1,8 +1,8 @@
-"""Workflows in the words of older agents, and their reports as events of the state machine. Pure.
+"""Converts Workflows to the messages of older agents, and their reports to events of the state machine. Pure.
 
-An action in today's words has more than they can express: `inexpressible` says what. What can't be said, but does not
-change what an action does to a machine, is left out: for tink-worker the network namespace, which its containers get
-from Docker.
+Current actions can contain more than the older protocols: `inexpressible` returns what. A field that does not change
+what an action does to a machine is dropped instead: the network namespace for tink-worker, whose containers get it from
+Docker.
 """
 
 from __future__ import annotations
@@ -19,32 +19,38 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from proto import older_pb2 as pb
 from tink.api.v1alpha2 import ActionState, Raw, as_mapping
 from tink.printable import printable
-from tink.server.messages import pid_namespace
-from tink.server.workflows import uid_of
+from tink.server.workflows import pid_namespace, uid_of
 from tink.workflow import events
-from tink.workflow.reasons import REASON_ACTION_TIMEOUT, REASON_DEFAULT_FAILURE
-from tink.workflow.status import action_name, action_state, actions_of, status_of
+from tink.workflow.status import (
+    REASON_ACTION_TIMEOUT,
+    REASON_DEFAULT_FAILURE,
+    action_name,
+    action_state,
+    actions_of,
+    status_of,
+)
 
 NO_TIMEOUT_SECONDS: Final = 10 * 365 * 24 * 3600
-"""Seconds of an action that may take any time: 0 is none at all for tink-agent, and an hour for tink-worker."""
+"""The timeout of an action without one: 0 means no time at all to tink-agent, and an hour to tink-worker."""
 
 REASON_NOT_EXPRESSIBLE: Final = "NotExpressible"
-"""Why an action failed that the machine's agent can't be told of."""
+"""The reason of an action that failed because the machine's older agent can't run it."""
 
 _PID_MODES: Final = {"": "", "private": "", "host": "host", "/proc/1/ns/pid": "host"}
-"""What Docker calls the PID namespaces that an action may name."""
+"""Docker's names of the PID namespaces that an action may use."""
 
 _TASK: Final = "workflow"
-"""The name of the one task."""
+"""The name of the only task."""
 _NO_CONTAINER_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
 _STATUS_FIELD, _VARINT = 4, 0
 _SHOWN: Final = 8
+"""Maximum number of disks, and of network cards, in the description of a machine."""
 _MAX_DESCRIPTION: Final = 500
-"""Disks and cards, and characters, that are shown of a machine."""
+"""Maximum length of the description of a machine, in characters."""
 
 
 class Dialect(StrEnum):
-    """Which program asks, as far as what it calls says."""
+    """The older program, as far as its calls reveal it."""
 
     TINK_AGENT = "tink-agent"
     TINK_WORKER = "tink-worker"
@@ -53,7 +59,7 @@ class Dialect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What an agent says of an action, by its id (tink-agent) or by its name; `state` as tink-agent calls it."""
+    """An agent's report of an action, by its id (tink-agent) or by its name; `state` as tink-agent calls it."""
 
     workflow_id: str
     action_id: str
@@ -63,7 +69,7 @@ class Report:
 
     @property
     def started(self) -> bool:
-        """Whether it waits for the answer before it runs the action."""
+        """True for the report that an agent waits for before it runs the action."""
         return self.state == "RUNNING"
 
 
@@ -71,7 +77,7 @@ class Report:
 
 
 def inexpressible(workflow: Raw) -> tuple[str, str] | None:
-    """The id of an action that no older agent can be told to run, and why; None if there is none such."""
+    """Return the id of an action that no older agent can run, and why; None if they can run all."""
     for action in actions_of(status_of(workflow)):
         rendered = _rendered(action)
         if rendered.get("cmd"):
@@ -90,7 +96,7 @@ def inexpressible(workflow: Raw) -> tuple[str, str] | None:
 
 
 def next_action(workflow: Raw) -> Mapping[str, Any] | None:
-    """The first action that has not succeeded; None if all have. Raises InvalidStatusError."""
+    """Return the first action that has not succeeded, or None. Raises InvalidStatusError."""
     for action in actions_of(status_of(workflow)):
         if action_state(action) is not ActionState.SUCCEEDED:
             return action
@@ -98,7 +104,7 @@ def next_action(workflow: Raw) -> Mapping[str, Any] | None:
 
 
 def running_action(workflow: Raw) -> str | None:
-    """The id of the action that runs; None if none does. Raises InvalidStatusError."""
+    """Return the id of the Running action, or None. Raises InvalidStatusError."""
     for action in actions_of(status_of(workflow)):
         if action_state(action) is ActionState.RUNNING:
             return str(action.get("id"))
@@ -106,7 +112,7 @@ def running_action(workflow: Raw) -> str | None:
 
 
 def action_response(workflow: Raw, action: Mapping[str, Any], agent_id: str) -> pb.ActionResponse:
-    """An action for tink-agent."""
+    """Return an action as tink-agent's message."""
     rendered = _rendered(action)
     pid = _PID_MODES[pid_namespace(rendered)]
     return pb.ActionResponse(
@@ -126,7 +132,7 @@ def action_response(workflow: Raw, action: Mapping[str, Any], agent_id: str) -> 
 
 
 def workflow_context(workflow: Raw, worker_id: str) -> pb.WorkflowContext:
-    """Where a Workflow is, for tink-worker: it goes on after the last action that has succeeded.
+    """Return the position of a Workflow for tink-worker, which continues after the last action that has succeeded.
 
     Raises InvalidStatusError.
     """
@@ -144,7 +150,7 @@ def workflow_context(workflow: Raw, worker_id: str) -> pb.WorkflowContext:
 
 
 def workflow_actions(workflow: Raw, worker_id: str) -> pb.WorkflowActionList:
-    """All actions of a Workflow, for tink-worker."""
+    """Return all actions of a Workflow as tink-worker's message."""
     names = _worker_names(workflow)
     return pb.WorkflowActionList(
         action_list=[
@@ -166,7 +172,7 @@ def workflow_actions(workflow: Raw, worker_id: str) -> pb.WorkflowActionList:
 
 
 def _worker_names(workflow: Raw) -> dict[str, str]:
-    """Names that tell the actions apart, by id: they are the names of containers."""
+    """Return unique names of the actions by id: tink-worker uses them as container names."""
     names: dict[str, str] = {}
     for index, action in enumerate(actions_of(status_of(workflow))):
         name = _NO_CONTAINER_NAME.sub("-", action_name(action)).lstrip("_.-") or f"action-{index}"
@@ -196,7 +202,8 @@ def _environment(rendered: Mapping[str, Any]) -> list[str]:
 
 
 def report_of(raw: bytes) -> Report:
-    """What comes as ReportActionStatus: tink-agent's message or tink-worker's, which field 4 tells apart.
+    """Parse a ReportActionStatus request: tink-agent's message or tink-worker's, which differ in the wire type of field
+    4.
 
     Raises DecodeError for bytes that are neither.
     """
@@ -208,13 +215,13 @@ def report_of(raw: bytes) -> Report:
 
 
 def worker_report(message: pb.WorkflowActionStatus) -> Report:
-    """What tink-worker reports. One that names no state says PENDING, as protobuf has it."""
+    """Convert tink-worker's report. A message without a state means PENDING, the default of protobuf."""
     state = _name(pb.WorkerState, message.action_status).removeprefix("WORKER_")
     return Report(message.workflow_id, "", message.action_name, state, message.message)
 
 
 def event_of(report: Report, workflow: Raw) -> events.AgentEvent | None:
-    """The event that a report of this Workflow is; None for one that says nothing, or of no action that there is."""
+    """Return the event of a report, or None for an unknown action or a state without meaning."""
     action_id = report.action_id or _id_of(report.action_name, workflow)
     if not action_id:
         return None
@@ -231,9 +238,9 @@ def event_of(report: Report, workflow: Raw) -> events.AgentEvent | None:
 
 
 def _of_failure(report: Report) -> str:
-    """tink-agent says "action completed" whatever has happened, tink-worker nothing."""
-    said = "" if report.message == "action completed" else report.message
-    return said or "the agent does not say why: see the machine's own log"
+    """Return the failure message. tink-agent always sends "action completed", tink-worker sends nothing."""
+    message = "" if report.message == "action completed" else report.message
+    return message or "the agent does not say why: see the machine's own log"
 
 
 def _id_of(name: str, workflow: Raw) -> str:
@@ -245,7 +252,7 @@ def _name(enumeration: Any, value: int) -> str:
 
 
 def _wire_type(raw: bytes, field: int) -> int | None:
-    """The wire type in which a field of a message comes first; None if it does not. Raises DecodeError."""
+    """Return the wire type of the first occurrence of a field, or None. Raises DecodeError."""
     fields = UnknownFieldSet(Empty.FromString(raw))
     found = (fields[index] for index in range(len(fields)))
     return next((each.wire_type for each in found if each.field_number == field), None)
@@ -255,7 +262,7 @@ def _wire_type(raw: bytes, field: int) -> int | None:
 
 
 def describe_attributes(attributes: pb.AgentAttributes) -> str:
-    """The machine as tink-agent has found it, in one line of bounded length; empty if it says nothing."""
+    """Describe a machine by tink-agent's attributes in one line of bounded length; empty if there are none."""
     product = attributes.product
     parts = [
         " ".join(filter(_known, (product.vendor, product.name))),
@@ -270,5 +277,5 @@ def describe_attributes(attributes: pb.AgentAttributes) -> str:
 
 
 def _known(value: str) -> bool:
-    """Firmware that says nothing is "unknown" to the library of tink-agent."""
+    """Return False for empty values. tink-agent's library returns "unknown" where the firmware contains nothing."""
     return value not in ("", "unknown")

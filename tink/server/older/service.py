@@ -1,61 +1,466 @@
-"""The methods of older agents.
+"""The gRPC methods of older agents.
 
-What they are told is chosen by what they do of it:
-    FAILED_PRECONDITION  to GetAction alone: nothing to do, for which tink-agent has no line in its log
-    an empty answer      to every report that can be understood, also a late one, or one of a Workflow or an action that
-                         is not there: tink-agent ends its process for NOT_FOUND, INVALID_ARGUMENT and
-                         FAILED_PRECONDITION, tink-worker repeats what is refused for ever, and that of v0.8 gives up
-    UNAVAILABLE          the API is away, or this server is stopping: all of them try again
-    UNAUTHENTICATED      older agents may not speak for machines here (`--older-agents`)
-    PERMISSION_DENIED    the caller's address is not its machine's
-    INTERNAL             a message that can't be read
+The status codes depend on what the agents do with them:
+    FAILED_PRECONDITION  only to GetAction: there is no work. tink-agent does not log this code.
+    an empty answer      to every report that can be parsed, even a late one or one of an unknown Workflow or action:
+                         tink-agent exits after NOT_FOUND, INVALID_ARGUMENT and FAILED_PRECONDITION, tink-worker
+                         repeats a rejected report without end, and tink-worker v0.8 gives up
+    UNAVAILABLE          the API does not answer, or this server is stopping: all of them try again
+    UNAUTHENTICATED      older agents may not act for machines here (`--older-agents`)
+    PERMISSION_DENIED    the caller's address belongs to another machine
+    INTERNAL             a message that can't be parsed
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any, Never
+import math
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final, Never, Protocol
 
 import grpc
 import grpc.aio
+import orjson
+from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError, Message
 
 from proto import older_pb2 as pb
 from proto import oldest_pb2 as pb_oldest
-from tink.api.v1alpha2 import Raw
+from proto import workflow_pb2
+from tink.api.annotations import AGENT_ATTRIBUTES_ANNOTATION
+from tink.api.v1alpha2 import Raw, WorkflowState, as_mapping
 from tink.kube.client import ApiError
 from tink.kube.objects import NamespacedName
-from tink.server.agents.auth import AgentAuth, Credentials, NoCredentialsError, OlderAgentAuth, credentials_of
-from tink.server.agents.directory import MAX_AGENT_ID, AgentDirectory, UnknownAgentError
+from tink.kube.resources import HARDWARE, ResourceType
+from tink.limits.log import LimitedLog
+from tink.limits.once_per import OncePer
+from tink.printable import printable
+from tink.server.activity import ActivityKind, ActivityObserver, AgentActivity
+from tink.server.auth import (
+    MAX_AGENT_ID,
+    AgentAuth,
+    AgentDirectory,
+    Credentials,
+    NoCredentialsError,
+    OlderAgentAuth,
+    UnknownAgentError,
+    credentials_of,
+)
 from tink.server.callers import Callers, abort, abort_unknown
-from tink.server.events import WorkflowGoneError
-from tink.server.older.attributes import AttributesKeeper
+from tink.server.events import BusyError, EventStore, StaleError, WorkflowGoneError
 from tink.server.older.messages import (
+    REASON_NOT_EXPRESSIBLE,
     Dialect,
     Report,
     action_response,
     describe_attributes,
     event_of,
+    inexpressible,
     next_action,
     report_of,
+    running_action,
     workflow_actions,
     workflow_context,
 )
-from tink.server.older.polls import Poller, Polls
-from tink.server.older.sessions import Sessions
-from tink.server.reports import Reports
+from tink.server.peer import peer_address
+from tink.server.service import Reports
+from tink.server.streams import AgentStreams, CommandStream
 from tink.server.workflows import WorkflowIndex, hardware_of, uid_of
-from tink.workflow.events import ActionStarted
+from tink.workflow.events import ActionFailed, ActionStarted, AgentEvent, Rejected
+from tink.workflow.guards import paused
 from tink.workflow.machine import UnknownActionError
-from tink.workflow.status import InvalidStatusError, name_of
+from tink.workflow.status import REASON_UNKNOWN_WORKFLOW, InvalidStatusError, name_of, state_of
 
 log = logging.getLogger(__name__)
 
+# --- Machine attributes ---
+#
+# Stores the machine attributes that tink-agent reports where Tinkerbell's own server stores them: in an annotation.
+#
+#     tinkerbell.org/agent-attributes: {"cpu": {"totalCores": 8}, "blockDevices": [{"name": "sda"}], ...}
+#
+# The agent sends them with every poll; a change is written. An agent can report anything, so texts, lists and the whole
+# are bounded, and one machine has one write in an interval. If this server has no right to write them (RBAC), it logs
+# that once and tries again an hour later. The journey and the log contain the attributes in one line in any case.
+
+
+MAX_BYTES: Final = 16 << 10
+"""Maximum size of the annotation. Kubernetes allows 256 KiB for all annotations of an object."""
+_MAX_TEXT, _MAX_ITEMS = 128, 64
+_WRITE_SECONDS, _WRITES = 60.0, 10_000
+"""Rate limits of writes: one per machine in this interval, and this many of all machines."""
+_REFUSED_SECONDS = 3600.0
+"""Pause after the API has rejected a write with 403."""
+_NAMES: Final = {"block": "blockDevices", "network": "networkInterfaces"}
+"""Tinkerbell's JSON names of lists; its other names are those of protobuf's JSON."""
+
+
+class Patches(Protocol):
+    """The method of the API client that is used here."""
+
+    async def patch(self, resource: ResourceType, name: str, namespace: str | None, patch: Raw, /) -> Raw:
+        """Merge into an object. Raises ApiError."""
+
+
+def as_json(attributes: pb.AgentAttributes) -> str:
+    """Return the attributes as JSON for the annotation; empty if the agent sends none."""
+    given = MessageToDict(attributes)
+    found = {_NAMES.get(name, name): _bounded(value) for name, value in sorted(given.items())}
+    found = {name: value for name, value in found.items() if value}
+    text = orjson.dumps(found) if found else b""
+    left_out: list[str] = []
+    while len(text) > MAX_BYTES:  # the largest entries are lists, so drop the largest first
+        left_out.append(max(found, key=lambda name: len(orjson.dumps(found[name]))))
+        del found[left_out[-1]]
+        text = orjson.dumps(found | {"leftOut": ", ".join(left_out)})
+    return text.decode()
+
+
+def _bounded(value: Any) -> Any:
+    match value:
+        case dict():
+            return {name: _bounded(each) for name, each in value.items()}
+        case list():
+            return [_bounded(each) for each in value[:_MAX_ITEMS]]
+        case str():
+            return printable(value[:_MAX_TEXT], " ").strip()
+    return value
+
+
+class AttributesKeeper:
+    """Writes attributes into annotations.
+
+    `hardware` looks up a Hardware by namespace and name, `spawn` runs the writes, `clock` returns seconds.
+    """
+
+    def __init__(
+        self,
+        client: Patches,
+        hardware: Callable[[str, str], Raw | None],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._client = client
+        self._hardware = hardware
+        self._spawn = spawn
+        self._clock = clock
+        self._kept: dict[NamespacedName, int] = {}
+        """The hash of the last attributes of each machine."""
+        self._waiting: dict[NamespacedName, str] = {}
+        """The pending writes, done one after the other: a rack that powers on reports all attributes at once."""
+        self._due = OncePer(_WRITE_SECONDS, _WRITES)
+        self._refused_until = -math.inf
+        self._was_refused = False
+        self._log = LimitedLog(log, clock, capacity=10, interval=600.0)
+
+    def said(self, key: NamespacedName, attributes: pb.AgentAttributes) -> None:
+        """Store the attributes that the machine's agent reports."""
+        if self._clock() < self._refused_until:
+            return
+        said = hash(attributes.SerializeToString(deterministic=True))
+        if self._kept.get(key) == said:
+            return
+        obj = self._hardware(*key)
+        text = as_json(attributes)
+        if obj is None or not text:
+            return
+        annotations = as_mapping(as_mapping(obj.get("metadata")).get("annotations"))
+        if annotations.get(AGENT_ATTRIBUTES_ANNOTATION) == text:
+            self._kept[key] = said
+        elif self._due.due(key, self._clock()):
+            self._kept[key] = said
+            if not self._waiting:
+                self._spawn(self._write_all())
+            self._waiting[key] = text
+
+    def forget(self, key: NamespacedName) -> None:
+        """Forget a deleted Hardware."""
+        self._kept.pop(key, None)
+
+    async def _write_all(self) -> None:
+        while self._waiting:
+            key = next(iter(self._waiting))
+            await self._write(key, self._waiting[key])
+            self._waiting.pop(key, None)  # Checked last: as long as an entry waits, this continues.
+
+    async def _write(self, key: NamespacedName, text: str) -> None:
+        patch: Raw = {"metadata": {"annotations": {AGENT_ATTRIBUTES_ANNOTATION: text}}}
+        try:
+            await self._client.patch(HARDWARE, key.name, key.namespace, patch)
+        except ApiError as error:
+            self._kept.pop(key, None)  # written again after one of the next polls
+            if error.status == 403:
+                self._refused()
+            else:
+                self._log.warning("attributes of Hardware %s are not stored: %s", key, error, key=error.status)
+
+    def _refused(self) -> None:
+        for key in self._waiting:
+            self._kept.pop(key, None)
+        self._waiting.clear()
+        self._refused_until = self._clock() + _REFUSED_SECONDS
+        if not self._was_refused:
+            log.info(
+                "attributes that agents send are not stored in Hardware: the server's role has no patch on hardware "
+                "(on a cluster: server.agentAttributes of the chart, or deploy/rbac-attributes.yaml)"
+            )
+        self._was_refused = True
+
+
+# --- Sessions ---
+#
+# Tracks which older agents are connected. They open no stream that shows that, only calls.
+#
+# An agent counts as connected while its connection is open, and while an action of its machine runs: the connection may
+# be closed as idle during a long action.
+
+
+_MAX_USER_AGENT = 100
+
+
+@dataclass(slots=True)
+class _Session:
+    dialect: Dialect
+    agent_id: str
+    peer: str
+    """gRPC's name of the connection of the last call."""
+    described: int = 0
+    """The hash of its description of the machine; 0 if it sent none."""
+
+
+class Sessions:
+    """The agents that have called.
+
+    `is_open` returns True if the connection with this gRPC peer name is open; `at_work`, if an action of a machine
+    runs.
+    """
+
+    def __init__(
+        self,
+        is_open: Callable[[str], bool],
+        at_work: Callable[[NamespacedName], bool],
+        observe: ActivityObserver,
+    ) -> None:
+        self._is_open = is_open
+        self._at_work = at_work
+        self._observe = observe
+        self._sessions: dict[NamespacedName, _Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def connected(self, key: NamespacedName) -> bool:
+        """Return True if the machine's agent has an open connection."""
+        session = self._sessions.get(key)
+        return session is not None and self._is_open(session.peer)
+
+    def agent_id(self, key: NamespacedName) -> str:
+        """Return the id that the machine's agent uses; empty if it has not called."""
+        session = self._sessions.get(key)
+        return session.agent_id if session is not None else ""
+
+    def called(
+        self, key: NamespacedName, dialect: Dialect, agent_id: str, peer: str, user_agent: str, described: str = ""
+    ) -> None:
+        """Record a call of the machine's agent on the connection `peer`; `described` is its description of the
+        machine.
+        """
+        session = self._sessions.get(key)
+        if session is not None and (session.dialect, peer_address(session.peer)) == (dialect, peer_address(peer)):
+            session.peer = peer
+            if not described or session.described == hash(described):
+                return
+            session.described = hash(described)
+        else:
+            session = self._sessions[key] = _Session(dialect, agent_id, peer, hash(described) if described else 0)
+        library = printable(user_agent, "")[:_MAX_USER_AGENT]
+        story = f"{dialect} connected from {peer_address(peer)}" + (f" ({library})" if library else "")
+        self._tell(key, session, ActivityKind.CONNECTED, f"{story}: {described}" if described else story)
+
+    def sweep(self) -> None:
+        """Remove the agents whose connection is closed."""
+        for key, session in [*self._sessions.items()]:
+            if not self._is_open(session.peer) and not self._at_work(key):
+                del self._sessions[key]
+                story = f"{session.dialect} at {peer_address(session.peer)} disconnected"
+                self._tell(key, session, ActivityKind.DISCONNECTED, story)
+
+    def _tell(self, key: NamespacedName, session: _Session, kind: ActivityKind, story: str) -> None:
+        log.info("agent %s of Hardware %s: %s", session.agent_id, key, story)
+        self._observe(AgentActivity(session.agent_id, peer_address(session.peer), kind, story, str(key)))
+
+
+# --- Polls ---
+#
+# Finds the next action for a machine's older agent, or waits for one.
+#
+# A poll is a command stream that lasts until there is something to do. To the dispatch it is an agent that holds
+# nothing, because an older agent only polls when it runs nothing. Between two actions the dispatch is not involved: the
+# Workflow continues, and its status contains its position. So any server can answer, even one that has just started.
+#
+# If the agent polls while its action is Running, the agent or its machine has restarted. The action is not run a second
+# time, because it may have changed a disk: the Workflow fails with the reason AgentLost, unless the action was to
+# reboot the machine. The action is only offered again if the agent cannot have begun, because it cancelled its report
+# of the start. Before a Workflow fails, it is read from the API: another server may just have stored the action's end.
+
+
+HOLD_SECONDS = 86_400.0
+"""Seconds that a poll waits when there is nothing to do.
+
+Older agents set no deadline, keepalive pings detect dead ones, and an agent that loses its permission is rejected at
+once. Tinkerbell's own server answers within a minute; one poll costs as much as some minutes of waiting.
+"""
+
+Command = workflow_pb2.GetWorkflowsResponse
+Record = Callable[[Raw, str], None]
+"""Called with a Workflow and a text for its journey."""
+
+
+@dataclass(frozen=True, slots=True)
+class Poller:
+    """An agent that polls: its id as it sent it, and the Hardware that it may act for."""
+
+    agent_id: str
+    credentials: Credentials
+    key: NamespacedName
+
+
+class _Poll:
+    """The command stream of one poll: ends with the first Workflow that the agent can run, or after HOLD_SECONDS.
+
+    It runs in the call's own task and is small, because thousands of polls may wait.
+    """
+
+    __slots__ = ("_key", "_obey", "_stream", "_streams", "found")
+
+    def __init__(
+        self, streams: AgentStreams, key: NamespacedName, obey: Callable[[Command], Awaitable[Raw | None]]
+    ) -> None:
+        self.found: Raw | None = None
+        self._streams = streams
+        self._key = key
+        self._obey = obey
+        self._stream: CommandStream | None = None
+
+    async def send_initial_metadata(self, _: object) -> None:
+        """Note the stream, which is open now. Older agents read no headers."""
+        self._stream = self._streams.of(self._key)
+
+    async def write(self, command: Command) -> None:
+        """Handle a command of the dispatch."""
+        self.found = await self._obey(command)
+        if self.found is not None:
+            self.end()
+
+    def end(self) -> None:
+        """End the poll."""
+        if self._stream is not None:
+            self._stream.end(grpc.StatusCode.OK, "")
+
+
+class Polls:
+    """Answers polls from `workflows`, through `events` and `streams`. `hold` is in seconds."""
+
+    def __init__(
+        self,
+        workflows: WorkflowIndex,
+        events: EventStore,
+        streams: AgentStreams,
+        record: Record,
+        *,
+        hold: float = HOLD_SECONDS,
+    ) -> None:
+        self._workflows = workflows
+        self._events = events
+        self._streams = streams
+        self._record = record
+        self._hold = hold
+        self._unanswered: dict[NamespacedName, tuple[str, str]] = {}
+
+    def unanswered(self, key: NamespacedName, uid: str, action_id: str) -> None:
+        """Note that the agent cancelled its report of an action's start: it does not run the action."""
+        self._unanswered[key] = uid, action_id
+
+    def answered(self, key: NamespacedName) -> None:
+        """Note that the agent's report was answered."""
+        self._unanswered.pop(key, None)
+
+    async def next(self, poller: Poller) -> Raw | None:
+        """Wait for a Workflow whose next action the agent should run; None if there is none. Raises ApiError."""
+        under_way = await self._under_way(poller.key)
+        if under_way is not None:
+            return under_way
+        poll = _Poll(self._streams, poller.key, self._obey)
+        timer = asyncio.get_running_loop().call_later(self._hold, poll.end)
+        try:
+            await self._streams.serve(poller.agent_id, poller.credentials, poller.key, frozenset(), poll, quiet=True)
+        finally:
+            timer.cancel()
+        return poll.found
+
+    async def _under_way(self, key: NamespacedName) -> Raw | None:
+        """Return the machine's Workflow that is between two actions, or None."""
+        for workflow in self._workflows.of(key):
+            with contextlib.suppress(InvalidStatusError):  # the dispatch logs the error
+                if paused(workflow) or state_of(workflow) is not WorkflowState.RUNNING:
+                    continue
+                if self._goes_on(key, workflow):
+                    return workflow
+                fresh = await self._fresh(workflow)
+                if fresh is not None and self._goes_on(key, fresh):
+                    return fresh
+        return None
+
+    def _goes_on(self, key: NamespacedName, workflow: Raw) -> bool:
+        """Return True if the polling agent can continue the Workflow. Raises InvalidStatusError."""
+        if state_of(workflow) is not WorkflowState.RUNNING or next_action(workflow) is None:
+            return False
+        running = running_action(workflow)
+        return running is None or self._unanswered.get(key) == (uid_of(workflow), running)
+
+    async def _fresh(self, workflow: Raw) -> Raw | None:
+        try:
+            return await self._events.fresh(workflow)
+        except WorkflowGoneError:
+            return None
+
+    async def _obey(self, command: Command) -> Raw | None:
+        """Return the Workflow of this command, or None if an older agent can't run it."""
+        if command.WhichOneof("cmd") == "stop_workflow":
+            workflow = self._workflows.get(command.stop_workflow.workflow_id)
+            if workflow is not None:
+                await self._report(workflow, Rejected(REASON_UNKNOWN_WORKFLOW, "the agent asks for work"))
+            return None
+        workflow = self._workflows.get(command.start_workflow.workflow.workflow_id)
+        problem = inexpressible(workflow) if workflow is not None else None
+        if workflow is None or problem is None:
+            return workflow
+        action_id, why = problem
+        if await self._report(workflow, ActionFailed(action_id, REASON_NOT_EXPRESSIBLE, why)):
+            log.warning("Workflow %s: %s", name_of(workflow), why)
+            self._record(workflow, why)
+        return None
+
+    async def _report(self, workflow: Raw, event: AgentEvent) -> bool:
+        """Store an event that a current agent would report. If that fails now, the next poll has the same result."""
+        try:
+            return await self._events.take(workflow, event)
+        except WorkflowGoneError:
+            return False
+        except (ApiError, BusyError, StaleError, InvalidStatusError) as error:
+            log.warning("Workflow %s: %s", name_of(workflow), error)
+            return False
+
+
+# --- Methods ---
+
+
 Context = grpc.aio.ServicerContext[Any, Any]
 Refused = Callable[[NamespacedName, str], Awaitable[None]]
-"""Called with a machine whose agent was refused, and why, once in a while."""
+"""Called with a machine whose agent was refused and the reason, at a limited rate."""
 
 SERVICES = (
     pb.DESCRIPTOR.services_by_name["WorkflowService"].full_name,
@@ -64,7 +469,7 @@ SERVICES = (
 
 
 def refusal(older: OlderAgentAuth, current: AgentAuth) -> str:
-    """Why no older agent may speak for a machine; empty if they may."""
+    """Return why no older agent may act for a machine; empty if they may."""
     if older is OlderAgentAuth.OFF:
         return "is one of Tinkerbell's older agents, which are not served here (--older-agents off)"
     if older is OlderAgentAuth.AUTO and current in (AgentAuth.TOKEN, AgentAuth.MTLS):
@@ -77,14 +482,14 @@ def refusal(older: OlderAgentAuth, current: AgentAuth) -> str:
 
 
 HELD = (f"/{SERVICES[0]}/GetAction",)
-"""Methods that keep their caller waiting until there is something to do."""
+"""Methods that wait until there is something to do."""
 
 _NOTHING = b""
-"""The answer to a report, which is an empty message by any name."""
+"""The answer to a report: an empty message in every version of the protocol."""
 
 
 class OlderAgents:
-    """Serves them. `refusal` is why none of them may speak for a machine here; empty if they may."""
+    """The gRPC methods of older agents. `refusal` is why none of them may act for a machine here; empty if they may."""
 
     def __init__(
         self,
@@ -110,7 +515,7 @@ class OlderAgents:
         self._refused = refused
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Before the server starts, of which there may be several."""
+        """Add the methods to a server that has not started; several servers can share them."""
         own, oldest = SERVICES
         server.add_generic_rpc_handlers(
             (
@@ -139,9 +544,9 @@ class OlderAgents:
     # --- work ---------------------------------------------------------------------------------------------------------
 
     async def get_action(self, request: pb.ActionRequest, context: Context) -> pb.ActionResponse:
-        """The next action, for tink-agent."""
+        """Return the next action, for tink-agent."""
         poller = await self._admitted(Dialect.TINK_AGENT, request.agent_id, context, request.agent_attributes)
-        del request  # which is larger than all else that waits
+        del request  # frees the largest object of a waiting call
         try:
             workflow = await self._polls.next(poller)
         except ApiError as error:
@@ -164,7 +569,7 @@ class OlderAgents:
         return get_workflow_contexts
 
     async def get_workflow_actions(self, request: pb.WorkflowActionsRequest, context: Context) -> pb.WorkflowActionList:
-        """All actions of a Workflow, for tink-worker, which runs those that have its own id."""
+        """Return all actions of a Workflow, for tink-worker, which runs those with its own id."""
         await self._callers.synced(context)
         workflow = self._workflows.get(request.workflow_id)
         if workflow is None:
@@ -177,7 +582,7 @@ class OlderAgents:
     async def _admitted(
         self, dialect: Dialect, agent_id: str, context: Context, attributes: pb.AgentAttributes | None = None
     ) -> Poller:
-        """The agent that asks for work; ends the call of who may not."""
+        """Admit the polling agent, or abort the call."""
         if not agent_id or len(agent_id) > MAX_AGENT_ID:
             await abort(context, grpc.StatusCode.INVALID_ARGUMENT, "the agent's id is missing or too long")
         await self._callers.synced(context)
@@ -193,7 +598,7 @@ class OlderAgents:
     # --- reports ------------------------------------------------------------------------------------------------------
 
     async def report_action_status(self, raw: bytes, context: Context) -> bytes:
-        """What becomes of an action, from any of them."""
+        """Store the report of an action, from any older agent."""
         try:
             report = report_of(raw)
         except DecodeError as error:
@@ -235,13 +640,13 @@ class OlderAgents:
     async def get_workflow_data(
         self, _request: pb_oldest.GetWorkflowDataRequest, _context: Context
     ) -> pb_oldest.GetWorkflowDataResponse:
-        """None: a Workflow has no place for it, and no action of ours needs it."""
+        """Return no data: a Workflow has no place for it, and no action needs it."""
         return pb_oldest.GetWorkflowDataResponse()
 
     async def update_workflow_data(
         self, _request: pb_oldest.UpdateWorkflowDataRequest, _context: Context
     ) -> pb_oldest.Empty:
-        """Taken for granted: the worker ends its process otherwise."""
+        """Acknowledge the data without storing it: the worker exits otherwise."""
         return pb_oldest.Empty()
 
     # --- who asks -----------------------------------------------------------------------------------------------------
@@ -255,7 +660,7 @@ class OlderAgents:
     async def _allowed(
         self, key: NamespacedName | None, agent_id: str, credentials: Credentials, context: Context
     ) -> None:
-        """End the call if no older agent may speak for a machine here."""
+        """Abort the call if no older agent may act for a machine here."""
         if not self._refusal:
             return
         key = key or NamespacedName("", "")

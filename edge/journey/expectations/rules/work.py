@@ -67,7 +67,7 @@ def not_begun(story: Story, facts: Facts) -> Finding | None:
 
 
 def pull_stalls(story: Story, _facts: Facts) -> Finding | None:
-    """An action waits for its image, of which nothing comes: its agent says so (`tink.agent.output.progress`)."""
+    """An action waits for its image, of which nothing comes: its agent says so (`tink.agent.output`)."""
     boot = story.boot
     last = boot.last(Step.ACTION) if boot.at is Milestone.ACTION_BEGUN else None
     found = _SILENT_REGISTRY.search(last.message) if last is not None else None

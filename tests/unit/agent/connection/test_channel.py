@@ -21,9 +21,8 @@ from tests.ports import free_port
 from tests.support.objects import MAC
 from tests.support.virtual_time import turns
 from tests.waiting import until
-from tink.agent.connection import channel
-from tink.agent.connection.channel import connect, fetch_pinned, registry_authorities
-from tink.agent.connection.sockets import probe_often
+from tink.agent import connection as channel
+from tink.agent.connection import connect, fetch_pinned, probe_often, registry_authorities
 from tink.agent.model import SettingsError
 from tink.agent.settings import AgentSettings
 

@@ -33,10 +33,15 @@ from tests.unit.agent.connection.workflow_service import (
     transporting,
 )
 from tests.waiting import until
-from tink.agent.connection.channel import CHANNEL_OPTIONS, connect
-from tink.agent.connection.transport import WINDOW
-from tink.agent.connection.wire import UnusableCommandError, command_from_wire, event_to_wire
-from tink.agent.durable.spool import Spool
+from tink.agent.connection import (
+    CHANNEL_OPTIONS,
+    WINDOW,
+    UnusableCommandError,
+    command_from_wire,
+    connect,
+    event_to_wire,
+)
+from tink.agent.journal import Spool
 from tink.agent.model import (
     Action,
     ActionFailed,
@@ -59,7 +64,7 @@ UNAVAILABLE, NOT_FOUND = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.NOT_FOUND
 
 @pytest.fixture
 def log(caplog):
-    caplog.set_level(logging.INFO, "tink.agent.connection.transport")
+    caplog.set_level(logging.INFO, "tink.agent.connection")
     with caplog.filtering(logging.Filter("tink")):  # asyncio has lines of its own, of grpc.aio's event loops
         yield caplog
 

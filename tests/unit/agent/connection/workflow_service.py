@@ -16,9 +16,8 @@ from proto.workflow_pb2_grpc import (
 )
 from tests.ports import free_port
 from tests.support.objects import MAC
-from tink.agent.connection.channel import connect
-from tink.agent.connection.transport import RetryPolicy, Transport
-from tink.agent.durable.spool import Spool
+from tink.agent.connection import RetryPolicy, Transport, connect
+from tink.agent.journal import Spool
 from tink.agent.settings import AgentSettings
 
 FAST = RetryPolicy(

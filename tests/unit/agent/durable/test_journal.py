@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 import tink.agent.agent as agent_module
 from tests.support.virtual_time import turns
 from tests.unit.agent.world import STATE, MemoryDisk, World, check, life, lives, workflow
-from tink.agent.durable.journal import Journal
-from tink.agent.durable.ledger import file_of
-from tink.agent.durable.spool import REJECTION_LIMIT, Spool
 from tink.agent.executor import REMEMBERED_WORKFLOWS, Progress
+from tink.agent.journal import REJECTION_LIMIT, Journal, Spool, file_of
 from tink.agent.model import ActionFailed, ActionStarted, ActionSucceeded, WorkflowOutcome, WorkflowRejected
 
 STEPS = 60

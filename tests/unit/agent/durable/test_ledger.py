@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tink.agent.durable.ledger import BLIND, GROWN_BYTES, MAX_BYTES, WHOLE, Disk, Ledger, file_of, line_of, parse
+from tink.agent.journal import BLIND, GROWN_BYTES, MAX_BYTES, WHOLE, Disk, Ledger, file_of, line_of, parse
 
 
 class ScriptedDisk(Disk):
@@ -176,7 +176,7 @@ def test_garbage_is_no_error(raw):
 
 def test_a_file_that_no_agent_wrote_does_not_fill_memory(rig, monkeypatch):
     rig.append(b"a")
-    monkeypatch.setattr("tink.agent.durable.ledger.MAX_BYTES", len(rig.path.read_bytes()) + 5)
+    monkeypatch.setattr("tink.agent.journal.MAX_BYTES", len(rig.path.read_bytes()) + 5)
     rig.append(b"b")
     assert rig.read() == ((b"a",), False)
     assert rig.disk.limit < MAX_BYTES

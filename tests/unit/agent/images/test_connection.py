@@ -12,7 +12,7 @@ from cryptography import x509
 from tests.interop.authority import Authority
 from tests.ports import free_port
 from tests.support.proxy import http_proxy
-from tink.agent.images.connection import Connection, LowSpeedLimit, ProxyRefusedError, RefusedError
+from tink.agent.images.registry import Connection, LowSpeedLimit, ProxyRefusedError, RefusedError
 from tink.net.proxies import Proxies, ProxyError
 
 

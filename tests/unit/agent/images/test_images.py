@@ -15,8 +15,15 @@ import pytest
 
 from tink.agent.images import store
 from tink.agent.images.registry import AbortedError, Registries, Session, parse, retry_backoff
-from tink.agent.images.store import _blob, available_memory, file_system_of
-from tink.agent.images.unpack import Budget, OutOfSpaceError, UnpackError, apply_layer
+from tink.agent.images.store import (
+    Budget,
+    OutOfSpaceError,
+    UnpackError,
+    _blob,
+    apply_layer,
+    available_memory,
+    file_system_of,
+)
 from tink.agent.model import ActionError
 from tink.registry import RegistryError, json_object
 

@@ -17,12 +17,16 @@ from aiohttp import web
 from tests.support.virtual_time import turns
 from tink.agent.images import Credentials, Registries
 from tink.agent.model import Action, ActionError, Reason, SettingsError
-from tink.agent.output.lines import line_sink
-from tink.agent.runtimes.docker.engine import find_socket
-from tink.agent.runtimes.docker.request import container_request, failure_archive, image_name, text_of_archive
-from tink.agent.runtimes.docker.runtime import DockerRuntime
-from tink.agent.runtimes.host import Host
-from tink.agent.runtimes.volume import Volume, parse_volume, parse_volumes
+from tink.agent.output import line_sink
+from tink.agent.runtimes.docker import (
+    DockerRuntime,
+    container_request,
+    failure_archive,
+    find_socket,
+    image_name,
+    text_of_archive,
+)
+from tink.agent.runtimes.runtime import Host, Volume, parse_volume, parse_volumes
 
 IMAGE = "registry.example/a/b:1"
 DONE = {"status": f"Status: Downloaded newer image for {IMAGE}"}
@@ -123,7 +127,7 @@ def test_socket_is_a_path_or_a_unix_url(tmp_path, monkeypatch):
     for bad in ("tcp://127.0.0.1:2375", "x.sock", "ssh://host"):
         with pytest.raises(SettingsError, match="docker host"):
             find_socket(bad)
-    monkeypatch.setattr("tink.agent.runtimes.docker.engine.DEFAULT_SOCKETS", (tmp_path / "docker", tmp_path / "podman"))
+    monkeypatch.setattr("tink.agent.runtimes.docker.DEFAULT_SOCKETS", (tmp_path / "docker", tmp_path / "podman"))
     with pytest.raises(SettingsError, match="podman"):
         find_socket("")
     (tmp_path / "podman").touch()

@@ -13,17 +13,23 @@ from pathlib import Path
 
 import pytest
 
-import tink.agent.runtimes.oci.runc as runc_module
+import tink.agent.runtimes.oci as runc_module
 from tests.support.virtual_time import elapse
 from tink.agent.images.registry import Registries
 from tink.agent.images.store import Image, ImageStore
 from tink.agent.model import Action, ActionError, SettingsError
-from tink.agent.runtimes.failure import FailureFiles
-from tink.agent.runtimes.host import Host
-from tink.agent.runtimes.oci import cgroups
-from tink.agent.runtimes.oci.bundle import DEFAULT_PATH, container_config, image_volumes
-from tink.agent.runtimes.oci.mounts import mount_overlay, root_is_initramfs, unmount
-from tink.agent.runtimes.oci.runc import ContainerRuntime, logged_error
+from tink.agent.runtimes import oci as cgroups
+from tink.agent.runtimes.oci import (
+    DEFAULT_PATH,
+    ContainerRuntime,
+    container_config,
+    image_volumes,
+    logged_error,
+    mount_overlay,
+    root_is_initramfs,
+    unmount,
+)
+from tink.agent.runtimes.runtime import FailureFiles, Host
 
 # --- the description of a container: what an action gets, from its own fields and the image's -------------------------
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.waiting import PATIENCE_SECONDS, until
 from tink.agent.model import Action, ActionError, RunResult
-from tink.agent.runtimes.failure import MESSAGE_LIMIT_BYTES, FailureFiles, judge, one_line
 from tink.agent.runtimes.process import ProcessRuntime
+from tink.agent.runtimes.runtime import MESSAGE_LIMIT_BYTES, FailureFiles, judge, one_line
 
 
 def shell(script, **more):

@@ -17,7 +17,7 @@ from tests.support.objects import workflow
 from tests.unit.kubeapi.apiserver.conftest import CRDS, Client, Start
 from tink.api.v1alpha2 import FINALIZER
 from tink.kubeapi.apiserver.patch import PatchError, apply_operations, merge, merge_strategic
-from tink.workflow.protection import protect
+from tink.workflow.guards import protect
 
 HARDWARE = "/apis/tinkerbell.org/v1alpha2/namespaces/default/hardware"
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"

@@ -13,19 +13,21 @@ from tests.support.objects import CREATED, hardware
 from tests.unit.server.conftest import Certify
 from tink.api.v1alpha2 import Raw
 from tink.kube.objects import NamespacedName
-from tink.server.agents.auth import (
+from tink.server.auth import (
     AgentAuth,
     AgentAuthorizer,
+    AgentDirectory,
     Credentials,
     ForeignAgentError,
     NoCredentialsError,
     RefusedError,
+    TokenKeys,
+    TokenSettings,
+    UnknownAgentError,
 )
-from tink.server.agents.directory import AgentDirectory, UnknownAgentError
-from tink.server.agents.tls import TlsFiles
-from tink.server.agents.tokens import TokenKeys, TokenSettings
 from tink.server.peer import peer_address
 from tink.server.settings import ServerSettings
+from tink.server.tls import TlsFiles
 
 MAC, SECOND, OTHER, THIEF = (f"52:54:00:00:00:{last}" for last in ("01", "02", "09", "66"))
 NOW = 1_800_000_000.0

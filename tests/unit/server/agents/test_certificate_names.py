@@ -16,8 +16,15 @@ from hypothesis import strategies as st
 from tests.support.objects import hardware
 from tests.unit.server.conftest import Certify
 from tink.kube.objects import NamespacedName
-from tink.server.agents.auth import AgentAuth, AgentAuthorizer, Credentials, ForeignAgentError, certificate_ids
-from tink.server.agents.directory import AgentDirectory, UnknownAgentError
+from tink.server.auth import (
+    AgentAuth,
+    AgentAuthorizer,
+    AgentDirectory,
+    Credentials,
+    ForeignAgentError,
+    UnknownAgentError,
+    certificate_ids,
+)
 
 DNS = x509.DNSName
 ODD = "\0\n\t *.:/-%\\aAkK01\u212a\u0130\u017f\uff21\u200b\u0301"

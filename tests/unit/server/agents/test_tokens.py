@@ -24,9 +24,8 @@ from tests.support.objects import MAC
 from tests.unit.server.conftest import Rig
 from tests.waiting import PATIENCE_SECONDS
 from tink.files.key_file import KeyFile, KeyFileError
-from tink.server.agents.auth import AgentAuth
-from tink.server.agents.call_metadata import read_call_metadata
-from tink.server.agents.tokens import CLOCK_SKEW_SECONDS, TokenError, TokenKeys, TokenSettings
+from tink.server.auth import CLOCK_SKEW_SECONDS, AgentAuth, TokenError, TokenKeys, TokenSettings
+from tink.server.peer import read_call_metadata
 
 OTHER = "52:54:00:00:00:09"
 NOW = 1_800_000_000.0

@@ -9,7 +9,7 @@ import pytest
 from tests.support import objects
 from tink.api.annotations import HOLD_ANNOTATION
 from tink.api.v1alpha2 import Raw
-from tink.server.dispatch.decision import AgentView, Claim, GiveBack, Move, Recall, Start, Stop, Wait, next_move
+from tink.server.decision import AgentView, Claim, GiveBack, Move, Recall, Start, Stop, Wait, next_move
 from tink.workflow.status import InvalidStatusError, timestamp
 
 NOW = 1000.0

@@ -13,8 +13,8 @@ from tests.support.virtual_time import elapse, turns
 from tests.unit.server import conftest as server
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import UnreachableError
-from tink.server.dispatch.reboots import ELSEWHERE_GRACES, REPORT_PART, RebootWatch
 from tink.server.events import BusyError, ServerEvent, StaleError, WorkflowGoneError
+from tink.server.streams import ELSEWHERE_GRACES, REPORT_PART, RebootWatch
 from tink.server.workflows import WorkflowIndex
 from tink.workflow.events import AgentAway, AgentSeen
 from tink.workflow.machine import apply

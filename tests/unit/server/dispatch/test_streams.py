@@ -15,10 +15,10 @@ from tests.support.virtual_time import elapse, turns
 from tests.unit.server.conftest import Rig
 from tink.api.v1alpha2 import Raw
 from tink.kube.client import ConflictError, UnreachableError
-from tink.server.agents.call_metadata import MAX_HELD, read_call_metadata
-from tink.server.dispatch.decision import Start, Stop
-from tink.server.dispatch.stream import CommandStream, Ending
+from tink.server.decision import Start, Stop
 from tink.server.events import EventStore
+from tink.server.peer import MAX_HELD, read_call_metadata
+from tink.server.streams import CommandStream, Ending
 from tink.server.workflows import WorkflowIndex
 from tink.workflow import events
 
@@ -396,7 +396,7 @@ async def test_a_status_edited_by_hand_is_named_once_and_holds_up_nobody(
     assert len(said) == 1, said
     assert "Workflow d/w: " in said[0]
     assert named in said[0]
-    assert "agent h does without it until that is mended" in said[0]
+    assert "agent h does not receive it until that is corrected" in said[0]
     rig.set_state("good", "Succeeded", actions=[{"id": "a0", "state": "Succeeded"}])
     rig.workflow("w")
     assert await there.calm() == [("start", "uid-good"), START]

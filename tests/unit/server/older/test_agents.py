@@ -15,8 +15,7 @@ from proto import oldest_pb2 as pb_oldest
 from tests.support.objects import MAC
 from tests.unit.server.conftest import Rig
 from tests.waiting import PATIENCE_SECONDS, until
-from tink.server.agents.auth import AgentAuth, OlderAgentAuth
-from tink.server.agents.tokens import TokenSettings
+from tink.server.auth import AgentAuth, OlderAgentAuth, TokenSettings
 from tink.server.older.service import SERVICES
 
 AGENT = pb.ActionStatusRequest

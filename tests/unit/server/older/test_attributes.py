@@ -21,7 +21,7 @@ from tink.kube.client import ApiError
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE
 from tink.printable import printable
-from tink.server.older.attributes import MAX_BYTES, AttributesKeeper, as_json
+from tink.server.older.service import MAX_BYTES, AttributesKeeper, as_json
 
 SAID = pb.AgentAttributes(
     cpu=pb.AgentAttributes.CPU(total_cores=8, total_threads=16),

@@ -1,28 +1,20 @@
-"""Which command an agent gets next: a pure function of its machine's Workflows and of what it was told already.
+"""Decides which command an agent gets next: a pure function of its machine's Workflows and of the commands so far.
 
-One Workflow at a time, in the order of their creation (`creation_order`). One that no controller has prepared holds up
-those after it for 10 seconds at most: of two that are created at once, the second may be prepared first.
-
-A Workflow that has been claimed (Scheduled) is sent again to an agent that came back on a new stream, because nobody
-knows whether the first command arrived; an agent that runs it already ignores that. One that is Running is not sent
-again: an agent keeps executing through a broken stream.
-
-Several servers may serve one agent for a while, of which all but one talk to a connection that is dead and do not know
-it yet. A claim is each Workflow's own, so they may claim two; the one that the living stream finds while its agent is
-at work is given back.
-
-An agent that does not say what it holds may run whatever is Running, or has ended without its word: that is stopped
-each time it comes.
-
-An agent that says what it holds, and holds and was sent nothing of a Workflow that is Running, is asked to come again:
-either it has lost the Workflow, and what this server knew when it came was too old to see that; or the agent is with
-another server, and this stream is the dead one. What it says then decides.
-
-What somebody holds (`guards.held`) is not sent, and those after it do not wait for it. Of a machine that has a
-Workflow which is paused, because it is being moved to another API or was left behind by that, the agent is left alone:
-what it may run is that other API's affair.
-
-A rejected Workflow waits for the moment in its status. It is not overtaken by those that were created after it.
+- One Workflow at a time, in creation order (`creation_order`). A Workflow that is not prepared delays those after it
+  for 10 seconds at most: of two that are created together, the second may be prepared first.
+- A claimed Workflow (Scheduled) is sent again to an agent that reconnects, because the first command may be lost; an
+  agent that already runs it ignores the command. A Running Workflow is not sent again: the agent continues through a
+  broken stream.
+- Several servers may serve one agent for a while, all but one through dead connections. Each claims for itself, so two
+  Workflows may be claimed; the one that the living stream finds while its agent works is given back.
+- An agent that does not report what it holds may run any Workflow that is Running or ended without the agent's report.
+  Such a Workflow is stopped each time the agent connects.
+- An agent that reports what it holds, and neither holds nor was sent a Running Workflow, must reconnect: either it lost
+  the Workflow and this server's copy was too old to show that, or this stream is dead and the agent is connected to
+  another server.
+- A held Workflow (`guards.held`) is not sent and does not delay others. If a Workflow of the machine is paused, because
+  it is being moved to another API, the agent gets no commands: the other API decides.
+- A rejected Workflow waits for the time in its status. Workflows created after it do not overtake it.
 """
 
 from __future__ import annotations
@@ -71,7 +63,7 @@ class GiveBack:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Tell the agent to stop the Workflow with this uid, called `name` (namespace/name)."""
+    """Command the agent to stop the Workflow with this uid, called `name` (namespace/name)."""
 
     uid: str
     name: str
@@ -79,14 +71,14 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing to do before something changes, or `until` (seconds since the epoch; None: no such time)."""
+    """Do nothing until something changes, or `until` (Unix seconds; None: no time limit)."""
 
     until: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """End the stream, so that the agent comes again and says whether it runs this Workflow, which is Running."""
+    """End the stream, so that the agent reconnects and reports whether it runs this Workflow, which is Running."""
 
     workflow: Raw
 
@@ -96,12 +88,14 @@ Move = Claim | Start | GiveBack | Stop | Recall | Wait
 
 @dataclass(slots=True)
 class AgentView:
-    """What one agent knows, as far as its stream can see. `says`: it said what it held when it came. `started` are the
-    uids of the Workflows that it was sent or that it held when it came, `stopped` those that it was told to stop,
-    `offered` (uid to seconds since the epoch) when it was sent them. `given` are all that ever were in `started`, also
-    if they are Pending again: nobody knows whether the agent has heard of that. `orphans` (uid to name) are those that
-    vanished while it ran them, because somebody took their finalizer away. `unsendable` (uid to resourceVersion) are
-    those that no message can be made of."""
+    """The state of one agent as its stream sees it.
+
+    `says`: the agent reported what it held when it connected. `started`: uids that it was sent or held when it
+    connected. `given`: uids that ever were in `started`, even if their Workflow is Pending again, because the agent may
+    not know that. `stopped`: uids that it was commanded to stop. `offered`: Unix time at which each uid was sent.
+    `orphans` (uid to name): Workflows that were deleted while the agent ran them, because their finalizer was removed
+    by hand. `unsendable` (uid to resourceVersion): Workflows that can't be expressed as a message.
+    """
 
     says: bool = False
     started: set[str] = field(default_factory=set)
@@ -112,19 +106,19 @@ class AgentView:
     unsendable: dict[str, str] = field(default_factory=dict)
 
     def runs(self, uids: Iterable[str]) -> None:
-        """The agent has these, or is about to."""
+        """Note that the agent has these Workflows, or is about to."""
         self.started.update(uids)
         self.given.update(uids)
 
     def sent(self, workflow: Raw, now: float) -> None:
-        """The agent is sent the Workflow."""
+        """Note that the agent is sent the Workflow."""
         uid = uid_of(workflow)
         self.runs([uid])
         self.stopped.discard(uid)
         self.offered[uid] = now
 
     def forget(self, workflow: Raw) -> None:
-        """The Workflow is gone from the API. Raises InvalidStatusError, but forgets it."""
+        """Forget a Workflow that was deleted. Raises InvalidStatusError after forgetting it."""
         uid = uid_of(workflow)
         runs = (uid in self.started or uid in self.given) and uid not in self.stopped
         self.started.discard(uid)
@@ -136,29 +130,28 @@ class AgentView:
             self.orphans[uid] = name_of(workflow)
 
     def can_be_sent(self, workflow: Raw) -> bool:
-        """Whether nobody has tried in vain to make a message of the Workflow as it is."""
+        """Return False if this version of the Workflow could not be expressed as a message."""
         return self.unsendable.get(uid_of(workflow)) != version_of(workflow)
 
     def set_aside(self, workflow: Raw) -> None:
-        """No message can be made of the Workflow as it is."""
+        """Skip this version of the Workflow, which can't be expressed as a message."""
         self.unsendable[uid_of(workflow)] = version_of(workflow)
 
     def see(self, workflows: Iterable[Raw]) -> None:
-        """What the states of its machine's Workflows say about the agent. Raises InvalidStatusError."""
+        """Update the view from the states of the machine's Workflows. Raises InvalidStatusError."""
         for workflow in workflows:
             state = state_of(workflow)
             if not self.says and (state is WorkflowState.RUNNING or unconfirmed(workflow)):
                 self.started.add(uid_of(workflow))
             elif state is WorkflowState.PENDING:
-                # Rejected, or given back: whoever claims it next, it has to be sent anew.
+                # It was rejected or given back, so it must be sent again after the next claim, by any server.
                 self.started.discard(uid_of(workflow))
 
 
 def next_move(workflows: Iterable[Raw], view: AgentView, now: float, longest: float) -> Move:
-    """What to do for an agent whose machine has `workflows` (oldest first), at `now` (seconds since the epoch).
+    """Return the next move for an agent whose machine has `workflows` (oldest first), at `now` (Unix seconds).
 
-    `longest` is the longest delay after a rejection, in seconds. Raises InvalidStatusError for a status that no
-    component of this program wrote.
+    `longest` is the longest delay after a rejection, in seconds. Raises InvalidStatusError for an invalid status.
     """
     for uid, name in view.orphans.items():
         return Stop(uid, name)
@@ -191,13 +184,13 @@ def next_move(workflows: Iterable[Raw], view: AgentView, now: float, longest: fl
 
 
 def ended(workflow: Raw) -> bool:
-    """Whether the Workflow is in an end state. Raises InvalidStatusError."""
+    """Return True if the Workflow is in a terminal state. Raises InvalidStatusError."""
     state = state_of(workflow)
     return state is not None and state.terminal
 
 
 def _occupies(workflow: Raw, state: WorkflowState | None, view: AgentView) -> bool:
-    """Whether the agent is at work on the Workflow, or about to be."""
+    """Return True if the agent runs the Workflow, or is about to."""
     if state is WorkflowState.SCHEDULED:
         return uid_of(workflow) in view.started
     return state in (WorkflowState.RUNNING, WorkflowState.CANCELLING)
@@ -222,11 +215,11 @@ def _prepared_before(workflow: Raw, now: float) -> float:
 
 
 def _offered_from(workflow: Raw, view: AgentView, now: float, longest: float) -> float:
-    """The moment from which a Pending Workflow may be offered."""
+    """Return the Unix time from which a Pending Workflow may be offered."""
     until = dispatch_after(status_of(workflow))
     if until <= now + longest:
         return until
-    # No delay is that long: a clock has jumped, or somebody wrote it by hand. What counts then is what this stream
-    # remembers, and an agent that it has not offered the Workflow to is asked at once.
+    # No delay is that long: a clock has jumped, or the status was edited by hand. Then the time at which this stream
+    # last offered the Workflow counts; an agent that was not offered it gets it at once.
     offered = view.offered.get(uid_of(workflow))
     return offered + longest if offered is not None and offered <= now else now

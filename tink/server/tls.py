@@ -1,8 +1,8 @@
-"""The gRPC server's certificate, and whose certificates it trusts: from files, read again when they change.
+"""The gRPC server's certificate and its client authorities, read from files and reloaded when these change.
 
-At the start every file must be usable, and says which one is not. Later a file may be half-written for a moment, or
-wrong: then what was good stays, and the log says so once. gRPC asks at each handshake (`Certificates.credentials`), so
-connections that are there are not touched.
+At the start every file must be usable; the error names the one that is not. Later a file may be half-written or wrong:
+then the previous content stays in use, and the error is logged once. gRPC calls `Certificates.credentials` at each
+handshake, so a change does not affect open connections.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ log = logging.getLogger(__name__)
 
 _MAX_FILE_BYTES = 1 << 20
 _RECHECK_SECONDS = 1.0
-"""Seconds for which the files are taken to be as they were."""
+"""Minimum number of seconds between two checks of the files."""
 ENDS_SOON = timedelta(days=14)
-"""So long before the end it is said: who renews by a program does so earlier, and who does not has time to."""
+"""Time before its end at which an expiring certificate is reported: later than programs renew it, early enough
+for people.
+"""
 
 
 class TlsError(TinkedgeError):
@@ -41,9 +43,10 @@ class TlsError(TinkedgeError):
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files. `certificate`: the server's, and those that lead from it to the authority; `key`: its private key.
+    """The PEM files of the server.
 
-    `client_ca`: who signs the certificates that every client must show then; None: clients show none.
+    `certificate`: the server's certificate and the chain to the authority. `key`: its private key. `client_ca`: the
+    authorities of the certificates that clients must show; None if clients show none.
     """
 
     certificate: Path
@@ -51,7 +54,7 @@ class TlsFiles:
     client_ca: Path | None = None
 
     def by_flag(self) -> dict[str, Path]:
-        """All files that are read, by the flags that name them."""
+        """Return all files, by the flags that name them."""
         files = {"--grpc-tls-cert": self.certificate, "--grpc-tls-key": self.key}
         return files | ({"--grpc-client-ca": self.client_ca} if self.client_ca is not None else {})
 
@@ -67,55 +70,55 @@ class _Loaded:
 
 
 class Certificates:
-    """What the server shows and trusts now."""
+    """The certificate in use and the authorities in use."""
 
     def __init__(self, files: TlsFiles, *, now: Callable[[], float] = time.time) -> None:
         """`now` gives Unix seconds. Raises TlsError."""
         self._files = files
         self._now = now
-        self._lock = threading.Lock()  # gRPC asks from threads of its own
+        self._lock = threading.Lock()  # gRPC calls from its own threads
         self._looked = time.monotonic()
         self._reported = ""
         self._loaded = self._shown = _load(files, now())
         rereading.register(self)
 
     def reread(self) -> bool:
-        """Look at the files now. False: they can't be used, what was good stays, and the log says why."""
+        """Reload the files now. Return False, keep the previous content and log the reason if they can't be used."""
         with self._lock:
             self._reported = ""
             return self._compare()
 
     def credentials(self) -> grpc.ServerCredentials:
-        """For `add_secure_port`."""
+        """Return the credentials for `add_secure_port`."""
         credentials: grpc.ServerCredentials = grpc.dynamic_ssl_server_credentials(
             _configuration(self._loaded), self._changed, self._files.client_ca is not None
         )
         return credentials
 
     def lacking(self, hosts: Iterable[str]) -> list[str]:
-        """Those of our addresses that the certificate does not name: agents that are told them would not trust it."""
+        """Return the `hosts` that the certificate does not name: agents that use them would not trust it."""
         named = _hosts(self._loaded.certificate)
         return [host for host in hosts if host not in named]
 
     def endings(self) -> dict[str, datetime]:
-        """Until when what is shown and trusted now is valid, by the flags that name it."""
+        """Return when the certificate and the authorities expire, by flag."""
         return self._loaded.endings
 
     def say_what_ends(self) -> None:
-        """A line in the log for what ends within two weeks, or has ended. To be called once a day."""
+        """Log what expires within two weeks or has expired. Called once a day."""
         with self._lock:
-            self._compare()  # renewed, and no agent has come since
+            self._compare()  # the files may have been renewed since the last handshake
         now = self._now()
         for flag, end in self._loaded.endings.items():
-            if said := what_ends(end, now):
+            if story := what_ends(end, now):
                 log.log(
                     logging.ERROR if end.timestamp() <= now else logging.WARNING,
                     "%s %s: %s: agents can't connect from then on; put a renewed one there, it is read again",
-                    *(flag, self._files.by_flag()[flag], said),
+                    *(flag, self._files.by_flag()[flag], story),
                 )
 
     def _changed(self) -> Any:
-        """The new configuration if the files changed and are good; None: go on with the old one."""
+        """Return the new configuration if the files changed and are valid; None to keep the old one."""
         with self._lock:
             now = time.monotonic()
             if now - self._looked >= _RECHECK_SECONDS:
@@ -148,7 +151,8 @@ class Certificates:
         except TlsError:
             if _state(self._files) == before:
                 raise
-            return _load(self._files, self._now())  # they were being replaced: one was old, the other new
+            # the files were being replaced during the first attempt: one was old, the other new
+            return _load(self._files, self._now())
 
 
 def why_unusable(files: TlsFiles, now: float) -> str:
@@ -165,7 +169,9 @@ def _configuration(loaded: _Loaded) -> Any:
 
 
 def what_ends(end: datetime, now: float) -> str:
-    """In words for operators, if that is within two weeks of `now` (Unix seconds) or over; empty: neither."""
+    """Return a text for operators if `end` is past or within two weeks of `now` (Unix seconds), else an empty
+    string.
+    """
     left = end - datetime.fromtimestamp(now, UTC)
     if left > ENDS_SOON:
         return ""
@@ -173,10 +179,10 @@ def what_ends(end: datetime, now: float) -> str:
 
 
 def endings(files: Mapping[str, Path]) -> Iterator[tuple[str, datetime]]:
-    """Until when the certificates of these files are valid, by flag: `--grpc-tls-cert` and the authorities' flags.
+    """Yield when the certificates of these files expire, by flag: `--grpc-tls-cert` and the flags of authorities.
 
-    Of a chain, that is the first end; of authorities the last, for one that is going stands beside its successor.
-    Raises TlsError.
+    A chain expires with its first certificate. A file of authorities expires with its last one, because an old
+    authority stands beside its successor. Raises TlsError.
     """
     for flag, path in files.items():
         yield flag, _end(flag, _certificates(path, flag, _read(path, flag)))
@@ -188,9 +194,10 @@ def _end(flag: str, found: Iterable[x509.Certificate]) -> datetime:
 
 
 def authority_of(files: TlsFiles | None, ca: Path | None, flag: str = "--grpc-tls-ca") -> bytes:
-    """What clients are told to trust the server by, in PEM: what `ca` has, or else the last certificate of the chain.
+    """Return the authority by which clients should verify the server, in PEM: the content of `ca`, or else the last
+    certificate of the server's chain.
 
-    Empty where there is neither. `flag` names `ca` in messages. Raises TlsError.
+    Empty if there is neither. `flag` names `ca` in messages. Raises TlsError.
     """
     if ca is not None:
         found = _certificates(ca, flag, _read(ca, flag))
@@ -213,7 +220,7 @@ def _state(files: TlsFiles) -> tuple[tuple[int, ...], ...]:
 
 
 def _load(files: TlsFiles, now: float) -> _Loaded:
-    state = _state(files)  # before the reading: what changes meanwhile is read once more
+    state = _state(files)  # before the files are read, so that a change during the reading triggers another reload
     chain = _read(files.certificate, "--grpc-tls-cert")
     certificates = _certificates(files.certificate, "--grpc-tls-cert", chain)
     certificate, ends = certificates[0], {"--grpc-tls-cert": _end("--grpc-tls-cert", certificates)}

@@ -1,0 +1,850 @@
+"""Runs actions as containers of a container engine (Docker, Podman)."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import io
+import json
+import logging
+import re
+import secrets
+import struct
+import tarfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from aiodocker import Docker, DockerError
+from aiodocker.containers import DockerContainer
+from aiodocker.stream import Stream
+
+from tink.agent.images import ATTEMPTS, Reference, Registries, how_to_log_in, parse, retry_backoff
+from tink.agent.model import Action, ActionError, AgentError, Reason, RunResult, SettingsError
+from tink.agent.output import Output, PullProgress, thread_safe_sink
+from tink.agent.runtimes.runtime import (
+    CAPABILITIES,
+    MESSAGE_LIMIT_BYTES,
+    STOP_GRACE_SECONDS,
+    Host,
+    judge,
+    one_line,
+    parse_volumes,
+)
+from tink.waiting import done_before
+
+log = logging.getLogger(__name__)
+
+# --- Requests ---
+#
+# The container of an action, described: an action in, the body of `POST /containers/create` out. Pure.
+#
+# An action gets here what `oci` gives it, so that a Workflow runs alike with and without an engine, and what
+# Tinkerbell's own agents give it: it is privileged, because actions write disks.
+#
+# - Command: `cmd` replaces the image's Entrypoint (and drops its Cmd); `args` replace its Cmd. No shell is added.
+# - The machine's /dev, not the copy that an engine makes when the container starts: partitions that the action has
+#   just written appear in it.
+# - Volumes: paths of the machine that the engine runs on, or volumes of the engine by name. One that names a file is a
+#   mount, which the engine refuses if there is none; for a bind it would make a directory.
+# - Network namespace: none named, or `host` or `/proc/1/ns/net`: the machine's. `none`: only loopback. `bridge`: the
+#   engine's bridge. PID namespace: its own unless `host` or `/proc/1/ns/pid`. Engines do not join namespaces by path.
+# - The log that the engine keeps for the agent is small: in an OSIE it is in memory.
+# - Labels: whose container it is, to find it again (`protocol.Runtime.resume`).
+#
+# Sources: Docker Engine API 1.41, ContainerCreate; Podman 4.3's compatible API.
+
+
+LABEL_AGENT = "tinkedge.agent"
+LABEL_ACTION = "tinkedge.action"
+FAILURE_FILES = ("failure-reason", "failure-message")
+"""In /tinkerbell."""
+
+_LOG_LIMIT = "4m"
+_ENGINE_CAPABILITIES = 38
+"""Capabilities that every engine in use knows by name; a newer one than AUDIT_READ (37) in CapDrop is an error."""
+
+
+def image_name(image: str) -> str:
+    """`image` in full, so that no engine fills in a registry of its own. Raises ActionError."""
+    reference = parse(image)
+    separator = "@" if reference.digest else ":"
+    return f"{reference.host}/{reference.path}{separator}{reference.version}"
+
+
+def container_request(action: Action, agent_id: str, capability_mask: int | None = None) -> dict[str, Any]:
+    """The body that creates the container of `action`. Raises ActionError with what of the action cannot be.
+
+    `capability_mask`: None asks for a privileged container; a mask of capabilities asks for all that make one
+    privileged, but only with those. An engine that lacks a capability itself can't make a privileged container.
+    """
+    body: dict[str, Any] = {
+        "Image": image_name(action.image),
+        "Env": [f"{name}={value}" for name, value in action.env.items()],
+        "Labels": {LABEL_AGENT: agent_id, LABEL_ACTION: action.id},
+        "Tty": False,
+        "HostConfig": {
+            "NetworkMode": _network(action),
+            "PidMode": _pid(action),
+            "Binds": _binds(action),
+            "Mounts": _mounts(action),
+            "LogConfig": {"Type": "json-file", "Config": {"max-size": _LOG_LIMIT}},
+            "RestartPolicy": {"Name": "no"},
+            **_privileges(capability_mask),
+        },
+    }
+    if action.cmd:
+        body["Entrypoint"] = [action.cmd]
+    if action.args:
+        body["Cmd"] = list(action.args)
+    return body
+
+
+def failure_archive() -> bytes:
+    """A tar archive of /tinkerbell with the two empty failure files, which any user of the container may write."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        directory = tarfile.TarInfo("tinkerbell")
+        directory.type, directory.mode = tarfile.DIRTYPE, 0o755
+        archive.addfile(directory)
+        for name in FAILURE_FILES:
+            file = tarfile.TarInfo(f"tinkerbell/{name}")
+            file.mode = 0o666
+            archive.addfile(file)
+        end = archive.offset + 2 * tarfile.BLOCKSIZE
+    # Up to the mark of its end and no further: Podman's helper stops reading there, and the engine's write would fail.
+    return buffer.getvalue()[:end]
+
+
+def text_of_archive(head: bytes) -> str:
+    """The text of the one file in a tar archive that begins with `head`; "" when it is no file or no archive."""
+    try:
+        with tarfile.open(fileobj=io.BytesIO(head), mode="r:") as archive:
+            member = archive.next()
+            if member is None or not member.isreg():
+                return ""  # a link would be the action's way to another file; the engine does not follow it either
+            begin = member.offset_data
+            return head[begin : begin + min(max(member.size, 0), 2 * MESSAGE_LIMIT_BYTES)].decode(errors="replace")
+    except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError):
+        return ""
+
+
+def _privileges(capability_mask: int | None) -> dict[str, Any]:
+    if capability_mask is None:
+        return {"Privileged": True}
+    lacking = [
+        name for number, name in enumerate(CAPABILITIES[:_ENGINE_CAPABILITIES]) if not capability_mask & (1 << number)
+    ]
+    return {
+        "Privileged": False,
+        "CapAdd": ["ALL"],
+        "CapDrop": lacking,
+        "SecurityOpt": ["seccomp=unconfined", "apparmor=unconfined", "label=disable"],
+        "MaskedPaths": [],
+        "ReadonlyPaths": [],
+        "DeviceCgroupRules": ["a *:* rwm"],
+    }
+
+
+def _binds(action: Action) -> list[str]:
+    volumes = parse_volumes(action.volumes)
+    machines_own = [] if any(volume.target == "/dev" for volume in volumes) else ["/dev:/dev"]
+    return machines_own + [str(volume) for volume in volumes if not volume.must_exist]
+
+
+def _mounts(action: Action) -> list[dict[str, Any]]:
+    mounts: list[dict[str, Any]] = []
+    for volume in parse_volumes(action.volumes):
+        if not volume.must_exist:
+            continue
+        mount: dict[str, Any] = {"Type": "bind", "Source": volume.source, "Target": volume.target}
+        mount["ReadOnly"] = "ro" in volume.options
+        propagation = [option for option in volume.options if option not in ("ro", "rw")]
+        if propagation:
+            mount["BindOptions"] = {"Propagation": propagation[0]}
+        mounts.append(mount)
+    return mounts
+
+
+def _network(action: Action) -> str:
+    wanted = action.network_namespace
+    if wanted in ("", "host", "/proc/1/ns/net"):
+        return "host"
+    if wanted in ("none", "bridge"):
+        return wanted
+    raise _no_namespace(action, "networkNamespace", wanted, '"host", "none", "bridge" nor "/proc/1/ns/net"')
+
+
+def _pid(action: Action) -> str:
+    wanted = action.pid_namespace
+    if wanted in ("", "private"):
+        return ""
+    if wanted in ("host", "/proc/1/ns/pid"):
+        return "host"
+    raise _no_namespace(action, "PID namespace", wanted, '"host", "private" nor "/proc/1/ns/pid"')
+
+
+def _no_namespace(action: Action, field: str, wanted: str, known: str) -> ActionError:
+    message = f"{field}: {wanted!r} is neither {known}; a container engine joins no other (--runtime runc does)"
+    return ActionError(Reason.INVALID_ACTION, f"action {action.name}: {message}")
+
+
+# --- Engine ---
+#
+# Speaking to a container engine: where its socket is, and the calls that aiodocker has not, or not in bounded memory.
+#
+# `runtime` and `pull` open one client per operation: nothing has to be closed at the end of the agent, and an engine
+# that was restarted meanwhile is simply there again. What an action can make large (its output, a failure file, the
+# engine's report of a pull) is read here in pieces, as bytes.
+#
+# Source: Docker Engine API 1.41 (ContainerLogs, ContainerArchive, ImageCreate, SystemPing).
+
+
+DEFAULT_SOCKETS = (Path("/run/docker.sock"), Path("/run/podman/podman.sock"))
+
+EngineFailure = (DockerError, aiohttp.ClientError, OSError, TimeoutError)
+"""The errors of a call to an engine: it refused, or it can't be reached."""
+
+_OLDEST_API = "v1.40"
+"""The API version of Docker 19.03 and Podman 3, used if an engine does not report its own."""
+
+_CALL_SECONDS = 120.0
+"""Timeout of calls that don't wait for an event. Creating a container on a slow disk takes long."""
+
+_PUT_ATTEMPTS = 3
+_FILE_HEAD_BYTES = 16 * 1024
+_LINE_LIMIT_BYTES = 1024 * 1024
+_COPY_BYTES = 64 * 1024
+_FOR_EVER = aiohttp.ClientTimeout(total=None, sock_connect=10)
+
+
+class EngineError(AgentError):
+    """The engine reported `message` in the middle of an answer that had begun well."""
+
+
+def find_socket(docker_host: str) -> Path:
+    """The engine's socket: `docker_host` (a path or unix:// URL), or where engines have it. Raises SettingsError."""
+    if not docker_host:
+        for path in DEFAULT_SOCKETS:
+            if path.exists():
+                return path
+        tried = " nor ".join(str(path) for path in DEFAULT_SOCKETS)
+        raise SettingsError(f"docker host: there is neither {tried}; start the engine or give --docker-host")
+    path = Path(docker_host.removeprefix("unix://"))
+    if not path.is_absolute():
+        raise SettingsError(f"docker host: {docker_host!r} is neither a path nor unix:// and a path")
+    return path
+
+
+class Engine:
+    """The engine behind `socket`; what it is, and the version of its API, is known after `connect`."""
+
+    def __init__(self, socket: Path) -> None:
+        self.socket = socket
+        self.name = "the engine"
+        self.is_podman = False
+        self._api_version = _OLDEST_API
+
+    async def connect(self) -> None:
+        """Find out the kind and API version of the engine. Raises EngineFailure."""
+        # Not /version: Podman asks the package manager where its programs come from, which takes seconds.
+        async with self.open() as docker, _request(docker, "GET", "/_ping", {}) as response:
+            headers = response.headers
+        version = headers.get("Api-Version", "")
+        self._api_version = f"v{version}" if re.fullmatch(r"\d+\.\d+", version) else _OLDEST_API
+        self.is_podman = "Libpod-API-Version" in headers
+        self.name = headers.get("Server", "").partition(" ")[0][:64] or "the engine"
+
+    @contextlib.asynccontextmanager
+    async def open(self) -> AsyncIterator[Docker]:
+        """A client, closed at the end."""
+        timeout = aiohttp.ClientTimeout(total=_CALL_SECONDS, sock_connect=10)
+        async with Docker(f"unix://{self.socket}", timeout=timeout, api_version=self._api_version) as docker:
+            yield docker
+
+
+async def feed_live_output(stream: Stream, feed: Callable[[bytes], None]) -> None:
+    """Hand what comes through `stream`, an attached container's, to `feed`, until it ends. Raises EngineFailure."""
+    while (message := await stream.read_out()) is not None:
+        feed(message.data)
+
+
+async def feed_past_output(
+    docker: Docker, container_id: str, feed: Callable[[bytes], None], lines: int, since: int
+) -> None:
+    """Hand the last `lines` that the engine kept of a container's output to `feed`, none from before the Unix time
+    `since`. Raises EngineFailure.
+
+    Not for what is still to come: Podman 4.3 loses the rest, and Docker 20.10 repeats some, when their log is rotated.
+    """
+    params = {"stdout": "1", "stderr": "1", "tail": str(lines), "since": str(since)}
+    async with _request(docker, "GET", f"containers/{container_id}/logs", params) as response:
+        with contextlib.suppress(EOFError):
+            while True:
+                (left,) = struct.unpack(">xxxxL", await _exactly(response.content, 8))
+                while left:
+                    chunk = await _some(response.content, min(left, _COPY_BYTES))
+                    feed(chunk)
+                    left -= len(chunk)
+
+
+async def put_archive(docker: Docker, container_id: str, archive: bytes) -> None:
+    """Unpack the tar `archive` at the root of the container. Raises EngineFailure."""
+    headers = {"Content-Type": "application/x-tar"}
+    path = f"containers/{container_id}/archive"
+    for attempt in range(_PUT_ATTEMPTS):
+        try:
+            async with _request(docker, "PUT", path, {"path": "/"}, data=archive, headers=headers):
+                return
+        except DockerError as error:
+            # Podman 4.3 has a helper read it, which may be gone before all of it is written.
+            if "broken pipe" not in str(error.message) or attempt == _PUT_ATTEMPTS - 1:
+                raise
+
+
+async def read_file(docker: Docker, container_id: str, path: str) -> str:
+    """The beginning of a small file of the container; "" when it is not there. Raises EngineFailure."""
+    head = b""
+    try:
+        async with _request(docker, "GET", f"containers/{container_id}/archive", {"path": path}) as response:
+            while len(head) < _FILE_HEAD_BYTES and (chunk := await response.content.read(_FILE_HEAD_BYTES)):
+                head += chunk
+            response.close()  # with the rest of it: it may be as large as the disk
+    except DockerError as error:
+        if error.status == 404:
+            return ""
+        raise
+    return text_of_archive(head)
+
+
+async def pull_reports(
+    docker: Docker, path: str, params: Mapping[str, str], headers: Mapping[str, str]
+) -> AsyncIterator[dict[str, Any]]:
+    """Yield the engine's progress reports of a pull, one JSON object each.
+
+    Raises EngineError for a failure that the engine reports, and EngineFailure, also if the answer breaks off.
+    """
+    async with _request(docker, "POST", path, params, headers=headers, limits=_FOR_EVER) as response:
+        rest = b""
+        async for chunk in response.content.iter_any():
+            *lines, rest = (rest + chunk).split(b"\n")
+            if len(rest) > _LINE_LIMIT_BYTES:
+                raise EngineError("it sent a line without an end")
+            for line in lines:
+                if line.strip():
+                    yield _report(line)
+        if rest.strip():
+            yield _report(rest)
+
+
+def _report(line: bytes) -> dict[str, Any]:
+    try:
+        report = json.loads(line)
+    except ValueError as error:
+        raise EngineError("it sent what is not JSON") from error
+    if not isinstance(report, dict):
+        raise EngineError("it sent what is not a JSON object")
+    if report.get("error"):
+        raise EngineError(str(report["error"]))
+    return report
+
+
+@contextlib.asynccontextmanager
+async def _request(
+    docker: Docker,
+    method: str,
+    path: str,
+    params: Mapping[str, str],
+    *,
+    data: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    limits: aiohttp.ClientTimeout | None = None,
+) -> AsyncIterator[aiohttp.ClientResponse]:
+    """An answer with a status below 400. Raises DockerError for others."""
+    version = "" if path.startswith("/") else f"/{docker.api_version}/"
+    more: dict[str, Any] = {} if limits is None else {"timeout": limits}
+    url = f"http://engine{version}{path}"
+    async with docker.session.request(method, url, params=params, data=data, headers=headers, **more) as response:
+        if response.status >= 400:
+            body = await response.content.read(_FILE_HEAD_BYTES)
+            response.close()
+            try:
+                answer = json.loads(body)
+                message = str(answer.get("message") or answer.get("cause") or answer)
+            except (ValueError, AttributeError):
+                message = body.decode(errors="replace")
+            raise DockerError(response.status, message)
+        yield response
+
+
+async def _exactly(stream: aiohttp.StreamReader, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        data += await _some(stream, size - len(data))
+    return data
+
+
+async def _some(stream: aiohttp.StreamReader, limit: int) -> bytes:
+    if chunk := await stream.read(limit):
+        return chunk
+    raise EOFError
+
+
+# --- Pulls ---
+#
+# Pulls images into a container engine: which failures pass, and progress for the action's output.
+#
+# The engine fetches and unpacks. The agent repeats the request with growing pauses if a network or registry failure may
+# pass. Credentials are only sent with a pull from the registry that they belong to. Podman receives the insecure
+# registries with each pull; Docker only knows those of its own configuration (`insecure-registries`).
+#
+# An image that cannot be pulled, but that the engine has (an OSIE may bring it along), is used as it is. When there is
+# no room, the images that this agent pulled before are removed and the pull is tried once more: a Workflow's earlier
+# actions have ended, and a later one pulls its image again.
+
+
+_NO_SPACE = ("no space left on device", "disk quota exceeded")
+_UNAUTHORIZED = ("unauthorized", "authentication required", "no basic auth credentials")
+_FINAL = (
+    "manifest unknown", "not found", "name unknown", "repository does not exist", *_UNAUTHORIZED, "access denied",
+    "denied:", "forbidden", "http response to https client", "x509:", "no matching manifest", "no image found in",
+    "invalid reference", "unsupported", *_NO_SPACE,
+)  # fmt: skip
+"""Parts of engines' messages about failures that do not pass by waiting."""
+
+_LAYER_LIMIT = 1024
+
+
+class Puller:
+    """Pulls images into `engine`, and remembers them, to remove them when there is no room."""
+
+    def __init__(
+        self, engine: Engine, registries: Registries, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    ) -> None:
+        self._engine = engine
+        self._registries = registries
+        self._sleep = sleep
+        self._pulled: set[str] = set()
+
+    async def pull(self, image: str, progress: PullProgress) -> None:
+        """Pull `image` in the registry's current version. Raises ActionError."""
+        reference, name = parse(image), image_name(image)
+        try:
+            async with self._engine.open() as docker:
+                if reference.digest and await _is_here(docker, name):
+                    progress.note("is here already")
+                    return
+                try:
+                    await self._attempts(docker, reference, name, progress)
+                except (*EngineFailure, EngineError) as error:
+                    if not await _is_here(docker, name):
+                        raise
+                    progress.note(f"cannot be pulled ({self._explain(error, reference)}); the engine's copy is used")
+            self._pulled.add(name)
+        except (*EngineFailure, EngineError) as error:
+            message = f"image {image}: {self._explain(error, reference)}"
+            raise ActionError(Reason.IMAGE_PULL_FAILED, message) from error
+
+    async def _attempts(self, docker: Docker, reference: Reference, name: str, progress: PullProgress) -> None:
+        backoff = retry_backoff()
+        for number in range(1, ATTEMPTS + 1):
+            try:
+                await self._once(docker, reference, name, progress)
+            except (*EngineFailure, EngineError) as error:
+                reason = describe(error)
+                if any(sign in reason.lower() for sign in _NO_SPACE) and await self._make_room(docker, name):
+                    progress.note("no room; the images of earlier actions were removed, trying again")
+                    continue
+                if number == ATTEMPTS or any(sign in reason.lower() for sign in _FINAL):
+                    raise
+            else:
+                return
+            progress.note(f"{reason}; trying again")
+            await self._sleep(backoff.next())
+
+    async def _once(self, docker: Docker, reference: Reference, name: str, progress: PullProgress) -> None:
+        path, params = "images/create", {"fromImage": name}
+        if self._engine.is_podman and self._registries.is_insecure(reference.host):
+            # Podman's own API; its Docker-compatible one has no word for this.
+            path, params = "/v4.0.0/libpod/images/pull", {"reference": name, "tlsVerify": "false"}
+        layers: dict[str, tuple[int, int]] = {}
+        complete = False
+        progress.waits_for(reference.host)
+        async for report in pull_reports(docker, path, params, self._authorization(reference)):
+            complete = _is_last(report)
+            if _count(report, layers):
+                done, total = (sum(counts) for counts in zip(*layers.values(), strict=True))
+                progress.bytes(done, total)
+                if total and done >= total:
+                    progress.waits_for("")  # the rest is for the engine to unpack
+        if not complete:
+            raise EngineError("the engine stopped in the middle of the pull")
+
+    async def _make_room(self, docker: Docker, wanted: str) -> bool:
+        """Remove the other images that were pulled. Return True if there were any."""
+        others = self._pulled - {wanted}
+        for name in others:
+            self._pulled.discard(name)
+            try:
+                await docker.images.delete(name)
+            except EngineFailure as error:
+                log.info("image %s: cannot be removed: %s", name, describe(error))
+        return bool(others)
+
+    def _authorization(self, reference: Reference) -> Mapping[str, str]:
+        credentials = self._registries.credentials_for(reference)
+        if credentials is None:
+            return {}
+        login = {"username": credentials.username, "password": credentials.password, "serveraddress": reference.host}
+        return {"X-Registry-Auth": base64.urlsafe_b64encode(json.dumps(login).encode()).decode()}
+
+    def _explain(self, error: BaseException, reference: Reference) -> str:
+        reason = describe(error)
+        if "http response to https client" in reason.lower():
+            where = "--insecure-registry" if self._engine.is_podman else "insecure-registries of the Docker daemon"
+            return f"{reason} ({reference.host} speaks plain HTTP; name it in {where})"
+        if "x509:" in reason.lower():
+            place = "/etc/containers" if self._engine.is_podman else "/etc/docker"
+            return f"{reason} (put the certificate that signs it into {place}/certs.d/{reference.host}/ca.crt)"
+        if (
+            any(sign in reason.lower() for sign in _UNAUTHORIZED)
+            and self._registries.credentials_for(reference) is None
+        ):
+            return f"{reason} (if it is private, {how_to_log_in(reference, self._registries)})"
+        return reason
+
+
+def describe(error: BaseException) -> str:
+    """Return the message of an error of the engine or of the connection to it."""
+    if isinstance(error, DockerError):
+        return one_line(str(error.message))
+    return one_line(str(error)) or type(error).__name__
+
+
+async def _is_here(docker: Docker, name: str) -> bool:
+    try:
+        await docker.images.inspect(name)
+    except EngineFailure:
+        return False
+    return True
+
+
+def _count(report: Mapping[str, Any], layers: dict[str, tuple[int, int]]) -> bool:
+    """Record a report about the bytes of a layer. Return True if it contained any."""
+    layer, detail = report.get("id"), report.get("progressDetail")
+    if not isinstance(layer, str) or (layer not in layers and len(layers) >= _LAYER_LIMIT):
+        return False
+    if report.get("status") == "Downloading" and isinstance(detail, dict):
+        done, total = detail.get("current"), detail.get("total")
+        if isinstance(done, int) and isinstance(total, int) and 0 <= done <= total:
+            layers[layer] = (done, total)
+            return True
+    if report.get("status") in ("Download complete", "Pull complete") and layer in layers:
+        total = layers[layer][1]
+        layers[layer] = (total, total)
+        return True
+    return False
+
+
+def _is_last(report: Mapping[str, Any]) -> bool:
+    """Docker ends with "Status: ..."; Podman with the image's id, and with nothing else but it."""
+    status = report.get("status")
+    if isinstance(status, str) and status.startswith("Status: "):
+        return True
+    return isinstance(report.get("id"), str) and (
+        isinstance(report.get("images"), list) or status in ("Download complete", "Pull complete", None)
+    )
+
+
+# --- Runtime ---
+#
+# Actions in containers of Docker or Podman.
+#
+# The container is made, given its failure files, started, and waited for; its output is followed meanwhile. Everything
+# that is needed to know how it ended is in the engine: an agent that was killed and started again finds the container
+# by its labels and takes over (`resume`). When an action is over, its container goes, with its anonymous volumes and,
+# as they were files in it, its failure files. Named volumes and pulled images stay for the next action.
+#
+# An engine may be restarted under a running action (it keeps containers, or ends them and says so): calls are repeated
+# for a minute before the action fails.
+
+
+RECONNECT_SECONDS = 60.0
+"""Maximum seconds without the engine: at the agent's start (the OSIE starts both at once), and while an action runs."""
+
+_INVALID = ("no command or entrypoint", "unable to find user", "unable to find group")
+"""Signs of an action, or an image, that cannot be; engines answer with 500 to these."""
+
+_PAUSE_SECONDS = 0.5
+_STOP_PULL_SECONDS = 2.0
+_KILL_SECONDS = 10.0
+_DRAIN_SECONDS = 5.0
+_PAST_LINES = 100
+"""Number of lines of earlier output that are read again: enough for a failure message."""
+
+
+class DockerRuntime:
+    """A `protocol.Runtime` that runs actions in the engine at `docker_host`, as the agent `agent_id`."""
+
+    def __init__(
+        self,
+        docker_host: str,
+        agent_id: str,
+        registries: Registries,
+        *,
+        host: Host | None = None,
+        grace_seconds: float = STOP_GRACE_SECONDS,
+        reconnect_seconds: float = RECONNECT_SECONDS,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._docker_host = docker_host
+        self._agent_id = agent_id
+        self._registries = registries
+        self._host = host or Host.this()
+        self._grace_seconds = grace_seconds
+        self._reconnect_seconds = reconnect_seconds
+        self._sleep = sleep
+        self._engine: Engine
+        self._puller: Puller
+        self._capability_mask: int | None = None
+
+    async def prepare(self, held: str = "") -> None:
+        """Find the engine; remove the containers of this agent's earlier life, but that of the action `held`."""
+        await self._connect()
+        self._puller = Puller(self._engine, self._registries, sleep=self._sleep)
+        async with self._engine.open() as docker:
+            try:
+                for container in await self._containers(docker):
+                    if container["Labels"].get(LABEL_ACTION) != held:
+                        log.warning("removing the container %s that an earlier agent has left", container.id)
+                        await self._remove(container)
+            except EngineFailure as error:
+                raise SettingsError(f"docker host: {self._engine.socket}: {describe(error)}") from error
+
+    async def pull(self, image: str, stop: asyncio.Event) -> None:
+        progress = PullProgress(image, thread_safe_sink())
+        work = asyncio.create_task(self._puller.pull(image, progress))
+        silences = asyncio.create_task(progress.tell_silences())
+        try:
+            if await done_before(work, stop):
+                work.result()
+        finally:
+            silences.cancel()
+            work.cancel()  # hanging up makes the engine stop
+            await asyncio.wait({work}, timeout=_STOP_PULL_SECONDS)
+
+    def check(self, action: Action) -> None:
+        """Without asking the engine, on whose machine the sources of volumes are."""
+        container_request(action, self._agent_id, self._capability_mask)
+
+    async def run(self, action: Action, stop: asyncio.Event) -> RunResult:
+        async with self._engine.open() as docker:
+            container, attached = await self._start(docker, action, stop)
+            return await self._supervise(docker, container, action, stop, attached)
+
+    async def resume(self, action: Action, stop: asyncio.Event) -> RunResult | None:
+        async with self._engine.open() as docker:
+            try:
+                found = await self._containers(docker, action.id)
+                states = [(await container.show())["State"]["Status"] for container in found]
+            except EngineFailure as error:
+                raise self._failed(action, error) from error
+            begun = [item for item, state in zip(found, states, strict=True) if state not in ("created", "configured")]
+            for container in found:
+                if container not in begun[:1]:
+                    await self._remove(container)
+            if not begun:
+                return None
+            log.info("action %s: its container %s is still there", action.name, begun[0].id[:12])
+            return await self._supervise(docker, begun[0], action, stop)
+
+    async def _connect(self) -> None:
+        deadline = asyncio.get_running_loop().time() + self._reconnect_seconds
+        while True:
+            try:
+                self._engine = Engine(find_socket(self._docker_host))
+                await self._engine.connect()
+                break
+            except (*EngineFailure, SettingsError) as error:
+                if asyncio.get_running_loop().time() >= deadline:
+                    if isinstance(error, SettingsError):
+                        raise
+                    raise SettingsError(f"docker host: {self._engine.socket}: {describe(error)}") from error
+            await self._sleep(_PAUSE_SECONDS)
+        log.info("actions run in %s at %s", self._engine.name, self._engine.socket)
+
+    async def _containers(self, docker: Docker, action_id: str = "") -> list[DockerContainer]:
+        labels = [f"{LABEL_AGENT}={self._agent_id}"]
+        if action_id:
+            labels.append(f"{LABEL_ACTION}={action_id}")
+        return await docker.containers.list(all="true", filters=json.dumps({"label": labels}))
+
+    async def _start(self, docker: Docker, action: Action, stop: asyncio.Event) -> tuple[DockerContainer, Stream]:
+        """The container of `action` and its output, started unless `stop` is set. Raises ActionError, leaving none."""
+        name = re.sub(r"[^a-zA-Z0-9_.-]", "-", action.name)[:40]
+        body = container_request(action, self._agent_id, self._capability_mask)
+        container, attached = None, None
+        try:
+            container = await docker.containers.create(body, name=f"tinkedge-{name}-{secrets.token_hex(4)}")
+            await put_archive(docker, container.id, failure_archive())
+            attached = await self._attach(container)
+            if not stop.is_set():
+                await container.start()
+        except BaseException as error:
+            if attached is not None:
+                await attached.close()
+            if container is not None:
+                await asyncio.shield(self._remove(container))
+            if not isinstance(error, EngineFailure):
+                raise
+            # An engine that runs in a container itself may lack capabilities; nothing of the action has run yet.
+            if self._capability_mask is None and "unable to apply caps" in describe(error):
+                self._capability_mask = self._host.capability_mask
+                log.warning("%s cannot make privileged containers; actions get what it has", self._engine.name)
+                return await self._start(docker, action, stop)
+            raise self._failed(action, error) from error
+        return container, attached
+
+    async def _attach(self, container: DockerContainer) -> Stream:
+        return await container.attach(stdout=True, stderr=True).__aenter__()
+
+    async def _supervise(
+        self,
+        docker: Docker,
+        container: DockerContainer,
+        action: Action,
+        stop: asyncio.Event,
+        attached: Stream | None = None,
+    ) -> RunResult:
+        """Wait for the end of a container that was started, or stop it; then remove it."""
+        output = Output(action.name)
+        following = asyncio.create_task(self._follow(docker, container, output, attached))
+        try:
+            if stop.is_set() and (await container.show())["State"]["Status"] in ("created", "configured"):
+                return RunResult(1, Reason.CANCELED, "stopped before it began")
+            code = await self._end_of(container, stop)
+            await asyncio.wait({following}, timeout=_DRAIN_SECONDS)
+            output.finish()
+            if code == 0:
+                return RunResult(0)
+            files = (read_file(docker, container.id, f"/tinkerbell/{name}") for name in FAILURE_FILES)
+            reason, message = await asyncio.gather(*files)
+            return judge(code, reason, message, output.tail)
+        except EngineFailure as error:
+            raise self._failed(action, error) from error
+        finally:
+            following.cancel()
+            await asyncio.wait({following})
+            await asyncio.shield(self._remove(container))
+
+    async def _end_of(self, container: DockerContainer, stop: asyncio.Event) -> int:
+        """The container's exit code, after TERM, grace and KILL when `stop` is set. Raises EngineFailure."""
+        ended = asyncio.create_task(self._exit_code(container))
+        try:
+            await done_before(ended, stop)
+            for signal, seconds in (("SIGTERM", self._grace_seconds), ("SIGKILL", _KILL_SECONDS)):
+                if ended.done():
+                    break
+                await self._signal(container, signal)
+                await asyncio.wait({ended}, timeout=seconds)
+            if not ended.done():
+                log.error("container %s does not end after SIGKILL", container.id[:12])
+                return 137
+            return ended.result()
+        finally:
+            ended.cancel()
+
+    async def _exit_code(self, container: DockerContainer) -> int:
+        """Wait for the end; an engine that is away for a while is waited for, too."""
+        clock = asyncio.get_running_loop().time
+        away_since: float | None = None
+        while True:
+            try:
+                return int((await container.wait())["StatusCode"])
+            except EngineFailure as error:
+                if isinstance(error, DockerError) and error.status == 404:
+                    raise
+                away_since = away_since if away_since is not None else clock()
+                if clock() - away_since >= self._reconnect_seconds:
+                    raise
+                log.info("waiting for container %s: %s; trying again", container.id[:12], describe(error))
+            await self._sleep(_PAUSE_SECONDS)
+            if await self._answers(container):
+                away_since = None
+
+    async def _answers(self, container: DockerContainer) -> bool:
+        try:
+            await container.show()
+        except EngineFailure:
+            return False
+        return True
+
+    async def _signal(self, container: DockerContainer, signal: str) -> None:
+        try:
+            await container.kill(signal=signal)
+        except EngineFailure as error:
+            log.info("container %s: %s: %s", container.id[:12], signal, describe(error))  # it has just ended
+
+    async def _follow(
+        self, docker: Docker, container: DockerContainer, output: Output, attached: Stream | None
+    ) -> None:
+        """Feed `output` until the container ends.
+
+        Where nothing is `attached`, as the container runs already, and when an engine that went away is back: begin
+        with what it has kept since.
+        """
+        since = 0
+        while True:
+            try:
+                if attached is None:
+                    await feed_past_output(docker, container.id, output.feed, _PAST_LINES, since)
+                    if not (await container.show())["State"]["Running"]:
+                        return
+                    attached = await self._attach(container)
+                await feed_live_output(attached, output.feed)
+                since = int(time.time())
+                await container.show()  # an engine that answers has closed its end because there is no more
+            except EngineFailure as error:
+                log.debug("output of container %s: %s", container.id[:12], describe(error))
+            else:
+                return
+            finally:
+                if attached is not None:
+                    await attached.close()
+                    attached = None
+            await self._sleep(_PAUSE_SECONDS)
+
+    async def _remove(self, container: DockerContainer) -> None:
+        """Kill and remove `container` and its anonymous volumes, if it is still there."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + self._reconnect_seconds
+        while True:
+            try:
+                await self._kill(container)
+                await container.delete(force=True, v=True)
+            except EngineFailure as error:
+                if isinstance(error, DockerError) and error.status == 404:
+                    return
+                if clock() >= deadline:
+                    log.error("container %s cannot be removed: %s", container.id[:12], describe(error))
+                    return
+            else:
+                return
+            await self._sleep(_PAUSE_SECONDS)
+
+    async def _kill(self, container: DockerContainer) -> None:
+        try:
+            # Before `delete`, which Podman begins with TERM and ten seconds of grace.
+            await container.kill(signal="SIGKILL")
+        except DockerError:
+            return  # it does not run
+
+    def _failed(self, action: Action, error: BaseException) -> ActionError:
+        message = describe(error)
+        invalid = isinstance(error, DockerError) and error.status == 400 and "OCI runtime" not in error.message
+        invalid = invalid or any(sign in message for sign in _INVALID)
+        reason = Reason.INVALID_ACTION if invalid else Reason.RUNTIME_ERROR
+        return ActionError(reason, f"action {action.name}: {self._engine.name}: {message}")
