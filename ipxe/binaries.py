@@ -61,7 +61,7 @@ class BootPath(StrEnum):
     GRUB = "grub"
     """A distribution's shim and GRUB, where the firmware can run them; iPXE on any other machine."""
     AUTO = "auto"
-    """iPXE first, and the other one on a machine whose firmware did not run it (`edge.machines.boot_paths`)."""
+    """iPXE first, and the other one on a machine whose firmware did not run it (`edge.machines.policy`)."""
     UKI = "uki"
     """The OSIE itself, as one program for UEFI that is signed as a whole; iPXE where the firmware is no UEFI."""
 

@@ -6,16 +6,21 @@ documents that stand in Secrets (`secret_documents`). What is shown on its Hardw
 `boot_problems`, `states`. Of one that nobody has registered: `manifest`.
 """
 
-from edge.machines.boot_paths import BootPaths
-from edge.machines.boot_problems import BootProblemWriter, Problem
-from edge.machines.conditions import ConditionWriter
-from edge.machines.inventory import Inventory, Machine, lookup_values
-from edge.machines.manifest import hardware_manifest
+from edge.machines.conditions import BootProblemWriter, ConditionWriter, Problem
+from edge.machines.inventory import Inventory, Machine, hardware_manifest, lookup_values
 from edge.machines.mistakes import MistakeWriter
-from edge.machines.osie_files import UKI, UKI_FILE, Artifacts, Located, NoArtifactError, OsieFiles, OsieLookup
 from edge.machines.pending_workflows import PendingWorkflows
-from edge.machines.policy import DhcpMode, NetbootPolicy, NetbootWhen
-from edge.machines.scripts import MachineScripts
+from edge.machines.policy import BootPaths, DhcpMode, NetbootPolicy, NetbootWhen
+from edge.machines.scripts import (
+    UKI,
+    UKI_FILE,
+    Artifacts,
+    Located,
+    MachineScripts,
+    NoArtifactError,
+    OsieFiles,
+    OsieLookup,
+)
 from edge.machines.secret_documents import ReadSecret, SecretDocuments, no_api
 from edge.machines.states import MachineState, StateWriter
 

@@ -1,4 +1,6 @@
-"""Shows on a Hardware that its machine declined its address: the condition `AddressConflict` of the status.
+"""The skeleton of the writers of a Hardware's status, and how one condition is written among those of others.
+
+Shows on a Hardware that its machine declined its address: the condition `AddressConflict` of the status.
 
 DHCP's quarantine (`edge.dhcp_common`) says what has begun and ended; `ConditionWriter` compares that with what the
 API has, and patches the status where they differ. DHCP never waits for it: what is to be looked at waits in a queue, at
@@ -7,29 +9,142 @@ most once for each Hardware, and what is written is what is true when its turn c
 Several edges may serve the same machines, and a process may die in the middle of a quarantine. So the end of the
 quarantine stands in the condition's message, and each edge treats the others' by it: one that is not over is left
 alone, one that should have been ended a while ago is ended by whoever notices.
+
+Shows on a Hardware why its machine does not boot: the condition `BootProblem`, and Events for `kubectl describe`.
+
+What is shown is what the journey says (`edge.journey.expectations`), in the same words. Only a Hardware whose machine
+has had a problem gets the condition; when the machine gets on, it is False, without a message. The reason of a warning
+stands in the field `bootProblem`, too, which the column BOOT shows: of a healthy machine that is empty.
+
+Several edges may serve one machine: each writes what it sees, and the one that sees the machine get on clears it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from edge.machines.inventory import Machine
-from edge.machines.status import Condition, StatusWriter, condition, condition_of, differs, write
-from tink.api.v1alpha2 import ConditionStatus, Raw
-from tink.kube.client import KubeClient, NotFoundError
+from tink.api.v1alpha2 import ConditionStatus, Raw, as_mapping
+from tink.kube.cache import Informer
+from tink.kube.client import ApiError, ConflictError, KubeClient, NotFoundError
 from tink.kube.objects import NamespacedName
 from tink.kube.resources import HARDWARE
+from tink.kube.runtime import DONE, Controller, Event, EventRecorder, Result, controller_log
+from tink.limits.newest import Newest
 from tink.limits.once_per import OncePer
 from tink.timestamps import rfc3339
 from tink.workflow.status import parse_timestamp
 
 log = logging.getLogger(__name__)
+
+ATTEMPTS: Final = 10
+"""Tries to write one change, with delays that grow to a minute."""
+
+Condition = dict[str, Any]
+
+
+class StatusWriter(ABC):
+    """Writes a part of the status. What is to be looked at waits in a queue, at most once for each Hardware.
+
+    Belongs to one event loop. Without `run`, nothing is written.
+    """
+
+    def __init__(self, client: KubeClient, what: str, *, retry_first: float = 0.5, retry_longest: float = 60.0) -> None:
+        """`what` names the part in log lines, such as `its condition BootProblem`."""
+        self._client = client
+        self._what = what
+        self._limited_log = controller_log(log, time.monotonic)
+        self.runtime = Controller(
+            "Hardware",
+            self._reconcile,
+            retry_first=retry_first,
+            retry_longest=retry_longest,
+            on_error=lambda *_: True,  # said when it is given up
+        )
+        self._queue = self.runtime.queue
+
+    async def run(self) -> None:
+        """Write for ever."""
+        try:
+            await self.runtime.run()
+        finally:
+            self._queue.shut_down()
+
+    @abstractmethod
+    async def _write(self, key: NamespacedName) -> None:
+        """Write it, if what is there is not what should be. Raises ApiError."""
+
+    async def _reconcile(self, key: NamespacedName) -> Result:
+        try:
+            await self._write(key)
+        except ApiError as error:
+            if not _lasts(error) and self._queue.num_requeues(key) + 1 < ATTEMPTS:
+                raise
+            text = "Hardware %s: %s is not written: %s%s"
+            self._limited_log.warning(text, key, self._what, error, _ADVICE.get(error.status, ""), owner=key.namespace)
+        except Exception:
+            # A mistake of ours about one Hardware must not keep the others from being written.
+            log.exception("Hardware %s: %s is not written", key, self._what)
+        return DONE
+
+
+_ADVICE: Final = {
+    403: "; allow the edge to get hardware and to patch hardware/status",
+    404: "; if its definition is an older one, 'tinkedge crds | kubectl apply --server-side -f -' mends that",
+}
+
+
+def condition_of(hardware: Raw, kind: str) -> Condition:
+    """The condition of this type; empty if there is none."""
+    return next((one for one in _conditions(hardware) if as_mapping(one).get("type") == kind), {})
+
+
+def condition(kind: str, status: ConditionStatus, reason: str, message: str) -> Condition:
+    """A condition to write."""
+    return {"type": kind, "status": status.value, "reason": str(reason), "message": message}
+
+
+def differs(current: Condition, wanted: Condition) -> bool:
+    """Return True if a condition has another status, reason or message than the one to write."""
+    return any(current.get(field) != wanted[field] for field in ("status", "reason", "message"))
+
+
+async def write(client: KubeClient, hardware: Raw, wanted: Condition, now: float, **fields: Any) -> None:
+    """Set a condition and keep all others, if nobody has changed the Hardware meanwhile. Raises ApiError.
+
+    Its lastTransitionTime is `now` (seconds since the epoch) if its status is another one than before (Kubernetes API
+    conventions, "Typical status properties"). `fields` of the status are written with it; None removes one.
+    """
+    conditions, current = _conditions(hardware), condition_of(hardware, wanted["type"])
+    since = current.get("lastTransitionTime") if current.get("status") == wanted["status"] else None
+    new = {**wanted, "lastTransitionTime": since or rfc3339(now)}
+    kept = [new if one is current else one for one in conditions]
+    if not current:
+        kept.append(new)
+    metadata = {"resourceVersion": hardware["metadata"]["resourceVersion"]}
+    key = NamespacedName.of(hardware)
+    patch = {"metadata": metadata, "status": {"conditions": kept, **fields}}
+    await client.patch(HARDWARE, key.name, key.namespace, patch, subresource="status")
+
+
+def _lasts(error: ApiError) -> bool:
+    """Whether another attempt would fail as this one did."""
+    return 400 <= error.status < 500 and not isinstance(error, ConflictError) and error.status != 429
+
+
+def _conditions(hardware: Raw) -> list[Any]:
+    conditions = as_mapping(hardware.get("status")).get("conditions")
+    return conditions if isinstance(conditions, list) else []
+
 
 ADDRESS_CONFLICT = "AddressConflict"
 DECLINED = "DeclinedByClient"
@@ -40,7 +155,7 @@ MAX_CONFLICTS = 4096
 GRACE_SECONDS = 60.0
 """How long after its end a condition that another process has set may stay, before it is ended from here."""
 
-_made = partial(condition, ADDRESS_CONFLICT)
+_address_conflict = partial(condition, ADDRESS_CONFLICT)
 _UNTIL = re.compile(r"not offered until (\S+Z)")
 _ADDRESS = re.compile(r"(\S+) is used by another host")
 
@@ -145,7 +260,7 @@ class ConditionWriter(StatusWriter):
             self._queue.add_after(key, end + GRACE_SECONDS - now)
             # Interfaces that share an address share its quarantine: the first one declined it.
             shown = {one.address: one for one in reversed(declined)}
-            wanted = _made(ConditionStatus.TRUE, DECLINED, "; ".join(map(str, reversed(shown.values()))))
+            wanted = _address_conflict(ConditionStatus.TRUE, DECLINED, "; ".join(map(str, reversed(shown.values()))))
             if is_true and message != self._written.get(key) and until is not None and until >= int(end):
                 known = set(_ADDRESS.findall(message)) >= {one.address for one in declined}
                 return None if known else wanted  # another edge may say the same, for as long or longer
@@ -156,7 +271,7 @@ class ConditionWriter(StatusWriter):
             self._queue.add_after(key, until + GRACE_SECONDS - now)
             return None
         addresses = ", ".join(dict.fromkeys(_ADDRESS.findall(message)))
-        return _made(ConditionStatus.FALSE, ENDED, f"the quarantine of {addresses} is over")
+        return _address_conflict(ConditionStatus.FALSE, ENDED, f"the quarantine of {addresses} is over")
 
     def _still_declined(self, key: NamespacedName, now: float) -> list[_Declined]:
         """What this process knows of, without what is long over and was not said to have ended."""
@@ -176,3 +291,115 @@ def _until(condition: Mapping[str, Any]) -> float | None:
     """When the last of its quarantines ends, as the message says."""
     ends = [parse_timestamp(end) for end in _UNTIL.findall(str(condition.get("message", "")))]
     return max((end for end in ends if end is not None), default=None)
+
+
+BOOT_PROBLEM = "BootProblem"
+GETS_ON = "GetsOn"
+
+MAX_SHOWN = 10_000
+"""Hardware whose problems are known at a time; of more there is the journey only."""
+EVENT_SECONDS = 300.0
+"""The same about the same Hardware is no Event again before that."""
+EVENTS_PER_INTERVAL = 5000
+_boot_problem = partial(condition, BOOT_PROBLEM)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """`reason` is a word in CamelCase; without `warning` it may be as it is wanted."""
+
+    reason: str
+    message: str
+    warning: bool = True
+    of_another: bool = False
+    """It is the problem of a machine that is none of the Hardware's, as far as is known."""
+
+
+class BootProblemWriter(StatusWriter):
+    """Writes that condition, and the Events."""
+
+    def __init__(self, client: KubeClient, hardware: Informer, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` spaces Events; in seconds, of any epoch."""
+        super().__init__(client, f"its condition {BOOT_PROBLEM}")
+        self._hardware = hardware
+        self._clock = clock
+        self._events = EventRecorder(client, "tinkedge-edge", clock=clock)
+        self._event_once = OncePer(EVENT_SECONDS, EVENTS_PER_INTERVAL)
+        self._problems: Newest[NamespacedName, dict[str, Problem]] = Newest(MAX_SHOWN)
+
+    def found(self, machine: Machine, problem: Problem | None) -> None:
+        """What is wrong with one card of a Hardware, or with None: that it gets on. Never waits."""
+        key = NamespacedName(machine.namespace, machine.name)
+        if problem is None:
+            self._gets_on(key, machine.mac)
+            return
+        self._add(key, machine.mac, problem)
+
+    def found_of_another(self, key: NamespacedName, mac: str, problem: Problem | None) -> None:
+        """What is wrong with a machine that nobody has registered, and concerns this Hardware; with None: it does no
+        more. Never waits."""
+        if problem is not None:
+            self._add(key, mac, replace(problem, of_another=True))
+        elif mac in self._problems.get(key, {}):
+            self._remove(key, lambda at, _: at == mac)
+            self._queue.add(key)
+
+    def _add(self, key: NamespacedName, mac: str, problem: Problem) -> None:
+        self._problems[key] = self._problems.get(key, {}) | {mac: problem}
+        self._queue.add(key)
+        self._tell(key, mac, problem)
+
+    def _remove(self, key: NamespacedName, is_over: Callable[[str, Problem], bool]) -> bool:
+        """Whether there was one that is over."""
+        problems = self._problems.get(key, {})
+        left = {mac: problem for mac, problem in problems.items() if not is_over(mac, problem)}
+        if left:
+            self._problems[key] = left
+        else:
+            self._problems.pop(key, None)
+        return len(left) < len(problems)
+
+    async def run(self) -> None:
+        """Write for ever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._events.run())
+            group.create_task(super().run())
+
+    def _gets_on(self, key: NamespacedName, mac: str) -> None:
+        known = self._remove(key, lambda at, problem: at == mac or problem.of_another)
+        obj = self._hardware.get(*key)
+        # Of an earlier run, or another edge's: who sees the machine get on, knows better.
+        shown = obj is not None and (
+            condition_of(obj, BOOT_PROBLEM).get("reason") not in (None, GETS_ON) or _in_column(obj) is not None
+        )
+        if known or shown:
+            self._queue.add(key)
+
+    def _tell(self, key: NamespacedName, mac: str, problem: Problem) -> None:
+        obj = self._hardware.get(*key)
+        if obj is not None and self._event_once.due((key, mac, problem.reason), self._clock()):
+            self._events.event(obj, HARDWARE, Event(problem.reason, f"{mac}: {problem.message}", problem.warning))
+
+    async def _write(self, key: NamespacedName) -> None:
+        obj = self._hardware.get(*key)
+        if obj is None:
+            self._problems.pop(key, None)
+            return
+        current, problems = condition_of(obj, BOOT_PROBLEM), self._problems.get(key)
+        if problems:
+            mac, problem = max(problems.items(), key=lambda item: item[1].warning)
+            status = ConditionStatus.TRUE if problem.warning else ConditionStatus.FALSE
+            wanted = _boot_problem(status, problem.reason, f"{mac}: {problem.message}")
+        elif current:
+            wanted = _boot_problem(ConditionStatus.FALSE, GETS_ON, "")
+        else:
+            return
+        column = wanted["reason"] if wanted["status"] == ConditionStatus.TRUE else None
+        if differs(current, wanted) or _in_column(obj) != column:
+            with suppress(NotFoundError):
+                await write(self._client, obj, wanted, time.time(), bootProblem=column)
+
+
+def _in_column(obj: Raw) -> str | None:
+    shown: str | None = as_mapping(obj.get("status")).get("bootProblem")
+    return shown

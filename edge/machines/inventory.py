@@ -10,22 +10,25 @@ each of them is served.
 A site may have 100,000 of them. The values that every packet needs are kept ready. The rest of a Hardware is kept
 packed, and read only to compile an answer. Soon after a restart a Hardware may still be in the checkpoint only; it is
 restored before it is looked up (`recall`).
+
+A Hardware for a machine that nobody has registered: what its operator copies, completes and applies. Pure.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from ipaddress import AddressValueError, IPv6Address
+from textwrap import indent
 
 import orjson
 from pydantic import ValidationError
 
 from ipxe.binaries import BootPath
 from tink.api.annotations import BOOT_PATH_ANNOTATION
-from tink.api.v1alpha2 import Hardware, NetworkInterface, Raw, as_mapping
+from tink.api.v1alpha2 import API_VERSION, Hardware, NetworkInterface, Raw, as_mapping
 from tink.kube.cache import ObjectCompressor
 from tink.kube.objects import NamespacedName
 from tink.limits.newest import Newest
@@ -337,3 +340,29 @@ def _discard(index: _Index, value: str, machine: Machine) -> None:
         index[value] = rest[0]
     else:
         del index[value]
+
+
+def hardware_manifest(mac: str, address: Sequence[str]) -> str:
+    """A Hardware manifest for `mac`, ready to be completed and given to `kubectl apply -f -`.
+
+    The lines of `address` stand in its `dhcp`, as comments: an address is left to the operator, so that applying it
+    unread gives no machine a wrong one. The MAC is quoted, because YAML 1.1 reads an unquoted one of digits as a number
+    in base 60.
+    """
+    name = "machine-" + mac.replace(":", "-")
+    lines = indent("".join(f"# {line}\n" for line in address), 8 * " ")
+    return f"""\
+apiVersion: {API_VERSION}
+kind: Hardware
+metadata:
+  name: {name}
+spec:
+  networkInterfaces:
+    "{mac}":
+      dhcp:
+        hostname: {name}
+{lines}  # osie:
+  #   name: the OSIE to netboot
+  # storageDevices:
+  #   - /dev/sda
+"""

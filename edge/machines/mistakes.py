@@ -20,8 +20,8 @@ from functools import partial
 from ipaddress import IPv4Network
 from typing import Any
 
+from edge.machines.conditions import Condition, StatusWriter, condition, condition_of, differs, write
 from edge.machines.inventory import Machine
-from edge.machines.status import Condition, StatusWriter, condition, condition_of, differs, write
 from tink.api.mistakes import Mistake, NetworkSet, Reason, Site, hardware_mistakes, network_of
 from tink.api.v1alpha2 import ConditionStatus, Raw, as_mapping
 from tink.kube.cache import Informer

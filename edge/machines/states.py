@@ -20,8 +20,8 @@ from contextlib import suppress
 from enum import StrEnum
 from typing import Any, Final
 
+from edge.machines.conditions import StatusWriter
 from edge.machines.inventory import Machine
-from edge.machines.status import StatusWriter
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.kube.cache import Informer
 from tink.kube.client import KubeClient, NotFoundError

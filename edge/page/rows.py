@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final, NamedTuple
 
+from edge.journey.events import Milestone, Outcome, Step
 from edge.journey.expectations import Awaited, Limits
 from edge.journey.history import (
     Entry,
@@ -18,7 +19,6 @@ from edge.journey.history import (
     step_of,
 )
 from edge.journey.recorder import Journey
-from edge.journey.steps import Milestone, Outcome, Step
 from edge.machines import Machine
 from edge.page.words import KIND_WORDS, KINDS_AT, RANKS, STATES, Kind
 

@@ -5,9 +5,8 @@ durations       histograms of these, for Prometheus
 traces          one OpenTelemetry trace for each, by OTLP: an extra, `pip install 'tinkedge[otlp]'`
 """
 
-from edge.telemetry.durations import Durations
 from edge.telemetry.ends import BootEnds, EndedBoot, EndedStep
-from edge.telemetry.telemetry import Telemetry
+from edge.telemetry.telemetry import Durations, Telemetry
 from edge.telemetry.traces import Traces, TracesError
 
 __all__ = ["BootEnds", "Durations", "EndedBoot", "EndedStep", "Telemetry", "Traces", "TracesError"]

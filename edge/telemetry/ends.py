@@ -11,12 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from edge.journey.events import JourneyEvent
+from edge.journey.events import STAGES, JourneyEvent, Milestone, Outcome, Step
 from edge.journey.expectations import Limits, read
 from edge.journey.history import Entry, milestone
-from edge.journey.news import News
-from edge.journey.recorder import Journey
-from edge.journey.steps import STAGES, Milestone, Outcome, Step
+from edge.journey.recorder import Journey, News
 from edge.page import Bar, Chain, chains, timeline_of
 from tink.limits.newest import Newest
 

@@ -1,14 +1,52 @@
-"""Looks once a second which boots have ended, counts them, and has them traced."""
+"""How long machines take, for Prometheus: to be provisioned, and for each step on the way there.
+
+Looks once a second which boots have ended, counts them, and has them traced.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from typing import Final
 
-from edge.telemetry.durations import Durations
-from edge.telemetry.ends import BootEnds, EndedBoot
+from prometheus_client.core import Metric
+
+from edge.telemetry.ends import ABANDONED, BootEnds, EndedBoot
 from edge.telemetry.traces import Traces
+from tink.metrics.counts import Histogram, Histograms
+from tink.metrics.families import histogram
+
+STEP_BOUNDS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
+PROVISION_BOUNDS: Final = (15.0, 30.0, 60.0, 90.0, 120.0, 180.0, 300.0, 600.0, 900.0, 1200.0, 1800.0, 3600.0, 7200.0)
+"""Upper ends of the buckets, in seconds."""
+_OUTCOMES: Final = ("Succeeded", "Failed", "Canceled", ABANDONED)
+
+
+class Durations:
+    """Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._provisions = Histograms(PROVISION_BOUNDS)
+        # A series that begins with its first boot has no increase by it for Prometheus.
+        for outcome in _OUTCOMES:
+            self._provisions[(outcome,)] = Histogram(PROVISION_BOUNDS)
+        self._steps = Histograms(STEP_BOUNDS)
+
+    def take(self, boot: EndedBoot) -> None:
+        """Count a boot. Labels are words of ours: names of machines and actions are in none."""
+        outcome = boot.outcome if boot.outcome in _OUTCOMES else ABANDONED
+        self._provisions[(outcome,)].observe(boot.ended - boot.began)
+        for step in boot.steps:
+            self._steps[(step.label,)].observe(step.ended - step.began)
+
+    def metrics(self) -> Iterator[Metric]:
+        """The histograms."""
+        text = "From a machine's first DHCP packet to the end of its Workflow, by how that ended."
+        yield histogram("tinkedge_provision_duration_seconds", text, ["outcome"], self._provisions)
+        text = "How long machines took for each step of their boots."
+        yield histogram("tinkedge_boot_step_duration_seconds", text, ["step"], self._steps)
+
 
 log = logging.getLogger(__name__)
 

@@ -15,12 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge.journey.archive import DIRECTORY, Archive
-from edge.journey.changes import Changes
 from edge.journey.events import MAX_DETAIL, MAX_MESSAGE, JourneyEvent, Note, Outcome, Recorder, Step
-from edge.journey.history import kept_bytes
-from edge.journey.lines import PERIOD_SECONDS, ROUTINE_LINES, WARNING_LINES
-from edge.journey.recorder import Journey
-from edge.journey.records import read
+from edge.journey.history import kept_bytes, read
+from edge.journey.recorder import PERIOD_SECONDS, ROUTINE_LINES, WARNING_LINES, Journey
+from edge.journey.subscription import Changes
 from tests.support.objects import MAC
 from tests.support.virtual_time import elapse, turns
 

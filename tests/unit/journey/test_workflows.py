@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from edge.journey.agents import AgentJourney
 from edge.journey.events import MAX_DETAIL, MAX_MESSAGE, Note, Outcome, Step
 from edge.journey.recorder import Journey
-from edge.journey.workflows import WorkflowJourney
 from edge.machines import Inventory
+from edge.run.machine_work import AgentJourney, WorkflowJourney
 from tests.support import objects
 from tests.support.objects import MAC, hardware
 from tests.support.objects import OTHER_MAC as OTHER

@@ -23,8 +23,7 @@ from edge.machines import (
     StateWriter,
     conditions,
 )
-from edge.machines.conditions import GRACE_SECONDS
-from edge.machines.status import ATTEMPTS, StatusWriter
+from edge.machines.conditions import ATTEMPTS, GRACE_SECONDS, StatusWriter
 from ipxe.binaries import BootPath
 from tests.support import objects
 from tests.support.api import InProcessApi

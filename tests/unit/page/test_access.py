@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edge.page.access import CODE_SECONDS, MAX_USED, SESSION_SECONDS, Access, cookie_name
+from edge.page.site import CODE_SECONDS, MAX_USED, SESSION_SECONDS, Access, cookie_name
 from tests.page_site import BEARER, T0, TOKEN, FixedKeys, PageSite
 
 PATHS = ["/", "/edge", "/machine/52:54:00:00:00:01", "/live", "/live/edge", "/live/machine/52:54:00:00:00:01"]

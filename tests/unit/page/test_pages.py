@@ -10,13 +10,12 @@ from html.parser import HTMLParser
 import pytest
 
 from edge.artifacts import ArtifactCache, ArtifactError
-from edge.journey.events import Outcome, Step
+from edge.journey.events import Milestone, Outcome, Step
 from edge.journey.expectations import read
 from edge.journey.expectations.limits import LIMITS
-from edge.journey.steps import Milestone
 from edge.page import About, Api, Health, Osie
+from edge.page.live import TimeSlice
 from edge.page.render import STATIC, plain, size, span
-from edge.page.time_slice import TimeSlice
 from edge.page.timeline import Timeline, chains
 from edge.page.words import Phase
 from tests.page_site import IN_ACTION, INSTALLATION, T0, PageSite, cut, played, populate, workflow
@@ -399,7 +398,7 @@ def test_machine_that_boots_for_ever_has_bounded_bars():
 
 async def test_osies_are_read_in_turns_and_seldom(monkeypatch):
     """Each has to be unpacked, and DHCP is served by the same event loop."""
-    monkeypatch.setattr("edge.page.time_slice.TURN_SECONDS", 0.0)  # each step is long enough for a turn
+    monkeypatch.setattr("edge.page.live.TURN_SECONDS", 0.0)  # each step is long enough for a turn
     site = PageSite(T0)
     site.osies = [Osie(f"d/o{number:03}", (("kernel", f"http://x/{number}"),)) for number in range(150)]
     reading, others = asyncio.create_task(site.status.update(TimeSlice())), 0

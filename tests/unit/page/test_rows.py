@@ -10,15 +10,13 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from edge.journey.events import Note, Outcome, Step
+from edge.journey.events import Milestone, Note, Outcome, Step
 from edge.journey.expectations.limits import LIMITS
-from edge.journey.steps import Milestone
 from edge.page.feed import RowsSource
-from edge.page.live import INTERVAL_SECONDS, Live
+from edge.page.live import INTERVAL_SECONDS, Live, LoopLoad, TimeSlice
 from edge.page.query import PAGE_ROWS, Query, Selection, read_query, select
 from edge.page.rack import LINGER_SECONDS
 from edge.page.rows import Row, natural
-from edge.page.time_slice import LoopLoad, TimeSlice
 from edge.page.words import RANKS, Kind
 from tests.page_site import IN_ACTION, T0, PageSite, cut, played
 from tests.support.virtual_time import elapse, turns
@@ -304,7 +302,7 @@ async def test_grouping_by_osie_and_by_label_reads_hardware():
 
 async def test_ten_thousand_machines_are_looked_at_in_turns(monkeypatch):
     """DHCP is served by the same event loop: none of its turns is long."""
-    monkeypatch.setattr("edge.page.time_slice.TURN_SECONDS", 0.0)  # each step is long enough for a turn
+    monkeypatch.setattr("edge.page.live.TURN_SECONDS", 0.0)  # each step is long enough for a turn
     site = PageSite(T0)
     for number in range(1, 2001):
         site.journey.record(site.hardware(f"m{number}", number), Step.DHCP, Outcome.OK, "offer")

@@ -13,10 +13,18 @@ from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
 from edge.peers import HEADER, MAX_BATCH_BYTES, Request, ServerReports
 from edge.peers.calls import RefusedError
-from edge.peers.messages import HAPPENED, MAX_BATCH_EVENTS, EventBatch, MessageError
-from edge.peers.publisher import EVENTS_OF_A_MACHINE
-from edge.peers.receiver import EventReceiver
-from edge.peers.signatures import SKEW_SECONDS, Refusal, Signatures, StrangerError, VerifiedRequest
+from edge.peers.messages import (
+    HAPPENED,
+    MAX_BATCH_EVENTS,
+    SKEW_SECONDS,
+    EventBatch,
+    MessageError,
+    Refusal,
+    Signatures,
+    StrangerError,
+    VerifiedRequest,
+)
+from edge.peers.publisher import EVENTS_OF_A_MACHINE, EventReceiver
 from tests.support.objects import MAC
 from tests.support.objects import OTHER_MAC as OTHER
 from tests.unit.artifacts.conftest import Clock
@@ -332,7 +340,7 @@ def test_request_can_be_repeated_at_no_time_in_which_it_would_be_good(pair, cloc
 
 
 def test_requests_that_are_remembered_have_an_end_and_old_ones_go_and_strangers_fill_nothing(pair, clock, monkeypatch):
-    monkeypatch.setattr("edge.peers.signatures.MAX_NONCES", 3)
+    monkeypatch.setattr("edge.peers.messages.MAX_NONCES", 3)
     one, two = pair
     for _ in range(2):
         for _ in range(3):

@@ -13,7 +13,7 @@ from ipaddress import IPv4Network, IPv6Network
 import pytest
 
 from edge.neighbour.host import NetworkState
-from edge.peers.claims import CLAIM_SECONDS, MAX_CLAIMS, Claims
+from edge.peers.caches import CLAIM_SECONDS, MAX_CLAIMS, Claims
 from edge.peers.leases import ABANDONED_SECONDS, MAX_ADDRESSES, EdgeLeases, addresses, is_authority, lease_name
 from edge.peers.membership import LIVING_SECONDS, MAX_EDGES, REMEMBERED_SECONDS, Alternative, Membership
 from edge.peers.messages import Edge, MessageError, Place, Place6

@@ -27,8 +27,7 @@ from edge.artifacts.store import key_of
 from edge.http import peers as handler
 from edge.peers import HEADER, CallError, Request, probe, upstream_edge
 from edge.peers.calls import Calls
-from edge.peers.messages import Chain
-from edge.peers.signatures import Signatures
+from edge.peers.messages import Chain, Signatures
 from tests.unit.peers.conftest import KEY, key_file, whole
 from tests.waiting import until
 from tink.files.key_file import KeyFile

@@ -22,10 +22,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
-from edge.journey.events import Note, Outcome, Step
-from edge.journey.steps import Milestone
+from edge.journey.events import Milestone, Note, Outcome, Step
 from edge.telemetry import BootEnds, Durations, EndedBoot, Telemetry, Traces, TracesError
-from edge.telemetry.durations import STEP_BOUNDS
+from edge.telemetry.telemetry import STEP_BOUNDS
 from tests.page_site import INSTALLATION, T0, PageSite, cut
 from tink.metrics.families import Scraped
 

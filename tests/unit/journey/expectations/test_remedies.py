@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from edge.journey.events import JourneyEvent
+from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.journey.expectations.rules.remedies import remedy
-from edge.journey.steps import Outcome, Step
 
 FAILED, REFUSED = Outcome.FAILED, Outcome.REFUSED
 OSIE = "OSIE default/lab: kernelUrl http://mirror/kernel: "

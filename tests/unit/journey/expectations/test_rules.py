@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from edge.journey.events import MAX_MESSAGE, Note, Value
+from edge.journey.events import MAX_MESSAGE, Milestone, Note, Outcome, Step, Value
 from edge.journey.expectations import Expectations, Facts, Limits, Network, diagnose, read
 from edge.journey.expectations.limits import KEPT, LIMITS
 from edge.journey.recorder import Journey
-from edge.journey.steps import Milestone, Outcome, Step
 from tests.interop.faults import boots, page, work
 from tests.unit.journey.expectations.play import FACTS, HERE, MAC, MACHINE, Play
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from edge.journey.events import Milestone, Outcome, Step
 from edge.journey.expectations import Limits, Story, read
-from edge.journey.steps import Milestone, Outcome, Step
 from edge.page.timeline import chains, events_of, timeline
 from tests.unit.journey.expectations.play import FACTS, MAC, Play
 

@@ -18,9 +18,8 @@ import pytest
 from edge.callers import Callers
 from edge.dhcp import DhcpSettings, Received, Responder
 from edge.dhcp.wire import codec, options
-from edge.journey.events import Outcome, Step
+from edge.journey.events import BEGUN, Outcome, Step, Value
 from edge.journey.expectations import Network, Registered
-from edge.journey.steps import BEGUN, Value
 from edge.machines import DhcpMode, Inventory, NetbootPolicy
 from edge.tftp import BootFiles
 from edge.tftp.source import Refusal, TftpRequest
