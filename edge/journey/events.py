@@ -1,8 +1,8 @@
 """The typed events of a boot: `JourneyEvent` with its step, its outcome, and its milestone.
 
 Every part of the stack that meets a machine (DHCP, TFTP, scripts, kernels, the agent, actions, metadata) records a
-`JourneyEvent` through a `Recorder`. `edge.journey.recorder` stores them. Logs, metrics, `tinkedge watch`, the admin HTTP
-API and the lab's live view are all views of this stream.
+`JourneyEvent` through a `Recorder`. `edge.journey.recorder` stores them. Logs, metrics, `tinkedge watch`, the admin
+HTTP API and the lab's live view are all views of this stream.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ _KIND: Final = {kind: number for number, kind in enumerate(KINDS)}
 
 
 def one_line(message: str) -> str:
-    """Return `message` without line breaks and control characters, which could forge log lines or control a terminal."""
+    """Return `message` without control characters, which could forge log lines or control a terminal."""
     if len(message) <= MAX_MESSAGE and message.isprintable():
         return message
     line = printable(message[: MAX_MESSAGE + 1], " ")

@@ -1,15 +1,16 @@
-"""The events of one machine in little memory: there may be millions, and the garbage collector is to pass them by.
+"""The events of one machine: their compact form in memory (`History`), and their form in files and messages (`plain`).
 
-An event is a time and an `Entry`. Times are numbers in an array. An entry is a prepared note, which many events have in
-common, or a plain tuple of texts and numbers: such tuples the collector gives up after its first look (CPython's
-gcmodule.c, "untrack"), while it would visit objects each time, which takes a tenth of a second when there are many.
+In memory an event is a time and an `Entry`. Times are numbers in an array. An entry is a prepared note, which many
+events share, or a plain tuple of texts and numbers. The garbage collector untracks such tuples after their first
+collection (CPython's gcmodule.c, "untrack"). It would visit millions of objects each time, which takes a tenth of a
+second.
 
-An event as a plain list, for a file and for other edges, and what comes back from there, looked at first. Pure.
+In a file, or for other edges, an event is a list:
 
     [time, mac, step, outcome, message, {detail}]
 
-Who wrote it may be another release, a broken disk or another host: what is no event is none, and what is too long is
-cut as everywhere (`edge.journey.events.Note`).
+It may come from another release, a damaged disk or another host. `read` rejects invalid lists, and cuts long texts like
+`edge.journey.events.Note`. Pure.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""What a machine is, and what it may have.
+"""The machines: their Hardware, what each of them boots, and the status fields that this edge writes.
 
-Which machines there are: `inventory`; whether one may netboot: `policy`, which asks `pending_workflows`. What is one's
-own: its script (`scripts`), by which program it boots (`boot_paths`), the files of its OSIE (`osie_files`), its
-documents that stand in Secrets (`secret_documents`). What is shown on its Hardware: `conditions`, `mistakes`,
-`boot_problems`, `states`. Of one that nobody has registered: `manifest`.
+inventory          the index of Hardware by MAC and address, and the manifest for an unregistered machine
+policy             whether a machine may netboot (`pending_workflows`), and with which boot program
+scripts            a machine's script, and the files of its OSIE
+secret_documents   user-data and vendor-data in Secrets
+conditions         the conditions AddressConflict and BootProblem of a Hardware
+mistakes, states   the condition Misconfigured; the fields state, mac and ip
 """
 
 from edge.machines.conditions import BootProblemWriter, ConditionWriter, Problem

@@ -1,22 +1,16 @@
-"""The skeleton of the writers of a Hardware's status, and how one condition is written among those of others.
+"""Conditions in the status of a Hardware, and the base class of their writers (`StatusWriter`).
 
-Shows on a Hardware that its machine declined its address: the condition `AddressConflict` of the status.
+AddressConflict (`ConditionWriter`): the machine has declined its address. DHCP's quarantine (`edge.dhcp_common`)
+reports its start and its end. The writer compares that with the API and patches the status if they differ. DHCP never
+waits: Hardware are queued, at most once each, and the current state is written. Several edges may serve the same
+machines, and a process may die during a quarantine. So the end of the quarantine is in the condition's message. An edge
+leaves the condition of another edge alone until that time, and ends it a while after that.
 
-DHCP's quarantine (`edge.dhcp_common`) says what has begun and ended; `ConditionWriter` compares that with what the
-API has, and patches the status where they differ. DHCP never waits for it: what is to be looked at waits in a queue, at
-most once for each Hardware, and what is written is what is true when its turn comes.
-
-Several edges may serve the same machines, and a process may die in the middle of a quarantine. So the end of the
-quarantine stands in the condition's message, and each edge treats the others' by it: one that is not over is left
-alone, one that should have been ended a while ago is ended by whoever notices.
-
-Shows on a Hardware why its machine does not boot: the condition `BootProblem`, and Events for `kubectl describe`.
-
-What is shown is what the journey says (`edge.journey.expectations`), in the same words. Only a Hardware whose machine
-has had a problem gets the condition; when the machine gets on, it is False, without a message. The reason of a warning
-stands in the field `bootProblem`, too, which the column BOOT shows: of a healthy machine that is empty.
-
-Several edges may serve one machine: each writes what it sees, and the one that sees the machine get on clears it.
+BootProblem (`BootProblemWriter`): the machine does not boot. Condition and Events have the words of the journey's
+diagnosis (`edge.journey.expectations`). Only a Hardware whose machine has had a problem gets the condition. It becomes
+False, without a message, when the machine progresses. The reason of a warning is also in the field `bootProblem`, for
+the column BOOT. If several edges serve a machine, each writes its own diagnosis, and the one that sees the machine
+progress clears it.
 """
 
 from __future__ import annotations
@@ -47,13 +41,13 @@ from tink.workflow.status import parse_timestamp
 log = logging.getLogger(__name__)
 
 ATTEMPTS: Final = 10
-"""Tries to write one change, with delays that grow to a minute."""
+"""Maximum number of attempts to write a change, with delays that grow to a minute."""
 
 Condition = dict[str, Any]
 
 
 class StatusWriter(ABC):
-    """Writes a part of the status. What is to be looked at waits in a queue, at most once for each Hardware.
+    """Writes a part of the status of Hardware, which wait in a queue, at most once each.
 
     Belongs to one event loop. Without `run`, nothing is written.
     """
@@ -68,12 +62,12 @@ class StatusWriter(ABC):
             self._reconcile,
             retry_first=retry_first,
             retry_longest=retry_longest,
-            on_error=lambda *_: True,  # said when it is given up
+            on_error=lambda *_: True,  # logged when the last attempt fails
         )
         self._queue = self.runtime.queue
 
     async def run(self) -> None:
-        """Write for ever."""
+        """Write until cancelled."""
         try:
             await self.runtime.run()
         finally:
@@ -81,7 +75,7 @@ class StatusWriter(ABC):
 
     @abstractmethod
     async def _write(self, key: NamespacedName) -> None:
-        """Write it, if what is there is not what should be. Raises ApiError."""
+        """Write this part of the status if it differs from the wanted one. Raises ApiError."""
 
     async def _reconcile(self, key: NamespacedName) -> Result:
         try:
@@ -92,7 +86,7 @@ class StatusWriter(ABC):
             text = "Hardware %s: %s is not written: %s%s"
             self._limited_log.warning(text, key, self._what, error, _ADVICE.get(error.status, ""), owner=key.namespace)
         except Exception:
-            # A mistake of ours about one Hardware must not keep the others from being written.
+            # An error in this program for one Hardware must not affect the others.
             log.exception("Hardware %s: %s is not written", key, self._what)
         return DONE
 
@@ -104,12 +98,12 @@ _ADVICE: Final = {
 
 
 def condition_of(hardware: Raw, kind: str) -> Condition:
-    """The condition of this type; empty if there is none."""
+    """Return the condition of this type, or an empty one."""
     return next((one for one in _conditions(hardware) if as_mapping(one).get("type") == kind), {})
 
 
 def condition(kind: str, status: ConditionStatus, reason: str, message: str) -> Condition:
-    """A condition to write."""
+    """Return a condition to write."""
     return {"type": kind, "status": status.value, "reason": str(reason), "message": message}
 
 
@@ -119,7 +113,7 @@ def differs(current: Condition, wanted: Condition) -> bool:
 
 
 async def write(client: KubeClient, hardware: Raw, wanted: Condition, now: float, **fields: Any) -> None:
-    """Set a condition and keep all others, if nobody has changed the Hardware meanwhile. Raises ApiError.
+    """Set a condition and keep all others, if the Hardware has not been changed meanwhile. Raises ApiError.
 
     Its lastTransitionTime is `now` (seconds since the epoch) if its status is another one than before (Kubernetes API
     conventions, "Typical status properties"). `fields` of the status are written with it; None removes one.
@@ -137,7 +131,7 @@ async def write(client: KubeClient, hardware: Raw, wanted: Condition, now: float
 
 
 def _lasts(error: ApiError) -> bool:
-    """Whether another attempt would fail as this one did."""
+    """Return True if another attempt would fail in the same way."""
     return 400 <= error.status < 500 and not isinstance(error, ConflictError) and error.status != 429
 
 
@@ -151,9 +145,9 @@ DECLINED = "DeclinedByClient"
 ENDED = "QuarantineEnded"
 
 MAX_CONFLICTS = 4096
-"""Hardware whose conflicts are known at a time; of more there is a log line only."""
+"""Maximum number of Hardware with stored conflicts; further conflicts are only logged."""
 GRACE_SECONDS = 60.0
-"""How long after its end a condition that another process has set may stay, before it is ended from here."""
+"""How long after the end of a quarantine another process's condition may stay until this edge ends it."""
 
 _address_conflict = partial(condition, ADDRESS_CONFLICT)
 _UNTIL = re.compile(r"not offered until (\S+Z)")
@@ -172,7 +166,7 @@ class _Declined:
 
 
 class ConditionWriter(StatusWriter):
-    """Writes that condition."""
+    """Writes the condition AddressConflict."""
 
     def __init__(
         self,
@@ -182,28 +176,28 @@ class ConditionWriter(StatusWriter):
         retry_first: float = 0.5,
         retry_longest: float = 60.0,
     ) -> None:
-        """`clock` gives seconds since the epoch."""
+        """`clock` returns seconds since the epoch."""
         super().__init__(
             client, f"its condition {ADDRESS_CONFLICT}", retry_first=retry_first, retry_longest=retry_longest
         )
         self._clock = clock
         self._declined: dict[NamespacedName, dict[tuple[str, str], _Declined]] = {}
-        """What this process knows of, by Hardware, MAC and address: a machine may have one of IPv4 and one of IPv6."""
+        """The conflicts of this process by Hardware, MAC and address: a machine may have an IPv4 and an IPv6 one."""
         self._written: dict[NamespacedName, str] = {}
         """The messages of the conditions that this process has set and not ended."""
         self._dropped_once = OncePer(60.0, 1)
 
-    # --- what DHCP says: never waits ------------------------------------------------------------------------------
+    # --- reports of DHCP; never wait ------------------------------------------------------------------------------
 
     def changed(self, machine: Machine, address: str, until: float | None) -> None:
-        """Take note of a quarantine that has begun, and ends at `until` (epoch), or, with None, that has ended."""
+        """Record a quarantine that ends at `until` (epoch), or with None, that a quarantine has ended."""
         if until is not None:
             self.conflict(machine, address, until)
         else:
             self.cleared(machine, address)
 
     def conflict(self, machine: Machine, address: str, until: float) -> None:
-        """The machine has declined `address`, which is not offered until `until` (epoch)."""
+        """Record that the machine declined `address`, which is not offered until `until` (epoch)."""
         key = NamespacedName(machine.namespace, machine.name)
         if key not in self._declined and len(self._declined) >= MAX_CONFLICTS:
             if self._dropped_once.due("", self._clock()):
@@ -213,7 +207,7 @@ class ConditionWriter(StatusWriter):
         self._queue.add(key)
 
     def cleared(self, machine: Machine, address: str) -> None:
-        """The quarantine of the machine's `address` has ended."""
+        """Record that the quarantine of the machine's `address` has ended."""
         key = NamespacedName(machine.namespace, machine.name)
         declined = self._declined.get(key)
         if declined is None or declined.pop((machine.mac, address), None) is None:
@@ -222,17 +216,17 @@ class ConditionWriter(StatusWriter):
             del self._declined[key]
         self._queue.add(key)
 
-    # --- what the informer of Hardware says ---------------------------------------------------------------------
+    # --- the informer of Hardware ---------------------------------------------------------------------
 
     def apply(self, new: Raw, _old: Raw | None = None) -> None:
-        """Take in a Hardware that was added or changed: its condition may be one that somebody must end."""
+        """Take in a Hardware that was added or changed: another process's condition may have to be ended later."""
         key, current = NamespacedName.of(new), condition_of(new, ADDRESS_CONFLICT)
         until = _until(current) if current.get("status") == ConditionStatus.TRUE else None
         if until is not None and key not in self._declined:
             self._queue.add_after(key, until + GRACE_SECONDS - self._clock())
 
     def remove(self, old: Raw) -> None:
-        """Forget a Hardware that is gone."""
+        """Forget a Hardware that was deleted."""
         self._forget(NamespacedName.of(old))
 
     # --- writing ------------------------------------------------------------------------------------------------
@@ -252,7 +246,7 @@ class ConditionWriter(StatusWriter):
             self._written.pop(key, None)
 
     def _wanted(self, key: NamespacedName, current: Condition) -> Condition | None:
-        """The condition to write; None if the one that is there may stay."""
+        """Return the condition to write, or None if the current one stays."""
         now, is_true = self._clock(), current.get("status") == ConditionStatus.TRUE
         message, until = str(current.get("message", "")), _until(current)
         if declined := self._still_declined(key, now):
@@ -263,10 +257,10 @@ class ConditionWriter(StatusWriter):
             wanted = _address_conflict(ConditionStatus.TRUE, DECLINED, "; ".join(map(str, reversed(shown.values()))))
             if is_true and message != self._written.get(key) and until is not None and until >= int(end):
                 known = set(_ADDRESS.findall(message)) >= {one.address for one in declined}
-                return None if known else wanted  # another edge may say the same, for as long or longer
+                return None if known else wanted  # another edge's condition that covers this conflict
             return wanted if differs(current, wanted) else None
         if not is_true or until is None:
-            return None  # by hand, if it is true: no edge leaves the time out
+            return None  # If it is true without a time, a user has set it.
         if until > now and message != self._written.get(key):
             self._queue.add_after(key, until + GRACE_SECONDS - now)
             return None
@@ -274,7 +268,7 @@ class ConditionWriter(StatusWriter):
         return _address_conflict(ConditionStatus.FALSE, ENDED, f"the quarantine of {addresses} is over")
 
     def _still_declined(self, key: NamespacedName, now: float) -> list[_Declined]:
-        """What this process knows of, without what is long over and was not said to have ended."""
+        """Return the conflicts of this process, without those whose end was not reported but is long past."""
         declined = {m: one for m, one in self._declined.get(key, {}).items() if one.until + GRACE_SECONDS > now}
         if declined:
             self._declined[key] = declined
@@ -288,7 +282,7 @@ class ConditionWriter(StatusWriter):
 
 
 def _until(condition: Mapping[str, Any]) -> float | None:
-    """When the last of its quarantines ends, as the message says."""
+    """Return the end of the last quarantine in the condition's message, or None."""
     ends = [parse_timestamp(end) for end in _UNTIL.findall(str(condition.get("message", "")))]
     return max((end for end in ends if end is not None), default=None)
 
@@ -297,29 +291,29 @@ BOOT_PROBLEM = "BootProblem"
 GETS_ON = "GetsOn"
 
 MAX_SHOWN = 10_000
-"""Hardware whose problems are known at a time; of more there is the journey only."""
+"""Maximum number of Hardware with stored problems; further ones are only on the journey."""
 EVENT_SECONDS = 300.0
-"""The same about the same Hardware is no Event again before that."""
+"""Minimum interval between two Events with the same reason for the same Hardware."""
 EVENTS_PER_INTERVAL = 5000
 _boot_problem = partial(condition, BOOT_PROBLEM)
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """`reason` is a word in CamelCase; without `warning` it may be as it is wanted."""
+    """A problem of a machine. `reason` is a word in CamelCase; without `warning` the state may be intended."""
 
     reason: str
     message: str
     warning: bool = True
     of_another: bool = False
-    """It is the problem of a machine that is none of the Hardware's, as far as is known."""
+    """True if the machine is not registered with this Hardware."""
 
 
 class BootProblemWriter(StatusWriter):
-    """Writes that condition, and the Events."""
+    """Writes the condition BootProblem, and Events for `kubectl describe`."""
 
     def __init__(self, client: KubeClient, hardware: Informer, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` spaces Events; in seconds, of any epoch."""
+        """`clock` returns seconds of any epoch, for the interval between Events."""
         super().__init__(client, f"its condition {BOOT_PROBLEM}")
         self._hardware = hardware
         self._clock = clock
@@ -328,7 +322,7 @@ class BootProblemWriter(StatusWriter):
         self._problems: Newest[NamespacedName, dict[str, Problem]] = Newest(MAX_SHOWN)
 
     def found(self, machine: Machine, problem: Problem | None) -> None:
-        """What is wrong with one card of a Hardware, or with None: that it gets on. Never waits."""
+        """Record the problem of one card of a Hardware, or with None, that the card progresses. Never waits."""
         key = NamespacedName(machine.namespace, machine.name)
         if problem is None:
             self._gets_on(key, machine.mac)
@@ -336,8 +330,10 @@ class BootProblemWriter(StatusWriter):
         self._add(key, machine.mac, problem)
 
     def found_of_another(self, key: NamespacedName, mac: str, problem: Problem | None) -> None:
-        """What is wrong with a machine that nobody has registered, and concerns this Hardware; with None: it does no
-        more. Never waits."""
+        """Record a problem of an unregistered machine that concerns this Hardware, or with None, its end.
+
+        Never waits.
+        """
         if problem is not None:
             self._add(key, mac, replace(problem, of_another=True))
         elif mac in self._problems.get(key, {}):
@@ -350,7 +346,7 @@ class BootProblemWriter(StatusWriter):
         self._tell(key, mac, problem)
 
     def _remove(self, key: NamespacedName, is_over: Callable[[str, Problem], bool]) -> bool:
-        """Whether there was one that is over."""
+        """Remove the problems that are over, and return True if there were any."""
         problems = self._problems.get(key, {})
         left = {mac: problem for mac, problem in problems.items() if not is_over(mac, problem)}
         if left:
@@ -360,7 +356,7 @@ class BootProblemWriter(StatusWriter):
         return len(left) < len(problems)
 
     async def run(self) -> None:
-        """Write for ever."""
+        """Write conditions and Events until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._events.run())
             group.create_task(super().run())
@@ -368,7 +364,7 @@ class BootProblemWriter(StatusWriter):
     def _gets_on(self, key: NamespacedName, mac: str) -> None:
         known = self._remove(key, lambda at, problem: at == mac or problem.of_another)
         obj = self._hardware.get(*key)
-        # Of an earlier run, or another edge's: who sees the machine get on, knows better.
+        # The condition may be from an earlier run or another edge, which does not see the machine progress.
         shown = obj is not None and (
             condition_of(obj, BOOT_PROBLEM).get("reason") not in (None, GETS_ON) or _in_column(obj) is not None
         )

@@ -10,8 +10,6 @@ each of them is served.
 A site may have 100,000 of them. The values that every packet needs are kept ready. The rest of a Hardware is kept
 packed, and read only to compile an answer. Soon after a restart a Hardware may still be in the checkpoint only; it is
 restored before it is looked up (`recall`).
-
-A Hardware for a machine that nobody has registered: what its operator copies, completes and applies. Pure.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ from tink.mac import is_mac
 log = logging.getLogger(__name__)
 
 _AT_HAND = 64
-"""Hardware that is kept as it was read: a machine that boots asks for several answers that are compiled from it."""
+"""Number of parsed Hardware that are stored: a booting machine needs several answers that are compiled from it."""
 
 _SERVED_METADATA = ("name", "namespace", "labels", "annotations", "deletionTimestamp")
 
@@ -65,7 +63,7 @@ class Machine:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Those that it has reserved."""
+        """The reserved addresses."""
         return tuple(address for address in (self.ip, self.ipv6) if address is not None)
 
     def is_of_hardware_of(self, other: Machine) -> bool:
@@ -79,7 +77,7 @@ class Machine:
 
     @property
     def interface(self) -> NetworkInterface:
-        """What the Hardware says of this interface; as with `hardware`, not for each packet."""
+        """The interface in the Hardware; like `hardware`, not for each packet."""
         return self.hardware.spec.network_interfaces[self.mac]
 
 
@@ -117,7 +115,7 @@ class Inventory:
         self._handlers.append(handler)
 
     def by_mac(self, mac: str) -> Machine | None:
-        """The machine with this MAC (lower case, colons); None if none has it, or more than one claims it."""
+        """Return the machine with this MAC (lower case, colons); None if no Hardware has it, or several claim it."""
         if self._recall is not None:
             self._recall(mac)
         found = self._by_mac.get(mac)
@@ -216,7 +214,7 @@ class Inventory:
         if new:
             self._by_object[key] = new
         addresses = {address for machine in (*old, *new) for address in machine.addresses}
-        # Whose address was claimed by several, or is from now on, is served otherwise without a change of its own.
+        # A machine whose address is claimed by another Hardware is affected without a change of its own.
         rivals = [machine for ip in addresses for machine in _all(self._by_ip, ip)]
         for machine in old:
             _discard(self._by_mac, machine.mac, machine)
@@ -234,7 +232,7 @@ class Inventory:
                 try:
                     handler(mac)
                 except Exception:
-                    # What can't be made of one machine's Hardware must not keep the others from being served.
+                    # An error for one machine must not affect the others.
                     log.exception("a handler failed for the machine %s", mac)
 
     # --- reading Hardware ---------------------------------------------------------------------------------------
@@ -284,7 +282,7 @@ def lookup_values(obj: Raw) -> list[str]:
 
 
 def _served(obj: Raw) -> Raw:
-    """What of a Hardware answers are made of."""
+    """Return the part of a Hardware that answers depend on."""
     metadata = obj["metadata"]
     served = {"metadata": {name: metadata[name] for name in _SERVED_METADATA if name in metadata}}
     return served | {"spec": obj["spec"]} if "spec" in obj else served
@@ -343,11 +341,11 @@ def _discard(index: _Index, value: str, machine: Machine) -> None:
 
 
 def hardware_manifest(mac: str, address: Sequence[str]) -> str:
-    """A Hardware manifest for `mac`, ready to be completed and given to `kubectl apply -f -`.
+    """Return a Hardware manifest for the unregistered `mac`, to complete and to give to `kubectl apply -f -`.
 
-    The lines of `address` stand in its `dhcp`, as comments: an address is left to the operator, so that applying it
-    unread gives no machine a wrong one. The MAC is quoted, because YAML 1.1 reads an unquoted one of digits as a number
-    in base 60.
+    The lines of `address` are comments in its `dhcp`: the operator enters the address, so that a manifest that is
+    applied unread gives no machine a wrong one. The MAC is quoted, because YAML 1.1 parses unquoted digits with colons
+    as a number in base 60.
     """
     name = "machine-" + mac.replace(":", "-")
     lines = indent("".join(f"# {line}\n" for line in address), 8 * " ")

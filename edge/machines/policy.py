@@ -1,14 +1,7 @@
-"""The one netboot policy: whether a machine may netboot now, and if not, why.
+"""The netboot policy: which machines may netboot (`NetbootPolicy`), and with which boot program (`BootPaths`).
 
-DHCP, TFTP, HTTP and the journey all ask `NetbootPolicy.decide`; none decides on its own. The reason is shown on the
-machine's screen, in the log and in the journey.
-
-By which program each machine gets to its kernel, where that is to be found out (`BootPath.AUTO`).
-
-No DHCP option says whether a machine has Secure Boot on. But firmware that refuses a program has fetched it whole, runs
-nothing of it, and asks for an address again or is silent: the journey's expectations know that (their findings
-`NOT_RUN`), and tell it here. The machine is then offered the other program. What was found out is kept in
-memory: an edge that starts anew finds it out again, for one more attempt of the firmware.
+DHCP, TFTP, HTTP and the journey all call `NetbootPolicy.decide`; none decides on its own. The reason of a refusal is
+shown on the machine's screen, in the log and in the journey.
 """
 
 from __future__ import annotations
@@ -34,7 +27,7 @@ class DhcpMode(StrEnum):
 
 
 class NetbootWhen(StrEnum):
-    """When a machine may netboot that its Hardware allows to."""
+    """When a machine may netboot if its Hardware allows that."""
 
     ALLOWED = "allowed"  # always
     WORKFLOW = "workflow"  # while it has a Workflow that has not ended
@@ -42,7 +35,7 @@ class NetbootWhen(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`allowed`, or a `reason` in one line that an operator can act on."""
+    """A decision of the policy; if not `allowed`, with a `reason` in one line that an operator can act on."""
 
     allowed: bool
     reason: str = ""
@@ -51,9 +44,9 @@ class Decision:
 ALLOWED = Decision(allowed=True)
 
 HasPending = Callable[[str, str], bool]
-"""`has_pending(namespace, name)`: whether the Hardware has a Workflow that has not ended (`pending_workflows`)."""
+"""`has_pending(namespace, name)` returns True if the Hardware has a Workflow that has not ended."""
 WhyNone = Callable[[str, str], str]
-"""`why_none(namespace, name)`: why it has none, in one line that says what to do."""
+"""`why_none(namespace, name)` returns why it has none, in one line that says what to do."""
 
 
 def _why_none(namespace: str, name: str) -> str:
@@ -61,7 +54,7 @@ def _why_none(namespace: str, name: str) -> str:
 
 
 class NetbootPolicy:
-    """Decides for every server of the edge alike."""
+    """The netboot policy of all servers of the edge."""
 
     def __init__(
         self,
@@ -78,11 +71,11 @@ class NetbootPolicy:
 
     @property
     def follows_workflows(self) -> bool:
-        """Whether an answer may change while the Hardware stays the same, because its Workflows do."""
+        """True if a decision depends on Workflows, so that it may change without a change of the Hardware."""
         return self._when is NetbootWhen.WORKFLOW
 
     def decide(self, machine: Machine | None) -> Decision:
-        """Whether `machine` (None: not registered) may netboot now."""
+        """Decide whether `machine` (None: not registered) may netboot now."""
         if machine is None:
             if self.mode is DhcpMode.AUTO_PROXY:
                 return ALLOWED
@@ -97,13 +90,19 @@ class NetbootPolicy:
 
 
 MAX_KEPT: Final = 65_536
-"""Machines of which something was found out."""
+"""Maximum number of machines whose boot path is stored."""
 
 _WORDS: Final = {BootPath.IPXE: "iPXE", BootPath.GRUB: "shim and GRUB"}
 
 
 class BootPaths:
-    """Answers DHCP's question; hears of what was not started."""
+    """The boot program of each machine, which is detected where `BootPath.AUTO` is set.
+
+    No DHCP option tells whether Secure Boot is on. Firmware that rejects a program has fetched it completely, does not
+    run it, and sends another DISCOVER or nothing. The journey's rules (`NOT_RUN`) detect that and call `not_started`.
+    Then the machine is offered the other program. The results are in memory only: after a restart of the edge, they
+    cost one more attempt of the firmware.
+    """
 
     def __init__(
         self,
@@ -114,8 +113,9 @@ class BootPaths:
         has_grub: bool = True,
         changed: Callable[[str], None] = lambda _mac: None,
     ) -> None:
-        """`usual` is that of machines whose Hardware names none; `has_grub`: whether there is a shim and its GRUB here.
-        `changed(mac)` is called when `of` answers something else than before.
+        """`usual` is the path of machines whose Hardware has none; `has_grub`: the edge has a shim and its GRUB.
+
+        `changed(mac)` is called when the result of `of` changes.
         """
         self._inventory = inventory
         self._record = record
@@ -125,20 +125,20 @@ class BootPaths:
         self._found: Newest[str, BootPath] = Newest(MAX_KEPT)
 
     def programs_changed(self, *, has_grub: bool) -> None:
-        """Take note of other boot programs. `has_grub`: a shim and its GRUB are among them."""
+        """Handle a change of the boot programs. `has_grub`: a shim and its GRUB are among them."""
         self._has_grub = has_grub
 
     def of(self, machine: Machine) -> BootPath | None:
-        """The path of a machine; None: the usual one, with iPXE where that is to be found out."""
+        """Return the path of a machine, or None for the usual one (iPXE, if that is to be detected)."""
         path = machine.boot_path or self._usual
         if path is BootPath.UKI:
-            return path  # which file that is differs from machine to machine
+            return path  # the file differs from machine to machine
         if path is not BootPath.AUTO:
             return machine.boot_path
         return self._found.get(machine.mac, machine.boot_path)
 
     def not_started(self, mac: str) -> None:
-        """The firmware of this machine has fetched its boot program, and did not run it."""
+        """Offer the other program: the firmware of this machine has fetched its boot program, and did not run it."""
         machine = self._inventory.by_mac(mac)
         if machine is None or (machine.boot_path or self._usual) is not BootPath.AUTO:
             return

@@ -164,7 +164,7 @@ def row(
     elif warning:
         kind = Kind.TROUBLE
     elif finding is None and outcome_of(entry) is Outcome.FAILED:
-        # Nobody has looked into it yet, but so much is known.
+        # There is no diagnosis yet, but so much is known.
         kind, warning = Kind.TROUBLE, True
         wrong, reason = message_of(entry), f"{step_of(entry).value.capitalize()}Failed"
     elif reached is None and not name.name:

@@ -117,7 +117,7 @@ class Calls:
         return await self._post(authority, CHAIN, Chain().encoded(), Chain.read)
 
     async def fetch(self, authority: str, question: FetchQuery, seconds: float) -> FetchReply:
-        """Have the edge at `authority` fetch a file within `seconds`. Raises CallError."""
+        """Request that the edge at `authority` fetches a file within `seconds`. Raises CallError."""
         return await self._post(authority, FETCH, question.encoded(), FetchReply.read, seconds)
 
     async def publish(self, authority: str, batch: bytes) -> BatchReceipt:

@@ -75,7 +75,7 @@ class AgentJourney:
         """Record a refusal for the claimed machine, with the caller's address: it may be another machine.
 
         An unregistered machine has a journey, too. The server limits the rate of these, so that a client can't fill the
-        journal with made-up MACs.
+        journey with made-up MACs.
         """
         if not is_mac(mac):
             return

@@ -1,7 +1,4 @@
-"""How long machines take, for Prometheus: to be provisioned, and for each step on the way there.
-
-Looks once a second which boots have ended, counts them, and has them traced.
-"""
+"""The task that collects ended boots once a second, with their durations as metrics for Prometheus and as traces."""
 
 from __future__ import annotations
 
@@ -19,12 +16,12 @@ from tink.metrics.families import histogram
 
 STEP_BOUNDS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 PROVISION_BOUNDS: Final = (15.0, 30.0, 60.0, 90.0, 120.0, 180.0, 300.0, 600.0, 900.0, 1200.0, 1800.0, 3600.0, 7200.0)
-"""Upper ends of the buckets, in seconds."""
+"""Upper bounds of the buckets in seconds."""
 _OUTCOMES: Final = ("Succeeded", "Failed", "Canceled", ABANDONED)
 
 
 class Durations:
-    """Belongs to one event loop."""
+    """Histograms of the durations of boots and their steps. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._provisions = Histograms(PROVISION_BOUNDS)
@@ -34,14 +31,14 @@ class Durations:
         self._steps = Histograms(STEP_BOUNDS)
 
     def take(self, boot: EndedBoot) -> None:
-        """Count a boot. Labels are words of ours: names of machines and actions are in none."""
+        """Count a boot. Labels are fixed words, and never names of machines or actions."""
         outcome = boot.outcome if boot.outcome in _OUTCOMES else ABANDONED
         self._provisions[(outcome,)].observe(boot.ended - boot.began)
         for step in boot.steps:
             self._steps[(step.label,)].observe(step.ended - step.began)
 
     def metrics(self) -> Iterator[Metric]:
-        """The histograms."""
+        """Yield the histograms."""
         text = "From a machine's first DHCP packet to the end of its Workflow, by how that ended."
         yield histogram("tinkedge_provision_duration_seconds", text, ["outcome"], self._provisions)
         text = "How long machines took for each step of their boots."
@@ -52,11 +49,11 @@ log = logging.getLogger(__name__)
 
 SECONDS: Final = 1.0
 AT_ONCE: Final = 500
-"""Boots that are traced in a second, at most; of more, the others are counted only."""
+"""Maximum number of boots that are traced in a second; further ones are only counted."""
 
 
 class Telemetry:
-    """`run` it. Belongs to one event loop."""
+    """The task that counts and traces ended boots; `run` it. Belongs to one event loop."""
 
     def __init__(self, ends: BootEnds, durations: Durations, traces: Traces | None) -> None:
         self._ends = ends
@@ -64,7 +61,7 @@ class Telemetry:
         self._traces = traces
 
     async def run(self) -> None:
-        """Look for ever."""
+        """Collect ended boots once a second until cancelled."""
         try:
             while True:
                 await asyncio.sleep(SECONDS)
@@ -73,7 +70,7 @@ class Telemetry:
             self._ends.close()
 
     async def look(self) -> None:
-        """Look once. What explains boots must not end them: it never raises."""
+        """Collect ended boots once. Never raises, because telemetry must not stop the edge."""
         ended: list[EndedBoot] = []
         try:
             for boot in self._ends.take():
