@@ -1,6 +1,7 @@
 """An index of the Hardware with a pending Workflow, that is, one that has not ended: its machine should netboot.
 
-An informer of Workflows feeds it. `edge.machines.policy` reads it for every packet: a look-up is a dictionary access. For a Hardware without a pending Workflow it stores the last one that ended, which is shown on the machine's screen.
+An informer of Workflows feeds it. `edge.machines.policy` reads it for every packet, so a look-up is a dictionary
+access. For a Hardware without a pending Workflow it stores the last one that ended, which the machine's screen shows.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Play:
 
     @property
     def found(self) -> Finding | None:
-        """What was said last."""
+        """The last reported finding."""
         self.sweep()
         return self.said[-1][1] if self.said else None
 
