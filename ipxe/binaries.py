@@ -63,7 +63,7 @@ class BootPath(StrEnum):
     GRUB = "grub"
     """A distribution's shim and GRUB, where the firmware can run them; iPXE on any other machine."""
     AUTO = "auto"
-    """iPXE first, then GRUB on a machine whose firmware did not run iPXE (`edge.machines.boot_paths`)."""
+    """iPXE first, then GRUB on a machine whose firmware did not run iPXE (`edge.machines.policy`)."""
     UKI = "uki"
     """The OSIE itself, as one signed program for UEFI; iPXE on firmware without UEFI."""
 

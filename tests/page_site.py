@@ -16,10 +16,9 @@ from aiohttp import web
 
 from edge.artifacts import ArtifactCache
 from edge.http import AdminApp, admin_runner, has_ended
-from edge.journey.events import Notice, Outcome, Step
+from edge.journey.events import Milestone, Notice, Outcome, Step, Value
 from edge.journey.expectations import Expectations, Facts, Network, Registered, Story
 from edge.journey.recorder import Journey
-from edge.journey.steps import Milestone, Value
 from edge.machines import Inventory
 from edge.page import (
     About,
@@ -225,7 +224,7 @@ def played(events: list[Played] | None = None, began: float = T0) -> tuple[PageS
 
 def cut(until: Milestone | None, events: list[Played] | None = None) -> list[Played]:
     """The events up to and with the first that is this milestone."""
-    from edge.journey.steps import milestone
+    from edge.journey.events import milestone
 
     found = []
     for event in events or INSTALLATION:

@@ -52,7 +52,7 @@ _HTTP_CLASS: Final = option(
 
 
 class Stage(StrEnum):
-    """The stage of the boot that a client belongs to, in the words of `edge.journey.steps`."""
+    """The stage of the boot that a client belongs to, in the words of `edge.journey.events`."""
 
     FIRMWARE = "firmware"
     PXE_ROM = "PXE ROM"

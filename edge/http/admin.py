@@ -30,18 +30,18 @@ from typing import Protocol, TypeVar
 import orjson
 from aiohttp import web
 from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from edge.http.connections import BoundedServer, Limits, Runner, has_ended
 from edge.http.context import for_people, local_address, not_allowed, text
 from edge.journey.events import JourneyEvent, Notice
-from edge.journey.metrics import journey_metrics
 from edge.journey.recorder import Journey, MachineSummary
 from edge.journey.subscription import Subscription
 from edge.machines import Inventory, Machine
 from tink.limits.once_per import OncePer
 from tink.mac import from_any
-from tink.metrics.families import Scraped
+from tink.metrics.families import Scraped, counter, gauge
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ class AdminApp:
         awaited: returns the expected step and the problems of a machine by MAC, for its entry.
         """
         self._metrics = registry if registry is not None else CollectorRegistry()
-        self._metrics.register(Scraped(partial(journey_metrics, journey, inventory)))
+        self._metrics.register(Scraped(partial(_journey_metrics, journey, inventory)))
         self._journey = journey
         self._inventory = inventory
         self._networks = networks
@@ -381,3 +381,15 @@ def _sse(event: JourneyEvent | Notice) -> bytes:
 def _portions(items: Iterator[T]) -> Iterator[list[T]]:
     while portion := list(islice(items, _PORTION)):
         yield portion
+
+
+def _journey_metrics(journey: Journey, inventory: Inventory) -> Iterator[Metric]:
+    """Yield the counters of journey events as Prometheus metrics."""
+    text = "Steps of machines' boots, by step and outcome."
+    events = {(step.value, outcome.value): count for (step, outcome), count in journey.counts().items()}
+    yield counter("tinkedge_journey_events", text, ["step", "outcome"], events)
+    sent = {(step.value,): size for step, size in journey.sent_bytes().items()}
+    yield counter("tinkedge_sent_bytes", "Bytes of files sent to machines, by step.", ["step"], sent)
+    yield gauge("tinkedge_machines", "Network interfaces of the Hardware known here.", [], {(): len(inventory)})
+    text = "Memory that the events of all machines take, about; bounded."
+    yield gauge("tinkedge_journey_kept_bytes", text, [], {(): journey.kept_bytes})

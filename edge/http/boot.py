@@ -45,8 +45,7 @@ from edge.http.context import Context, asked_by, client_name, local_address, siz
 from edge.http.fast_path import LiveResponse, PreparedResponse
 from edge.http.files import begin_response, break_off, requested_span
 from edge.http.routes import Route
-from edge.journey.events import Outcome, Step, Value
-from edge.journey.steps import NOT_STARTED, STARTING, UP
+from edge.journey.events import NOT_STARTED, STARTING, UP, Outcome, Step, Value
 from edge.machines import Machine, MachineScripts
 from ipxe.binaries import is_optional
 from ipxe.grub import WHY, machine_of

@@ -22,8 +22,7 @@ from edge.callers import Caller
 from edge.http.context import Context, size_text, text
 from edge.http.files import BodySender, MachineGoneError, Span, begin_response, break_off
 from edge.http.routes import Route
-from edge.journey.events import Outcome, Step, Value
-from edge.journey.steps import BEGUN, PROGRESS
+from edge.journey.events import BEGUN, PROGRESS, Outcome, Step, Value
 from edge.machines import UKI, Located, NoArtifactError
 from tink.limits.newest import Newest
 

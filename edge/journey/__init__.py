@@ -1,1 +1,1 @@
-"""What happened to each machine, step by step: the events, their keeper, and what becomes an event."""
+"""The journey of each machine: its events step by step, their storage, and diagnoses (`expectations`)."""

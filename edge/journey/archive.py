@@ -1,15 +1,15 @@
-"""The journeys of earlier runs, in two bounded files: an edge that was started again knows what machines did before.
+"""The journal of journey events in two bounded files, so that journeys survive a restart of the edge.
 
-    DATA_DIR/journey/events     what was written last      -> when it is full, it becomes
-    DATA_DIR/journey/before     what was written before that
+    DATA_DIR/journey/events     the newest events; a full file is renamed to
+    DATA_DIR/journey/before     the older events
 
-A file is a line that says what it is, and pieces: 4 bytes of length, the CRC-32 of what follows (network order), and
-deflated JSON, a list of `edge.journey.records`. A piece is what happened in a second or more. A process that is killed,
-or a disk without room, can only leave a last piece that is cut off: it is passed over, and the next run begins another
-file behind what is whole.
+A file is a line that names the format, followed by pieces. A piece is 4 bytes of length, the CRC-32 of the data
+(network byte order), and the data: deflated JSON, a list of events in the form of `edge.journey.history`. A piece has
+the events of a second or more. A killed process or a full disk can only leave an incomplete last piece: a reader
+ignores it, and the next writer cuts it off.
 
-Nothing is done for it while a packet is answered: it is looked once a second what has happened, a few machines at a
-time, and a thread packs and writes that. The files are for their owner alone (0600).
+Answering a packet does not wait for the archive. Once a second a task collects the new events, a few machines at a
+time, and a thread compresses and writes them. Only the owner can read the files (0600).
 """
 
 from __future__ import annotations
@@ -28,20 +28,18 @@ from typing import Any, BinaryIO, Final
 
 import orjson
 
-from edge.journey.history import is_from_elsewhere
-from edge.journey.news import News
-from edge.journey.recorder import Journey
-from edge.journey.records import Happened, plain, read
+from edge.journey.history import Happened, is_from_elsewhere, plain, read
+from edge.journey.recorder import Journey, News
 
 log = logging.getLogger(__name__)
 
 DIRECTORY: Final = "journey"
-"""Its name in the data directory."""
+"""The name of the journal's directory in the data directory."""
 MAX_BYTES: Final = 8 << 20
-"""Of each of the two files: some hundred thousand events."""
+"""Maximum size of each file: some hundred thousand events."""
 INTERVAL_SECONDS: Final = 1.0
 AT_ONCE: Final = 1000
-"""Events of one piece, which take a hundredth of a processor in a second; what is more has its turn a second later."""
+"""Maximum number of events in a piece, which costs 1 % of a processor; others are written a second later."""
 _OTHERS_WAITING: Final = 10_000
 _PORTION: Final = 100
 _PLAIN: Final = 500
@@ -50,12 +48,12 @@ _HEAD: Final = struct.Struct("!II")
 _MAX_PIECE: Final = 16 << 20
 _MAX_PLAIN: Final = 64 << 20
 _SPARE_BYTES: Final = 64 << 20
-"""What a writing leaves free on the disk."""
+"""Minimum free disk space; below it, no events are written."""
 _OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 class Archive:
-    """Belongs to one event loop, and to the one process that has this data directory. `restore`, then `run`."""
+    """The journal of one data directory. Belongs to one event loop; `run` it."""
 
     def __init__(
         self,
@@ -72,18 +70,18 @@ class Archive:
         self._news = News(journey, lambda entry: not is_from_elsewhere(entry), clock)
         self._others: deque[Happened] = deque(maxlen=_OTHERS_WAITING)
         self._failing = ""
-        self._mended = False
+        self._is_whole = False
         self.restored = asyncio.Event()
-        """When the journey has what there was."""
+        """Set when the journey has the events of earlier runs."""
 
     def keep(self, happened: Happened) -> None:
-        """What another process of the site has seen is to be written, too."""
+        """Write an event that another process of the site has published, too."""
         self._others.append(happened)
 
     # --- at a start ---------------------------------------------------------------------------------------------------
 
     async def restore(self) -> int:
-        """Give the journey what earlier runs have written; how many events. Never raises."""
+        """Load the events of earlier runs into the journey and return their number. Never raises."""
         count = 0
         for name in ("before", "events"):
             pieces = _pieces(self._directory / name)
@@ -100,7 +98,7 @@ class Archive:
     # --- from then on -------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Restore, then write for ever; once more at the end."""
+        """Restore, then write once a second until cancelled, and once more at the end."""
         try:
             await self.restore()
             self.restored.set()
@@ -112,7 +110,7 @@ class Archive:
             self._news.close()
 
     async def write(self) -> None:
-        """Write what has happened. Never raises: what can't be written is lost, and said once."""
+        """Write the new events. Never raises: events that can't be written are lost, and the reason is logged once."""
         taken = [self._others.popleft() for _ in range(min(len(self._others), AT_ONCE // 2))]
         for number, happened in enumerate(self._news.take(), start=1):
             taken += happened
@@ -133,7 +131,7 @@ class Archive:
             self._failing = ""
 
     def _append(self, taken: list[Happened]) -> None:
-        """In a thread, which gives way to the event loop between portions. Raises OSError."""
+        """Write a piece. Runs in a thread, which yields to the event loop between portions. Raises OSError."""
         compressor, packed = zlib.compressobj(3), bytearray()
         packed += compressor.compress(b"[")
         for start in range(0, len(taken), _PLAIN):
@@ -147,19 +145,19 @@ class Archive:
             raise OSError(0, "the disk is nearly full")
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_APPEND
         with os.fdopen(os.open(path, flags, 0o600), "r+b", buffering=0) as file:
-            if not self._mended:
-                _mend(file)
+            if not self._is_whole:
+                _truncate_to_whole(file)
             size = os.fstat(file.fileno()).st_size
-            self._mended = False  # should this be cut short
+            self._is_whole = False  # until the write below is complete
             file.write((b"" if size else _MAGIC) + _HEAD.pack(len(packed), zlib.crc32(packed)) + packed)
-            self._mended = True
+            self._is_whole = True
             full = os.fstat(file.fileno()).st_size >= self._max_bytes
         if full:
             path.replace(self._directory / "before")
 
 
-def _mend(file: BinaryIO) -> None:
-    """Cut off what a killed writer has left at the end. What is no file of ours begins anew."""
+def _truncate_to_whole(file: BinaryIO) -> None:
+    """Cut off an incomplete last piece. A file in another format is emptied."""
     size = os.fstat(file.fileno()).st_size
     whole = 0
     file.seek(0)
@@ -176,7 +174,7 @@ def _mend(file: BinaryIO) -> None:
 
 
 def _pieces(path: Path) -> Iterator[list[Any]]:
-    """Those of a file that are whole, oldest first; nothing of a file that is none of ours."""
+    """Yield the complete pieces of a file, oldest first; none of a file of another owner or format."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:

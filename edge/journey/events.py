@@ -1,49 +1,191 @@
-"""What happened to a machine, one step at a time: the typed events of a boot.
+"""The typed events of a boot: `JourneyEvent` with its step, its outcome, and its milestone.
 
 Every part of the stack that meets a machine (DHCP, TFTP, scripts, kernels, the agent, actions, metadata) records a
-`JourneyEvent` through a `Recorder`. `edge.journey.recorder` keeps them; logs, metrics, `tinkedge watch`, the admin
-HTTP API and the lab's live view are all made of this one stream.
+`JourneyEvent` through a `Recorder`. `edge.journey.recorder` stores them. Logs, metrics, `tinkedge watch`, the admin
+HTTP API and the lab's live view are all views of this stream.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
 from typing import Final, Protocol
 
-from edge.journey.steps import COLOURS, STAGES, Milestone, Outcome, Step, Value, milestone
 from tink.printable import printable
 
-__all__ = [
-    "COLOURS",
-    "KINDS",
-    "MAX_DETAIL",
-    "MAX_MESSAGE",
-    "JourneyEvent",
-    "Note",
-    "NoteTaker",
-    "Notice",
-    "Outcome",
-    "Recorder",
-    "Step",
-    "Value",
-    "one_line",
-]
+Value = str | int | float
+
+
+class Step(StrEnum):
+    """A part of the journey, in the order of a boot."""
+
+    SEEN = "seen"  # a packet of an unregistered machine
+    MEDIUM = "medium"  # the image of a CD or USB stick for the machine
+    DHCP = "dhcp"
+    TFTP = "tftp"
+    BINARY = "binary"  # a boot program over HTTP
+    SCRIPT = "script"
+    KERNEL = "kernel"
+    INITRD = "initrd"
+    BOOT = "boot"  # reports that iPXE is about to start the kernel, or that the OSIE is up
+    AGENT = "agent"
+    WORKFLOW = "workflow"
+    ACTION = "action"
+    METADATA = "metadata"
+    LOG = "log"  # log lines of the machine (syslog)
+
+
+class Outcome(StrEnum):
+    """How the step went."""
+
+    OK = "ok"
+    INFO = "info"  # neither success nor failure: a start, a probe, a progress report
+    WARNING = "warning"  # an expected step is missing: see `edge.journey.expectations`
+    REFUSED = "refused"  # denied by policy; the message has the reason
+    FAILED = "failed"
+
+
+COLOURS: Final[Mapping[Outcome, str | None]] = {
+    Outcome.OK: "green",
+    Outcome.INFO: None,
+    Outcome.WARNING: "yellow",
+    Outcome.REFUSED: "yellow",
+    Outcome.FAILED: "red",
+}
+"""The colour of an outcome in a terminal, by click's names."""
+
+
+class Milestone(IntEnum):
+    """A milestone of a boot, in order. The next one is known, so its absence is a sign of a problem."""
+
+    OFFERED = 1  # an address was offered to the firmware
+    LEASED = 2
+    PROGRAM_BEGUN = 3  # the transfer of a boot program by TFTP
+    PROGRAM_SENT = 4
+    IPXE_OFFERED = 5
+    IPXE_LEASED = 6
+    SCRIPT_SENT = 7
+    KERNEL_BEGUN = 8
+    KERNEL_SENT = 9
+    INITRD_BEGUN = 10
+    INITRD_SENT = 11
+    KERNEL_STARTED = 12
+    OS_OFFERED = 13
+    OS_LEASED = 14
+    OSIE_UP = 15
+    AGENT_CONNECTED = 16
+    WORKFLOW_RUNNING = 17
+    ACTION_BEGUN = 18
+    ACTION_ENDED = 19
+    WORKFLOW_ENDED = 20
+    METADATA_READ = 21
+
+
+STAGES: Final = frozenset({Milestone.SCRIPT_SENT, Milestone.KERNEL_STARTED, Milestone.WORKFLOW_ENDED})
+"""Milestones that separate one boot from the next, or end it."""
+
+BEGUN = "begun"
+"""`phase` in the detail of a step that has begun; another event reports its end."""
+PROGRESS = "progress"
+"""`phase` of a progress report."""
+STARTING = "starting"
+"""`phase` of iPXE's last report, before it starts the kernel."""
+NOT_STARTED = "failed"
+"""`phase` of iPXE's report that the kernel did not start."""
+UP = "up"
+"""`phase` of the OSIE's first report."""
+
+_DHCP = {
+    ("PXE ROM", "offer"): Milestone.OFFERED,
+    ("PXE ROM", "ack"): Milestone.LEASED,
+    ("HTTP Boot ROM", "offer"): Milestone.OFFERED,
+    ("HTTP Boot ROM", "ack"): Milestone.LEASED,
+    ("U-Boot", "offer"): Milestone.OFFERED,
+    ("U-Boot", "ack"): Milestone.LEASED,
+    ("iPXE", "offer"): Milestone.IPXE_OFFERED,
+    ("iPXE", "ack"): Milestone.IPXE_LEASED,
+    ("operating system", "offer"): Milestone.OS_OFFERED,
+    ("operating system", "ack"): Milestone.OS_LEASED,
+    # DHCPv6. The firmware's own network stack, beside its boot programs, has no milestones.
+    ("PXE ROM", "advertise"): Milestone.OFFERED,
+    ("PXE ROM", "reply"): Milestone.LEASED,
+    ("HTTP Boot ROM", "advertise"): Milestone.OFFERED,
+    ("HTTP Boot ROM", "reply"): Milestone.LEASED,
+    ("U-Boot", "advertise"): Milestone.OFFERED,
+    ("U-Boot", "reply"): Milestone.LEASED,
+    ("iPXE", "advertise"): Milestone.IPXE_OFFERED,
+    ("iPXE", "reply"): Milestone.IPXE_LEASED,
+    ("operating system", "advertise"): Milestone.OS_OFFERED,
+    ("operating system", "reply"): Milestone.OS_LEASED,
+}
+_DONE = {
+    Step.TFTP: Milestone.PROGRAM_SENT,
+    Step.BINARY: Milestone.PROGRAM_SENT,
+    Step.SCRIPT: Milestone.SCRIPT_SENT,
+    Step.KERNEL: Milestone.KERNEL_SENT,
+    Step.INITRD: Milestone.INITRD_SENT,
+    Step.AGENT: Milestone.AGENT_CONNECTED,
+    Step.ACTION: Milestone.ACTION_ENDED,
+    Step.METADATA: Milestone.METADATA_READ,
+}
+_BEGUN = {
+    Step.TFTP: Milestone.PROGRAM_BEGUN,
+    Step.KERNEL: Milestone.KERNEL_BEGUN,
+    Step.INITRD: Milestone.INITRD_BEGUN,
+}
+_ENDS = {"Succeeded", "Failed", "Canceled"}
+
+
+def is_uki(detail: Mapping[str, Value]) -> bool:
+    """Return True if an event is about a unified kernel image (UKI), which has kernel and initrd in one file."""
+    return "uki" in detail or str(detail.get("name", "")).startswith("UKI of ")
+
+
+def milestone(step: Step, outcome: Outcome, detail: Mapping[str, Value]) -> Milestone | None:
+    """Return the milestone that an event with these facts reaches, or None."""
+    if step is Step.DHCP:
+        if outcome in (Outcome.REFUSED, Outcome.FAILED):
+            return None
+        return _DHCP.get((str(detail.get("stage", "")), str(detail.get("dhcp", ""))))
+    if step is Step.WORKFLOW:
+        state = detail.get("state")
+        if state in _ENDS:
+            return Milestone.WORKFLOW_ENDED
+        return Milestone.WORKFLOW_RUNNING if state == "Running" else None
+    if step in (Step.BINARY, Step.TFTP) and is_uki(detail) and outcome in (Outcome.OK, Outcome.INFO):
+        begun = detail.get("phase") == BEGUN
+        return Milestone.INITRD_BEGUN if begun else Milestone.INITRD_SENT if outcome is Outcome.OK else None
+    if step is Step.ACTION and detail.get("state") == "Running":
+        return Milestone.ACTION_BEGUN
+    if outcome is Outcome.OK or (step is Step.ACTION and outcome is Outcome.FAILED):
+        return _DONE.get(step)
+    if outcome is not Outcome.INFO:
+        return None
+    match detail.get("phase"):
+        case "begun":
+            return _BEGUN.get(step)
+        case "starting":
+            return Milestone.KERNEL_STARTED
+        case "up":
+            return Milestone.OSIE_UP
+    return None
+
 
 MAX_MESSAGE: Final = 500
-"""Characters of a message that are kept. Longer ones are cut: they were made of something a stranger sent."""
+"""Maximum characters of a message. Longer ones are cut, because they may contain a client's input."""
 
 MAX_DETAIL: Final = 4000
-"""Characters of one detail that are kept; a Hardware manifest to copy fits."""
+"""Maximum characters of one detail; a Hardware manifest fits."""
 
 
 @dataclass(frozen=True, slots=True)
 class JourneyEvent:
     """One step of one machine.
 
-    `time` is in seconds since the epoch; `mac` is lower case with colons; `message` is one line for an operator;
-    `detail` has the facts behind it (bytes, seconds, addresses) under snake_case names with their unit
-    (`size_bytes`, `duration_seconds`).
+    `time` is in seconds since the epoch; `mac` is lower case with colons; `message` is one line for an operator.
+    `detail` has the facts (bytes, seconds, addresses) under snake_case names with their unit (`size_bytes`,
+    `duration_seconds`).
     """
 
     time: float
@@ -56,11 +198,11 @@ class JourneyEvent:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A step as it is kept: an event without its machine and its time.
+    """The stored form of a step: an event without its machine and its time.
 
-    Where the same happens again and again (DHCP), a note is prepared once and handed to a `NoteTaker` each time, which
-    costs next to nothing. Preparing it is what makes it fit to be kept and shown: the message becomes one printable
-    line of at most MAX_MESSAGE characters, and no text of the detail is longer than MAX_DETAIL.
+    For a frequent event (DHCP) a note is prepared once and passed to a `NoteTaker` each time, at almost no cost. The
+    constructor makes the message one printable line of at most MAX_MESSAGE characters, and cuts texts in the detail to
+    MAX_DETAIL.
     """
 
     step: Step
@@ -68,15 +210,15 @@ class Note:
     message: str
     detail: Mapping[str, Value] = field(default_factory=dict)
     kept_bytes: int = field(default=32, kw_only=True, compare=False, repr=False)
-    """What one occurrence takes of the journey's memory; a prepared note itself is the memory of who prepared it."""
+    """Memory that the journey counts for one occurrence; a prepared note itself is in its maker's memory."""
     kind: int = field(init=False, compare=False, repr=False)
-    """The number of this step and outcome, see KINDS."""
+    """The index of the step and outcome in KINDS."""
     size_bytes: float = field(init=False, compare=False, repr=False)
-    """Bytes that were sent to the machine, if the detail says so."""
+    """Bytes sent to the machine, from the detail, or 0."""
     milestone: Milestone | None = field(init=False, compare=False, repr=False)
-    """How far a boot has come by this, if it says so."""
+    """The milestone that the step reaches, or None."""
     is_stage: bool = field(init=False, compare=False, repr=False)
-    """Whether it is one of the few milestones that tell one boot from the next: see STAGES."""
+    """True for a milestone of STAGES, which separate one boot from the next."""
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__  # the dataclass is frozen
@@ -96,7 +238,7 @@ _KIND: Final = {kind: number for number, kind in enumerate(KINDS)}
 
 
 def one_line(message: str) -> str:
-    """`message` without line breaks and control characters, which would forge log lines or move a terminal's cursor."""
+    """Return `message` without control characters, which could forge log lines or control a terminal."""
     if len(message) <= MAX_MESSAGE and message.isprintable():
         return message
     line = printable(message[: MAX_MESSAGE + 1], " ")
@@ -105,7 +247,7 @@ def one_line(message: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What happened to the edge itself, and to no machine: for those who follow the journey live.
+    """An event of the edge itself, which concerns no machine, for live readers of the journey.
 
     `time` is in seconds since the epoch; `message` is one line for an operator; `detail` as in `JourneyEvent`.
     """
@@ -117,10 +259,10 @@ class Notice:
 
 
 class Recorder(Protocol):
-    """What a server calls when something happened to a machine. Never raises, never blocks."""
+    """A function that servers call to record an event of a machine. Never raises, never blocks."""
 
     def __call__(self, mac: str, step: Step, outcome: Outcome, message: str, **detail: Value) -> None: ...
 
 
 NoteTaker = Callable[[str, Note], None]
-"""`take(mac, note)`: records a prepared step of the machine. Never raises, never blocks."""
+"""`take(mac, note)` records a prepared step of the machine. Never raises, never blocks."""

@@ -1,4 +1,4 @@
-"""The journey of a running edge, read over its admin HTTP: what `tinkedge watch` and the lab show."""
+"""A client of the admin HTTP API: reads the journey of a running edge, for `tinkedge watch` and the lab."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from edge.journey.events import JourneyEvent, Notice, Outcome, Step
 
 _SILENCE_SECONDS = 120.0  # seconds; the stream has a heartbeat every few
 _ROWS_BYTES = 4 << 20
-"""A line of a stream of rows is no longer."""
+"""Maximum length of a line in a stream of rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The reader was too slow, and this many events are missing here."""
+    """The reader was too slow: this many events are missing here."""
 
     count: int
 
 
 async def follow(admin_url: str, token: str, *, history: bool) -> AsyncGenerator[JourneyEvent | Notice | Lost, None]:
-    """Events as they happen, after those that have happened already if `history`; ends when the edge ends the stream.
+    """Yield events as they happen, with `history` after the stored ones, until the edge ends the stream.
 
     `admin_url` as `http://127.0.0.1:7081`; `token` is that of `edge.admin_token`. Raises
     aiohttp.ClientError, TimeoutError. The stream is Server-Sent Events (HTML Living Standard, section 9.2).
@@ -59,7 +59,7 @@ def _notice(data: dict[str, Any]) -> Notice:
 
 
 async def events_of(admin_url: str, token: str, mac: str) -> list[JourneyEvent]:
-    """What is known of one machine, oldest first; nothing of one that nobody knows. Raises as `machine`."""
+    """Return the events of one machine, oldest first; none if the edge does not know it. Raises like `machine`."""
     timeout = aiohttp.ClientTimeout(total=_SILENCE_SECONDS, sock_connect=5)
     headers = {"Authorization": f"Bearer {token}"}
     async with (
@@ -73,7 +73,7 @@ async def events_of(admin_url: str, token: str, mac: str) -> list[JourneyEvent]:
 
 
 async def machines(admin_url: str, token: str) -> list[dict[str, Any]]:
-    """The machines that the edge knows, as `/api/v1/machines` gives them. Raises aiohttp.ClientError, TimeoutError."""
+    """Return the machines of `/api/v1/machines`. Raises aiohttp.ClientError, TimeoutError."""
     timeout = aiohttp.ClientTimeout(total=_SILENCE_SECONDS, sock_connect=5)
     headers = {"Authorization": f"Bearer {token}"}
     async with (
@@ -87,8 +87,13 @@ async def machines(admin_url: str, token: str) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What is new of all machines: `rows` as `/live/rows` gives them, the MACs that are `gone`, whether there is `more`
-    of the first list, and what is wrong with the edge now (None: the same as before)."""
+    """Changes of the list of machines, from `/live/rows`.
+
+    rows: new or changed rows.
+    gone: the MACs of rows to remove.
+    more: True while the first list is not complete.
+    notices: the current problems of the edge; None if they have not changed.
+    """
 
     rows: list[dict[str, Any]]
     gone: list[str]
@@ -97,7 +102,7 @@ class Rows:
 
 
 async def rows(admin_url: str, token: str) -> AsyncGenerator[Rows, None]:
-    """All machines, then what changes of them; ends when the edge ends the stream.
+    """Yield all machines, then their changes, until the edge ends the stream.
 
     Raises aiohttp.ClientError, TimeoutError.
     """
@@ -116,7 +121,7 @@ async def rows(admin_url: str, token: str) -> AsyncGenerator[Rows, None]:
 
 
 async def machine(admin_url: str, token: str, mac: str) -> dict[str, Any]:
-    """One machine, as `/api/v1/machines/MAC` gives it; empty where the edge does not know it.
+    """Return one machine of `/api/v1/machines/MAC`, or an empty dictionary if the edge does not know it.
 
     Raises aiohttp.ClientError, TimeoutError.
     """

@@ -1,32 +1,33 @@
-"""The journeys of all machines, in memory: what `edge.journey.events` describes is kept here and handed on.
+"""The journeys of all machines, in memory: `Journey` stores the events and passes them on.
 
-Every server records into one `Journey`: its bound method `record` is the `Recorder`, `note` the `NoteTaker`. From here
-each event goes to the machine's own history, to the log (`edge.journey.lines`), into the counts that metrics are made
-of (`edge.journey.metrics`), and to subscribers (`edge.journey.subscription`: `tinkedge watch`, the admin HTTP API's
-stream, the lab's live view).
+Every server records into one `Journey`: its bound method `record` is the `Recorder`, `note` the `NoteTaker`. Each event
+goes to the machine's history (`edge.journey.history`), to the log (`Lines`), into the counts for the metrics
+(`edge.http.admin`), and to subscribers (`edge.journey.subscription`: `tinkedge watch`, the admin HTTP API's stream, the
+lab's live view). `News` yields the new events for the archive, other edges and telemetry.
 
-DHCP calls `note` for each packet, so what is done at once is little: the time and the note are put at the end of the
-machine's `edge.journey.history`. They become a `JourneyEvent` when somebody reads them.
+DHCP calls `note` for each packet, so `note` does little: it appends the time and the note to the machine's history. A
+`JourneyEvent` is made of them when the journey is read.
 
-Everything is bounded, for much of what is recorded was said by strangers on the wire: so many events a machine, so many
-machines, so many bytes in all. When the bytes are used up, machines that were quiet for long keep their last event
-only; when the machines are too many, those are forgotten. The unregistered ones (heard, but nothing more) have a place
-of their own, so that a flood of made-up addresses cannot push the journey of a real machine out. Not thread-safe:
-record from the event loop's thread.
+The number of events of a machine, of machines, and of bytes are bounded, because unauthenticated clients cause many
+events. When the bytes are used up, quiet machines keep only their last event. When there are too many machines, quiet
+ones are forgotten. Unregistered machines have a limit of their own, so that a flood of made-up addresses can't replace
+the journeys of real machines. Not thread-safe: record from the event loop's thread.
 """
 
 from __future__ import annotations
 
+import asyncio
 import heapq
-from collections import deque
+import logging
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from edge.journey.changes import Changes, PendingChanges
 from edge.journey.events import KINDS, JourneyEvent, Note, Notice, Outcome, Step, Value
 from edge.journey.history import (
     Entry,
+    Happened,
     History,
     Last,
     event,
@@ -36,35 +37,132 @@ from edge.journey.history import (
     pack,
     packed_bytes,
 )
-from edge.journey.lines import Lines
-from edge.journey.subscription import Subscription, Subscriptions
+from edge.journey.subscription import Changes, PendingChanges, Subscription, Subscriptions
+
+log = logging.getLogger("edge.journey")
+
+PERIOD_SECONDS: Final = 1.0
+
+ROUTINE_LINES: Final = 500
+"""Maximum number of lines of one kind (step and outcome) in a period, if they are OK or INFO."""
+
+WARNING_LINES: Final = 200
+"""The same for warnings, refusals and failures."""
+
+_LEVEL: Final = {
+    Outcome.OK: logging.INFO,
+    Outcome.INFO: logging.INFO,
+    Outcome.WARNING: logging.WARNING,
+    Outcome.REFUSED: logging.WARNING,
+    Outcome.FAILED: logging.WARNING,
+}
+_LEVELS: Final = [_LEVEL[outcome] for _, outcome in KINDS]
+_LINES: Final = [ROUTINE_LINES if level == logging.INFO else WARNING_LINES for level in _LEVELS]
+
+_NOT_BEGUN: Final = -1.0
+
+
+class Lines:
+    """Writes a log line for each event, and in a storm one line a second with the number of further events.
+
+    When a rack is powered on, each step of each machine deserves a line. When ten thousand machines send DHCP at the
+    same moment, writing the lines would take longer than answering the packets. So the lines of each kind of event
+    (step and outcome) are limited per second. The journey has all events.
+    """
+
+    def __init__(self, counts: list[int], clock: Callable[[], float]) -> None:
+        """`counts` is the journey's own list of the number of events by kind."""
+        self.until = list(_LINES)
+        """By kind: events up to this count have their own line. The caller of `say` and `beyond` compares."""
+        self._counts = counts
+        self._clock = clock
+        self._began = _NOT_BEGUN  # with the first line of the period
+        self._unsaid: list[set[str]] = [set() for _ in KINDS]  # the machines whose events had no line
+        self._timer: asyncio.TimerHandle | None = None
+
+    def say(self, mac: str, note: Note, now: float) -> None:
+        """Write a line for this event."""
+        if self._began == _NOT_BEGUN:
+            self._began = now
+        level = _LEVELS[note.kind]
+        if log.isEnabledFor(level):
+            step, outcome = note.step.value, note.outcome.value
+            fields = {"mac": mac, "step": step, "outcome": outcome, "detail": note.detail}
+            log.log(level, "%s %s %s: %s", mac, step, outcome, note.message, extra={"fields": fields})
+
+    def beyond(self, mac: str, note: Note, now: float) -> None:
+        """Take an event, not counted yet, that is beyond `until`: it has no line, unless a new period has begun."""
+        if 0 <= now - self._began < PERIOD_SECONDS:  # below 0: the clock was set back
+            unsaid = self._unsaid[note.kind]
+            if not unsaid:
+                self._end_in_time()
+            unsaid.add(mac)
+        else:
+            self.end_period()
+            self.say(mac, note, now)
+
+    def end_period(self) -> None:
+        """Log how many events had no line, and begin a new period."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        seconds = self._clock() - self._began
+        self._began = _NOT_BEGUN
+        for kind, unsaid in enumerate(self._unsaid):
+            if unsaid:
+                self._sum_up(kind, self._counts[kind] - self.until[kind], len(unsaid), seconds)
+                unsaid.clear()
+            self.until[kind] = self._counts[kind] + _LINES[kind]
+
+    def _sum_up(self, kind: int, count: int, machines: int, seconds: float) -> None:
+        step, outcome = KINDS[kind]
+        log.log(
+            _LEVELS[kind],
+            "%s more %s events (%s) of %s machines in %.1f s are in the journey, without a line here",
+            f"{count:,}",
+            step.value,
+            outcome.value,
+            f"{machines:,}",
+            seconds,
+            extra={"fields": {"step": step.value, "outcome": outcome.value, "events": count, "machines": machines}},
+        )
+
+    def _end_in_time(self) -> None:
+        """Schedule the end of the period, in case no event comes to end it."""
+        if self._timer is None:
+            try:
+                loop = asyncio.get_running_loop()
+            except RuntimeError:
+                return  # no event loop: `flush` logs it
+            self._timer = loop.call_later(PERIOD_SECONDS, self.end_period)
+
 
 MEMORY_BYTES: Final = 128 * 1024 * 1024
-"""What all events may take by default: 4 million prepared notes, or the installations of some 6,000 machines."""
+"""Default memory for all events: 4 million prepared notes, or the installations of some 6,000 machines."""
 
-_STRANGER_EVENTS = 20  # that it was heard once more is no news, and each time carries a manifest
+_STRANGER_EVENTS = 20  # Each of them has a whole manifest, and they are all alike.
 
-# So many machines are looked at for a quiet one; then the next has to do. It bounds what one event may cost.
+# Maximum number of machines that one event may check to find a quiet one; then the next machine is taken.
 _LOOKS = 16
 
 _LOOKED_AT = 100
-"""So many of the last events of a machine say which edge it is with."""
+"""Number of a machine's last events that are checked to find the edge that it uses."""
 
 
 @dataclass(frozen=True, slots=True)
 class MachineSummary:
-    """Where one machine is: its first and last sign of life (seconds since the epoch) and its last event."""
+    """A machine's first and last sign of life (seconds since the epoch) and its last event."""
 
     mac: str
     first_seen: float
     last_seen: float
     last: JourneyEvent
     only_heard: bool
-    """Whether nothing but `Step.SEEN` ever happened: the machine is not registered."""
+    """True if the machine only has events of `Step.SEEN`: it is not registered."""
 
 
 class Journey:
-    """Keeps the last `per_machine` events of the last `machines` machines, and of the last `strangers` unregistered."""
+    """The last `per_machine` events of the last `machines` machines, and of the last `strangers` unregistered ones."""
 
     def __init__(
         self,
@@ -76,20 +174,22 @@ class Journey:
         memory_bytes: int = MEMORY_BYTES,
         began: float = 0.0,
     ) -> None:
-        """`clock` gives seconds since the epoch; `memory_bytes` bounds the events of all machines together; `began` is
-        when this run did: what is older was seen by an earlier one."""
+        """`clock` returns seconds since the epoch; `memory_bytes` bounds the events of all machines together.
+
+        `began` is the start of this run: older events come from an earlier run.
+        """
         self._clock = clock
         self.began = began
         """When this run began, in seconds since the epoch."""
         self.hears_others = False
-        """Whether other processes of the site have told what they saw."""
+        """True if other processes of the site have published events here."""
         self._per_machine = per_machine
         self._machines = machines
         self._strangers_limit = strangers
         self._histories: dict[str, History] = {}
-        self._order: deque[str] = deque()  # the machines of _histories: whose turn it is to be looked at, see _quietest
-        self._quiet: dict[str, Last] = {}  # those that keep their last event only, quiet for longest first
-        self._strangers: dict[str, History] = {}  # heard last comes last
+        self._order: deque[str] = deque()  # the machines of _histories in the order of their checks, see _quietest
+        self._quiet: dict[str, Last] = {}  # machines with only their last event, the longest quiet one first
+        self._strangers: dict[str, History] = {}  # the last heard one is last
         self._memory_bytes = memory_bytes
         self._kept_bytes = 0
         self._counts = [0] * len(KINDS)
@@ -101,17 +201,17 @@ class Journey:
         self._changes, self._stages = Changes(), Changes()
         self._subscribers, self._marked = self._changes.subscribers, self._changes.marked
 
-    # --- taking in ---------------------------------------------------------------------------------------------------
+    # --- recording ---------------------------------------------------------------------------------------------------
 
     def record(self, mac: str, step: Step, outcome: Outcome, message: str, **detail: Value) -> None:
-        """Take in one event (`edge.journey.events.Recorder`). Never raises, never blocks."""
+        """Record an event (`edge.journey.events.Recorder`). Never raises, never blocks."""
         note = Note(step, outcome, message, detail, kept_bytes=packed_bytes(message, detail))
         self.note(mac, note, pack(note))
 
     def note(self, mac: str, note: Note, entry: Entry | None = None) -> None:
-        """Take in a prepared event (`edge.journey.events.NoteTaker`). Never raises, never blocks.
+        """Record a prepared event (`edge.journey.events.NoteTaker`). Never raises, never blocks.
 
-        `entry` is the form to keep it in, if it is not to be kept as it is.
+        `entry` is the form to store, by default the note itself.
         """
         now = self._clock()
         history = self._histories.get(mac)
@@ -142,10 +242,9 @@ class Journey:
             self._subscriptions.push(event(mac, now, note))
 
     def take_in(self, mac: str, time: float, note: Note, *, now: bool = True) -> bool:
-        """Take in what this process did not see happen: another one of the site did, or an earlier run.
+        """Add an event of another process of the site, or of an earlier run. Return False if it is known already.
 
-        It has no line in the log and is counted nowhere: who has seen it says and counts it. `now`: it happens now, so
-        that whoever asks for changes hears of it. False: it is known already.
+        It is not logged or counted: the process that recorded it did that. `now`: readers of changes are notified.
         """
         history = self._histories.get(mac)
         if history is None:
@@ -165,48 +264,48 @@ class Journey:
         return True
 
     def announce(self, notice: Notice) -> None:
-        """Hand on what concerns the edge itself; it is kept by whoever announces it."""
+        """Send a notice about the edge itself to the subscribers. The journey does not store it."""
         if self._readers:
             self._subscriptions.push(notice)
 
     def flush(self) -> None:
-        """Say now what the log is still owed: called when the program ends."""
+        """Log the number of events without a line now; called at the end of the program."""
         self._lines.end_period()
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def subscribe(self, *, backlog: int = 1000) -> Subscription:
-        """Events from now on, in order. At most `backlog` wait for the reader; then the oldest are dropped.
+        """Return a stream of events from now on. If more than `backlog` are unread, the oldest are dropped.
 
         The subscription ends when it is closed, or when the last reference to it goes.
         """
         return self._subscriptions.new(backlog)
 
     def changes(self) -> PendingChanges:
-        """Hears from now on to which machines something happened, when it asks: for who looks at them once in a while.
+        """Collect from now on the MACs of machines with new events, for a reader that polls.
 
-        What is done for each event is to put the MAC into a set.
+        The cost of an event is one insertion into a set.
         """
         return self._changes.subscribe()
 
     def stages(self) -> PendingChanges:
-        """The same, but only of machines whose boots have ended, or begun: `edge.journey.steps.STAGES`."""
+        """Collect only the machines whose boots have begun or ended (`edge.journey.events.STAGES`)."""
         return self._stages.subscribe()
 
     def last_entry(self, mac: str) -> Last | None:
-        """The last event of a machine as it is kept (`edge.journey.history`); None if nothing is known."""
+        """Return the last entry of a machine (`edge.journey.history`), or None without events."""
         return self._last(mac)
 
     def last_sign(self, mac: str) -> Last | None:
-        """Return the last sign of life of a machine as it is kept, or None if it was never heard.
+        """Return the last sign of life of a machine, or None if it was never heard.
 
-        A finding about its silence is no sign, and neither is a Workflow that was created for it.
+        A diagnosis is no sign of life, and neither is a Workflow that was created for the machine.
         """
         history = self._histories.get(mac) or self._strangers.get(mac)
         return history.last_sign() if history is not None else self._quiet.get(mac)
 
     def events(self, mac: str) -> list[JourneyEvent]:
-        """What is known of one machine, oldest first; empty if nothing is."""
+        """Return the events of a machine, oldest first."""
         history = self._histories.get(mac) or self._strangers.get(mac)
         if history is not None:
             return list(history.events(mac))
@@ -214,17 +313,17 @@ class Journey:
         return [event(mac, quiet.time, quiet.entry)] if quiet is not None else []
 
     def newest(self, mac: str, most: int, *, earlier: bool = False) -> list[JourneyEvent]:
-        """The newest `most` events of a machine that tell how far its boots came, oldest first; without what it only
-        printed or logged, but for the last of that.
+        """Return the newest `most` events of a machine that show its progress, oldest first.
 
-        Without those of an earlier run, unless `earlier`: what happened between the two nobody has seen.
+        Of printed and logged lines only the last is included. Events of an earlier run are included only with
+        `earlier`, because the events between the two runs are missing.
         """
         history = self._histories.get(mac) or self._strangers.get(mac)
         found = history.newest(mac, most) if history is not None else self.events(mac)
         return found if earlier else [event for event in found if event.time >= self.began]
 
     def after(self, mac: str, time: float, most: int) -> list[tuple[float, Entry]]:
-        """The newest `most` entries of a machine that are younger than `time`, oldest first."""
+        """Return the newest `most` entries of a machine after `time`, oldest first."""
         history = self._histories.get(mac) or self._strangers.get(mac)
         if history is not None:
             return history.after(time, most)
@@ -232,28 +331,28 @@ class Journey:
         return [(quiet.time, quiet.entry)] if quiet is not None and quiet.time > time else []
 
     def is_elsewhere(self, mac: str) -> bool:
-        """Whether this machine is with another edge, by the last that is known of it."""
+        """Return True if the machine's last events are from another edge."""
         return self.hears_others and is_elsewhere(entry for _, entry in reversed(self.after(mac, 0.0, _LOOKED_AT)))
 
     def earlier(self, mac: str, most: int) -> list[tuple[float, Entry]]:
-        """Of the newest `most` entries of a machine those of an earlier run, oldest first."""
+        """Return the entries of an earlier run among the newest `most` of a machine, oldest first."""
         return [(time, entry) for time, entry in self.after(mac, 0.0, most) if time < self.began]
 
     def past(self) -> Iterator[JourneyEvent]:
-        """The events of all machines that are kept at the moment of the call, by time; made while they are read."""
+        """Return the events of all machines at the time of the call, by time; each is made when it is read."""
         histories = (*self._histories.items(), *self._strangers.items())
         events = [history.events(mac) for mac, history in histories]
         events += [iter([event(mac, quiet.time, quiet.entry)]) for mac, quiet in self._quiet.items()]
         return heapq.merge(*events, key=lambda event: event.time)
 
     def macs(self) -> list[str]:
-        """Of all machines heard of, the one heard last first."""
+        """Return the MACs of all machines, the last heard one first."""
         seen = {mac: history.times[-1] for mac, history in (*self._histories.items(), *self._strangers.items())}
         seen |= {mac: quiet.time for mac, quiet in self._quiet.items()}
         return sorted(seen, key=seen.__getitem__, reverse=True)
 
     def summary(self, mac: str) -> MachineSummary | None:
-        """Where this machine is; None if nothing is known of it."""
+        """Return the summary of a machine, or None without events."""
         last = self._last(mac)
         if last is None:
             return None
@@ -261,42 +360,42 @@ class Journey:
         return MachineSummary(mac, last.first_seen, last.time, shown, mac in self._strangers)
 
     def machines(self) -> list[MachineSummary]:
-        """All machines heard of, the one heard last first. Of many, ask `macs`, then `summary` for some at a time."""
+        """Return all machines, the last heard one first. If there are many, use `macs` and `summary`."""
         return [summary for mac in self.macs() if (summary := self.summary(mac)) is not None]
 
     def last_seen(self, mac: str) -> float | None:
-        """When something happened to this machine last, in seconds since the epoch; None if nothing is known."""
+        """Return the time of a machine's last event in seconds since the epoch, or None without events."""
         last = self._last(mac)
         return last.time if last is not None else None
 
     def was_heard(self, mac: str) -> bool:
-        """Whether the machine itself has done something: what becomes of a Workflow for it, others do."""
+        """Return True if the machine itself caused an event. Workflow events and diagnoses do not count."""
         history = self._histories.get(mac) or self._strangers.get(mac)
         if history is None:
             return mac in self._quiet
         return any(is_heard(entry) for entry in reversed(history))
 
     def counts(self) -> dict[tuple[Step, Outcome], int]:
-        """How many events there were, by step and outcome."""
+        """Return the number of events by step and outcome."""
         return dict(zip(KINDS, self._counts, strict=True))
 
     def sent_bytes(self) -> dict[Step, float]:
-        """How many bytes of files were sent to machines, by step."""
+        """Return the bytes of files sent to machines, by step."""
         return dict(self._sent_bytes)
 
     @property
     def kept_bytes(self) -> int:
-        """About how much memory the events take now; machines take some hundred bytes each beside."""
+        """Approximate memory of the events. Each machine takes some hundred bytes more."""
         return self._kept_bytes
 
-    # --- what is kept ------------------------------------------------------------------------------------------------
+    # --- storage ------------------------------------------------------------------------------------------------
 
     def _last(self, mac: str) -> Last | None:
         history = self._histories.get(mac) or self._strangers.get(mac)
         return history.last() if history is not None else self._quiet.get(mac)
 
     def _admit(self, mac: str, note: Note, now: float) -> History:
-        """Where an event goes whose machine is not among the histories: it is new, or was quiet, or is a stranger."""
+        """Return the history for an event of a machine without one: it is new, was quiet, or is unregistered."""
         quiet = self._quiet.pop(mac, None)
         stranger = self._strangers.pop(mac, None)
         if note.step is Step.SEEN and quiet is None:
@@ -306,7 +405,7 @@ class Journey:
             history.first_seen = quiet.first_seen
             history.times.append(quiet.time)
             history.append(quiet.entry)
-        elif stranger is not None:  # with whom more happens now than being heard
+        elif stranger is not None:  # now it does more than being heard
             history.first_seen = stranger.first_seen
             history.times.extend(stranger.times)
             history.extend(stranger)
@@ -343,10 +442,10 @@ class Journey:
             self._kept_bytes -= self._histories.pop(self._quietest()).forget_oldest(keep=0)
 
     def _quietest(self) -> str:
-        """Take a machine out of the order that was quiet for long, though perhaps not for longest.
+        """Remove and return a machine that has been quiet for long, though perhaps not the longest.
 
-        They are asked in turn, and those that were active since they were asked last have another turn ("second
-        chance"): so nothing has to be kept in order of activity while packets arrive.
+        Machines are checked in turn. One that was active since its last check gets another turn ("second chance" page
+        replacement), so the order need not be updated for each packet.
         """
         for _ in range(_LOOKS):
             history = self._histories[self._order[0]]
@@ -355,3 +454,61 @@ class Journey:
             history.length_seen = len(history)
             self._order.rotate(-1)
         return self._order.popleft()
+
+
+AT_ONCE: Final = 200
+"""Maximum number of new events of a machine in one `take`; older ones are skipped."""
+
+
+class News:
+    """The new events of all machines since the last call of `take`; `close` it after use. Belongs to one event loop.
+
+    The journey only adds a MAC to a set for each event (`edge.journey.subscription`); `take` finds the new entries of
+    these machines.
+    """
+
+    def __init__(
+        self,
+        journey: Journey,
+        wanted: Callable[[Entry], bool],
+        clock: Callable[[], float],
+        *,
+        since: float | None = None,
+        at_once: int = AT_ONCE,
+        asker: PendingChanges | None = None,
+    ) -> None:
+        """Select the entries that `wanted` returns True for, after `since` (seconds since the epoch; default: now).
+
+        `clock` is the journey's. `asker` yields the machines to read, by default all that change.
+        """
+        self._journey = journey
+        self._wanted = wanted
+        self._clock = clock
+        self._at_once = at_once
+        self._since = clock()
+        self._pending = asker or journey.changes()
+        self._waiting: OrderedDict[str, float] = OrderedDict()
+        """The machines with new entries, and the time after which these are new."""
+        if since is not None:
+            self._waiting.update(dict.fromkeys(reversed(journey.macs()), since))
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def take(self) -> Iterator[list[Happened]]:
+        """Yield the new entries, one machine at a time. If the caller stops early, the next call continues."""
+        now = self._clock()
+        since, self._since = min(self._since, now), now
+        for mac in self._pending.take():
+            self._waiting.setdefault(mac, since)
+        while self._waiting:
+            mac, begin = self._waiting.popitem(last=False)
+            found = self._journey.after(mac, begin, self._at_once)
+            happened = [Happened(time, mac, entry) for time, entry in found if self._wanted(entry)]
+            if happened:
+                yield happened
+
+    def close(self) -> None:
+        """Stop collecting changes."""
+        self._pending.close()
+        self._waiting.clear()

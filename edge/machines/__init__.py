@@ -1,21 +1,28 @@
-"""What a machine is, and what it may have.
+"""The machines: their Hardware, what each of them boots, and the status fields that this edge writes.
 
-Which machines there are: `inventory`; whether one may netboot: `policy`, which asks `pending_workflows`. What is one's
-own: its script (`scripts`), by which program it boots (`boot_paths`), the files of its OSIE (`osie_files`), its
-documents that stand in Secrets (`secret_documents`). What is shown on its Hardware: `conditions`, `mistakes`,
-`boot_problems`, `states`. Of one that nobody has registered: `manifest`.
+inventory          the index of Hardware by MAC and address, and the manifest for an unregistered machine
+policy             whether a machine may netboot (`pending_workflows`), and with which boot program
+scripts            a machine's script, and the files of its OSIE
+secret_documents   user-data and vendor-data in Secrets
+conditions         the conditions AddressConflict and BootProblem of a Hardware
+mistakes, states   the condition Misconfigured; the fields state, mac and ip
 """
 
-from edge.machines.boot_paths import BootPaths
-from edge.machines.boot_problems import BootProblemWriter, Problem
-from edge.machines.conditions import ConditionWriter
-from edge.machines.inventory import Inventory, Machine, lookup_values
-from edge.machines.manifest import hardware_manifest
+from edge.machines.conditions import BootProblemWriter, ConditionWriter, Problem
+from edge.machines.inventory import Inventory, Machine, hardware_manifest, lookup_values
 from edge.machines.mistakes import MistakeWriter
-from edge.machines.osie_files import UKI, UKI_FILE, Artifacts, Located, NoArtifactError, OsieFiles, OsieLookup
 from edge.machines.pending_workflows import PendingWorkflows
-from edge.machines.policy import DhcpMode, NetbootPolicy, NetbootWhen
-from edge.machines.scripts import MachineScripts
+from edge.machines.policy import BootPaths, DhcpMode, NetbootPolicy, NetbootWhen
+from edge.machines.scripts import (
+    UKI,
+    UKI_FILE,
+    Artifacts,
+    Located,
+    MachineScripts,
+    NoArtifactError,
+    OsieFiles,
+    OsieLookup,
+)
 from edge.machines.secret_documents import ReadSecret, SecretDocuments, no_api
 from edge.machines.states import MachineState, StateWriter
 

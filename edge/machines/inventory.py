@@ -15,17 +15,18 @@ restored before it is looked up (`recall`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from ipaddress import AddressValueError, IPv6Address
+from textwrap import indent
 
 import orjson
 from pydantic import ValidationError
 
 from ipxe.binaries import BootPath
 from tink.api.annotations import BOOT_PATH_ANNOTATION
-from tink.api.v1alpha2 import Hardware, NetworkInterface, Raw, as_mapping
+from tink.api.v1alpha2 import API_VERSION, Hardware, NetworkInterface, Raw, as_mapping
 from tink.kube.cache import ObjectCompressor
 from tink.kube.objects import NamespacedName
 from tink.limits.newest import Newest
@@ -34,7 +35,7 @@ from tink.mac import is_mac
 log = logging.getLogger(__name__)
 
 _AT_HAND = 64
-"""Hardware that is kept as it was read: a machine that boots asks for several answers that are compiled from it."""
+"""Number of parsed Hardware that are stored: a booting machine needs several answers that are compiled from it."""
 
 _SERVED_METADATA = ("name", "namespace", "labels", "annotations", "deletionTimestamp")
 
@@ -62,7 +63,7 @@ class Machine:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Those that it has reserved."""
+        """The reserved addresses."""
         return tuple(address for address in (self.ip, self.ipv6) if address is not None)
 
     def is_of_hardware_of(self, other: Machine) -> bool:
@@ -76,7 +77,7 @@ class Machine:
 
     @property
     def interface(self) -> NetworkInterface:
-        """What the Hardware says of this interface; as with `hardware`, not for each packet."""
+        """The interface in the Hardware; like `hardware`, not for each packet."""
         return self.hardware.spec.network_interfaces[self.mac]
 
 
@@ -114,7 +115,7 @@ class Inventory:
         self._handlers.append(handler)
 
     def by_mac(self, mac: str) -> Machine | None:
-        """The machine with this MAC (lower case, colons); None if none has it, or more than one claims it."""
+        """Return the machine with this MAC (lower case, colons); None if no Hardware has it, or several claim it."""
         if self._recall is not None:
             self._recall(mac)
         found = self._by_mac.get(mac)
@@ -213,7 +214,7 @@ class Inventory:
         if new:
             self._by_object[key] = new
         addresses = {address for machine in (*old, *new) for address in machine.addresses}
-        # Whose address was claimed by several, or is from now on, is served otherwise without a change of its own.
+        # A machine whose address is claimed by another Hardware is affected without a change of its own.
         rivals = [machine for ip in addresses for machine in _all(self._by_ip, ip)]
         for machine in old:
             _discard(self._by_mac, machine.mac, machine)
@@ -231,7 +232,7 @@ class Inventory:
                 try:
                     handler(mac)
                 except Exception:
-                    # What can't be made of one machine's Hardware must not keep the others from being served.
+                    # An error for one machine must not affect the others.
                     log.exception("a handler failed for the machine %s", mac)
 
     # --- reading Hardware ---------------------------------------------------------------------------------------
@@ -281,7 +282,7 @@ def lookup_values(obj: Raw) -> list[str]:
 
 
 def _served(obj: Raw) -> Raw:
-    """What of a Hardware answers are made of."""
+    """Return the part of a Hardware that answers depend on."""
     metadata = obj["metadata"]
     served = {"metadata": {name: metadata[name] for name in _SERVED_METADATA if name in metadata}}
     return served | {"spec": obj["spec"]} if "spec" in obj else served
@@ -337,3 +338,29 @@ def _discard(index: _Index, value: str, machine: Machine) -> None:
         index[value] = rest[0]
     else:
         del index[value]
+
+
+def hardware_manifest(mac: str, address: Sequence[str]) -> str:
+    """Return a Hardware manifest for the unregistered `mac`, to complete and to give to `kubectl apply -f -`.
+
+    The lines of `address` are comments in its `dhcp`: the operator enters the address, so that a manifest that is
+    applied unread gives no machine a wrong one. The MAC is quoted, because YAML 1.1 parses unquoted digits with colons
+    as a number in base 60.
+    """
+    name = "machine-" + mac.replace(":", "-")
+    lines = indent("".join(f"# {line}\n" for line in address), 8 * " ")
+    return f"""\
+apiVersion: {API_VERSION}
+kind: Hardware
+metadata:
+  name: {name}
+spec:
+  networkInterfaces:
+    "{mac}":
+      dhcp:
+        hostname: {name}
+{lines}  # osie:
+  #   name: the OSIE to netboot
+  # storageDevices:
+  #   - /dev/sda
+"""

@@ -1,11 +1,13 @@
-"""Shows on a Hardware what can't work of it: the condition `Misconfigured` (`tink.api.mistakes` says which mistakes).
+"""Writes the condition `Misconfigured` of a Hardware with a mistake (`tink.api.mistakes` detects them).
 
-What the informers know is looked at when a Hardware, an OSIE or a network of ours changes, a moment later, so that what
-is applied together is seen together. Only a Hardware with a mistake gets the condition; when it is mended, it is False.
+A Hardware is checked a moment after a change of itself, of an OSIE or of this edge's networks, so that objects that are
+applied together are checked together. Only a Hardware with a mistake gets the condition. It becomes False when the
+mistake is corrected.
 
-Several edges look at the same Hardware. One that is not on a machine's network says so with the status Unknown, for
-another edge may be, or a relay. Who knows better sets it to False and names the network in the message; that is
-believed by all edges, after their restarts, too. What another edge says of its own address is left alone.
+Several edges check the same Hardware. An edge that is not on a machine's network sets the status Unknown, because
+another edge or a relay may be. An edge that knows the network sets the status False and names the network in the
+message. All edges then accept the network, even after a restart. A condition about another edge's own address is left
+alone.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from functools import partial
 from ipaddress import IPv4Network
 from typing import Any
 
+from edge.machines.conditions import Condition, StatusWriter, condition, condition_of, differs, write
 from edge.machines.inventory import Machine
-from edge.machines.status import Condition, StatusWriter, condition, condition_of, differs, write
 from tink.api.mistakes import Mistake, NetworkSet, Reason, Site, hardware_mistakes, network_of
 from tink.api.v1alpha2 import ConditionStatus, Raw, as_mapping
 from tink.kube.cache import Informer
@@ -32,21 +34,21 @@ from tink.limits.newest import Newest
 log = logging.getLogger(__name__)
 
 MISCONFIGURED = "Misconfigured"
-MENDED = "Mended"
+CORRECTED = "Mended"
 NETWORK_KNOWN = "NetworkKnown"
 
 MAX_SHOWN = 4096
-"""Hardware that show this at a time, of the API's whole; of more there is a log line only."""
+"""Maximum number of Hardware with the condition in the whole API; further mistakes are only logged."""
 MAX_RELAYED = 1024
 SETTLE_SECONDS = 1.0
 _TURN_SECONDS = 0.002
-"""How long Hardware are looked at between two turns of the event loop."""
+"""Seconds of checks between two turns of the event loop."""
 _made = partial(condition, MISCONFIGURED)
 _KNOWN = re.compile(r"(\d+\.\d+\.\d+\.\d+/\d+) is (?:reached through a relay|a network of )")
 
 
 class MistakeWriter(StatusWriter):
-    """Writes that condition."""
+    """Writes the condition Misconfigured."""
 
     def __init__(
         self,
@@ -57,7 +59,7 @@ class MistakeWriter(StatusWriter):
         *,
         settle_seconds: float = SETTLE_SECONDS,
     ) -> None:
-        """`site()` is what is known of the networks; its `relayed` are this writer's own."""
+        """`site()` returns the known networks; its `relayed` come from this writer."""
         super().__init__(client, f"its condition {MISCONFIGURED}")
         self._hardware = hardware
         self._osies = osies
@@ -68,7 +70,7 @@ class MistakeWriter(StatusWriter):
         self._said: Newest[IPv4Network, None] = Newest(MAX_RELAYED)
         self._seen_networks: tuple[object, ...] = ()
         self._behind: dict[NamespacedName, None] = {}
-        """The Hardware that are to be looked at."""
+        """The Hardware to check."""
         self._is_behind = asyncio.Event()
         hardware.add_event_handler(lambda new, _: self._look_at_soon((NamespacedName.of(new),)), self._gone)
         if osies is not None:
@@ -76,13 +78,13 @@ class MistakeWriter(StatusWriter):
 
     @property
     def relayed(self) -> tuple[IPv4Network, ...]:
-        """The networks that relays were heard of, here or by another edge."""
+        """The networks behind relays that this edge or another one has heard."""
         return tuple(self._relayed)
 
-    # --- what changes: never waits --------------------------------------------------------------------------------
+    # --- changes; never wait --------------------------------------------------------------------------------
 
     def networks_changed(self) -> None:
-        """A network of ours is another one: look at all that it may matter to."""
+        """Handle a change of this edge's networks: check the Hardware that it may concern."""
         site = self._site()
         seen = (site.networks, site.addresses)
         if seen != self._seen_networks:
@@ -90,25 +92,25 @@ class MistakeWriter(StatusWriter):
         self._seen_networks = seen
 
     def relay_heard(self, machine: Machine, relay: str) -> None:
-        """A relay at this address (dotted) speaks for the network of this machine, which is none of ours."""
+        """Record a relay (dotted address) for the network of this machine, which is not one of this edge's."""
         dhcp = machine.interface.dhcp
         at = network_of({"ip": dhcp.ip, "netmask": dhcp.netmask}) if dhcp is not None else None
         if at is None or at.network in self._relayed:
             return
         self._relayed[at.network] = None
         log.info("%s is reached through a relay, %s", at.network, relay)
-        self._look_at_soon(self._shown)  # who has no mistake, gets none by that
+        self._look_at_soon(self._shown)  # A Hardware without a mistake gets none by this.
 
     def _look_at_all(self) -> None:
         self._look_at_soon(self._hardware)
 
     def _look_at_soon(self, keys: Iterable[NamespacedName]) -> None:
-        """Look at these Hardware in short turns (`run`): there may be very many, and DHCP is served meanwhile."""
+        """Queue these Hardware for checks in short turns (`run`): there may be many, and DHCP is served meanwhile."""
         self._behind |= dict.fromkeys(keys)
         self._is_behind.set()
 
     async def run(self) -> None:
-        """Look at what is to be looked at again, and write, for ever."""
+        """Check queued Hardware and write conditions until cancelled."""
         looking = asyncio.ensure_future(self._look_again())
         try:
             await super().run()
@@ -131,7 +133,7 @@ class MistakeWriter(StatusWriter):
     def _look_at(self, obj: Raw) -> None:
         current = condition_of(obj, MISCONFIGURED)
         if current.get("reason") == NETWORK_KNOWN and (said := _KNOWN.match(str(current.get("message", "")))):
-            with suppress(ValueError):  # Not only edges may write a status.
+            with suppress(ValueError):  # Other clients can write a status, too.
                 self._relayed[IPv4Network(said[1])] = None
         if current or self._mistakes(obj):
             self._queue.add_after(NamespacedName.of(obj), self._settle_seconds)
@@ -157,7 +159,7 @@ class MistakeWriter(StatusWriter):
                 await write(self._client, obj, wanted, time.time())
 
     def _wanted(self, key: NamespacedName, obj: Raw, current: Condition) -> Condition | None:
-        """The condition to write; None if what is there may stay."""
+        """Return the condition to write, or None if the current one stays."""
         found = self._mistakes(obj)
         if any(one.reason is Reason.NETWORK_NOT_SERVED for one in found):
             self._say_once(key, obj)
@@ -177,7 +179,7 @@ class MistakeWriter(StatusWriter):
         return made if differs(current, made) else None
 
     def _cleared(self, obj: Raw, current: Condition) -> Condition:
-        """False: and if somebody did not know the network, that it is known."""
+        """Return the condition without a mistake: the network is known, or the mistake is corrected."""
         if current.get("reason") == Reason.NETWORK_NOT_SERVED:
             site = self._site()
             relayed, here = NetworkSet(self._relayed), NetworkSet(site.networks)
@@ -186,10 +188,10 @@ class MistakeWriter(StatusWriter):
                     return _made(ConditionStatus.FALSE, NETWORK_KNOWN, f"{network} is reached through a relay")
                 if here.overlaps(network):
                     return _made(ConditionStatus.FALSE, NETWORK_KNOWN, f"{network} is a network of {site.name}")
-        return _made(ConditionStatus.FALSE, MENDED, "nothing is wrong with it any more")
+        return _made(ConditionStatus.FALSE, CORRECTED, "nothing is wrong with it any more")
 
     def _is_anothers(self, obj: Raw, current: Condition, found: list[Mistake]) -> bool:
-        """Whether another edge says that the Hardware has its address, which still is so."""
+        """Return True if the condition is another edge's about its own address, and still applies."""
         message = str(current.get("message", ""))
         ours = self._site().name
         if current.get("status") != ConditionStatus.TRUE or current.get("reason") != Reason.SERVER_ADDRESS:

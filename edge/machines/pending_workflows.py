@@ -1,7 +1,7 @@
-"""Which Hardware has a pending Workflow: one that has not ended, so that its machine should netboot.
+"""An index of the Hardware with a pending Workflow, that is, one that has not ended: its machine should netboot.
 
-Fed by an informer of Workflows; read by `edge.machines.policy` for every packet, so a question is a dictionary access.
-Where there is none it knows which Workflow ended last: that is what an operator has to know at the machine's screen.
+An informer of Workflows feeds it. `edge.machines.policy` reads it for every packet, so a look-up is a dictionary
+access. For a Hardware without a pending Workflow it stores the last one that ended, which the machine's screen shows.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tink.workflow.guards import held
 from tink.workflow.status import InvalidStatusError, parse_timestamp, state_of, status_of
 
 MOST_FEW: Final = 64
-"""Of more Hardware with a Workflow, nobody looks through all."""
+"""Maximum number of Hardware with pending Workflows that `few` lists."""
 MAX_MESSAGE = 200
-"""Characters of what a Workflow says of itself."""
+"""Maximum characters of a Workflow's message."""
 _STATES: Final = tuple(state for state in WorkflowState if state.terminal)
-_HEAD: Final = struct.Struct(">dB")  # when, in seconds since the epoch; place of the state
+_HEAD: Final = struct.Struct(">dB")  # time in seconds since the epoch; index of the state
 
 
 class _Ended(NamedTuple):
@@ -32,31 +32,31 @@ class _Ended(NamedTuple):
 
 
 class PendingWorkflows:
-    """Belongs to one event loop. A Workflow that somebody holds is none that its machine should boot for."""
+    """The pending Workflows. A held Workflow (annotation) is not pending. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._hardware_of: dict[NamespacedName, NamespacedName] = {}
-        """Of the Workflows that have not ended."""
+        """The Hardware of each Workflow that has not ended."""
         self._open: dict[NamespacedName, set[str]] = {}
         """Names of the Workflows that have not ended, by Hardware."""
         self._held: dict[NamespacedName, set[str]] = {}
-        """Names of the Workflows that somebody holds, by Hardware."""
+        """Names of the held Workflows, by Hardware."""
         self._messages: dict[NamespacedName, str] = {}
-        """What Workflows that have not ended say of themselves."""
+        """The status messages of Workflows that have not ended."""
         self._ended = Archive()
-        """The Workflow that ended last, by Hardware: of most machines there is one."""
+        """The Workflow that ended last, by Hardware. Most machines have one."""
 
     def has_pending(self, namespace: str, name: str) -> bool:
-        """Whether the Hardware has a Workflow that has not ended."""
+        """Return True if the Hardware has a pending Workflow."""
         return (namespace, name) in self._open
 
     def pending(self, namespace: str, name: str) -> str:
-        """Such a Workflow, as NAMESPACE/NAME; empty if there is none."""
+        """Return a pending Workflow as NAMESPACE/NAME, or an empty string."""
         names = self._open.get(NamespacedName(namespace, name))
         return f"{namespace}/{min(names)}" if names else ""
 
     def few(self, namespace: str) -> list[tuple[str, str]]:
-        """The Workflows of a namespace that have not ended, with the names of their Hardware; none of many."""
+        """Return the pending Workflows of a namespace, each with its Hardware's name; none if there are too many."""
         if len(self._open) > MOST_FEW:
             return []
         return [
@@ -64,7 +64,7 @@ class PendingWorkflows:
         ]
 
     def newest(self, namespace: str, name: str) -> str:
-        """The Workflow that the Hardware is at, or is held, or else the one that ended last: its name; empty: none."""
+        """Return the name of the pending or held Workflow, or else of the last one that ended; empty without any."""
         hardware = NamespacedName(namespace, name)
         open_names = self._open.get(hardware) or self._held.get(hardware)
         if open_names:
@@ -73,12 +73,12 @@ class PendingWorkflows:
         return ended.workflow if ended is not None else ""
 
     def message(self, namespace: str, name: str) -> str:
-        """What the status of that Workflow says of itself; empty if nothing."""
+        """Return the status message of the pending Workflow, or an empty string."""
         workflow = self.pending(namespace, name)
         return self._messages.get(NamespacedName(*workflow.split("/", 1)), "") if workflow else ""
 
     def why_none(self, namespace: str, name: str) -> str:
-        """Why the Hardware has none, in one line that says what to do."""
+        """Return why the Hardware has no pending Workflow, in one line that says what to do."""
         hardware = NamespacedName(namespace, name)
         if hardware in self._held:
             workflow = min(self._held[hardware])
@@ -90,14 +90,14 @@ class PendingWorkflows:
         return f"Workflow {namespace}/{ended.workflow} {was} {ended.state}: create another"
 
     def why_done(self, namespace: str, name: str) -> str:
-        """The same where that is as it should be: the last one has succeeded, and no other has come; else empty."""
+        """Return the same text if the last Workflow succeeded and there is no other one, or else an empty string."""
         hardware = NamespacedName(namespace, name)
         ended = self._last(hardware) if hardware not in self._open and hardware not in self._held else None
         return self.why_none(*hardware) if ended is not None and ended.state is WorkflowState.SUCCEEDED else ""
 
     @property
     def names(self) -> Collection[NamespacedName]:
-        """All Workflows that have not ended, those that somebody holds among them."""
+        """All Workflows that have not ended, including held ones."""
         known = (self._open, self._held)
         return [key._replace(name=name) for one in known for key, names in one.items() for name in names]
 
@@ -128,7 +128,7 @@ class PendingWorkflows:
         return _Ended(when, packed[_HEAD.size :].decode(), _STATES[state])
 
     def remove(self, old: Raw) -> None:
-        """Forget a Workflow that is gone."""
+        """Forget a Workflow that was deleted."""
         key, hardware = NamespacedName.of(old), _hardware(old)
         self._forget(key)
         last = self._last(hardware) if hardware is not None else None
@@ -148,7 +148,7 @@ class PendingWorkflows:
 
 
 def _hardware(workflow: Raw) -> NamespacedName | None:
-    """The Hardware that a Workflow names, in its own namespace; None if it can't be read."""
+    """Return the Hardware that a Workflow names, in its own namespace, or None if the name is invalid."""
     name = as_mapping(as_mapping(workflow.get("spec")).get("hardwareRef")).get("name")
     return NamespacedName.of(workflow)._replace(name=name) if isinstance(name, str) and name else None
 
@@ -161,16 +161,16 @@ def _held(workflow: Raw) -> bool:
 
 
 def _end_state(workflow: Raw) -> WorkflowState | None:
-    """The state that a Workflow has ended in; None if it has not, or says nothing that can be read."""
+    """Return the end state of a Workflow, or None if it has not ended, or its status is invalid."""
     try:
         state = state_of(workflow)
     except InvalidStatusError:
-        return None  # the controller logs it, and leaves the Workflow alone until somebody mends it
+        return None  # The controller logs it, and ignores the Workflow until its status is corrected.
     return state if state is not None and state.terminal else None
 
 
 def _time_of_end(workflow: Raw) -> float:
-    """Seconds since the epoch: when the state changed last, or else when the Workflow was made."""
+    """Return when the state last changed, or else when the Workflow was created, in seconds since the epoch."""
     for value in (status_of(workflow).get("lastTransitioned"), workflow["metadata"].get("creationTimestamp")):
         seconds = parse_timestamp(value)
         if seconds is not None:

@@ -1,7 +1,7 @@
-"""The one netboot policy: whether a machine may netboot now, and if not, why.
+"""The netboot policy: which machines may netboot (`NetbootPolicy`), and with which boot program (`BootPaths`).
 
-DHCP, TFTP, HTTP and the journey all ask `NetbootPolicy.decide`; none decides on its own. The reason is shown on the
-machine's screen, in the log and in the journey.
+DHCP, TFTP, HTTP and the journey all call `NetbootPolicy.decide`; none decides on its own. The reason of a refusal is
+shown on the machine's screen, in the log and in the journey.
 """
 
 from __future__ import annotations
@@ -9,8 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
-from edge.machines.inventory import Machine
+from edge.journey.events import Outcome, Recorder, Step
+from edge.machines.inventory import Inventory, Machine
+from ipxe.binaries import BootPath
+from tink.limits.newest import Newest
 
 
 class DhcpMode(StrEnum):
@@ -23,7 +27,7 @@ class DhcpMode(StrEnum):
 
 
 class NetbootWhen(StrEnum):
-    """When a machine may netboot that its Hardware allows to."""
+    """When a machine may netboot if its Hardware allows that."""
 
     ALLOWED = "allowed"  # always
     WORKFLOW = "workflow"  # while it has a Workflow that has not ended
@@ -31,7 +35,7 @@ class NetbootWhen(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`allowed`, or a `reason` in one line that an operator can act on."""
+    """A decision of the policy; if not `allowed`, with a `reason` in one line that an operator can act on."""
 
     allowed: bool
     reason: str = ""
@@ -40,9 +44,9 @@ class Decision:
 ALLOWED = Decision(allowed=True)
 
 HasPending = Callable[[str, str], bool]
-"""`has_pending(namespace, name)`: whether the Hardware has a Workflow that has not ended (`pending_workflows`)."""
+"""`has_pending(namespace, name)` returns True if the Hardware has a Workflow that has not ended."""
 WhyNone = Callable[[str, str], str]
-"""`why_none(namespace, name)`: why it has none, in one line that says what to do."""
+"""`why_none(namespace, name)` returns why it has none, in one line that says what to do."""
 
 
 def _why_none(namespace: str, name: str) -> str:
@@ -50,7 +54,7 @@ def _why_none(namespace: str, name: str) -> str:
 
 
 class NetbootPolicy:
-    """Decides for every server of the edge alike."""
+    """The netboot policy of all servers of the edge."""
 
     def __init__(
         self,
@@ -67,11 +71,11 @@ class NetbootPolicy:
 
     @property
     def follows_workflows(self) -> bool:
-        """Whether an answer may change while the Hardware stays the same, because its Workflows do."""
+        """True if a decision depends on Workflows, so that it may change without a change of the Hardware."""
         return self._when is NetbootWhen.WORKFLOW
 
     def decide(self, machine: Machine | None) -> Decision:
-        """Whether `machine` (None: not registered) may netboot now."""
+        """Decide whether `machine` (None: not registered) may netboot now."""
         if machine is None:
             if self.mode is DhcpMode.AUTO_PROXY:
                 return ALLOWED
@@ -83,3 +87,70 @@ class NetbootPolicy:
         if self._when is NetbootWhen.WORKFLOW and not self._has_pending(machine.namespace, machine.name):
             return Decision(allowed=False, reason=self._why_none(machine.namespace, machine.name))
         return ALLOWED
+
+
+MAX_KEPT: Final = 65_536
+"""Maximum number of machines whose boot path is stored."""
+
+_WORDS: Final = {BootPath.IPXE: "iPXE", BootPath.GRUB: "shim and GRUB"}
+
+
+class BootPaths:
+    """The boot program of each machine, which is detected where `BootPath.AUTO` is set.
+
+    No DHCP option tells whether Secure Boot is on. Firmware that rejects a program has fetched it completely, does not
+    run it, and sends another DISCOVER or nothing. The journey's rules (`NOT_RUN`) detect that and call `not_started`.
+    Then the machine is offered the other program. The results are in memory only: after a restart of the edge, they
+    cost one more attempt of the firmware.
+    """
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        record: Recorder,
+        usual: BootPath = BootPath.IPXE,
+        *,
+        has_grub: bool = True,
+        changed: Callable[[str], None] = lambda _mac: None,
+    ) -> None:
+        """`usual` is the path of machines whose Hardware has none; `has_grub`: the edge has a shim and its GRUB.
+
+        `changed(mac)` is called when the result of `of` changes.
+        """
+        self._inventory = inventory
+        self._record = record
+        self._usual = usual
+        self._has_grub = has_grub
+        self._changed = changed
+        self._found: Newest[str, BootPath] = Newest(MAX_KEPT)
+
+    def programs_changed(self, *, has_grub: bool) -> None:
+        """Handle a change of the boot programs. `has_grub`: a shim and its GRUB are among them."""
+        self._has_grub = has_grub
+
+    def of(self, machine: Machine) -> BootPath | None:
+        """Return the path of a machine, or None for the usual one (iPXE, if that is to be detected)."""
+        path = machine.boot_path or self._usual
+        if path is BootPath.UKI:
+            return path  # the file differs from machine to machine
+        if path is not BootPath.AUTO:
+            return machine.boot_path
+        return self._found.get(machine.mac, machine.boot_path)
+
+    def not_started(self, mac: str) -> None:
+        """Offer the other program: the firmware of this machine has fetched its boot program, and did not run it."""
+        machine = self._inventory.by_mac(mac)
+        if machine is None or (machine.boot_path or self._usual) is not BootPath.AUTO:
+            return
+        before = self._found.get(mac, BootPath.IPXE)
+        if before is BootPath.IPXE and not self._has_grub:
+            message = "there is no shim and GRUB here to offer instead (packages shim-signed, grub-efi-amd64-signed)"
+            self._record(
+                mac, Step.DHCP, Outcome.INFO, f"boot path auto: {_WORDS[before]} was not started, and {message}"
+            )
+            return
+        found = BootPath.IPXE if before is BootPath.GRUB else BootPath.GRUB
+        self._found[mac] = found
+        message = f"boot path auto: {_WORDS[before]} was not started, so it is offered {_WORDS[found]} from now on"
+        self._record(mac, Step.DHCP, Outcome.INFO, message, boot_path=found.value)
+        self._changed(mac)

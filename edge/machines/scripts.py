@@ -1,11 +1,15 @@
-"""The script of each machine: asked by HTTP and by TFTP alike, for a machine that is known to be the one that asks.
+"""The script of each machine (`MachineScripts`), and the files of its OSIE (`OsieFiles`), for HTTP and TFTP alike.
 
     policy -> the Hardware's script, or that of the default OSIE -> does the OSIE exist -> text, and the journey
-           -> otherwise a script that shows the reason and goes on to the next boot device
+           -> otherwise a script that shows the reason and continues with the next boot device
 
-Scripts are rendered by `ipxe.scripts` when a machine first asks after a change of its Hardware, for each address of
-ours that it asks at, and kept for a while: machines of one rack boot together, and retry. What an agent's token adds is
-made for each sending, and not kept.
+`ipxe.scripts` renders a script when a machine first requests it after a change of its Hardware, for each address of
+this edge that the request comes to. Scripts are stored for a while, because the machines of a rack boot together, and
+retry. An agent's token is added to each response, and never stored.
+
+An OSIE object has the URLs of kernel and initrd. Annotations may have the URL of both in one file (a unified kernel
+image, UKI) and the SHA-256 of the files. `OsieFiles` reads the object and passes the URL to `edge.artifacts.cache`,
+which fetches and checks the file.
 """
 
 from __future__ import annotations
@@ -13,10 +17,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Protocol
 
+from pydantic import ValidationError
+
+from edge.artifacts import Artifact, normalized
 from edge.journey.events import Note, NoteTaker, Outcome, Recorder, Step, Value
 from edge.machines.inventory import Inventory, Machine
-from edge.machines.osie_files import OsieLookup
 from edge.machines.policy import NetbootPolicy
 from ipxe.direct import DirectScripts
 from ipxe.grub import GrubScripts
@@ -24,28 +31,111 @@ from ipxe.medium import AREA_BYTES
 from ipxe.raspberry_pi import PiCommandLines, PiConfigs
 from ipxe.scripts import Dialect, MediumKind, MediumScripts, Origin, Script, ScriptError, Scripts
 from ipxe.uboot import ExtlinuxScripts, UBootScripts
-from tink.api.annotations import KERNEL_PARAMETERS_ANNOTATION
-from tink.api.v1alpha2 import Raw, as_mapping
+from tink.api.annotations import (
+    INITRD_SHA256_ANNOTATION,
+    KERNEL_PARAMETERS_ANNOTATION,
+    KERNEL_SHA256_ANNOTATION,
+    UKI_SHA256_ANNOTATION,
+    UKI_URL_ANNOTATION,
+)
+from tink.api.v1alpha2 import OSIE, Raw, as_mapping
 from tink.limits.newest import Newest
+
+OsieLookup = Callable[[str, str], Raw | None]
+"""`osie(namespace, name)` returns the OSIE object, or None."""
+
+UKI = "uki"
+UKI_FILE = "uki.efi"
+"""The last part of a UKI's URL. UEFI HTTP Boot recognises the type of a file by its name."""
+
+_PARTS = {
+    "kernel": ("kernelUrl", KERNEL_SHA256_ANNOTATION),
+    "initrd": ("initrdUrl", INITRD_SHA256_ANNOTATION),
+    UKI: (f"metadata.annotations[{UKI_URL_ANNOTATION}]", UKI_SHA256_ANNOTATION),
+}
+
+
+class NoArtifactError(Exception):
+    """An OSIE has no such file; the message names the object and the field, and says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """The URL of a file of an OSIE.
+
+    `full_name` is `namespace/name` of the OSIE and `field` the field of its spec that gave the URL, for messages.
+    `sha256`: 64 hexadecimal digits in lower case, or empty where the OSIE demands no checksum.
+    """
+
+    url: str
+    sha256: str
+    full_name: str
+    field: str
+
+
+class Artifacts(Protocol):
+    """`edge.artifacts.ArtifactCache`, or one of another process."""
+
+    async def open(self, url: str, *, sha256: str = "") -> Artifact:
+        """Open an artifact, and fetch it if necessary. Raises ArtifactError."""
+
+
+class OsieFiles:
+    """The kernels, initrds and UKIs of OSIEs."""
+
+    def __init__(self, osie: OsieLookup, cache: Artifacts) -> None:
+        self._osie = osie
+        self._cache = cache
+
+    def locate(self, namespace: str, name: str, part: str) -> Located:
+        """Return the location of the `part` ("kernel", "initrd" or UKI) of an OSIE. Raises NoArtifactError."""
+        if not name.isprintable():  # it comes from a URL or a TFTP name, and errors go to screens
+            raise NoArtifactError("no OSIE has a name with characters that can't be shown")
+        full_name = f"{namespace}/{name}"
+        raw = self._osie(namespace, name)
+        if raw is None:
+            raise NoArtifactError(f"OSIE {full_name} does not exist")
+        try:
+            osie = OSIE.model_validate(raw)
+        except ValidationError as error:
+            problem = error.errors()[0]
+            where = ".".join(map(str, problem["loc"]))
+            raise NoArtifactError(f"OSIE {full_name}: {where}: {problem['msg']}") from error
+        field, annotation = _PARTS[part]
+        try:
+            sha256 = normalized(osie.metadata.annotations.get(annotation, ""))
+        except ValueError as error:
+            raise NoArtifactError(f"OSIE {full_name}: metadata.annotations[{annotation}]: {error}") from error
+        url = osie.spec.kernel_url if part == "kernel" else osie.spec.initrd_url
+        if part == UKI:
+            url = osie.metadata.annotations.get(UKI_URL_ANNOTATION, "").strip()
+            if not url:
+                raise NoArtifactError(f"OSIE {full_name} has no UKI: {field} is not set")
+        return Located(url, sha256, full_name, field)
+
+    async def open(self, located: Located) -> Artifact:
+        """Open the file like `ArtifactCache.open`. Raises ArtifactError."""
+        return await self._cache.open(located.url, sha256=located.sha256)
+
 
 _KINDS = {MediumKind.BOOT: "with a lease", MediumKind.STATIC: "with the address of its Hardware"}
 
 MAX_KEPT = 4096
-"""Machines whose scripts are kept: some 3 kB each."""
+"""Maximum number of machines whose scripts are stored, with about 3 kB each."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Compiled:
-    """A script, or the problem of the Hardware or OSIE that there is none for."""
+    """A script, or the problem of the Hardware or OSIE that prevents it."""
 
     script: Script | None
     problem: str = ""
     made_of: tuple[str, bool] = ("", False)
-    """The words of its OSIE, and whether this edge had images: when one changes, the script is compiled again."""
+    """The kernel parameters of the OSIE, and whether this edge had images. A change recompiles the script."""
 
 
 class MachineScripts:
-    """Scripts by machine and address of ours."""
+    """The scripts by machine and address of this edge."""
 
     def __init__(
         self,
@@ -58,9 +148,11 @@ class MachineScripts:
         others: Callable[[str, str], tuple[Origin, ...]] = lambda _address, _mac: (),
         take: NoteTaker | None = None,
     ) -> None:
-        """`default_osie`: namespace and name of what machines without a Hardware boot, where they may. `others(address,
-        mac)` are the other edges that a machine can go on with that has reached this one at `address`. `take` has
-        what is recorded of each script that is sent; None: `record` has it, too.
+        """Create the scripts.
+
+        default_osie: namespace and name of the OSIE for machines without a Hardware, if they may netboot.
+        others: `others(address, mac)` returns the other edges for a machine that has reached this one at `address`.
+        take: records each script that is sent; None: `record` does.
         """
         self._inventory = inventory
         self._policy = policy
@@ -78,7 +170,7 @@ class MachineScripts:
         self._others = others
         self._compiled: Newest[str, dict[tuple[Origin, Dialect], _Compiled]] = Newest(MAX_KEPT)
         self.logs_wanted = False
-        """Whether some machine was told to send its log lines here."""
+        """True if a script has had a machine send its log lines here."""
 
     def script(
         self,
@@ -90,10 +182,12 @@ class MachineScripts:
         medium: MediumKind | None = None,
         recorded: bool = True,
     ) -> str:
-        """What the machine `mac` runs. `client` is its program's name, for people; `dialect` says which program it is.
+        """Return the script of the machine `mac`, or one that shows why there is none.
 
-        `medium`: which kind of boot medium that was started from; None: from none. `recorded`: on its journey; not
-        where nothing is sent (HEAD).
+        client: the name of the machine's boot program, for people.
+        dialect: the language of the boot program.
+        medium: the kind of boot medium that the program was started from, if any.
+        recorded: record the request on the journey; False for HEAD, which sends nothing.
         """
         record: Recorder = self._record if recorded else _nowhere
         machine = self._inventory.by_mac(mac)
@@ -125,11 +219,11 @@ class MachineScripts:
         self._record(mac, note.step, note.outcome, note.message, **note.detail)
 
     def why(self, mac: str, reason: str, dialect: Dialect = Dialect.IPXE) -> str:
-        """A script that shows `reason`; not recorded, for what it is about has been."""
+        """Return a script that shows `reason`; the caller has recorded it already."""
         return self._of(dialect).reason(mac, reason)
 
     def not_started(self, mac: str) -> str:
-        """What GRUB shows that was sent kernel and initrd and could not start them; recorded."""
+        """Record that GRUB could not start its kernel and initrd, and return the text to show."""
         reason = (
             "GRUB did not start what it was sent: what it says of it stands above.\n"
             "Where Secure Boot is on, the kernel of the OSIE must be signed by a key that the shim trusts: take one of "
@@ -144,7 +238,7 @@ class MachineScripts:
         return self._direct.get(dialect, self._scripts)
 
     def parameters(self, machine: Machine, origin: Origin) -> str:
-        """The words that the kernel of a machine gets by its script, for an OSIE whose command line can't have them.
+        """Return the kernel parameters of a machine's script, for a UKI, whose command line is fixed.
 
         Raises ScriptError.
         """
@@ -156,7 +250,7 @@ class MachineScripts:
         return scripts.with_tokens(machine.mac, words)
 
     def medium(self, mac: str, origin: Origin, kind: MediumKind) -> str:
-        """What stands on a boot medium of the machine: the way to `script`. Raises ScriptError."""
+        """Return the script on the machine's boot medium, which leads to `script`. Raises ScriptError."""
         machine = self._inventory.by_mac(mac)
         hardware = machine.hardware if machine is not None else None
         text = self._media.compile(mac, hardware, whole := self._with_others(origin, mac), kind)
@@ -165,11 +259,11 @@ class MachineScripts:
         return text
 
     def autoexec(self, mac: str, origin: Origin) -> str:
-        """What a new iPXE runs before anything else: the way to `script`."""
+        """Return the script that a newly loaded iPXE runs first, which leads to `script`."""
         return self._scripts.autoexec(mac, self._with_others(origin, mac))
 
     def peers_changed(self) -> None:
-        """Other edges have come or gone: scripts that name those of before are asked for no more."""
+        """Drop all scripts, because they name the other edges, which have changed."""
         self._compiled.clear()
 
     def _with_others(self, origin: Origin, mac: str) -> Origin:
@@ -182,7 +276,7 @@ class MachineScripts:
         return self.why(mac, reason, dialect)
 
     def _osie_of(self, machine: Machine | None) -> tuple[str, str] | None:
-        """Namespace and name of the OSIE that a machine boots, if it boots one."""
+        """Return namespace and name of the machine's OSIE, or None."""
         if machine is None:
             return self._default_osie
         named = machine.hardware.spec.osie
@@ -191,7 +285,7 @@ class MachineScripts:
     def _compile(self, machine: Machine, origin: Origin, osie_parameters: str, dialect: Dialect) -> _Compiled:
         of_machine = self._compiled.setdefault(machine.mac, {})
         compiled = of_machine.get((origin, dialect))
-        # Images may come while the edge runs, and then its scripts name it as a registry.
+        # As soon as the edge has images, its scripts name it as a registry.
         made_of = (osie_parameters, self._scripts.own_registry())
         if compiled is None or compiled.made_of != made_of:
             try:
@@ -203,7 +297,7 @@ class MachineScripts:
         return compiled
 
     def _default(self, mac: str, origin: Origin, osie_parameters: str, dialect: Dialect) -> _Compiled:
-        """For a machine that is seen and not registered, where such machines may netboot."""
+        """Compile the script for unregistered machines, if such machines may netboot."""
         if self._default_osie is not None:
             try:
                 return _Compiled(self._of(dialect).unregistered(mac, self._default_osie, origin, osie_parameters))
@@ -217,18 +311,18 @@ class MachineScripts:
         )
 
     def trust(self, tls_ca: bytes, registry_authorities: bytes) -> None:
-        """Replace what agents are to trust in the scripts that are sent from now on."""
+        """Replace the certificates and registries that agents trust, in all scripts from now on."""
         self._scripts.trust(tls_ca, registry_authorities)
         self._compiled.clear()
 
     def machine_changed(self, mac: str) -> None:
-        """Compile its script anew: for the inventory, which calls it after each change."""
+        """Drop a machine's scripts; the inventory calls it after each change."""
         self._compiled.pop(mac, None)
 
 
 @lru_cache(maxsize=1024)
 def _sent(what: str, osie: tuple[str, str] | None, vlan: str, medium: MediumKind | None, client: str) -> Note:
-    """The step "its script was sent": the same for all machines that boot the same."""
+    """Return the note "script sent", which all machines with the same script share."""
     by = "" if medium is None else f" to its boot medium, {_KINDS[medium]}"
     facts: dict[str, Value] = {"client": client}
     facts |= {"boots": "osie", "osie": "/".join(osie)} if osie is not None else {"boots": "own"}
@@ -238,11 +332,11 @@ def _sent(what: str, osie: tuple[str, str] | None, vlan: str, medium: MediumKind
 
 
 def _parameters(osie: Raw | None) -> str:
-    """The words that an OSIE's annotation has for its kernel."""
+    """Return the kernel parameters of an OSIE's annotation."""
     annotations = as_mapping(as_mapping((osie or {}).get("metadata")).get("annotations"))
     given = annotations.get(KERNEL_PARAMETERS_ANNOTATION)
     return given if isinstance(given, str) else ""
 
 
 def _nowhere(*_about: object, **_detail: object) -> None:
-    """A recorder of nothing."""
+    """A recorder that drops the event."""

@@ -1,9 +1,9 @@
-"""User-data and vendor-data that stand in Secrets: read from the Kubernetes API when a machine asks for them.
+"""User-data and vendor-data in Secrets, read from the Kubernetes API when a machine requests them.
 
-They are not watched: to list Secrets is a right that an edge had better not have, and `get` on some is enough. A
-document is kept for a few seconds, for a machine asks for it more than once, and a problem for a moment, so that a
-machine that tries again at once does not become a burden to the API. Whoever asks meanwhile waits for the same answer.
-What is read is never logged.
+Secrets are not watched: an edge should not have the right to list them, and `get` on some of them is enough. A document
+is stored for a few seconds, because a machine requests it more than once. A problem is stored for a moment, so that a
+machine that retries at once does not burden the API. Concurrent requests for one document share one call. The contents
+are never logged.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from tink.api.v1alpha2 import Raw
 from tink.kube.client import ApiError, NotFoundError, UnreachableError
 
 KEPT_SECONDS, PROBLEM_SECONDS = 10.0, 1.0
-"""How long a document is kept, and what was wrong with one."""
+"""How long a document is stored, and how long a problem."""
 MAX_KEPT_BYTES = 32 << 20
 READ_SECONDS = 10.0
 """How long a machine waits for the API; cloud-init tries again."""
 _AT_ONCE = 32
-"""Requests to the API at the same time: a rack of machines comes up at the same moment."""
+"""Maximum number of concurrent calls of the API, for a rack of machines that boots at the same moment."""
 _OVERHEAD_BYTES = 512  # bytes that an entry takes besides its document
 
 _OF_THE_CLUSTER = frozenset({"kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token"})
-"""Types of Secrets that open the cluster itself: not for machines, whatever a Hardware names."""
+"""Types of Secrets with credentials for the cluster itself, which no machine gets."""
 
 ReadSecret = Callable[[str, str], Awaitable[Raw]]
-"""`read(namespace, name)`: the Secret as the API gives it. Raises ApiError."""
+"""`read(namespace, name)` returns the Secret as the API sends it. Raises ApiError."""
 
 
 async def no_api(_namespace: str, _name: str) -> Raw:
-    """For a server that runs without the Kubernetes API."""
+    """A `ReadSecret` for a server without the Kubernetes API. Raises UnreachableError."""
     raise UnreachableError("there is no Kubernetes API here")
 
 
@@ -43,26 +43,26 @@ _Key = tuple[str, SecretReference]
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _StoredDocument:
     until: float
     document: bytes
     problem: str = ""
 
 
 class SecretDocuments:
-    """Documents by namespace and reference."""
+    """The documents by namespace and reference."""
 
     def __init__(self, read: ReadSecret, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` gives monotonic seconds. `size_bytes` is what all that is kept takes."""
+        """`clock` returns monotonic seconds. `size_bytes` is the memory of the stored documents."""
         self._read = read
         self._clock = clock
-        self._kept: dict[_Key, _Kept] = {}
+        self._kept: dict[_Key, _StoredDocument] = {}
         self.size_bytes = 0
-        self._reading: dict[_Key, asyncio.Task[_Kept]] = {}
+        self._reading: dict[_Key, asyncio.Task[_StoredDocument]] = {}
         self._turn = asyncio.Semaphore(_AT_ONCE)
 
     async def document(self, namespace: str, reference: SecretReference) -> bytes:
-        """The bytes to serve. Raises SecretUnusableError, which names Secret, key and what to do."""
+        """Return the document to serve. Raises SecretUnusableError, which names Secret, key and remedy."""
         key = namespace, reference
         kept = self._kept.get(key)
         if kept is None or kept.until <= self._clock():
@@ -71,15 +71,15 @@ class SecretDocuments:
             raise SecretUnusableError(kept.problem)
         return kept.document
 
-    async def _shared(self, key: _Key) -> _Kept:
-        """One reading for all who wait for it; it goes on if one of them, or all, go away."""
+    async def _shared(self, key: _Key) -> _StoredDocument:
+        """Share one call among all waiting requests; it continues even if they are all cancelled."""
         task = self._reading.get(key)
         if task is None:
             task = self._reading[key] = asyncio.create_task(self._fetch(key))
             task.add_done_callback(lambda _: self._reading.pop(key, None))
         return await asyncio.shield(task)
 
-    async def _fetch(self, key: _Key) -> _Kept:
+    async def _fetch(self, key: _Key) -> _StoredDocument:
         namespace, reference = key
         named = f"Secret {namespace}/{reference.name} (key {' or '.join(reference.keys)})"
         document, problem = b"", ""
@@ -97,19 +97,19 @@ class SecretDocuments:
         except NotFoundError:
             problem = f"{named} does not exist: create it"
         except ApiError as error:
-            # 403 is RBAC's: the default roles let no edge read any Secret.
+            # 403 comes from RBAC: the default roles let no edge read any Secret.
             advice = ": let the edge get it (deploy/rbac-secrets.yaml)" if error.status == 403 else ""
             problem = f"{named} could not be read: {error}{advice}"
-        kept = _Kept(self._clock() + (PROBLEM_SECONDS if problem else KEPT_SECONDS), document, problem)
+        kept = _StoredDocument(self._clock() + (PROBLEM_SECONDS if problem else KEPT_SECONDS), document, problem)
         self._keep(key, kept)
         return kept
 
-    def _keep(self, key: _Key, kept: _Kept) -> None:
+    def _keep(self, key: _Key, kept: _StoredDocument) -> None:
         now = self._clock()
         self._drop(key)
         self._kept[key] = kept
         self.size_bytes += _size(kept)
-        # They stand in the order of their arrival.
+        # The oldest comes first.
         while self._kept:
             oldest = next(iter(self._kept))
             if self._kept[oldest].until > now and self.size_bytes <= MAX_KEPT_BYTES:
@@ -122,5 +122,5 @@ class SecretDocuments:
             self.size_bytes -= _size(old)
 
 
-def _size(kept: _Kept) -> int:
+def _size(kept: _StoredDocument) -> int:
     return len(kept.document) + len(kept.problem) + _OVERHEAD_BYTES

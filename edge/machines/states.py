@@ -1,11 +1,11 @@
-"""Shows on a Hardware where its machine is: `state`, `mac` and `ip` of the status, which `kubectl get hw` prints.
+"""Writes a machine's `state`, `mac` and `ip` into the status of its Hardware, which `kubectl get hw` prints.
 
 `state` is one of a few words (`MachineState`), `stateSince` the time of its last change. `mac` and `ip` are those of
-the interface that was heard last; before that, of the first one with an address. JSONPath, which printer columns are
-made of, finds no keys of a map such as `spec.networkInterfaces`, so they stand in the status.
+the last heard interface, or before that of the first one with an address. They are in the status because printer
+columns use JSONPath, which can't read the keys of a map such as `spec.networkInterfaces`.
 
-Writes are few, however many machines boot at once: an edge writes at most `WRITES_PER_SECOND` in all, and each Hardware
-once in `REST_SECONDS`. What is written is what is so then: of states that follow each other quickly, the last.
+The rate of writes is limited: an edge writes at most `WRITES_PER_SECOND` in all, and each Hardware once in
+`REST_SECONDS`. The current state is written; states that last for a shorter time are skipped.
 
 Several edges may see one machine. Each writes a state when its own view of the machine changes, and never because of
 what another edge has written, so two edges that differ do not overwrite each other in turn.
@@ -20,8 +20,8 @@ from contextlib import suppress
 from enum import StrEnum
 from typing import Any, Final
 
+from edge.machines.conditions import StatusWriter
 from edge.machines.inventory import Machine
-from edge.machines.status import StatusWriter
 from tink.api.v1alpha2 import Raw, as_mapping
 from tink.kube.cache import Informer
 from tink.kube.client import KubeClient, NotFoundError
@@ -31,17 +31,17 @@ from tink.limits.newest import Newest
 from tink.timestamps import rfc3339
 
 WRITES_PER_SECOND: Final = 20.0
-"""The limit of one edge, for all Hardware together."""
+"""Maximum rate of one edge, for all Hardware together."""
 REST_SECONDS: Final = 5.0
-"""Between two states of one Hardware."""
+"""Minimum interval between two writes of one Hardware."""
 _SOON_SECONDS: Final = 0.01
-"""A shorter rest is none: timers are not more exact than clocks."""
+"""A shorter remaining interval counts as passed, because timers are inexact."""
 MAX_KNOWN: Final = 100_000
-"""Machines whose last state is remembered."""
+"""Maximum number of machines whose last state is stored."""
 
 
 class MachineState(StrEnum):
-    """Where a machine is. A Hardware whose machine was never heard has no state."""
+    """The state of a machine. A Hardware whose machine was never heard has none."""
 
     NETBOOTING = "Netbooting"  # from its first DHCP packet to the start of the kernel
     IN_OSIE = "InOSIE"  # the OSIE is up; its agent has not begun a Workflow
@@ -52,7 +52,7 @@ class MachineState(StrEnum):
 
 
 class StateWriter(StatusWriter):
-    """Writes these fields."""
+    """Writes the fields of the states of all Hardware."""
 
     def __init__(
         self,
@@ -61,13 +61,13 @@ class StateWriter(StatusWriter):
         clock: Callable[[], float] = time.time,
         elapsed: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock` gives seconds since the epoch, `elapsed` those of a clock that does not jump."""
+        """`clock` returns seconds since the epoch, `elapsed` monotonic seconds."""
         super().__init__(client, "its state")
         self._hardware = hardware
         self._clock = clock
         self._elapsed = elapsed
         self._shown: Newest[str, MachineState] = Newest(MAX_KNOWN)
-        """The state of each machine that was handed in last, by MAC."""
+        """The last reported state of each machine, by MAC."""
         self._news: dict[NamespacedName, tuple[str, MachineState]] = {}
         """The MAC and the state to write, by Hardware."""
         self._next_write = 0.0
@@ -75,7 +75,7 @@ class StateWriter(StatusWriter):
         hardware.add_event_handler(lambda new, _: self._look_at(new), self._gone)
 
     def seen(self, machine: Machine, state: MachineState) -> None:
-        """Take note of the state of a machine. Never waits."""
+        """Queue the state of a machine for writing. Never waits."""
         if self._shown.get(machine.mac) is state:
             return
         self._shown[machine.mac] = state
@@ -108,7 +108,7 @@ class StateWriter(StatusWriter):
             return
         changes = self._changes(obj, news)
         if changes:
-            # Noted before: an API that is away is asked again after the same rest, until it has the state.
+            # Stored before the write, so that retries keep the same interval while the API is away.
             self._written[key] = now
             self._next_write = now + 1 / WRITES_PER_SECOND
             metadata = {"resourceVersion": obj["metadata"]["resourceVersion"]}

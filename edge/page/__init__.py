@@ -8,14 +8,13 @@
 Server-rendered: without JavaScript one reloads. What is pure of it is rows, query, timeline and words.
 """
 
-from edge.page.access import Access, Keys
 from edge.page.live import Live
 from edge.page.machine import Machines, WorkflowLookup
 from edge.page.pages import Pages
 from edge.page.rack import Rack
 from edge.page.render import Templates
 from edge.page.rows import due_at
-from edge.page.site import Site
+from edge.page.site import Access, Keys, Site
 from edge.page.status import About, Api, EdgeStatus, Health, Osie, Other
 from edge.page.timeline import Bar, Chain, chains
 from edge.page.timeline import timeline as timeline_of

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
 
+from edge.page.live import TimeSlice
 from edge.page.machine import Machines, MachineShown
 from edge.page.rack import Rack
 from edge.page.rows import Packed, Row
 from edge.page.status import EdgeStatus
-from edge.page.time_slice import TimeSlice
 from edge.page.timeline import Timeline
 
 AT_ONCE: Final = 500

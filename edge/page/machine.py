@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from edge.journey.events import JourneyEvent
+from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.journey.expectations import Awaited, Expectations, Finding, Limits, read
 from edge.journey.recorder import Journey
-from edge.journey.steps import Outcome, Step
 from edge.machines import Inventory, Machine
 from edge.page.rows import Row, as_it_was, named, row, traits
 from edge.page.timeline import Chain, Timeline, chains, events_of, timeline

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Final
 
+from edge.page.live import TimeSlice
 from edge.page.machine import Machines, MachineShown
 from edge.page.query import GROUPS, Query, Selection, group_words
 from edge.page.rack import Rack
 from edge.page.render import Templates
 from edge.page.rows import Row
 from edge.page.status import EdgeStatus
-from edge.page.time_slice import TimeSlice
 
 _MACHINE_PARTS: Final = ("summary", "timeline", "workflow", "output", "manifest", "events")
 

@@ -14,15 +14,15 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from edge.journey.changes import Changes, PendingChanges
+from edge.journey.events import Outcome
 from edge.journey.expectations import Expectations
 from edge.journey.history import outcome_of
 from edge.journey.recorder import Journey
-from edge.journey.steps import Outcome
+from edge.journey.subscription import Changes, PendingChanges
 from edge.machines import Inventory, Machine
+from edge.page.live import TimeSlice
 from edge.page.query import Query, Selection, select
 from edge.page.rows import Named, Packed, Row, Traits, as_it_was, named, row, traits
-from edge.page.time_slice import TimeSlice
 
 LINGER_SECONDS: Final = 30.0
 """The rows are kept so long after the last look, for the next one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final, NamedTuple
 
+from edge.journey.events import Milestone, Outcome, Step
 from edge.journey.expectations import Awaited, Limits
 from edge.journey.history import (
     Entry,
@@ -18,7 +19,6 @@ from edge.journey.history import (
     step_of,
 )
 from edge.journey.recorder import Journey
-from edge.journey.steps import Milestone, Outcome, Step
 from edge.machines import Machine
 from edge.page.words import KIND_WORDS, KINDS_AT, RANKS, STATES, Kind
 
@@ -164,7 +164,7 @@ def row(
     elif warning:
         kind = Kind.TROUBLE
     elif finding is None and outcome_of(entry) is Outcome.FAILED:
-        # Nobody has looked into it yet, but so much is known.
+        # There is no diagnosis yet, but so much is known.
         kind, warning = Kind.TROUBLE, True
         wrong, reason = message_of(entry), f"{step_of(entry).value.capitalize()}Failed"
     elif reached is None and not name.name:

@@ -9,10 +9,9 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 from edge.artifacts import ArtifactCache, FailedFetch, Progress, Source
-from edge.journey.events import Notice
+from edge.journey.events import Notice, Outcome, Step
 from edge.journey.recorder import Journey
-from edge.journey.steps import Outcome, Step
-from edge.page.time_slice import TimeSlice
+from edge.page.live import TimeSlice
 from tink.net.urls import shown
 
 MAX_FILES: Final = 100

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from edge.journey.events import JourneyEvent
+from edge.journey.events import JourneyEvent, Milestone, Outcome, Step
 from edge.journey.expectations import Awaited, Boot, Limits, Story, workflow_of
-from edge.journey.steps import Milestone, Outcome, Step
 from edge.page.words import AFTER, STATES, Phase, phase
 
 RESTART_SECONDS: Final = 900.0

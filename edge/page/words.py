@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-from edge.journey.steps import Milestone
+from edge.journey.events import Milestone
 
 
 class Kind(StrEnum):

@@ -1,40 +1,69 @@
-"""Files from the caches of other edges: `edge.artifacts.PeerCaches`, and what this edge's own cache answers others.
+"""Files from the caches of other edges (`edge.artifacts.PeerCaches`), and this edge's answers to their queries.
 
-    a file is wanted -> all that live are asked at once whether they have it, and one of them, which rendezvous hashing
-                        names, whether this edge may fetch it if nobody does
-        somebody has it, and knows that it is fresh     from there
-        nobody, and this edge may                       from the upstream
-        nobody, and another one may                     it is waited for, for `PATIENCE_SECONDS`; then from the upstream
+A miss in the own cache queries all living edges at once. One of them is the arbiter of the file (rendezvous hashing):
+it decides which edge may fetch a file that no edge has.
 
-Nobody is asked to fetch anything, or told a URL. Whatever fails here costs a moment, and never a file.
+    an edge has a fresh copy                      this edge copies it from there
+    no edge has one, and this edge has the claim  this edge fetches it from the upstream
+    no edge has one, another edge has the claim   this edge waits up to `PATIENCE_SECONDS` for the copy of that edge,
+                                                  then fetches the file from the upstream
+
+No edge fetches a file at the request of another one, and no URL is sent. An error here delays a file, and never
+prevents its delivery.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict
 from typing import Final
 
 from edge.artifacts import ArtifactCache, Copy, Offer, PeerError, PeerResponse
-from edge.peers.calls import CallError, Calls
-from edge.peers.claims import Claims
-from edge.peers.counts import Counts
+from edge.peers.calls import CallError, Calls, Counts
 from edge.peers.membership import Membership, Peer
 from edge.peers.messages import CacheQuery, CacheReply, HeldCopy
 from tink.limits.newest import Newest
 
+CLAIM_SECONDS: Final = 15.0
+"""Lifetime of a claim; longer than an edge waits for another one (PATIENCE_SECONDS)."""
+MAX_CLAIMS: Final = 1024
+
+
+class Claims:
+    """The claims of files by artifact key: which edge may fetch a file that no edge has. Kept by the file's arbiter.
+
+    The first edge that asks gets the claim. A claim expires, or ends with its edge. Claims are not released: a file
+    that an edge has is not claimed any more.
+    """
+
+    def __init__(self, clock: Callable[[], float], lives: Callable[[str], bool]) -> None:
+        """`clock` returns seconds of any epoch; `lives(edge)` returns True while that edge answers."""
+        self._clock = clock
+        self._lives = lives
+        self._claims: Newest[str, tuple[str, float]] = Newest(MAX_CLAIMS)
+
+    def claim(self, key: str, edge: str) -> str:
+        """Return the edge that may fetch the file: `edge`, unless another living edge has the claim."""
+        now = self._clock()
+        holder, until = self._claims.get(key, ("", now))
+        if holder and holder != edge and now < until and self._lives(holder):
+            return holder
+        self._claims[key] = (edge, now + CLAIM_SECONDS)
+        return edge
+
+
 PATIENCE_SECONDS: Final = 10.0
-"""How long another edge is waited for that is about to have the file."""
+"""How long this edge waits for another one that fetches the file."""
 PAUSE_SECONDS: Final = 0.1
 DISTRUST_SECONDS: Final = 600.0
-"""For how long an edge is not asked for a file that was damaged when it came from there."""
+"""How long an edge is not asked again for a file whose copy from there was damaged."""
 MAX_DISTRUSTED: Final = 1024
 
 
 class Caches:
-    """Those of the edges that `membership` knows."""
+    """The caches of the edges that `membership` knows."""
 
     def __init__(self, membership: Membership, claims: Claims, calls: Calls, counts: Counts) -> None:
         self._membership = membership
@@ -59,7 +88,7 @@ class Caches:
             if offer is not None and offer.copy.fresh > 0:
                 self._counts.hits += 1
                 return offer
-            # Who has the claim may have begun after it was asked, and before that was decided: then it is asked again.
+            # The claimant may have started to fetch between its answer and the arbiter's: query it once more.
             waits = not is_settled and claimed not in ("", self._membership.own)
             waits |= any(peer.id == claimed and answer.fetching for peer, answer in answers)
             is_settled = True
@@ -81,7 +110,7 @@ class Caches:
         self._distrusted[(offer.peer, key)] = self._membership.clock() + DISTRUST_SECONDS
 
     async def _ask(self, peers: list[Peer], key: str, pin: str) -> tuple[list[tuple[Peer, CacheReply]], str]:
-        """What they have, and who may fetch it."""
+        """Return the answers of `peers`, and the edge that may fetch the file (empty if unknown)."""
         arbiter = self._membership.arbiter(key)
 
         async def ask(peer: Peer) -> CacheReply | None:
@@ -97,7 +126,7 @@ class Caches:
         return answers, next((answer.claimed for peer, answer in answers if peer.id == arbiter), claimed)
 
     def _best(self, answers: Iterable[tuple[Peer, CacheReply]], key: str) -> Offer | None:
-        """The freshest; of those the one that is whole."""
+        """Return the freshest copy on offer; a complete one is preferred."""
         now = self._membership.clock()
         offers = [
             Offer(peer.id, peer.authority.partition(":")[0], Copy(**answer.held.model_dump()))
@@ -108,7 +137,7 @@ class Caches:
 
 
 def reply(question: CacheQuery, edge: str, cache: ArtifactCache | None, claims: Claims) -> CacheReply:
-    """What this edge answers the edge `edge`."""
+    """Return this edge's answer to a query of the edge `edge`."""
     copy, fetching = cache.held(question.key, question.pin) if cache is not None else (None, False)
     return CacheReply(
         held=HeldCopy.model_validate(asdict(copy)) if copy is not None else None,

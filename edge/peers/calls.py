@@ -1,9 +1,11 @@
-"""Calls to other edges: signed, bounded in time and size, and of no effect on whoever calls if they fail."""
+"""Calls to other edges: signed, and bounded in time and size. A call that fails raises CallError or PeerError."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 import aiohttp
@@ -15,6 +17,7 @@ from edge.peers.messages import (
     CHAIN,
     FETCH,
     HAPPENED,
+    HEADER,
     HELLO,
     MAX_MESSAGE_BYTES,
     BatchReceipt,
@@ -25,16 +28,44 @@ from edge.peers.messages import (
     FetchQuery,
     FetchReply,
     MessageError,
+    Refusal,
+    Request,
+    Signatures,
 )
-from edge.peers.signatures import HEADER, Request, Signatures
 from tink.printable import printable
+
+
+@dataclass(slots=True)
+class Counts:
+    """Counters of the traffic with other edges since the start; `edge.peers.site` makes metrics of them.
+
+    `hits` and `misses` count files that other edges were queried for; `refused` counts requests that were not from an
+    edge of this site.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    damaged: int = 0
+    parent_hits: int = 0
+    parent_misses: int = 0
+    """Files that the upstream edge was asked for and could not get; `parent_hits`: those that it had."""
+    served: int = 0
+    served_bytes: int = 0
+    sent: int = 0
+    """Events sent to other edges, counted for each receiver."""
+    failed_batches: int = 0
+    """Batches that an edge did not accept."""
+    received: int = 0
+    """New events received from other edges and servers."""
+    refused: Counter[Refusal] = field(default_factory=Counter)
+
 
 CALL_SECONDS: Final = 2.0
 CONNECT_SECONDS: Final = 1.0
 CONNECTIONS: Final = 16
-"""To one edge at a time; it lets 64 in from one address."""
+"""Maximum number of connections to one edge; an edge accepts 64 from one address."""
 SILENCE_SECONDS: Final = 10.0
-"""While a file comes. A machine waits meanwhile, and there are others to ask."""
+"""Maximum pause during the transfer of a file. A machine waits meanwhile, and other edges may have the file."""
 READ_BYTES: Final = 1 << 20
 _MAX_REASON: Final = 200
 
@@ -42,15 +73,15 @@ T = TypeVar("T")
 
 
 class CallError(Exception):
-    """An edge could not be asked, or its answer is worth nothing; the message says why."""
+    """A call to another edge failed, or its answer is not valid; the message says why."""
 
 
 class RefusedError(CallError):
-    """Nobody listens there."""
+    """No process listens at the address."""
 
 
 class Calls:
-    """What this edge asks others. `start` before use, `stop` after."""
+    """The client side of the messages between edges. Call `start` before use and `stop` after."""
 
     def __init__(self, signatures: Signatures, timeouts: Timeouts | None = None) -> None:
         self._signatures = signatures
@@ -58,7 +89,7 @@ class Calls:
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
-        """Needs a running loop."""
+        """Open the HTTP session; needs a running event loop."""
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, limit_per_host=CONNECTIONS),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -74,30 +105,30 @@ class Calls:
             await session.close()
 
     async def hello(self, authority: str, own: Edge) -> Edge:
-        """Who is at `authority`? Raises CallError."""
+        """Return the edge at `authority` (`address:port`). Raises CallError."""
         return await self._post(authority, HELLO, own.encoded(), Edge.read)
 
     async def ask(self, authority: str, question: CacheQuery) -> CacheReply:
-        """Has it a file? Raises CallError."""
+        """Query the cache of the edge at `authority` for a file. Raises CallError."""
         return await self._post(authority, ASK, question.encoded(), CacheReply.read)
 
     async def chain(self, authority: str) -> Chain:
-        """Through whom does it fetch? Raises CallError."""
+        """Return the edges that the edge at `authority` fetches through. Raises CallError."""
         return await self._post(authority, CHAIN, Chain().encoded(), Chain.read)
 
     async def fetch(self, authority: str, question: FetchQuery, seconds: float) -> FetchReply:
-        """Let it get a file, within `seconds`. Raises CallError."""
+        """Request that the edge at `authority` fetches a file within `seconds`. Raises CallError."""
         return await self._post(authority, FETCH, question.encoded(), FetchReply.read, seconds)
 
     async def publish(self, authority: str, batch: bytes) -> BatchReceipt:
-        """This has happened (`EventBatch`, encoded). Raises CallError."""
+        """Send journey events (an encoded `EventBatch`). Raises CallError."""
         return await self._post(authority, HAPPENED, batch, BatchReceipt.read)
 
     @asynccontextmanager
     async def get(
         self, authority: str, offer: Offer, url: str, key: str, pin: str, offset: int
     ) -> AsyncIterator[PeerResponse]:
-        """The bytes of a copy from `offset` on. Raises PeerError."""
+        """Open the bytes of a copy from `offset` on. Raises PeerError."""
         target = f"{ARTIFACTS}/{key}/{offer.copy.version}" + (f"?sha256={pin}" if pin else "")
         span = f"bytes={offset}-" if offset else ""
         request = Request("GET", authority, target, range=span)
@@ -167,7 +198,7 @@ async def _content(response: aiohttp.ClientResponse) -> bytes:
 
 
 def _line(content: bytes) -> str:
-    """What somebody else wrote, fit for a log line."""
+    """Return the start of another edge's answer as printable text for a log line."""
     return printable(content[:_MAX_REASON].decode("utf-8", "replace").strip())
 
 

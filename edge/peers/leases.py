@@ -144,7 +144,7 @@ class EdgeLeases:
             await self._write([])
 
     async def look(self) -> None:
-        """Read all. Raises ApiError."""
+        """Read the Leases of the group. Raises ApiError."""
         leases = (await self._client.list(LEASE, self._namespace, limit=MAX_LEASES)).get("items") or []
         of_group = [lease for lease in leases if _group(lease) == self._group]
         found: set[str] = set()
@@ -169,20 +169,20 @@ class EdgeLeases:
 
 
 def lease_name(authority: str) -> str:
-    """That of the edge at this `address:port`."""
+    """Return the name of the Lease of the edge at this `address:port`."""
     address = ipaddress.ip_address(authority.rpartition(":")[0].strip("[]"))
     return f"tinkedge-edge-{address.exploded.replace('.', '-').replace(':', '-')}"
 
 
 def addresses(lease: Raw) -> set[str]:
-    """The `address:port` that a Lease has; what is none is left out, for anybody who may write Leases may write one."""
+    """Return the `address:port` values of a Lease. Invalid ones are ignored: other clients can write Leases, too."""
     annotations = as_mapping(as_mapping(lease.get("metadata")).get("annotations"))
     words = str(annotations.get(ADDRESSES_ANNOTATION) or "").split(",")[:MAX_ADDRESSES]
     return {word for word in words if is_authority(word)}
 
 
 def is_authority(word: str) -> bool:
-    """Whether it is an address and a port, `10.1.0.2:7080` or `[fd00::2]:7080`."""
+    """Return True for an address and a port, such as `10.1.0.2:7080` or `[fd00::2]:7080`."""
     match = _AUTHORITY.fullmatch(word)
     if match is None or not 0 < int(match[3]) < 65536:
         return False

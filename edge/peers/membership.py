@@ -1,12 +1,11 @@
-"""Which edges there are besides this one, which of them live, and who decides about what. Pure; the clock is given.
+"""The other edges of the site: which of them live, and which one decides about a file. Pure; the clock is an argument.
 
-An edge lives as long as it has said hello, signed, within the last `LIVING_SECONDS`; one that does not listen any more
-is known to be gone at once. One that is gone is remembered for `REMEMBERED_SECONDS`: machines that began their boot
-with it are still about.
+An edge lives if its last signed hello is younger than `LIVING_SECONDS`. If its port refuses connections, it counts as
+gone at once. An edge that has gone is remembered for `REMEMBERED_SECONDS`, for machines that began their boot with it.
 
-What needs one edge to decide (which of them asks an upstream) is decided by rendezvous hashing: of all that live, the
-one whose name makes the highest hash with what it is about. Edges that see the same others agree without a word, and
-when one goes, only what was its own moves. Where they do not see the same for a moment, a file is fetched twice.
+Rendezvous hashing selects the edge that decides about a file: of all living edges, the one whose id and the file's key
+have the highest hash. Edges that see the same members agree without messages, and if one goes, only its own files
+move. While two edges see different members, a file may be fetched twice.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ LIVING_SECONDS: Final = 3.5
 REMEMBERED_SECONDS: Final = 600.0
 MAX_EDGES: Final = 32
 MAX_ALTERNATIVES: Final = 3
-"""Other edges that a machine is told of: its kernel's command line has room for so much."""
+"""Maximum number of other edges on a machine's kernel command line, whose length is limited."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Where another edge has the same: its address, the port of its HTTP, and of its gRPC server (0: none there)."""
+    """Another edge that a machine can use: address, HTTP port, and port of the gRPC server (0: it has none)."""
 
     address: str
     http_port: int
@@ -46,7 +45,7 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An edge has come, or has gone."""
+    """An edge has appeared (`living`) or gone."""
 
     edge: Edge
     living: bool
@@ -54,20 +53,20 @@ class Change:
 
 @dataclass(slots=True)
 class Peer:
-    """An edge that lives, and the `address:port` where it was reached."""
+    """A living edge, and the `address:port` where it was reached."""
 
     edge: Edge
     authority: str
 
     @property
     def id(self) -> str:
-        """Its name."""
+        """The id of the edge."""
         return self.edge.id
 
 
 @dataclass(slots=True)
 class Membership:
-    """The edges that this one, `own`, knows of. `clock` gives monotonic seconds."""
+    """The edges that this one, `own`, knows of. `clock` returns monotonic seconds."""
 
     own: str
     clock: Callable[[], float]
@@ -76,7 +75,7 @@ class Membership:
     # --- what is heard ---
 
     def heard(self, edge: Edge, authority: str = "") -> None:
-        """It has said hello; `authority` is where it was asked, empty if it was the one who asked."""
+        """Record a hello of an edge. `authority` is where this edge called it, empty if it called here."""
         if edge.id == self.own:
             return
         known = self._known.get(edge.id)
@@ -89,19 +88,19 @@ class Membership:
         known.edge, known.heard = edge, self.clock()
         if authority:
             known.authority, known.lost = authority, False
-            # An edge that was started again has another name, and is no other one.
+            # An edge that was restarted has a new id at the same address.
             for name in [name for name, other in self._known.items() if name != edge.id]:
                 if self._known[name].authority == authority:
                     del self._known[name]
 
     def lost(self, authority: str) -> None:
-        """Nobody listens there any more."""
+        """Record that no process listens at `authority` any more."""
         for known in self._known.values():
             if known.authority == authority:
                 known.lost = True
 
     def changes(self) -> list[Change]:
-        """Who has come or gone since this was last asked. To be asked often; forgets those who are gone for long."""
+        """Return the edges that appeared or went since the last call, and forget those that went long ago."""
         now, changes = self.clock(), []
         for known in self._known.values():
             living = self._lives(known)
@@ -115,12 +114,12 @@ class Membership:
 
     @property
     def living(self) -> list[Peer]:
-        """Those that can be asked."""
+        """The living edges that this one can reach."""
         return [Peer(known.edge, known.authority) for known in self._known.values() if self._can_be_asked(known)]
 
     @property
     def authorities(self) -> set[str]:
-        """Where hello should be said, besides where the operator or a Lease says: who called us is there, too."""
+        """The addresses to send hello to, besides those of the operator and of Leases: edges that called here."""
         found = set()
         for known in self._known.values():
             if known.authority:
@@ -130,13 +129,13 @@ class Membership:
         return found
 
     def lives(self, name: str) -> bool:
-        """Whether the edge of this name is there."""
+        """Return True if the edge of this id lives."""
         known = self._known.get(name)
         return name == self.own or (known is not None and self._lives(known))
 
     @property
     def addresses(self) -> tuple[frozenset[str], frozenset[str]]:
-        """Where edges answer DHCP that live, and where there was one that is gone."""
+        """The IPv4 addresses of living edges that answer DHCP, and those of edges that have gone."""
         living: set[str] = set()
         gone: set[str] = set()
         for known in self._known.values():
@@ -147,15 +146,14 @@ class Membership:
     # --- who does what ---
 
     def arbiter(self, key: str) -> str:
-        """The name of the edge that says who fetches `key`: this one's, or that of one that can be asked."""
+        """Return the id of the edge that decides which edge fetches `key`: this one, or one that it can reach."""
         return max([self.own, *(peer.id for peer in self.living)], key=lambda name: _weight(name, key))
 
     def alternatives(self, own: Edge, address: str, key: str) -> tuple[Alternative, ...]:
-        """Where the machine `key`, which has reached this edge, `own`, at `address`, can go on with another one.
+        """Return where the machine `key`, which has reached this edge, `own`, at `address`, can use another edge.
 
-        That is an address of the same network, or one of an edge that has no network with this one in common, so that
-        there are routers in between anyway; always one of the family that the machine has come by. Machines begin with
-        different ones.
+        The address is in the same network; or its edge has no network in common with this one, so that there are
+        routers in between anyway. It is of the same family. The order differs from machine to machine.
         """
         found = []
         for peer in sorted(self.living, key=lambda peer: _weight(peer.id, key), reverse=True):

@@ -1,31 +1,50 @@
-"""What edges say to each other: JSON, checked before anything is made of it. Pure.
+"""The messages between edges (validated JSON) and their signatures. Pure.
 
-POST /peers/hello                       who are you, and where are you     Edge      -> Edge
-POST /peers/ask                         have you this file              CacheQuery -> CacheReply
-POST /peers/happened                    this was seen of machines here        EventBatch -> BatchReceipt
-POST /peers/chain                       through whom do you fetch           Chain      -> Chain
-POST /peers/fetch                       get this file, and I from you       FetchQuery -> FetchReply
-GET  /peers/artifacts/KEY/VERSION       its bytes, with `Range`, and a signed SHA-256 behind them
+    POST /peers/hello                  who and where an edge is                  Edge       -> Edge
+    POST /peers/ask                    query for a file in the cache             CacheQuery -> CacheReply
+    POST /peers/happened               journey events                            EventBatch -> BatchReceipt
+    POST /peers/chain                  the edges that an edge fetches through    Chain      -> Chain
+    POST /peers/fetch                  have the upstream edge fetch a file       FetchQuery -> FetchReply
+    GET  /peers/artifacts/KEY/VERSION  a file's bytes, with `Range`, followed by its signed SHA-256
+
+Edges of one site share a key and sign every message with it:
+
+    Tinkedge-Peer: v1 <edge> <milliseconds> <nonce> <HMAC-SHA256, base64url>
+
+The edge is a random id of the process; the time is Unix time. The signature of a request covers the method, the
+address that it is sent to, target, range, body and the header's fields. So a copied request is rejected by any other
+edge, after `SKEW_SECONDS`, and when it is repeated: nonces are stored as long as they are valid. The signature of an
+answer covers the request's nonce, the status and the content, so it fits that request only.
+
+The files are not encrypted: every machine that may netboot can read them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
+import re
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from tink.files.key_file import KeyFile
 from tink.net.addresses import join_host_port
 
 MAX_MESSAGE_BYTES: Final = 16 << 10
 MAX_BATCH_BYTES: Final = 256 << 10
-"""Of a message that tells what happened."""
+"""Maximum size of an event batch."""
 MAX_BATCH_EVENTS: Final = 1000
 MAX_CHAIN: Final = 8
-"""Edges that fetch through one another."""
+"""Maximum number of edges that fetch through one another."""
 MAX_URL: Final = 8192
 MAX_PLACES: Final = 64
-"""Networks of one edge."""
+"""Maximum number of networks of one edge."""
 
 HELLO: Final = "/peers/hello"
 ASK: Final = "/peers/ask"
@@ -36,7 +55,7 @@ ARTIFACTS: Final = "/peers/artifacts"
 
 
 class MessageError(ValueError):
-    """A message that no edge sends; says what is wrong with it."""
+    """A message is not valid; the text names the field and the problem."""
 
 
 def _host(value: str) -> str:
@@ -69,14 +88,14 @@ Network6 = Annotated[str, Field(max_length=43), AfterValidator(_network6)]
 
 
 class _Message(BaseModel):
-    # What a later version adds is passed over, so that edges of two versions can stand beside each other.
+    # Unknown fields of a later version are ignored, so that edges of two versions can work together.
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True, hide_input_in_errors=True)
 
     max_bytes: ClassVar[int] = MAX_MESSAGE_BYTES
 
     @classmethod
     def read(cls, content: bytes) -> Self:
-        """One that was sent. Raises MessageError."""
+        """Parse a received message. Raises MessageError."""
         if len(content) > cls.max_bytes:
             raise MessageError(f"longer than {cls.max_bytes} bytes")
         try:
@@ -87,27 +106,29 @@ class _Message(BaseModel):
             raise MessageError(f"{where}: {first['msg']}"[:200]) from None
 
     def encoded(self) -> bytes:
-        """As it is sent."""
+        """Return the message as JSON to send."""
         return self.model_dump_json().encode()
 
 
 class Place(_Message):
-    """An address of an edge, and the network that it is of."""
+    """An IPv4 address of an edge, and its network."""
 
     address: Address
     network: Network
 
 
 class Place6(_Message):
-    """The same of IPv6: in a field of its own, for edges of older versions take no such address in `places`."""
+    """An IPv6 address of an edge, and its network. Older versions reject such addresses in `places`."""
 
     address: Address6
     network: Network6
 
 
 class Edge(_Message):
-    """An edge of the site. `server_port` is that of the gRPC server at the same addresses; 0: agents are sent
-    elsewhere. `dhcp`: it answers DHCP for the same machines.
+    """An edge of the site.
+
+    `server_port` is the port of the gRPC server at the same addresses, 0 if there is none. `dhcp`: the edge answers
+    DHCP for the same machines.
     """
 
     id: EdgeId
@@ -119,18 +140,20 @@ class Edge(_Message):
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Those of all its places, of IPv4 first."""
+        """All addresses, IPv4 first."""
         return (*(place.address for place in self.places), *(place.address for place in self.places6))
 
     @property
     def authorities(self) -> tuple[str, ...]:
-        """The same with the port of its HTTP, as they stand in URLs."""
+        """All addresses with the HTTP port, in the form for URLs."""
         return tuple(join_host_port(address, self.http_port) for address in self.addresses)
 
 
 class CacheQuery(_Message):
-    """Have you the artifact `key` (`edge.artifacts`), or one with the SHA-256 `pin`? `claim`: may I fetch it if nobody
-    has it? Asked of the one edge that decides that for this key."""
+    """Query for a copy of the artifact `key` (`edge.artifacts`), or of one with the SHA-256 `pin`.
+
+    `claim`: the sender wants to fetch the file if no edge has it; only the arbiter of the key gets this.
+    """
 
     key: Key
     pin: Pin = ""
@@ -138,7 +161,7 @@ class CacheQuery(_Message):
 
 
 class HeldCopy(_Message):
-    """`edge.artifacts.Copy`, as it is sent."""
+    """A copy in an edge's cache (`edge.artifacts.Copy`)."""
 
     version: Annotated[str, Field(pattern=r"^[0-9a-f]{1,64}$")]
     size: Annotated[int, Field(ge=1, le=1 << 50)]
@@ -149,8 +172,11 @@ class HeldCopy(_Message):
 
 
 class CacheReply(_Message):
-    """`held`: what the edge has of it; `fetching`: it is about to have it. `claimed` is the edge that may fetch it, if
-    that was asked; empty if not."""
+    """Answer to a CacheQuery.
+
+    `held`: the copy of the edge; `fetching`: the edge is fetching the file. `claimed` is the edge that may fetch it,
+    or empty if the query made no claim.
+    """
 
     held: HeldCopy | None = None
     fetching: bool = False
@@ -161,20 +187,23 @@ Edges = Annotated[tuple[EdgeId, ...], Field(max_length=MAX_CHAIN, strict=False)]
 
 
 class Chain(_Message):
-    """The edges that one fetches through, itself first; who asks says nothing of itself."""
+    """The edges that an edge fetches through, itself first. Empty in the request."""
 
     edges: Edges = ()
 
 
 class FetchQuery(_Message):
-    """Get the artifact of `url`, with the SHA-256 `pin` if the OSIE has one."""
+    """Request to fetch the artifact of `url`, with the SHA-256 `pin` if the OSIE has one."""
 
     url: Annotated[str, Field(min_length=8, max_length=MAX_URL)]
     pin: Pin = ""
 
 
 class FetchReply(_Message):
-    """`held`: it is there, or on its way; None: why not, for people. `missing`: there is no such file."""
+    """Answer to a FetchQuery.
+
+    `held`: the copy, complete or in transfer; None: `trouble` says why not. `missing`: the file does not exist.
+    """
 
     held: HeldCopy | None = None
     missing: bool = False
@@ -182,8 +211,10 @@ class FetchReply(_Message):
 
 
 class EventBatch(_Message):
-    """What an edge or a server has seen of machines since it told last: `edge.journey.records`, each looked at by
-    itself. `name` is what people know it by; `now` its clock, in Unix seconds."""
+    """New journey events of an edge or a server, in the format of `edge.journey.history`, which checks each of them.
+
+    `name` is the sender's name for people; `now` is its clock in Unix seconds.
+    """
 
     max_bytes: ClassVar[int] = MAX_BATCH_BYTES
 
@@ -194,6 +225,140 @@ class EventBatch(_Message):
 
 
 class BatchReceipt(_Message):
-    """How many of them were news."""
+    """Answer to an EventBatch: the number of events that were new."""
 
     taken: Annotated[int, Field(ge=0)]
+
+
+HEADER: Final = "Tinkedge-Peer"
+SKEW_SECONDS: Final = 60.0
+"""Maximum difference between the clocks of two edges."""
+MAX_NONCES: Final = 65_536
+"""Maximum number of stored nonces: 500 requests a second, more than 32 edges send."""
+
+_REQUEST: Final = "tinkedge peer request"
+_ANSWER: Final = "tinkedge peer answer"
+_DIGEST: Final = "tinkedge peer digest"
+_SIGNED = re.compile(
+    r"v1 (?P<edge>[0-9a-f]{32}) (?P<at>[0-9]{1,15}) (?P<nonce>[A-Za-z0-9_-]{22}) (?P<signature>[A-Za-z0-9_-]{43})",
+    re.ASCII,
+)
+
+
+class Refusal(StrEnum):
+    """Why a request is rejected."""
+
+    UNSIGNED = "unsigned"
+    FORGED = "forged"
+    STALE = "stale"
+    REPLAYED = "replayed"
+    FULL = "full"
+
+
+class StrangerError(Exception):
+    """A request is not from an edge of this site, or can't be accepted now; the message says why."""
+
+    def __init__(self, refusal: Refusal, message: str) -> None:
+        super().__init__(message)
+        self.refusal = refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The signed parts of a request. `authority` is the receiver's `address:port`, `range` the header's value."""
+
+    method: str
+    authority: str
+    target: str
+    body: bytes = b""
+    range: str = ""
+
+    @property
+    def claims(self) -> str:
+        """The text to sign: one line for each part."""
+        digest = hashlib.sha256(self.body).hexdigest()
+        return "\n".join((self.method, self.authority, self.target, self.range, digest))
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedRequest:
+    """A valid request: the edge that sent it, and the nonce that its answer is signed with."""
+
+    edge: str
+    nonce: str
+
+
+class Signatures:
+    """Signs the messages of one edge, whose id is `edge`, and checks those of others."""
+
+    def __init__(self, keys: KeyFile, clock: Callable[[], float], edge: str = "") -> None:
+        """`clock` returns Unix seconds."""
+        self.edge = edge or secrets.token_hex(16)
+        self._keys = keys
+        self._clock = clock
+        self._nonces: OrderedDict[str, float] = OrderedDict()
+
+    # --- who asks ---
+
+    def request(self, request: Request) -> tuple[str, str]:
+        """Return the signed header of a request, and its nonce."""
+        nonce = secrets.token_urlsafe(16)
+        words = f"v1 {self.edge} {int(self._clock() * 1000)} {nonce}"
+        signature = self._keys.sign(_REQUEST, f"{words}\n{request.claims}")
+        return f"{words} {signature}", nonce
+
+    def is_response(self, nonce: str, status: int, content: bytes, signature: str) -> bool:
+        """Return True if an edge of this site signed this answer."""
+        return self._keys.signed(_ANSWER, _answer(nonce, status, content), _ascii(signature))
+
+    def is_digest(self, nonce: str, sha256: str, signature: str) -> bool:
+        """Return True if an edge of this site signed this checksum of the file that it sent."""
+        return self._keys.signed(_DIGEST, f"{nonce}\n{sha256}", _ascii(signature))
+
+    # --- who is asked ---
+
+    def check(self, header: str, request: Request) -> VerifiedRequest:
+        """Check a request, and accept its nonce only once. Raises StrangerError."""
+        match = _SIGNED.fullmatch(header)
+        if match is None:
+            raise StrangerError(Refusal.UNSIGNED, "only edges of this site may ask here")
+        words = header.rpartition(" ")[0]
+        if not self._keys.signed(_REQUEST, f"{words}\n{request.claims}", match["signature"]):
+            advice = "give all edges of a site the same --metadata-token-key"
+            raise StrangerError(Refusal.FORGED, f"not signed with a key of this edge, or not for it: {advice}")
+        now = self._clock()
+        ahead = int(match["at"]) / 1000 - now
+        if abs(ahead) > SKEW_SECONDS:
+            raise StrangerError(Refusal.STALE, f"its clock is {ahead:+.0f} s off this one's: set both by NTP")
+        self._forget(now)
+        nonce = match["nonce"]
+        if nonce in self._nonces:
+            raise StrangerError(Refusal.REPLAYED, "this request has been made before")
+        if len(self._nonces) >= MAX_NONCES:
+            raise StrangerError(Refusal.FULL, "too many requests at once: try again")
+        self._nonces[nonce] = now
+        return VerifiedRequest(match["edge"], nonce)
+
+    def sign_response(self, asked: VerifiedRequest, status: int, content: bytes) -> str:
+        """Return the signed header of an answer."""
+        return self._keys.sign(_ANSWER, _answer(asked.nonce, status, content))
+
+    def sign_digest(self, asked: VerifiedRequest, sha256: str) -> bytes:
+        """Return the trailer of a file that was sent: its signed checksum."""
+        signature = self._keys.sign(_DIGEST, f"{asked.nonce}\n{sha256}")
+        return f"{sha256}{signature}".encode()
+
+    def _forget(self, now: float) -> None:
+        """Drop the nonces of requests that are too old to be accepted."""
+        oldest = now - 2 * SKEW_SECONDS
+        while self._nonces and not oldest <= next(iter(self._nonces.values())) <= now:
+            self._nonces.popitem(last=False)
+
+
+def _answer(nonce: str, status: int, content: bytes) -> str:
+    return f"{nonce}\n{status}\n{hashlib.sha256(content).hexdigest()}"
+
+
+def _ascii(signature: str) -> str:
+    """Return a signature that can be compared (`hmac.compare_digest` takes ASCII only), or an empty string."""
+    return signature if signature.isascii() else ""

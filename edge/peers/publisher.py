@@ -1,17 +1,24 @@
-"""What this process has seen of machines, told to the edges of the site: each of them knows where every machine is.
+"""Journey events between the edges and servers of a site, so that each edge knows the journey of every machine.
 
-    what happened here (`edge.journey.news`) --once a second, signed--> every edge: its journey, page, `tinkedge watch`
+    EventPublisher   journey of this process --batches, once a second, signed--> every edge of the site
+    EventReceiver    batches of other edges and servers --> journey of this edge, its page, `tinkedge watch`
+    ServerReports    publishes for a gRPC server that runs apart from the edges
 
-An edge tells what its machines did, a server what their agents did. What all of them hear from the API (Workflows) is
-told by nobody. An edge that comes, or comes back, is told of the last day first. Everything is bounded: what one is
-told in a second, and how many events of a machine that are; who can't keep up misses older events of that machine.
-While an edge is away nothing is kept for it but the names of the machines that did something.
+An edge publishes the steps of its machines, a server those of its agents. Workflow events are not published: every
+process reads them from the API. A new edge, or one that was restarted, first gets the last day. The events per second
+and per machine are bounded; an edge that can't keep up misses older events of a machine. While an edge does not answer,
+only the MACs of machines with new events are stored for it.
+
+A received event keeps its time, corrected if the sender's clock is off by seconds, so that all edges show one order.
+Its detail `seen_by`, which only the receiver writes, names the sender. A received event is not forwarded, logged or
+counted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -19,29 +26,42 @@ from typing import Final, Literal
 
 import orjson
 
-from edge.journey.history import Entry, detail_of, is_from_elsewhere, step_of
-from edge.journey.news import News
-from edge.journey.recorder import Journey
-from edge.journey.records import Happened, plain
-from edge.journey.steps import Step
-from edge.peers.calls import CallError, Calls, RefusedError
-from edge.peers.counts import Counts
-from edge.peers.messages import MAX_BATCH_BYTES, MAX_BATCH_EVENTS
+from edge.journey.events import Milestone, Note, Step
+from edge.journey.history import (
+    PLACE,
+    SEEN_BY,
+    SERVER,
+    Entry,
+    Happened,
+    detail_of,
+    is_from_elsewhere,
+    milestone,
+    pack,
+    packed_bytes,
+    plain,
+    read,
+    step_of,
+)
+from edge.journey.recorder import Journey, News
+from edge.peers.calls import CallError, Calls, Counts, RefusedError
+from edge.peers.messages import MAX_BATCH_BYTES, MAX_BATCH_EVENTS, EventBatch, Signatures
+from tink.files.key_file import KeyFile
+from tink.limits.newest import Newest
 from tink.limits.once_per import OncePer
 
 log = logging.getLogger(__name__)
 
 TURN_SECONDS: Final = 1.0
 QUIET_SECONDS: Final = 5.0
-"""After so long without news it is told that there are none: who tells is there."""
+"""Interval of empty batches, which show that this process lives."""
 PAST_SECONDS: Final = 86_400.0
-"""What an edge is told first is no older."""
+"""Maximum age of the events that a new edge gets."""
 EVENTS_OF_A_MACHINE: Final = 60
-"""So many of the newest events of one machine are told at a time."""
+"""Maximum number of events of one machine in a turn, the newest."""
 EVENTS: Final = 500
-"""So many one edge is told in a turn: a storm costs who hears of it a hundredth of a processor or two."""
+"""Maximum number of events for one edge in a turn: it costs the receiver 1 or 2 % of a processor."""
 REST_SECONDS: Final = 15.0
-"""After that long one is tried again that could not be told."""
+"""Pause before the next attempt to reach an edge that did not answer."""
 MAX_EDGES: Final = 32
 _MAX_EVENT: Final = 64 << 10
 _SHORT: Final = 200
@@ -51,7 +71,7 @@ _SAY_AGAIN_SECONDS: Final = 300.0
 
 @dataclass(slots=True)
 class _Subscriber:
-    """One edge. Times are monotonic."""
+    """An edge that gets the events of this process. Times are monotonic."""
 
     news: News
     waiting: list[bytes] = field(default_factory=list)
@@ -60,7 +80,7 @@ class _Subscriber:
 
 
 class EventPublisher:
-    """`run` it. Belongs to one event loop."""
+    """Sends new journey events to the other edges. `run` it. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -73,8 +93,10 @@ class EventPublisher:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`name()` is what people know this process by; `edges()` gives the `address:port` of those that are to be
-        told. `clock` gives monotonic seconds, `now` those of the journey."""
+        """`name()` returns the name of this process for people; `edges()` the `address:port` of the receivers.
+
+        `clock` returns monotonic seconds, `now` the time of the journey.
+        """
         self._journey = journey
         self._calls = calls
         self._kind = kind
@@ -87,7 +109,7 @@ class EventPublisher:
         self._said = OncePer(_SAY_AGAIN_SECONDS, capacity=256)
 
     async def run(self) -> None:
-        """Publish for ever."""
+        """Publish until cancelled."""
         try:
             while True:
                 began = self._clock()
@@ -98,7 +120,7 @@ class EventPublisher:
                 subscriber.news.close()
 
     async def turn(self) -> None:
-        """Send each edge what it does not know yet."""
+        """Send each edge the events that it has not received yet."""
         edges = sorted(set(self._edges()))[:MAX_EDGES]
         for gone in self._subscribers.keys() - set(edges):
             self._subscribers.pop(gone).news.close()
@@ -129,14 +151,14 @@ class EventPublisher:
     def _failed(self, edge: str, subscriber: _Subscriber, error: CallError) -> None:
         subscriber.not_before = self._clock() + REST_SECONDS
         self._counts.failed_batches += 1
-        if isinstance(error, RefusedError):  # it is started again, and may know nothing of what it was told
+        if isinstance(error, RefusedError):  # The edge restarts, and may have lost the events.
             subscriber.news.close()
             subscriber.news, subscriber.waiting = self._from_the_past(), []
         if self._said.due((edge, str(error)), self._clock()):
             log.warning("the edge at %s can't be told what machines do: %s", edge, error)
 
     async def _gathered(self, news: News) -> list[bytes]:
-        """As much as one message has room for."""
+        """Return encoded events for one batch."""
         found: list[bytes] = []
         room = _ROOM
         for number, happened in enumerate(news.take(), start=1):
@@ -156,7 +178,7 @@ class EventPublisher:
 
 
 def is_published(entry: Entry) -> bool:
-    """Whether others do not know it anyway."""
+    """Return True if the other edges can't know this event from the API or from its source."""
     step = step_of(entry)
     if step is Step.WORKFLOW or is_from_elsewhere(entry):
         return False
@@ -175,7 +197,7 @@ def _encoded(happened: Happened) -> bytes:
 
 
 def _fitting(events: list[bytes]) -> list[bytes]:
-    """The newest of them that fit; what is older is missed."""
+    """Return the newest events that fit into a batch; older ones are dropped."""
     room, kept = _ROOM, 0
     for text in reversed(events):
         room -= len(text) + 1
@@ -183,3 +205,143 @@ def _fitting(events: list[bytes]) -> list[bytes]:
             break
         kept += 1
     return events[len(events) - kept :]
+
+
+MAX_PUBLISHERS: Final = 64
+SKEW_SECONDS: Final = 3.0
+"""Clocks that differ by less are treated as equal."""
+NEW_SECONDS: Final = 600.0
+"""Maximum age of a received event that counts as a change of its machine."""
+LIVING_SECONDS: Final = 15.0
+LATE_SECONDS: Final = 10.0
+"""Maximum delay of another edge's offer."""
+_OFFERS: Final = frozenset({Milestone.OFFERED, Milestone.IPXE_OFFERED, Milestone.OS_OFFERED})
+_LOOKED_AT: Final = 50
+_PORTION: Final = 50
+_OF_SERVERS: Final = frozenset({Step.AGENT, Step.ACTION})
+"""The steps that a server may report."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publisher:
+    """Another process of the site that publishes: when it was last heard (monotonic seconds) and its new events."""
+
+    kind: str
+    name: str
+    heard: float
+    events: int
+
+
+class EventReceiver:
+    """Takes the events of other edges and servers into this edge's journey. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        journey: Journey,
+        kept: Callable[[Happened], None] = lambda _: None,
+        clock: Callable[[], float] = lambda: 0.0,
+        now: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """`kept(event)` is called for each new event. `clock` returns monotonic seconds, `now` the journey's time."""
+        self._journey = journey
+        self._kept = kept
+        self._clock = clock
+        self._now = now
+        self._publishers: Newest[tuple[str, str], Publisher] = Newest(MAX_PUBLISHERS)
+
+    @property
+    def publishers(self) -> list[Publisher]:
+        """The processes that were heard within LIVING_SECONDS, by kind and name."""
+        since = self._clock() - LIVING_SECONDS
+        return sorted(
+            (each for each in self._publishers.values() if each.heard >= since), key=lambda each: (each.kind, each.name)
+        )
+
+    async def take(self, batch: EventBatch) -> int:
+        """Take in a batch and return the number of new events. Yields to the event loop in between."""
+        now, taken = self._now(), 0
+        ahead = batch.now - now
+        shift = -ahead if abs(ahead) > SKEW_SECONDS else 0.0
+        for number, found in enumerate(batch.events, start=1):
+            taken += self._take(found, batch, shift, now)
+            if number % _PORTION == 0:
+                await asyncio.sleep(0)
+        before = self._publishers.get((batch.kind, batch.name))
+        events = taken + (before.events if before is not None else 0)
+        self._publishers[batch.kind, batch.name] = Publisher(batch.kind, batch.name, self._clock(), events)
+        return taken
+
+    def _take(self, found: object, batch: EventBatch, shift: float, now: float) -> bool:
+        event = read(found)
+        if event is None:
+            return False
+        time, mac, note = event
+        if batch.kind == SERVER and note.step not in _OF_SERVERS:
+            return False
+        time = min(time + shift, now)
+        if note.milestone in _OFFERS and self._has_gone_on(mac, time, batch.name):
+            return False
+        detail = {name: value for name, value in note.detail.items() if name not in (SEEN_BY, PLACE)}
+        detail |= {SEEN_BY: batch.name, PLACE: batch.kind}
+        note = Note(note.step, note.outcome, note.message, detail, kept_bytes=packed_bytes(note.message, detail))
+        if not self._journey.take_in(mac, time, note, now=now - time < NEW_SECONDS):
+            return False
+        self._kept(Happened(time, mac, pack(note)))
+        return True
+
+    def _has_gone_on(self, mac: str, time: float, name: str) -> bool:
+        """Return True if the machine was past its offers then: all edges offer, and a late offer starts no new boot."""
+        for at, entry in self._journey.after(mac, time - LATE_SECONDS, _LOOKED_AT):
+            reached = milestone(entry)
+            if (
+                at <= time
+                and reached is not None
+                and reached not in _OFFERS
+                and dict(detail_of(entry)).get(SEEN_BY) != name
+            ):
+                return True
+        return False
+
+
+_NO_NAME = re.compile(r"[^A-Za-z0-9._:-]")
+
+
+class ServerReports:
+    """Reports the activity of a gRPC server's agents to the edges of the site. The server answers no edge.
+
+    The operator or the edges' Leases (`edge.peers.leases`) name the edges. Call `start` before use, `run` meanwhile,
+    and `stop` at the end.
+    """
+
+    def __init__(
+        self, keys: KeyFile, journey: Journey, named: Iterable[str], name: str, clock: Callable[[], float]
+    ) -> None:
+        """`keys` sign; `named` are `address:port` of edges; `name` is the host's name; `clock` returns Unix seconds."""
+        self.counts = Counts()
+        self._named = frozenset(named)
+        self._found: frozenset[str] = frozenset()
+        self._calls = Calls(Signatures(keys, clock))
+        spelled = _NO_NAME.sub("-", name)[:63] or "server"
+        self._publisher = EventPublisher(
+            journey, self._calls, SERVER, lambda: spelled, lambda: self._named | self._found, self.counts, now=clock
+        )
+
+    def found(self, authorities: Iterable[str]) -> None:
+        """Set the `address:port` of the edges that have a Lease."""
+        self._found = frozenset(authorities)
+
+    async def start(self) -> None:
+        """Open the HTTP session; needs a running event loop."""
+        await self._calls.start()
+
+    async def stop(self) -> None:
+        """Close the HTTP session."""
+        await self._calls.stop()
+
+    async def publish(self) -> None:
+        """Send new events once; `run` repeats it."""
+        await self._publisher.turn()
+
+    async def run(self) -> None:
+        """Publish until cancelled."""
+        await self._publisher.run()

@@ -1,8 +1,10 @@
-"""The other edges of this site, put together: hello is said once a second to all that are named, by the operator, by
-a Lease (`edge.peers.leases`), or by having called here.
+"""The other edges of this site: this edge's calls to them, its answers to theirs, and the metrics.
 
-    calls -> membership -> who is told of it: DHCP (whose offers are no stranger's, and for whom to stand in), scripts
-    questions of others -> signatures -> the cache
+    calls -> membership -> DHCP (which servers are edges, and for which to stand in), scripts (other edges to try)
+    requests of other edges -> signatures -> the cache, the journey
+
+Once a second this edge sends hello to every edge that the operator or a Lease (`edge.peers.leases`) names, or that has
+called here.
 """
 
 from __future__ import annotations
@@ -10,18 +12,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
+
+from prometheus_client.core import Metric
 
 from edge.artifacts import Artifact, ArtifactCache, PeerCaches
 from edge.journey.events import Notice, Outcome
-from edge.journey.history import EDGE, SERVER
+from edge.journey.history import EDGE, SERVER, Happened
 from edge.journey.recorder import Journey
-from edge.journey.records import Happened
-from edge.peers.caches import Caches, reply
-from edge.peers.calls import CallError, Calls, RefusedError
-from edge.peers.claims import Claims
-from edge.peers.counts import Counts
+from edge.peers.caches import Caches, Claims, reply
+from edge.peers.calls import CallError, Calls, Counts, RefusedError
 from edge.peers.membership import Alternative, Change, Membership, Peer
 from edge.peers.messages import (
     BatchReceipt,
@@ -33,28 +34,32 @@ from edge.peers.messages import (
     MessageError,
     Place,
     Place6,
+    Refusal,
+    Request,
+    Signatures,
+    StrangerError,
+    VerifiedRequest,
 )
-from edge.peers.publisher import EventPublisher
-from edge.peers.receiver import EventReceiver, Publisher
-from edge.peers.signatures import Refusal, Request, Signatures, StrangerError, VerifiedRequest
+from edge.peers.publisher import EventPublisher, EventReceiver, Publisher
 from edge.peers.upstream_edge import UpstreamEdge, chain_of, fetched
 from tink.files.key_file import KeyFile
 from tink.limits.once_per import OncePer
+from tink.metrics.families import counter, gauge
 
 log = logging.getLogger(__name__)
 
 HELLO_SECONDS: Final = 1.0
 MAX_AUTHORITIES: Final = 128
-"""Places where hello is said."""
+"""Maximum number of addresses that hello is sent to."""
 _SAY_AGAIN_SECONDS: Final = 300.0
 
 
 Changed = Callable[[frozenset[str], frozenset[str]], None]
-"""`changed(living, gone)`: where (dotted) other edges answer DHCP, and where there was one that is gone."""
+"""`changed(living, gone)`: IPv4 addresses where other edges answer DHCP, and those of edges that have gone."""
 
 
 class Peers:
-    """`start` before use, `stop` after; `run` meanwhile."""
+    """The other edges of this site. Call `start` before use, `run` meanwhile, and `stop` at the end."""
 
     def __init__(
         self,
@@ -74,18 +79,25 @@ class Peers:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`keys` sign. The ports are this edge's, `server_port` 0 where agents are sent elsewhere; `dhcp`: it answers
-        DHCP. `named` are `address:port` of other edges, IPv6 in brackets. `changed` and `announce` hear when one comes
-        or goes. What happens to machines is told to the others and heard from them, if there is a `journey`; `kept`
-        hears of what they have told. `reports` are the keys of servers that run apart, which tell what agents do, and
-        no more. `upstream` is `address:port` of the edge that files are fetched through (empty: none is);
-        `downstream`: files are fetched for other edges. `clock` gives monotonic seconds, `now` Unix seconds.
+        """Create the site of this edge.
+
+        keys: sign and check messages.
+        http_port, server_port: this edge's ports; `server_port` is 0 if another host has the gRPC server.
+        dhcp: this edge answers DHCP.
+        named: `address:port` of other edges, IPv6 in brackets.
+        changed, announce: called when an edge appears or goes.
+        journey: events are exchanged with the other edges if it is given.
+        kept: called for each new event of another edge.
+        reports: keys of separate gRPC servers, which may only publish the events of agents.
+        upstream: `address:port` of the edge to fetch files through, or an empty string.
+        downstream: this edge fetches files for other edges.
+        clock, now: return monotonic seconds and Unix seconds.
         """
         self.counts = Counts()
         self.signatures = Signatures(keys, now)
         self._reports = Signatures(reports, now) if reports is not None else None
         self.own = Edge(id=self.signatures.edge, places=(), http_port=http_port, server_port=server_port, dhcp=dhcp)
-        """What this edge says of itself; its name is another one after each start."""
+        """The description of this edge that others get; its id changes with each start."""
         self._membership = Membership(self.own.id, clock)
         self._claims = Claims(clock, self._membership.lives)
         self._calls = Calls(self.signatures)
@@ -114,7 +126,7 @@ class Peers:
     # --- what this edge is ---
 
     def place(self, places: Iterable[tuple[str, str]]) -> None:
-        """This edge is at these addresses now, of both families, each with its network (CIDR)."""
+        """Set this edge's current addresses (IPv4 and IPv6), each with its network in CIDR form."""
         found, found6 = [], []
         for address, network in places:
             if ":" in address:
@@ -124,23 +136,23 @@ class Peers:
         self.own = self.own.model_copy(update={"places": tuple(found), "places6": tuple(found6)})
 
     def share(self, cache: ArtifactCache) -> None:
-        """Others may have what is in there."""
+        """Serve the files of this cache to other edges."""
         self._cache = cache
 
     def found(self, authorities: Iterable[str]) -> None:
-        """Where Leases say that other edges are, each time that these are read."""
+        """Set the `address:port` of the other edges that have a Lease."""
         self._found = frozenset(authorities)
 
     # --- who there is ---
 
     @property
     def living(self) -> list[Peer]:
-        """The others that answer."""
+        """The other edges that answer."""
         return self._membership.living
 
     @property
     def publishers(self) -> list[Publisher]:
-        """The edges and servers that have told what machines do, a moment ago."""
+        """The edges and servers that published journey events recently."""
         return self._receiver.publishers if self._receiver is not None else []
 
     def _name(self) -> str:
@@ -150,21 +162,21 @@ class Peers:
         return [peer.authority for peer in self.living]
 
     def alternatives(self, address: str, machine: str) -> tuple[Alternative, ...]:
-        """Where `machine`, which has reached this edge at `address`, can go on with another edge."""
+        """Return where `machine`, which has reached this edge at `address`, can continue with another edge."""
         return self._membership.alternatives(self.own, address, machine)
 
     # --- its life ---
 
     async def start(self) -> None:
-        """Needs a running loop."""
+        """Open the HTTP session; needs a running event loop."""
         await self._calls.start()
 
     async def stop(self) -> None:
-        """Ask nobody any more."""
+        """Close the HTTP session."""
         await self._calls.stop()
 
     async def run(self) -> None:
-        """Say hello again and again, and tell what machines do, until cancelled."""
+        """Send hello and journey events until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._look_again_and_again())
             if self.upstream is not None:
@@ -173,7 +185,7 @@ class Peers:
                 tasks.create_task(self._publisher.run())
 
     async def publish(self) -> None:
-        """Send the other edges what machines have done since the last time; `run` does it again and again."""
+        """Send new journey events to the other edges once; `run` repeats it."""
         if self._publisher is not None:
             await self._publisher.turn()
 
@@ -184,7 +196,7 @@ class Peers:
             await asyncio.sleep(max(0.0, HELLO_SECONDS - (self._clock() - began)))
 
     async def look(self) -> None:
-        """Say hello once to everybody, and tell what has changed."""
+        """Send hello once to every known address, then announce the changes."""
         there = self._named | self._found | self._membership.authorities
         authorities = sorted(there.difference(self.own.authorities))[:MAX_AUTHORITIES]
         await asyncio.gather(*map(self._hello, authorities))
@@ -227,7 +239,7 @@ class Peers:
     # --- what others ask ---
 
     def check(self, header: str, request: Request) -> VerifiedRequest:
-        """Whether it is an edge that asks so. Raises StrangerError."""
+        """Return the request with its sender, an edge of this site. Raises StrangerError."""
         try:
             return self.signatures.check(header, request)
         except StrangerError as error:
@@ -235,7 +247,10 @@ class Peers:
             raise
 
     def check_batch(self, header: str, request: Request) -> tuple[VerifiedRequest, Signatures]:
-        """The same of HAPPENED, which servers may say, too; what its answer is signed with. Raises StrangerError."""
+        """Check a request for HAPPENED, which a server may send, too; return it and the signer of its answer.
+
+        Raises StrangerError.
+        """
         try:
             return self.signatures.check(header, request), self.signatures
         except StrangerError as error:
@@ -249,22 +264,22 @@ class Peers:
             raise
 
     def hello(self, content: bytes) -> bytes:
-        """The answer to HELLO. Raises MessageError."""
+        """Return the answer to HELLO. Raises MessageError."""
         self._membership.heard(Edge.read(content))
         return self.own.encoded()
 
     def ask(self, content: bytes, asked: VerifiedRequest) -> bytes:
-        """The answer to ASK. Raises MessageError."""
+        """Return the answer to ASK. Raises MessageError."""
         return reply(CacheQuery.read(content), asked.edge, self._cache, self._claims).encoded()
 
     def chain(self, content: bytes) -> bytes:
-        """The answer to CHAIN. Raises MessageError."""
+        """Return the answer to CHAIN. Raises MessageError."""
         Chain.read(content)
         self._fetches_for_others()
         return chain_of(self.upstream, self.own.id).encoded()
 
     async def fetch(self, content: bytes, asked: VerifiedRequest) -> bytes:
-        """The answer to FETCH. Raises MessageError."""
+        """Return the answer to FETCH. Raises MessageError."""
         question = FetchQuery.read(content)
         cache = self._fetches_for_others()
         chain = chain_of(self.upstream, self.own.id).edges
@@ -277,7 +292,7 @@ class Peers:
         return self._cache
 
     async def happened(self, content: bytes, signatures: Signatures) -> bytes:
-        """The answer to HAPPENED, signed with `signatures`. Raises MessageError."""
+        """Return the answer to HAPPENED, whose sender is known by `signatures`. Raises MessageError."""
         batch = EventBatch.read(content)
         if (batch.kind == SERVER) is not (signatures is self._reports):
             raise MessageError("kind: this key is not for it")
@@ -286,5 +301,35 @@ class Peers:
         return BatchReceipt(taken=taken).encoded()
 
     async def open(self, key: str, pin: str, version: str) -> Artifact | None:
-        """What ARTIFACTS names; None: it is not here. Raises ArtifactError."""
+        """Open the copy that a path below ARTIFACTS names; None if it is not in the cache. Raises ArtifactError."""
         return await self._cache.open_held(key, pin, version) if self._cache is not None else None
+
+
+def event_batch_metrics(counts: Counts) -> Iterator[Metric]:
+    """Yield the metrics of event batches between edges and servers."""
+    text = "Events of machines that other edges of the site were told, and that they told."
+    yield counter("tinkedge_peer_events", text, ["direction"], {("sent",): counts.sent, ("received",): counts.received})
+    text = "Times that an edge could not be told what machines do."
+    yield counter("tinkedge_peer_event_batch_failures", text, [], {(): counts.failed_batches})
+
+
+def peer_metrics(peers: Peers) -> Iterator[Metric]:
+    """Yield the metrics of the other edges."""
+    counts = peers.counts
+    yield from event_batch_metrics(counts)
+    yield gauge("tinkedge_peer_living", "Other edges of this site that answer.", [], {(): len(peers.living)})
+    text = "Files that other edges were asked for, by whether one had them."
+    lookups = {("hit",): counts.hits, ("miss",): counts.misses, ("damaged",): counts.damaged}
+    yield counter("tinkedge_peer_lookups", text, ["result"], lookups)
+    if peers.upstream is not None:
+        text = "Whether files are fetched through the upstream edge: 0 while it is away or leads in a circle."
+        yield gauge("tinkedge_upstream_edge_used", text, [], {(): int(peers.upstream.is_used)})
+        text = "Files that the upstream edge was asked for, by whether it had them or could get them."
+        lookups = {("hit",): counts.parent_hits, ("miss",): counts.parent_misses}
+        yield counter("tinkedge_upstream_edge_lookups", text, ["result"], lookups)
+    yield counter("tinkedge_peer_served", "Files that other edges were sent.", [], {(): counts.served})
+    text = "Bytes of files that other edges were sent."
+    yield counter("tinkedge_peer_served_bytes", text, [], {(): counts.served_bytes})
+    text = "Requests that were not taken for those of an edge, by reason."
+    refused = {(refusal.value,): counts.refused[refusal] for refusal in Refusal}
+    yield counter("tinkedge_peer_refused", text, ["reason"], refused)

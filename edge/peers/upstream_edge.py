@@ -1,15 +1,15 @@
-"""The edge of another site that this one fetches kernels and initrds through (`--upstream-edge`), and its side of it.
+"""The upstream edge: an edge of another site that this one fetches kernels and initrds through (`--upstream-edge`).
 
-    a file is wanted that no edge of this site has -> the upstream edge is asked for it: from its cache, or from where
-                                                      the OSIE says it is, which it fetches once for all who ask
-    it is away, can't, or would ask this edge        from the origin, at once
+    no edge of this site has the file         the upstream edge sends it: from its cache, or from the OSIE's URL,
+                                              which it fetches once for all edges that ask
+    the upstream edge is away or can't        this edge fetches the file from the origin at once
 
-Unlike the other edges of a site it is a parent (RFC 2187 section 2): told a URL, it fetches. Edges that have the
-key may ask that of one with `--downstream-edges`, and its own bounds hold for what they ask.
+The upstream edge is a parent (RFC 2187 section 2): it gets a URL and fetches it. Edges that have the key may request
+that from an edge with `--downstream-edges`, within the limits of that edge.
 
-No loops: each edge says which edges it fetches through, itself first (as BGP's AS_PATH, RFC 4271 section 9.1.2). One
-that finds itself there goes to the origin, and none fetches for an edge that it fetches through. What is asked in the
-moment before that is known waits `PATIENCE_SECONDS`, and then goes to the origin, too.
+Loops: each edge reports the edges that it fetches through, itself first (like BGP's AS_PATH, RFC 4271 section 9.1.2).
+An edge that finds itself in that list uses the origin, and no edge fetches for an edge that it fetches through. A
+request that is sent before the list is known waits `PATIENCE_SECONDS`, then the origin is used.
 """
 
 from __future__ import annotations
@@ -32,26 +32,24 @@ from edge.artifacts import (
     PeerError,
     PeerResponse,
 )
-from edge.peers.calls import CallError, Calls
-from edge.peers.counts import Counts
-from edge.peers.messages import MAX_CHAIN, Chain, FetchQuery, FetchReply, HeldCopy, MessageError
-from edge.peers.signatures import Signatures
+from edge.peers.calls import CallError, Calls, Counts
+from edge.peers.messages import MAX_CHAIN, Chain, FetchQuery, FetchReply, HeldCopy, MessageError, Signatures
 from tink.files.key_file import KeyFile
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 5.0
-"""How often it is asked whether it is there."""
+"""Interval of the calls that check whether the upstream edge answers."""
 PATIENCE_SECONDS: Final = 10.0
-"""How long it may take until the first bytes of a file are at the upstream edge; then the origin is asked."""
+"""Maximum time until the upstream edge has the first bytes of a file; then the origin is used."""
 DISTRUST_SECONDS: Final = 600.0
 _PARENT: Final = "upstream edge"
-"""Its name among those of peers, which are hexadecimal."""
+"""Its id beside the ids of peers, which are hexadecimal."""
 _PAUSE_SECONDS: Final = 0.1
 
 
 class UpstreamEdge:
-    """Asks the edge at `authority` (`address:port`); `siblings` are this site's own, and asked first."""
+    """Fetches through the edge at `authority` (`address:port`), after `siblings`, the edges of this site."""
 
     def __init__(
         self,
@@ -64,7 +62,7 @@ class UpstreamEdge:
         clock: Callable[[], float],
         announce: Callable[[bool, str], None],
     ) -> None:
-        """`own` is this edge's name. `announce(well, line)` hears when it comes, goes, or would lead in a circle."""
+        """`own` is this edge's id. `announce(well, line)` is called when the upstream edge appears, goes or loops."""
         self.authority = authority
         self._own = own
         self._calls = calls
@@ -78,24 +76,24 @@ class UpstreamEdge:
 
     @property
     def chain(self) -> tuple[str, ...]:
-        """The edges that this one fetches through, itself first."""
+        """The edges that this one fetches through; this one is first."""
         return (self._own, *self._beyond)[:MAX_CHAIN]
 
     @property
     def is_used(self) -> bool:
-        """Whether files are fetched through it at the moment."""
+        """True while files are fetched through the upstream edge."""
         return self._trouble is None
 
     # --- whether it is there ---
 
     async def run(self) -> None:
-        """Ask again and again, until cancelled."""
+        """Check the upstream edge until cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:
-        """Ask once."""
+        """Check the upstream edge once."""
         trouble: str | None = None
         try:
             self._beyond = (await self._calls.chain(self.authority)).edges
@@ -119,9 +117,9 @@ class UpstreamEdge:
     # --- `edge.artifacts.PeerCaches` ---
 
     async def find(self, key: str, url: str, pin: str, avoided: Collection[str]) -> Offer | None:
-        """A copy of this site; else the upstream edge's, which may have to fetch it first.
+        """Return a copy of this site, or else the upstream edge's, which may have to fetch it first.
 
-        Raises NotFoundError for a file that only edges can have, if that has it not.
+        Raises NotFoundError for a file that only edges have, if the upstream edge does not have it either.
         """
         offer = await self._siblings.find(key, url, pin, avoided)
         if (offer is not None and offer.copy.fresh > 0) or not self.is_used or _PARENT in avoided:
@@ -145,7 +143,7 @@ class UpstreamEdge:
         return Offer(_PARENT, address, Copy(**reply.held.model_dump()), is_parent=True)
 
     def get(self, offer: Offer, url: str, key: str, pin: str, offset: int) -> AbstractAsyncContextManager[PeerResponse]:
-        """Its bytes, or those of a sibling. Raises PeerError."""
+        """Open the bytes of the offered copy. Raises PeerError."""
         if not offer.is_parent:
             return self._siblings.get(offer, url, key, pin, offset)
         if not self.is_used:
@@ -153,7 +151,7 @@ class UpstreamEdge:
         return self._calls.get(self.authority, offer, url, key, pin, offset)
 
     def distrust(self, offer: Offer, key: str) -> None:
-        """What came was not what it said: for a while, that file comes from its origin."""
+        """Use the origin for this file for a while: the copy did not match its checksum."""
         if not offer.is_parent:
             self._siblings.distrust(offer, key)
             return
@@ -164,9 +162,9 @@ class UpstreamEdge:
 
 
 async def probe(authority: str, keys: KeyFile, now: Callable[[], float]) -> None:
-    """Whether the edge at `authority` would fetch for one with these keys. Raises CallError, KeyFileError.
+    """Check that the edge at `authority` fetches for an edge with these keys. Raises CallError, KeyFileError.
 
-    `now` gives Unix seconds.
+    `now` returns Unix seconds.
     """
     calls = Calls(Signatures(keys, now))
     await calls.start()
@@ -190,11 +188,12 @@ async def fetched(
     clock: Callable[[], float],
     sleep: Sleep = asyncio.sleep,
 ) -> FetchReply:
-    """What an edge that fetches through `own_chain` answers the edge `asked_by`: the file is here, or on its way.
+    """Fetch a file for the edge `asked_by` and return the answer: the file is here, or in transfer.
 
-    `has_upstream`: it is to fetch through another edge, whether that is there or not.
+    `own_chain` are the edges that this one fetches through. `has_upstream`: this edge has an upstream edge, even if
+    that one does not answer.
 
-    Raises MessageError for what no edge may ask.
+    Raises MessageError for a URL that no edge may request.
     """
     of_edges = question.url.startswith(SCHEME)
     if not of_edges and not question.url.startswith(("http://", "https://")):
@@ -215,7 +214,7 @@ async def fetched(
         async with asyncio.timeout(PATIENCE_SECONDS):
             with await cache.open(question.url, sha256=question.pin):
                 while (copy := cache.held_of(question.url, question.pin)) is None and clock() < deadline:
-                    await sleep(_PAUSE_SECONDS)  # it comes from another edge here, and is whole in a moment
+                    await sleep(_PAUSE_SECONDS)  # Another edge of this site sends it, so it is complete in a moment.
     except ArtifactError as error:
         missing = of_edges and isinstance(error, NotFoundError)
         return FetchReply(missing=missing, trouble=error.reason[:200])
@@ -225,6 +224,6 @@ async def fetched(
 
 
 def chain_of(upstream: UpstreamEdge | None, own: str) -> Chain:
-    """What this edge says of itself."""
+    """Return this edge's answer to CHAIN."""
     edges: Sequence[str] = upstream.chain if upstream is not None else (own,)
     return Chain(edges=tuple(edges))

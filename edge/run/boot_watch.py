@@ -16,10 +16,10 @@ from itertools import islice
 from typing import Final
 from uuid import UUID
 
+from edge.journey.events import Milestone, Outcome, Step
 from edge.journey.expectations import NOT_RUN, Expectations, Facts, Finding, Network, Registered, Story, read
 from edge.journey.history import detail_of, milestone, step_of
 from edge.journey.recorder import Journey
-from edge.journey.steps import Milestone, Outcome, Step
 from edge.machines import (
     BootProblemWriter,
     Inventory,

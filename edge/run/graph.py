@@ -25,10 +25,8 @@ from prometheus_client.core import Metric
 
 from edge.callers import UNSEEN, Callers, Neighbours
 from edge.checkpoint import checkpoint_metrics
-from edge.journey.agents import AgentJourney
 from edge.journey.archive import Archive
 from edge.journey.recorder import Journey
-from edge.journey.workflows import WorkflowJourney
 from edge.machines import (
     BootProblemWriter,
     ConditionWriter,
@@ -46,6 +44,7 @@ from edge.run.boot_watch import BootWatch
 from edge.run.context import Context, Tasks
 from edge.run.errors import StackError
 from edge.run.examination import Examination
+from edge.run.machine_work import AgentJourney, WorkflowJourney
 from edge.run.manifests import ManifestApplier
 from edge.run.networks import AgentsAddresses, HostNetworks, at_networks, tcp_advice
 from edge.run.operators import start_operators

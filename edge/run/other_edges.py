@@ -6,7 +6,7 @@ import socket
 import time
 from collections.abc import Callable
 
-from edge.journey.records import Happened
+from edge.journey.history import Happened
 from edge.machines import DhcpMode
 from edge.peers import EdgeLeases, Peers, ServerReports
 from edge.run.context import Context

@@ -22,7 +22,7 @@ from edge.dhcp import DhcpSettings, Responder
 from edge.dhcp6 import Responder6, Settings6, server_duid
 from edge.dhcp_common import IPV6, Changed, Quarantine, Relays
 from edge.http import HttpServices, MachineApp, MetadataSettings, machine_runner
-from edge.journey.records import Happened
+from edge.journey.history import Happened
 from edge.listener import listener_metrics, turn_budget
 from edge.machines import BootPaths, DhcpMode, Machine, MachineScripts, NetbootPolicy, OsieFiles, ReadSecret
 from edge.neighbour.host import NetworkState

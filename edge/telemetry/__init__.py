@@ -1,13 +1,12 @@
-"""Boots that have ended, as numbers and as traces: how long machines take, step by step.
+"""The durations of boots that have ended, step by step, as metrics and as traces.
 
-ends            which boots have ended since it was looked last, and their steps (from the journey)
-durations       histograms of these, for Prometheus
-traces          one OpenTelemetry trace for each, by OTLP: an extra, `pip install 'tinkedge[otlp]'`
+ends            finds the boots that have ended, and their steps, in the journey
+telemetry       the task that collects them once a second, and their histograms for Prometheus
+traces          one OpenTelemetry trace for each boot, by OTLP: an extra, `pip install 'tinkedge[otlp]'`
 """
 
-from edge.telemetry.durations import Durations
 from edge.telemetry.ends import BootEnds, EndedBoot, EndedStep
-from edge.telemetry.telemetry import Telemetry
+from edge.telemetry.telemetry import Durations, Telemetry
 from edge.telemetry.traces import Traces, TracesError
 
 __all__ = ["BootEnds", "Durations", "EndedBoot", "EndedStep", "Telemetry", "Traces", "TracesError"]

@@ -1,8 +1,8 @@
-"""Boots that have ended: their Workflow has, or the machine began anew before it could.
+"""Boots that have ended: their Workflow has ended, or the machine has restarted before that.
 
-    the journey's changes --once a second--> machines whose Workflow ended, or that boot anew --> their boots, told once
+    the journey's changes --once a second--> machines whose Workflow ended, or that restarted --> their boots, once each
 
-Of several edges of a site the one tells a boot that the machine was with last.
+If a site has several edges, the last one that the machine used reports the boot.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from edge.journey.events import JourneyEvent
+from edge.journey.events import STAGES, JourneyEvent, Milestone, Outcome, Step
 from edge.journey.expectations import Limits, read
 from edge.journey.history import Entry, milestone
-from edge.journey.news import News
-from edge.journey.recorder import Journey
-from edge.journey.steps import STAGES, Milestone, Outcome, Step
+from edge.journey.recorder import Journey, News
 from edge.page import Bar, Chain, chains, timeline_of
 from tink.limits.newest import Newest
 
 EVENTS: Final = 250
-"""So many events of a machine are looked at."""
+"""Number of a machine's last events that are read."""
 MAX_KNOWN: Final = 100_000
 ABANDONED: Final = "Abandoned"
-"""The outcome of a boot after which the machine began anew, and no Workflow had ended."""
+"""The outcome of a boot without an ended Workflow, after which the machine restarted."""
 _MAX_WARNINGS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class EndedStep:
-    """What it was at. `label` is in words; `action` is the name of the action that it was, if it was one. Times are in
-    seconds since the epoch."""
+    """A step of an ended boot. `label` is in words; `action` is the action's name, if it was one.
+
+    Times are in seconds since the epoch.
+    """
 
     label: str
     action: str
@@ -43,8 +43,10 @@ class EndedStep:
 
 @dataclass(frozen=True, slots=True)
 class EndedBoot:
-    """From the first DHCP packet to the end of the Workflow, whose state is the `outcome`; or ABANDONED. `facts` are
-    what was told of machine and boot; `warnings` what was found wrong meanwhile: when, which, in words."""
+    """A boot from the first DHCP packet to the end of its Workflow, whose state is the `outcome`; or ABANDONED.
+
+    `facts` are details of the machine and the boot. `warnings` are the diagnoses during the boot: time, rule, message.
+    """
 
     mac: str
     began: float
@@ -57,18 +59,18 @@ class EndedBoot:
 
 
 class BootEnds:
-    """Belongs to one event loop."""
+    """Finds the boots that have ended since the last call. Belongs to one event loop."""
 
     def __init__(self, journey: Journey, clock: Callable[[], float]) -> None:
         """`clock` is the journey's."""
         self._journey = journey
         self._limits = Limits()
         self._news = News(journey, _is_end, clock, asker=journey.stages())
-        self._told: Newest[str, float] = Newest(MAX_KNOWN)
-        """Until when each machine's boots are told."""
+        self._reported_until: Newest[str, float] = Newest(MAX_KNOWN)
+        """The time up to which each machine's boots are reported."""
 
     def take(self) -> Iterator[EndedBoot | None]:
-        """Those that have ended since the last time; None where others may have their turn."""
+        """Yield the boots that have ended since the last call, and None where other tasks may have their turn."""
         for number, happened in enumerate(self._news.take(), start=1):
             mac = happened[0].mac
             if not self._journey.is_elsewhere(mac):
@@ -77,17 +79,17 @@ class BootEnds:
                 yield None
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop reading the journey."""
         self._news.close()
 
     def _ended(self, mac: str) -> Iterator[EndedBoot]:
-        since = self._told.get(mac, self._journey.began)
+        since = self._reported_until.get(mac, self._journey.began)
         events = self._journey.newest(mac, EVENTS, earlier=True)
         found = chains(read(mac, events))
         for chain, after in zip(found, [*found[1:], None], strict=True):
             for event in _ends(chain):
                 if event.time > since:
-                    since = self._told[mac] = event.time
+                    since = self._reported_until[mac] = event.time
                     before = [each.time for each in _ends(chain) if each.time < event.time]
                     state = str(event.detail.get("state", ""))
                     yield self._boot(
@@ -95,7 +97,7 @@ class BootEnds:
                     )
             last = chain.boots[-1].latest
             if after is not None and last > since and _was_a_boot(chain):
-                self._told[mac] = since = last
+                self._reported_until[mac] = since = last
                 yield self._boot(mac, chain, chain.began, last, ABANDONED, "the machine began anew")
 
     def _boot(self, mac: str, chain: Chain, began: float, ended: float, outcome: str, message: str) -> EndedBoot:
@@ -122,14 +124,14 @@ def _is_end(entry: Entry) -> bool:
 
 
 def _ends(chain: Chain) -> list[JourneyEvent]:
-    """The ends of Workflows."""
+    """Return the events that end Workflows."""
     ended = Milestone.WORKFLOW_ENDED
     found = (zip(boot.events, boot.marks, strict=True) for boot in chain.boots)
     return [event for pairs in found for event, reached in pairs if reached is ended and event.step is Step.WORKFLOW]
 
 
 def _was_a_boot(chain: Chain) -> bool:
-    """Whether it got anything from here, and no Workflow ended in it."""
+    """Return True if the machine got a script, and no Workflow ended in the boot."""
     reached = {each for boot in chain.boots for each in boot.reached}
     return Milestone.SCRIPT_SENT in reached and Milestone.WORKFLOW_ENDED not in reached
 

@@ -1,24 +1,59 @@
-"""Looks once a second which boots have ended, counts them, and has them traced."""
+"""The task that collects ended boots once a second, with their durations as metrics for Prometheus and as traces."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from typing import Final
 
-from edge.telemetry.durations import Durations
-from edge.telemetry.ends import BootEnds, EndedBoot
+from prometheus_client.core import Metric
+
+from edge.telemetry.ends import ABANDONED, BootEnds, EndedBoot
 from edge.telemetry.traces import Traces
+from tink.metrics.counts import Histogram, Histograms
+from tink.metrics.families import histogram
+
+STEP_BOUNDS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
+PROVISION_BOUNDS: Final = (15.0, 30.0, 60.0, 90.0, 120.0, 180.0, 300.0, 600.0, 900.0, 1200.0, 1800.0, 3600.0, 7200.0)
+"""Upper bounds of the buckets in seconds."""
+_OUTCOMES: Final = ("Succeeded", "Failed", "Canceled", ABANDONED)
+
+
+class Durations:
+    """Histograms of the durations of boots and their steps. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._provisions = Histograms(PROVISION_BOUNDS)
+        # A series that begins with its first boot has no increase by it for Prometheus.
+        for outcome in _OUTCOMES:
+            self._provisions[(outcome,)] = Histogram(PROVISION_BOUNDS)
+        self._steps = Histograms(STEP_BOUNDS)
+
+    def take(self, boot: EndedBoot) -> None:
+        """Count a boot. Labels are fixed words, and never names of machines or actions."""
+        outcome = boot.outcome if boot.outcome in _OUTCOMES else ABANDONED
+        self._provisions[(outcome,)].observe(boot.ended - boot.began)
+        for step in boot.steps:
+            self._steps[(step.label,)].observe(step.ended - step.began)
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yield the histograms."""
+        text = "From a machine's first DHCP packet to the end of its Workflow, by how that ended."
+        yield histogram("tinkedge_provision_duration_seconds", text, ["outcome"], self._provisions)
+        text = "How long machines took for each step of their boots."
+        yield histogram("tinkedge_boot_step_duration_seconds", text, ["step"], self._steps)
+
 
 log = logging.getLogger(__name__)
 
 SECONDS: Final = 1.0
 AT_ONCE: Final = 500
-"""Boots that are traced in a second, at most; of more, the others are counted only."""
+"""Maximum number of boots that are traced in a second; further ones are only counted."""
 
 
 class Telemetry:
-    """`run` it. Belongs to one event loop."""
+    """The task that counts and traces ended boots; `run` it. Belongs to one event loop."""
 
     def __init__(self, ends: BootEnds, durations: Durations, traces: Traces | None) -> None:
         self._ends = ends
@@ -26,7 +61,7 @@ class Telemetry:
         self._traces = traces
 
     async def run(self) -> None:
-        """Look for ever."""
+        """Collect ended boots once a second until cancelled."""
         try:
             while True:
                 await asyncio.sleep(SECONDS)
@@ -35,7 +70,7 @@ class Telemetry:
             self._ends.close()
 
     async def look(self) -> None:
-        """Look once. What explains boots must not end them: it never raises."""
+        """Collect ended boots once. Never raises, because telemetry must not stop the edge."""
         ended: list[EndedBoot] = []
         try:
             for boot in self._ends.take():

@@ -1,7 +1,7 @@
 """One OpenTelemetry trace for each boot, from its first DHCP packet to its last action, sent by OTLP over HTTP.
 
-    boot                                            from the first packet to the end of the Workflow; what was found
-        takes the address, loads the initrd, ...    wrong meanwhile is an event of it
+    boot                                            from the first packet to the end of the Workflow, with the
+        takes the address, loads the initrd, ...    diagnoses as span events
         action stream-image                         one span each, as on the page
 
 An extra (`pip install 'tinkedge[otlp]'`), off unless `--otlp-endpoint` says where the collector is; headers, such as a
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
 MAX_QUEUED: Final = 16_384
-"""Spans that wait; a boot has some thirty."""
+"""Maximum number of queued spans; a boot has about thirty."""
 _TIMEOUT_SECONDS: Final = 10.0
 _CLOSE_SECONDS: Final = 3.0
 _PATH: Final = "/v1/traces"
@@ -40,34 +40,34 @@ _MAX_TEXT: Final = 500
 
 
 class TracesError(TinkedgeError):
-    """There can be no traces; the message says why and what to do."""
+    """Traces can't be sent; the message says why and what to do."""
 
 
 class Traces:
-    """`take` in any one thread at a time; `close` at the end."""
+    """Sends traces. Call `take` in one thread at a time, and `close` at the end."""
 
     def __init__(self, endpoint: str) -> None:
         """`endpoint` is the collector's, as in OTEL_EXPORTER_OTLP_ENDPOINT: http://collector:4318. Raises
         TracesError."""
         self.boots = 0
         self.skipped = 0
-        """Boots that were too many in a second."""
+        """Boots beyond the limit per second, which have no trace."""
         self._provider, self._tracer = _made(endpoint)
 
     def take(self, boots: Iterable[EndedBoot]) -> None:
-        """Have them sent. Never waits for the collector."""
+        """Queue the traces of these boots. Never waits for the collector."""
         for boot in boots:
             self._take(boot)
             self.boots += 1
 
     def close(self, seconds: float = _CLOSE_SECONDS) -> None:
-        """Send what waits, for some seconds at most: the edge does not wait long for a collector that is away."""
+        """Send the queued spans, but wait for some seconds at most: the collector may be away."""
         ending = Thread(target=self._provider.shutdown, name="traces", daemon=True)
         ending.start()
         ending.join(seconds)
 
     def metrics(self) -> Iterator[Metric]:
-        """What is counted of it."""
+        """Yield the counters of traced and skipped boots."""
         text = "Boots that were handed to OpenTelemetry, and those that were too many in a second."
         yield counter("tinkedge_traces_boots", text, ["result"], {("traced",): self.boots, ("skipped",): self.skipped})
 
@@ -106,7 +106,7 @@ def _of_step(step: EndedStep) -> dict[str, Any]:
 
 
 def _text(value: str) -> str:
-    """What machines and users say, in one line that every viewer can show."""
+    """Return text of machines and users as one printable line of limited length."""
     return printable(value[:_MAX_TEXT], " ")
 
 
@@ -115,7 +115,7 @@ def _ns(seconds: float) -> int:
 
 
 def _made(endpoint: str) -> tuple[TracerProvider, Tracer]:
-    """Raises TracesError."""
+    """Create the SDK's provider and tracer. Raises TracesError."""
     parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise TracesError(f"--otlp-endpoint {shown(endpoint)!r} is no URL of a collector: write http://HOST:4318")

@@ -21,8 +21,7 @@ import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 
-from edge.journey.events import Outcome, Recorder, Step
-from edge.journey.steps import BEGUN, PROGRESS
+from edge.journey.events import BEGUN, PROGRESS, Outcome, Recorder, Step
 from edge.listener import Listener, advice, enlarge_buffer, udp_socket
 from edge.tftp import packets
 from edge.tftp.blocks import Blocks, FramedFiles, NetasciiBlocks, OctetBlocks

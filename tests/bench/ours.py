@@ -25,9 +25,9 @@ from edge.callers import Callers, token_keys
 from edge.dhcp import DhcpServer, DhcpSettings, Responder
 from edge.dhcp6 import Dhcp6Server, Responder6, Settings6, server_duid
 from edge.http import HttpServices, MachineApp, MetadataSettings, machine_runner
+from edge.journey.events import Milestone
 from edge.journey.expectations import Expectations, Facts, Story
 from edge.journey.recorder import Journey
-from edge.journey.steps import Milestone
 from edge.machines import Inventory, MachineScripts, NetbootPolicy, OsieFiles
 from edge.neighbour.table import NeighbourTable, neighbour_changes
 from edge.run.logs import set_up

@@ -1,4 +1,4 @@
-"""What comes next on a machine's journey, by when, and why it may not: docs/journey.md.
+"""The next step that a machine is expected to take, its deadline, and diagnoses when it is missing: docs/journey.md.
 
     the journey -> story (the boots of one machine) ----------------------+
     reservation, networks, what else is known -> facts --------------------+-> rules -> finding: what is so, and why
@@ -7,8 +7,7 @@
 All of that is pure, the time is an argument. `watch` is the one part with a memory: who is awaited until when.
 """
 
-from edge.journey.expectations.facts import Facts, Network, Registered
-from edge.journey.expectations.finding import Finding
+from edge.journey.expectations.facts import Facts, Finding, Network, Registered
 from edge.journey.expectations.limits import Limits
 from edge.journey.expectations.rules import NOT_RUN, diagnose
 from edge.journey.expectations.story import Boot, Story, read, workflow_of

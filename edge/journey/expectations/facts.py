@@ -1,4 +1,4 @@
-"""What is known of a machine beside its journey, as plain values: what rules may look at."""
+"""The input of the rules beside the journey (`Facts`), and their output (`Finding`: facts, likely causes, checks)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
 
-from edge.journey.steps import Milestone
+from edge.journey.events import Milestone, Outcome, Step, one_line
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """What the Hardware of a machine says. `hardware` is NAMESPACE/NAME; addresses are dotted, empty if not given."""
+    """The Hardware of a machine. `hardware` is NAMESPACE/NAME; addresses are dotted, or empty if not given."""
 
     hardware: str
     ip: str = ""
@@ -20,7 +20,7 @@ class Registered:
 
     @property
     def network(self) -> IPv4Network | None:
-        """The network of its address; None if that can't be told."""
+        """The network of its address, or None if the address or the netmask is missing or invalid."""
         try:
             return IPv4Network(f"{self.ip}/{self.netmask}", strict=False) if self.ip and self.netmask else None
         except ValueError:
@@ -28,7 +28,7 @@ class Registered:
 
     @property
     def unreachable_gateway(self) -> str:
-        """Why the machine can't use its gateway; empty if it can, or has none."""
+        """A clause that says why the machine can't use its gateway; empty if it can, or has none."""
         network = self.network
         try:
             if network is None or not self.gateway or IPv4Address(self.gateway) in network:
@@ -41,10 +41,10 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What is known of the networks.
+    """The networks that this edge knows of.
 
-    `served` are those that this edge is on, `relayed` those whose relays it has heard; `address` is the edge's, where
-    this machine is served, and `interface` where that is.
+    `served` are the edge's own networks, `relayed` those whose relays it has heard. `address` and `interface` of the
+    edge are where it serves this machine.
     """
 
     served: tuple[IPv4Network, ...] = ()
@@ -59,24 +59,28 @@ def _usual(_: Milestone) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that rules are given beside the story.
+    """The input of the rules beside the story.
 
-    `now` is in seconds since the epoch. `limit(milestone)` is how long the step behind that milestone may take, in
-    seconds. `claimants` are all Hardware with this MAC, if they are several. `near` is a Hardware and its MAC that
-    differs from this one in one digit; `same_uuid` a Hardware and its MAC that said the same UUID. `workflow` is
-    NAMESPACE/NAME of its Workflow that has not ended, if there is one, and `workflow_message` what it says of itself;
-    `no_workflow` is why there is none;
-    `done` the same of a machine whose last Workflow has succeeded, so that it is to boot its disk (empty: it is not);
-    `unheard_workflow` is the one Workflow that waits for a Hardware that was never heard, and that Hardware.
-    `arrived` is how often the machine knocked at which port of ours (`udp/69`, `tcp/7080`) while that was looked at;
-    None: nobody has looked. `answered` is how often this host answered that, as far as it is TCP's; `strayed` is by
-    which other interface of this host the same came in, by port, where none came by the one that machines are served
-    on. `relay` is the relay (dotted) that the machine's network is heard through, and `relay_trouble` a clause that
-    says why answers do not get there, as far as this host knows. `behind_router` is the machine's IPv6 address, where
-    it boots by that and it is of no network that this edge is on; empty: no router is needed, or that is not known.
-    `solicited` is when the machine solicited an IPv6 router last (seconds since the epoch); None: it did not, as far as
-    this edge could hear.
-    `api_away` is a clause that says since when the Kubernetes API has not answered; empty: it does.
+    now: seconds since the epoch.
+    limit: `limit(milestone)` returns how many seconds the step after that milestone may take.
+    claimants: all Hardware with this MAC, if there are several.
+    near: a Hardware and its MAC, which differs from this one in one digit.
+    same_uuid: a Hardware and its MAC, whose machine reported the same UUID.
+    workflow: NAMESPACE/NAME of its Workflow that has not ended, or empty.
+    workflow_message: the message in that Workflow's status.
+    no_workflow: a clause that says why there is no Workflow.
+    done: a clause that says that its last Workflow succeeded, so that it boots its disk; empty otherwise.
+    unheard_workflow: the only Workflow that waits for a Hardware that was never heard, and that Hardware.
+    arrived: how many packets of the machine came to a port of this host (`udp/69`, `tcp/7080`) in front of the
+        firewall during the capture; None without a capture.
+    answered: how many of them this host answered (TCP only).
+    strayed: by port, the other interface of this host that its packets came in by, if none came by the right one.
+    relay: the DHCP relay (dotted) that the machine's network is heard through.
+    relay_trouble: a clause that says why answers do not reach the relay, as far as this host knows.
+    behind_router: the machine's IPv6 address if it boots by that from a network that this edge is not on; empty if no
+        router is needed, or that is not known.
+    solicited: when the machine last solicited an IPv6 router (seconds since the epoch); None if this edge heard none.
+    api_away: a clause that says since when the Kubernetes API has not answered; empty if it answers.
     """
 
     now: float
@@ -104,13 +108,67 @@ class Facts:
 
     @property
     def is_relayed(self) -> bool:
-        """Whether the machine is heard through a relay, as far as its address tells."""
+        """True if the machine's address is in a network behind a relay."""
         network = self.registered.network if self.registered is not None else None
         return network is not None and any(network.overlaps(one) for one in self.network.relayed)
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether its address is of no network that this edge knows of."""
+        """True if the machine's address is in no network that this edge knows of."""
         network = self.registered.network if self.registered is not None else None
         known = (*self.network.served, *self.network.relayed)
         return network is not None and bool(self.network.served) and not any(network.overlaps(one) for one in known)
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A possible cause. `evidence` supports it; empty if it is merely possible."""
+
+    text: str
+    evidence: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.text} ({self.evidence})" if self.evidence else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One diagnosis, in words for an operator.
+
+    rule: a word in CamelCase for programs: the reason of the Hardware's condition and of Events.
+    step: the part of the journey that the diagnosis is about.
+    facts: the observations, which are true whatever the cause.
+    causes: likeliest first.
+    checks: what to look at or to do.
+    outcome: INFO if the state may be intended.
+    reported: the journey already has an event with this message.
+    about: the Hardware (NAMESPACE/NAME) that show the diagnosis, if the machine has no Hardware of its own.
+    began: since when the problem exists (seconds since the epoch), or 0.
+    """
+
+    rule: str
+    step: Step
+    facts: str
+    causes: tuple[Cause, ...] = ()
+    checks: tuple[str, ...] = ()
+    outcome: Outcome = Outcome.WARNING
+    reported: bool = False
+    about: tuple[str, ...] = ()
+    began: float = field(default=0.0, compare=False)
+
+    @property
+    def why(self) -> tuple[str, ...]:
+        """The causes without their evidence: a finding with other causes is new."""
+        return tuple(cause.text for cause in self.causes)
+
+    @property
+    def message(self) -> str:
+        """The whole diagnosis in one printable line, whatever characters the names in it have."""
+        line = self.facts
+        if self.causes:
+            # The facts of a reported failure are a sentence of their own.
+            line = f"{line.rstrip('.')}: likely " if self.reported else f"{line}: "
+            line += ", or ".join(map(str, self.causes))
+        if self.checks:
+            line += ("" if line.endswith(".") else ".") + " " + "; ".join(self.checks)
+        return one_line(line)

@@ -1,12 +1,12 @@
-"""How long each step may take before its absence is worth a look: for real firmware, and as was learned here.
+"""The time that each step of a boot may take before the machine is diagnosed: defaults, and durations learned here.
 
-After each milestone the next one is awaited. The table says how long at first, and within which bounds what was learned
-of the last boots of the same OSIE on the same model may move that: three times the longest of them. Nobody who boots
-oddly can teach it nonsense, and nothing that takes long for good is called late again and again.
+After each milestone the next one is expected. The table has the default limit and its bounds. Within the bounds the
+limit is three times the longest duration in the last boots of the same OSIE on the same model. So an odd boot can't
+set a useless limit, and a step that is always slow is not reported again and again.
 
-Seen with EDK2: 4.7 to 6.1 s from an offer to the request, and 10.7 and 12.2 s where the processor is emulated; 40 to
-50 s from the initrd to the agent, on slow hosts. A switch port without portfast is silent for 30 s after each change of
-the link, when iPXE starts, or Linux.
+Measured with EDK2: 4.7 to 6.1 s from an offer to the request (10.7 and 12.2 s on an emulated processor), and 40 to 50 s
+from the initrd to the agent on slow hosts. A switch port without portfast is silent for 30 s after each change of the
+link, which happens when iPXE or Linux starts.
 
 iPXE configures IPv4 and IPv6 together, and goes on when both are done. Where no router answers it gives up IPv6 some
 16 s after the first of six solicitations, whose intervals double up to 8 s. Measured with QEMU's ROM (iPXE of 2019):
@@ -18,18 +18,18 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, NamedTuple
 
-from edge.journey.steps import Milestone
+from edge.journey.events import Milestone
 from tink.limits.newest import Newest
 
 BOOTS: Final = 8
-"""Of so many boots the durations are kept."""
+"""Number of boots whose durations are stored."""
 KEPT: Final = 512
-"""So many kinds of machine (OSIE and model) and steps."""
+"""Maximum number of pairs of a kind of machine (OSIE and model) and a step."""
 _TIMES_THE_LONGEST: Final = 3.0
 
 
 class Limit(NamedTuple):
-    """In seconds. `awaited` is a noun for what comes next: "waiting for: kernel download"."""
+    """Default and bounds in seconds. `awaited` is a noun for the next step: "waiting for: kernel download"."""
 
     usual: float
     least: float
@@ -58,39 +58,39 @@ LIMITS: Final = {
     Milestone.ACTION_BEGUN: Limit(60, 60, 60, "end of the action, or output of it"),
     Milestone.ACTION_ENDED: Limit(20, 10, 60, "next action, or end of the Workflow"),
 }
-"""What is awaited after each milestone; of those that are not here nothing is."""
+"""The next step after each milestone. No step is expected after the others."""
 
 OVER_IPV6: Final = {Milestone.LEASED: 12.0, Milestone.IPXE_LEASED: 20.0}
-"""What may be added where the address is IPv6: EDK2 waits 10 s for a default router before it uses its address
-(PxeBcDhcp6.c, PXEBC_IP6_ROUTE_TABLE_TIMEOUT), and iPXE for its four DISCOVERs, which nobody answers: 15 s."""
+"""Seconds added to the limit if the address is IPv6. EDK2 waits 10 s for a default router before it uses its address
+(PxeBcDhcp6.c, PXEBC_IP6_ROUTE_TABLE_TIMEOUT). iPXE sends four DISCOVERs, which no server answers, for 15 s."""
 
 SOLICITING_SECONDS: Final = 12.0
-"""iPXE gives up 8 s after its last solicitation, its longest interval. One that was silent for longer does not wait."""
+"""iPXE gives up 8 s after its last solicitation, its longest interval. After this silence it no longer waits."""
 
 SOONER: Final = {Milestone.IPXE_LEASED: 8.0}
-"""When a machine is looked at before its limit, because something else than the clock may show that the next step is
-late: an iPXE that has done with IPv6 needs no longer than this."""
+"""Seconds after which a machine is checked before its limit, because more than the clock can show that it is late: iPXE
+needs no longer than this when it has finished with IPv6."""
 SOONER_AGAIN_SECONDS: Final = 3.0
 
 NOT_LEARNT: Final = frozenset({Milestone.AGENT_CONNECTED, Milestone.ACTION_BEGUN})
-"""How long they last is no property of the machine."""
+"""Milestones whose following step does not depend on the machine."""
 
 
 class Limits:
-    """The table, with what was learned."""
+    """The limits of the table, adjusted by the durations of earlier boots."""
 
     def __init__(self) -> None:
         self._seen: Newest[tuple[str, Milestone], deque[float]] = Newest(KEPT)
 
     def learn(self, kind: str, reached: Milestone, seconds: float) -> None:
-        """A machine of this kind took so long from the milestone `reached` to the next."""
+        """Record how long a machine of this kind took from the milestone `reached` to the next."""
         if not kind or reached not in LIMITS or reached in NOT_LEARNT or seconds < 0:
             return
         seen = self._seen.get((kind, reached), ())
         self._seen[kind, reached] = deque((*seen, seconds), maxlen=BOOTS)
 
     def after(self, reached: Milestone, kind: str = "") -> float | None:
-        """How long the next milestone may take, in seconds; None: nothing is awaited."""
+        """Return how many seconds the next milestone may take, or None if no milestone is expected."""
         limit = LIMITS.get(reached)
         if limit is None:
             return None
@@ -100,6 +100,6 @@ class Limits:
         return min(max(_TIMES_THE_LONGEST * max(seen), limit.least), limit.most)
 
     def usual(self, reached: Milestone, kind: str = "") -> float | None:
-        """How long it took machines of this kind at most, of the last boots, in seconds; None: none was seen."""
+        """Return the longest duration of this step in the last boots of this kind, in seconds; None without boots."""
         seen = self._seen.get((kind, reached))
         return max(seen) if seen else None

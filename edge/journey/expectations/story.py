@@ -1,7 +1,7 @@
-"""The journey of a machine, read as boots: how far each one came, and what was repeated since. Pure.
+"""The journey of a machine, divided into boots: how far each one came, and which steps were repeated since. Pure.
 
-A repeated earlier step is stronger evidence than a clock: firmware that asks for an address again has given up what it
-was at. So a boot is not only how far it came, but also what came again after that.
+A repeated earlier step is stronger evidence than a clock: firmware that asks for an address again has given up its
+last step. So a boot has its last milestone and the earlier milestones that came again after that.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from edge.journey.events import JourneyEvent
+from edge.journey.events import JourneyEvent, Milestone, Outcome, Step, Value, milestone
 from edge.journey.history import RULE
-from edge.journey.steps import Milestone, Outcome, Step, Value, milestone
 
 GAP_SECONDS = 300.0
-"""Firmware that was silent for so long before it asks for an address has been switched on anew."""
+"""Silence in seconds after which a DHCP request of the firmware starts another boot."""
 
 _TAKES_TURNS = frozenset(
     {
@@ -30,8 +29,8 @@ _TAKES_TURNS = frozenset(
         Milestone.ACTION_ENDED,
     }
 )
-"""What may follow later milestones in one boot and still be progress: a boot program loads another one, a script is
-asked for again in a VLAN, actions follow each other."""
+"""Milestones that may follow later ones in the same boot and still be progress: a boot program loads another one, a
+script is requested again in a VLAN, actions follow each other."""
 
 
 ENDS = {
@@ -45,15 +44,16 @@ _WORK = frozenset(
     {Milestone.WORKFLOW_RUNNING, Milestone.ACTION_BEGUN, Milestone.ACTION_ENDED, Milestone.WORKFLOW_ENDED}
 )
 _OF_THE_MACHINE = frozenset({"osie", "boots", "model", "client", "uuid", "memory_bytes", "clock_ahead_seconds"})
-"""Details that hold as long as the machine is not started again."""
+"""Details that stay true until the machine restarts."""
 
 
 @dataclass(slots=True)
 class Boot:
-    """One way from the firmware's first packet on, in the order of the events. All times are seconds since the epoch.
+    """One boot from the firmware's first packet on, with its events in order. All times are seconds since the epoch.
 
-    `at` is the milestone that the machine has come to, `since` when it came there first, without a step in between;
-    `times` how often since; `latest` when last. `again` are earlier milestones that came again after that: how often.
+    `at` is the milestone that the machine has reached. `since` is when it first reached it without another step in
+    between, `times` how often since then, and `latest` when last. `again` counts the earlier milestones that were
+    repeated after that.
     """
 
     began: float
@@ -65,12 +65,12 @@ class Boot:
     again: dict[Milestone, int] = field(default_factory=dict)
     again_at: float = 0.0
     detail: Mapping[str, Value] = field(default_factory=dict)
-    """Of the last event that made the milestone `at`."""
+    """The details of the last event that reached the milestone `at`."""
     events: list[JourneyEvent] = field(default_factory=list)
     marks: list[Milestone | None] = field(default_factory=list)
-    """The milestone of each event, where it is one."""
+    """The milestone of each event, or None."""
     after: int = 0
-    """How many of the events there were when `at` was reached last."""
+    """The number of events when `at` was last reached."""
     facts: dict[str, Value] = field(default_factory=dict)
     workflow: str = ""
     """NAMESPACE/NAME of the Workflow that runs, or ran, in this boot; empty: none has begun."""
@@ -78,7 +78,7 @@ class Boot:
     """True if the machine did not restart: its agent got another Workflow in the OSIE of the boot before."""
 
     def take(self, event: JourneyEvent, reached: Milestone | None) -> None:
-        """One more event of this boot."""
+        """Add an event of this boot."""
         self.events.append(event)
         self.marks.append(reached)
         self.facts.update(event.detail)
@@ -102,7 +102,7 @@ class Boot:
         self.detail, self.after = event.detail, len(self.events)
 
     def take_late(self, event: JourneyEvent, reached: Milestone) -> None:
-        """The same of one that tells of a milestone before `at`: nothing that has happened since."""
+        """Add an event that reports a milestone from before `at`: it is no repetition."""
         is_next = self.after == len(self.events)
         self.take(event, None)
         self.reached[reached] = event.time
@@ -110,24 +110,24 @@ class Boot:
 
     @property
     def boots_osie(self) -> bool:
-        """Whether it got a kernel from here: then the agent is to come."""
+        """True if the machine got a kernel from this edge: then its agent is expected."""
         return Milestone.KERNEL_SENT in self.reached or Milestone.INITRD_SENT in self.reached
 
     def last(self, *steps: Step) -> JourneyEvent | None:
-        """The last event of these steps, but for findings; None: there is none."""
+        """Return the last event of these steps (default: any) that is no finding, or None."""
         chosen = (event for event in reversed(self.events) if not _is_finding(event))
         return next((event for event in chosen if not steps or event.step in steps), None)
 
     def detail_of(self, name: str) -> Value:
-        """The last value of this name in the details of its events; an empty text if there is none."""
+        """Return the last value of this name in the details of the events, or an empty string."""
         return self.facts.get(name, "")
 
     def heard_of(self, *steps: Step) -> bool:
-        """Whether anything of these steps happened after `at` was reached: what is missing has not been silent then."""
+        """Return True if an event of these steps came after `at` was reached: then the machine is not silent."""
         return any(event.step in steps for event in self.since_then())
 
     def since_then(self) -> Iterator[JourneyEvent]:
-        """The events after `at` was reached last, newest first, but for findings."""
+        """Yield the events after `at` was last reached, newest first, without findings."""
         for event in reversed(self.events[self.after :]):
             if not _is_finding(event):
                 yield event
@@ -142,22 +142,22 @@ class Story:
 
     @property
     def boot(self) -> Boot:
-        """The one that is under way, or was the last."""
+        """The current or last boot."""
         return self.boots[-1]
 
     @property
     def before(self) -> Boot | None:
-        """The one before; None: it is not known."""
+        """The boot before that, or None if it is not known."""
         return self.boots[-2] if len(self.boots) > 1 else None
 
     @property
     def model(self) -> str:
-        """Maker and model, as iPXE told it in any of the boots; empty if it did not."""
+        """Maker and model as iPXE reported them in any of the boots; empty if it did not."""
         return next((str(model) for boot in reversed(self.boots) if (model := boot.detail_of("model"))), "")
 
 
 def read(mac: str, events: Iterable[JourneyEvent]) -> Story:
-    """The story of a machine, from its events, oldest first."""
+    """Divide the events of a machine, oldest first, into boots."""
     boots: list[Boot] = []
     for event in events:
         reached = milestone(event.step, event.outcome, event.detail)
@@ -177,7 +177,7 @@ def read(mac: str, events: Iterable[JourneyEvent]) -> Story:
 
 
 def _is_finding(event: JourneyEvent) -> bool:
-    """Return whether an edge found this out about the machine's silence (`edge.journey.history.is_finding`)."""
+    """Return True if the event is a diagnosis of an edge (`edge.journey.history.is_finding`)."""
     return event.outcome is Outcome.WARNING or RULE in event.detail
 
 
@@ -228,7 +228,7 @@ def _of_the_next_workflow(before: Boot) -> list[JourneyEvent]:
 
 
 def _begins(boot: Boot, event: JourneyEvent, reached: Milestone | None) -> bool:
-    """Whether with this event another boot begins."""
+    """Return True if this event starts another boot."""
     at = boot.at
     if reached is None or at is None:
         return False
@@ -243,7 +243,7 @@ def _begins(boot: Boot, event: JourneyEvent, reached: Milestone | None) -> bool:
 
 
 def _is_late(boot: Boot, event: JourneyEvent, reached: Milestone) -> bool:
-    """Whether it is the end of a transfer, told when the machine was further already: it had all before we knew so."""
+    """Return True for the end of a transfer that was reported after the machine's next step."""
     begun, at = ENDS.get(reached), boot.at
     if begun is None or at is None or at <= reached:
         return False
@@ -254,7 +254,7 @@ def _is_late(boot: Boot, event: JourneyEvent, reached: Milestone) -> bool:
 
 
 def _counted(boot: Boot, event: JourneyEvent, reached: Milestone | None) -> Milestone | None:
-    """The milestone, unless it says nothing here: leases while the agent works, the agent's second connection."""
+    """Return the milestone unless it is no progress here: a lease while the agent works, its second connection."""
     at = boot.at
     if reached is None or at is None:
         return reached

@@ -1,10 +1,10 @@
-"""Which machine is awaited until when: swept once a second, beside the servers, so that packets cost nothing.
+"""The deadline of each machine's next step, checked once a second apart from the servers, so that packets cost nothing.
 
-    journey.changes() -> the last event of each machine -> how far it is, until when the next is awaited
-    the deadline has come, or the event is one that speaks -> the story and the facts -> the rules -> `say`
+    journey.changes() -> the last event of each machine -> its milestone, and the deadline of the next one
+    the deadline has passed, or the event needs a diagnosis -> the story and the facts -> the rules -> `say`
 
-One machine has one expectation. Most are withdrawn by the next step, and cost a look at one entry. What has to be read
-in full is read a few at a time, so that ten thousand machines that fail together don't keep the others from booting.
+Each machine has one expectation. The next step usually replaces it, at the cost of reading one entry. Whole journeys
+are read a few at a time, so that ten thousand machines that fail together do not delay the others.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
-from edge.journey.changes import Changes, PendingChanges
-from edge.journey.expectations.facts import Facts
-from edge.journey.expectations.finding import Finding
+from edge.journey.events import Milestone, Outcome, Step
+from edge.journey.expectations.facts import Facts, Finding
 from edge.journey.expectations.limits import LIMITS, OVER_IPV6, SOONER, SOONER_AGAIN_SECONDS, Limits
 from edge.journey.expectations.rules import SILENCE, diagnose
 from edge.journey.expectations.story import ENDS, Boot, Story, read
@@ -34,34 +33,38 @@ from edge.journey.history import (
     step_of,
 )
 from edge.journey.recorder import Journey
-from edge.journey.steps import Milestone, Outcome, Step
+from edge.journey.subscription import Changes, PendingChanges
 from tink.limits.newest import Newest
 
 TURN_SECONDS: Final = 0.002
-"""How long machines are looked at between two turns of the event loop."""
+"""Seconds of diagnosis between two turns of the event loop."""
 SWEEP_SECONDS: Final = 0.015
-"""And in one sweep, where there is much else to do; the others have their turn in the next."""
+"""Seconds of diagnosis in one sweep while the event loop is busy; the other machines follow in the next sweep."""
 IDLE_SECONDS: Final = 0.015
-"""The same where there is little else to do: less than the looking itself."""
+"""The same while the event loop spends less time on other work than on diagnosis."""
 EVENTS: Final = 150
-"""So many events of a machine are looked at: some five boots."""
+"""Number of events that are read for a diagnosis: about five boots."""
 PORTION: Final = 200
 LOOK_SECONDS: Final = 3.0
-"""So often, at most, a machine is looked at in full because of reports in between."""
+"""Minimum interval between two diagnoses that reports between milestones cause."""
 MACHINES: Final = 100_000
 
 _AGAIN_SECONDS: Final = (5.0, 10.0, 20.0, 40.0, 60.0)
-"""When a machine that is late is looked at again."""
+"""Intervals between the diagnoses of a machine that is late."""
 
 
 @dataclass(slots=True)
 class Awaited:
-    """One machine: it has come to `at` at the time `since`; the next step is due at `due` (epoch seconds; 0: none is).
+    """The expectation for one machine. All times are seconds since the epoch, or 0 for none.
 
-    `deadline` is the same until it has passed, and then the time of the next look; `early` is a look before it (0:
-    none). `kind` is the OSIE and the model, as far as they are known. `finding` is what was found last, or None;
-    `heard` is when another edge found that. `gone` is when the Hardware went away (0: it did not): what the machine did
-    before is not judged.
+    at, since: the milestone that it has reached, and when.
+    due: when the next step is due.
+    deadline: equal to `due` until that has passed, then the time of the next diagnosis.
+    early: a diagnosis before the deadline.
+    kind: the OSIE and the model, as far as they are known.
+    finding: the last diagnosis, or None.
+    heard: when another edge published that diagnosis.
+    gone: when the Hardware was deleted; events before that are not diagnosed.
     """
 
     at: Milestone | None = None
@@ -78,19 +81,19 @@ class Awaited:
 
     @property
     def next(self) -> str:
-        """What is awaited, in words; empty: nothing."""
+        """The next step, in words; empty if none is expected."""
         limit = LIMITS.get(self.at) if self.at is not None else None
         return limit.awaited if limit is not None else ""
 
 
 class Say(Protocol):
-    """Hears of a machine that does not get on, and with None of one that does again."""
+    """Called with each new diagnosis of a machine, and with None when the problem is over."""
 
     def __call__(self, mac: str, finding: Finding | None) -> None: ...
 
 
 class Expectations:
-    """Belongs to one event loop; `sweep` it once a second."""
+    """The expectations of all machines. Belongs to one event loop; call `sweep` once a second."""
 
     def __init__(
         self,
@@ -101,10 +104,10 @@ class Expectations:
         limits: Limits | None = None,
         elapsed: Callable[[], float] = time.thread_time,
     ) -> None:
-        """`facts(story, now, limit)` are those of its machine; `clock` is the journey's.
+        """`facts(story, now, limit)` returns the facts of the story's machine; `clock` is the journey's.
 
-        `elapsed` gives seconds, of any epoch: what sweeping costs is bounded by it. They are the processor's: on a host
-        that is busy with other things, machines are looked at as often as on others.
+        `elapsed` returns seconds of any epoch, which bound the cost of a sweep. By default it counts processor time, so
+        that machines are diagnosed as often on a busy host.
         """
         self._journey = journey
         self._facts = facts
@@ -115,7 +118,7 @@ class Expectations:
         self._awaited: Newest[str, Awaited] = Newest(MACHINES)
         self._due: dict[str, None] = {}
         self.knocks_count = False
-        """Whether some machine is to knock at a port of ours by now, and it is worth a look whether it does."""
+        """True while a packet of some machine to a port of this host is expected, so that a capture is useful."""
         self._happened = journey.changes()
         self._changes = Changes()
 
@@ -123,22 +126,22 @@ class Expectations:
         return len(self._awaited)
 
     def of(self, mac: str) -> Awaited | None:
-        """What is awaited of a machine; None if nothing was heard of it since this began."""
+        """Return the expectation for a machine, or None if it has not been heard since this run began."""
         return self._awaited.get(mac)
 
     def changes(self) -> PendingChanges:
-        """Hears from now on of which machines something else is awaited, or said, when it asks."""
+        """Collect from now on the machines whose expectation or diagnosis changes."""
         return self._changes.subscribe()
 
     def look_at(self, mac: str) -> None:
-        """Something else than its journey has to say something about this machine."""
+        """Diagnose this machine in the next sweep: facts outside its journey have changed."""
         if mac in self._awaited:
             self._due[mac] = None
 
     def forget(self, mac: str) -> None:
-        """Withdraw what is awaited and said of a machine whose Hardware is gone.
+        """Drop the expectation and the diagnosis of a machine whose Hardware was deleted.
 
-        Its journey up to now is not judged again, even if it is registered again.
+        Its journey up to now is never diagnosed again, even if it is registered again.
         """
         awaited = self._awaited.get(mac)
         if awaited is None and self._journey.last_entry(mac) is None:
@@ -151,7 +154,7 @@ class Expectations:
             self._say(mac, None)
 
     def sweep(self) -> Iterator[None]:
-        """Look at what has happened and what has not. Whoever iterates gives others their turn in between."""
+        """Process new events and passed deadlines. The caller iterates, and yields to the event loop at each step."""
         now = self._clock()
         for number, mac in enumerate(self._happened.take(), start=1):
             self._take(mac)
@@ -194,24 +197,24 @@ class Expectations:
         if awaited is None:
             awaited = self._awaited[mac] = Awaited()
             if milestone(last.entry) is Milestone.OFFERED and last.first_seen < last.time:
-                self._due[mac] = None  # it begins again: what was before, only the story knows
+                self._due[mac] = None  # A new boot: only the story knows the one before.
         reached, outcome = milestone(last.entry), outcome_of(last.entry)
         if self._journey.hears_others and (said := said_elsewhere(last.entry)):
             awaited.finding, awaited.heard = said, last.time
             self._changes.mark(mac)
             return
         if is_finding(last.entry):
-            return  # said by ourselves
+            return  # a diagnosis of this edge
         if reached is None:
             self._take_other(mac, awaited, outcome, last)
         elif reached in ENDS and awaited.at is not None and reached < awaited.at:
-            self._due[mac] = None  # of another file, or told late: the story knows
+            self._due[mac] = None  # Another file, or a late report: the story decides.
         elif awaited.at is None or reached > awaited.at or reached in _CYCLE:
             self._progress(mac, awaited, reached, last.time)
             if outcome is Outcome.FAILED:
                 self._due[mac] = None
         elif last.time >= awaited.looked + LOOK_SECONDS:
-            # Again what was already, or something earlier: is it a new boot, has it given up?
+            # The same milestone again, or an earlier one: a new boot, or the machine has given up.
             self._due[mac] = None
         else:
             again = awaited.looked + LOOK_SECONDS
@@ -236,7 +239,7 @@ class Expectations:
         again = awaited.looked + LOOK_SECONDS
         if outcome is not Outcome.INFO or not awaited.looked or last.time >= again:
             self._due[mac] = None
-        else:  # what a machine logs, say: much, and of little account
+        else:  # Logs of the machine, for example: many, and of little importance.
             awaited.deadline = min(awaited.deadline or again, again)
 
     # --- what has not ---------------------------------------------------------------------------------------------
@@ -263,11 +266,11 @@ class Expectations:
         if was is None or (was.rule, was.why) != (finding.rule, finding.why) or (finding.reported and was != finding):
             self._say(mac, finding)
             is_new = was is None or was.rule != finding.rule or set(finding.why) - set(was.why)
-            if is_new and not finding.reported:  # a cause that is no longer likely is no news for the journey
+            if is_new and not finding.reported:  # The journey gets no event if a cause has merely become unlikely.
                 self._journey.record(mac, finding.step, finding.outcome, finding.message, rule=finding.rule)
 
     def _leave_to_others(self, mac: str, awaited: Awaited) -> None:
-        """The machine has gone on with another edge, which sees what it does and says what is wrong."""
+        """Withdraw this edge's diagnosis: the machine has gone on with another edge, which diagnoses it."""
         if awaited.finding is not None and not awaited.heard:
             self._say(mac, None)
             awaited.finding = None
@@ -277,7 +280,7 @@ class Expectations:
         self._changes.mark(mac)
 
     def _follow(self, awaited: Awaited, story: Story, now: float) -> None:
-        """Make what is awaited like the story, which knows better after a repeated step, or a new boot."""
+        """Update the expectation from the story, which is right after a repeated step or a new boot."""
         boot = story.boot
         if boot.at is not awaited.at or boot.since != awaited.since:
             awaited.at, awaited.since, awaited.looks = boot.at, boot.since, 0
@@ -291,7 +294,7 @@ class Expectations:
             awaited.deadline = awaited.due
             if boot.at in SOONER:
                 awaited.early = max(awaited.since + SOONER[boot.at], now + SOONER_AGAIN_SECONDS)
-            if boot.times > 1:  # what comes again is not only judged by the clock
+            if boot.times > 1:  # A repeated step is diagnosed before the deadline.
                 awaited.deadline = min(awaited.deadline, now + 1.0)
         else:
             awaited.deadline = now + _AGAIN_SECONDS[min(awaited.looks, len(_AGAIN_SECONDS) - 1)]
@@ -304,13 +307,13 @@ class Expectations:
 
 
 def _waited_since(boot: Boot) -> float:
-    """Return from when on the next step is awaited: an action that prints is not late, however long it runs."""
+    """Return the start of the current wait: an action that prints is not late, however long it runs."""
     last = boot.last(Step.ACTION) if boot.at is Milestone.ACTION_BEGUN else None
     return max(boot.since, last.time) if last is not None else boot.since
 
 
 def said_elsewhere(entry: Entry) -> Finding | None:
-    """What another edge has found, if this entry is its word."""
+    """Return the diagnosis of another edge if the entry is one, or None."""
     detail = dict(detail_of(entry))
     rule = detail.get("rule")
     if not rule or SEEN_BY not in detail:
@@ -320,7 +323,7 @@ def said_elsewhere(entry: Entry) -> Finding | None:
 
 KNOCKS_FROM: Final = 2.0
 KNOCKS_UNTIL: Final = 120.0
-"""When packets are looked for of a machine that is to ask something: seconds after its lease."""
+"""Seconds after a lease between which packets of the machine are expected."""
 _TO_KNOCK: Final = frozenset({Milestone.LEASED, Milestone.IPXE_LEASED, Milestone.OS_LEASED, Milestone.OSIE_UP})
 _CYCLE: Final = frozenset(
     {
@@ -335,8 +338,8 @@ _CYCLE: Final = frozenset(
         Milestone.ACTION_ENDED,
     }
 )
-"""What may come again in one boot without anything being wrong."""
+"""Milestones that may be repeated in a healthy boot."""
 _LOOKED_AT: Final = frozenset(
     {Milestone.SCRIPT_SENT, Milestone.KERNEL_STARTED, Milestone.WORKFLOW_ENDED, Milestone.METADATA_READ}
 )
-"""What brings news: which OSIE it is, which model, how the Workflow ended, what its user-data is like."""
+"""Milestones whose event has new facts: OSIE, model, end of the Workflow, user-data."""

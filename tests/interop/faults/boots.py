@@ -6,8 +6,8 @@ import re
 import time
 from collections.abc import Callable
 
+from edge.journey.events import Milestone
 from edge.journey.expectations.limits import LIMITS
-from edge.journey.steps import Milestone
 from tests.interop.faults.machine import IPXE, ROM, SYSTEM, Fault, Scripted
 from tests.waiting import wait_until
 from tink.agent.connection import RetryPolicy

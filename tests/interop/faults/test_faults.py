@@ -16,9 +16,8 @@ from typing import Any
 
 import pytest
 
-from edge.journey.events import JourneyEvent
+from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.journey.expectations import read
-from edge.journey.steps import Outcome, Step
 from edge.page.timeline import chains, events_of
 from tests.interop.faults import boots, page, work
 from tests.interop.faults.boots import HEALTHY

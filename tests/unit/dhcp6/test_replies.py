@@ -16,8 +16,7 @@ from edge.dhcp6 import wire
 from edge.dhcp6.responder import MAX_REPLIES_TO_ONE
 from edge.dhcp6.wire import MessageType6 as M
 from edge.dhcp6.wire import Option, Status, option
-from edge.journey.events import Outcome
-from edge.journey.steps import Milestone, milestone
+from edge.journey.events import Milestone, Outcome, milestone
 from ipxe.binaries import BootBinaries, BootPath
 from tests.support.objects import CREATED, OTHER_MAC
 from tests.unit.dhcp6.harness import (

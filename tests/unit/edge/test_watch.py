@@ -23,10 +23,9 @@ from click.testing import CliRunner, Result
 
 from edge.cli import main
 from edge.commands.watching import Shape, Table, cells, cut, due, lines_of, printable, span, spoken, wrapped
-from edge.journey.events import Outcome, Step
+from edge.journey.events import Milestone, Outcome, Step
 from edge.journey.expectations.limits import LIMITS
 from edge.journey.follow import Rows
-from edge.journey.steps import Milestone
 from edge.page.feed import AT_ONCE
 from tests.page_site import IN_ACTION, INSTALLATION, PageSite, workflow
 from tests.page_site import TOKEN as SITE_TOKEN

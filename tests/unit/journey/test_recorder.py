@@ -15,12 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge.journey.archive import DIRECTORY, Archive
-from edge.journey.changes import Changes
 from edge.journey.events import MAX_DETAIL, MAX_MESSAGE, JourneyEvent, Note, Outcome, Recorder, Step
-from edge.journey.history import kept_bytes
-from edge.journey.lines import PERIOD_SECONDS, ROUTINE_LINES, WARNING_LINES
-from edge.journey.recorder import Journey
-from edge.journey.records import read
+from edge.journey.history import kept_bytes, read
+from edge.journey.recorder import PERIOD_SECONDS, ROUTINE_LINES, WARNING_LINES, Journey
+from edge.journey.subscription import Changes
 from tests.support.objects import MAC
 from tests.support.virtual_time import elapse, turns
 
@@ -37,7 +35,7 @@ def ticking(**bounds: int) -> Journey:
     return Journey(lambda: float(next(times)), **bounds)
 
 
-def test_event_is_kept_with_time_and_detail_and_is_one_log_line_that_nobody_forges(journey, clock, caplog):
+def test_event_is_stored_with_time_and_detail_and_is_one_log_line_that_can_not_be_forged(journey, clock, caplog):
     caplog.set_level(logging.INFO, logger="edge.journey")
     record: Recorder = journey.record
     clock.now = 2_000.5
@@ -55,7 +53,7 @@ def test_event_is_kept_with_time_and_detail_and_is_one_log_line_that_nobody_forg
     assert (message.isprintable(), len(message)) == (True, MAX_MESSAGE)
 
 
-def test_flood_of_strangers_keeps_registered_machines_of_which_the_quietest_makes_room(journey):
+def test_flood_of_unregistered_machines_replaces_no_registered_machine(journey):
     for mac in ("a", "b", "c", "a", "d"):
         journey.record(mac, Step.DHCP, Outcome.OK, "offer")
     for number in range(100):
@@ -65,7 +63,7 @@ def test_flood_of_strangers_keeps_registered_machines_of_which_the_quietest_make
     assert {machine.mac for machine in journey.machines()} == {"c", "a", "d"} | strangers
 
 
-def test_stranger_that_gets_registered_keeps_its_history(journey, clock):
+def test_unregistered_machine_keeps_its_history_when_it_is_registered(journey, clock):
     journey.record(MAC, Step.SEEN, Outcome.INFO, "seen, not registered")
     clock.now += 60
     journey.record(MAC, Step.DHCP, Outcome.OK, "offer")
@@ -77,7 +75,7 @@ def test_stranger_that_gets_registered_keeps_its_history(journey, clock):
 # --- subscriptions, and which machines changed ---
 
 
-async def test_subscriber_gets_what_happens_from_the_call_on_until_it_closes(journey):
+async def test_subscriber_gets_events_from_the_call_on_until_it_closes(journey):
     journey.record(MAC, Step.DHCP, Outcome.OK, "before")
     subscription, other = journey.subscribe(), journey.subscribe()
     journey.record(MAC, Step.DHCP, Outcome.OK, "one")
@@ -92,7 +90,7 @@ async def test_subscriber_gets_what_happens_from_the_call_on_until_it_closes(jou
     assert [(await anext(other)).message for _ in range(3)] == ["one", "two", "later"]
 
 
-async def test_slow_subscriber_loses_the_oldest_and_is_told(journey):
+async def test_slow_subscriber_loses_the_oldest_events_and_gets_their_number(journey):
     with journey.subscribe(backlog=2) as subscription:
         for number in range(5):
             journey.record(MAC, Step.DHCP, Outcome.OK, str(number))
@@ -108,7 +106,7 @@ async def test_forgotten_subscription_is_no_leak(journey):
     assert not journey._readers
 
 
-def test_each_who_asks_which_machines_changed_hears_of_each_once_and_of_what_happens_from_then_on():
+def test_each_reader_of_changes_gets_each_machine_once_from_its_start_on():
     changes = Changes()
     changes.mark("early")
     one, other = changes.subscribe(), changes.subscribe()
@@ -130,7 +128,7 @@ def test_each_who_asks_which_machines_changed_hears_of_each_once_and_of_what_hap
     assert pending.take() == {"b"}
 
 
-def test_what_is_said_of_a_machines_silence_is_no_sign_of_life():
+def test_diagnosis_is_no_sign_of_life():
     journey = ticking()
     journey.record("a", Step.DHCP, Outcome.OK, "offer")
     journey.record("a", Step.DHCP, Outcome.WARNING, "silent")
@@ -138,7 +136,7 @@ def test_what_is_said_of_a_machines_silence_is_no_sign_of_life():
     assert journey.last_sign("b") is None
 
 
-def test_workflow_and_findings_are_no_signs_of_life_but_the_end_of_a_workflow_that_ran_is():
+def test_only_the_end_of_a_workflow_that_ran_is_a_sign_of_life_among_workflow_events_and_findings():
     journey = ticking()
     journey.record("a", Step.WORKFLOW, Outcome.INFO, "workflow d/w: Pending", state="Pending")
     journey.record("a", Step.WORKFLOW, Outcome.FAILED, "workflow d/w: Failed: TemplateError", state="Failed")
@@ -174,7 +172,7 @@ happenings = st.lists(
 
 
 class Kept:
-    """A journey, and a list of all that it was ever told."""
+    """A journey, and a list of all events that were recorded into it."""
 
     def __init__(self, **bounds: int) -> None:
         times = count(1_000)
@@ -226,7 +224,7 @@ def test_with_room_for_all_each_machine_keeps_its_newest_events(happened):
     st.one_of(st.integers(0, 4_000), st.just(10**9)),
 )
 @settings(max_examples=300, deadline=None)
-def test_whatever_is_short_the_newest_is_kept_and_the_bounds_hold(
+def test_newest_event_is_stored_and_all_bounds_hold_under_any_shortage(
     happened, per_machine, machines, strangers, memory_bytes
 ):
     kept = Kept(per_machine=per_machine, machines=machines, strangers=strangers, memory_bytes=memory_bytes)
@@ -254,7 +252,7 @@ def test_whatever_is_short_the_newest_is_kept_and_the_bounds_hold(
         assert journey.kept_bytes <= max(memory_bytes, of_strangers)
 
 
-def test_when_memory_is_short_quiet_machines_keep_where_they_are_and_go_on_from_there():
+def test_quiet_machines_keep_their_last_event_when_memory_is_short():
     journey = ticking(memory_bytes=32 * 100)
     for mac in ("quiet", "busy"):
         for _ in range(30):
@@ -269,7 +267,7 @@ def test_when_memory_is_short_quiet_machines_keep_where_they_are_and_go_on_from_
     assert journey.summary("quiet").first_seen == 1.0
 
 
-def test_when_machines_are_too_many_one_that_made_room_before_goes_first():
+def test_machine_with_only_its_last_event_is_forgotten_first():
     journey = Journey(lambda: 0.0, machines=2, memory_bytes=32 * 10)
     for mac in ("first", "second"):
         for _ in range(6):
@@ -352,7 +350,7 @@ def test_storm_is_summed_up_when_its_second_is_over_and_then_lines_are_written_a
     assert journey.counts()[Step.DHCP, Outcome.OK] == 2 * ROUTINE_LINES + 1_201, "each, with a line or not"
 
 
-def test_what_the_log_is_owed_is_said_at_the_end_and_once(journey, said):
+def test_suppressed_lines_are_summed_up_once_at_the_end(journey, said):
     storm(journey, ROUTINE_LINES + 7, machines=ROUTINE_LINES + 7)
     journey.flush()
     journey.flush()
@@ -383,7 +381,7 @@ def test_storm_of_refusals_is_bounded_and_its_sum_is_a_warning(journey, caplog):
 
 
 @pytest.mark.looptime
-async def test_end_of_each_storm_is_said_though_nothing_else_happens(journey, said):
+async def test_end_of_each_storm_is_logged_without_further_events(journey, said):
     for number in (1, 2):
         storm(journey, ROUTINE_LINES + 5)
         await elapse(PERIOD_SECONDS)
@@ -443,7 +441,7 @@ async def test_after_a_restart_the_journey_goes_on_where_it_was(tmp_path, clock)
     assert third.journey.last_seen(MAC) == second.journey.last_seen(MAC)
 
 
-async def test_what_an_earlier_run_saw_is_no_ground_for_a_diagnosis(tmp_path, clock):
+async def test_events_of_an_earlier_run_cause_no_diagnosis(tmp_path, clock):
     first = Run(tmp_path, clock)
     await first.step("one")
     second = Run(tmp_path, clock)
@@ -457,7 +455,7 @@ async def test_what_an_earlier_run_saw_is_no_ground_for_a_diagnosis(tmp_path, cl
 
 
 @pytest.mark.parametrize("cut", [1, 5, 20, 40])
-async def test_a_piece_that_was_cut_off_by_a_crash_costs_that_piece_alone(tmp_path, clock, cut):
+async def test_incomplete_piece_after_a_crash_costs_that_piece_alone(tmp_path, clock, cut):
     first = Run(tmp_path, clock)
     await first.step("one")
     await first.step("two")
@@ -469,7 +467,7 @@ async def test_a_piece_that_was_cut_off_by_a_crash_costs_that_piece_alone(tmp_pa
     assert (await restarted(tmp_path, clock)).told() == ["one", "three"]
 
 
-async def test_a_damaged_file_is_passed_over_and_said(tmp_path, clock, caplog):
+async def test_damaged_file_is_ignored_and_logged(tmp_path, clock, caplog):
     first = Run(tmp_path, clock)
     await first.step("one")
     file = tmp_path / DIRECTORY / "events"
@@ -501,7 +499,7 @@ async def test_files_are_for_their_owner_alone_and_a_link_to_elsewhere_is_not_fo
     assert (tmp_path / "elsewhere").read_text() == "precious"
 
 
-async def test_what_is_kept_is_bounded_and_the_newest(tmp_path, clock):
+async def test_files_are_bounded_and_have_the_newest_events(tmp_path, clock):
     run = Run(tmp_path, clock, max_bytes=2000)
     for number in range(200):
         await run.step(f"{number} {os.urandom(20).hex()}")
@@ -513,7 +511,7 @@ async def test_what_is_kept_is_bounded_and_the_newest(tmp_path, clock):
     assert len(told) > 10
 
 
-async def test_a_disk_that_cannot_be_written_is_said_once_and_serves_on(tmp_path, clock, caplog):
+async def test_unwritable_disk_is_logged_once_and_the_edge_serves_on(tmp_path, clock, caplog):
     (tmp_path / DIRECTORY).write_text("no directory")
     run = Run(tmp_path, clock)
     await run.step("one")
@@ -538,11 +536,11 @@ async def test_a_disk_that_cannot_be_written_is_said_once_and_serves_on(tmp_path
         [1, MAC, "dhcp", "ok", "message", []],
     ],
 )
-def test_what_is_no_event_is_none(found):
+def test_invalid_event_is_rejected(found):
     assert read(found) is None
 
 
-def test_an_event_of_somebody_else_is_as_bounded_as_ours():
+def test_event_of_another_process_is_bounded_like_an_own_one():
     detail = {"text": "x" * 10_000, "a b": 1, "list": [1], "none": None, "great": 2**80, "fine": 1.5}
     found = read(
         [1, MAC, "dhcp", "ok", "line\nbreak \x1b[31m" + "x" * 10_000, detail | {f"n{n}": n for n in range(99)}]

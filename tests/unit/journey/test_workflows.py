@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from edge.journey.agents import AgentJourney
 from edge.journey.events import MAX_DETAIL, MAX_MESSAGE, Note, Outcome, Step
 from edge.journey.recorder import Journey
-from edge.journey.workflows import WorkflowJourney
 from edge.machines import Inventory
+from edge.run.machine_work import AgentJourney, WorkflowJourney
 from tests.support import objects
 from tests.support.objects import MAC, hardware
 from tests.support.objects import OTHER_MAC as OTHER
@@ -93,7 +92,7 @@ def test_failed_action_names_reason_and_message(journey, workflows):
 
 
 DEFAULTED = {**workflow("Pending"), "status": {"state": "Pending", "message": "waits for the controller"}}
-# Somebody labels a Workflow that ended a year ago: of what it was then, its actions are not kept.
+# A label is added to a Workflow that ended a year ago, whose old object has no actions any more.
 SHORT = {**workflow("Succeeded", message="m"), "spec": {"hardwareRef": {"name": "m1"}}}
 QUICK = action(1, "Succeeded", startedAt=T0, lastTransitioned=T0)
 
@@ -119,12 +118,12 @@ QUICK = action(1, "Succeeded", startedAt=T0, lastTransitioned=T0)
     ],
     ids=["pending-by-default", "taken", "recreated", "ended-before", "began-before", "history-alone", "quick-action"],
 )
-def test_change_is_told_if_it_is_news(journey, workflows, new, before, told):
+def test_change_is_recorded_if_it_is_new(journey, workflows, new, before, told):
     workflows.on_change(new, before)
     assert messages(journey) == told
 
 
-def test_deletion_is_told_before_the_end_on_the_interface_that_booted(journey, workflows):
+def test_deletion_before_the_end_is_recorded_on_the_interface_that_booted(journey, workflows):
     journey.record(OTHER, Step.DHCP, Outcome.OK, "offer")
     for ended in (workflow("Succeeded"), SHORT):
         workflows.on_delete(ended)
@@ -160,13 +159,13 @@ def test_end_of_a_workflow_whose_hardware_was_deleted_is_on_the_journey(journey,
 
 
 @pytest.mark.parametrize("others", [False, True])
-def test_workflows_of_other_sites_fill_no_log_where_there_are_others(journey, inventory, caplog, others):
+def test_workflows_of_other_sites_cause_no_warnings(journey, inventory, caplog, others):
     elsewhere = workflow("Running", on="of-another-site")
     WorkflowJourney(journey, inventory, others=others).on_change(elsewhere, None)
     assert bool([each for each in caplog.records if each.levelname == "WARNING"]) is not others
 
 
-def test_workflow_that_goes_on_while_the_edge_is_started_again_is_told_once(inventory, clock):
+def test_workflow_that_runs_during_a_restart_is_recorded_once(inventory, clock):
     first = Journey(clock)
     running = workflow("Running", action(1, "Succeeded"), action(2, "Running", startedAt=T1))
     before = WorkflowJourney(first, inventory)
@@ -219,7 +218,7 @@ def test_output_is_an_entry_with_the_newest_line_and_all_of_them_behind_it(journ
 
 
 @pytest.mark.parametrize("line", ["forged", "x" * 5000])
-def test_output_from_elsewhere_says_from_where(journey, observe, line):
+def test_output_from_another_address_names_it(journey, observe, line):
     observe(replace(output(line), elsewhere=True))
     [event] = journey.events(A)
     assert event.message.startswith("action first: " + line[:100])
@@ -229,7 +228,7 @@ def test_output_from_elsewhere_says_from_where(journey, observe, line):
 
 
 @pytest.mark.parametrize("long", [5, 5000])
-def test_event_from_elsewhere_is_an_entry_that_says_from_where(journey, observe, long):
+def test_event_from_another_address_names_it(journey, observe, long):
     """The status tells what has changed, and not from where."""
     message = "action first failed: " + "x" * long
     said = f"{message} (so says {ELSEWHERE})"

@@ -23,8 +23,7 @@ from edge.machines import (
     StateWriter,
     conditions,
 )
-from edge.machines.conditions import GRACE_SECONDS
-from edge.machines.status import ATTEMPTS, StatusWriter
+from edge.machines.conditions import ATTEMPTS, GRACE_SECONDS, StatusWriter
 from ipxe.binaries import BootPath
 from tests.support import objects
 from tests.support.api import InProcessApi
@@ -130,7 +129,7 @@ async def test_conditions_of_others_are_kept_in_their_order_though_they_change_m
     assert api.count("patch") == 2
 
 
-async def test_api_that_is_away_for_a_while_gets_what_is_true_then(api: InProcessApi) -> None:
+async def test_api_gets_the_current_state_after_an_outage(api: InProcessApi) -> None:
     api.fail("patch", UnreachableError("away"), ApiError(503, "x", "busy"), ApiError(429, "x", "slow down"))
     async with edge(api) as writer:
         writer.conflict(machine(), "10.0.0.5", NOW + 300)
@@ -140,7 +139,7 @@ async def test_api_that_is_away_for_a_while_gets_what_is_true_then(api: InProces
     assert api.count("patch") == 4
 
 
-async def test_api_that_stays_away_is_given_up_with_one_line(
+async def test_long_outage_of_the_api_ends_the_attempts_with_one_line(
     api: InProcessApi, caplog: pytest.LogCaptureFixture
 ) -> None:
     api.fail("patch", *[UnreachableError("away")] * ATTEMPTS)
@@ -163,7 +162,7 @@ async def test_api_that_stays_away_is_given_up_with_one_line(
     ],
     ids=lambda value: getattr(value, "reason", None),
 )
-async def test_refusal_is_not_asked_for_again_and_says_what_to_do(
+async def test_refused_write_is_not_retried_and_its_log_line_has_the_remedy(
     api: InProcessApi, caplog: pytest.LogCaptureFixture, error: ApiError, advice: str
 ) -> None:
     api.fail("patch", error)
@@ -207,7 +206,7 @@ async def test_condition_of_another_process_is_left_alone_until_it_should_have_b
         assert conflict(api)["status"] == "False"
 
 
-async def test_conflict_of_another_interface_is_added_to_what_another_edge_says(api: InProcessApi) -> None:
+async def test_conflict_of_another_interface_is_added_to_another_edges_condition(api: InProcessApi) -> None:
     api.put(hardware(status=[CONFLICT]))
     async with edge(api) as writer:
         writer.conflict(machine(mac=OTHER), "10.0.0.6", NOW + 300)
@@ -215,7 +214,7 @@ async def test_conflict_of_another_interface_is_added_to_what_another_edge_says(
     assert "10.0.0.6" in conflict(api)["message"]
 
 
-async def test_what_stands_there_already_is_not_written_again(api: InProcessApi) -> None:
+async def test_equal_condition_is_not_written_again(api: InProcessApi) -> None:
     async with edge(api) as writer:
         for _ in range(3):
             writer.conflict(machine(), "10.0.0.5", NOW + 600)
@@ -237,7 +236,7 @@ async def test_edges_that_see_the_same_conflict_write_it_once_and_end_it_once(ap
     assert api.count("patch") <= 4
 
 
-async def test_quarantine_whose_end_nobody_told_is_ended_all_the_same(api: InProcessApi) -> None:
+async def test_quarantine_without_a_reported_end_is_ended(api: InProcessApi) -> None:
     async with edge(api) as writer:
         writer.conflict(machine(), "10.0.0.5", NOW + 600)
         await elapse(599 + GRACE_SECONDS)
@@ -259,7 +258,7 @@ async def test_condition_set_by_hand_is_left_alone(api: InProcessApi, caplog: py
 @pytest.mark.parametrize(
     ("mac", "address"), [(MAC, "fd00:77::50"), (OTHER, "10.0.0.6")], ids=["two families", "two interfaces"]
 )
-async def test_machine_has_one_condition_until_all_its_addresses_are_well(
+async def test_condition_stays_until_no_address_of_the_machine_is_in_conflict(
     api: InProcessApi, mac: str, address: str
 ) -> None:
     async with edge(api) as writer:
@@ -289,14 +288,14 @@ async def test_address_that_several_interfaces_share_is_shown_once(api: InProces
         assert conflict(api)["status"] == "False"
 
 
-async def test_clearing_what_was_never_in_conflict_asks_nobody(api: InProcessApi) -> None:
+async def test_clearing_an_address_without_a_conflict_calls_no_api(api: InProcessApi) -> None:
     async with edge(api) as writer:
         writer.cleared(machine(), "10.0.0.5")
         await elapse(10)
     assert api.calls == []
 
 
-async def test_many_conflicts_at_once_are_bounded_and_said_once(
+async def test_number_of_conflicts_is_bounded_and_the_limit_is_logged_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(conditions, "MAX_CONFLICTS", 3)
@@ -343,7 +342,7 @@ async def shown(api: InProcessApi, kind: str = MISCONFIGURED) -> tuple[str, str]
     return found.get("status", ""), found.get("reason", "")
 
 
-def test_boot_paths_that_are_taken_are_those_that_there_are() -> None:
+def test_accepted_boot_paths_are_the_existing_ones() -> None:
     assert set(mistakes._BOOT_PATHS) == set(BootPath)
 
 
@@ -384,7 +383,7 @@ def test_machine_with_an_ipv6_address_alone_is_no_mistake_but_for_the_servers_ow
     assert mistake.field.endswith(".dhcp.ipv6.address")
 
 
-def test_what_works_is_no_mistake() -> None:
+def test_valid_hardware_has_no_mistake() -> None:
     good = {"metadata": {"annotations": {"tinkerbell.org/kernel-sha256": f"sha256:{SUM}"}}}
     assert hardware_mistakes(hardware(gateway="10.0.0.1", osie="good"), site(), lambda *_: good) == []
     assert osie_mistakes(good) == []
@@ -428,7 +427,7 @@ async def test_status_without_a_network_does_not_count_as_an_edges(message: str)
         assert writer.relayed == ()
 
 
-async def test_mistake_is_shown_until_it_is_mended_and_a_good_hardware_is_never_written() -> None:
+async def test_mistake_is_shown_until_it_is_corrected_and_a_valid_hardware_is_never_written() -> None:
     api = InProcessApi()
     async with looking(api, site()):
         api.put(hardware())
@@ -487,7 +486,7 @@ def telling(api: InProcessApi) -> Any:
     return running(BootProblemWriter(api, api.informer(HARDWARE), asyncio.get_running_loop().time))
 
 
-async def test_problem_is_shown_until_the_machine_gets_on_and_told_once(api: InProcessApi) -> None:
+async def test_problem_is_shown_until_the_machine_progresses_and_is_one_event(api: InProcessApi) -> None:
     async with telling(api) as writer:
         for problem, expected in (
             (LATE, ("True", "NoTFTPRequest")),
@@ -502,14 +501,14 @@ async def test_problem_is_shown_until_the_machine_gets_on_and_told_once(api: InP
     assert event["involvedObject"]["kind"] == "Hardware"
 
 
-async def test_machine_that_gets_on_is_never_written(api: InProcessApi) -> None:
+async def test_machine_that_progresses_is_never_written(api: InProcessApi) -> None:
     async with telling(api) as writer:
         writer.found(machine(), None)
         await elapse(60)
     assert api.calls == []
 
 
-async def test_what_is_as_it_is_wanted_is_no_problem_but_said(api: InProcessApi) -> None:
+async def test_intended_state_is_an_event_but_no_problem(api: InProcessApi) -> None:
     async with telling(api) as writer:
         writer.found(machine(), REFUSED)
         assert await shown(api, BOOT_PROBLEM) == ("False", "DhcpRefused")
@@ -517,7 +516,7 @@ async def test_what_is_as_it_is_wanted_is_no_problem_but_said(api: InProcessApi)
     assert event["type"] == "Normal"
 
 
-async def test_problem_of_an_earlier_run_ends_when_the_machine_gets_on(api: InProcessApi) -> None:
+async def test_problem_of_an_earlier_run_ends_when_the_machine_progresses(api: InProcessApi) -> None:
     before = {"type": BOOT_PROBLEM, "status": "True", "reason": "NoTFTPRequest", "message": "before"}
     api.put(hardware(status=[before]))
     async with telling(api) as writer:
@@ -525,7 +524,9 @@ async def test_problem_of_an_earlier_run_ends_when_the_machine_gets_on(api: InPr
         assert await shown(api, BOOT_PROBLEM) == ("False", "GetsOn")
 
 
-async def test_problem_of_another_machine_ends_when_the_hardwares_own_gets_on_or_by_itself(api: InProcessApi) -> None:
+async def test_problem_of_another_machine_ends_by_itself_or_when_the_hardwares_own_machine_progresses(
+    api: InProcessApi,
+) -> None:
     key = NamespacedName("d", "a")
     async with telling(api) as writer:
         for end in (lambda: writer.found(machine(), None), lambda: writer.found_of_another(key, OTHER, None)):
@@ -536,7 +537,7 @@ async def test_problem_of_another_machine_ends_when_the_hardwares_own_gets_on_or
     assert [event["message"] for event in api.objects(EVENT)] == [f"{OTHER}: one digit off"]
 
 
-async def test_problem_of_one_card_stays_while_the_other_gets_on(api: InProcessApi) -> None:
+async def test_problem_of_one_card_stays_while_the_other_card_progresses(api: InProcessApi) -> None:
     async with telling(api) as writer:
         writer.found(machine(), LATE)
         writer.found(machine(mac=OTHER), REFUSED)
@@ -556,7 +557,9 @@ async def test_column_of_boot_problems_has_the_reason_of_a_warning_and_is_empty_
     assert api.count("patch") == 4, "in one write with the condition"
 
 
-async def test_column_of_an_older_release_is_completed_by_whoever_sees_the_machine_get_on(api: InProcessApi) -> None:
+async def test_column_of_an_older_release_is_completed_by_the_edge_that_sees_the_machine_progress(
+    api: InProcessApi,
+) -> None:
     over = {"type": BOOT_PROBLEM, "status": "False", "reason": "GetsOn", "message": "the machine gets on"}
     api.put(hardware(status=[over]) | {"status": {"conditions": [over], "bootProblem": "NoTFTPRequest"}})
     async with telling(api) as writer:
@@ -673,7 +676,7 @@ async def test_state_survives_an_api_that_is_away(api: InProcessApi) -> None:
         await elapse(60)
 
 
-async def test_api_that_lets_no_state_be_written_is_asked_at_the_same_rate_and_named_in_a_few_lines(
+async def test_api_that_refuses_states_is_called_at_the_same_rate_and_logged_in_a_few_lines(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     many = [hardware(name=f"m{n}") for n in range(400)]

@@ -46,7 +46,7 @@ def watch(inventory: Inventory) -> list[str]:
     ],
     ids=["MAC of two", "unreadable", "no MAC", "address of two"],
 )
-def test_what_is_wrong_is_named_in_the_log_and_only_what_is_right_is_served(
+def test_invalid_fields_are_logged_and_only_valid_machines_are_served(
     inventory: Inventory, caplog: pytest.LogCaptureFixture, first: Any, then: Any, served: Any, words: tuple[str, ...]
 ) -> None:
     for name, *macs in (first, then):
@@ -56,7 +56,7 @@ def test_what_is_wrong_is_named_in_the_log_and_only_what_is_right_is_served(
     assert all(word in caplog.text for word in words)
 
 
-def test_handlers_hear_of_macs_that_came_changed_and_went(inventory: Inventory) -> None:
+def test_handlers_are_called_for_macs_that_appear_change_and_go(inventory: Inventory) -> None:
     heard = watch(inventory)
     inventory.apply(hardware("a", MAC))
     inventory.apply(hardware("a", OTHER_MAC))
@@ -75,7 +75,7 @@ def test_policy_says_which_field_forbids_netboot(inventory: Inventory, interface
     assert reason in decision.reason
 
 
-def test_co_claimant_is_told_when_the_other_takes_another_address(inventory: Inventory) -> None:
+def test_co_claimant_is_notified_when_the_other_gets_another_address(inventory: Inventory) -> None:
     """A machine whose conflict ended must be served at once, not after the next change of its own Hardware."""
     inventory.apply(hardware("a", MAC))
     heard: list[tuple[str, bool]] = []
@@ -92,8 +92,8 @@ def test_co_claimant_is_told_when_the_other_takes_another_address(inventory: Inv
     assert sorted(heard) == [(MAC, True), (OTHER_MAC, True)]
 
 
-def test_change_that_no_answer_depends_on_is_no_change(inventory: Inventory) -> None:
-    """Writing a condition must not make every answer of the machine be compiled anew."""
+def test_change_without_effect_on_answers_calls_no_handler(inventory: Inventory) -> None:
+    """Writing a condition must not recompile the machine's answers."""
     obj = hardware("a", MAC)
     inventory.apply(obj)
     before = inventory.by_mac(MAC)
@@ -127,7 +127,7 @@ def test_machine_keeps_the_hardware_that_it_was_looked_up_with(inventory: Invent
     assert machine.hardware is machine.hardware, "answers of one boot don't read it again and again"
 
 
-def test_handler_that_fails_for_one_machine_keeps_no_other_from_being_heard_of(
+def test_handler_that_fails_for_one_machine_is_called_for_the_others(
     inventory: Inventory, caplog: pytest.LogCaptureFixture
 ) -> None:
     heard: list[str] = []
@@ -155,7 +155,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["a", "b", "c"]), st.none() | INTERFA
 
 
 class Naive:
-    """What the indexes must answer, searched for in all objects."""
+    """The reference for the indexes: it searches all objects."""
 
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, Any]] = {}
@@ -175,7 +175,7 @@ class Naive:
         return found[0] if len({name for name, _ in found}) == 1 else None
 
     def answers(self, mac: str) -> Any:
-        """What compiled answers of a MAC depend on."""
+        """Return everything that the compiled answers of a MAC depend on."""
         mine = self.only(mac)
         if mine is None:
             return None
@@ -185,7 +185,7 @@ class Naive:
 
 
 @given(STEPS)
-def test_after_any_history_the_indexes_say_what_the_objects_say(steps: list[tuple[str, dict[str, Any] | None]]) -> None:
+def test_indexes_match_the_objects_after_any_history(steps: list[tuple[str, dict[str, Any] | None]]) -> None:
     inventory, naive = Inventory(), Naive()
     heard: set[str] = set()
     inventory.on_change(heard.add)
@@ -334,14 +334,14 @@ def recalling() -> Inventory:
         *(("by_name", name) for name in ("m3", "odd", "none")),
     ],
 )
-def test_first_look_up_finds_what_it_would_find_when_all_are_read(method: str, value: str) -> None:
+def test_first_look_up_has_the_result_of_a_complete_inventory(method: str, value: str) -> None:
     early, late = recalling(), Inventory()
     for obj in SITE:
         late.apply(obj)
     assert repr(getattr(early, method)(value)) == repr(getattr(late, method)(value))
 
 
-def test_machines_with_rivals_that_are_read_later_are_said_to_have_changed() -> None:
+def test_machines_are_notified_of_rivals_that_are_read_later() -> None:
     """DHCP keeps what it has compiled until it is notified of a change."""
     made = recalling()
     served: dict[str, Any] = {}

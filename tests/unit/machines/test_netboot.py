@@ -42,16 +42,16 @@ def work() -> PendingWorkflows:
 
 
 @pytest.mark.parametrize("state", [*WorkflowState, "a state of later versions"])
-def test_workflow_is_work_until_its_end(work: PendingWorkflows, state: str) -> None:
+def test_workflow_is_pending_until_its_end(work: PendingWorkflows, state: str) -> None:
     work.apply(workflow("w", state))
     assert work.has_pending("default", "m1") is (state not in ("Succeeded", "Failed", "Canceled"))
 
 
-def test_machine_has_work_while_any_workflow_names_it(work: PendingWorkflows) -> None:
+def test_machine_has_a_pending_workflow_while_any_workflow_names_it(work: PendingWorkflows) -> None:
     def pending() -> list[bool]:
         return [work.has_pending(*name) for name in (("default", "m1"), ("default", "b"), ("other", "m1"))]
 
-    work.apply(workflow("w"), None)  # which nobody has prepared yet
+    work.apply(workflow("w"), None)  # not prepared by the controller yet
     work.apply(workflow("x"))
     assert pending() == [True, False, False]
     work.apply(workflow("w", hardware="b"))
@@ -73,13 +73,13 @@ def test_reason_names_the_workflow_and_how_it_ended(work: PendingWorkflows, stat
 
 
 @pytest.mark.parametrize("spec", [None, {}, {"hardwareRef": None}, {"hardwareRef": {}}, {"hardwareRef": {"name": ""}}])
-def test_workflow_that_names_no_machine_is_nobodys_work(work: PendingWorkflows, spec: Any) -> None:
+def test_workflow_that_names_no_machine_is_pending_for_none(work: PendingWorkflows, spec: Any) -> None:
     work.apply(workflow("w"))
     work.apply(workflow("w") | {"spec": spec})
     assert not work.has_pending("default", "m1")
 
 
-def test_machine_boots_while_it_has_work_and_its_screen_says_why_it_does_not(work: PendingWorkflows) -> None:
+def test_machine_boots_while_a_workflow_is_pending_and_else_its_screen_shows_the_reason(work: PendingWorkflows) -> None:
     inventory = Inventory()
     inventory.apply(hardware())
     policy = NetbootPolicy(DhcpMode.RESERVATION, NetbootWhen.WORKFLOW, work.has_pending, work.why_none)
@@ -97,7 +97,7 @@ def test_machine_without_hardware_boots_in_auto_proxy_mode_only() -> None:
     assert allowed == {mode: mode is DhcpMode.AUTO_PROXY for mode in DhcpMode}
 
 
-def test_held_workflow_is_no_work_and_the_machine_is_told_why(work: PendingWorkflows) -> None:
+def test_held_workflow_is_not_pending_and_the_machine_gets_the_reason(work: PendingWorkflows) -> None:
     held = workflow("w", "Pending", annotations={"tinkerbell.org/hold": "restored"})
     work.apply(held)
     assert not work.has_pending("default", "m1")
@@ -108,7 +108,7 @@ def test_held_workflow_is_no_work_and_the_machine_is_told_why(work: PendingWorkf
     assert "create one" in work.why_none("default", "m1")
 
 
-def test_of_those_that_have_ended_only_the_last_of_each_machine_is_kept(work: PendingWorkflows) -> None:
+def test_only_the_last_ended_workflow_of_each_machine_is_stored(work: PendingWorkflows) -> None:
     for day in (3, 1, 5, 2):
         work.apply(workflow(f"w{day}", "Succeeded", lastTransitioned=f"2026-01-{day:02}T00:00:00Z"))
         work.apply(workflow(f"v{day}", "Failed", hardware="b", lastTransitioned=f"2026-01-{day:02}T00:00:00Z"))
@@ -150,7 +150,7 @@ def test_machine_whose_firmware_refuses_ipxe_is_offered_shim_and_grub_and_the_ot
     assert site.changed == [MAC, MAC]
 
 
-def test_of_an_edge_that_finds_out_by_itself_only_the_machines_that_need_it_leave_the_usual_way() -> None:
+def test_automatic_boot_path_changes_only_for_machines_that_need_it() -> None:
     site = Site(BootPath.AUTO)
     one, other = site.machine(None), site.machine(None, OTHER_MAC)
     assert (site.paths.of(one), site.paths.of(other)) == (None, None)
@@ -159,7 +159,7 @@ def test_of_an_edge_that_finds_out_by_itself_only_the_machines_that_need_it_leav
     assert site.paths.of(site.machine("ipxe")) is BootPath.IPXE, "what its Hardware says comes first"
 
 
-def test_nothing_is_found_out_where_the_path_is_given_or_the_machine_unknown() -> None:
+def test_boot_path_stays_if_it_is_given_or_the_machine_is_unknown() -> None:
     site = Site()
     for path in (None, "ipxe", "grub"):
         machine = site.machine(path)
@@ -221,7 +221,7 @@ def words(parameters: str) -> Raw:
     return {"metadata": {"annotations": {"tinkerbell.org/kernel-parameters": parameters}}}
 
 
-def test_two_networks_of_ours_get_scripts_with_their_own_addresses() -> None:
+def test_scripts_have_the_edges_address_on_the_network_of_the_request() -> None:
     rack = Rack()
     rack.register()
     for address in ("10.0.0.1", "10.1.0.1", "10.0.0.1"):
@@ -229,7 +229,7 @@ def test_two_networks_of_ours_get_scripts_with_their_own_addresses() -> None:
     assert f"kernel tftp://10.0.0.1/{MAC}/osie/lab/kernel " in rack.script(origin=Origin("10.0.0.1", tftp=True))
 
 
-def test_images_that_come_while_the_edge_runs_are_in_the_next_script_of_a_machine() -> None:
+def test_new_images_are_in_the_next_script_of_a_machine() -> None:
     images: list[str] = []
     rack = Rack(own_registry=lambda: bool(images))
     rack.register()
@@ -249,7 +249,7 @@ def test_changed_hardware_has_a_new_script_on_every_network() -> None:
     assert all(" quiet " in rack.script(origin=origin) for origin in origins)
 
 
-def test_changed_words_of_an_osie_are_on_the_next_script() -> None:
+def test_changed_parameters_of_an_osie_are_in_the_next_script() -> None:
     rack = Rack()
     rack.register()
     assert " quiet " not in rack.script()
@@ -261,7 +261,7 @@ def test_changed_words_of_an_osie_are_on_the_next_script() -> None:
     assert " quiet " not in rack.script()
 
 
-def test_lines_are_wanted_once_a_machine_was_told_to_send_them() -> None:
+def test_log_lines_are_expected_after_a_script_requests_them() -> None:
     rack = Rack(logs=LogsTo.HOOKOS)
     rack.register()
     assert " syslog_host=" not in rack.script()
@@ -271,7 +271,7 @@ def test_lines_are_wanted_once_a_machine_was_told_to_send_them() -> None:
     assert rack.scripts.logs_wanted
 
 
-def test_stranger_boots_the_default_osie_under_its_mac() -> None:
+def test_unregistered_machine_boots_the_default_osie_under_its_mac() -> None:
     rack = Rack(DhcpMode.AUTO_PROXY, ("rescue", "any"))
     text = rack.script()
     assert "kernel http://10.0.0.1:7080/osie/any/kernel " in text
@@ -279,7 +279,7 @@ def test_stranger_boots_the_default_osie_under_its_mac() -> None:
     assert rack.lines() == [(Step.SCRIPT, Outcome.OK, "script sent: OSIE rescue/any")]
 
 
-def test_stranger_without_a_default_osie_reads_how_to_register_it() -> None:
+def test_unregistered_machine_without_a_default_osie_shows_how_to_register_it() -> None:
     rack = Rack(DhcpMode.AUTO_PROXY)
     text = rack.script()
     assert f"\necho {MAC} is seen, not registered, and there is no '--default-osie' for such machines.\n" in text
@@ -290,7 +290,7 @@ def test_stranger_without_a_default_osie_reads_how_to_register_it() -> None:
     assert message.startswith(f"no boot: {MAC} is seen, not registered")
 
 
-def test_stranger_whose_default_osie_is_missing_names_the_flag() -> None:
+def test_script_for_a_missing_default_osie_names_the_flag() -> None:
     rack = Rack(DhcpMode.AUTO_PROXY, ("rescue", "gone"))
     assert "\necho OSIE rescue/gone, which '--default-osie' names, does not exist\n" in rack.script()
     assert rack.lines()[0][1] is Outcome.FAILED
@@ -305,12 +305,12 @@ def test_registered_machine_boots_its_own_osie_in_auto_proxy_too() -> None:
 
 
 @pytest.mark.parametrize("mode", [DhcpMode.RESERVATION, DhcpMode.PROXY, DhcpMode.OFF])
-def test_stranger_is_refused_in_the_other_modes(mode: DhcpMode) -> None:
+def test_unregistered_machine_is_refused_in_the_other_modes(mode: DhcpMode) -> None:
     rack = Rack(mode, ("rescue", "any"))
     assert "\necho no Hardware has this MAC address\n" in rack.script()
 
 
-def test_scripts_of_a_large_rack_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_stored_scripts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scripts, "MAX_KEPT", 4)
     rack = Rack()
     macs = [f"52:54:00:00:00:{number:02x}" for number in range(1, 11)]
@@ -322,7 +322,7 @@ def test_scripts_of_a_large_rack_do_not_pile_up(monkeypatch: pytest.MonkeyPatch)
     assert len(rack.scripts._compiled) == 4
 
 
-def test_each_sending_has_a_token_of_its_own_and_only_of_registered_machines() -> None:
+def test_each_response_to_a_registered_machine_has_its_own_token() -> None:
     made: list[str] = []
 
     def token(mac: str) -> str:
@@ -341,7 +341,7 @@ def test_each_sending_has_a_token_of_its_own_and_only_of_registered_machines() -
     assert not [line for line in rack.lines() if "t0-" in str(line)]
 
 
-def test_journey_says_that_a_script_leads_into_a_vlan() -> None:
+def test_journey_shows_that_a_script_leads_into_a_vlan() -> None:
     rack = Rack()
     rack.register()
     rack.script()
@@ -397,7 +397,7 @@ def test_each_file_has_its_own_url_and_checksum(
         ),
     ],
 )
-def test_osie_that_leads_nowhere_is_named_with_its_field(cache: ArtifactCache, obj: Any, message: str) -> None:
+def test_error_for_an_invalid_osie_names_object_and_field(cache: ArtifactCache, obj: Any, message: str) -> None:
     with pytest.raises(NoArtifactError) as caught:
         files(obj, cache).locate("default", "lab", "kernel")
     assert str(caught.value) == message

@@ -1,10 +1,10 @@
-"""Who may see the pages, and what browsers are told to keep others from."""
+"""Access to the pages, and the headers that protect them in browsers."""
 
 from __future__ import annotations
 
 import pytest
 
-from edge.page.access import CODE_SECONDS, MAX_USED, SESSION_SECONDS, Access, cookie_name
+from edge.page.site import CODE_SECONDS, MAX_USED, SESSION_SECONDS, Access, cookie_name
 from tests.page_site import BEARER, T0, TOKEN, FixedKeys, PageSite
 
 PATHS = ["/", "/edge", "/machine/52:54:00:00:00:01", "/live", "/live/edge", "/live/machine/52:54:00:00:00:01"]
@@ -71,7 +71,7 @@ def test_session_outlasts_the_edge_and_ends_with_its_time_or_the_token_while_a_c
 @pytest.mark.parametrize(
     "made", ["", ".", "..", "1.2.3", "9" * 400, "²²²²².x.y", "9999999999.x.", "\x00.\x00.\x00", "é"]
 )
-def test_what_is_no_session_is_none(access, made):
+def test_invalid_session_is_rejected(access, made):
     assert not access.holds(made)
     assert access.enter(made) is None
 
@@ -88,7 +88,7 @@ def test_edges_behind_one_host_name_have_a_cookie_each():
 
 
 @pytest.mark.parametrize("path", [*PATHS, "/enter?code=x", "/static/page.css"])
-async def test_name_of_somebody_else_leads_nowhere(path):
+async def test_foreign_host_name_is_refused(path):
     """DNS rebinding: a page elsewhere gets its own name to lead to loopback, and asks with its visitor's browser."""
     site = PageSite(T0)
     session = site.access.enter(site.access.code())
@@ -115,7 +115,7 @@ async def test_nothing_can_be_changed(method):
                 assert response.status == 405
 
 
-async def test_stream_ends_when_the_token_is_another_one():
+async def test_stream_ends_when_the_token_changes():
     site = PageSite(T0)
     async with site.served(**NOBODY) as client:
         async with client.get(f"/enter?code={site.access.code()}") as response:

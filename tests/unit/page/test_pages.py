@@ -10,13 +10,12 @@ from html.parser import HTMLParser
 import pytest
 
 from edge.artifacts import ArtifactCache, ArtifactError
-from edge.journey.events import Outcome, Step
+from edge.journey.events import Milestone, Outcome, Step
 from edge.journey.expectations import read
 from edge.journey.expectations.limits import LIMITS
-from edge.journey.steps import Milestone
 from edge.page import About, Api, Health, Osie
+from edge.page.live import TimeSlice
 from edge.page.render import STATIC, plain, size, span
-from edge.page.time_slice import TimeSlice
 from edge.page.timeline import Timeline, chains
 from edge.page.words import Phase
 from tests.page_site import IN_ACTION, INSTALLATION, T0, PageSite, cut, played, populate, workflow
@@ -234,7 +233,7 @@ async def test_edge_shows_why_it_is_not_ready_and_the_edges_and_servers_that_tel
 # --- bad input --------------------------------------------------------------------------------------------------
 
 
-async def test_whatever_machines_and_the_api_say_stays_text(site, browser):
+async def test_text_of_machines_and_the_api_is_escaped(site, browser):
     mac = site.hardware(EVIL, 1, namespace=EVIL, labels={EVIL: EVIL, "x": EVIL}, osie=EVIL)
     site.play(mac, cut(Milestone.ACTION_BEGUN), T0, EVIL)
     detail = {"action": EVIL, "state": "Running", "model": EVIL, "client": EVIL, "uuid": EVIL}
@@ -310,7 +309,7 @@ async def test_output_and_events_that_are_shown_are_bounded(site, browser):
     assert "The last lines." in page
 
 
-def test_durations_and_sizes_are_said_as_people_do():
+def test_durations_and_sizes_have_readable_units():
     durations = {0: "0 s", 0.04: "40 ms", 4.24: "4.2 s", 59.4: "59 s", 65: "1:05 min", 11_400: "3:10 h", 1e6: "11 days"}
     assert {seconds: span(seconds) for seconds in durations} == durations
     assert [size(each) for each in (0, 850, 14_200, 14.2e6, 1.4e9)] == ["0 B", "850 B", "14.2 kB", "14.2 MB", "1.4 GB"]
@@ -381,7 +380,7 @@ def test_earlier_boots_are_listed_and_say_what_is_usual_for_this_machine():
     assert site.pages.machines.shown(mac, 999).number == 1, "the oldest"
 
 
-def test_machine_that_boots_for_ever_has_bounded_bars():
+def test_machine_that_boots_again_and_again_has_bounded_bars():
     many = [
         (100.0 + number, Step.ACTION, Outcome.INFO, "begun", {"action": f"a{number}", "state": "Running"})
         for number in range(200)
@@ -399,7 +398,7 @@ def test_machine_that_boots_for_ever_has_bounded_bars():
 
 async def test_osies_are_read_in_turns_and_seldom(monkeypatch):
     """Each has to be unpacked, and DHCP is served by the same event loop."""
-    monkeypatch.setattr("edge.page.time_slice.TURN_SECONDS", 0.0)  # each step is long enough for a turn
+    monkeypatch.setattr("edge.page.live.TURN_SECONDS", 0.0)  # each step is long enough for a turn
     site = PageSite(T0)
     site.osies = [Osie(f"d/o{number:03}", (("kernel", f"http://x/{number}"),)) for number in range(150)]
     reading, others = asyncio.create_task(site.status.update(TimeSlice())), 0

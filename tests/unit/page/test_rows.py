@@ -10,15 +10,13 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from edge.journey.events import Note, Outcome, Step
+from edge.journey.events import Milestone, Note, Outcome, Step
 from edge.journey.expectations.limits import LIMITS
-from edge.journey.steps import Milestone
 from edge.page.feed import RowsSource
-from edge.page.live import INTERVAL_SECONDS, Live
+from edge.page.live import INTERVAL_SECONDS, Live, LoopLoad, TimeSlice
 from edge.page.query import PAGE_ROWS, Query, Selection, read_query, select
 from edge.page.rack import LINGER_SECONDS
 from edge.page.rows import Row, natural
-from edge.page.time_slice import LoopLoad, TimeSlice
 from edge.page.words import RANKS, Kind
 from tests.page_site import IN_ACTION, T0, PageSite, cut, played
 from tests.support.virtual_time import elapse, turns
@@ -32,7 +30,7 @@ async def rows(site: PageSite) -> dict[str, Row]:
     return {mac: Row._make(packed) for mac, packed in site.rack.rows.items()}
 
 
-async def test_machine_that_gets_on_says_what_is_awaited_and_until_when():
+async def test_machine_that_progresses_shows_the_next_step_and_its_deadline():
     site, mac = played(cut(Milestone.LEASED))
     row = (await rows(site))[mac]
     assert (row.name, row.kind, row.state) == ("default/m1", Kind.BOOTING, "has an address")
@@ -47,7 +45,7 @@ async def test_machine_that_gets_on_says_what_is_awaited_and_until_when():
     row = (await rows(site))[mac]
     assert (row.kind, row.reason, row.warning) == (Kind.TROUBLE, "NoTFTPRequest", True)
     assert "no TFTP" in row.wrong
-    assert row.heard == pytest.approx(T0 + 4.9)  # what the edge said of its silence is no sign of life
+    assert row.heard == pytest.approx(T0 + 4.9)  # a diagnosis of the edge is no sign of life
     assert row.message.startswith("DHCPACK")
 
 
@@ -96,7 +94,7 @@ async def test_event_is_seen_before_the_next_sweep():
         (Milestone.AGENT_CONNECTED, "agent connected", Kind.IDLE),
     ],
 )
-async def test_state_is_said_in_words(until, state, kind):
+async def test_state_is_shown_in_words(until, state, kind):
     site, mac = played(cut(until))
     row = (await rows(site))[mac]
     assert (row.state, row.kind) == (state, kind)
@@ -239,7 +237,7 @@ def names(selection: Selection) -> list[str]:
     return [each.name.removeprefix("default/") for _, each in selection.rows]
 
 
-def test_search_sort_and_filter_find_the_rows_of_whom_somebody_is_looking_for():
+def test_search_sort_and_filter_find_the_rows():
     found = [row("node-10"), row("node-9"), row("node-11", Kind.TROUBLE), row("node-2", Kind.SILENT)]
     assert names(chosen(found)) == ["node-11", "node-9", "node-10", "node-2"], "who needs somebody comes first"
     assert names(chosen(found, sort="name")) == ["node-2", "node-9", "node-10", "node-11"]
@@ -281,7 +279,7 @@ def test_pages_have_a_hundred_rows_and_a_page_too_far_is_the_last():
         *(("sort", "drop table"), ("show", "<script>"), ("in", "x"), ("q", "\x00")),
     ],
 )
-def test_what_makes_no_sense_in_a_url_is_as_if_it_were_not_there(name, value):
+def test_invalid_parameters_of_a_url_are_ignored(name, value):
     query = read_query({name: value})
     assert (query.sort, query.kind, query.within, query.number) == ("attention", None, None, 1)
 
@@ -304,7 +302,7 @@ async def test_grouping_by_osie_and_by_label_reads_hardware():
 
 async def test_ten_thousand_machines_are_looked_at_in_turns(monkeypatch):
     """DHCP is served by the same event loop: none of its turns is long."""
-    monkeypatch.setattr("edge.page.time_slice.TURN_SECONDS", 0.0)  # each step is long enough for a turn
+    monkeypatch.setattr("edge.page.live.TURN_SECONDS", 0.0)  # each step is long enough for a turn
     site = PageSite(T0)
     for number in range(1, 2001):
         site.journey.record(site.hardware(f"m{number}", number), Step.DHCP, Outcome.OK, "offer")
@@ -444,7 +442,7 @@ async def test_thousands_of_events_are_a_few_messages():
 
 
 @pytest.mark.looptime
-async def test_browser_that_takes_nothing_is_made_no_second_message():
+async def test_no_second_message_is_made_for_a_browser_that_reads_nothing():
     reader = Reader()
     live = reader.live()
     reader.taken.clear()
@@ -459,7 +457,7 @@ async def test_browser_that_takes_nothing_is_made_no_second_message():
 
 
 @pytest.mark.looptime
-async def test_page_that_is_dear_is_looked_at_more_seldom_the_more_are_open():
+async def test_expensive_page_is_updated_less_often_the_more_are_open():
     for pages, seconds in ((1, 0.32), (2, 0.64)):  # 4 times 80 ms for each that is open
         reader = Reader(cost=0.08)
         live = reader.live()
@@ -481,7 +479,7 @@ async def test_silence_has_a_heartbeat():
     assert reader.written[1:] == [b": heartbeat\n\n"] * 2
 
 
-async def test_more_pages_than_there_may_be_are_told_so():
+async def test_page_beyond_the_limit_gets_the_reason():
     site = PageSite(T0, live=Live(most=2))
     async with site.served() as client:
         open_pages = [await client.get("/live") for _ in range(2)]
@@ -496,7 +494,7 @@ async def test_more_pages_than_there_may_be_are_told_so():
 
 
 @pytest.mark.looptime
-async def test_rows_are_kept_a_while_after_the_last_look_and_then_no_more():
+async def test_rows_are_dropped_a_while_after_the_last_request():
     site, _ = played()
     async with site.rack.looked_at():
         await site.rack.update()

@@ -61,7 +61,7 @@ class Edge:
         return content
 
     async def die(self) -> None:
-        """As a process that is killed: its connections break, and nobody listens."""
+        """Stop like a killed process: its connections break, and its port is closed."""
         for connection in [*self.server.open]:
             connection.transport.abort()
         await self.stop_serving()

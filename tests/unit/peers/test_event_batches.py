@@ -1,4 +1,4 @@
-"""What one edge or server sees is on the journey of every edge, once; and whose word counts."""
+"""Journey events between edges and servers: each is on the journey of every edge once; and their signatures."""
 
 from __future__ import annotations
 
@@ -13,10 +13,18 @@ from edge.journey.events import Outcome, Step
 from edge.journey.recorder import Journey
 from edge.peers import HEADER, MAX_BATCH_BYTES, Request, ServerReports
 from edge.peers.calls import RefusedError
-from edge.peers.messages import HAPPENED, MAX_BATCH_EVENTS, EventBatch, MessageError
-from edge.peers.publisher import EVENTS_OF_A_MACHINE
-from edge.peers.receiver import EventReceiver
-from edge.peers.signatures import SKEW_SECONDS, Refusal, Signatures, StrangerError, VerifiedRequest
+from edge.peers.messages import (
+    HAPPENED,
+    MAX_BATCH_EVENTS,
+    SKEW_SECONDS,
+    EventBatch,
+    MessageError,
+    Refusal,
+    Signatures,
+    StrangerError,
+    VerifiedRequest,
+)
+from edge.peers.publisher import EVENTS_OF_A_MACHINE, EventReceiver
 from tests.support.objects import MAC
 from tests.support.objects import OTHER_MAC as OTHER
 from tests.unit.artifacts.conftest import Clock
@@ -25,7 +33,7 @@ from tink.files.key_file import KeyFile
 
 
 def told(edge, mac=MAC):
-    """What its journey has of a machine: the message, and who has seen it (empty: itself)."""
+    """Return the events of a machine on an edge's journey: the message and the sender (empty for its own)."""
     return [(event.message, str(event.detail.get("seen_by", ""))) for event in edge.journey.events(mac)]
 
 
@@ -75,7 +83,7 @@ async def test_agents_of_a_server_that_runs_apart_are_on_the_journeys_of_all_edg
     assert len(told(one)) == len(told(two)) == 2, "a server's word is told by nobody else"
 
 
-async def test_what_all_edges_hear_from_the_api_is_told_by_none(make_site):
+async def test_events_from_the_api_are_not_published(make_site):
     one, two = await make_site(2)
     one.journey.record(MAC, Step.WORKFLOW, Outcome.INFO, "workflow: Running", state="Running")
     one.journey.record(MAC, Step.ACTION, Outcome.INFO, "action started", state="Running", action="disk")
@@ -84,7 +92,7 @@ async def test_what_all_edges_hear_from_the_api_is_told_by_none(make_site):
     assert told(two) == [("a line", "127.0.7.1")]
 
 
-async def test_edge_that_comes_later_or_comes_back_is_told_of_what_was(make_site):
+async def test_new_or_returning_edge_gets_earlier_events(make_site):
     one, two = await make_site(2)
     one.journey.record(MAC, Step.DHCP, Outcome.OK, "before it came")
     await tell(one)
@@ -100,7 +108,7 @@ async def test_edge_that_comes_later_or_comes_back_is_told_of_what_was(make_site
     assert told(two, OTHER) == [("while it was away", "127.0.7.1")]
 
 
-async def test_what_could_not_be_told_is_told_later(make_site, monkeypatch):
+async def test_failed_batch_is_sent_later(make_site, monkeypatch):
     monkeypatch.setattr("edge.peers.publisher.REST_SECONDS", 1e6)
     one, two = await make_site(2)
     one.journey.record(MAC, Step.DHCP, Outcome.OK, "offer")
@@ -116,7 +124,7 @@ async def test_what_could_not_be_told_is_told_later(make_site, monkeypatch):
     assert told(two) == [("offer", "127.0.7.1")]
 
 
-async def test_edge_that_was_started_again_without_its_files_is_told_everything_anew(make_site, server, monkeypatch):
+async def test_edge_that_restarts_without_its_files_gets_all_events_again(make_site, server, monkeypatch):
     (edge,) = await make_site(1)
     reports, journey = server
     reports.found([edge.authority])
@@ -136,7 +144,7 @@ async def test_edge_that_was_started_again_without_its_files_is_told_everything_
     assert [len(told(edge, mac)) for mac in (MAC, OTHER)] == [1, 1]
 
 
-async def test_a_storm_is_told_in_bounded_messages_and_the_newest_of_each_machine(make_site):
+async def test_storm_is_published_in_bounded_batches_with_the_newest_events_of_each_machine(make_site):
     one, two = await make_site(2)
     long = "x" * 3900
     for number in range(200):
@@ -154,7 +162,7 @@ async def test_a_storm_is_told_in_bounded_messages_and_the_newest_of_each_machin
     assert told(two)[-1][0] == "line 199"
 
 
-async def test_who_has_not_the_key_tells_nothing(make_site, tmp_path):
+async def test_sender_without_the_key_publishes_nothing(make_site, tmp_path):
     (edge,) = await make_site(1)
     body = b'{"kind":"edge","name":"x","now":1.0,"events":[]}'
     strangers = Signatures(key_file(tmp_path / "other", "o" * 64), time.time)
@@ -180,7 +188,7 @@ async def test_key_of_servers_is_for_what_agents_do_and_for_nothing_else(make_si
     assert edge.peers.publishers == []
 
 
-async def test_what_another_one_says_is_bounded_checked_and_never_taken_for_ones_own():
+async def test_received_events_are_bounded_checked_and_marked_with_their_sender():
     now = 1_000_000.0
     journey, kept = Journey(lambda: now), []
     receiver = EventReceiver(journey, kept.append, lambda: 5.0, lambda: now)
@@ -211,7 +219,7 @@ async def test_offer_of_an_edge_that_was_late_is_no_new_boot(after, news):
     assert await receiver.take(EventBatch(kind="edge", name="10.0.0.2", now=now, events=[offer])) == news
 
 
-async def test_server_can_say_what_agents_do_and_nothing_else():
+async def test_server_can_publish_only_steps_of_agents():
     journey = Journey(lambda: 100.0)
     receiver = EventReceiver(journey, now=lambda: 100.0)
     steps = [[99.0, MAC, step.value, "ok", step.value, {}] for step in Step]
@@ -239,7 +247,7 @@ async def test_a_clock_that_is_off_by_half_a_minute_moves_no_event():
         {"events": [0] * (MAX_BATCH_EVENTS + 1)},
     ],
 )
-def test_message_that_nobody_of_ours_sends_is_refused(changed):
+def test_invalid_batch_is_rejected(changed):
     fine = {"kind": "edge", "name": "10.0.0.2", "now": 1.0, "events": []}
     assert EventBatch.read(orjson.dumps(fine)).name == "10.0.0.2"
     with pytest.raises(MessageError):
@@ -269,7 +277,7 @@ def refusal(signatures, header, request=REQUEST):
     return refused.value.refusal
 
 
-def test_request_of_an_edge_is_taken_once(pair):
+def test_request_of_an_edge_is_accepted_once(pair):
     one, two = pair
     header, nonce = one.request(REQUEST)
     assert two.check(header, REQUEST) == VerifiedRequest(one.edge, nonce)
@@ -286,14 +294,14 @@ def test_request_of_an_edge_is_taken_once(pair):
         {"range": "bytes=6-"},
     ],
 )
-def test_request_that_was_altered_is_not_taken(pair, change):
+def test_altered_request_is_rejected(pair, change):
     one, two = pair
     header, _ = one.request(REQUEST)
     assert refusal(two, header, replace(REQUEST, **change)) is Refusal.FORGED
 
 
 @pytest.mark.parametrize("word", [1, 2, 3, 4])
-def test_each_word_of_the_header_is_signed(pair, word):
+def test_each_field_of_the_header_is_signed(pair, word):
     one, two = pair
     words = one.request(REQUEST)[0].split(" ")
     first = words[word][0]
@@ -304,19 +312,19 @@ def test_each_word_of_the_header_is_signed(pair, word):
 @pytest.mark.parametrize(
     "header", ["", "v1", "v2 a b c d", "v1 " + "é" * 32 + " 1 " + "A" * 22 + " " + "A" * 43, "x" * 4096]
 )
-def test_what_is_no_signature_is_told_apart(pair, header):
+def test_header_without_a_signature_is_rejected_as_unsigned(pair, header):
     assert refusal(pair[1], header) is Refusal.UNSIGNED
 
 
 @pytest.mark.parametrize("seconds", [SKEW_SECONDS + 0.1, -SKEW_SECONDS - 0.1])
-def test_request_of_another_time_is_not_taken(pair, clock, seconds):
+def test_request_with_another_time_is_rejected(pair, clock, seconds):
     one, two = pair
     header, _ = one.request(REQUEST)
     clock.now += seconds
     assert refusal(two, header) is Refusal.STALE
 
 
-def test_request_can_be_repeated_at_no_time_in_which_it_would_be_good(pair, clock):
+def test_request_can_not_be_repeated_while_it_is_valid(pair, clock):
     """By a clock that is as far ahead as may be, it is good for twice as long."""
     one, two = pair
     clock.now += SKEW_SECONDS - 1
@@ -332,7 +340,7 @@ def test_request_can_be_repeated_at_no_time_in_which_it_would_be_good(pair, cloc
 
 
 def test_requests_that_are_remembered_have_an_end_and_old_ones_go_and_strangers_fill_nothing(pair, clock, monkeypatch):
-    monkeypatch.setattr("edge.peers.signatures.MAX_NONCES", 3)
+    monkeypatch.setattr("edge.peers.messages.MAX_NONCES", 3)
     one, two = pair
     for _ in range(2):
         for _ in range(3):

@@ -13,7 +13,7 @@ from ipaddress import IPv4Network, IPv6Network
 import pytest
 
 from edge.neighbour.host import NetworkState
-from edge.peers.claims import CLAIM_SECONDS, MAX_CLAIMS, Claims
+from edge.peers.caches import CLAIM_SECONDS, MAX_CLAIMS, Claims
 from edge.peers.leases import ABANDONED_SECONDS, MAX_ADDRESSES, EdgeLeases, addresses, is_authority, lease_name
 from edge.peers.membership import LIVING_SECONDS, MAX_EDGES, REMEMBERED_SECONDS, Alternative, Membership
 from edge.peers.messages import Edge, MessageError, Place, Place6
@@ -61,7 +61,7 @@ def test_edge_is_gone_when_it_has_not_said_hello_for_a_while_and_at_once_when_no
     assert [peer.edge for peer in site.living] == [edge(3)]
 
 
-def test_change_is_told_once_and_an_edge_that_is_gone_is_forgotten_in_the_end():
+def test_change_is_reported_once_and_an_edge_that_has_gone_is_forgotten_later():
     clock = Clock()
     site = membership(clock, 2)
     for seconds, living in ((0, True), (LIVING_SECONDS, False)):
@@ -73,7 +73,7 @@ def test_change_is_told_once_and_an_edge_that_is_gone_is_forgotten_in_the_end():
     assert site.addresses == (frozenset(), frozenset())
 
 
-def test_edge_that_was_started_again_is_not_another_one():
+def test_restarted_edge_is_the_same_member():
     site = membership(Clock(), 2)
     again = edge(2).model_copy(update={"id": "f" * 32})
     site.heard(again, "10.0.0.2:7080")
@@ -89,7 +89,7 @@ def test_edge_that_called_is_looked_for_where_it_says_that_it_is_and_not_asked_b
     assert site.living == []
 
 
-def test_there_is_an_end_to_how_many_edges_are_known():
+def test_number_of_known_edges_is_bounded():
     clock = Clock()
     site = membership(clock, *range(2, MAX_EDGES + 20))
     assert len(site.living) == MAX_EDGES
@@ -171,7 +171,7 @@ def test_claim_is_the_first_ones_until_its_time_or_its_edge_ends():
     assert claims.claim("k", "a") == "a"
 
 
-def test_there_is_an_end_to_what_is_claimed():
+def test_number_of_claims_is_bounded():
     claims = Claims(Clock(), lambda _: True)
     for number in range(MAX_CLAIMS + 1):
         claims.claim(str(number), "a")
@@ -195,12 +195,12 @@ def test_message_of_an_edge_is_what_older_versions_read_and_theirs_is_read():
 @pytest.mark.parametrize(
     ("good", "bad"), [("fd00:77::1", "10.0.0.9"), ("fd00:77::1", "fe80::1%eth0"), (NETWORK6, "fd00:77::1/64")]
 )
-def test_what_is_no_ipv6_address_of_an_edge_is_refused(good, bad):
+def test_invalid_ipv6_address_of_an_edge_is_rejected(good, bad):
     with pytest.raises(MessageError, match="places6"):
         Edge.read(edge(1, **BOTH).encoded().replace(f'"{good}"'.encode(), f'"{bad}"'.encode()))
 
 
-def test_edge_says_the_addresses_that_it_tells_machines():
+def test_edge_announces_the_addresses_that_machines_get():
     networks, networks6 = (IPv4Network(NETWORK),), (IPv6Network(NETWORK6),)
     both = NetworkState("eth0", "10.0.0.1", networks=networks, address6="fd00:77::1", networks6=networks6)
     assert places_of([both]) == [("10.0.0.1", NETWORK), ("fd00:77::1", NETWORK6)]
@@ -331,7 +331,7 @@ def test_pod_is_the_one_that_the_mounted_token_is_bound_to(claims, pod, tmp_path
         assert own_pod(token) is None
 
 
-async def test_api_that_is_away_leaves_what_was_found(caplog):
+async def test_found_addresses_stay_while_the_api_is_away(caplog):
     api = InProcessApi()
     await LeasingEdge(api, "10.0.0.2:7080").turn()
     edge = LeasingEdge(api, "10.0.0.1:7080")
@@ -352,7 +352,7 @@ async def test_host_without_an_address_keeps_no_lease():
 @pytest.mark.parametrize(
     "word", ["10.0.0.1", "10.0.0.1:0", "10.0.0.1:65536", "10.0.0.256:1", "name:1", "10.0.0.1:7080/x", ""]
 )
-def test_what_is_no_address_of_an_edge_is_left_out(word):
+def test_invalid_address_of_an_edge_is_ignored(word):
     assert not is_authority(word)
     annotations = {"tinkerbell.org/edge-addresses": f"{word},10.0.0.2:7080"}
     assert addresses({"metadata": {"annotations": annotations}}) == {"10.0.0.2:7080"}
@@ -361,11 +361,11 @@ def test_what_is_no_address_of_an_edge_is_left_out(word):
 @pytest.mark.parametrize(
     "metadata", [None, {}, {"annotations": []}, {"annotations": {"tinkerbell.org/edge-addresses": 5}}]
 )
-def test_lease_that_says_nothing_of_use_is_no_trouble(metadata):
+def test_lease_without_addresses_is_ignored(metadata):
     assert addresses({"metadata": metadata}) == set()
 
 
-def test_there_is_an_end_to_the_addresses_of_one_lease():
+def test_number_of_addresses_of_a_lease_is_bounded():
     many = ",".join(f"10.0.{number}.1:7080" for number in range(200))
     found = addresses({"metadata": {"annotations": {"tinkerbell.org/edge-addresses": many}}})
     assert len(found) == MAX_ADDRESSES

@@ -27,8 +27,7 @@ from edge.artifacts.store import key_of
 from edge.http import peers as handler
 from edge.peers import HEADER, CallError, Request, probe, upstream_edge
 from edge.peers.calls import Calls
-from edge.peers.messages import Chain
-from edge.peers.signatures import Signatures
+from edge.peers.messages import Chain, Signatures
 from tests.unit.peers.conftest import KEY, key_file, whole
 from tests.waiting import until
 from tink.files.key_file import KeyFile
@@ -100,7 +99,7 @@ async def test_file_that_another_edge_has_comes_from_there_and_is_kept(make_site
     assert two.cache.stored_files == 1
 
 
-async def test_copy_that_nobody_has_looked_after_is_checked_with_the_upstream_first(make_site, upstream):
+async def test_stale_copy_is_checked_with_the_upstream_first(make_site, upstream):
     one, two = await make_site(2)
     await one.read(upstream.url)
     one.times[0] += 3600
@@ -119,7 +118,7 @@ async def test_file_that_has_changed_is_not_taken_from_an_edge_that_has_the_old_
     assert upstream.whole == 2
 
 
-async def test_what_is_fresh_does_not_stay_so_by_going_round(make_site, upstream):
+async def test_copies_between_edges_do_not_extend_freshness(make_site, upstream):
     one, two, three = await make_site(3)
     await one.read(upstream.url)
     one.times[0] += 50  # of 60
@@ -176,12 +175,12 @@ async def test_edge_that_dies_in_the_middle_costs_no_file(pair, upstream, *, pin
         upstream.gate.set()
         assert await whole(second) == upstream.content
     first.close()
-    # What nobody has vouched for is compared with what the upstream sends; where a checksum tells, the rest will do.
+    # Without a checksum, the whole file is compared with the upstream; with one, only the rest is fetched.
     assert ["Range" in asked.headers for asked in upstream.requests] == [False, pinned]
 
 
 @pytest.mark.parametrize("pinned", [False, True])
-async def test_damaged_copy_is_found_out_and_not_asked_for_again(pair, upstream, pinned):
+async def test_damaged_copy_is_detected_and_not_requested_again(pair, upstream, pinned):
     one, two = pair
     pin = hashlib.sha256(upstream.content).hexdigest() if pinned else ""
     await one.read(upstream.url, pin)
@@ -221,7 +220,7 @@ async def test_keys_can_be_changed_one_edge_at_a_time(make_site, first, second):
     assert [len(edge.peers.living) for edge in await make_site(2, keys=[first, second])] == [1, 1]
 
 
-async def test_edge_that_comes_and_goes_is_said_once(make_site):
+async def test_edge_that_comes_and_goes_is_logged_once(make_site):
     one, two = await make_site(2)
     await one.peers.look()
     await two.die()
@@ -265,7 +264,7 @@ REQUESTS = [
 
 
 @pytest.mark.parametrize(("method", "target", "body"), REQUESTS)
-async def test_stranger_learns_nothing(make_site, method, target, body):
+async def test_client_without_the_key_gets_no_information(make_site, method, target, body):
     (edge,) = await make_site(1)
     for header in ("", "v1", "v1 " + "0" * 32 + " 1 " + "A" * 22 + " " + "A" * 43):
         status, said = await answered(edge, Request(method, edge.authority, target, body), header)
@@ -273,7 +272,7 @@ async def test_stranger_learns_nothing(make_site, method, target, body):
         assert said.startswith(("only edges of this site", "not signed with a key"))
 
 
-async def test_request_that_was_overheard_is_worth_nothing(make_site):
+async def test_copied_request_is_rejected(make_site):
     one, two = await make_site(2)
     request = Request("POST", one.authority, "/peers/ask", QUESTION)
     header, _ = one.peers.signatures.request(request)
@@ -285,7 +284,7 @@ async def test_request_that_was_overheard_is_worth_nothing(make_site):
     assert (await answered(one, other, header))[0] == 403
 
 
-async def test_edge_with_a_clock_of_its_own_is_told_so(make_site):
+async def test_edge_with_a_wrong_clock_gets_the_reason(make_site):
     (edge,) = await make_site(1)
     late = Signatures(KeyFile(edge.directory.parent / "key1", "key"), lambda: 1.0)
     request = Request("POST", edge.authority, "/peers/ask", QUESTION)
@@ -298,13 +297,13 @@ async def test_edge_with_a_clock_of_its_own_is_told_so(make_site):
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b'{"key":"x"}', b'{"key":' + b"1" * 20_000, b'{"key":"' + b"0" * 32 + b'","pin":"1"}']
 )
-async def test_message_that_no_edge_sends_is_refused(make_site, body):
+async def test_invalid_message_is_rejected(make_site, body):
     (edge,) = await make_site(1)
     request = Request("POST", edge.authority, "/peers/ask", body)
     assert (await answered(edge, request, edge.peers.signatures.request(request)[0]))[0] in (400, 413)
 
 
-async def test_stranger_whose_message_does_not_end_is_not_waited_for(make_site, monkeypatch):
+async def test_message_without_an_end_is_not_waited_for(make_site, monkeypatch):
     monkeypatch.setattr(handler, "BODY_SECONDS", 0.05)
     (site,) = await make_site(1)
     reader, writer = await asyncio.open_connection(site.address, site.port)
@@ -313,8 +312,8 @@ async def test_stranger_whose_message_does_not_end_is_not_waited_for(make_site, 
     writer.close()
 
 
-async def test_answer_of_somebody_else_at_the_address_is_not_believed(make_site, upstream):
-    """Who took the address of an edge that has gone has no key."""
+async def test_answer_of_another_host_at_the_address_is_rejected(make_site, upstream):
+    """A host that took the address of an edge that has gone has no key."""
     one, two = await make_site(2)
     await two.die()
 
@@ -394,7 +393,7 @@ async def test_edges_that_name_each_other_find_out_and_go_to_the_origin(make_sit
 
 
 @pytest.mark.parametrize("machines", [1, 2])
-async def test_circle_that_nobody_has_noticed_yet_ends_at_the_origin(make_sites, upstream, monkeypatch, machines):
+async def test_undetected_loop_ends_at_the_origin(make_sites, upstream, monkeypatch, machines):
     async def nobody_beyond(*_):
         return Chain(edges=())
 
@@ -412,7 +411,7 @@ async def test_circle_that_nobody_has_noticed_yet_ends_at_the_origin(make_sites,
     ("how", "said"),
     [({"downstream": False}, "no --downstream-edges"), ({"keys": {2: "x" * 64}}, "--metadata-token-key")],
 )
-async def test_edge_fetches_for_no_others_unless_told_to_and_with_their_key(make_sites, upstream, how, said):
+async def test_edge_fetches_for_others_only_if_configured_and_with_the_key(make_sites, upstream, how, said):
     _center, branch = await make_sites({1: 0, 2: 1}, **how)
     assert not branch.peers.upstream.is_used
     assert said in branch.notices[-1]
@@ -431,7 +430,7 @@ async def test_center_fetches_neither_its_own_files_nor_from_where_it_must_not(m
     assert "from which nothing is fetched" in reply.trouble
 
 
-async def test_doctor_hears_of_an_upstream_edge_that_fetches_for_it_and_of_one_that_does_not(make_sites, tmp_path):
+async def test_doctor_reports_whether_the_upstream_edge_fetches(make_sites, tmp_path):
     center, _branch = await make_sites({1: 0, 2: 1})
     await probe(center.authority, KeyFile(tmp_path / "key2", "key"), time.time)
     with pytest.raises(CallError, match="not signed with a key of this edge"):
@@ -478,7 +477,7 @@ def put_image(tmp_path):
     return put
 
 
-async def test_file_that_has_changed_comes_anew_and_one_that_is_gone_goes(make_sites, put):
+async def test_changed_file_is_fetched_again_and_a_deleted_one_is_dropped(make_sites, put):
     center, branch = await make_sites({1: 0, 2: 1})
     file = put(1, "disk")
     await branch.read(file_url("disk"))
@@ -515,7 +514,7 @@ async def test_image_comes_by_its_name_and_its_blobs_by_their_digests(make_sites
         await branch.read(manifest_url("actions/disk", "2"))
 
 
-async def test_blob_that_is_not_what_its_digest_says_is_not_taken(make_sites, put_image, tmp_path):
+async def test_blob_with_a_wrong_digest_is_rejected(make_sites, put_image, tmp_path):
     _center, branch = await make_sites({1: 0, 2: 1})
     put_image(1, "actions/disk:1")
     blob = tmp_path / "images1" / "blobs" / "sha256" / digest_of(CONTENT)[7:]
@@ -534,7 +533,7 @@ async def test_digest_of_a_kernel_gives_it_as_no_blob_of_an_image(make_sites, up
             await branch.read(url, digest[7:])
 
 
-async def test_three_tiers_hand_it_down_and_say_what_none_has(make_sites, put):
+async def test_three_tiers_pass_a_file_on_and_report_a_missing_one(make_sites, put):
     edges = await make_sites({1: 0, 2: 1, 3: 2})
     put(1, "disk")
     assert await edges[2].read(file_url("disk")) == CONTENT

@@ -22,10 +22,9 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
-from edge.journey.events import Note, Outcome, Step
-from edge.journey.steps import Milestone
+from edge.journey.events import Milestone, Note, Outcome, Step
 from edge.telemetry import BootEnds, Durations, EndedBoot, Telemetry, Traces, TracesError
-from edge.telemetry.durations import STEP_BOUNDS
+from edge.telemetry.telemetry import STEP_BOUNDS
 from tests.page_site import INSTALLATION, T0, PageSite, cut
 from tink.metrics.families import Scraped
 
@@ -33,7 +32,7 @@ EVIL = '\x1b[31mred"\n{}=é'
 
 
 class Rack:
-    """Machines whose journeys are played, and what is told of their boots."""
+    """Machines whose journeys are played, and the reported boots."""
 
     def __init__(self, traces: Traces | None = None) -> None:
         self.site = PageSite(T0)
@@ -58,7 +57,7 @@ class Rack:
 
 
 class Collector:
-    """What OTLP over HTTP brings (opentelemetry-proto, its trace service)."""
+    """A collector for OTLP over HTTP (the trace service of opentelemetry-proto)."""
 
     def __init__(self) -> None:
         self.gate, self.status = Event(), 200
@@ -108,7 +107,7 @@ async def rack() -> AsyncIterator[Rack]:
     rack.ends.close()
 
 
-async def test_boot_is_told_once_from_its_first_packet_to_the_end_of_its_workflow(rack):
+async def test_boot_is_reported_once_from_its_first_packet_to_the_end_of_its_workflow(rack):
     rack.play(INSTALLATION[:-3], T0)
     (boot,) = rack.told()
     assert (boot.mac, boot.began, boot.outcome) == (rack.mac, T0, "Succeeded")
@@ -125,7 +124,7 @@ async def test_boot_is_told_once_from_its_first_packet_to_the_end_of_its_workflo
     assert [boot.began for boot in rack.told()] == [T0 + 5000]
 
 
-async def test_boot_that_ends_before_its_workflow_is_told_when_the_next_begins(rack):
+async def test_boot_that_ends_before_its_workflow_is_reported_when_the_next_begins(rack):
     rack.play(cut(Milestone.ACTION_BEGUN), T0)
     assert rack.told() == []
     rack.play(cut(Milestone.SCRIPT_SENT), T0 + 300)
@@ -144,7 +143,7 @@ async def test_second_workflow_of_one_boot_begins_where_the_first_has_ended(rack
     assert [step.action for step in boot.steps if step.action] == ["stream-image", "grow-partition", "reboot"]
 
 
-async def test_machine_that_is_with_another_edge_is_told_by_that_one(rack):
+async def test_boot_at_another_edge_is_reported_by_that_edge(rack):
     rack.play(cut(Milestone.LEASED), T0)
     here = {"seen_by": "10.0.0.2", "seen_by_kind": "edge"}
     rack.site.at += 1
@@ -153,7 +152,7 @@ async def test_machine_that_is_with_another_edge_is_told_by_that_one(rack):
     assert rack.told() == []
 
 
-async def test_durations_are_histograms_whose_labels_nobody_else_writes(rack):
+async def test_durations_are_histograms_with_fixed_labels(rack):
     rack.play(INSTALLATION[:-3], T0)
     rack.site.journey.record(rack.mac, Step.WORKFLOW, Outcome.INFO, "x", state="Running")
     rack.site.journey.record(rack.mac, Step.ACTION, Outcome.INFO, "started", action=EVIL, state="Running")
@@ -207,7 +206,7 @@ async def test_boot_is_one_trace_from_dhcp_to_the_last_action(monkeypatch):
     assert {each["service.name"] for each in collector.resources} == {"tinkedge"}
 
 
-async def test_collector_that_does_not_answer_or_refuses_costs_nothing_but_traces(caplog):
+async def test_unreachable_collector_costs_only_traces(caplog):
     collector = Collector()
     collector.gate.clear()
     collector.status = 400
@@ -242,12 +241,12 @@ def test_failed_export_is_logged_without_a_stack_trace(caplog):
 
 
 @pytest.mark.parametrize("endpoint", ["collector:4318", "ftp://collector", "http://", "nonsense"])
-def test_endpoint_that_is_none_is_named_with_what_to_write(endpoint):
+def test_error_for_an_invalid_endpoint_has_a_valid_example(endpoint):
     with pytest.raises(TracesError, match="write http://HOST:4318"):
         Traces(endpoint)
 
 
-def test_extra_that_is_missing_is_named_with_what_to_install(monkeypatch):
+def test_error_for_the_missing_extra_names_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(TracesError, match=r"pip install 'tinkedge\[otlp\]'"):
         Traces("http://127.0.0.1:4318")

@@ -1,8 +1,7 @@
-"""The rules: each is a function of the story and the facts that gives one finding, or nothing.
+"""The rules: each is a function of the story and the facts that returns a finding or None.
 
-They are asked in this order, and the first that speaks is believed: what is certain comes before what a clock says, and
-what is wrong with this boot before what became of the last. A rule says nothing rather than something that may be
-false.
+`diagnose` calls them in this order, and the first finding counts: certain facts come before deadlines, and problems of
+this boot before those of the last. A rule returns None rather than a finding that may be false.
 """
 
 from __future__ import annotations
@@ -11,9 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from edge.journey.expectations.facts import Facts
-from edge.journey.expectations.finding import Finding
-from edge.journey.expectations.rules import address, files, identity, loops, osie, program, work
+from edge.journey.expectations.facts import Facts, Finding
+from edge.journey.expectations.rules import address, files, loops, osie, program, work
 from edge.journey.expectations.rules.program import NOT_RUN
 from edge.journey.expectations.rules.work import SILENCE
 from edge.journey.expectations.story import Story
@@ -23,10 +21,10 @@ __all__ = ["NOT_RUN", "RULES", "SILENCE", "Rule", "diagnose"]
 Rule = Callable[[Story, Facts], Finding | None]
 
 RULES: Final[tuple[Rule, ...]] = (
-    identity.duplicate_mac,
-    identity.almost_registered,
-    identity.second_card,
-    identity.not_known,
+    address.duplicate_mac,
+    address.almost_registered,
+    address.second_card,
+    address.not_known,
     files.upstream_stalls,
     files.user_data_dropped,
     files.last_failure,
@@ -54,7 +52,7 @@ RULES: Final[tuple[Rule, ...]] = (
 
 
 def diagnose(story: Story, facts: Facts) -> Finding | None:
-    """The one finding that explains most of why this machine does not get on; None: nothing is known to be wrong."""
+    """Return the first finding that explains why this machine does not progress, or None if no rule finds a problem."""
     found = next((finding for rule in RULES if (finding := rule(story, facts)) is not None), None)
     if found is None or found.began:
         return found

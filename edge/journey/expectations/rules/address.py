@@ -1,26 +1,25 @@
-"""From the offer of an address to its taking."""
+"""Rules for the address: offers that are not accepted, and MACs that have no Hardware, or several."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from edge.journey.expectations.facts import Facts
-from edge.journey.expectations.finding import Cause, Finding
-from edge.journey.expectations.rules.words import address, overdue, seconds, times
+from edge.journey.events import Milestone, Outcome, Step
+from edge.journey.expectations.facts import Cause, Facts, Finding
+from edge.journey.expectations.rules.words import API_CHECKS, address, overdue, seconds, times
 from edge.journey.expectations.story import Boot, Story
-from edge.journey.steps import Milestone, Outcome, Step
 
 OFFERS, OFFERS_SECONDS = 3, 7.0
-"""So many offers of which none was taken say it before the clock does; but EDK2 takes its time (6.1 s were seen), and
-one question may come through several relays."""
+"""Number of offers that show before the deadline that none is accepted, and the time they must span: EDK2 may take
+6.1 s, and one DISCOVER may come through several relays."""
 AGAIN_SECONDS, ASKED_AGAIN_SECONDS = 1.0, 8.0
-"""One who asks again so long after its first question has not taken the answer; iPXE does that once, and takes an offer
-2 s later."""
+"""A client that repeats its DISCOVER between these times has not accepted the offer. iPXE repeats it once, and accepts
+an offer 2 s later."""
 _OFFERED = {Milestone.OFFERED, Milestone.IPXE_OFFERED, Milestone.OS_OFFERED}
 
 
 def offers_not_taken(story: Story, facts: Facts) -> Finding | None:
-    """It was offered its address, and did not take it."""
+    """The machine was offered its address, and did not accept it."""
     boot = story.boot
     if boot.at not in _OFFERED or not (overdue(boot, facts) or _asks_again(boot, facts)):
         return None
@@ -76,3 +75,65 @@ def _checks(facts: Facts) -> tuple[str, ...]:
     if facts.is_elsewhere:
         return ("correct dhcp.ip and dhcp.netmask of the Hardware, or plug the machine into that network",)
     return ("tinkedge doctor --probe shows who offers there",)
+
+
+def duplicate_mac(story: Story, facts: Facts) -> Finding | None:
+    """Several Hardware have this MAC, so none is served."""
+    if len(facts.claimants) < 2:
+        return None
+    names = " and ".join(facts.claimants)
+    return Finding(
+        "DuplicateMAC",
+        Step.SEEN,
+        f"{story.mac} is in the Hardware {names}, so the machine is served by neither",
+        checks=("remove it from all but one",),
+        about=facts.claimants,
+    )
+
+
+def almost_registered(story: Story, facts: Facts) -> Finding | None:
+    """The MAC differs in one digit from that of a Hardware that was never heard."""
+    if facts.near is None or facts.registered is not None or not _only_seen(story):
+        return None
+    hardware, mac = facts.near
+    return Finding(
+        "AlmostRegistered",
+        Step.SEEN,
+        f"not registered, and one digit off from {mac} of Hardware {hardware}, which was never heard",
+        (
+            Cause(f"there is a slip in spec.networkInterfaces of Hardware {hardware}"),
+            Cause("it is another machine, and not registered yet"),
+        ),
+        (f"compare the label of the machine, then correct the MAC in Hardware {hardware}, or register this one, too",),
+        about=(hardware,),
+    )
+
+
+def second_card(story: Story, facts: Facts) -> Finding | None:
+    """The machine reported the UUID of a registered machine with another MAC: it is another card of that machine."""
+    if facts.same_uuid is None or facts.registered is not None or not _only_seen(story):
+        return None
+    hardware, mac = facts.same_uuid
+    return Finding(
+        "SecondCard",
+        Step.SEEN,
+        f"not registered, and has the UUID of Hardware {hardware}, which netbooted with {mac}",
+        (
+            Cause("this is another network card of that machine"),
+            Cause("two machines have one UUID (clones of a virtual machine, boards without one of their own)"),
+        ),
+        (f"to let it netboot with this card, too, add {story.mac} to spec.networkInterfaces of {hardware}",),
+        about=(hardware,),
+    )
+
+
+def not_known(story: Story, facts: Facts) -> Finding | None:
+    """No known Hardware has the MAC. The known Hardware may be out of date."""
+    if not facts.api_away or facts.registered is not None or facts.claimants or not _only_seen(story):
+        return None
+    fact = "is not among the Hardware that are known here, which may be old"
+    return Finding("APIAway", Step.SEEN, fact, (Cause(facts.api_away), Cause("it is not registered")), API_CHECKS)
+
+
+def _only_seen(story: Story) -> bool:
+    return bool(story.boot.events) and story.boot.last(Step.SEEN) is not None and story.boot.at is None

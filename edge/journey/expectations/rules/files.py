@@ -1,24 +1,22 @@
-"""Kernel and initrd; and what the journey says in so many words: the last thing that failed, or was refused."""
+"""Rules for kernel, initrd and user-data, and for the last step that failed or was refused."""
 
 from __future__ import annotations
 
-from edge.journey.events import JourneyEvent
-from edge.journey.expectations.facts import Facts
-from edge.journey.expectations.finding import Cause, Finding
+from edge.journey.events import PROGRESS, JourneyEvent, Milestone, Outcome, Step
+from edge.journey.expectations.facts import Cause, Facts, Finding
 from edge.journey.expectations.rules.remedies import remedy
 from edge.journey.expectations.rules.words import overdue, seconds, size
 from edge.journey.expectations.story import Boot, Story
-from edge.journey.steps import PROGRESS, Milestone, Outcome, Step
 
 WAITED_SECONDS = 4.0
-"""An upstream that sends nothing for so long, stalls."""
+"""Seconds without data after which a download from upstream counts as stalled."""
 _UNDER_WAY = {Milestone.KERNEL_BEGUN: Step.KERNEL, Milestone.INITRD_BEGUN: Step.INITRD}
 _BY_TFTP = ("U-Boot", "Raspberry Pi")
-"""Programs that fetch all by TFTP."""
+"""Boot programs that fetch all files by TFTP."""
 
 
 def upstream_stalls(story: Story, _facts: Facts) -> Finding | None:
-    """The machine waits for a file of which its upstream sends nothing."""
+    """The machine waits for a file whose upstream sends no data."""
     boot = story.boot
     step = _UNDER_WAY.get(boot.at) if boot.at is not None else None
     if step is None:
@@ -29,7 +27,7 @@ def upstream_stalls(story: Story, _facts: Facts) -> Finding | None:
     received = reports[0].detail.get("received_bytes", 0)
     same = [event for event in reports if event.detail.get("received_bytes", 0) == received]
     began = same[-1].time if received else boot.since
-    until = reports[0].time  # what has come since then is not known yet
+    until = reports[0].time  # the time of the last report: later data is not known yet
     if until - began < WAITED_SECONDS or (received and len(same) < 2):
         return None
     upstream = reports[0].detail.get("upstream", "its upstream")
@@ -47,7 +45,7 @@ def upstream_stalls(story: Story, _facts: Facts) -> Finding | None:
 
 
 def last_failure(story: Story, _facts: Facts) -> Finding | None:
-    """What failed last, and nothing was better since: the journey says it."""
+    """The last step failed, and no step has succeeded since; the journey has its message."""
     event = _last(story.boot, Outcome.FAILED)
     if event is None:
         return None
@@ -57,7 +55,7 @@ def last_failure(story: Story, _facts: Facts) -> Finding | None:
 
 
 def user_data_dropped(story: Story, _facts: Facts) -> Finding | None:
-    """What it was given to configure itself is nothing that cloud-init takes; the rest of its metadata is."""
+    """The machine's user-data is nothing that cloud-init accepts; the rest of its metadata is valid."""
     told = (event for event in reversed(story.boot.events) if event.detail.get("document") == "user-data")
     last = next(told, None)
     if last is None or last.step is not Step.METADATA or not last.detail.get("problem"):
@@ -68,9 +66,10 @@ def user_data_dropped(story: Story, _facts: Facts) -> Finding | None:
 
 
 def last_refusal(story: Story, facts: Facts) -> Finding | None:
-    """What policy said no to last, which is as somebody wants it; and agents that are not believed, which is not.
+    """The last step was refused: by policy, which may be intended, or because an agent was not authenticated.
 
-    A machine that passes by the network after its Workflow has succeeded is told to boot its disk: nothing is wrong.
+    No finding if the machine boots from the network after its Workflow has succeeded: it gets a script that boots its
+    disk.
     """
     event = _last(story.boot, Outcome.REFUSED)
     if event is None:
@@ -85,7 +84,7 @@ def last_refusal(story: Story, facts: Facts) -> Finding | None:
 
 
 def _first_since_ok(boot: Boot, last: JourneyEvent) -> float:
-    """Return when the step of the event `last` began to end so, without having succeeded in between."""
+    """Return the time of the first such end of this step since its last success."""
     began = last.time
     for event in reversed(boot.events):
         if event.step is last.step and event.outcome is Outcome.OK:
@@ -96,7 +95,7 @@ def _first_since_ok(boot: Boot, last: JourneyEvent) -> float:
 
 
 def not_asked_for(story: Story, facts: Facts) -> Finding | None:
-    """It has the script, or the kernel, and did not ask for what that names next."""
+    """The machine has its script or kernel, and does not request the next file."""
     boot = story.boot
     if not overdue(boot, facts):
         return None
@@ -123,7 +122,7 @@ def not_asked_for(story: Story, facts: Facts) -> Finding | None:
 
 
 def _goes_to(boot: Boot) -> str:
-    """The VLAN that its only script leads to, for in there it gets one more; empty: none, or it is there."""
+    """Return the VLAN that the script leads to, if the machine has not been heard there yet; else an empty string."""
     if boot.heard_of(Step.DHCP):
         return ""
     led = [event.detail["vlan"] for event in boot.events if event.step is Step.SCRIPT and "vlan" in event.detail]
@@ -131,7 +130,7 @@ def _goes_to(boot: Boot) -> str:
 
 
 def _silent_in_vlan(boot: Boot, facts: Facts, vlan: str) -> Finding:
-    """Its script has it ask for a lease in a VLAN before anything else, and no DISCOVER has come from there."""
+    """The script has the machine get a lease in a VLAN first, and no DISCOVER has come from there."""
     waited = seconds(boot.since, facts.now)
     return Finding(
         "NoLeaseInVLAN",
@@ -163,7 +162,7 @@ def sending_stalls(story: Story, facts: Facts) -> Finding | None:
 
 
 def _last(boot: Boot, outcome: Outcome) -> JourneyEvent | None:
-    """The last event of this outcome, if nothing has succeeded or begun since; reports in between don't count."""
+    """Return the last event of this outcome if no step has succeeded or begun since; other reports don't count."""
     for event, reached in zip(reversed(boot.events), reversed(boot.marks), strict=True):
         if event.outcome is outcome:
             return event

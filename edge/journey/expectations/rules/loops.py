@@ -1,17 +1,16 @@
-"""Machines that begin again: after they were installed, in the middle of an action, or over and over."""
+"""Rules for machines that restart: after they were installed, in the middle of an action, or again and again."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from edge.journey.expectations.facts import Facts
-from edge.journey.expectations.finding import Cause, Finding
+from edge.journey.events import Milestone, Step
+from edge.journey.expectations.facts import Cause, Facts, Finding
 from edge.journey.expectations.rules.words import nth, seconds
 from edge.journey.expectations.story import Boot, Story
-from edge.journey.steps import Milestone, Step
 
 LOOP: Final = 3
-"""So many boots that end alike are a loop."""
+"""Number of boots with the same end that make a loop."""
 LOOP_SECONDS: Final = 3600.0
 
 _WORDS: Final = {
@@ -33,11 +32,11 @@ _IN_OSIE: Final = {Milestone.OS_OFFERED, Milestone.OS_LEASED, Milestone.OSIE_UP,
 _KERNEL_RAN: Final = {Milestone.KERNEL_STARTED, Milestone.INITRD_SENT} | _IN_OSIE
 _WORK: Final = {Milestone.WORKFLOW_RUNNING, Milestone.ACTION_BEGUN, Milestone.ACTION_ENDED}
 _BEFORE_KERNEL: Final = frozenset(one for one in Milestone if one < Milestone.KERNEL_STARTED)
-"""Where a machine is that came from its firmware: iPXE in a card's ROM has its script within a second."""
+"""The first milestones after the firmware: iPXE in a card's ROM has its script within a second."""
 
 
 def netboots_again(story: Story, facts: Facts) -> Finding | None:
-    """It was installed, and boots from the network all the same."""
+    """The machine was installed, and still boots from the network."""
     boot, before = story.boot, story.before
     if before is None or facts.workflow or boot.at not in _BEFORE_KERNEL or not boot.detail_of("boot"):
         return None
@@ -59,7 +58,7 @@ def netboots_again(story: Story, facts: Facts) -> Finding | None:
 
 
 def interrupted_action(story: Story, _facts: Facts) -> Finding | None:
-    """The machine has begun anew while an action ran, and not the last one, which may be meant to do that."""
+    """The machine restarted during an action other than the last one, which may be intended to restart it."""
     boot, before = story.boot, story.before
     if before is None or before.at is not Milestone.ACTION_BEGUN or boot.at not in _BEFORE_KERNEL:
         return None
@@ -74,7 +73,7 @@ def interrupted_action(story: Story, _facts: Facts) -> Finding | None:
 
 
 def boot_loop(story: Story, facts: Facts) -> Finding | None:
-    """One boot after the other ends at the same place."""
+    """Several boots in a row end at the same step."""
     boots = [boot for boot in story.boots if facts.now - boot.began <= LOOP_SECONDS and boot.at is not None]
     alike: list[Boot] = []
     for boot in reversed(boots[:-1]):

@@ -1,26 +1,32 @@
-"""From the initrd to the agent: where the machine is on its own, and says little."""
+"""Rules from the initrd to the agent, where the machine sends few packets."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from edge.journey.expectations.facts import Facts
-from edge.journey.expectations.finding import Cause, Finding
-from edge.journey.expectations.rules.knocks import has_just_knocked, insists, knocked, why_unheard
-from edge.journey.expectations.rules.words import overdue, seconds, size
+from edge.journey.events import Milestone, Outcome, Step
+from edge.journey.expectations.facts import Cause, Facts, Finding
+from edge.journey.expectations.rules.words import (
+    has_just_knocked,
+    insists,
+    knocked,
+    overdue,
+    seconds,
+    size,
+    why_unheard,
+)
 from edge.journey.expectations.story import Boot, Story
-from edge.journey.steps import Milestone, Outcome, Step
 
 _STARTED = {Milestone.INITRD_SENT, Milestone.KERNEL_STARTED}
 _LEASED = {Milestone.OS_LEASED, Milestone.OSIE_UP}
 
 
 _SPARE_BYTES = 64 << 20
-"""What Linux has beside its initrd, at the least."""
+"""Minimum memory that Linux needs beside its initrd."""
 
 
 def little_memory(story: Story, _facts: Facts) -> Finding | None:
-    """The initrd can't be unpacked in the memory that the machine has: it is said before the kernel can fail."""
+    """The machine has too little memory to unpack the initrd; reported before the kernel fails."""
     boot = story.boot
     memory, initrd = _memory(boot), _initrd(boot)
     if boot.at is not Milestone.KERNEL_STARTED or not memory or not initrd or memory >= 2 * initrd + _SPARE_BYTES:
@@ -44,7 +50,7 @@ def _initrd(boot: Boot) -> float:
 
 
 def silent_kernel(story: Story, facts: Facts) -> Finding | None:
-    """The kernel was started, and nothing was heard of it: no DHCP, no word of the OSIE."""
+    """The kernel was started, and sent no DHCP packet and no report of the OSIE."""
     boot = story.boot
     if boot.at not in _STARTED or not overdue(boot, facts):
         return None
@@ -75,11 +81,11 @@ def silent_kernel(story: Story, facts: Facts) -> Finding | None:
 _PORT: Final = Cause("its switch port does not forward yet (spanning tree), or it uses another card")
 
 CLOCK_SECONDS = 300.0
-"""A clock that is so far off is worth a word."""
+"""Seconds that a machine's clock must differ by to be mentioned."""
 
 
 def wrong_clock(story: Story, _facts: Facts) -> Finding | None:
-    """By its clock, it is another time: no warning, for not everybody asks it what time it is."""
+    """The machine's clock is wrong. No warning, because many machines never use the time."""
     boot = story.boot
     off = _clock_off(boot)
     if not off or boot.at not in _STARTED | _LEASED | {Milestone.OS_OFFERED}:
@@ -89,7 +95,7 @@ def wrong_clock(story: Story, _facts: Facts) -> Finding | None:
 
 
 def _clock_off(boot: Boot) -> str:
-    """How far its clock is off, in a clause; empty: not far, or not known."""
+    """Return a clause that says how far the clock is off; empty if it is right, or not known."""
     ahead = boot.detail_of("clock_ahead_seconds")
     if not isinstance(ahead, int | float) or abs(ahead) < CLOCK_SECONDS:
         return ""
@@ -97,7 +103,7 @@ def _clock_off(boot: Boot) -> str:
 
 
 def no_agent(story: Story, facts: Facts) -> Finding | None:
-    """The OSIE has an address, and its agent does not connect."""
+    """The OSIE has an address, but its agent does not connect."""
     boot = story.boot
     port = f"tcp/{facts.grpc_port}"
     if (

@@ -1,27 +1,35 @@
-"""From the lease to the script: the boot program, by TFTP or HTTP, and iPXE's first question."""
+"""Rules from the lease to the script: the boot program by TFTP or HTTP, and iPXE's request for its script."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from edge.journey.expectations.facts import Facts
-from edge.journey.expectations.finding import Cause, Finding
+from edge.journey.events import PROGRESS, Milestone, Step, Value, is_uki
+from edge.journey.expectations.facts import Cause, Facts, Finding
 from edge.journey.expectations.limits import SOLICITING_SECONDS, SOONER
-from edge.journey.expectations.rules.knocks import Why, has_just_knocked, insists, knocked, why_unheard
-from edge.journey.expectations.rules.words import address, overdue, seconds, times
+from edge.journey.expectations.rules.words import (
+    Why,
+    address,
+    has_just_knocked,
+    insists,
+    knocked,
+    overdue,
+    seconds,
+    times,
+    why_unheard,
+)
 from edge.journey.expectations.story import Boot, Story
-from edge.journey.steps import PROGRESS, Milestone, Step, Value, is_uki
 from ipxe.binaries import GRUB_OF
 
 _SILENT, _NOT_STARTED = "ProgramSilent", "ProgramNotStarted"
 NOT_RUN = frozenset({_SILENT, _NOT_STARTED})
-"""The findings by which a boot path that is to be found out changes (`edge.machines.boot_paths`)."""
+"""The rules that make `BootPaths` offer another boot program (`edge.machines.policy`)."""
 _HTTP_ROM = "HTTP Boot ROM"
 _FETCHES = (Step.TFTP, Step.BINARY, Step.SCRIPT, Step.KERNEL, Step.INITRD)
 
 
 def not_asked_for(story: Story, facts: Facts) -> Finding | None:
-    """It has an address and the name of a boot program, and did not ask for that."""
+    """The machine has an address and the name of a boot program, and does not request that."""
     boot = story.boot
     if boot.at is not Milestone.LEASED or not boot.detail.get("boot") or boot.heard_of(*_FETCHES):
         return None
@@ -40,7 +48,7 @@ def not_asked_for(story: Story, facts: Facts) -> Finding | None:
 
 
 def no_script_asked(story: Story, facts: Facts) -> Finding | None:
-    """IPXE has an address, and did not ask for its script."""
+    """The machine's iPXE has an address, and does not request its script."""
     boot = story.boot
     if boot.at is not Milestone.IPXE_LEASED or boot.heard_of(*_FETCHES):
         return None
@@ -60,11 +68,11 @@ def no_script_asked(story: Story, facts: Facts) -> Finding | None:
 
 
 _IPV6_SECONDS = 40.0
-"""After so long it waits for no IPv6 router, on a slow processor either."""
+"""Seconds after which iPXE no longer waits for an IPv6 router, even on a slow processor."""
 
 
 def _script_is_late(boot: Boot, facts: Facts) -> bool:
-    """Return whether the script is late: iPXE waits up to 16 s for an IPv6 router after its lease (`limits.py`)."""
+    """Return True if the script is late: iPXE waits up to 16 s for an IPv6 router after its lease (`limits.py`)."""
     waited = facts.now - boot.since
     if _has_done_with_ipv6(boot, facts):
         return waited >= SOONER[Milestone.IPXE_LEASED]
@@ -72,18 +80,18 @@ def _script_is_late(boot: Boot, facts: Facts) -> bool:
 
 
 def _solicits(facts: Facts) -> bool:
-    """Return whether the machine has solicited an IPv6 router a moment ago, so that it still waits for one."""
+    """Return True if the machine has just solicited an IPv6 router, so that it still waits for one."""
     return facts.solicited is not None and facts.now - facts.solicited < SOLICITING_SECONDS
 
 
 def _has_done_with_ipv6(boot: Boot, facts: Facts) -> bool:
-    """Return whether iPXE has solicited a router for this lease, and has stopped: it got an answer, or gave up."""
+    """Return True if iPXE solicited a router for this lease and has stopped: it got an answer, or gave up."""
     begun = boot.reached.get(Milestone.IPXE_OFFERED, boot.since) - 2 * SOLICITING_SECONDS
     return facts.solicited is not None and facts.solicited >= begun and not _solicits(facts)
 
 
 def transfer_stalls(story: Story, _facts: Facts) -> Finding | None:
-    """A machine asked for its boot program by TFTP, and acknowledges nothing of it."""
+    """The machine requested its boot program by TFTP, and acknowledges no block."""
     boot = story.boot
     if boot.at is not Milestone.PROGRAM_BEGUN:
         return None
@@ -103,7 +111,7 @@ def transfer_stalls(story: Story, _facts: Facts) -> Finding | None:
 
 
 def not_started(story: Story, facts: Facts) -> Finding | None:
-    """It has got its boot program, and nothing was heard of that."""
+    """The machine has its boot program, which has sent no packet."""
     boot = story.boot
     before = story.before
     if _has_program(boot) and overdue(boot, facts):
@@ -123,7 +131,7 @@ def not_started(story: Story, facts: Facts) -> Finding | None:
 
 
 def _has_program(boot: Boot) -> bool:
-    """Whether what was heard last is that the firmware has what it is to run: a UKI is kernel and initrd at once."""
+    """Return True if the last milestone is the end of the boot program's transfer, or of a UKI's."""
     return boot.at is Milestone.PROGRAM_SENT or (boot.at is Milestone.INITRD_SENT and is_uki(boot.detail))
 
 
@@ -145,8 +153,10 @@ def _why_unstarted(boot: Boot, facts: Facts) -> Why:
 
 
 def _has_no_route(boot: Boot, facts: Facts) -> bool:
-    """Whether it is GRUB, and would need a router over IPv6: GRUB 2.12 sends no router solicitation (RFC 4861 section
-    6.3.7), so it knows one only if it happens to hear it advertise, while firmware and shim went over it.
+    """Return True if the program is GRUB, and needs an IPv6 router, which firmware and shim had found.
+
+    GRUB 2.12 sends no router solicitation (RFC 4861 section 6.3.7), so it only knows a router whose periodic
+    advertisement it has received.
     """
     return bool(facts.behind_router) and _is_grub(boot.detail)
 

@@ -10,16 +10,15 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from edge.journey.events import JourneyEvent
-from edge.journey.expectations.finding import Cause
-from edge.journey.steps import Outcome, Step
+from edge.journey.events import JourneyEvent, Outcome, Step
+from edge.journey.expectations.facts import Cause
 
 Remedy = tuple[tuple[Cause, ...], tuple[str, ...]]
-"""The causes, likeliest first, and the checks."""
+"""Causes, likeliest first, and checks."""
 
 
 class _Known(NamedTuple):
-    """The words of a failure, the causes, and the checks."""
+    """A pattern of the failure's text, with its causes and checks."""
 
     words: re.Pattern[str]
     causes: tuple[str, ...]

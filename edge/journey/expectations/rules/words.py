@@ -1,10 +1,10 @@
-"""How rules put numbers and names into sentences."""
+"""Helpers of the rules: words for numbers, and packets that were captured in front of this host's firewall."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from edge.journey.expectations.facts import Facts
+from edge.journey.expectations.facts import Cause, Facts
 from edge.journey.expectations.story import Boot
 
 API_CHECKS: Final = ("is the Kubernetes API up, and does this host reach it ('tinkedge doctor')?",)
@@ -14,7 +14,7 @@ _NTH = {2: "second", 3: "third"}
 
 
 def seconds(since: float, now: float) -> str:
-    """A duration, such as "8 s", "3 min" or "9 years"."""
+    """Return a duration, such as "8 s", "3 min" or "9 years"."""
     took = max(0.0, now - since)
     for unit, length, most in ((" s", 1, 120), (" min", 60, 7200), (" h", 3600, 2 * _DAY), (" days", _DAY, 730 * _DAY)):
         if took < most:
@@ -23,28 +23,98 @@ def seconds(since: float, now: float) -> str:
 
 
 def times(count: int) -> str:
-    """How often."""
+    """Return a count in words: "once", "twice", "3 times"."""
     return "once" if count == 1 else "twice" if count == 2 else f"{count} times"
 
 
 def nth(count: int) -> str:
-    """The second, the third, the 4th."""
+    """Return an ordinal: "second", "third", "4th"."""
     return _NTH.get(count, f"{count}th")
 
 
 def address(facts: Facts) -> str:
-    """The machine's, or words for one that is not known."""
+    """Return the machine's IPv4 address, or "an address" if it is not known."""
     return facts.registered.ip if facts.registered is not None and facts.registered.ip else "an address"
 
 
 def overdue(boot: Boot, facts: Facts) -> bool:
-    """Whether the next milestone is late: by the clock."""
+    """Return True if the deadline of the next milestone has passed."""
     limit = facts.limit(boot.at) if boot.at is not None else 0.0
     return limit > 0 and facts.now - boot.since >= limit
 
 
 def size(count: float) -> str:
-    """Bytes, for people."""
+    """Return a number of bytes with a unit."""
     return (
         f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count:.0f} bytes"
     )
+
+
+REPEATED = 2
+"""Packets from which on a port counts as unreachable: one alone may still be answered, a repetition was not."""
+
+Why = tuple[tuple[Cause, ...], tuple[str, ...]]
+"""Causes and checks."""
+
+
+def knocked(facts: Facts, port: str) -> bool:
+    """Return True if the machine sent several packets to this port, and no server received them."""
+    return (facts.arrived or {}).get(port, 0) >= REPEATED
+
+
+def has_just_knocked(facts: Facts, port: str) -> bool:
+    """Return True if the machine sent one packet to this port, which a server may be about to read."""
+    return 0 < (facts.arrived or {}).get(port, 0) < REPEATED and not facts.answered.get(port)
+
+
+def insists(facts: Facts, port: str) -> bool:
+    """Return True if repeated packets prove before the deadline that the port is unreachable.
+
+    That holds for TCP only. A repeated datagram may be waiting for a file that is fetched first.
+    """
+    return port.startswith("tcp/") and knocked(facts, port)
+
+
+def _strayed(facts: Facts, port: str, where: str) -> Why:
+    other, address = facts.strayed[port], facts.network.address
+    cause = Cause(
+        f"two interfaces of this host, {where} and {other}, are on one Ethernet, and both answer ARP for {address}",
+        f"it asked {port} by {other}",
+    )
+    return (cause,), (
+        f"sysctl net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2, or take {other} off that network",
+    )
+
+
+def why_unheard(facts: Facts, port: str) -> Why:
+    """Return why no packets reach a port of this host (`udp/69`, `tcp/7080`), and what to do about it."""
+    where = facts.network.interface or "this host"
+    if port in facts.strayed:
+        return _strayed(facts, port, where)
+    if knocked(facts, port):
+        count = (facts.arrived or {})[port]
+        if facts.answered.get(port):
+            cause = Cause(f"the answers from {port} are lost on the way back", f"{count} times asked, and answered")
+            other = Cause("another host has the machine's address, and gets the answers")
+            return (cause, other), ("what filters or routes between here and the machine?",)
+        cause = Cause(f"this host's firewall drops {port}", f"arrived {times(count)} on {where}, and never here")
+        return (cause, Cause("this host has too much to do")), (f"let {port} in on {where} ('nft list ruleset')",)
+    if facts.answered.get(port):
+        cause = Cause("what it sends by that is lost on the way", f"its connection to {port} was answered")
+        return (cause, _STOPPED), ("large packets are lost first: what is the MTU between here and the machine?",)
+    causes = []
+    if facts.registered is not None and facts.registered.unreachable_gateway:
+        causes.append(Cause(facts.registered.unreachable_gateway))
+    if facts.is_elsewhere and facts.registered is not None:
+        here = ", ".join(map(str, facts.network.served))
+        causes.append(Cause("its address is not of this network", f"{facts.registered.network} is not {here}"))
+    if facts.arrived is None or has_just_knocked(facts, port):
+        causes.append(Cause(f"{port} is blocked on the way, or by this host's firewall"))
+    else:
+        nothing = f"nothing arrived on {where} lately" if not facts.arrived.get(port) else ""
+        causes.append(Cause(f"{port} is blocked on the way", nothing))
+    causes.append(_STOPPED)
+    return tuple(causes), ("look at its screen", "'tinkedge doctor' looks at this host's firewall")
+
+
+_STOPPED: Final = Cause("the machine has stopped, was switched off, or goes on by another card or server")

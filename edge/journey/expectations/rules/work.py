@@ -1,26 +1,24 @@
-"""The agent and its Workflow."""
+"""Rules for the agent and its Workflow."""
 
 from __future__ import annotations
 
 import re
 
-from edge.journey.events import JourneyEvent
-from edge.journey.expectations.facts import Facts
-from edge.journey.expectations.finding import Cause, Finding
+from edge.journey.events import JourneyEvent, Milestone, Outcome, Step
+from edge.journey.expectations.facts import Cause, Facts, Finding
 from edge.journey.expectations.rules.remedies import remedy
 from edge.journey.expectations.rules.words import API_CHECKS, overdue, seconds
 from edge.journey.expectations.story import Story
-from edge.journey.steps import Milestone, Outcome, Step
 
 SILENCE = " has sent nothing for "
-"""What an agent's line says of a registry."""
+"""The part of an agent's line that names a registry."""
 _SILENT_REGISTRY = re.compile(rf"image \S+: \S+{SILENCE}\d+ s$")
 SILENT_SECONDS = 60.0
-"""After so long a silence it is worth a word that an action is silent; it may well be as it is meant."""
+"""Seconds without output after which a running action is mentioned; that may be intended."""
 
 
 def no_workflow(story: Story, facts: Facts) -> Finding | None:
-    """The agent waits, and nobody has given it anything to do."""
+    """The agent waits, and there is no Workflow for it."""
     boot = story.boot
     if boot.at is not Milestone.AGENT_CONNECTED or facts.workflow or facts.registered is None:
         return None
@@ -45,14 +43,14 @@ def no_workflow(story: Story, facts: Facts) -> Finding | None:
 
 
 def _last_failure(story: Story) -> JourneyEvent | None:
-    """How its last Workflow failed; None: it did not, as far back as is known."""
+    """Return how the machine's last Workflow failed, or None if it did not, as far as the journey goes back."""
     events = (event for boot in reversed(story.boots) for event in reversed(boot.events))
     last = next((event for event in events if event.step is Step.WORKFLOW and event.detail.get("state")), None)
     return last if last is not None and last.outcome is Outcome.FAILED else None
 
 
 def not_begun(story: Story, facts: Facts) -> Finding | None:
-    """The agent is there, and so is a Workflow; it does not begin."""
+    """The agent is connected and has a Workflow, which does not begin."""
     boot = story.boot
     if boot.at is not Milestone.AGENT_CONNECTED or not facts.workflow or not overdue(boot, facts):
         return None
@@ -67,7 +65,7 @@ def not_begun(story: Story, facts: Facts) -> Finding | None:
 
 
 def pull_stalls(story: Story, _facts: Facts) -> Finding | None:
-    """An action waits for its image, of which nothing comes: its agent says so (`tink.agent.output`)."""
+    """An action waits for its image, whose download stalls, as its agent reports (`tink.agent.output`)."""
     boot = story.boot
     last = boot.last(Step.ACTION) if boot.at is Milestone.ACTION_BEGUN else None
     found = _SILENT_REGISTRY.search(last.message) if last is not None else None
@@ -80,7 +78,7 @@ def pull_stalls(story: Story, _facts: Facts) -> Finding | None:
 
 
 def silent_action(story: Story, facts: Facts) -> Finding | None:
-    """An action runs and prints nothing; perhaps that is how it is, so this is no warning."""
+    """An action runs and prints nothing. No warning, because that may be intended."""
     boot = story.boot
     if boot.at is not Milestone.ACTION_BEGUN:
         return None

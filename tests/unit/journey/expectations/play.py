@@ -7,9 +7,9 @@ from dataclasses import replace
 from ipaddress import IPv4Network
 from typing import Any
 
+from edge.journey.events import Milestone, Outcome, Step, Value
 from edge.journey.expectations import Expectations, Facts, Finding, Network, Registered, Story
 from edge.journey.recorder import Journey
-from edge.journey.steps import Milestone, Outcome, Step, Value
 
 MAC = "52:54:00:00:00:01"
 HERE = Network((IPv4Network("10.0.0.0/24"),), (), "10.0.0.1", "eth1")
@@ -55,7 +55,7 @@ class Play:
 
     @property
     def found(self) -> Finding | None:
-        """What was said last."""
+        """The last reported finding."""
         self.sweep()
         return self.said[-1][1] if self.said else None
 

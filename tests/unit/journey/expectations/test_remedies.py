@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from edge.journey.events import JourneyEvent
+from edge.journey.events import JourneyEvent, Outcome, Step
 from edge.journey.expectations.rules.remedies import remedy
-from edge.journey.steps import Outcome, Step
 
 FAILED, REFUSED = Outcome.FAILED, Outcome.REFUSED
 OSIE = "OSIE default/lab: kernelUrl http://mirror/kernel: "
@@ -18,7 +17,7 @@ def checks(step: Step, outcome: Outcome, message: str) -> str:
 
 @pytest.mark.parametrize("step", Step)
 @pytest.mark.parametrize("outcome", [FAILED, REFUSED])
-def test_every_step_that_fails_or_is_refused_has_something_to_look_at(step: Step, outcome: Outcome) -> None:
+def test_every_failed_or_refused_step_has_checks(step: Step, outcome: Outcome) -> None:
     if step is not Step.SEEN:  # being heard can't fail
         assert checks(step, outcome, "words that no pattern knows")
 
@@ -75,9 +74,7 @@ def test_workflow_that_failed_says_what_to_correct(message: str, says: str) -> N
         (Step.TFTP, FAILED, "TFTP transfer of snponly.efi failed, no answer for 16 s", "its screen may say why"),
     ],
 )
-def test_what_is_refused_or_fails_on_the_way_says_what_to_do(
-    step: Step, outcome: Outcome, message: str, says: str
-) -> None:
+def test_refusal_or_failure_has_a_remedy(step: Step, outcome: Outcome, message: str, says: str) -> None:
     assert says in checks(step, outcome, message)
 
 

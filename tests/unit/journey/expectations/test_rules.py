@@ -1,4 +1,4 @@
-"""What is said of each fault of `boots.yaml`, that nothing is said of machines that boot well, and what it costs."""
+"""The diagnoses: for each fault of `boots.yaml`, none for healthy boots, and their cost."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from edge.journey.events import MAX_MESSAGE, Note, Value
+from edge.journey.events import MAX_MESSAGE, Milestone, Note, Outcome, Step, Value
 from edge.journey.expectations import Expectations, Facts, Limits, Network, diagnose, read
 from edge.journey.expectations.limits import KEPT, LIMITS
 from edge.journey.recorder import Journey
-from edge.journey.steps import Milestone, Outcome, Step
 from tests.interop.faults import boots, page, work
 from tests.unit.journey.expectations.play import FACTS, HERE, MAC, MACHINE, Play
 
@@ -75,7 +74,7 @@ def test_u_boot_that_stops_is_named_with_its_own_port():
     assert "udp/69" in play.found.message
 
 
-def test_port_from_which_something_was_asked_is_not_said_to_be_blocked():
+def test_port_with_requests_is_not_reported_as_blocked():
     # U-Boot asks for files of its own first, of which there are none.
     assert (
         Play().rom().record(Step.TFTP, Outcome.INFO, "TFTP pxelinux.cfg/default: no such file").wait(30).warnings == []
@@ -84,8 +83,8 @@ def test_port_from_which_something_was_asked_is_not_said_to_be_blocked():
     assert Play(replace(FACTS, arrived={"udp/69": 1})).rom().wait(30).warnings == []
 
 
-def test_evidence_that_comes_later_is_said_and_the_same_again_is_not():
-    # At first, no look in front of the firewall in time: then it is not said that nothing came.
+def test_later_evidence_is_recorded_and_a_repetition_is_not():
+    # Without a capture in front of the firewall, the finding must not claim that no packet came.
     play = Play().rom().wait(9)
     assert "udp/69 is blocked on the way, or by this host's firewall" in play.found.message
     play.facts = replace(FACTS, arrived={"udp/69": 4})
@@ -101,7 +100,7 @@ def test_evidence_that_comes_later_is_said_and_the_same_again_is_not():
     assert "is not of this network" not in found.message, "no cause where no network is known"
 
 
-def test_what_names_hold_moves_no_cursor_and_begins_no_line():
+def test_control_characters_in_names_are_removed():
     """It goes to the log, to terminals, into JSON, to the Hardware and to its Events."""
     name = "disk\x1b[2J\r\nforged: line\u202e" + "x" * 900
     finding = Play().to_agent().workflow("Running").action(name).wait(62).found
@@ -109,14 +108,14 @@ def test_what_names_hold_moves_no_cursor_and_begins_no_line():
     assert len(finding.message) <= MAX_MESSAGE
 
 
-def test_boot_program_that_ran_is_not_said_to_be_refused_because_its_end_was_told_late():
-    """Nor that it began, for that was told a moment ago."""
+def test_boot_program_that_ran_is_not_reported_as_refused_after_a_late_report():
+    """The report of its start, a moment before, must not count as a new start either."""
     play = Play().rom().ipxe().record(Step.TFTP, Outcome.OK, "TFTP sent", name="snponly.efi", duration_seconds=6.5)
     play.wait(1).dhcp("offer", "PXE ROM", "boot file snponly.efi").wait(5)
     assert "ProgramNotStarted" not in play.warnings
 
 
-def test_what_comes_right_after_a_new_boot_does_not_hide_it():
+def test_events_right_after_a_new_boot_do_not_hide_it():
     play = Play().to_agent().workflow("Running").action("disk", 1, 3).wait(12)
     play.dhcp("offer", "PXE ROM", "boot file snponly.efi").record(Step.AGENT, Outcome.INFO, "agent disconnected")
     assert play.wait(4).found.rule == "Interrupted"
@@ -135,7 +134,7 @@ def test_boots_that_all_ended_before_the_first_look_are_seen_at_it():
     assert play.found.rule == "BootLoop"
 
 
-def test_what_an_action_prints_does_not_hide_where_the_boot_is():
+def test_output_of_an_action_does_not_hide_the_milestone():
     play = Play().to_agent().workflow("Running").action("disk", 1, 3)
     for number in range(400):
         play.record(Step.ACTION, Outcome.INFO, f"line {number}", action="disk", output=f"line {number}")
@@ -248,7 +247,7 @@ def test_crowd_that_fails_together_is_looked_at_a_few_at_a_time():
     assert 10 <= len(said) <= 25, "as many as fit into a sweep beside others"
     turns = 0
     while len(set(said)) < 200:
-        turns += sum(1 for _ in expectations.sweep())  # nobody else has anything to do
+        turns += sum(1 for _ in expectations.sweep())  # the event loop is idle otherwise
     assert turns >= 50, "with turns for others in between"
 
 
@@ -261,7 +260,7 @@ def heard(play: Play, step: Step, outcome: Outcome, message: str, kind: str = "e
     assert play.journey.take_in(MAC, play.now, Note(step, outcome, message, told))
 
 
-def test_machine_that_goes_on_with_another_edge_is_not_said_to_be_silent_and_one_that_stays_is():
+def test_machine_that_continues_with_another_edge_is_not_reported_as_silent_and_one_that_stays_is():
     play = Play().rom()
     heard(play, Step.TFTP, Outcome.INFO, "TFTP asked for", phase="begun")
     heard(play, Step.TFTP, Outcome.OK, "TFTP sent")
@@ -274,7 +273,7 @@ def test_machine_that_goes_on_with_another_edge_is_not_said_to_be_silent_and_one
     assert play.wait(30).settled == before + 1, "what was said here is taken back once"
 
 
-def test_what_the_other_edge_has_found_is_shown_here_and_said_by_it_alone():
+def test_diagnosis_of_another_edge_is_shown_here_and_recorded_by_it_alone():
     play = Play()
     heard(play, Step.DHCP, Outcome.OK, "ack", stage="PXE ROM", dhcp="ack")
     play.wait(9)
@@ -288,7 +287,7 @@ def test_what_the_other_edge_has_found_is_shown_here_and_said_by_it_alone():
     assert (awaited.finding, play.said, play.settled) == (None, [], 0)
 
 
-def test_agent_of_a_server_that_runs_apart_is_known_to_be_there():
+def test_agent_of_a_separate_server_counts_as_connected():
     play = Play().to_kernel().osie()
     heard(play, Step.AGENT, Outcome.OK, "agent connected", kind="server")
     play.wait(5).workflow("Running").action()
@@ -299,7 +298,7 @@ def test_agent_of_a_server_that_runs_apart_is_known_to_be_there():
 # --- docs/engineering/faults.md, where operators look for what they read ---
 
 
-def test_page_has_what_is_said_of_each_fault_and_of_no_other():
+def test_documentation_has_the_message_of_each_fault_and_no_other():
     faults, said = [*boots.FAULTS, *work.FAULTS], page.said()
     assert list(said) == [fault.name for fault in faults], "write it anew: TINKEDGE_RECORD=1, tests/interop/faults"
     for fault in faults:

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from edge.journey.events import Milestone, Outcome, Step
 from edge.journey.expectations import Limits, Story, read
-from edge.journey.steps import Milestone, Outcome, Step
 from edge.page.timeline import chains, events_of, timeline
 from tests.unit.journey.expectations.play import FACTS, MAC, Play
 
@@ -146,7 +146,7 @@ def test_step_that_does_not_come_is_overdue_since_it_was_due():
     assert play.found.began == pytest.approx(play.now - 32)
 
 
-def test_machine_whose_hardware_is_gone_is_judged_no_more():
+def test_machine_whose_hardware_was_deleted_is_not_diagnosed():
     play = Play().to_ipxe().script().wait(20)
     assert play.found.rule == "NoKernelRequest"
     settled = play.settled
@@ -164,13 +164,13 @@ def test_machine_whose_hardware_is_gone_is_judged_no_more():
     assert play.wait(20).found.rule == "NoKernelRequest"
 
 
-def test_ipxe_that_solicits_a_router_is_not_said_to_be_blocked_until_it_has_given_up():
+def test_ipxe_that_solicits_a_router_is_not_reported_as_blocked_until_it_gives_up():
     play = Play().ipxe()
     for second in range(1, 18):
         play.facts = replace(FACTS, solicited=play.now - 0.5 if second in (1, 3, 7) else play.facts.solicited)
         assert play.wait(1).warnings == []
     assert play.script().warnings == []
-    # One that goes on soliciting waits for a router still; but not for ever.
+    # An iPXE that still solicits waits for a router, but not without limit.
     play = Play().ipxe()
     for _ in range(39):
         play.facts = replace(FACTS, solicited=play.now)

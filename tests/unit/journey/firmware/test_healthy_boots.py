@@ -1,7 +1,7 @@
-"""Real firmware that boots well is warned about nothing: what captures have of it, played in its own time.
+"""Healthy boots of real firmware cause no warning: their captures are replayed with their own timing.
 
-DHCP's packets go to a real responder, TFTP's names to the real table of files; what is fetched is recorded as the
-servers do it. After the last packet nothing is known of the machine, so nothing is said of the time after that.
+DHCP packets go to a real responder, and TFTP names to the real table of files. Downloads are recorded like the servers
+do it. The replay ends with the last packet of the capture.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ import pytest
 from edge.callers import Callers
 from edge.dhcp import DhcpSettings, Received, Responder
 from edge.dhcp.wire import codec, options
-from edge.journey.events import Outcome, Step
+from edge.journey.events import BEGUN, Outcome, Step, Value
 from edge.journey.expectations import Network, Registered
-from edge.journey.steps import BEGUN, Value
 from edge.machines import DhcpMode, Inventory, NetbootPolicy
 from edge.tftp import BootFiles
 from edge.tftp.source import Refusal, TftpRequest
@@ -68,7 +67,7 @@ class Firmware:
         self.play.journey.record(MAC, step, outcome, message, **detail)
 
     def run(self) -> list[str]:
-        """What it is warned about."""
+        """Replay the capture and return the warnings."""
         for at, words in self._lines:
             self.play.wait(max(0.0, self.play.began + at - self.play.now))
             getattr(self, words[0])(*words[1:])
@@ -105,7 +104,7 @@ class Firmware:
 
 
 def _addresses(lines: list[Line]) -> tuple[str, str, str]:
-    """What the machine asked for and of whom, with its MAC: so that our responder says the same."""
+    """Return the address, the server and the MAC of the capture, so that our responder gives the same answers."""
     ip, server, mac = "10.0.0.5", "10.0.0.1", MAC
     for message in _messages(lines):
         mac = message.chaddr.hex(":")

@@ -1,9 +1,16 @@
-"""Workflows as steps of a machine's journey: what the controller, the server and the agent wrote into the status.
+"""Journey events of Workflows (`WorkflowJourney`) and of agents (`AgentJourney`).
 
-An informer of Workflows calls `on_change(new, old)`; the differences between the two objects become events of the
-machine that the Workflow's Hardware is (found in `edge.machines.inventory`). An informer that hands in an unchanged
-object (a relist, a resync) causes no event. The MAC of each Workflow that runs is remembered, so that its end is on the
-journey even if its Hardware has been deleted.
+Workflows: an informer calls `on_change(new, old)`. The differences between the statuses become events of the Workflow's
+machine (`edge.machines.inventory`). An unchanged object (a relist, a resync) causes no event. The MAC of each running
+Workflow is stored, so that its end is recorded even if its Hardware has been deleted.
+
+Agents: the gRPC server reports their connections and the output of actions, one event for each piece of output
+(`tink.agent.output` limits their rate). Reports of an agent about actions are in the Workflow's status.
+
+An agent may call from an address that is not its machine's: behind NAT with a token or a certificate, or from anywhere
+if no authentication is configured. Then the event names the address: `(so says ADDRESS)` in the message, and `from` in
+the detail, which no agent can write. A Workflow's status does not name its writer, so such a report is an event beside
+that of the change.
 """
 
 from __future__ import annotations
@@ -15,22 +22,104 @@ from datetime import datetime
 
 from pydantic import ValidationError
 
-from edge.journey.events import Outcome, Step, Value
+from edge.journey.events import MAX_MESSAGE, Outcome, Recorder, Step, Value
 from edge.journey.history import detail_of, message_of, step_of
 from edge.journey.recorder import Journey
 from edge.machines import Inventory, Machine
 from tink.api.v1alpha2 import ActionState, ActionStatus, Raw, Workflow, WorkflowState
 from tink.limits.newest import Newest
+from tink.mac import is_mac
+from tink.server import ActivityKind, AgentActivity
 from tink.workflow.ended import has_ended
 from tink.workflow.status import status_of, unprepared
 
 log = logging.getLogger(__name__)
 
+_OUTCOME = {
+    ActivityKind.CONNECTED: Outcome.OK,
+    ActivityKind.DISCONNECTED: Outcome.INFO,
+    ActivityKind.REFUSED: Outcome.REFUSED,
+    ActivityKind.EVENT: Outcome.INFO,
+    ActivityKind.OUTPUT: Outcome.INFO,
+}
+
+
+class AgentJourney:
+    """Turns activities of agents into journey events of the machine that the agent claims to run on."""
+
+    def __init__(self, record: Recorder, inventory: Inventory) -> None:
+        self._record = record
+        self._inventory = inventory
+
+    def observe(self, activity: AgentActivity) -> None:
+        """Record an activity; called by the gRPC server."""
+        outcome = _OUTCOME.get(activity.kind)
+        if outcome is None or (activity.kind is ActivityKind.EVENT and not activity.elsewhere):
+            return
+        machine = self._machine(activity)
+        if activity.kind is ActivityKind.REFUSED:
+            self._refused(machine.mac if machine is not None else activity.agent_id.lower(), activity)
+            return
+        if machine is None:
+            return
+        if activity.kind is ActivityKind.OUTPUT:
+            self._printed(machine, activity)
+            return
+        if activity.kind is ActivityKind.EVENT:
+            detail: dict[str, Value] = {"workflow": activity.workflow, "from": activity.peer}
+            self._record(machine.mac, Step.AGENT, outcome, _so_says(activity), **detail)
+            return
+        self._record(machine.mac, Step.AGENT, outcome, activity.message, peer=activity.peer)
+
+    def _refused(self, mac: str, activity: AgentActivity) -> None:
+        """Record a refusal for the claimed machine, with the caller's address: it may be another machine.
+
+        An unregistered machine has a journey, too. The server limits the rate of these, so that a client can't fill the
+        journey with made-up MACs.
+        """
+        if not is_mac(mac):
+            return
+        peer = activity.peer
+        message = activity.message if peer in activity.message else f"{activity.message} (asked by {peer})"
+        self._record(mac, Step.AGENT, Outcome.REFUSED, message, **{"from": peer})
+
+    def _printed(self, machine: Machine, activity: AgentActivity) -> None:
+        """Record output: the newest line is the message, and all lines are in the detail `output`."""
+        detail: dict[str, Value] = {"workflow": activity.workflow, "action": activity.action}
+        detail["output"] = "\n".join(activity.lines)
+        if activity.dropped:
+            detail["dropped_lines"] = activity.dropped
+        message = activity.message
+        if activity.elsewhere:
+            detail["from"] = activity.peer
+            message = _so_says(activity)
+        self._record(machine.mac, Step.ACTION, Outcome.INFO, message, **detail)
+
+    def _machine(self, activity: AgentActivity) -> Machine | None:
+        machine = self._inventory.by_mac(activity.agent_id.lower())
+        if machine is not None and activity.hardware not in ("", f"{machine.namespace}/{machine.name}"):
+            machine = None  # The agent of another Hardware uses this id.
+        at_peer = self._inventory.by_ip(activity.peer)
+        if machine is None and "/" in activity.hardware:
+            # A refused agent has named a Hardware, and calls from the address of another one.
+            namespace, name = activity.hardware.split("/", 1)
+            if at_peer is None or (at_peer.namespace, at_peer.name) != (namespace, name):
+                machine = next(iter(self._inventory.by_name(name, namespace)), None)
+        return machine or at_peer
+
+
+def _so_says(activity: AgentActivity) -> str:
+    """Return the message with its sender; a long message is cut, and the sender is not."""
+    who = f" (so says {activity.peer})"
+    said, room = activity.message.removesuffix(who), MAX_MESSAGE - len(who)
+    return (said if len(said) <= room else said[: room - 1] + "…") + who
+
+
 _LOOKED_AT = 100
-"""So many of the last events of a machine are looked at for what an earlier run has told."""
+"""Number of a machine's last events that are searched for the same events of an earlier run."""
 
 _REMEMBERED = 10_000
-"""Workflows whose machine is remembered, beyond the deletion of its Hardware."""
+"""Maximum number of Workflows whose machine is stored, even after the deletion of its Hardware."""
 
 _STATE_OUTCOME = {
     WorkflowState.PENDING: Outcome.INFO,
@@ -55,7 +144,7 @@ class WorkflowJourney:
     """Turns changes of Workflow objects into journey events."""
 
     def __init__(self, journey: Journey, inventory: Inventory, *, others: bool = False) -> None:
-        """`others`: there are Workflows for Hardware that this edge is not for."""
+        """`others`: the API has Workflows for Hardware of other edges."""
         self._others = others
         self._journey = journey
         self._inventory = inventory
@@ -63,22 +152,22 @@ class WorkflowJourney:
         """The MAC of the machine of each Workflow, by the Workflow's UID."""
 
     def on_change(self, new: Raw, old: Raw | None) -> None:
-        """Record what is new in `new`; `old` is the object as it was, None when it is met for the first time."""
+        """Record the changes from `old` to `new`; `old` is None if the Workflow is new to the informer."""
         if old is not None and has_ended(old):
-            return  # nothing happens to it any more, and of what it was there may be less than all
+            return  # The status does not change any more, and it may be shortened.
         workflow = _parse(new)
         if workflow is None:
             return
         before = _parse(old) if old is not None else None
         if before is not None and before.metadata.uid != workflow.metadata.uid:
-            before = None  # deleted and created anew under the same name between two looks
+            before = None  # deleted and recreated with the same name in between
         if before is None and workflow.status.state is not None and workflow.status.state.terminal:
-            return  # history of before this process started, not something that happens now
+            return  # It ended before this process started.
         entries = list(_changes(workflow, before))
-        self._record(workflow, entries if old is not None else self._not_told_before(workflow, entries))
+        self._record(workflow, entries if old is not None else self._not_recorded_before(workflow, entries))
 
     def on_delete(self, old: Raw) -> None:
-        """Record that a Workflow went away before it came to an end."""
+        """Record that a Workflow was deleted before its end."""
         workflow = None if has_ended(old) else _parse(old)
         if workflow is None:
             return
@@ -114,8 +203,8 @@ class WorkflowJourney:
             self._macs[uid] = machine.mac
         return machine.mac
 
-    def _not_told_before(self, workflow: Workflow, entries: list[_Entry]) -> list[_Entry]:
-        """A Workflow that goes on while this process is started again is as it was: that is no news."""
+    def _not_recorded_before(self, workflow: Workflow, entries: list[_Entry]) -> list[_Entry]:
+        """Return the entries that an earlier run has not recorded already."""
         machine = self._machine(workflow)
         if not entries or machine is None:
             return entries
@@ -127,7 +216,7 @@ class WorkflowJourney:
         return [entry for entry in entries if newest.get(entry.step) != entry.message]
 
     def _machine(self, workflow: Workflow) -> Machine | None:
-        """The interface whose journey this is part of: the one heard last, so that a boot reads as one story."""
+        """Return the interface whose journey gets the events: the last heard one, so that a boot is in one journey."""
         machines = self._inventory.by_name(workflow.spec.hardware_ref.name, workflow.metadata.namespace)
         return max(machines, key=lambda machine: self._heard_at(machine.mac), default=None)
 
@@ -141,7 +230,7 @@ class WorkflowJourney:
 
 
 def _changes(new: Workflow, old: Workflow | None) -> Iterator[_Entry]:
-    """Actions before the state: a Workflow has succeeded after its last action has."""
+    """Yield the changes in order: a Workflow starts before its first action, and ends after its last."""
     state = new.status.state
     state_changed = state is not None and (old is None or old.status.state is not state)
     if state_changed and state is not None and not state.terminal:
@@ -165,7 +254,7 @@ def _state_entry(workflow: Workflow, state: WorkflowState) -> _Entry:
 
 
 def _why(workflow: Workflow) -> str:
-    """The reason that the status's condition gives for a failure, for there need not be an action that failed."""
+    """Return the reason of a failure from the status's condition: perhaps no action failed."""
     for condition in workflow.status.conditions or []:
         if condition.type == "Succeeded" and condition.reason is not None:
             return f": {condition.reason}" + (f": {condition.message}" if condition.message else "")
@@ -225,7 +314,7 @@ def _name(workflow: Workflow) -> str:
 
 
 def _seconds(start: str | None, end: str | None) -> float | None:
-    """Seconds between two RFC 3339 times; None if one is missing, or can't be read."""
+    """Return the seconds between two RFC 3339 times, or None if one is missing or invalid."""
     if start is None or end is None:
         return None
     try:
@@ -244,6 +333,6 @@ def _parse(obj: Raw) -> Workflow | None:
         log.error("Workflow %s/%s is ignored: %s", metadata.get("namespace", ""), metadata.get("name", ""), problems)
         return None
     if workflow.status.state is WorkflowState.PENDING and unprepared(status_of(obj)):
-        # That is what the API says by default: the step is that the controller has prepared it.
+        # PENDING is the default of the API. The event is that the controller has prepared the Workflow.
         return workflow.model_copy(update={"status": workflow.status.model_copy(update={"state": None})})
     return workflow
