@@ -67,7 +67,7 @@ async def settle(moments: int = 1) -> None:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the server said."""
+    """A response of the server."""
 
     code: int
     headers: Mapping[str, str]

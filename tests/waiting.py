@@ -12,7 +12,7 @@ T = TypeVar("T")
 PATIENCE_SECONDS = 120.0
 """Limit for reaching a state. A state that is not reached by then is never reached, however busy the machine is."""
 Why = str | Callable[[], object]
-"""What a test says when it has waited in vain, or what tells it then."""
+"""The message of a test that waited in vain, or a function that returns it."""
 
 
 async def until(

@@ -1,11 +1,11 @@
-"""What users install, made from this checkout.
+"""Build what users install from this checkout.
 
 python -m deploy.package deb       the Debian package, into dist/
-python -m deploy.package image     the container image and the list of what is in it, into dist/
-python -m deploy.package wheels    what deploy/install.sh installs, into dist/wheels
-python -m deploy.package chart     what is made of the Helm chart, below deploy/, and the chart as a file, into dist/
+python -m deploy.package image     the container image and the list of its contents, into dist/
+python -m deploy.package wheels    the wheels that deploy/install.sh installs, into dist/wheels
+python -m deploy.package chart     files rendered from the Helm chart, below deploy/, and the packed chart, into dist/
 
-SOURCE_DATE_EPOCH is the time of what is built, 0 if it is not set: the same sources give the same bytes.
+SOURCE_DATE_EPOCH is the time stamp of every built file, 0 if it is not set: the same sources give the same bytes.
 """
 
 from __future__ import annotations

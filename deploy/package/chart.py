@@ -30,7 +30,7 @@ from tink.webhooks.registration import configuration
 DEPLOY: Final = Path(__file__).resolve().parents[1]
 CHART: Final = DEPLOY / "chart" / "tinkedge"
 HEADS: Final = DEPLOY / "chart" / "heads"
-"""What stands above each file that is made of the chart."""
+"""The directory of the comments at the top of each file rendered from the chart."""
 NAMESPACE: Final = "tinkedge"
 _SCHEMA: Final = DEPLOY / "chart" / "values.schema.yaml"
 
@@ -57,11 +57,11 @@ class Helm:
     program: Path
 
     def template(self, *options: str, namespace: str = NAMESPACE) -> str:
-        """What the chart makes of these options. Raises PackageError with Helm's words."""
+        """Render the chart with these options. Raises PackageError with Helm's error message."""
         return self.run("template", "tinkedge", str(CHART), "--namespace", namespace, *options)
 
     def run(self, *arguments: str) -> str:
-        """What Helm prints. Raises PackageError."""
+        """Run Helm and return its output. Raises PackageError with Helm's error message."""
         done = subprocess.run([str(self.program), *arguments], capture_output=True, text=True, check=False)
         if done.returncode:
             raise PackageError(done.stderr.strip() or done.stdout.strip())
@@ -132,7 +132,7 @@ def _named(text: str, *names: str) -> str:
 
 
 def _applied_anywhere(text: str) -> str:
-    """Of the objects for NAMESPACE, without that."""
+    """Return the objects that have a NAMESPACE placeholder, without that line."""
     documents = [each for each in text.split("---\n") if "\n  namespace: NAMESPACE\n" in each]
     return "".join(f"---\n{each.replace('  namespace: NAMESPACE' + chr(10), '')}" for each in documents)
 

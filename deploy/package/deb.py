@@ -42,13 +42,13 @@ _LONG = """\
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a package is made of."""
+    """The inputs of a Debian package."""
 
     wheels: list[Path]
-    """The project's own, and all that it needs."""
+    """The project's own wheel and those of its dependencies."""
     version: str
     epoch: int
-    """The time of the sources, in seconds since 1970."""
+    """The time stamp of the sources, in seconds since 1970."""
 
 
 def build(source: Source, target: Target, out: Path, compression: str = "zstd") -> Path:
@@ -87,7 +87,7 @@ def settle(root: Path, epoch: int) -> None:
 
 
 def _is_program(path: Path) -> bool:
-    """Whether the kernel could run it; some wheels have modules with that mode."""
+    """Return True if the kernel can run the file. Some wheels have modules with an executable mode."""
     with path.open("rb") as file:
         return file.read(4).startswith((b"#!", b"\x7fELF"))
 
@@ -112,8 +112,11 @@ def _units(root: Path, target: Target) -> Iterator[str]:
 
 
 def _settings(root: Path) -> None:
-    """What postinst copies into /etc at the first installation. These are no conffiles (Policy, 10.7.3): a release that
-    has another option than the one before would have dpkg ask at each upgrade, and fail where nobody answers."""
+    """Add the files that postinst copies to /etc at the first installation.
+
+    They are not conffiles (Debian Policy 10.7.3): dpkg would ask about each new option at an upgrade, and fail without
+    a terminal.
+    """
     for name in ("tinkedge.default", "tinkedge.yaml"):
         _copy(DEPLOY / "systemd" / name, root / "usr/share/tinkedge" / name)
 

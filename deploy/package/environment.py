@@ -35,7 +35,7 @@ _LEFT_OUT = (
 _SOURCES = {".pyx", ".pxd", ".pxi", ".pyi", ".c", ".h", ".hpp", ".cc", ".cpp"}
 _TESTS = {"tests", "testing", "_tests"}
 _INSTALLERS = {"INSTALLER", "REQUESTED", "direct_url.json"}
-"""What pip writes of where a wheel came from."""
+"""Files in which pip records where a wheel came from."""
 _CUT = ("kubernetes_asyncio",)
 """Packages whose `__init__` imports what was left out."""
 
@@ -144,7 +144,7 @@ def without_missing(text: str, site: Path) -> str:
 
 
 def _there(module: str, site: Path) -> bool:
-    """Whether a module is in `site`; what is of no package there is the standard library's."""
+    """Return True if a module is in `site`, or belongs to no package there (then the standard library has it)."""
     parts = module.split(".")
     if not (site / parts[0]).exists():
         return True

@@ -25,7 +25,7 @@ _NAMESPACE = uuid.UUID("9c2f2a4c-42ec-4e1b-8f0f-6a1d0a4c3b52")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What an image is made of, and how."""
+    """The inputs of a container image."""
 
     deb: Path
     version: str
@@ -34,13 +34,13 @@ class Source:
     epoch: int
     """The time of the sources, in seconds since 1970."""
     base: Path | None = None
-    """Debian without `deb`, as a tar archive: made and kept there if there is none. None: made anew, and not kept."""
+    """A tar archive of Debian without `deb`, written if it does not exist. None: build Debian each time."""
     level: int = oci.LEVEL
-    """How well the layer is compressed, 1 to 9."""
+    """The gzip level of the layer, 1 to 9."""
 
 
 def build(source: Source, target: Target, cache: Path, out: Path) -> str:
-    """Make the archive of the image, an OCI layout, and its list in the directory `out`; gives the image's digest.
+    """Write the image's archive (an OCI layout) and the list of its contents to `out`; return the image's digest.
 
     Raises PackageError.
     """

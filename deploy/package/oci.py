@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 LEVEL = 6
-"""How well layers are compressed unless told otherwise, of gzip's 1 to 9."""
+"""The default gzip level of layers, 1 to 9."""
 
 
 @dataclass(frozen=True, slots=True)

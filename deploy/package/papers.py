@@ -43,7 +43,7 @@ def manual(commands: click.Group, epoch: int, version: str) -> Iterator[Paper]:
 
 
 def completions(commands: click.Group) -> Iterator[Paper]:
-    """What bash, zsh and fish read; each asks the program itself."""
+    """Yield the completion scripts for bash, zsh and fish; each calls the program to complete a word."""
     for shell, path in _COMPLETIONS.items():
         made = get_completion_class(shell)
         if made is not None:

@@ -1,4 +1,4 @@
-"""What is built for: a Debian, its Python, its processor."""
+"""The target of a build: a Debian release, its Python version and the processor architecture."""
 
 from __future__ import annotations
 

@@ -20,12 +20,13 @@ from deploy.package.target import PackageError, Target, run
 from deploy.supply.packages import Installed, Locked, Project
 
 EXTRAS = ("docker", "otlp")
-"""What is installed beside what is always needed: small, and for `tinkedge agent --runtime docker` and
-`--otlp-endpoint` only."""
+"""The extras that packages include: small, and used only by `tinkedge agent --runtime docker` and `--otlp-endpoint`."""
 
 
 def needed(project: Project, locked: Mapping[NormalizedName, Locked], here: Installed, target: Target) -> list[Locked]:
-    """The locked packages that the project needs on `target`, by name; who needs whom those installed here say.
+    """Return the locked packages that the project needs on `target`, by name.
+
+    The metadata of the packages installed here give the dependencies.
 
     Raises PackageError for one that is not locked.
     """
@@ -46,7 +47,7 @@ def needed(project: Project, locked: Mapping[NormalizedName, Locked], here: Inst
         if name not in locked:
             raise PackageError(f"deploy/requirements.txt: {name} is not in it; run `make lock`")
         if name not in here:
-            # Needed there, and not on the Python that builds: what it needs itself, nobody here knows.
+            # Needed on the target but not installed on the building Python: its own dependencies are unknown here.
             continue
         more = [Requirement(line) for line in here[name].requires or ()]
         waiting += [(canonicalize_name(one.name), frozenset(one.extras)) for one in more if wanted(one, extras)]
@@ -81,7 +82,7 @@ def fetch(packages: list[Locked], target: Target, cache: Path) -> Path:
         try:
             made.replace(kept)
         except OSError:
-            if not kept.is_dir():  # where it is now, somebody else has made the same meanwhile
+            if not kept.is_dir():  # if it is there now, another process has built the same meanwhile
                 raise
     return kept
 

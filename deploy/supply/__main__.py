@@ -1,4 +1,4 @@
-"""What the project is made of: is it what was tried, under which licences, and a list of it for others.
+"""Check the project's dependencies (tested versions, licences), and list them for other tools.
 
 python -m deploy.supply check        requirements, pyproject.toml and this environment agree; licences are allowed
 python -m deploy.supply sbom FILE    a CycloneDX list of what the project needs to run
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def project() -> Project:
-    """What pyproject.toml says."""
+    """Read pyproject.toml."""
     return Project.of(tomllib.loads((ROOT / "pyproject.toml").read_text()))
 
 

@@ -15,7 +15,7 @@ _ONLY_WHERE_ASKED_FOR = "go"
 
 
 def disagreements(project: Project, locked: dict[NormalizedName, Locked], here: Installed) -> list[str]:
-    """What does not agree, each with what to do; empty if all does."""
+    """Return a line with the remedy for each disagreement; empty if all sources agree."""
     said = [line for one in project.all_needs if (line := _unmet(one, locked))]
     may_be_missing = {canonicalize_name(one.name) for one in project.extras.get(_ONLY_WHERE_ASKED_FOR, ())}
     for name, package in locked.items():

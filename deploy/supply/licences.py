@@ -32,7 +32,7 @@ _WORDS = {
     "BSD 2-Clause License": "BSD-2-Clause",
     "MIT License": "MIT",
 }
-"""What packages write into their old free-text field."""
+"""SPDX names for the texts that packages write into the old free-text field `License`."""
 
 _CLASSIFIERS = {
     "Apache Software License": "Apache-2.0",
@@ -73,7 +73,7 @@ def _known(expression: str) -> bool:
 
 
 def permits(expression: str, allowed: Iterable[str]) -> bool:
-    """Whether one can choose from an SPDX expression so that only these licences remain."""
+    """Return True if the alternatives of an SPDX expression leave a choice with allowed licences only."""
     if not expression:
         return False
     names = frozenset(allowed)

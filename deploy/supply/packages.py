@@ -24,11 +24,11 @@ class Locked:
 
     requirement: Requirement
     hashes: tuple[str, ...]
-    """Of each file of this version, as `sha256:` and hexadecimal digits."""
+    """The hash of each file of this version, as `sha256:` and hexadecimal digits."""
 
     @property
     def version(self) -> Version | None:
-        """The one version that it may have; None if it may have several."""
+        """The version that the requirement pins; None if it allows several."""
         exact = [one for one in self.requirement.specifier if one.operator == "=="]
         return Version(exact[0].version) if len(exact) == 1 and len(self.requirement.specifier) == 1 else None
 
@@ -88,14 +88,14 @@ def read_requirements(text: str) -> dict[NormalizedName, Locked]:
 
 
 def installed() -> dict[NormalizedName, importlib.metadata.Distribution]:
-    """What is in this environment."""
+    """Return the distributions installed in this environment, by name."""
     return {canonicalize_name(one.name): one for one in importlib.metadata.distributions()}
 
 
 def closure(wanted: Iterable[Requirement], here: Installed) -> dict[NormalizedName, set[NormalizedName]]:
-    """All packages that these need in this environment, directly or not: each with those that it needs itself.
+    """Return the direct and indirect dependencies of `wanted` in this environment, each with its own dependencies.
 
-    A package that is not installed is in it, with nothing that it needs.
+    A package that is not installed is included, with no dependencies.
     """
     found: dict[NormalizedName, set[NormalizedName]] = {}
     waiting = [(canonicalize_name(one.name), frozenset(one.extras)) for one in wanted if _applies(one, frozenset())]

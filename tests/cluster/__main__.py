@@ -58,13 +58,13 @@ ELSEWHERE = {"Certificate", "PrometheusRule", "ServiceMonitor"}
 
 
 class Story:
-    """What was seen, with the seconds since the beginning."""
+    """Prints progress, with the seconds since the beginning."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
 
     def tell(self, text: str) -> None:
-        """A line."""
+        """Print a line."""
         print(f"{time.monotonic() - self._began:7.1f} s  {text}", flush=True)
 
 
@@ -179,7 +179,7 @@ class Trial:
         await self._node.kubectl("apply", "-f", "-", stdin=listed(made))
 
     async def _taken(self) -> None:
-        """What the chart makes of each set of values, and the kustomization: would the API server take it?"""
+        """Check with a dry run that the API server accepts the chart with each set of values, and the kustomization."""
         dry = ["apply", "--server-side", "--dry-run=server"]
         count = 0
         for values in SETS:
@@ -217,7 +217,7 @@ class Trial:
         return f"{len(pods)} pods run: " + ", ".join(sorted(pod["metadata"]["name"] for pod in pods))
 
     async def _metrics(self) -> None:
-        """What Prometheus would be told by each pod."""
+        """Check the metrics that each pod exports to Prometheus."""
         text = await self._node.kubectl("get", "pods", "-n", NAMESPACE, "-o", "json")
         for pod in json.loads(text)["items"]:
             (port,) = [each for each in pod["spec"]["containers"][0]["ports"] if each["name"] == "health"]

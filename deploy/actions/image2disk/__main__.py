@@ -1,4 +1,4 @@
-"""The action: settings from the environment, then the copy, then what the Workflow is told of it."""
+"""The action: read the settings from the environment, copy the image, report the outcome to the Workflow."""
 
 from __future__ import annotations
 

@@ -34,18 +34,18 @@ PROGRESS_BYTES: Final = 64 * 1024
 _CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})", re.ASCII)
 _STRONG: Final = re.compile(r'"[^"]*"')
 _SURE_AFTER: Final = timedelta(seconds=60)
-"""Of a file that was changed less than this before it was sent, Last-Modified may be that of two versions (RFC 9110
-section 8.8.2.2)."""
+"""How much older than Date a Last-Modified must be to name one version of the file (RFC 9110 section 8.8.2.2)."""
 
 
 class ChangedError(Exception):
-    """The server has another file by now; the message says how that is known."""
+    """The file on the server changed during the download; the message names the evidence."""
 
 
 class Download:
-    """One file. `received` bytes of `size` (None: not said) are there; `sha256` is that of the received ones.
+    """The download of one file, resumed after breaks.
 
-    `coding` is its Content-Encoding, as one of `unpacking.CODINGS`; empty if it has none. It is not undone here.
+    `received` counts the bytes so far, `size` is the total (None if the server has not sent it), and `sha256` covers
+    the received bytes. `coding` is the Content-Encoding, one of `unpacking.CODINGS`, or empty. It is not decoded here.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Download:
         self.coding = ""
 
     def chunks(self) -> Iterator[bytes]:
-        """All of it. Raises ChangedError, ActionError (DownloadFailed)."""
+        """Yield the whole file. Raises ChangedError, ActionError (DownloadFailed)."""
         before = 0
         while True:
             try:
@@ -115,7 +115,7 @@ class Download:
             raise
         with response:
             start = self._start(response, bool(headers))
-            left = response.length  # as the head says; None: not said
+            left = response.length  # from the headers; None if they have no length
             body = self._body(response, left)
             yield from body if start else self._beyond(body)
 
@@ -172,7 +172,7 @@ class Download:
             raise BrokenError(f"the connection ended {left} bytes early")
 
     def _beyond(self, body: Iterator[bytes]) -> Iterator[bytes]:
-        """What comes after all that is there already, which must come again as it was."""
+        """Yield the part of `body` after the received bytes, which must be the same as before."""
         known_bytes, again = self.received, hashlib.sha256()
         if known_bytes:
             self._say(f"the server sends all again: the first {known_bytes} bytes are compared and passed over")
@@ -189,7 +189,7 @@ class Download:
 
 
 def _validator(etag: str, modified: str, date: str) -> str:
-    """What may go into If-Range (RFC 9110 sections 8.8.1, 8.8.2.2, 13.1.5); empty if nothing may."""
+    """Return the validator for If-Range (RFC 9110 sections 8.8.1, 8.8.2.2, 13.1.5); empty if there is no strong one."""
     if etag:
         return etag if _STRONG.fullmatch(etag) else ""
     try:

@@ -41,7 +41,7 @@ class Patience:
         self._vain = 0
 
     def lasts(self, error: AnswerError | BrokenError, then: str) -> bool:
-        """Whether it is to be asked for again, after the pause that this takes; `then` says from where."""
+        """Return False if attempts are over; else pause and return True. `then` is the log's text about the retry."""
         if isinstance(error, AnswerError):
             if not error.may_pass:
                 return False

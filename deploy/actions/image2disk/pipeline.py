@@ -12,14 +12,14 @@ CHUNKS: Final = 8
 
 
 class _End:
-    """Of the chunks, with the error that was the end of them if there was one."""
+    """The marker for the end of the chunks, with the error that ended them, if any."""
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
 
 
 def ahead(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """The same chunks, which a thread has ready; raises what they raise. The thread ends when the reader does."""
+    """Yield the same chunks, read ahead by a thread. Raises their errors. The thread ends with the reader."""
     waiting: queue.Queue[bytes | _End] = queue.Queue(CHUNKS)
     stopped = threading.Event()
 

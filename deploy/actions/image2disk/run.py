@@ -1,4 +1,4 @@
-"""The whole way of an image onto a disk, begun anew where the server's file has changed."""
+"""Copy an image to a disk, from the start again if the server's file changes meanwhile."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from image2disk.web import AnswerError, Web
 from tink.net.urls import without_login
 
 MAX_BEGINNINGS: Final = 3
-"""Of a file that changes again and again while it is fetched."""
+"""How often a download may start from zero because the file changed."""
 PROGRESS_SECONDS: Final = 2.0
 
 
 class Copying:
-    """From `settings.url` to `disk`."""
+    """The copy of the image at `settings.url` to `disk`."""
 
     def __init__(
         self,

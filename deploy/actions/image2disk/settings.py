@@ -1,4 +1,4 @@
-"""What the action is told by its environment, checked before anything is asked for or written."""
+"""The action's settings, read from its environment and checked before the first request and the first write."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Settings:
 
     @property
     def is_artefact(self) -> bool:
-        """Whether the image is in a registry."""
+        """Return True if the image is in a registry."""
         return self.url.startswith(("oci://", "oci+http://"))
 
 
 def read(environment: Mapping[str, str]) -> Settings:
-    """Raises ActionError (InvalidSetting)."""
+    """Read the settings from environment variables. Raises ActionError (InvalidSetting)."""
     url, disk = environment.get("IMG_URL", ""), environment.get("DEST_DISK", "")
     if not url:
         raise _invalid("IMG_URL is not set")

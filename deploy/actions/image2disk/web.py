@@ -29,7 +29,7 @@ SILENCE_SECONDS: Final = 60.0
 LOW_SPEED_SECONDS: Final = 60.0
 LOW_SPEED_BYTES_PER_SECOND: Final = 1024
 RETRIED: Final = frozenset((408, 425, 429, 500, 502, 503, 504))
-"""What a server answers that may answer otherwise in a moment (RFC 9110 section 15; RFC 6585 section 4)."""
+"""Statuses of temporary failures, after which a retry may succeed (RFC 9110 section 15; RFC 6585 section 4)."""
 _BUSY: Final = frozenset((429, 503))
 _AGENT: Final = "tinkedge-image2disk"
 _NO_TUNNEL: Final = re.compile(r"Tunnel connection failed: (([0-9]{3}).*)")
@@ -53,12 +53,12 @@ class AnswerError(Exception):
 
     @property
     def may_pass(self) -> bool:
-        """Whether it makes sense to ask again."""
+        """Return True if a retry may succeed."""
         return self.status == 0 or self.status in RETRIED
 
 
 class UntrustedError(Exception):
-    """The server's certificate is not one of an authority that the image knows."""
+    """No certificate authority in the action's image signed the server's certificate."""
 
 
 class TooSlowError(OSError):
@@ -273,7 +273,7 @@ def _retry_after(headers: Message) -> float | None:
 
 
 def said(error: BaseException | str) -> str:
-    """What went wrong, in few words."""
+    """Describe an error in a few words."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
     if isinstance(error, OSError) and error.strerror:

@@ -1,4 +1,4 @@
-"""What packages are made of: the same sources give the same bytes, and what is left out is missed by nobody."""
+"""Contents of packages: the same sources give the same bytes, and no module imports a part that is left out."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Checkout:
         return program
 
     def publish(self, name: str, text: str) -> Path:
-        """What there is to be fetched."""
+        """Write a wheel to the directory from which the set-up fetches."""
         wheel = self.wheels / f"{name}-1-py3-none-any.whl"
         metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n"
         tags = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
@@ -124,7 +124,7 @@ def test_only_files_with_the_locked_hashes_are_installed_and_an_environment_grow
     assert not checkout.has("wanted")
 
     checkout.wheel.write_bytes(good)
-    checkout.lock("unlocked==1\n")  # a line that somebody wrote by hand
+    checkout.lock("unlocked==1\n")  # a line written by hand
     refused = checkout.venv()
     assert refused.returncode == 1
     assert "Hashes are required" in refused.stderr
@@ -163,7 +163,7 @@ def test_only_files_with_the_locked_hashes_are_installed_and_an_environment_grow
 
 
 def said_of(checkout: Checkout, command: str, **programs: str) -> str:
-    """What a function of the set-up for `make run` says, where these programs answer so."""
+    """Run a function of the set-up for `make run` with `programs` as stand-ins; return its output."""
     bin_ = checkout.directory / "bin"
     bin_.mkdir(exist_ok=True)
     for name, text in programs.items():
@@ -322,7 +322,7 @@ def test_step_that_ends_just_as_its_progress_is_due_ends(tmp_path):
     assert (tmp_path / "log.late").exists()
 
 
-# --- how long nothing is said, through a pipe and on a terminal -------------------------------------------------------
+# --- silences in the output, through a pipe and on a terminal ---------------------------------------------------------
 
 
 def test_silence_is_measured_between_what_was_said_last_and_next():

@@ -1,4 +1,4 @@
-"""What the project is made of: checked against what was tried, and listed for others; programs that tests build."""
+"""The project's dependencies: checked against the tested versions, and listed for others; programs that tests build."""
 
 from __future__ import annotations
 
