@@ -125,7 +125,7 @@ class Nursery:
         return Child(self, told["began"])
 
     def ended(self, pid: int) -> int | None:
-        """How it ended, told once; None while it runs."""
+        """Return the exit status of a process, once; None while it runs."""
         with self._lock:
             while pid not in self._ended and select.select([self._socket], [], [], 0)[0]:
                 told = self._told()
@@ -149,7 +149,7 @@ def nursery() -> Nursery:
 
 
 def _main(connection: socket.socket) -> None:
-    """Fork until nobody asks any more; those forked end with this one."""
+    """Fork on request until the connection closes; the forked processes end with this one."""
     for name in _LOADED:
         importlib.import_module(f"edge.commands.{name}")
     importlib.import_module("uvloop")

@@ -1,6 +1,6 @@
-"""Who may speak for a machine, through the whole stack: `tinkedge up` with tokens and with mtls, real agents, kubectl.
+"""Agents' authentication through the whole stack: `tinkedge up` with tokens and with mtls, real agents, kubectl.
 
-Two machines with a Hardware each, of which one is a thief: it knows the other's MAC, and sits on the same network.
+There are two machines with a Hardware each. One is a thief: it knows the other's MAC, and is on the same network.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def with_machines(edge: Edge) -> None:
 
 
 def command_line(script: str) -> str:
-    """What the kernel gets of a script, as iPXE expands its settings."""
+    """Return the kernel's command line from a script, with its settings expanded as by iPXE."""
     settings = dict(re.findall(r"^set (tinkerbell-\S+) (\S+)$", script, re.MULTILINE))
     (line,) = re.findall(r"^kernel \S+ (.*?) &&", script, re.MULTILINE)
     return re.sub(r"\$\{(tinkerbell-[^}]+)\}", lambda match: settings[match[1]], line)
@@ -103,7 +103,7 @@ def test_agent_gets_the_authorities_of_registries_that_its_command_line_names(gu
 
 
 def run_workflow(edge: Edge, running_agent: Process, name: str = "first") -> None:
-    """Have the agent of the machine "near" run a Workflow, to its good end."""
+    """Create a Workflow for the machine "near", and wait until its agent has run it with success."""
     edge.kubectl.apply(manifest("Template", "one", {"actions": [{"name": "a", "image": "i", "cmd": "/bin/true"}]}))
     edge.kubectl.apply(manifest("Workflow", name, {"hardwareRef": {"name": "near"}, "templateRef": {"name": "one"}}))
     wait_until(lambda: edge.kubectl.state(name) == "Succeeded", lambda: running_agent.err + edge.process.err[-3000:])
@@ -197,7 +197,7 @@ def test_agent_without_a_certificate_of_this_authority_does_not_get_in_and_keeps
     }.get(signed, list)()
     before = edge.journey(MACS["near"], "refused")
     stranger = agent(edge, "thief", command_line(edge.script("near")), *more)
-    # The handshake fails, so nobody was named.
+    # The handshake fails before the agent has named its machine.
     wait_until(lambda: "cannot reach the server" in stranger.err, lambda: stranger.err)
     assert ("give --tls-cert and --tls-key" in stranger.err) is (signed == "by nobody")
     assert ("if the server refuses the certificate" in stranger.err) is (signed != "by nobody")

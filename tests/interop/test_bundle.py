@@ -30,7 +30,7 @@ TOOLS = ("gpgv", "sqv")
 
 
 class Operator:
-    """Somebody at a shell, in a directory with `site.key`, `site.pgp` and `site.bundle`."""
+    """An operator at a shell, in a directory with `site.key`, `site.pgp` and `site.bundle`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -54,7 +54,7 @@ def values(name: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Objects:
-    """What a set of values becomes."""
+    """The objects that the chart renders with a set of values."""
 
     all: list[Raw]
 
@@ -80,7 +80,7 @@ class Objects:
         return {each["name"]: each for each in dict(self.pods())[role]["volumes"]}
 
     def settings(self, role: str) -> Raw:
-        """What its ConfigMap has."""
+        """Return the settings in a role's ConfigMap."""
         (found,) = documents(self.one("ConfigMap", f"tinkedge-{role}")["data"]["tinkedge.yaml"])
         return found
 
@@ -171,7 +171,7 @@ def test_settings_of_a_role_follow_the_values(
         ),
         ("service", "Certificate", "server", {"spec.ipAddresses": ["10.1.0.250"]}),
         ("service", "Secret", "keys", {"metadata.annotations": {"helm.sh/resource-policy": "keep"}}),
-        # Whoever leads has the objects of the cluster; others have theirs.
+        # The leader has the objects of the cluster; other replicas have their own.
         ("service", "ClusterRole", "webhook-registration", {"rules.0.resourceNames": ["tinkedge-webhooks.tinkedge"]}),
     ],
 )

@@ -1,7 +1,7 @@
-"""The real cloud-init, old and new releases of it, against a running edge: what it does with what it is told.
+"""The real cloud-init, old and new releases, against a running edge: it must apply the edge's metadata.
 
-Each release boots two machines: one with a NoCloud URL on its kernel command line, three times (first boot, the next
-one, and one after its instance id has changed), and one whose image names the Ec2 datasource, once.
+Each release boots two machines: one with a NoCloud URL on its kernel command line, three times (first boot, second
+boot, and a boot after its instance id has changed), and one whose image names the Ec2 datasource, once.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.long
 SIZE = 200_000_007
 CACHE_BYTES = 100_000_000
 HELD_BYTES = 16 << 20
-"""What a reader that has stopped may hold: what is ahead of it, what is behind, and what is rounded."""
+"""The most bytes on disk for a stalled reader: read-ahead, data behind it, and rounding."""
 
 
 class ReadingSite(Site):
@@ -49,7 +49,7 @@ class ReadingSite(Site):
             return list(pool.map(boot, machines))
 
     def get(self, machine: int, path: str, *, method: str = "GET") -> bytes:
-        """What a machine is answered, all of it; on a connection of its own."""
+        """Fetch a whole response as a machine, on a connection of its own."""
         with self.connection(machine) as sock:
             return fetched(sock, path, method)
 
@@ -127,7 +127,7 @@ class Branch(ReadingSite):
 
 
 class Answer:
-    """What a machine is answered, read as it likes."""
+    """A response to a machine, read at the test's pace."""
 
     def __init__(self, sock: socket.socket, *headers: str) -> None:
         self.sock = sock
@@ -146,7 +146,7 @@ class Answer:
             yield more
 
     def digest(self, see: Callable[[int, int], None] = lambda *_: None) -> tuple[str, int]:
-        """The SHA-256 of all that comes, and how many bytes that is; `see` is told how many there were and are."""
+        """Read to the end; return the SHA-256 and the size. `see` is called with the size before and after a chunk."""
         digest, count = hashlib.sha256(), 0
         for chunk in self.chunks():
             digest.update(chunk)

@@ -190,7 +190,7 @@ async def test_watch_from_a_version_that_is_gone_says_so(kube: KubeClient, api: 
 
 
 async def test_bookmarks_and_initial_events_bring_a_version_to_go_on_from(kube: KubeClient, api: ApiClient) -> None:
-    """What client-go's reflector asks for since 1.35: a list that comes as the beginning of a watch."""
+    """client-go's reflector requests this since 1.35: a watch that begins with the list."""
     await put(kube, "a")
     asked = {"send_initial_events": True, "allow_watch_bookmarks": True, "resource_version_match": "NotOlderThan"}
     kinds: list[tuple[str, str]] = []
@@ -206,7 +206,7 @@ async def test_bookmarks_and_initial_events_bring_a_version_to_go_on_from(kube: 
 
 
 async def test_reader_that_does_not_read_holds_nobody_up(kube: KubeClient, api: ApiClient) -> None:
-    # Nobody reads the first watch, while the second must see each change at once.
+    # The test never reads the first watch; the second must see each change at once.
     async with kube.watch(MAPS, "default", "", 30), following(kube) as (informer, _):
         await put(kube, "large", filler="x" * 200_000)
         for number in range(40):

@@ -1,6 +1,8 @@
-"""What `make wheels` makes, on a fresh Debian 12 with systemd. By deploy/install.sh: installed, started, a machine is
-installed, upgraded, another one is, removed; and refused where a file is not the one that was tried. By pip: installed,
-started, a machine is installed, removed."""
+"""The wheels of `make wheels`, on a fresh Debian 12 with systemd.
+
+With deploy/install.sh: install, start, install a machine, upgrade, install another machine, remove; and refuse a file
+whose hash differs. With pip: install, start, install a machine, remove.
+"""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ async def test_hosts_applied_by_kubectl_are_in_step_before_and_after_a_kill(site
     ran = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     for number in range(4):
-        await site.becomes(f"n{number}", False, process)  # nobody has said that it is free
+        await site.becomes(f"n{number}", False, process)  # no object says that the host is free
     for number in range(3):
         await site.state(f"n{number}", "available")
         made = await site.becomes(f"n{number}", True, process)
@@ -313,7 +313,7 @@ class Slow:
 
 
 async def record_netboots(site: Site, name: str) -> list[bool]:
-    """Whether a Hardware netboots, from now on after each change of it."""
+    """Return a list that grows with each change of a Hardware: True if it then netboots."""
     seen: list[bool] = []
     informer = Informer(site.client, HARDWARE, [NAMESPACE])
     informer.add_event_handler(lambda new, _: seen.append(netboots(new)) if new["metadata"]["name"] == name else None)
@@ -418,7 +418,7 @@ async def test_hosts_are_followed_as_they_are_stored_when_the_webhook_that_conve
     await site.client.patch(CRD, hosts["metadata"]["name"], None, {"spec": {"versions": hosts["spec"]["versions"]}})
     await create_new(site, "n0", 1)
     await site.follow()
-    await site.becomes("n0", False)  # read as v1alpha1 without a webhook: nobody says that it is online
+    await site.becomes("n0", False)  # read as v1alpha1 without a webhook: the object lacks `online`
     dead = {"strategy": "Webhook", "webhook": {
         "conversionReviewVersions": ["v1"], "clientConfig": {"url": "https://127.0.0.1:1/convert"},
     }}  # fmt: skip

@@ -344,7 +344,7 @@ async def fill(site: Site, count: int) -> None:
 
 
 async def write_details(site: Site, name: str, **spec: Any) -> None:
-    """HardwareData of somebody else."""
+    """Write a HardwareData as another program does."""
     obj = {"apiVersion": HARDWARE_DATA.api_version, "kind": HARDWARE_DATA.kind, "spec": spec}
     await site.client.create(HARDWARE_DATA, obj | {"metadata": {"name": name, "namespace": "default"}})
 

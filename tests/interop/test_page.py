@@ -34,7 +34,7 @@ SIZES = pytest.mark.parametrize("width", [1280, 360], ids=["desk", "phone"])
 
 
 class BrowserError(Exception):
-    """What the page's script threw, or the browser does not do."""
+    """An exception of the page's script, or a command that the browser rejects."""
 
 
 class Page:
@@ -47,12 +47,12 @@ class Page:
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._loaded = asyncio.Event()
         self.troubles: list[str] = []
-        """What the browser complains of: errors of scripts, and what the policy has refused."""
+        """The browser's complaints: errors of scripts, and violations of the content security policy."""
         self.received: dict[str, int] = {}
         """Bytes of each response, as they came."""
 
     async def read(self) -> None:
-        """What the browser says, until it ends."""
+        """Read the browser's messages until it ends."""
         async for message in self._socket:
             told = json.loads(message.data)
             waiting = self._waiting.pop(told.get("id", 0), None)
@@ -227,7 +227,7 @@ async def test_pages_break_no_rule_of_accessibility(desk: Desk, rules: str, widt
             assert broken == [], f"{path}, {'dark' if dark else 'light'}"
         overflow = await desk.page.run("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert overflow <= 0, f"{path} is {overflow} pixels too wide"
-    desk.page.troubles = [each for each in desk.page.troubles if "404" not in each]  # the machine that nobody knows
+    desk.page.troubles = [each for each in desk.page.troubles if "404" not in each]  # the page of an unknown machine
 
 
 def test_dark_pages_differ_in_their_colours_alone() -> None:
@@ -299,7 +299,7 @@ async def test_filter_search_and_sort_work_without_javascript(desk: Desk) -> Non
 
 
 async def html(page: Page) -> str:
-    """What the browser has made of the page, without a script in it."""
+    """Return the HTML of the page as the browser has it, without the scripts."""
     for left in (2, 1, 0):
         told = await page.send("DOM.getDocument")
         try:

@@ -26,10 +26,10 @@ from tests.interop.site.site import OUTSIDE, Site, address_of, mac_of
 from tests.waiting import wait_until
 
 KNOWN = {1: 1, 2: 2, 3: 1}
-"""Of how many others each knows, where only the second is named to the others."""
+"""How many other edges each edge knows, if the options of the others name only the second."""
 
 PATIENCE_OF_FIRMWARE = {"TFTP", "script"}
-"""Where a ROM knows one edge only, and comes round when that has gone. In all else the machine goes on by itself."""
+"""Steps in which a ROM knows one edge only, and starts over when that edge is gone. It survives that in all others."""
 
 EMULATED = {11: "bios", 12: "uefi", 13: "bios"}
 """Machines of QEMU, which boot while the others do."""
@@ -94,7 +94,7 @@ def killed_in_turn(site: Site, boots: Boots, every: float, stop: threading.Event
 
 
 def watched(site: Site, edge: int, *options: str) -> list[dict[str, Any]]:
-    """What `tinkedge watch` says of that edge."""
+    """Return the output of `tinkedge watch` about that edge."""
     where = ("--once", "--json", "--data-dir", site.directory / f"data{edge}")
     shown = site.run(f"edge{edge}", *TINKEDGE, "watch", "--config=/dev/null", *where, *options)
     assert shown.popen.returncode == 0, shown.err
@@ -147,7 +147,7 @@ def test_three_edges_fetch_each_file_once_and_whoever_is_killed_no_boot_fails(si
     assert [boot for boot in done if not boot.ok] == [], site.said()
     assert [boot for boot in done if set(boot.restarts) - PATIENCE_OF_FIRMWARE] == [], site.said()
     assert site.kills >= 2
-    # Whoever was killed knows what was before.
+    # An edge that was killed restores the earlier events.
     for edge in site.edges:
         told = [event for event in watched(site, edge, mac_of(1)) if "step" in event]
         assert any(event["detail"].get("seen_by_kind") == "server" for event in told), "the agent, of the first boots"

@@ -47,14 +47,14 @@ def installed(directory: Path) -> Checkout:
 
 
 def privileges(host: Host, unit: str) -> tuple[bool, int, bool]:
-    """Whether its process is of root, which capabilities it has, and whether its system calls are filtered."""
+    """Return a unit's privileges: whether it runs as root, its capabilities, and whether system calls are filtered."""
     status = host.run("cat", f"/proc/{host.show(unit, 'MainPID')}/status")
     found = {name: value.split() for name, _, value in (line.partition(":") for line in status.splitlines())}
     return "0" in found["Uid"], int(found["CapEff"][0], 16), found["Seccomp"] == ["2"]
 
 
 def freeze(host: Host, *units: str) -> None:
-    """Their processes stand still; the watchdog ends them, and they start again."""
+    """Stop the units' processes with a signal; the watchdog kills them, and systemd restarts them."""
     before = {unit: int(host.show(unit, "NRestarts")) for unit in units}
     host.run("kill", "-STOP", *(host.show(unit, "MainPID") for unit in units))
     host.wait(lambda: all(int(host.show(unit, "NRestarts")) > before[unit] for unit in units))

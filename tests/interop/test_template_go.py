@@ -46,7 +46,7 @@ RECORDED_DIFFERENCES: dict[str, dict[str, str]] = orjson.loads((SOURCES / "diffe
 
 
 def outcomes(program: Path, cases: Iterable[tuple[str, bytes]]) -> list[Outcome]:
-    """What the program makes of templates with their data as JSON."""
+    """Run the Go program on templates with their data as JSON; return its results."""
     lines = [b'{"text":%b,"data":%b}' % (orjson.dumps(text), data) for text, data in cases]
     done = subprocess.run([program], input=b"\n".join(lines) + b"\n", capture_output=True, check=True)
     results = [orjson.loads(line) for line in done.stdout.splitlines()]

@@ -289,13 +289,13 @@ def ask(namespace: str, source: str, name: str) -> bytes:
 
 
 def lie(ip: str) -> bytes:
-    """What the victim says to another DHCP server when it takes this address."""
+    """Return the victim's REQUEST to another DHCP server for this address."""
     options = ("server_id", "10.77.6.9"), ("requested_addr", ip)
     return message("request", *options, chaddr=bytes.fromhex(VICTIM.replace(":", "")))
 
 
 def test_who_takes_the_address_of_a_machine_gets_nothing_that_is_made_for_it(network: Network, tmp_path: Path) -> None:
-    """It knows us from before, so that no ARP of it has told us who has that address now."""
+    """The machine has our address in its ARP cache, so it sends no ARP request that would show its new address."""
     network.give_client_its_address()
     rack = Rack(network, tmp_path, DhcpMode.PROXY)
     with network.serving(rack.start):
@@ -368,11 +368,11 @@ def test_machine_boots_while_the_neighbour_table_is_flooded(
     network: Network, wire: OpenWire, tmp_path: Path, hosts: int
 ) -> None:
     network.add_address(network.server, "srv0", "10.77.99.1/16")  # all of them are on the link
-    network.sysctl(network.client, "net.ipv4.conf.all.arp_ignore", "8")  # what is asked of them nobody answers
+    network.sysctl(network.client, "net.ipv4.conf.all.arp_ignore", "8")  # no host answers the ARP requests for them
     rack, ears = Rack(network, tmp_path, DhcpMode.RESERVATION), wire()
     rack.dhcp.register()
     with network.serving(rack.start):
-        # So many hosts that nobody has ask who we are: each becomes an entry of the kernel's table.
+        # Hosts that do not exist send ARP requests for our address: each becomes an entry of the kernel's table.
         for number in range(hosts):
             mac, ip = f"02:00:00:00:{number >> 8:02x}:{number & 255:02x}", f"10.77.{8 + (number >> 8)}.{number & 255}"
             asks = ARP(op=1, hwsrc=mac, psrc=ip, pdst=SERVER)

@@ -23,7 +23,7 @@ TENANT = "hostile"
 
 
 class Tenant:
-    """Whoever may write hosts in a namespace of its own, and nothing elsewhere."""
+    """A user who may write BareMetalHosts in one namespace, and nothing elsewhere."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -146,7 +146,7 @@ async def test_other_machines_stop_netbooting_however_many_hosts_of_a_tenant_cha
 async def test_host_with_the_mac_of_anothers_machine_gets_no_hardware_until_the_other_is_gone(
     site: Site, tenant: Tenant
 ) -> None:
-    """Of two Hardware with one MAC neither would be served: any tenant could switch a machine off."""
+    """If two Hardware have one MAC address, the edge serves neither: any tenant could switch a machine off."""
     await site.host("victim", 1)
     await site.follow(Metal3Settings(retry_longest=0.3))
     await site.becomes("victim", True)

@@ -105,7 +105,7 @@ def test_second_address_gets_nothing_of_the_machine_whose_it_is_which_is_told_wh
 
 @pytest.mark.usefixtures("second_address")
 def test_address_that_is_taken_over_within_a_second_is_noticed(rack: MetadataRack) -> None:
-    """What the kernel said is kept for a second; who waits for the machine to ask must not be in time."""
+    """The edge caches the kernel's neighbour entry for a second; an attacker must not profit from that cache."""
     answers = []
     for _ in range(8):
         assert ask(rack, "victim", USERDATA) == (200, SECRET)
@@ -233,7 +233,7 @@ print(made)
 
 @pytest.mark.soak
 def test_flood_of_connections_from_many_addresses_keeps_nobody_out(rack: MetadataRack) -> None:
-    """250 addresses, each with its share of connections, opened anew for ten seconds as fast as it goes."""
+    """250 addresses reopen their share of connections for ten seconds, as fast as they can."""
     attacker, before = rack.namespaces["attacker"], open_files(rack)
     addresses = [f"172.31.77.{number}" for number in range(100, 250)]
     batch = "".join(f"address add {address}/32 dev eth0\n" for address in addresses)

@@ -139,7 +139,7 @@ def test_tenant_reads_nothing_that_only_the_edge_can_reach(edge: Edge) -> None:
 
 def test_name_that_is_bound_again_to_loopback_is_not_followed_there(edge: Edge) -> None:
     lookup = edge.run(IN_EDGE, "getent", "ahostsv4", "rebound.example")
-    assert lookup.out.startswith(EVIL)  # whoever had looked before would have been content
+    assert lookup.out.startswith(EVIL)  # a check at an earlier lookup would have passed
     status, body = boot(edge, "rebound", "http://rebound.example:8080/")
     assert (status, SECRET in body) == (502, False)
     assert b"127.0.0.1 is a loopback address, from which nothing is fetched" in body

@@ -46,7 +46,7 @@ class Soak(Namespaces):
         self.network("soak0", machines, prefix=16)
 
     def up(self, **env: str) -> Process:
-        """`tinkedge up` with somebody inside who counts."""
+        """Start `tinkedge up` with the counting code inside."""
         osie = self.data_dir / "osie"
         osie.mkdir(parents=True, mode=0o700)
         self.data_dir.chmod(0o700)

@@ -1,4 +1,4 @@
-"""What is true of engines alone, Debian's dockerd and podman: how they pull, and what outlives an agent."""
+"""Behaviour of engines only, Debian's dockerd and podman: how they pull, and what outlives an agent."""
 
 import asyncio
 import json
@@ -67,7 +67,7 @@ async def test_agent_that_was_killed_takes_its_action_over(machine, tmp_path):
 
 @pytest.fixture
 async def abandoned(machine, tmp_path):
-    """Begins an action that nobody waits for; the action as the next agent knows it."""
+    """Return a function that starts an action, abandons it, and returns the action as the next agent knows it."""
 
     async def begin(script):
         action = shell(machine.registry, script, id="died", volumes=(f"{tmp_path}:/host",))
@@ -107,7 +107,7 @@ async def test_action_survives_a_restart_of_the_engine(machine, tmp_path):
     script = "touch /host/up; until test -e /host/go; do sleep 0.05; done; echo after; exit 6"
     running = asyncio.create_task(machine.sh(script, volumes=(f"{tmp_path}:/host",)))
     await until((tmp_path / "up").exists)
-    await asyncio.sleep(2)  # until the engine has said that it is started
+    await asyncio.sleep(2)  # until the engine has reported the start
     machine.engine.processes[0].send_signal(signal.SIGKILL)
     machine.engine.processes[0].wait()
     machine.engine.socket.unlink()
@@ -136,7 +136,7 @@ async def private(docker_registry):
         async with aiohttp.ClientSession() as session:
             headers = {"Accept": ", ".join(request.headers.getall("Accept", ["*/*"]))}
             url = f"http://{docker_registry}{request.path_qs}"
-            async with session.get(url, headers=headers) as response:  # also for HEAD: its length is told
+            async with session.get(url, headers=headers) as response:  # also for HEAD: the response has the length
                 kept = ("Content-Type", "Docker-Content-Digest", "Docker-Distribution-Api-Version")
                 headers = {name: response.headers[name] for name in kept if name in response.headers}
                 return web.Response(status=response.status, headers=headers, body=await response.read())

@@ -393,7 +393,7 @@ def far(fake, monkeypatch):
         server.socket.setblocking(False)
         yield f"127.0.0.2:{server.server_address[1]}"
         with pytest.raises(BlockingIOError):
-            server.get_request()  # nobody has even connected
+            server.get_request()  # there was not even a connection
 
 
 @pytest.mark.parametrize("host", ["127.0.0.2:{port}", "[::ffff:127.0.0.2]:{port}", "169.254.169.254"])
@@ -407,7 +407,7 @@ async def test_registry_elsewhere_sends_nobody_to_the_machine_itself_or_its_clou
 
 
 async def test_token_service_is_not_the_machine_itself(fake, make_store, far):
-    """What it answered would be shown to the registry as a token, and it would be shown the password."""
+    """Its response would go to the registry as a token, and it would receive the password."""
     fake.image()
     demand(fake, f'Bearer realm="http://{far}/token"', "Bearer t")
     assert "it sends us to 127.0.0.2" in await refusal(logged_in(fake, make_store), f"{fake.host}/x:1")

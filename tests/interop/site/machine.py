@@ -42,8 +42,12 @@ class TryAgainError(Exception):
 
 @dataclass
 class Boot:
-    """How it went. `restarts`: in which steps the firmware came round; `elsewhere`: files that came from another edge
-    than the script; `anew`: the script asked DHCP for another edge."""
+    """The result of a boot.
+
+    restarts: the steps in which the firmware started over.
+    elsewhere: how many files came from another edge than the script.
+    anew: how often the script asked DHCP for another edge.
+    """
 
     machine: int
     ok: bool = False
@@ -62,10 +66,10 @@ class Lease:
 
 
 class Machine:
-    """Of one namespace. `boot` is to be called in a thread of its own, which enters that.
+    """A machine in one namespace. Call `boot` in a thread of its own, since the thread enters the namespace.
 
-    `pace`: up to how many seconds each of a boot's dozen steps takes longer, so that an edge can go in between.
-    `before(step, address)` is called before some of them: with whom it is about to go on.
+    `pace`: the maximum delay of each of a boot's dozen steps in seconds, so that an edge can die in between.
+    `before(step, address)` is called before some steps, with the address of the next request.
     """
 
     def __init__(
@@ -203,7 +207,7 @@ class Machine:
         self._run(script, urlsplit(lease.file).hostname or "", report, anew=anew)
 
     def _run(self, script: str, edge: str, report: Boot, *, anew: bool) -> None:
-        """What the script says. Raises TryAgainError."""
+        """Do what iPXE does with the script. Raises TryAgainError."""
         for part in ("kernel", "initrd"):
             urls = re.findall(rf"^(?:kernel|initrd --name initrd) (\S+/{part})(?: .*)? && goto ", script, re.MULTILINE)
             assert urls, script
