@@ -22,7 +22,7 @@ async def until(
     within: float = PATIENCE_SECONDS,
     every: float = 0.005,
 ) -> T:
-    """What `holds` gives, plain or to be awaited, as soon as it is true.
+    """Call `holds` until its result is true, and return that. The result may be awaitable.
 
     `within` and `every` are in seconds.
     """

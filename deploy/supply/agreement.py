@@ -16,25 +16,25 @@ _ONLY_WHERE_ASKED_FOR = "go"
 
 def disagreements(project: Project, locked: dict[NormalizedName, Locked], here: Installed) -> list[str]:
     """Return a line with the remedy for each disagreement; empty if all sources agree."""
-    said = [line for one in project.all_needs if (line := _unmet(one, locked))]
+    problems = [line for one in project.all_needs if (line := _unmet(one, locked))]
     may_be_missing = {canonicalize_name(one.name) for one in project.extras.get(_ONLY_WHERE_ASKED_FOR, ())}
     for name, package in locked.items():
         if package.version is None or not package.hashes:
-            said.append(f"deploy/requirements.txt: {name} needs one version and hashes; run `make lock`")
+            problems.append(f"deploy/requirements.txt: {name} needs one version and hashes; run `make lock`")
         elif name in may_be_missing and name not in here:
             continue
         elif _wanted_here(package) and (name not in here or here[name].version != str(package.version)):
             found = here[name].version if name in here else "missing"
-            said.append(f"{name} is {found} in this environment, not {package.version}; run `make venv`")
+            problems.append(f"{name} is {found} in this environment, not {package.version}; run `make venv`")
     needed = closure(project.all_needs, here)
     for name in sorted(needed.keys() - locked.keys()):
         users = ", ".join(sorted(user for user, names in needed.items() if name in names)) or project.name
-        said.append(f"deploy/requirements.txt: {name}, which {users} needs, is not in it; run `make lock`")
+        problems.append(f"deploy/requirements.txt: {name}, which {users} needs, is not in it; run `make lock`")
     for name in sorted(name for name in locked.keys() - needed.keys() if _wanted_here(locked[name])):
-        said.append(f"deploy/requirements.txt: nothing needs {name}; run `make lock`")
+        problems.append(f"deploy/requirements.txt: nothing needs {name}; run `make lock`")
     for name in sorted(here.keys() - locked.keys() - needed.keys() - _INSTALLER - {canonicalize_name(project.name)}):
-        said.append(f"{name} is in this environment and nothing needs it: remove it with `pip uninstall {name}`")
-    return said
+        problems.append(f"{name} is in this environment and nothing needs it: remove it with `pip uninstall {name}`")
+    return problems
 
 
 def _unmet(requirement: Requirement, locked: dict[NormalizedName, Locked]) -> str:

@@ -200,7 +200,7 @@ async def _storm(machines: int, seconds: float, pages: int) -> Sample:
             task.cancel()
         for reader in readers:
             reader.terminate()
-        heard = [json.loads((await reader.communicate())[0]) for reader in readers]
+        results = [json.loads((await reader.communicate())[0]) for reader in readers]
     found: dict[str, float] = {
         "rate": load.events / took,
         "processor": 100 * spent / took,
@@ -208,8 +208,8 @@ async def _storm(machines: int, seconds: float, pages: int) -> Sample:
         "latest": 1000 * max(load.late),
         "resident": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000,
     }
-    if heard:
-        found |= _delays(load, heard, took)
+    if results:
+        found |= _delays(load, results, took)
     return found
 
 

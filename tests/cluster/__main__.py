@@ -203,13 +203,13 @@ class Trial:
 
     async def _last_words(self) -> str:
         """The logs of pods, as far as there are any."""
-        said = []
+        lines = []
         for pod in (await self._node.kubectl("get", "pods", "-n", NAMESPACE, "-o", "name")).split():
             try:
-                said.append(f"{pod}:\n{await self._node.kubectl('logs', '-n', NAMESPACE, pod, '--tail=15')}")
+                lines.append(f"{pod}:\n{await self._node.kubectl('logs', '-n', NAMESPACE, pod, '--tail=15')}")
             except CommandError as error:
-                said.append(f"{pod}: {error}")
-        return "\n".join(said)
+                lines.append(f"{pod}: {error}")
+        return "\n".join(lines)
 
     async def _pods(self) -> str:
         text = await self._node.kubectl("get", "pods", "-n", NAMESPACE, "-o", "json")
@@ -222,11 +222,11 @@ class Trial:
         for pod in json.loads(text)["items"]:
             (port,) = [each for each in pod["spec"]["containers"][0]["ports"] if each["name"] == "health"]
             where = f"{pod['metadata']['name']}:{port['containerPort']}"
-            told = await self._node.kubectl(
+            output = await self._node.kubectl(
                 "get", "--raw", f"/api/v1/namespaces/{NAMESPACE}/pods/{where}/proxy/metrics"
             )
-            if "\ntinkedge_ready 1.0\n" not in told:
-                raise CommandError(f"{where}/metrics does not say that it is ready: {told[:1000]}")
+            if "\ntinkedge_ready 1.0\n" not in output:
+                raise CommandError(f"{where}/metrics does not say that it is ready: {output[:1000]}")
         self._tell("/metrics of every pod: tinkedge_ready 1")
 
     # --- one machine --------------------------------------------------------------------------------------------------

@@ -173,8 +173,8 @@ class Site:
 
     async def is_told(self, name: str, reason: str, part: str = "") -> None:
         async def holds() -> bool:
-            said = await self.told(name, reason)
-            return bool(said) and part in said
+            messages = await self.told(name, reason)
+            return bool(messages) and part in messages
 
         await self.until(holds)
 

@@ -113,8 +113,8 @@ def run_workflow(edge: Edge, running_agent: Process, name: str = "first") -> Non
 def test_script_with_a_token_is_not_for_who_merely_names_the_machine(guarded: Edge) -> None:
     status, body = guarded.get("thief", f"/ipxe/script/{MACS['near']}/auto.ipxe")
     assert (status, body) == (403, b"this script is served to its own machine only\n")
-    told = f"script asked for from {ADDRESSES['thief']}, but its address is {ADDRESSES['near']}"
-    assert told in guarded.journey(MACS["near"], "refused")
+    message = f"script asked for from {ADDRESSES['thief']}, but its address is {ADDRESSES['near']}"
+    assert message in guarded.journey(MACS["near"], "refused")
     got, said = guarded.tftp("thief", f"{dashed(MACS['near'])}/auto.ipxe")
     assert got == b""
     assert "served to its own machine only" in said
@@ -181,8 +181,8 @@ def test_certificate_of_another_machine_is_refused_and_the_machine_it_names_hear
     wait_until(lambda: "its certificate names 'thief'" in thief.err, lambda: thief.err)
     thief.terminate()
     assert "refuses this machine" in thief.err
-    told = f"{ADDRESSES['thief']} can't speak for Hardware default/near: its certificate names 'thief'"
-    wait_until(lambda: any(told in each for each in edge.journey(MACS["near"], "refused")))
+    message = f"{ADDRESSES['thief']} can't speak for Hardware default/near: its certificate names 'thief'"
+    wait_until(lambda: any(message in each for each in edge.journey(MACS["near"], "refused")))
 
 
 @pytest.mark.parametrize("signed", ["by nobody", "by a foreign authority", "for last week", "for tomorrow"])

@@ -241,8 +241,8 @@ class Peer:
         for index, action in enumerate(workflow.actions):
             self.publish(workflow, action_started=pb.Event.ActionStarted(action_id=action.id))
             if index == fails_at:
-                told = {"failure_reason": "Broken", "failure_message": "exit status 3\\nno\\n"}
-                self.publish(workflow, action_failed=pb.Event.ActionFailed(action_id=action.id, **told))
+                failure = {"failure_reason": "Broken", "failure_message": "exit status 3\\nno\\n"}
+                self.publish(workflow, action_failed=pb.Event.ActionFailed(action_id=action.id, **failure))
                 return
             self.publish(workflow, action_succeeded=pb.Event.ActionSucceeded(action_id=action.id))
 

@@ -493,15 +493,17 @@ async def test_every_workflow_ends_as_it_should_and_no_action_runs_twice_whateve
         check_runs(lives)
         for name, index in (run for life in lives for run in life):
             ran[name][index] += 1
-    told = [
+    problems = [
         check_end(plan, found[plan.name], ran[plan.name]) if plan.name in found else "deleted" for plan in world.plans
     ]
-    ends = Counter(told)
+    ends = Counter(problems)
     assert {plan.name for plan in world.plans} - set(found) == world.deleted
     kills = {kind: sum(victim.kills for victim in victims) for kind, victims in world.victims.items()}
     print(f"killed {kills}, ended {dict(ends)}")
     for number, machine in enumerate(world.machines):
-        lost = sum(end == "AgentLost" for plan, end in zip(world.plans, told, strict=True) if plan.machine == number)
+        lost = sum(
+            end == "AgentLost" for plan, end in zip(world.plans, problems, strict=True) if plan.machine == number
+        )
         assert lost < len(machine.runs()), f"machine {number} lost its disk {len(machine.runs()) - 1} times"
     assert ends["AgentLost"] + ends["AgentRestarted"] <= kills["agent"], "more was reported lost than was"
     for victim in world.all():

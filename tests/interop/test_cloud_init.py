@@ -142,10 +142,10 @@ def test_network_config_is_rendered_for_the_card_with_this_mac(nocloud: Installe
         computer.boot(stages=("cloud-init init --local",))
         assert computer.read("var/lib/cloud/data/instance-id").strip() == "i-0003"
     assert machine.mac in computer.read("etc/netplan/50-cloud-init.yaml")
-    status, said = computer.run("netplan generate", "grep -rh . /run/systemd/network")
-    assert status == 0, said
+    status, output = computer.run("netplan generate", "grep -rh . /run/systemd/network")
+    assert status == 0, output
     for line in (f"Address={machine.address}/24", "DNS=172.31.77.2", "DNS=172.31.77.3", "Gateway=172.31.77.1"):
-        assert line in said, said
+        assert line in output, output
 
 
 # --- Ec2 --------------------------------------------------------------------------------------------------------------

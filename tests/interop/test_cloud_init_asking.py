@@ -205,15 +205,15 @@ def test_ds_identify_enables_cloud_init(computer: Computer, cmdline: str, files:
             computer.write("etc/cloud/ds-identify.cfg", (IMAGE / name).read_text())
         else:
             computer.configure(name.removesuffix(".cfg"), documented(name, "plain"))
-    status, said = identify(computer, cmdline)
-    assert status == 0, said
+    status, output = identify(computer, cmdline)
+    assert status == 0, output
     # The newer ones write what the command line calls it; cloud-init does not care for its case.
     assert re.match(rf"datasource_list: \[ {sources}\b", report(computer), re.IGNORECASE), report(computer)
 
 
 def test_ds_identify_leaves_cloud_init_off_on_metal_that_says_nothing(computer: Computer) -> None:
-    status, said = identify(computer, "")
-    assert status == 1, said
+    status, output = identify(computer, "")
+    assert status == 1, output
 
 
 IMAGE = Path(__file__).resolve().parents[2] / "deploy/image/cloud/rootfs/etc/cloud"

@@ -380,8 +380,8 @@ async def test_disk_that_refuses_at_the_start_is_read_and_written_when_it_can_be
     # With the index that the killed one has left, the state can be opened for writing, and the first write is refused.
     at_once = (refuse, how) != (fill, "killed")
     assert (why in server.refusal) == at_once
-    said = [record.message for record in caplog.records if "it can only be read" in record.message]
-    assert [why in message for message in said] == [True] * at_once
+    messages = [record.message for record in caplog.records if "it can only be read" in record.message]
+    assert [why in message for message in messages] == [True] * at_once
     found = await items(client, CONFIGMAP)
     assert {name: obj["data"] for name, obj in found.items()} == {name: obj["data"] for name, obj in expected.items()}
     await client.get(CONFIGMAP, "c0", "default")
@@ -404,8 +404,8 @@ async def test_disk_that_refuses_at_the_start_is_read_and_written_when_it_can_be
     async with client.watch(CONFIGMAP, "default", str(version), 60) as lines:
         remount(disk, "rw,size=30m")
         done = await until(created, every=0.05)
-        told = json.loads(await lines.readline())
-    assert (told["type"], told["object"]["metadata"]["name"]) == ("ADDED", "new")
+        answer = json.loads(await lines.readline())
+    assert (answer["type"], answer["object"]["metadata"]["name"]) == ("ADDED", "new")
     assert int(done["metadata"]["resourceVersion"]) > version
     assert server.refusal == ""
     names = {*expected, "new"}

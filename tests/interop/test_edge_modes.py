@@ -225,12 +225,12 @@ def reserving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
 
 def test_machines_of_two_networks_get_lease_boot_program_and_script_from_our_address_there(reserving: Edge) -> None:
     for name, address, other in (("near", ADDRESS, FAR_ADDRESS), ("far", FAR_ADDRESS, ADDRESS)):
-        told = reserving.rom(name, UEFI)
-        assert (told["ip"], told["serverid"], told["siaddr"]) == (ADDRESSES[name], address, address)
-        assert told["boot_file"] == "snponly.efi"
+        lease = reserving.rom(name, UEFI)
+        assert (lease["ip"], lease["serverid"], lease["siaddr"]) == (ADDRESSES[name], address, address)
+        assert lease["boot_file"] == "snponly.efi"
         # iPXE, which the boot program is, is known by its user class.
-        told = reserving.udhcpc(name, "-x", f"0x4d:{b'iPXE'.hex()}")
-        assert told["boot_file"] == f"http://{address}:7080/ipxe/script/{MACS[name]}/auto.ipxe"
+        lease = reserving.udhcpc(name, "-x", f"0x4d:{b'iPXE'.hex()}")
+        assert lease["boot_file"] == f"http://{address}:7080/ipxe/script/{MACS[name]}/auto.ipxe"
         script = reserving.script(name, address)
         assert boots_lab(script, address), script
         assert other not in script
@@ -362,11 +362,11 @@ def netboots_only_with_a_workflow(working: Edge) -> None:
         script = working.script("near")
         assert "/osie/" not in script
         assert working.get("near", "/osie/lab/kernel")[0] == 403
-        told = working.rom("near")
-        assert told["ip"] == ADDRESSES["near"]
-        assert not told.get("boot_file")
+        lease = working.rom("near")
+        assert lease["ip"] == ADDRESSES["near"]
+        assert not lease.get("boot_file")
         # A PXE menu of one item, which goes on to the next boot device; its prompt is the reason, as far as it fits.
-        menu = bytes.fromhex(told["opt43"])
+        menu = bytes.fromhex(lease["opt43"])
         assert b"Local boot" in menu
         assert f"No netboot: {why[:15]}".encode() in menu
         assert menu.rstrip(b"\xff").endswith(why[-15:].encode())
@@ -378,8 +378,8 @@ def netboots_only_with_a_workflow(working: Edge) -> None:
     workflow = {"hardwareRef": {"name": "near"}, "templateRef": {"name": "idle"}}
     working.kubectl.apply(manifest("Workflow", "first", workflow))
     wait_until(lambda: boots_lab(working.script("near")), lambda: working.script("near"))
-    told = working.rom("near")
-    assert (told["boot_file"], told["siaddr"]) == ("undionly.kpxe", ADDRESS)
+    lease = working.rom("near")
+    assert (lease["boot_file"], lease["siaddr"]) == ("undionly.kpxe", ADDRESS)
     assert working.tftp("near", "undionly.kpxe")[0] == (IPXE / "undionly.kpxe").read_bytes()
     assert working.get("near", "/osie/lab/kernel") == (200, content("kernel"))
     end = json.dumps({"status": {"state": "Failed"}})
@@ -421,9 +421,9 @@ def test_machine_gets_its_address_from_the_other_server_and_what_to_boot_from_us
     assert (ours.yiaddr, ours.siaddr, ours.file.rstrip(b"\0")) == ("0.0.0.0", ADDRESS, b"undionly.kpxe")
     assert said(ours)["vendor_class_id"] == b"PXEClient"
     assert "lease_time" not in said(ours)
-    told = proxying.udhcpc("near")
-    assert told["serverid"] == OTHER_SERVER
-    assert 100 <= int(told["ip"].rpartition(".")[2]) <= 200
+    lease = proxying.udhcpc("near")
+    assert lease["serverid"] == OTHER_SERVER
+    assert 100 <= int(lease["ip"].rpartition(".")[2]) <= 200
     # That address is in no Hardware; the machine is known by it nevertheless.
     assert boots_lab(proxying.script("near"))
     assert proxying.get("near", "/osie/lab/kernel") == (200, content("kernel"))

@@ -288,15 +288,15 @@ def test_empty_debian_without_a_route_gets_from_one_signed_file_to_its_first_suc
 
         def typed(commands: str, *, fails: str = "") -> str:
             ended = f"cd /root && rm -rf new\n{commands}"
-            said = host.run("sh", "-c", ended, check=not fails, timeout=180)
-            assert fails in said, said
-            return said
+            output = host.run("sh", "-c", ended, check=not fails, timeout=180)
+            assert fails in output, output
+            return output
 
         refuses(typed, here, install)
         assert not host.there("/usr/bin/python3*") + host.there("/usr/bin/tinkedge"), "nothing of it has run"
 
-        said = typed(install)
-        assert 'Good signature from "site"' in said
+        output = typed(install)
+        assert 'Good signature from "site"' in output
         assert host.run("tinkedge", "--version").startswith("tinkedge, version ")
         typed(load)
         assert host.run("stat", "-c", "%U %a", "/var/lib/tinkedge/images/index.json").strip() == "tinkedge 600"

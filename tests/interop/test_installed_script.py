@@ -45,9 +45,9 @@ def test_script_installs_what_serves_machines_upgrades_and_removes(host: Host, t
     (wheel,) = host.path("/root/wheels").glob("click-*.whl")
     right = wheel.read_bytes()
     wheel.write_bytes(right + b"\0")
-    said = host.run(*install, "--wheels", "/root/wheels", check=False)
-    assert "DO NOT MATCH THE HASHES" in said
-    assert "nothing was changed" in said
+    output = host.run(*install, "--wheels", "/root/wheels", check=False)
+    assert "DO NOT MATCH THE HASHES" in output
+    assert "nothing was changed" in output
     assert [name for pattern in ours for name in host.there(pattern)] == []
     wheel.write_bytes(right)
 

@@ -470,8 +470,8 @@ async def refused(site: Site, *options: str) -> str:
 
 async def test_what_stands_in_the_way_is_a_refusal_that_names_field_and_values_and_says_what_to_do(site: Site) -> None:
     await site.create(host("a", image={"url": "http://x/i", "checksum": "0" * 32}))
-    said = await refused(site, "--empty-checksum-type", "auto")
-    assert 'differs: default/a spec.image.checksumType: "auto" -> "md5" (v1beta1 as it is served: another' in said
+    message = await refused(site, "--empty-checksum-type", "auto")
+    assert 'differs: default/a spec.image.checksumType: "auto" -> "md5" (v1beta1 as it is served: another' in message
     assert (await migrate(site)).code == 0
 
     await site.create(host("b", description="the only one"))
@@ -479,20 +479,22 @@ async def test_what_stands_in_the_way_is_a_refusal_that_names_field_and_values_a
     without = json.loads(json.dumps(versions))
     del without[1]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["description"]
     await site.client.patch(CRD, NAME, None, {"spec": {"versions": without}})
-    said = await refused(site)
-    assert 'default/b spec.description: "the only one" -> nothing (v1beta1 as it is served' in said
+    message = await refused(site)
+    assert 'default/b spec.description: "the only one" -> nothing (v1beta1 as it is served' in message
     await site.client.patch(CRD, NAME, None, {"spec": {"versions": versions}})
 
     await site.stop_webhook()
-    said = await refused(site)
-    assert "hosts can't be converted: conversion webhook for" in said
-    assert "Does the webhook run?" in said
+    message = await refused(site)
+    assert "hosts can't be converted: conversion webhook for" in message
+    assert "Does the webhook run?" in message
     await site.start_webhook()
 
     await site.create(host("c", image={"url": "http://x/i", "checksum": "0" * 64}))
-    said = await refused(site)
-    assert 'default/c spec.image.checksumType: nothing -> "md5" (the checksum is not MD5: see --empty-checksum' in said
-    assert "mend them, or say --accept-differences" in said
+    message = await refused(site)
+    assert (
+        'default/c spec.image.checksumType: nothing -> "md5" (the checksum is not MD5: see --empty-checksum' in message
+    )
+    assert "mend them, or say --accept-differences" in message
     assert (await migrate(site, "--apply", "--accept-differences")).code == 0
     assert await stored(site) == ["v1beta1"]
 

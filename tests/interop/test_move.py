@@ -187,8 +187,8 @@ async def test_backup_of_a_server_that_runs_is_served_elsewhere(tmp_path: Path) 
     async with serving(tmp_path / "a", generate()) as (_, client):
         before = await populate(client)
         await ran("backup", tmp_path / "file", "--data-dir", tmp_path / "a")
-    said = await ran("restore", tmp_path / "file", "--data-dir", tmp_path / "b")
-    assert "default/wait (Pending)" in said
+    output = await ran("restore", tmp_path / "file", "--data-dir", tmp_path / "b")
+    assert "default/wait (Pending)" in output
     async with serving(tmp_path / "b") as (_, client):
         after = await workflows(client)
         assert after["run"]["status"] == before["run"]["status"]

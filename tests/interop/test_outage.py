@@ -200,9 +200,9 @@ def test_while_the_api_is_away_machines_boot_from_a_restarted_edge_and_what_was_
     killed(edge, server)
     edge = site.edge("node1", "--netboot-when", "workflow")
     server = site.server("node1")
-    said = "serving from what was known at 20"
-    assert site.readiness("node1", 7081).startswith(f"ok: {said}"), edge.err
-    wait_until(lambda: said in edge.err, lambda: edge.err)
+    message = "serving from what was known at 20"
+    assert site.readiness("node1", 7081).startswith(f"ok: {message}"), edge.err
+    wait_until(lambda: message in edge.err, lambda: edge.err)
     assert "has not" in site.readiness("node1", 7092), "agents are not served, and the server waits"
     metrics = site.curl("node1", "http://127.0.0.1:7081/metrics")
     known = re.search(r"^tinkedge_api_known_timestamp_seconds (\S+)$", metrics, re.MULTILINE)

@@ -54,19 +54,19 @@ class Page:
     async def read(self) -> None:
         """Read the browser's messages until it ends."""
         async for message in self._socket:
-            told = json.loads(message.data)
-            waiting = self._waiting.pop(told.get("id", 0), None)
+            answer = json.loads(message.data)
+            waiting = self._waiting.pop(answer.get("id", 0), None)
             if waiting is not None and not waiting.done():
-                waiting.set_result(told)
-            match told.get("method"):
+                waiting.set_result(answer)
+            match answer.get("method"):
                 case "Page.loadEventFired":
                     self._loaded.set()
                 case "Runtime.exceptionThrown":
-                    self.troubles.append(str(told["params"]["exceptionDetails"].get("exception", {})))
+                    self.troubles.append(str(answer["params"]["exceptionDetails"].get("exception", {})))
                 case "Log.entryAdded":
-                    self.troubles.append(told["params"]["entry"]["text"])
+                    self.troubles.append(answer["params"]["entry"]["text"])
                 case "Network.loadingFinished":
-                    self.received[told["params"]["requestId"]] = told["params"]["encodedDataLength"]
+                    self.received[answer["params"]["requestId"]] = answer["params"]["encodedDataLength"]
 
     async def send(self, method: str, **params: Any) -> dict[str, Any]:
         """One command, and its answer."""
@@ -74,10 +74,10 @@ class Page:
         waiting = self._waiting[self._number] = asyncio.get_running_loop().create_future()
         await self._socket.send_str(json.dumps({"id": self._number, "method": method, "params": params}))
         async with asyncio.timeout(PATIENCE_SECONDS):
-            told = await waiting
-        if "error" in told:
-            raise BrowserError(f"{method}: {told['error']}")
-        result: dict[str, Any] = told["result"]
+            answer = await waiting
+        if "error" in answer:
+            raise BrowserError(f"{method}: {answer['error']}")
+        result: dict[str, Any] = answer["result"]
         return result
 
     async def go(self, path: str) -> None:
@@ -90,10 +90,10 @@ class Page:
 
     async def run(self, script: str) -> Any:
         """The value of a script."""
-        told = await self.send("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
-        if "exceptionDetails" in told:
-            raise BrowserError(told["exceptionDetails"]["exception"].get("description", script))
-        return told["result"].get("value")
+        answer = await self.send("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        if "exceptionDetails" in answer:
+            raise BrowserError(answer["exceptionDetails"]["exception"].get("description", script))
+        return answer["result"].get("value")
 
     async def press(self, key: str) -> None:
         """One key."""
@@ -301,9 +301,9 @@ async def test_filter_search_and_sort_work_without_javascript(desk: Desk) -> Non
 async def html(page: Page) -> str:
     """Return the HTML of the page as the browser has it, without the scripts."""
     for left in (2, 1, 0):
-        told = await page.send("DOM.getDocument")
+        answer = await page.send("DOM.getDocument")
         try:
-            outer = await page.send("DOM.getOuterHTML", nodeId=told["root"]["nodeId"])
+            outer = await page.send("DOM.getOuterHTML", nodeId=answer["root"]["nodeId"])
             break
         except BrowserError as error:  # it may have become another document meanwhile
             if not left or "Could not find node" not in str(error):

@@ -122,9 +122,9 @@ def each_edge_knows_all_machines_and_their_agents(site: Site) -> None:
 
     for edge in site.edges:
         wait_until(lambda edge=edge: known(edge), lambda: agent.err + server.err + site.said(), every=1.0)
-        told = [event for event in watched(site, edge, mac_of(1)) if "step" in event]
-        seen = {str(event["detail"].get("seen_by_kind", "here")) for event in told}
-        assert {"server", "edge"} <= seen, told
+        events = [event for event in watched(site, edge, mac_of(1)) if "step" in event]
+        seen = {str(event["detail"].get("seen_by_kind", "here")) for event in events}
+        assert {"server", "edge"} <= seen, events
     for process in (agent, server):
         assert process.terminate() == 0, process.err
 
@@ -149,8 +149,8 @@ def test_three_edges_fetch_each_file_once_and_whoever_is_killed_no_boot_fails(si
     assert site.kills >= 2
     # An edge that was killed restores the earlier events.
     for edge in site.edges:
-        told = [event for event in watched(site, edge, mac_of(1)) if "step" in event]
-        assert any(event["detail"].get("seen_by_kind") == "server" for event in told), "the agent, of the first boots"
+        events = [event for event in watched(site, edge, mac_of(1)) if "step" in event]
+        assert any(event["detail"].get("seen_by_kind") == "server" for event in events), "the agent, of the first boots"
 
 
 @pytest.mark.soak
@@ -163,18 +163,18 @@ def test_200_boots_and_an_edge_is_killed_every_ten_seconds(tmp_path: Path) -> No
         emulated = [site.emulated(number, firmware, 900) for number, firmware in EMULATED.items()]
         boots = booted_while_edges_are_killed(site, 200, pace=2.0, every=10.0)
         machines = [json.loads(machine.out) for machine in emulated if machine.status(900) == 0]
-        said = site.said()
+        output = site.said()
     sys.stderr.write(f"\nQEMU: {[machine['seconds'] for machine in machines]} s\n")
     failed = [boot for boot in boots if not boot.ok]
     restarts = Counter(step for boot in boots for step in boot.restarts)
-    elsewhere, anew = (sum(getattr(boot, name) for boot in boots) for name in ("elsewhere", "anew"))
+    elsewhere, rediscoveries = (sum(getattr(boot, name) for boot in boots) for name in ("elsewhere", "rediscoveries"))
     sys.stderr.write(
         f"\n{len(boots)} boots, {site.kills} edges killed: {len(failed)} failed, rounds of firmware {dict(restarts)}, "
-        f"{elsewhere} files from another edge than the script, {anew} times DHCP anew, "
+        f"{elsewhere} files from another edge than the script, {rediscoveries} times DHCP anew, "
         f"longest {max(boot.seconds for boot in boots):.0f} s\n"
     )
-    assert failed == [], said
-    assert set(restarts) <= PATIENCE_OF_FIRMWARE, said
+    assert failed == [], output
+    assert set(restarts) <= PATIENCE_OF_FIRMWARE, output
     assert len(boots) == 200
     assert [machine for machine in machines if machine["seconds"] is None] == []
     assert len(machines) == len(EMULATED)

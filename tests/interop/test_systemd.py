@@ -60,9 +60,9 @@ def freeze(host: Host, *units: str) -> None:
     host.wait(lambda: all(int(host.show(unit, "NRestarts")) > before[unit] for unit in units))
     host.wait(lambda: all(host.show(unit, "ActiveState") == "active" for unit in units))
     for unit in units:
-        said = host.journal("-u", unit)
-        assert "Watchdog timeout" in said
-        assert "Fatal Python error: Aborted" in said, "it leaves the stack of each thread"
+        output = host.journal("-u", unit)
+        assert "Watchdog timeout" in output
+        assert "Fatal Python error: Aborted" in output, "it leaves the stack of each thread"
 
 
 # --- all in one process -----------------------------------------------------------------------------------------------
@@ -109,9 +109,9 @@ def test_journal_is_asked_for_a_machine_and_prometheus_for_the_process(host: Hos
     lines = host.journal("-u", "tinkedge", "-o", "cat", "-p", "info").splitlines()
     assert any(line.startswith("edge.run.graph: ready") for line in lines), "priorities, and no second time"
     asked = (f"TINKEDGE_MAC={manifests.MAC}", "TINKEDGE_STEP=dhcp")
-    said = host.journal("-u", "tinkedge", *asked, "-o", "cat").splitlines()
-    assert said
-    assert all(f": {manifests.MAC} dhcp " in line for line in said), said
+    output = host.journal("-u", "tinkedge", *asked, "-o", "cat").splitlines()
+    assert output
+    assert all(f": {manifests.MAC} dhcp " in line for line in output), output
     wrote = ("TINKEDGE_USER=admin", "TINKEDGE_WORKFLOW=default/first", "TINKEDGE_OUTCOME=created")
     (line,) = host.journal("-u", "tinkedge", *wrote, "-o", "cat").splitlines()
     assert line.endswith("admin from 127.0.0.1: create workflows.tinkerbell.org default/first: created")

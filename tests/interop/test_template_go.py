@@ -387,8 +387,8 @@ def sprig(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_recorded_calls_are_what_sprig_says_today(sprig: Path) -> None:
     data = orjson.dumps(SPRIGS_DATA)
-    said = outcomes(sprig, ((f"{{{{{row[0]}}}}}", data) for row in RECORDED["rows"]))
-    for (expression, output, *error), go in zip(RECORDED["rows"], said, strict=True):
+    results = outcomes(sprig, ((f"{{{{{row[0]}}}}}", data) for row in RECORDED["rows"]))
+    for (expression, output, *error), go in zip(RECORDED["rows"], results, strict=True):
         assert (go.output, go.error) == (output.encode() if output is not None else None, "".join(error)), expression
 
 

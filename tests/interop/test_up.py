@@ -252,8 +252,8 @@ def test_manifests_are_applied_at_start_but_bad_ones_and_a_disabled_service_leav
     data_dir = rack.directory / "data"
     up = rack.up(data_dir, "--manifests", directory, "--disable", "dhcp")
     rack.ready(up)
-    for said in ("a-schema.yaml: Hardware lab-machine: ", "].dhcp.netmask: ", "a-syntax.yaml: not YAML"):
-        assert said in up.err[up.err.index("ERROR") :]
+    for expected in ("a-schema.yaml: Hardware lab-machine: ", "].dhcp.netmask: ", "a-syntax.yaml: not YAML"):
+        assert expected in up.err[up.err.index("ERROR") :]
     (directory / "a-syntax.yaml").unlink()
     (directory / "a-schema.yaml").write_text("")
     wait_until(lambda: "nothing is refused any more" in up.err, lambda: up.err)

@@ -206,8 +206,8 @@ def test_answers_can_not_be_turned_on_a_host_that_is_no_relay(
     server: Everything, victim: socket.socket, network: Network, caplog: pytest.LogCaptureFixture
 ) -> None:
     with server.serving(), closing(in_namespace(network.client, udp)) as forger:
-        heard, seconds = heard_of(forger, victim, message("discover", giaddr=FAR), 12_000)
-    assert 0 < heard <= MAX_RELAY_REPLIES * (seconds + 1)
+        count, seconds = heard_of(forger, victim, message("discover", giaddr=FAR), 12_000)
+    assert 0 < count <= MAX_RELAY_REPLIES * (seconds + 1)
     assert caplog.text.count(f"the relay {FAR}, which is not of its machine's network (1000 a second)") == 1
 
 
@@ -215,8 +215,8 @@ def test_inform_for_a_host_elsewhere_is_not_answered_to_it(
     server: Everything, victim: socket.socket, network: Network
 ) -> None:
     with server.serving(), closing(in_namespace(network.client, udp)) as forger:
-        heard, _ = heard_of(forger, victim, message("inform", ciaddr=FAR), 500)
-        assert heard == 0
+        count, _ = heard_of(forger, victim, message("inform", ciaddr=FAR), 500)
+        assert count == 0
         wait_until(server.told(f"DHCPINFORM for {FAR}, which is not of this machine's network"), "not told")
     informed = [event for event in network.events if "DHCPINFORM" in event.message]
     assert [event.outcome for event in informed] == [Outcome.INFO]
@@ -225,8 +225,8 @@ def test_inform_for_a_host_elsewhere_is_not_answered_to_it(
 def test_port_4011_answers_one_address_so_often_only(server: Everything, victim: socket.socket, far: str) -> None:
     rom = [("vendor_class_id", b"PXEClient:Arch:00007:UNDI:003016"), ("pxe_client_architecture", b"\0\7")]
     with server.serving(), closing(in_namespace(far, udp)) as forger:
-        heard, seconds = heard_of(forger, victim, message("request", *rom, ciaddr=FAR), 500, 4011)
-    assert 0 < heard <= MAX_CLIENT_REPLIES * (seconds + 1)
+        count, seconds = heard_of(forger, victim, message("request", *rom, ciaddr=FAR), 500, 4011)
+    assert 0 < count <= MAX_CLIENT_REPLIES * (seconds + 1)
 
 
 def heard_of(
@@ -355,8 +355,8 @@ def test_host_of_a_routed_network_is_not_taken_for_a_machine_by_what_it_says(
         assert rack.callers.mac(FAR) is None
         answer = ask(far, FAR, f"{VICTIM}/auto.ipxe")
     assert answer[:2] == b"\0\5", "the victim's script"
-    told = [event for event in network.events if event.mac == VICTIM and FAR in event.message]
-    assert [event.outcome for event in told] == [Outcome.INFO]
+    events = [event for event in network.events if event.mac == VICTIM and FAR in event.message]
+    assert [event.outcome for event in events] == [Outcome.INFO]
 
 
 @pytest.mark.parametrize(

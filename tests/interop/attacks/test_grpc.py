@@ -111,13 +111,15 @@ class Site:
         return sum((int(stat[11]) + int(stat[12])) / 100 for stat in stats if stat)
 
     def attack(self, kind: str, seconds: float, **options: Any) -> Process:
-        said = json.dumps({"kind": kind, "address": ADDRESS, "port": PORT, "seconds": seconds, **options})
-        return self.edge.start("stranger", sys.executable, "-m", "tests.interop.attacks.grpc_attacker", said)
+        settings = json.dumps({"kind": kind, "address": ADDRESS, "port": PORT, "seconds": seconds, **options})
+        return self.edge.start("stranger", sys.executable, "-m", "tests.interop.attacks.grpc_attacker", settings)
 
     def honest(self, seconds: float, **options: Any) -> Process:
         """An agent, whose command stream is open."""
-        said = {"target": f"{ADDRESS}:{PORT}", "agent_id": MACS["near"], "seconds": seconds, **options}
-        process = self.edge.start("near", sys.executable, "-m", "tests.interop.attacks.grpc_honest", json.dumps(said))
+        settings = {"target": f"{ADDRESS}:{PORT}", "agent_id": MACS["near"], "seconds": seconds, **options}
+        process = self.edge.start(
+            "near", sys.executable, "-m", "tests.interop.attacks.grpc_honest", json.dumps(settings)
+        )
         wait_until(lambda: "open" in process.out or process.popen.poll() is not None, lambda: process.err)
         assert process.popen.poll() is None, process.err
         return process

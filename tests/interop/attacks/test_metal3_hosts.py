@@ -152,9 +152,9 @@ async def test_host_with_the_mac_of_anothers_machine_gets_no_hardware_until_the_
     await site.becomes("victim", True)
     for number in range(20):
         await tenant.host(f"thief{number}", 1)
-    told = await tenant.is_told("thief0", "AddressTaken")
-    assert mac(1) in told
-    assert "victim" not in told, "whose it is, is none of the tenant's business"
+    message = await tenant.is_told("thief0", "AddressTaken")
+    assert mac(1) in message
+    assert "victim" not in message, "whose it is, is none of the tenant's business"
     assert [each["metadata"]["name"] for each in (await site.client.list(HARDWARE, None))["items"]] == ["victim"]
     await site.client.delete(HOST, "victim", NAMESPACE)
 
@@ -211,7 +211,7 @@ async def test_hardware_and_log_have_nothing_of_a_host_that_harms_who_reads_them
     annotations = (await tenant.netboots("secured"))["metadata"]["annotations"]
     assert SECURED_ANNOTATION not in annotations
     assert annotations["example.org/mine"] == "yes"
-    told = await tenant.is_told("logs", "NotCarriedOver")
-    assert "all is lost" in told
-    said = [record.getMessage() for record in caplog.records if record.name.startswith("tink.metal3")]
-    assert not any("\n" in line or "\x1b" in line for line in (*said, told))
+    message = await tenant.is_told("logs", "NotCarriedOver")
+    assert "all is lost" in message
+    lines = [record.getMessage() for record in caplog.records if record.name.startswith("tink.metal3")]
+    assert not any("\n" in line or "\x1b" in line for line in (*lines, message))

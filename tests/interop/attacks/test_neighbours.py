@@ -97,10 +97,10 @@ def test_second_address_gets_nothing_of_the_machine_whose_it_is_which_is_told_wh
 
     assert "victim" in by_tftp("victim")
     assert "victim" not in by_tftp("attacker")
-    told = {event["step"]: event for event in refusals(rack, VICTIM)}
+    events = {event["step"]: event for event in refusals(rack, VICTIM)}
     for step in ("metadata", "script"):
-        assert told[step]["detail"] == {"from": VICTIM.address, "from_mac": ATTACKER.mac}
-        assert f"from {VICTIM.address} by {ATTACKER.mac}, which is no MAC of this machine" in told[step]["message"]
+        assert events[step]["detail"] == {"from": VICTIM.address, "from_mac": ATTACKER.mac}
+        assert f"from {VICTIM.address} by {ATTACKER.mac}, which is no MAC of this machine" in events[step]["message"]
 
 
 @pytest.mark.usefixtures("second_address")

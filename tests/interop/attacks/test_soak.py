@@ -149,9 +149,9 @@ def test_soak_installs_machines_without_a_failure_and_sees_what_leaks(soak: Soak
     assert enough(counted)
     assert soak.samples[-1].journey_bytes > 0
     assert "Traceback" not in process.err
-    said = "\n".join(complaints(soak.samples, Bounds()))
+    problems = "\n".join(complaints(soak.samples, Bounds()))
     for grown in ("bytes of memory", "descriptors", "objects of __main__.Leak"):
-        assert grown in said
+        assert grown in problems
 
 
 @pytest.mark.soak

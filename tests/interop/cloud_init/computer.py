@@ -112,12 +112,12 @@ class Computer:
     def boot(self, cmdline: str = "", stages: tuple[str, ...] = BOOT) -> Boot:
         """From power-on to the end of the last stage."""
         (self.disk / "cmdline").write_text(f"BOOT_IMAGE=/vmlinuz root=LABEL=root ro {cmdline}\n")
-        status, said = self.run(*self._together(stages))
+        status, output = self.run(*self._together(stages))
         report = self.disk / "report"
         result = report / "result.json"
         return Boot(
             status=status,
-            said=said,
+            said=output,
             hostname=(report / "hostname").read_text().strip(),
             result=json.loads(result.read_text())["v1"] if result.exists() else {},
         )

@@ -24,11 +24,11 @@ def which(request):
 
 
 async def test_pull_tells_its_progress_and_names_what_is_missing(machine):
-    told = []
-    line_sink.set(told.append)
+    messages = []
+    line_sink.set(messages.append)
     await machine.runtime.pull(f"{machine.registry}/alike/writer:1", asyncio.Event())
     await asyncio.sleep(0)
-    for line in told:
+    for line in messages:
         assert line.startswith(f"image {machine.registry}/alike/writer:1: ")
     image = f"{machine.registry}/alike/nothing:1"
     with pytest.raises(ActionError, match=f"image {image}: .*manifest.unknown") as caught:
@@ -39,12 +39,12 @@ async def test_pull_tells_its_progress_and_names_what_is_missing(machine):
 async def test_image_is_pulled_by_its_digest_and_only_once(machine):
     index = json.loads(run("skopeo", "inspect", "--tls-verify=false", f"docker://{machine.registry}/alike/plain:1"))
     image = f"{machine.registry}/alike/plain@{index['Digest']}"
-    told = []
-    line_sink.set(told.append)
+    messages = []
+    line_sink.set(messages.append)
     for _ in range(2):
         await machine.runtime.pull(image, asyncio.Event())
     await asyncio.sleep(0)
-    assert told[-1] == f"image {image}: is here already"
+    assert messages[-1] == f"image {image}: is here already"
     assert (await machine.runtime.run(Action("a", "act", image, "/bin/true"), asyncio.Event())).succeeded
 
 

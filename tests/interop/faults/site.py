@@ -158,8 +158,8 @@ class Site(Namespaces):
     def events(self, mac: str) -> list[dict[str, Any]]:
         """Return the events of a machine's journey, oldest first."""
         with self._reading:
-            told = self._stream.out_since(self._read)
-            whole = told[: told.rfind(b"\n") + 1]
+            output = self._stream.out_since(self._read)
+            whole = output[: output.rfind(b"\n") + 1]
             self._read += len(whole)
             for line in whole.splitlines():
                 if line.startswith(b"data:") and b'"mac"' in line:

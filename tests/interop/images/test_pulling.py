@@ -125,12 +125,12 @@ async def test_what_is_missing_is_named(store, make_store, registry, monkeypatch
 
 
 async def test_progress_is_told_in_bytes_of_all_layers(store, registry):
-    told = []
+    reported = []
     image = f"{registry}/t/two:1"
-    line_sink.set(told.append)
+    line_sink.set(reported.append)
     await store.pull(image, asyncio.Event())
     await asyncio.sleep(0)  # lines come from the pull's thread through the loop
-    words = told[-1].removeprefix(f"image {image}: ").split()
+    words = reported[-1].removeprefix(f"image {image}: ").split()
     assert (words[0], words[1], words[3]) == (words[2], "of", "MB")
 
 
@@ -178,15 +178,15 @@ async def test_broken_transfer_is_continued_where_it_broke(fake, store, big_laye
 async def test_registry_that_cannot_resume_begins_anew(fake, store, big_layer):
     _, _, path, _ = fake.image(big_layer)
     begun = fake.breaks(path, big_layer, [500_000])
-    told = []
-    line_sink.set(told.append)
+    reported = []
+    line_sink.set(reported.append)
     await store.pull(f"{fake.host}/x:1", asyncio.Event())
     await asyncio.sleep(0)
     assert begun == [0]
     assert [headers.get("Range", "")[:6] for asked, headers in fake.requests if asked == path] == ["", "bytes="]
     megabytes = f"{len(big_layer) / 1e6:.1f}"
-    assert told[-1].endswith(f": {megabytes} of {megabytes} MB"), "what came twice is not counted twice"
-    assert any("continuing at byte" in line for line in told)
+    assert reported[-1].endswith(f": {megabytes} of {megabytes} MB"), "what came twice is not counted twice"
+    assert any("continuing at byte" in line for line in reported)
 
 
 async def test_layer_that_comes_byte_by_byte_is_given_up(fake, store, big_layer):
@@ -338,14 +338,14 @@ async def test_image_of_the_last_pull_is_used_when_the_registry_is_away(fake, st
     path, *_ = fake.image()
     image = f"{fake.host}/x:1"
     first = await pull(store, image)
-    told = []
+    reported = []
     for trouble in (503, 404):
         fake.paths[path] = (trouble, {}, b"gone")
-        line_sink.set(told.append)
+        line_sink.set(reported.append)
         assert (await pull(store, image)).rootfs == first.rootfs
         await asyncio.sleep(0)
-        assert f"HTTP {trouble}" in told[-1]
-        assert "the copy of the last pull is used" in told[-1]
+        assert f"HTTP {trouble}" in reported[-1]
+        assert "the copy of the last pull is used" in reported[-1]
     shutil.rmtree(first.rootfs.parent)
     await refusal(store, image)
     await refusal(store, f"{fake.host}/x:other")
@@ -401,9 +401,9 @@ async def test_registry_elsewhere_sends_nobody_to_the_machine_itself_or_its_clou
     _, _, path, _ = fake.image()
     where = host.format(port=far.rpartition(":")[2])
     fake.paths[path] = (307, {"Location": f"http://{where}/latest/meta-data"}, b"")
-    said = await refusal(store, f"{fake.host}/x:1")
-    assert "it sends us to " in said
-    assert "address, which registries may not" in said
+    message = await refusal(store, f"{fake.host}/x:1")
+    assert "it sends us to " in message
+    assert "address, which registries may not" in message
 
 
 async def test_token_service_is_not_the_machine_itself(fake, make_store, far):
@@ -558,8 +558,8 @@ async def test_login_and_signature_of_a_redirect_are_used_and_not_shown(fake, el
     fake.paths[path] = (307, {"Location": "ftp://user:hunter2@h/storage?sig=secret"}, b"")
     shutil.rmtree(store._images)
     store.prepare()
-    assert "ftp://h/storage?…" in (said := await refusal(store, f"{fake.host}/x:1"))
-    assert not [secret for secret in ("hunter2", "sig=") if secret in said + caplog.text]
+    assert "ftp://h/storage?…" in (message := await refusal(store, f"{fake.host}/x:1"))
+    assert not [secret for secret in ("hunter2", "sig=") if secret in message + caplog.text]
 
 
 async def test_image_is_pulled_through_the_proxy(fake, make_store):
@@ -585,8 +585,8 @@ async def test_password_does_not_go_to_the_realm_that_the_target_of_a_redirect_n
     elsewhere.paths["/storage"] = (401, challenge, b"{}")
     elsewhere.paths["/token"] = (200, {}, b'{"token": "t"}')
     fake.paths[path] = (307, {"Location": f"http://{elsewhere.host}/storage"}, b"")
-    said = await refusal(logged_in(fake, make_store), f"{fake.host}/x:1")
-    assert f"it redirects to {elsewhere.host}, which wants a login of its own" in said
+    message = await refusal(logged_in(fake, make_store), f"{fake.host}/x:1")
+    assert f"it redirects to {elsewhere.host}, which wants a login of its own" in message
     assert elsewhere.requests
     assert all("Authorization" not in headers for _, headers in elsewhere.requests)
 

@@ -58,7 +58,7 @@ def emptied(host: Host) -> list[Path]:
 
 
 class Bundle:
-    """A bundle made by the real command; `said` is the command's output."""
+    """A bundle made by the real command; `output` is what the command printed."""
 
     def __init__(self, directory: Path, package: Path, needed: list[Path], osie: Path | None = None) -> None:
         """`osie` has a kernel and an initrd; without one they are bytes that no machine can start."""
@@ -68,7 +68,7 @@ class Bundle:
         self.osie = osie or directory / "parts/osie"
         options = [f"--package={path}" for path in needed]
         kubectl = shutil.which("kubectl")
-        self.said = self.tinkedge(
+        self.output = self.tinkedge(
             *("bundle", "create", "--key", "site.key", "-o", "site.bundle", "--deb", str(package), *options),
             *("--kubectl", str(kubectl), "--osie", f"lab={self.osie}", "--file", "parts/disk.raw"),
             *("--objects", "parts/objects", "--image", "actions/inspect:1=oci:actions/inspect:1", "--cache", "cache"),
@@ -99,6 +99,6 @@ class Bundle:
     @property
     def commands(self) -> tuple[str, str]:
         """The commands to type at the site: to install, and to load."""
-        lines = [line.strip() for line in self.said.splitlines() if line.startswith("  ")]
+        lines = [line.strip() for line in self.output.splitlines() if line.startswith("  ")]
         begin = next(number for number, line in enumerate(lines) if line.startswith("mkdir"))
         return "\n".join(lines[begin:-1]), lines[-1]

@@ -172,9 +172,9 @@ class Host:
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout,
             check=False, env=clean_environment(),
         )  # fmt: skip
-        said = ran.stdout.decode()  # with what moves a terminal's cursor back, as it is
-        assert not check or ran.returncode == 0, f"{command}: {said}\n{self.journal('-n', '60')}"
-        return said
+        output = ran.stdout.decode()  # with what moves a terminal's cursor back, as it is
+        assert not check or ran.returncode == 0, f"{command}: {output}\n{self.journal('-n', '60')}"
+        return output
 
     def start(self, *command: str | Path) -> Process:
         """A command there that runs meanwhile; it ends with the host, or by a signal there."""

@@ -147,7 +147,7 @@ class OldServer(grpc.GenericRpcHandler):  # type: ignore[misc] # grpc has no typ
 @every_release
 async def test_todays_agent_works_for_the_server_of_the_release(release: Path, tmp_path: Path) -> None:
     calls = conversation(release)
-    told = [
+    events = [
         pb.PublishEventRequest.FromString(bytes.fromhex(call["request"])).event
         for call in calls
         if call["method"] == SERVICE + "PublishEvent"
@@ -159,9 +159,9 @@ async def test_todays_agent_works_for_the_server_of_the_release(release: Path, t
     await server.start()
     agent = await asyncio.create_subprocess_exec(*agent_command(port, tmp_path))
     try:
-        await until(lambda: len(old.events) >= len(told))
+        await until(lambda: len(old.events) >= len(events))
     finally:
         agent.terminate()
         await agent.wait()
         await server.stop(None)
-    assert sorted(map(str, old.events)) == sorted(map(str, told)), "the same reports, which may come in another order"
+    assert sorted(map(str, old.events)) == sorted(map(str, events)), "the same reports, which may come in another order"

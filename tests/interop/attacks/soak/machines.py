@@ -316,16 +316,16 @@ async def _running(*command: str) -> Any:
         "setpriv", "--pdeathsig", "KILL", *command, stdin=null, stdout=null, stderr=pipe, env=environment
     )
     assert process.stderr is not None
-    said = asyncio.create_task(process.stderr.read())
+    stderr = asyncio.create_task(process.stderr.read())
     try:
         yield
         if process.returncode is not None:
-            raise NotServedError(f"{' '.join(command)} ended: {(await said).decode()[-500:]}")
+            raise NotServedError(f"{' '.join(command)} ended: {(await stderr).decode()[-500:]}")
     finally:
         if process.returncode is None:
             process.terminate()
         await process.wait()
-        await said
+        await stderr
 
 
 async def _ran(*command: str) -> None:
@@ -373,8 +373,8 @@ async def main(given: dict[str, Any]) -> None:
             for task in tasks:
                 if task.done():
                     task.result()
-            said = {**rack.counts, "requests": rack.operator.requests, "cpu": time.process_time(), "told": rack.told}
-            print(json.dumps(said), flush=True)
+            counts = {**rack.counts, "requests": rack.operator.requests, "cpu": time.process_time(), "told": rack.told}
+            print(json.dumps(counts), flush=True)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
