@@ -110,7 +110,7 @@ def run_workflow(edge: Edge, running_agent: Process, name: str = "first") -> Non
     assert running_agent.terminate() == 0
 
 
-def test_script_with_a_token_is_not_for_who_merely_names_the_machine(guarded: Edge) -> None:
+def test_script_with_a_token_is_refused_to_a_client_that_merely_names_the_machine(guarded: Edge) -> None:
     status, body = guarded.get("thief", f"/ipxe/script/{MACS['near']}/auto.ipxe")
     assert (status, body) == (403, b"this script is served to its own machine only\n")
     message = f"script asked for from {ADDRESSES['thief']}, but its address is {ADDRESSES['near']}"

@@ -114,7 +114,9 @@ def test_bundle_that_was_changed_or_signed_by_another_is_refused(operator: Opera
     assert "its signature can't be checked with site.pgp" in message
 
 
-def test_key_with_armor_does_as_well_and_what_is_no_key_is_said(operator: Operator, tool: str, keyring: Path) -> None:
+def test_key_with_armor_is_accepted_and_a_file_without_a_key_is_reported(
+    operator: Operator, tool: str, keyring: Path
+) -> None:
     gpg("--import", "site.pgp")
     armored = operator.directory / "armored.asc"
     armored.write_bytes(gpg("--armor", "--export"))
@@ -129,7 +131,7 @@ def test_key_with_armor_does_as_well_and_what_is_no_key_is_said(operator: Operat
     assert "missing.pgp: No such file" in operator.refused("verify", "site.bundle", "--key", "missing.pgp")
 
 
-def test_expired_and_revoked_keys_are_said_with_the_clock_in_mind(keyring: Path, tmp_path: Path) -> None:
+def test_expired_and_revoked_keys_are_reported_with_a_hint_at_the_clock(keyring: Path, tmp_path: Path) -> None:
     begun, later = ("--faked-system-time", "20240101T000000!"), ("--faked-system-time", "20240101T000010!")
     text = tmp_path / "SHA256SUMS"
     text.write_bytes(b"sums")
@@ -157,7 +159,7 @@ def test_bundle_signed_by_a_key_of_the_operators_own(operator: Operator, keyring
     )
 
 
-def test_operator_without_a_key_or_a_tool_is_told_what_to_do_and_no_key_is_overwritten(
+def test_error_without_a_key_or_a_tool_names_the_remedy_and_no_key_is_overwritten(
     operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create = ("create", "--file", "disk.raw", "-o", "x.bundle")

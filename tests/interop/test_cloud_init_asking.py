@@ -250,7 +250,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MetadataRack]:
 
 
 @pytest.mark.parametrize("name", releases())
-def test_amazons_machine_shows_a_token_with_each_request_and_is_told_all(
+def test_amazons_machine_shows_a_token_with_each_request_and_gets_all_metadata(
     strict: MetadataRack, name: str, tmp_path: Path
 ) -> None:
     computer = Computer(strict, MACHINE.name, release(name), tmp_path)

@@ -49,7 +49,7 @@ def test_script_and_metadata_are_at_the_ports_and_paths_of_old(rack: Rack) -> No
     assert "git_rev" in got(rack, ":7080/healthcheck")
 
 
-def test_lines_of_a_machine_are_watched_and_kept_and_those_of_nobody_are_not(rack: Rack) -> None:
+def test_syslog_lines_are_stored_for_known_machines_only(rack: Rack) -> None:
     wait_until(lambda: HOOKOS in got(rack, ":7080/auto.ipxe"))
     wait_until(lambda: "udp:514" in rack.listening())
     data = rack.directory / "data"

@@ -205,7 +205,7 @@ async def test_bookmarks_and_initial_events_bring_a_version_to_go_on_from(kube: 
     assert kinds == [("ADDED", "a"), ("BOOKMARK", "")]
 
 
-async def test_reader_that_does_not_read_holds_nobody_up(kube: KubeClient, api: ApiClient) -> None:
+async def test_stalled_reader_delays_no_other_reader(kube: KubeClient, api: ApiClient) -> None:
     # The test never reads the first watch; the second must see each change at once.
     async with kube.watch(MAPS, "default", "", 30), following(kube) as (informer, _):
         await put(kube, "large", filler="x" * 200_000)

@@ -132,7 +132,7 @@ async def test_once_brings_all_in_step_and_says_if_it_could_not(site: Site) -> N
 # --- what is whose ---------------------------------------------------------------------------------------------------
 
 
-async def test_hardware_that_somebody_else_made_is_left_alone(site: Site) -> None:
+async def test_hardware_of_another_owner_is_left_alone(site: Site) -> None:
     theirs = objects.hardware("n0", mac(1), None, namespace=NAMESPACE)
     before = await site.client.create(HARDWARE, theirs)
     await site.host("n0", 1, "provisioned")
@@ -144,7 +144,9 @@ async def test_hardware_that_somebody_else_made_is_left_alone(site: Site) -> Non
     assert await site.hardware("n0") == before
 
 
-async def test_field_that_a_user_sets_stays_and_is_told_but_no_user_lets_a_provisioned_host_netboot(site: Site) -> None:
+async def test_field_that_a_user_sets_stays_and_is_reported_but_no_user_lets_a_provisioned_host_netboot(
+    site: Site,
+) -> None:
     await site.host("n0", 1, architecture="x86_64")
     await site.follow(Metal3Settings(HostOptions({"x86_64": "hook"})))
     await site.becomes("n0", True)

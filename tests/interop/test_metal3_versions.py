@@ -134,7 +134,7 @@ async def test_user_reads_why_while_no_webhook_answers_and_the_stored_version_st
 # --- the registration -----------------------------------------------------------------------------------------------
 
 
-async def test_registration_is_mended_follows_the_authority_and_stays_when_we_stop(
+async def test_registration_is_repaired_follows_the_authority_and_stays_after_the_stop(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -197,7 +197,7 @@ async def test_stack_brings_definitions_and_webhook_when_asked_and_not_else(tmp_
             assert await asyncio.to_thread(process.terminate) == 0, process.err
 
 
-async def test_webhook_that_nobody_could_reach_is_not_started(site: Site, tmp_path: Path) -> None:
+async def test_unreachable_webhook_is_not_started(site: Site, tmp_path: Path) -> None:
     process = tinkedge(tmp_path, "metal3-webhook", "--kubeconfig", site.api.kubeconfig)
     assert await asyncio.to_thread(process.status, 60) == 1
     assert "give --webhook-service or --webhook-url" in process.err
@@ -433,7 +433,7 @@ async def resource_versions(site: Site) -> dict[str, str]:
     return {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in hosts}
 
 
-async def test_phases_can_be_done_one_by_one_and_the_old_version_goes_only_when_told(site: Site) -> None:
+async def test_phases_run_one_by_one_and_the_old_version_is_removed_only_on_request(site: Site) -> None:
     await fill(site, 4)
     for phase, storage, versions in (
         ("hardware-data", "v1alpha1", ["v1alpha1"]),
@@ -518,7 +518,7 @@ async def test_definitions_that_are_not_fit_are_refused_with_what_to_do(empty_si
     assert (await migrate(empty_site, "--apply")).code == 0
 
 
-async def test_odd_hosts_are_noted_and_moved_and_nobody_s_hardware_data_is_overwritten(site: Site) -> None:
+async def test_odd_hosts_are_noted_and_moved_and_no_hardware_data_is_overwritten(site: Site) -> None:
     await fill(site, 1)
     mine = {"hardware": {"hostname": "other"}}
     await write_details(site, "n0", **mine)

@@ -125,7 +125,7 @@ def test_machine_is_served_with_the_new_address(host: Host) -> None:
     assert "10.77.1.1]:42113" in listening or "10.77.1.1:42113" in listening
 
 
-def test_network_without_address_is_said_everywhere_while_it_lasts_and_not_answered(host: Host) -> None:
+def test_network_without_address_is_reported_everywhere_and_gets_no_answer(host: Host) -> None:
     message = "eth1 has no IPv4 address"
     before = host.process.err.count(message)
     host.in_edge("address", "del", "10.77.1.1/24", "dev", "eth1")
@@ -230,7 +230,7 @@ def test_interface_and_fixed_address_may_come_after_the_start(tmp_path: Path) ->
         assert process.terminate() == 0, process.err
 
 
-def test_mistakes_that_can_be_stored_are_said_by_kubectl_on_the_journey_and_on_the_hardware(host: Host) -> None:
+def test_mistakes_that_can_be_stored_are_reported_by_kubectl_the_journey_and_the_hardware(host: Host) -> None:
     def condition(name: str) -> str:
         path = "jsonpath={.status.conditions[?(@.type=='Misconfigured')]['status','reason']}"
         return host.kubectl("get", "hardware", name, "-o", path)

@@ -203,7 +203,7 @@ async def becomes(page: Page, what: str) -> None:
 
 
 @pytest.mark.smoke
-async def test_link_lets_the_browser_in_and_nobody_without(desk: Desk) -> None:
+async def test_browser_is_let_in_by_the_link_only(desk: Desk) -> None:
     assert "49 machines" in " ".join((await text(desk.page)).split())
     assert await desk.page.run("location.pathname + location.search") == "/"  # the code is in no address bar
     assert await desk.page.run("document.cookie") == ""  # nor the session within reach of a script
@@ -311,7 +311,7 @@ async def html(page: Page) -> str:
     return str(outer["outerHTML"]).partition("<main")[2] + str(outer["outerHTML"]).partition("<header")[2][:3000]
 
 
-async def test_whole_page_weighs_less_than_100_kb_and_asks_nobody_else(desk: Desk) -> None:
+async def test_whole_page_weighs_less_than_100_kb_and_loads_nothing_from_other_hosts(desk: Desk) -> None:
     page = desk.page
     await page.send("Network.setCacheDisabled", cacheDisabled=True)
     asked: list[Any] = []
@@ -337,7 +337,7 @@ async def test_what_a_machine_says_runs_nothing(desk: Desk) -> None:
                           and "404" not in each]  # fmt: skip
 
 
-async def test_page_that_nobody_looks_at_costs_nothing_and_comes_back(desk: Desk) -> None:
+async def test_hidden_page_costs_nothing_and_comes_back(desk: Desk) -> None:
     page, live = desk.page, desk.site.live
     await until(lambda: len(live) == 1)
     await page.go("/enter")

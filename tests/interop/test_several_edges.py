@@ -129,7 +129,7 @@ def each_edge_knows_all_machines_and_their_agents(site: Site) -> None:
         assert process.terminate() == 0, process.err
 
 
-def test_three_edges_fetch_each_file_once_and_whoever_is_killed_no_boot_fails(site: Site) -> None:
+def test_three_edges_fetch_each_file_once_and_no_boot_fails_if_one_is_killed(site: Site) -> None:
     site.all_up()
     boots = Boots(site, 8)
     boots.join()

@@ -137,7 +137,7 @@ def test_backup_is_made_by_its_unit_and_the_oldest_goes(host: Host) -> None:
     assert host.show("tinkedge-backup.timer", "NextElapseUSecRealtime")
 
 
-def test_data_directory_where_the_unit_may_not_write_is_said_with_the_remedy(host: Host) -> None:
+def test_data_directory_where_the_unit_may_not_write_is_reported_with_the_remedy(host: Host) -> None:
     elsewhere = host.path("/srv/tinkedge")
     elsewhere.mkdir(mode=0o700)
     host.run("chown", "tinkedge:", "/srv/tinkedge")

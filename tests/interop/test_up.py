@@ -312,7 +312,7 @@ def test_doctor_finds_the_ports_of_a_running_up_and_tries_only_the_machines_inte
     assert ports("lo", "free") == everything - {"6443/tcp", "7081/tcp"}
 
 
-def test_doctor_without_privileges_says_which_is_missing_and_how_to_mend_it(tmp_path: Path) -> None:
+def test_doctor_without_privileges_names_the_missing_one_and_the_remedy(tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0)
     drop = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"]

@@ -126,7 +126,9 @@ def test_one_forged_decline_takes_no_machine_its_address(server: Everything, wir
     assert [(probe.op, probe.pdst) for probe in probes] == [(1, MACHINE)] * 3
 
 
-def test_decline_is_believed_when_another_host_answers_and_its_mac_is_told(server: Everything, wire: OpenWire) -> None:
+def test_decline_is_accepted_if_another_host_answers_and_its_mac_is_recorded(
+    server: Everything, wire: OpenWire
+) -> None:
     ears = wire()
     with server.serving():
         ears.send(broadcast(decline()))
@@ -139,7 +141,7 @@ def test_decline_is_believed_when_another_host_answers_and_its_mac_is_told(serve
 
 
 @pytest.mark.parametrize("relay", ["0.0.0.0", "10.77.6.9", "10.77.9.1"], ids=["none", "a likely one", "another's"])
-def test_decline_from_a_routed_network_takes_no_machine_its_address_and_is_told(
+def test_decline_from_a_routed_network_is_recorded_and_the_machine_keeps_its_address(
     server: Everything, far: str, relay: str
 ) -> None:
     # The address of a relay of the machine's network gets it a look, and the machine itself is found there.
@@ -294,7 +296,7 @@ def lie(ip: str) -> bytes:
     return message("request", *options, chaddr=bytes.fromhex(VICTIM.replace(":", "")))
 
 
-def test_who_takes_the_address_of_a_machine_gets_nothing_that_is_made_for_it(network: Network, tmp_path: Path) -> None:
+def test_attacker_with_the_address_of_a_machine_gets_none_of_its_files(network: Network, tmp_path: Path) -> None:
     """The machine has our address in its ARP cache, so it sends no ARP request that would show its new address."""
     network.give_client_its_address()
     rack = Rack(network, tmp_path, DhcpMode.PROXY)
@@ -323,7 +325,7 @@ def test_machine_that_the_kernel_has_forgotten_is_met_and_gets_what_is_made_for_
 
 
 @pytest.mark.parametrize("mode", [DhcpMode.PROXY, DhcpMode.AUTO_PROXY])
-def test_who_lies_in_arp_and_dhcp_on_the_link_is_still_known_by_its_own_mac(
+def test_attacker_with_forged_arp_and_dhcp_on_the_link_is_known_by_its_own_mac(
     network: Network, wire: OpenWire, tmp_path: Path, mode: DhcpMode
 ) -> None:
     network.give_client_its_address()

@@ -122,7 +122,7 @@ def test_hostile_upstreams_cost_little_and_others_are_served_meanwhile(edge: Edg
     print(f"{after.cpu - before.cpu:.1f} s, {(after.memory - before.memory) / 1e6:.0f} MB; {honest=} {slowest=:.2f}")
 
 
-def test_each_machine_is_told_what_is_wrong_with_its_upstream(edge: Edge) -> None:
+def test_journey_of_each_machine_names_the_fault_of_its_upstream(edge: Edge) -> None:
     journey = partial(edge.journey, MACS["near"], "failed")
     for kind, reasons in HOSTILE.items():
         prefix = f"OSIE default/{named(kind)}: kernelUrl http://{EVIL}/{kind}: "

@@ -190,7 +190,7 @@ UNSAFE = ("/dev/sda;reboot", "/dev/$(reboot)", "/dev/`id`", '/dev/"', "/dev/{{.H
 """Names of disks that a shell would run: Templates put storageDevices into scripts."""
 
 
-async def test_hardware_and_log_have_nothing_of_a_host_that_harms_who_reads_them(
+async def test_hardware_and_log_have_no_control_characters_of_a_host(
     site: Site, tenant: Tenant, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number, name in enumerate(UNSAFE):

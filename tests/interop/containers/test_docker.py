@@ -94,7 +94,7 @@ async def test_agent_that_was_killed_hears_how_its_action_ended_meanwhile(machin
     assert result == RunResult(4, "Meanwhile", "exit code 4 | said")
 
 
-async def test_container_that_nobody_asks_back_is_removed_and_others_are_not(machine, abandoned):
+async def test_container_without_a_waiting_agent_is_removed_and_others_are_not(machine, abandoned):
     await abandoned("touch /host/up; sleep 600")
     other = machine.another(agent="52:54:00:00:00:02")
     await other.prepare()

@@ -124,7 +124,7 @@ async def test_what_is_missing_is_named(store, make_store, registry, monkeypatch
     assert f"name it with --insecure-registry {registry}" in await refusal(make_store(), f"{registry}/t/two:1")
 
 
-async def test_progress_is_told_in_bytes_of_all_layers(store, registry):
+async def test_progress_is_reported_in_bytes_of_all_layers(store, registry):
     reported = []
     image = f"{registry}/t/two:1"
     line_sink.set(reported.append)
@@ -175,7 +175,7 @@ async def test_broken_transfer_is_continued_where_it_broke(fake, store, big_laye
     assert begun[0] == 0 < begun[1] < begun[2]
 
 
-async def test_registry_that_cannot_resume_begins_anew(fake, store, big_layer):
+async def test_registry_that_cannot_resume_sends_the_layer_from_the_start(fake, store, big_layer):
     _, _, path, _ = fake.image(big_layer)
     begun = fake.breaks(path, big_layer, [500_000])
     reported = []
@@ -324,7 +324,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     ],
     ids=["interim answers", "slow headers", "slow status", "slow body", "trailers", "slow chunks"],
 )
-async def test_registry_that_goes_on_for_ever_and_says_nothing_is_given_up(store, monkeypatch, head, again, pause):
+async def test_pull_from_a_registry_that_stalls_is_given_up(store, monkeypatch, head, again, pause):
     monkeypatch.setattr(connection_module, "LOW_SPEED_SECONDS", 0.1)
     with flooding(head, again, pause) as host:
         assert f"{host}: too slow: " in await refusal(store, f"{host}/x:1")
@@ -397,7 +397,7 @@ def far(fake, monkeypatch):
 
 
 @pytest.mark.parametrize("host", ["127.0.0.2:{port}", "[::ffff:127.0.0.2]:{port}", "169.254.169.254"])
-async def test_registry_elsewhere_sends_nobody_to_the_machine_itself_or_its_cloud(fake, store, far, host):
+async def test_redirect_of_a_registry_to_loopback_or_cloud_metadata_is_refused(fake, store, far, host):
     _, _, path, _ = fake.image()
     where = host.format(port=far.rpartition(":")[2])
     fake.paths[path] = (307, {"Location": f"http://{where}/latest/meta-data"}, b"")

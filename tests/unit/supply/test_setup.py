@@ -106,7 +106,7 @@ def checkout(tmp_path):
     return Checkout(tmp_path)
 
 
-def test_only_files_with_the_locked_hashes_are_installed_and_an_environment_grows_and_is_made_anew_for_another_python(
+def test_only_files_with_the_locked_hashes_are_installed_and_an_environment_grows_and_is_rebuilt_for_another_python(
     checkout,
 ):
     """One environment from its first failures to its end: to make one takes seconds."""
@@ -183,7 +183,7 @@ def said_of(checkout: Checkout, command: str, **programs: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_what_make_run_downloads_and_how_long_it_may_take_is_said_first(checkout):
+def test_make_run_first_prints_its_downloads_and_expected_duration(checkout):
     run = checkout.directory / "deploy" / "requirements-run.txt"
     run.write_text("# size: 28 MB to download, 101 MB on the disk\nwanted\n")
     programs = {"nproc": "echo 2", "kubectl": "exit 0"}
@@ -211,7 +211,7 @@ def test_what_make_run_downloads_and_how_long_it_may_take_is_said_first(checkout
     assert output == "setup: until the machine has booted: about a minute with 2 processors\n", "nothing a second time"
 
 
-def test_elsewhere_than_on_debian_what_is_needed_is_said_before_anything_is_downloaded(checkout):
+def test_needs_on_systems_other_than_debian_are_printed_before_any_download(checkout):
     release = checkout.directory / "os-release"
     release.write_text('ID=ubuntu\nVERSION_ID="24.04"\nPRETTY_NAME="Ubuntu 24.04 LTS"\n')
     elsewhere = "os_release=os-release; is_tried || say_elsewhere; (debian_is_known) || echo refused"
@@ -280,7 +280,7 @@ def test_what_is_brought_at_the_same_time_is_there_at_the_end(tmp_path):
         ("true", "sleep 0.2; die 'no mirror'", "kubectl run\nsetup: no mirror\n"),
     ],
 )
-def test_failure_is_told_in_its_own_words_and_ends_it(tmp_path, python, kubectl, said):
+def test_failure_is_reported_with_its_own_message_and_ends_the_setup(tmp_path, python, kubectl, said):
     done = bring(python, kubectl, tmp_path)
     assert (done.returncode, done.stdout) == (1, ""), done.stderr
     assert done.stderr.endswith(said)
@@ -325,7 +325,7 @@ def test_step_that_ends_just_as_its_progress_is_due_ends(tmp_path):
 # --- silences in the output, through a pipe and on a terminal ---------------------------------------------------------
 
 
-def test_silence_is_measured_between_what_was_said_last_and_next():
+def test_silence_is_measured_from_the_last_output_to_the_next():
     listener = Listener(100.0)
     listener.heard("one\ntwo\n", 101.0)
     listener.heard("\rthree", 107.5)
@@ -337,7 +337,7 @@ def test_silence_is_measured_between_what_was_said_last_and_next():
     ]
 
 
-def test_command_is_heard_as_its_user_hears_it_and_its_end_counts():
+def test_output_of_a_command_is_as_its_user_sees_it_and_its_end_counts():
     script = "import sys; print(sys.stdout.isatty()); sys.exit(3)"
     for terminal in (False, True):
         output = []
