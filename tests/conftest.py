@@ -1,4 +1,4 @@
-"""What holds for all tests, however and wherever they are started."""
+"""Hooks and fixtures for all tests, however and wherever they are started."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """What has failed once more at the very end, a line each, where nobody has to look for it in long logs."""
+    """Repeat each failure in one line at the very end, where a reader of a long log finds it."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     for report in () if reporter is None else (*reporter.stats.get("failed", ()), *reporter.stats.get("error", ())):
         crash = getattr(report.longrepr, "reprcrash", None)
@@ -76,8 +76,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Workers of pytest-xdist do not tell that a test has begun, was prepared and cleared up, unless somebody asks for
-    its times: of ten thousand tests, that is most of what the process that collects the results has to do."""
+    """Suppress the messages of pytest-xdist's workers about the start, set-up and teardown of tests.
+
+    For ten thousand tests, they are most of the work of the process that collects the results. The messages stay if
+    options ask for times.
+    """
     if config.option.xmlpath is None and config.option.durations is None:
         for worker in [plugin for plugin in config.pluginmanager.get_plugins() if hasattr(plugin, "sendevent")]:
             worker.sendevent = partial(_tell, worker.sendevent)

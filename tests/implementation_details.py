@@ -1,4 +1,4 @@
-"""What a real kube-apiserver tells of its own insides: our messages leave it out, so comparisons with it do, too."""
+"""Details of kube-apiserver's implementation in its messages, which ours lack, so comparisons leave them out."""
 
 from __future__ import annotations
 
@@ -96,12 +96,12 @@ _ALIKE: tuple[tuple[str, ...], ...] = (
     (r"only \[.*?\] fields are allowed", "only some fields are allowed"),
 )
 _LONGEST = 4_000
-"""Longer texts are repeated values: what is said of them is the same."""
+"""Longer texts are repeated values; messages about them have the same form."""
 _PATTERNS = [(re.compile(each[0], re.DOTALL), each[1], each[2] if len(each) > 2 else "") for each in _ALIKE]
 
 
 def without_details(value: Any) -> Any:
-    """Drop Go files and their lines, Go types, and keys of etcd from the texts in a JSON value."""
+    """Return a JSON value without Go files and their lines, Go types and keys of etcd in its texts."""
     if isinstance(value, dict):
         return {key: without_details(item) for key, item in value.items()}
     if isinstance(value, list):

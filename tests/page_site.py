@@ -1,4 +1,4 @@
-"""A rack of machines and the page about it, without a network: journeys are played, and time is told."""
+"""A rack of machines and the page about it, without a network: journeys are scripted, and time is an argument."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ class PageSite:
             self.sweep()
 
     def sweep(self, at: float | None = None) -> None:
-        """What happens once a second."""
+        """Run the check of each second for late machines."""
         self.at = at or self.at
         for _ in self.expectations.sweep():
             pass

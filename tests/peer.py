@@ -46,9 +46,9 @@ def running(authorization: str = "AlwaysAllow") -> Iterator[Path]:
         file = directory / "kubeconfig"
         file.write_text(kubeconfig(directory, ports))
         wait_until(lambda: _ready(file), (directory / "log").read_text, within=60)
-        said = Peer(file).ask("GET", "/version").must()["gitVersion"]
-        if said != f"v{VERSION}":
-            raise BenchError(f"the peer says that it is Kubernetes {said}, not v{VERSION}")
+        version = Peer(file).ask("GET", "/version").must()["gitVersion"]
+        if version != f"v{VERSION}":
+            raise BenchError(f"the peer says that it is Kubernetes {version}, not v{VERSION}")
         yield file
 
 
@@ -67,7 +67,7 @@ async def settle(moments: int = 1) -> None:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the server said."""
+    """A response of the server."""
 
     code: int
     headers: Mapping[str, str]

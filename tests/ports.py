@@ -1,4 +1,4 @@
-"""Ports of this host: which are free, and which somebody listens on."""
+"""Ports of this host: find free ones, and check whether a process listens on one."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _given: deque[int] = deque(maxlen=1000)
 
 
 def free_ports(count: int) -> list[int]:
-    """So many TCP ports that nobody has; all different.
+    """Return `count` different free TCP ports.
 
-    None of those that the kernel gives to clients: one of them might get it before the test does. Nor of those that
-    this gives in another process of the same run (pytest-xdist): its test may be about to listen there.
+    They are outside the kernel's range of ports for clients, since a client might get one before the test listens.
+    Other processes of the same run (pytest-xdist) get other ports, since their tests may be about to listen.
     """
     runs, which = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")), os.environ.get("PYTEST_XDIST_WORKER", "gw0")
     clients = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
@@ -40,6 +40,6 @@ def free_port() -> int:
 
 
 def listens(port: int) -> bool:
-    """Whether somebody does, on loopback."""
+    """Return True if a process listens on this port of loopback."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0

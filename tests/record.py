@@ -88,8 +88,8 @@ def record_client_go() -> None:
 
 def _write(file: Path, source: Path, given: str = "") -> None:
     with program(source) as oracle:
-        said = subprocess.run([oracle], input=given, capture_output=True, text=True, check=True).stdout
-    file.write_text(recordings.layout(json.loads(said)) + "\n")
+        output = subprocess.run([oracle], input=given, capture_output=True, text=True, check=True).stdout
+    file.write_text(recordings.layout(json.loads(output)) + "\n")
 
 
 ASKED: dict[str, tuple[Callable[[Path], None], str]] = {

@@ -1,7 +1,7 @@
-"""Recordings: what others' programs said, kept as JSON in which a change can be read.
+"""Recordings: output of other projects' programs, stored as JSON so that a diff shows a change.
 
-A recording is a folder with a file for each subject. What fits in a line stands in one; all else has a line for each
-part. `python -m tests.record` makes them.
+A recording is a directory with a file for each subject. A value that fits in a line is on one; every other value has a
+line for each part. `python -m tests.record` makes them.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def layout(value: Any, indent: int = 0) -> str:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """Subject -> what was said, of every file."""
+    """Return the recorded output of every file, by subject."""
     return {file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
 
 
 def write(folder: Path, said: Mapping[str, Any]) -> None:
-    """All of a recording; what it had before goes."""
+    """Write a whole recording; files of earlier subjects are deleted."""
     folder.mkdir(exist_ok=True)
     for file in folder.glob("*.json"):
         if file.stem not in said:

@@ -12,7 +12,7 @@ T = TypeVar("T")
 PATIENCE_SECONDS = 120.0
 """Limit for reaching a state. A state that is not reached by then is never reached, however busy the machine is."""
 Why = str | Callable[[], object]
-"""What a test says when it has waited in vain, or what tells it then."""
+"""The message of a test that waited in vain, or a function that returns it."""
 
 
 async def until(
@@ -22,7 +22,7 @@ async def until(
     within: float = PATIENCE_SECONDS,
     every: float = 0.005,
 ) -> T:
-    """What `holds` gives, plain or to be awaited, as soon as it is true.
+    """Call `holds` until its result is true, and return that. The result may be awaitable.
 
     `within` and `every` are in seconds.
     """

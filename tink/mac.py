@@ -18,7 +18,7 @@ _WRITTEN = re.compile(
 
 
 def is_mac(text: str) -> bool:
-    """Whether `text` is a MAC address in this form, and nothing else."""
+    """Return True if `text` is a MAC address in this form."""
     return _MAC.fullmatch(text) is not None
 
 

@@ -1,11 +1,13 @@
-"""What others wrote, made fit for a screen, a log line or a header: no character moves a cursor or forges a line."""
+"""Make untrusted text safe for a screen, a log line or a header: no character moves a cursor or forges a line."""
 
 from __future__ import annotations
 
 
 def printable(text: str, instead: str = "?", *, keep: str = "", ascii_only: bool = False) -> str:
-    """With `instead` for each character that can't be printed, but for those in `keep`; `ascii_only`: for all that is
-    not ASCII, too."""
+    """Replace each unprintable character by `instead`, except those in `keep`.
+
+    `ascii_only` replaces all characters outside ASCII, too.
+    """
     if text.isprintable() and (not ascii_only or text.isascii()):
         return text
     return "".join(
@@ -15,7 +17,7 @@ def printable(text: str, instead: str = "?", *, keep: str = "", ascii_only: bool
 
 
 def escaped(text: str) -> str:
-    """With `\\n` for a line break, and so on."""
+    """Replace each unprintable character by its escape, such as `\\n` for a line break."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

@@ -1,8 +1,8 @@
 """`waitdaemon`, the last action of many templates: it has an engine start another image some seconds after its own end.
 
-A restart or another kernel, mostly, of which nobody could report the end. It gives its own arguments, environment and
-volumes to the image in $IMAGE; what it needs of them for itself is named here. `tinkedge convert` writes that image in
-its place, and our agent runs it when the server knows the end: neither needs an engine.
+The other image mostly reboots the machine or starts another kernel, so no agent could report its end. `waitdaemon`
+passes its own arguments, environment and volumes on to the image in $IMAGE, except those named here. `tinkedge convert`
+replaces `waitdaemon` by that image, and our agent runs it after the server knows the end: neither needs an engine.
 
 Source: waitdaemon v0.1 to v0.4.3, README.md and main.go.
 """
@@ -34,10 +34,10 @@ def started_by(image: str, env: Mapping[str, str]) -> str:
 
 
 def without_its_own(env: Mapping[str, str]) -> dict[str, str]:
-    """What of `env` is for the image that it starts."""
+    """Return the variables of `env` that `waitdaemon` passes on to the image."""
     return {name: value for name, value in env.items() if name not in _OWN_VARIABLES}
 
 
 def without_engines(volumes: Iterable[str]) -> list[str]:
-    """What of `volumes` (`SRC:DST[:OPTIONS]`) is for the image that it starts."""
+    """Return the volumes (`SRC:DST[:OPTIONS]`) that `waitdaemon` passes on to the image."""
     return [volume for volume in volumes if _OF_ENGINES.isdisjoint(volume.split(":")[1:2])]

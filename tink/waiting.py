@@ -1,4 +1,4 @@
-"""Waiting for work that may be called off, or that nobody waits for."""
+"""Wait for tasks that may be cancelled, and log errors of background tasks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def failure_is_said(
 ) -> None:
     """If `work` ends by an exception, log it with `text`, as an error, and call `then`.
 
-    For work that nobody waits for, who would hear of that.
+    For background tasks that no code awaits: their errors would be lost.
     """
 
     def ended(work: asyncio.Task[Any]) -> None:

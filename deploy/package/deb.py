@@ -189,7 +189,7 @@ class Source:
     """The wheels of the project and of all its requirements."""
     version: str
     epoch: int
-    """The time of the sources, in seconds since 1970."""
+    """The time stamp of the sources, in seconds since 1970."""
 
 
 def build(source: Source, target: Target, out: Path, compression: str = "zstd") -> Path:

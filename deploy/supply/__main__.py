@@ -34,10 +34,10 @@ def main() -> None:
 def check() -> None:
     """Report disagreements and licences that are not allowed; end with 1 if there are any."""
     ours, locked, here = project(), read_requirements((ROOT / "deploy/requirements.txt").read_text()), installed()
-    said = disagreements(ours, locked, here) + refusals(ours, here)
-    for line in said:
+    problems = disagreements(ours, locked, here) + refusals(ours, here)
+    for line in problems:
         click.echo(f"supply: {line}", err=True)
-    sys.exit(bool(said))
+    sys.exit(bool(problems))
 
 
 @main.command("sbom")

@@ -54,10 +54,10 @@ def licence(package: Distribution) -> str:
     """
     metadata: Any = package.metadata  # its protocol says less than it can
     for field in ("License-Expression", "License"):
-        said = (metadata.get(field) or "").strip()
-        said = _WORDS.get(said, said)
-        if said and "\n" not in said and _known(said):
-            return said
+        text = (metadata.get(field) or "").strip()
+        text = _WORDS.get(text, text)
+        if text and "\n" not in text and _known(text):
+            return text
     prefix = "License :: OSI Approved :: "
     classified = [one.removeprefix(prefix) for one in metadata.get_all("Classifier") or () if one.startswith(prefix)]
     names = [_CLASSIFIERS.get(one, "") for one in classified]
@@ -88,7 +88,7 @@ def permits(expression: str, allowed: Iterable[str]) -> bool:
 
 def refusals(project: Project, here: Installed) -> list[str]:
     """Return the packages whose licence is not allowed for their purpose, each with the remedy."""
-    said = []
+    problems = []
     purposes = {"": (*project.needs, *project.build), **project.extras}
     for extra, wanted in purposes.items():
         needed_for = f"the extra {extra}" if extra else f"{project.name} itself"
@@ -100,5 +100,5 @@ def refusals(project: Project, here: Installed) -> list[str]:
                 continue
             what = f"is under {found}" if found else "does not say under which licence it is"
             remedy = "do without it, or decide and say so in deploy/supply/licences.py"
-            said.append(f"{name} {here[name].version}, for {needed_for}, {what}, which is not allowed: {remedy}")
-    return said
+            problems.append(f"{name} {here[name].version}, for {needed_for}, {what}, which is not allowed: {remedy}")
+    return problems

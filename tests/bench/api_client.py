@@ -1,6 +1,6 @@
-"""What is done to an API server, ours or the peer: each a process of its own that prints what it measured.
+"""Measurements of an API server, ours or the peer's: each runs as a process of its own and prints its figures.
 
-Run as `python -m tests.bench.api_client JSON`; the JSON names what to `do`, the kubeconfig and what else is needed.
+Run as `python -m tests.bench.api_client JSON`; the JSON has the measurement in `do`, the kubeconfig, and parameters.
 """
 
 from __future__ import annotations

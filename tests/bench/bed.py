@@ -220,7 +220,7 @@ def _ip(*words: str) -> None:
 
 
 def _listens(pid: int, protocol: str, port: int) -> bool:
-    """Whether somebody in the process's namespace has the port open; `protocol` is tcp, udp or udp6."""
+    """Return True if the port is open in the process's namespace; `protocol` is tcp, udp or udp6."""
     try:
         lines = Path(f"/proc/{pid}/net/{protocol}").read_text().splitlines()[1:]
     except OSError:

@@ -1,7 +1,7 @@
 """The load generators, which are C: a generator written in Python would be the limit instead of the server.
 
-Their sources are in `tests/bench/load`, one file a program. Each is compiled when it is needed, and kept under a name
-that carries the hash of its source and of how it is compiled, so that a change of either compiles it anew.
+Their sources are in `tests/bench/load`, one file a program. Each is compiled at its first use. The program's file name
+has a hash of the source and the compiler flags, so a change of either compiles it again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread")
 
 
 def compiled(name: str) -> Path:
-    """The program made of `load/<name>.c`. Raises BenchError, with what the compiler said or that there is none."""
+    """Return the program compiled from `load/<name>.c`. Raises BenchError with the compiler's output."""
     source = _SOURCES / f"{name}.c"
     shared = sorted(_SOURCES.glob("*.h"))
     digest = hashlib.sha256(" ".join(_FLAGS).encode())

@@ -81,7 +81,7 @@ class _Side:
     macs: Path
 
     def most(self) -> Sample:
-        """What it can do: exchanges a second, processor microseconds for one, and how busy both cores were."""
+        """Measure the maximum: exchanges a second, processor microseconds for one, and how busy both cores were."""
         return self._load("closed", OUTSTANDING, SECONDS)
 
     def cold(self) -> Sample:
@@ -101,7 +101,7 @@ class _Side:
         return found
 
     def systems(self) -> Sample:
-        """What an exchange costs where RATE of them begin each second, whoever answers."""
+        """Measure the cost of an exchange at a fixed rate of RATE a second, with or without answers."""
         who = ["-l", RELAY, "-R", str(self.count), "-M", str(self.macs), SERVER_IP]
         return perfdhcp.systems(self.cable, self.server, 4, who, RATE, SYSTEMS_SECONDS, f"DHCP: {self.name}")
 
@@ -111,8 +111,10 @@ class _Side:
 
 
 def exchanges(cable: Cable, server: Server, load: list[str], what: str) -> Sample:
-    """What came of exchanges that `load`, one of the programs of `tests/bench/load`, had with the server, and what they
-    cost it. Raises BenchError; `what` says of what."""
+    """Run `load`, a program of `tests/bench/load`, against the server; return the exchanges and their cost.
+
+    Raises BenchError, whose message begins with `what`.
+    """
     before = server.cpu_seconds()
     found: dict[str, float] = measured(cable.client(load))
     cpu = server.cpu_seconds() - before
@@ -263,7 +265,7 @@ def _rows_of_systems(systems: list[Round], what: str) -> list[Row]:
 
 
 def _growth(directory: Path) -> list[Row]:
-    """What an exchange costs us with the most reservations, and with few: the same server on both sides."""
+    """Compare the cost of an exchange with the most reservations and with few; our server is on both sides."""
     say(f"dhcp: {MOST:,} reservations, against {FEW}")
     with ExitStack() as stack:
         most, few = (_ours(stack, directory / f"ours-{count}", count) for count in (MOST, FEW))

@@ -54,7 +54,7 @@ class _Side:
     macs: Path
 
     def most(self) -> Sample:
-        """What it can do: exchanges a second of ROMs, and processor microseconds for one."""
+        """Measure the maximum: exchanges of ROMs a second, and processor microseconds for one."""
         return self._roms("closed", SECONDS)
 
     def cold(self) -> Sample:

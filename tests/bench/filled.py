@@ -67,7 +67,7 @@ CLONES: dict[str, tuple[str, str, Callable[[Raw, int], Raw]]] = {
     "hardware": ("tinkerbell.org/hardware", "seed-0", _hardware),
     "ended": ("tinkerbell.org/workflows", "batch-0-0", _ended),
 }
-"""Of each: the resource, the first object, and what the one with a number is."""
+"""By kind of clone: the resource, the name of the first object, and the function that makes the clone of a number."""
 
 
 async def _clone(state: Path, what: str, objects: int) -> None:

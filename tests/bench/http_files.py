@@ -27,7 +27,7 @@ SIZE = 256 << 20
 FRESH_SIZE = 64 << 20
 INITRD = "/osie/lab/initrd"
 FRESH = "/osie/fresh-{number}/initrd"
-"""An initrd that nobody has asked for before; `ours` and nginx know its upstream by the name."""
+"""An initrd without an earlier request, so without a cached copy; `ours` and nginx find its upstream by the name."""
 SMALL = "/2009-04-04/meta-data/instance-id"
 SCRIPT = "/ipxe/script/52:54:00:00:00:00/auto.ipxe"
 DOWNLOADS_MEANWHILE = 4
@@ -83,7 +83,7 @@ class _Side:
         got.unlink()
 
     def fetch(self, path: str) -> bytes:
-        """What the server answers."""
+        """Fetch a path and return the response's body."""
         command = ["curl", "-sSf", f"http://{SERVER_IP}:{HTTP_PORT}{path}"]
         return subprocess.run(self._cable.client(command), capture_output=True, check=True, timeout=60).stdout
 

@@ -26,7 +26,7 @@ _AT_ONCE = 50
 
 
 def mac(number: int) -> str:
-    """Of a machine, numbered from 0."""
+    """Return the MAC address of a machine, numbered from 0."""
     return f"52:54:00:{number.to_bytes(3, 'big').hex(':')}"
 
 

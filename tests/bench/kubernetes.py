@@ -25,7 +25,7 @@ TOKEN = "bench"
 
 @dataclass(frozen=True)
 class Ports:
-    """Of loopback: kube-apiserver's, and etcd's for clients and for its peers, of which it has none."""
+    """Ports on loopback: kube-apiserver's, and etcd's for clients and for peers (it has no peers)."""
 
     server: int = 6444
     etcd: int = 2379
@@ -37,7 +37,7 @@ OWN = Ports()
 
 
 def available() -> bool:
-    """Whether the peer is on this machine."""
+    """Return True if kube-apiserver and etcd are installed on this machine."""
     return place("kube-apiserver").exists() and place("etcd").exists()
 
 
@@ -75,7 +75,7 @@ class Kubernetes:
 
 
 def write_keys(directory: Path) -> None:
-    """What kube-apiserver reads: the key of service accounts, and the administrator's token."""
+    """Write the files that kube-apiserver reads: the key of service accounts, and the administrator's token."""
     key = rsa.generate_private_key(65537, 2048)
     pem = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     (directory / "sa.key").write_bytes(key.private_bytes(*pem))

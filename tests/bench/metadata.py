@@ -72,7 +72,7 @@ class _Side:
         self._machines = machines
 
     def fetch(self, path: str) -> _Target:
-        """What machine 0 gets."""
+        """Fetch a path as machine 0."""
         command = [
             "curl",
             "-sS",
@@ -100,7 +100,7 @@ class _Side:
         }
 
     def _path(self, target: _Target) -> str:
-        """What the load generator makes a path of."""
+        """Return the path pattern for the load generator; `{mac}` stands for each machine's MAC address."""
         return target.path if self._same else target.path.replace(mac(0), "{mac}")
 
     def memory(self) -> float:

@@ -35,10 +35,10 @@ def run(directory: Path) -> list[Row]:
     found = idle(directory)
     rounds, telling = [Round(found["older"], found["todays"])], [Round(found["telling"], found["todays"])]
     what = f"{AGENTS:,} idle older agents on one server"
-    told = "with what each says of its machine, which is kept on its Hardware"
+    described = "with what each says of its machine, which is kept on its Hardware"
     return [
         row("older", f"{what}: memory of each", "kB", rounds, "kb", PEER, less_is_better=True),
-        row("older", f"{what}: the same, telling", "kB", telling, "kb", PEER, less_is_better=True, note=told),
+        row("older", f"{what}: the same, telling", "kB", telling, "kb", PEER, less_is_better=True, note=described),
         row("older", f"{what}: CPU", "s/min", rounds, "cpu", PEER, less_is_better=True),
         row("older", f"{what}: the same, telling", "s/min", telling, "cpu", PEER, less_is_better=True),
     ]

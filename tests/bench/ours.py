@@ -245,7 +245,7 @@ async def _serve(start: Callable[..., Awaitable[None]], arguments: dict[str, Any
 
 
 async def _expect(journey: Journey) -> None:
-    """What the stack does once a second beside serving."""
+    """Do the stack's work of each second: check which machines are late."""
 
     def facts(_story: Story, now: float, limit: Callable[[Milestone], float]) -> Facts:
         return Facts(now=now, limit=limit)

@@ -2,8 +2,8 @@
 
 The journey, the expectations and the operators' port run in this process, as in the edge; the machines' events are
 recorded as fast as they come in such a minute. Two browsers are another process: one looks at the first machines by
-name, where a few machines do something all the time; the other at who needs somebody. An event's time is that from
-`Journey.record` to the message that has it, in that process.
+name, where a few machines do something all the time; the other at the machines that need attention. An event's time
+is that from `Journey.record` to the arrival of its message in the browsers' process.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ async def _full(machines: int, rounds: int = 12) -> list[Round]:
                     await asyncio.sleep(1.2)  # until it has what there is
                     await _work(load, 0.5)  # as if it had gone on for long
                     samples[pages] = {"work": await _work(load, 2.0)}
-                site.rack.close()  # as if nobody had looked for long
+                site.rack.close()  # as if no browser had been connected for long
             found.append(Round(samples[1], samples[0]))
     gc.unfreeze()
     return found
@@ -200,7 +200,7 @@ async def _storm(machines: int, seconds: float, pages: int) -> Sample:
             task.cancel()
         for reader in readers:
             reader.terminate()
-        heard = [json.loads((await reader.communicate())[0]) for reader in readers]
+        results = [json.loads((await reader.communicate())[0]) for reader in readers]
     found: dict[str, float] = {
         "rate": load.events / took,
         "processor": 100 * spent / took,
@@ -208,8 +208,8 @@ async def _storm(machines: int, seconds: float, pages: int) -> Sample:
         "latest": 1000 * max(load.late),
         "resident": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000,
     }
-    if heard:
-        found |= _delays(load, heard, took)
+    if results:
+        found |= _delays(load, results, took)
     return found
 
 

@@ -1,7 +1,7 @@
-"""ISC's perfdhcp as the load: systems of which so many begin an exchange each second, whoever answers.
+"""ISC's perfdhcp as the load: systems that begin exchanges at a fixed rate, with or without answers.
 
-It does not wait for answers, so packets come singly at a rate that the server can keep: what an exchange costs then,
-how long its two answers take, and how many come to an end.
+Since perfdhcp does not wait for answers, packets arrive singly at a rate that the server can keep. It measures the
+cost of an exchange, how long the two answers take, and how many exchanges complete.
 """
 
 from __future__ import annotations
@@ -26,9 +26,14 @@ _PHASES: Final = {4: ("DISCOVER-OFFER", "REQUEST-ACK"), 6: ("SOLICIT-ADVERTISE",
 def systems(
     cable: Cable, server: Server, family: int, arguments: Sequence[str], rate: int, seconds: int, what: str
 ) -> Sample:
-    """What came of `rate` exchanges a second, and what one cost the server in microseconds. `delay` is in milliseconds,
-    of both answers together. `family` is 4 or 6; `arguments` say to whom and as whom. Raises BenchError; `what` says of
-    what."""
+    """Measure `rate` exchanges a second: how many complete, and the server's processor microseconds for one.
+
+    family: 4 or 6.
+    arguments: perfdhcp's options for the server and the clients.
+
+    `delay` in the result is in milliseconds, of both answers together. Raises BenchError, whose message begins with
+    `what`.
+    """
     program = installed("perfdhcp")
     if program is None:
         raise BenchError(f"{what}: perfdhcp is missing (apt install kea-admin)")

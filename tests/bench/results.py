@@ -1,4 +1,4 @@
-"""What a benchmark finds: samples of rounds that alternate ours and the peer's, rows made of them, and the table.
+"""Results of a benchmark: samples of rounds that alternate ours and the peer's, rows made of them, and the table.
 
 Absolute figures mean little on a machine that others use too. So every round measures both sides one after the other,
 the ratio is taken within the round, and a row shows the median of the ratios with their spread. A ratio above 1 always
@@ -14,7 +14,7 @@ from statistics import median
 from typing import NamedTuple
 
 Sample = Mapping[str, float]
-"""What one measurement gave, by name."""
+"""The figures of one measurement, by name."""
 
 
 class Round(NamedTuple):
@@ -49,7 +49,7 @@ def say(text: str) -> None:
 
 
 def alternate(rounds: int, ours: Callable[[], Sample], peer: Callable[[], Sample] | None) -> list[Round]:
-    """Measure both sides `rounds` times; who is first changes, so that a drift of the machine favours nobody."""
+    """Measure both sides `rounds` times; the first side alternates, so that a drift of the machine favours neither."""
     found = []
     for number in range(rounds):
         if peer is None:

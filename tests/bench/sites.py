@@ -21,7 +21,7 @@ OBJECTS: Final = 50_000
 ENDED: Final = 100_000
 ROLES: Final = ("edge", "server", "controller")
 ONE_SITE: Final = ("--hardware-selector", "rack in (r0,r1,r2,r3)")
-"""Of the 40 racks that there are."""
+"""Options that select 4 of the 40 racks."""
 GRPC_PORT: Final = 42113
 API_PORT: Final = 6443
 _ACTIONS: Final = 5
@@ -108,7 +108,7 @@ class _Site:
         fill(self._state, what, objects)
 
     def replicas(self, options: dict[str, tuple[str, ...]]) -> dict[str, Sample]:
-        """What each of these roles takes with its options: one after the other."""
+        """Measure each of these roles with its options, one after the other."""
         with self._api():
             return {role: self._sample(role, *given) for role, given in options.items()}
 

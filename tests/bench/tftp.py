@@ -34,12 +34,12 @@ PORT = 69
 CROWD = 200
 CROWD_SIZE = 3 << 20
 CROWD_WINDOW = 4
-"""What EDK2 asks for."""
+"""The windowsize that EDK2 requests (RFC 7440)."""
 CROWD_SECONDS = 25.0  # then a client has failed
 LOSSY_SIZE = 1 << 20
 SLOW_SIZE = 2300 << 10
 SLOW = ("-p", "24", "-s", "70")
-"""What OVMF was seen to take for a window, in milliseconds, and what now and then."""
+"""Options for OVMF's observed pause after each window, and its occasional longer pause, in milliseconds."""
 DHCP_RATE, DHCP_MACHINES = 500, 1000
 
 _Start = Callable[[ExitStack, Path, Path], "_Side | None"]
@@ -55,7 +55,7 @@ class _Side:
     boot: Path
 
     def fetch(self, window: int, clients: int = 1, seconds: float = CROWD_SECONDS, *more: str) -> dict[str, Any]:
-        """What the clients' program found, with `server_cpu` in seconds."""
+        """Run the clients' program; return its results with `server_cpu` in seconds."""
         options = [
             "-b",
             str(BLOCK),

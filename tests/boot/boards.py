@@ -46,20 +46,20 @@ class Board(StrEnum):
 
     @property
     def is_riscv64(self) -> bool:
-        """Whether its processor is one of RISC-V."""
+        """Return True if the board has a RISC-V processor."""
         return self in (Board.U_BOOT_RISCV64, Board.UEFI_RISCV64)
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What U-Boot shows when it waits, and what is typed then."""
+    """A prompt of U-Boot, and the text to type at it."""
 
     shown: bytes
     typed: bytes
 
 
 class BoardMachine(Machine):
-    """A machine without a disk, at whose console `commands` are typed, one by one, in the place of U-Boot's own boot.
+    """A machine without a disk. `commands` are typed at its console, one by one, instead of U-Boot's own boot.
 
     Without commands it boots by itself, and nothing is typed.
     """

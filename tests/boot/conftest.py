@@ -22,7 +22,7 @@ Run = Callable[..., "Outcome"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a lab ended: its exit status, what it showed, and what it said on standard error."""
+    """How a lab ended: its exit status, its standard output, and its standard error."""
 
     status: int
     shown: str

@@ -54,7 +54,7 @@ By such a clock its four seconds are over after half a second, and what it asks 
 
 
 class Watched:
-    """What has been seen so far, and when it was what is waited for."""
+    """The journey and the screen so far, and the time at which the expected text appeared."""
 
     def __init__(self, until: str, data_dir: Path) -> None:
         self._data_dir = data_dir
@@ -70,7 +70,7 @@ class Watched:
             self.found.set()
 
     async def follow_journey(self, *, further: bool) -> None:
-        """To what is waited for: a quick machine has come further by the time that this is told."""
+        """Follow the journey to the expected event. A quick machine is past it by the time that the event arrives."""
         token = read(token_file(self._data_dir, None))
         async for event in follow("http://127.0.0.1:7081", token, history=True):
             if isinstance(event, JourneyEvent):

@@ -3,8 +3,8 @@
     machine0 - link1 (bridge, no address) - down1 [router: dnsmasq] up1 - rack0 (the edge)
                fd31:78::/64                  ::1                fd31:77::2   fd31:77::1
 
-The router is in a network namespace of its own and forwards IPv6. The edge's host has a route to the link behind it and
-hears nothing that is said there: link1 is only a switch.
+The router is in a network namespace of its own and forwards IPv6. The edge's host has a route to the link behind it but
+receives no multicast from there: link1 is only a switch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from edge.lab.rack import Rack
 
 LINK, ROUTER, ROUTER_ON_RACK = "link1", "fd31:78::1", "fd31:77::2"
 ADDRESS = "fd31:78::10"
-"""Of the machine."""
+"""The machine's address."""
 
 
 async def start_relay(rack: Rack, directory: Path, stack: AsyncExitStack) -> None:
@@ -47,10 +47,10 @@ def _without_ipv6(interface: str) -> None:
 
 
 def _router(edge: str, leases: Path) -> str:
-    """What a shell in the router's namespace does, once its two ports are there.
+    """Return the shell commands that run in the router's namespace once its two ports exist.
 
-    A range that is `static` and has no host is what has dnsmasq say M and O in its advertisements; what is asked of it
-    over DHCPv6, it relays. Port 0: no DNS.
+    A `static` range without hosts makes dnsmasq set the M and O flags in its advertisements. It relays DHCPv6
+    requests. Port 0: no DNS.
     """
     serve = [
         *("dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--port=0", "--user=root", "--interface=down1"),
@@ -66,7 +66,7 @@ def _router(edge: str, leases: Path) -> str:
         *(f"ip link set {port} up" for port in ("lo", "up1", "down1")),
         f"exec {shlex.join(serve)}",
     ]
-    # Of /sys, the mount shows the namespace of whoever mounted it.
+    # A mount of sysfs shows the network namespace of the process that mounted it.
     return "mount -t sysfs sysfs /sys && " + "; ".join(lines)
 
 

@@ -1,6 +1,6 @@
-"""What a site with keys of its own signs: programs for UEFI, and an OSIE as one of them (a unified kernel image).
+"""Programs for UEFI signed by a site's own key, and an OSIE as one of them (a unified kernel image).
 
-The key is that of Debian's package ovmf, made for trying: the firmware `uefi-own-keys` trusts it and no other.
+The key is the test key of Debian's package ovmf: the firmware `uefi-own-keys` trusts it and no other.
 """
 
 from __future__ import annotations

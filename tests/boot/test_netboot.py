@@ -33,13 +33,13 @@ ON_VLAN = {"interface": {"dhcp": {"ip": "172.31.77.10", "netmask": "255.255.255.
 
 @dataclass(frozen=True)
 class Report:
-    """What `netboot.py` prints: `seconds` from power-on to what was waited for, None if it did not come."""
+    """The output of `netboot.py`: `seconds` from power-on to the expected text, None if it never appeared."""
 
     seconds: float | None
     journey: list[str]
     screen: list[str]
     ipv4_packets: int = 0
-    """Of a network that has IPv6 alone: how many there were all the same, of IPv4 and ARP."""
+    """How many packets of IPv4 and ARP passed on a network that has IPv6 alone."""
     dhcp: int = 0
     """How many packets of DHCP the machine sent."""
 
@@ -52,7 +52,7 @@ class Report:
         return list(dict.fromkeys(steps))
 
     def warnings(self) -> list[str]:
-        """What the edge took for wrong (`edge.journey.expectations`)."""
+        """Return the edge's warnings about the machine (`edge.journey.expectations`)."""
         return [line for line in self.journey if line.split()[2:3] == ["warning:"]]
 
     def shows(self, *words: str) -> bool:
@@ -128,7 +128,7 @@ def boot() -> Boot:
 
 
 def assert_ipv4_was_asked_for_and_no_more(report: Report) -> None:
-    """Of a network that has IPv6 alone: iPXE and a UKI's OSIE ask for an IPv4 address, too, and nothing else may."""
+    """On a network that has IPv6 alone, iPXE and a UKI's OSIE also request an IPv4 address; no more IPv4 is allowed."""
     assert report.dhcp == report.ipv4_packets <= 8, report
 
 
@@ -163,7 +163,7 @@ def test_pxe_over_ipv6_gets_ipxe_its_script_and_the_kernel(boot: Boot, ipxe: Pat
 def test_machine_boots_over_ipv6_through_a_router_with_a_dhcpv6_relay(
     boot: Boot, firmware: str, steps: list[str]
 ) -> None:
-    """On a link that has no edge, so that all it is told leads over the router."""
+    """The link has no edge, so every URL that the machine receives leads over the router."""
     report = boot(firmware, "kernel ok", relayed=True, within=100)
     assert report.steps() == steps, report
     assert report.shows("net0: fd31:78::10/64 gw fe80::", "http://[fd31:77::1]:7080/osie/stub/kernel"), report

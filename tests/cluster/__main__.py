@@ -57,13 +57,13 @@ ELSEWHERE = {"Certificate", "PrometheusRule", "ServiceMonitor"}
 
 
 class Story:
-    """What was seen, with the seconds since the beginning."""
+    """Prints progress, with the seconds since the beginning."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
 
     def tell(self, text: str) -> None:
-        """A line."""
+        """Print a line."""
         print(f"{time.monotonic() - self._began:7.1f} s  {text}", flush=True)
 
 
@@ -178,7 +178,7 @@ class Trial:
         await self._node.kubectl("apply", "-f", "-", stdin=listed(made))
 
     async def _taken(self) -> None:
-        """What the chart makes of each set of values, and the kustomization: would the API server take it?"""
+        """Check with a dry run that the API server accepts the chart with each set of values, and the kustomization."""
         dry = ["apply", "--server-side", "--dry-run=server"]
         count = 0
         for values in SETS:
@@ -202,13 +202,13 @@ class Trial:
 
     async def _last_words(self) -> str:
         """The logs of pods, as far as there are any."""
-        said = []
+        lines = []
         for pod in (await self._node.kubectl("get", "pods", "-n", NAMESPACE, "-o", "name")).split():
             try:
-                said.append(f"{pod}:\n{await self._node.kubectl('logs', '-n', NAMESPACE, pod, '--tail=15')}")
+                lines.append(f"{pod}:\n{await self._node.kubectl('logs', '-n', NAMESPACE, pod, '--tail=15')}")
             except CommandError as error:
-                said.append(f"{pod}: {error}")
-        return "\n".join(said)
+                lines.append(f"{pod}: {error}")
+        return "\n".join(lines)
 
     async def _pods(self) -> str:
         text = await self._node.kubectl("get", "pods", "-n", NAMESPACE, "-o", "json")
@@ -216,16 +216,16 @@ class Trial:
         return f"{len(pods)} pods run: " + ", ".join(sorted(pod["metadata"]["name"] for pod in pods))
 
     async def _metrics(self) -> None:
-        """What Prometheus would be told by each pod."""
+        """Check the metrics that each pod exports to Prometheus."""
         text = await self._node.kubectl("get", "pods", "-n", NAMESPACE, "-o", "json")
         for pod in json.loads(text)["items"]:
             (port,) = [each for each in pod["spec"]["containers"][0]["ports"] if each["name"] == "health"]
             where = f"{pod['metadata']['name']}:{port['containerPort']}"
-            told = await self._node.kubectl(
+            output = await self._node.kubectl(
                 "get", "--raw", f"/api/v1/namespaces/{NAMESPACE}/pods/{where}/proxy/metrics"
             )
-            if "\ntinkedge_ready 1.0\n" not in told:
-                raise CommandError(f"{where}/metrics does not say that it is ready: {told[:1000]}")
+            if "\ntinkedge_ready 1.0\n" not in output:
+                raise CommandError(f"{where}/metrics does not say that it is ready: {output[:1000]}")
         self._tell("/metrics of every pod: tinkedge_ready 1")
 
     # --- one machine --------------------------------------------------------------------------------------------------

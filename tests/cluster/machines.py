@@ -100,7 +100,7 @@ class Machines:
         await self._stack.aclose()
 
     def ran(self, series: str, directory: Path) -> list[list[str]]:
-        """What each machine's Workflow of a series has run, in order. Raises CommandError if one has run nothing."""
+        """Return the actions that each machine's Workflow of a series ran. Raises CommandError if one ran none."""
         try:
             return [(directory / f"{series}-{machine.number}").read_text().split() for machine in self.all]
         except FileNotFoundError as error:

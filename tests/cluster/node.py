@@ -70,14 +70,14 @@ class Node:
         await self._stack.aclose()
         _unmount(self.directory)
         for group in Path("/sys/fs/cgroup").glob("*/k8s.io"):
-            with contextlib.suppress(OSError):  # somebody else's pods are in it
+            with contextlib.suppress(OSError):  # pods of another cluster are in it
                 group.rmdir()
 
     async def kubectl(self, *arguments: str, stdin: str | None = None, timeout: float = 60) -> str:
-        """What the real kubectl prints, as the cluster's administrator. Raises CommandError."""
+        """Run the real kubectl as the cluster's administrator; return its output. Raises CommandError."""
         command = ["kubectl", "--kubeconfig", str(self.kubeconfig), "--cache-dir", str(self.directory / "kubectl")]
-        said = await run([*command, *arguments], stdin=stdin.encode() if stdin is not None else None, timeout=timeout)
-        return said.rstrip()
+        output = await run([*command, *arguments], stdin=stdin.encode() if stdin is not None else None, timeout=timeout)
+        return output.rstrip()
 
     async def until(self, what: str, true: Callable[[], object], within: float = 180) -> None:
         """Wait for `true()`, an awaitable. Raises CommandError with the end of each log."""
@@ -189,7 +189,7 @@ class Node:
         return bool(await self.ctr("version"))
 
     async def ctr(self, *arguments: str) -> str:
-        """What containerd's own client prints. Raises CommandError."""
+        """Run containerd's own client; return its output. Raises CommandError."""
         return await run(["ctr", "--address", self._socket, "--namespace", "k8s.io", *arguments], timeout=60)
 
     def _kubelet(self) -> list[str]:
@@ -248,7 +248,7 @@ def _commands_with(argument: str, program: str) -> list[int]:
 
 
 def _unmount(directory: Path) -> None:
-    """What pods and containers have left below a directory, the innermost first."""
+    """Unmount the leftovers of pods and containers below a directory, the innermost first."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     points = [line.split()[4] for line in lines]
     for point in sorted((each for each in points if each.startswith(f"{directory}/")), reverse=True):

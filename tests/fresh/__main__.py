@@ -29,7 +29,7 @@ from tests.fresh.silence import Run, listen
 REPOSITORY = Path(__file__).resolve().parents[2]
 SUITES = ("bookworm", "trixie")
 BAR_SECONDS = 5.0
-"""So long may nothing be said: whoever waits longer wonders whether it hangs."""
+"""The longest silence allowed: after more, a user wonders whether the command hangs."""
 
 TIMED = {"test": (["make", "test"], 600.0), "ci": ([".ci/run"], 2400.0)}
 """Commands and how many seconds each may take, from a fresh Debian on."""
@@ -49,13 +49,13 @@ def make_root(suite: str, directory: Path) -> None:
 
 
 def clone(commit: str, into: Path) -> None:
-    """What is committed, and nothing of what lies about in this checkout."""
+    """Clone the committed files, without untracked or changed files of this checkout."""
     subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", str(REPOSITORY), str(into)], check=True)
     subprocess.run(["git", "-C", str(into), "checkout", "--quiet", "--detach", commit], check=True)
 
 
 def inside(root: Path, command: list[str]) -> list[str]:
-    """`command` in `root`, with processes and mounts of its own that end with it."""
+    """Return a command that runs `command` in `root`, in PID and mount namespaces that end with it."""
     settings = [
         f"{name}={value}" for name, value in os.environ.items() if name.startswith("PIP_") and "FIND" not in name
     ]

@@ -14,7 +14,7 @@ _READ_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Nothing was said for `seconds`, from `began` (seconds since the start), between these two lines."""
+    """A pause in the output: no line for `seconds`, from `began` (seconds since the start), between two lines."""
 
     seconds: float
     began: float
@@ -51,7 +51,7 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a command took: its exit status, seconds on the clock and of processors, and when it was silent."""
+    """The run of a command: its exit status, seconds on the clock and of processors, and its silences."""
 
     status: int
     seconds: float

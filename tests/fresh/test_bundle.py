@@ -37,7 +37,7 @@ def osie() -> Path:
 
 @pytest.mark.parametrize("suite", SUITES)
 async def test_machine_boots_from_what_one_signed_file_brought(suite: str, osie: Path) -> None:
-    # Not below /tmp, which may be a part of the memory, and is hidden from nobody there.
+    # Not below /tmp, which may be in memory, and which the host's namespace does not hide.
     with tempfile.TemporaryDirectory(prefix="bundle.", dir=default_cache()) as kept:
         directory = Path(kept)
         with Host(directory / "host", suite) as host:
@@ -61,6 +61,6 @@ async def test_machine_boots_from_what_one_signed_file_brought(suite: str, osie:
 
 
 def state(host: Host) -> str:
-    """Of the Workflow in the bundle."""
+    """Return the state of the Workflow in the bundle."""
     command = "kubectl --kubeconfig=/var/lib/tinkedge/kubeconfig get workflow first -o jsonpath={.status.state}"
     return host.run(*command.split(), check=False)

@@ -37,7 +37,7 @@ def image(directory: Path, umask: int, zone: str) -> tuple[str, bytes]:
     return made.stdout.strip(), archive.read_bytes()
 
 
-def test_image_of_one_commit_is_one_image_whoever_makes_it(tmp_path: Path) -> None:
+def test_two_builds_of_one_commit_give_one_image(tmp_path: Path) -> None:
     first, archive = image(tmp_path / "first", 0o022, "UTC")
     again, other = image(tmp_path / "elsewhere/a-longer-name", 0o077, "Pacific/Auckland")
     assert first == again

@@ -1,4 +1,4 @@
-"""What tests with real clients share: two network namespaces joined by a cable, a container registry, kubectl."""
+"""Fixtures for tests with real clients: two network namespaces joined by a cable, a container registry, kubectl."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Network:
             subprocess.run(["ip", "netns", "del", namespace], check=False, capture_output=True)
 
     def inside(self, namespace: str, act: Callable[[], T]) -> T:
-        """What `act` gives in a thread that has entered the namespace; a socket that it opens stays there."""
+        """Call `act` in a thread that has entered the namespace, and return its result. Its sockets stay there."""
         return in_namespace(namespace, act)
 
     def give_client_its_address(self) -> None:
@@ -128,7 +128,7 @@ class Network:
 
     @contextmanager
     def dnsmasq(self, directory: Path, *options: str) -> Iterator[None]:
-        """Somebody else's DHCP server, in the server's namespace."""
+        """Run another DHCP server in the server's namespace."""
         command = [
             "ip", "netns", "exec", self.server, "dnsmasq", "--conf-file=/dev/null", "--keep-in-foreground", "--port=0",
             "--user=root", "--interface=srv0", "--bind-interfaces", f"--pid-file={directory}/dnsmasq.pid",
@@ -150,12 +150,12 @@ class Network:
         subprocess.run(command, check=True, capture_output=True)
 
     def bounce(self, namespace: str, interface: str) -> None:
-        """Take an interface down and up, so that it is configured anew."""
+        """Take an interface down and up, so that the kernel configures it again."""
         ip("-n", namespace, "link", "set", interface, "down")
         ip("-n", namespace, "link", "set", interface, "up")
 
     def record(self, mac: str, step: Step, outcome: Outcome, message: str, **detail: str | int | float) -> None:
-        """A Recorder."""
+        """Record an event; implements Recorder."""
         self.events.append(JourneyEvent(0.0, mac, step, outcome, message, detail))
 
     def messages(self) -> list[str]:
@@ -215,7 +215,7 @@ class Network:
 
 
 class Wire:
-    """What passes an interface, as frames; and frames onto it."""
+    """Captures the frames that pass an interface, and sends frames on it."""
 
     def __init__(self, namespace: str, interface: str) -> None:
         self._socket = in_namespace(namespace, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
@@ -238,7 +238,7 @@ class Wire:
 
 
 def in_namespace(name: str, act: Callable[[], T]) -> T:
-    """What `act` gives in a thread that has entered the namespace; a socket stays there."""
+    """Call `act` in a thread that has entered the namespace, and return its result. Its sockets stay there."""
 
     def enter_and_act() -> T:
         enter_namespace(name)

@@ -22,7 +22,7 @@ PACKAGE = "text/template"
 
 
 class Outcome(NamedTuple):
-    """What a template gives: the output, or None and the error."""
+    """The result of a template: the output, or None and the error."""
 
     output: bytes | None
     error: str

@@ -1,4 +1,4 @@
-"""What tests of BareMetalHost on a live API share: the embedded API, and the conversion webhook beside it."""
+"""Fixtures for tests of BareMetalHost on a live API: the embedded API, and the conversion webhook beside it."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ ROLES = Path(__file__).parents[2] / "deploy" / "metal3-webhook.yaml"
 
 
 async def gate(site: Site, grants: set[Grant], directory: Path) -> Gate:
-    """What stands between a component with these rights and the API; the caller stops it."""
+    """Start a gate between a component with these rights and the API; the caller stops it."""
     made = Gate("", Upstream.read(site.api.kubeconfig), directory)
     made.allow(grants)
     await made.start()

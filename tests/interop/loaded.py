@@ -118,25 +118,25 @@ class Nursery:
         }
         with self._lock:
             socket.send_fds(self._socket, [json.dumps(asked).encode()], [out.fileno(), err.fileno()])
-            while "began" not in (told := self._told()):
-                self._ended[told["ended"]] = told["status"]
+            while "began" not in (answer := self._told()):
+                self._ended[answer["ended"]] = answer["status"]
             # The kernel gives numbers again: what had it before is not this one.
-            self._ended.pop(told["began"], None)
-        return Child(self, told["began"])
+            self._ended.pop(answer["began"], None)
+        return Child(self, answer["began"])
 
     def ended(self, pid: int) -> int | None:
-        """How it ended, told once; None while it runs."""
+        """Return the exit status of a process, once; None while it runs."""
         with self._lock:
             while pid not in self._ended and select.select([self._socket], [], [], 0)[0]:
-                told = self._told()
-                self._ended[told["ended"]] = told["status"]
+                answer = self._told()
+                self._ended[answer["ended"]] = answer["status"]
             return self._ended.pop(pid, None)
 
     def _told(self) -> dict[str, Any]:
         message = self._socket.recv(_MESSAGE_BYTES)
         assert message, "the process that forks others has ended"
-        told: dict[str, Any] = json.loads(message)
-        return told
+        answer: dict[str, Any] = json.loads(message)
+        return answer
 
 
 @cache
@@ -149,7 +149,7 @@ def nursery() -> Nursery:
 
 
 def _main(connection: socket.socket) -> None:
-    """Fork until nobody asks any more; those forked end with this one."""
+    """Fork on request until the connection closes; the forked processes end with this one."""
     for name in _LOADED:
         importlib.import_module(f"edge.commands.{name}")
     importlib.import_module("uvloop")

@@ -74,7 +74,7 @@ class Site:
         self._exits = exits
 
     async def gate(self, *bound: str) -> Gate:
-        """With what the controller's account may do, and these roles that somebody has bound to it."""
+        """Start a gate with the rights of the controller's account and of the roles bound to it."""
         objects = [obj for obj in yaml.load_all(ROLES.read_text(), Loader=yaml.CSafeLoader) if "rules" in obj]
         upstream = Upstream.read(self.api.kubeconfig)
         made = Gate(ACCOUNT, upstream, self.directory)
@@ -131,7 +131,7 @@ class Site:
             return None
 
     async def netboots(self, name: str) -> bool | None:
-        """None: there is no Hardware."""
+        """Return True if the Hardware netboots; None if there is no Hardware."""
         found = await self.hardware(name)
         if found is None:
             return None
@@ -164,7 +164,7 @@ class Site:
         await self.until(is_so)
 
     async def told(self, name: str, reason: str) -> str:
-        """What Events say of a host."""
+        """Return the messages of a host's Events with this reason."""
         events = (await self.client.list(EVENT, NAMESPACE))["items"]
         return " | ".join(
             event["message"] for event in events
@@ -173,8 +173,8 @@ class Site:
 
     async def is_told(self, name: str, reason: str, part: str = "") -> None:
         async def holds() -> bool:
-            said = await self.told(name, reason)
-            return bool(said) and part in said
+            messages = await self.told(name, reason)
+            return bool(messages) and part in messages
 
         await self.until(holds)
 

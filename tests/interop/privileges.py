@@ -20,7 +20,7 @@ ROLES = Path(__file__).parents[2] / "deploy" / "rbac.yaml"
 
 @dataclass(frozen=True)
 class Wish:
-    """What a request wants (kubernetes.io, "Authorization Overview"); `name` empty: no one object."""
+    """The attributes of a request (kubernetes.io, "Authorization Overview"); `name` is empty for a collection."""
 
     verb: str
     group: str
@@ -101,14 +101,14 @@ class Upstream:
 
 
 class Gate:
-    """What a component takes for its API. `kubeconfig` leads to it."""
+    """A proxy between a component and its API that checks the component's rights. `kubeconfig` leads to the proxy."""
 
     def __init__(self, account: str, upstream: Upstream, directory: Path) -> None:
         self.kubeconfig = directory / f"kubeconfig-{account}"
         self.wishes: set[Wish] = set()
         self.refused: list[Wish] = []
         self.before: Callable[[Wish], Awaitable[None]] | None = None
-        """Called before a request is passed on."""
+        """Called before the proxy forwards a request."""
         self._grants = grants(account)
         self._upstream = upstream
         self._session = aiohttp.ClientSession(

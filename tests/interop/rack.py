@@ -1,4 +1,4 @@
-"""What tests of the whole edge share: `tinkedge` as a process in a network namespace, its machines in others, kubectl.
+"""A rack for tests of the whole edge: `tinkedge` as a process in a network namespace, its machines in others, kubectl.
 
 edge's namespace: a bridge for each network of the edge, with its address --- a card in a machine's namespace
 """
@@ -50,7 +50,7 @@ class Process:
         return self._out.read_text()
 
     def out_since(self, position: int) -> bytes:
-        """What it has printed from that byte on."""
+        """Return the output from the byte `position` on."""
         with self._out.open("rb") as file:
             file.seek(position)
             return file.read()
@@ -98,10 +98,10 @@ class Namespaces:
         self.remove()
 
     def build(self) -> None:
-        """What it has from the start."""
+        """Create the networks and machines that the rack has from the start."""
 
     def network(self, bridge: str, machines: Mapping[str, str], prefix: int = 24) -> None:
-        """The edge on one network, and machines with a card of this MAC there."""
+        """Add the edge's bridge for one network, and machines, each with a card of its MAC address there."""
         self.add(IN_EDGE)
         self.bridge(bridge, f"{ADDRESS}/{prefix}")
         for where, mac in machines.items():
@@ -147,12 +147,12 @@ class Namespaces:
         return process
 
     def started(self, service: Process) -> Process:
-        """Wait until a service has said that it has started, although it may not be ready."""
+        """Wait until a service has logged its start, although it may not be ready."""
         wait_until(lambda: re.search(r"(ready|started): ", service.err), lambda: service.err)
         return service
 
     def udhcpc(self, where: str, *options: str, tries: int = 3, seconds: int = 1) -> dict[str, str]:
-        """What DHCP tells a machine, which takes the address, as the variables of udhcpc: empty without a lease."""
+        """Request a lease and configure it; return the lease as the variables of udhcpc, empty if there is none."""
         learned, script = self.directory / secrets.token_hex(4), self.directory / "udhcpc"
         take = '[ "$1" != bound ] || ip -4 addr replace "$ip/$mask" dev "$interface"'
         script.write_text(f'#!/bin/sh\nenv > "$LEARNED.$1"\n{take}\n')
@@ -175,7 +175,7 @@ class Namespaces:
         return process
 
     def ready(self, *services: Process, within: float = PATIENCE_SECONDS) -> None:
-        """Wait until machines can be served, and the services have said so: with all that they said before."""
+        """Wait until the edge answers /readyz with success, and each service has logged that it is ready."""
 
         def answered() -> bool:
             for service in services:
@@ -187,14 +187,14 @@ class Namespaces:
         wait_until(answered, lambda: "".join(service.err for service in services), within=within, every=0.15)
 
     def operators(self, data_dir: Path, path: str) -> str:
-        """What operators' HTTP says to whoever may read the edge's token."""
+        """Fetch a path from the operators' port with the edge's token."""
         token = (data_dir / "admin-token").read_text().strip()
         return self._asked("127.0.0.1", 7081, path, Authorization=f"Bearer {token}") or ""
 
     def _asked(self, address: str, port: int, path: str, **headers: str) -> str | None:
-        """What HTTP answers in the edge's namespace; None if it refuses, or nobody answers.
+        """Fetch a URL in the edge's namespace; None for a refusal or no answer.
 
-        Not by curl, which would be most of the work of a test that waits.
+        It does not start curl, which would be most of the work of a test that polls.
         """
 
         def ask() -> str | None:

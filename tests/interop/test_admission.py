@@ -183,7 +183,7 @@ async def test_silent_webhook_rejects_with_fail_and_is_ignored_with_ignore(
     widgets: Kubectl, hooks: Hooks, trouble: str
 ) -> None:
     hooks.delay_s = 5
-    kind, more, said = {
+    kind, more, message = {
         "down": (
             "Validating",
             {"URL": "https://127.0.0.1:1"},
@@ -193,7 +193,7 @@ async def test_silent_webhook_rejects_with_fail_and_is_ignored_with_ignore(
         "slow": ("Mutating", {}, "no answer within"),
     }[trouble]
     await _configure(widgets, hooks, kind, **more)
-    assert said in (await widgets.run("create", "-f", "-", stdin=WIDGET)).err
+    assert message in (await widgets.run("create", "-f", "-", stdin=WIDGET)).err
     await _configure(widgets, hooks, kind, "Ignore", **more)
     assert "created" in await widgets("create", "-f", "-", stdin=WIDGET)
 

@@ -1,6 +1,6 @@
-"""Who may speak for a machine, through the whole stack: `tinkedge up` with tokens and with mtls, real agents, kubectl.
+"""Agents' authentication through the whole stack: `tinkedge up` with tokens and with mtls, real agents, kubectl.
 
-Two machines with a Hardware each, of which one is a thief: it knows the other's MAC, and sits on the same network.
+There are two machines with a Hardware each. One is a thief: it knows the other's MAC, and is on the same network.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def with_machines(edge: Edge) -> None:
 
 
 def command_line(script: str) -> str:
-    """What the kernel gets of a script, as iPXE expands its settings."""
+    """Return the kernel's command line from a script, with its settings expanded as by iPXE."""
     settings = dict(re.findall(r"^set (tinkerbell-\S+) (\S+)$", script, re.MULTILINE))
     (line,) = re.findall(r"^kernel \S+ (.*?) &&", script, re.MULTILINE)
     return re.sub(r"\$\{(tinkerbell-[^}]+)\}", lambda match: settings[match[1]], line)
@@ -103,18 +103,18 @@ def test_agent_gets_the_authorities_of_registries_that_its_command_line_names(gu
 
 
 def run_workflow(edge: Edge, running_agent: Process, name: str = "first") -> None:
-    """Have the agent of the machine "near" run a Workflow, to its good end."""
+    """Create a Workflow for the machine "near", and wait until its agent has run it with success."""
     edge.kubectl.apply(manifest("Template", "one", {"actions": [{"name": "a", "image": "i", "cmd": "/bin/true"}]}))
     edge.kubectl.apply(manifest("Workflow", name, {"hardwareRef": {"name": "near"}, "templateRef": {"name": "one"}}))
     wait_until(lambda: edge.kubectl.state(name) == "Succeeded", lambda: running_agent.err + edge.process.err[-3000:])
     assert running_agent.terminate() == 0
 
 
-def test_script_with_a_token_is_not_for_who_merely_names_the_machine(guarded: Edge) -> None:
+def test_script_with_a_token_is_refused_to_a_client_that_merely_names_the_machine(guarded: Edge) -> None:
     status, body = guarded.get("thief", f"/ipxe/script/{MACS['near']}/auto.ipxe")
     assert (status, body) == (403, b"this script is served to its own machine only\n")
-    told = f"script asked for from {ADDRESSES['thief']}, but its address is {ADDRESSES['near']}"
-    assert told in guarded.journey(MACS["near"], "refused")
+    message = f"script asked for from {ADDRESSES['thief']}, but its address is {ADDRESSES['near']}"
+    assert message in guarded.journey(MACS["near"], "refused")
     got, said = guarded.tftp("thief", f"{dashed(MACS['near'])}/auto.ipxe")
     assert got == b""
     assert "served to its own machine only" in said
@@ -181,8 +181,8 @@ def test_certificate_of_another_machine_is_refused_and_the_machine_it_names_hear
     wait_until(lambda: "its certificate names 'thief'" in thief.err, lambda: thief.err)
     thief.terminate()
     assert "refuses this machine" in thief.err
-    told = f"{ADDRESSES['thief']} can't speak for Hardware default/near: its certificate names 'thief'"
-    wait_until(lambda: any(told in each for each in edge.journey(MACS["near"], "refused")))
+    message = f"{ADDRESSES['thief']} can't speak for Hardware default/near: its certificate names 'thief'"
+    wait_until(lambda: any(message in each for each in edge.journey(MACS["near"], "refused")))
 
 
 @pytest.mark.parametrize("signed", ["by nobody", "by a foreign authority", "for last week", "for tomorrow"])
@@ -197,7 +197,7 @@ def test_agent_without_a_certificate_of_this_authority_does_not_get_in_and_keeps
     }.get(signed, list)()
     before = edge.journey(MACS["near"], "refused")
     stranger = agent(edge, "thief", command_line(edge.script("near")), *more)
-    # The handshake fails, so nobody was named.
+    # The handshake fails before the agent has named its machine.
     wait_until(lambda: "cannot reach the server" in stranger.err, lambda: stranger.err)
     assert ("give --tls-cert and --tls-key" in stranger.err) is (signed == "by nobody")
     assert ("if the server refuses the certificate" in stranger.err) is (signed != "by nobody")

@@ -1,8 +1,8 @@
 """Agents as processes of their own, against a real `tinkedge up` on loopback: killed, stopped, twice, on a full disk.
 
 One agent is not ours: it makes exactly the calls of tinkerbell/tink's v2 agent (at 8748328), which sends no metadata.
-They were recorded from that agent, built from its source and run against this server. It never says what it holds,
-sends an event five times at most and then forgets it, and drops every event of a Workflow that it was told to stop.
+They were recorded from that agent, built from its source and run against this server. It never reports what it holds,
+sends an event five times at most and then forgets it, and drops every event of a Workflow after a stop command.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.waiting import wait_until
 
 
 class Here:
-    """What `Kubectl` takes for the place where it runs."""
+    """The host as a place for `Kubectl`, without a network namespace."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -68,7 +68,7 @@ class Stack:
         self.kubectl.apply(json.dumps(about | {"spec": spec}))
 
     def journey(self, mac: str) -> str:
-        """What operators are told of a machine, as JSON."""
+        """Return the events of a machine from the operators' port, as JSON."""
         token = (self.data_dir / "admin-token").read_text().strip()
         url = f"http://127.0.0.1:{self.admin_port}/api/v1/machines/{mac}/events"
         with urlopen(Request(url, headers={"Authorization": f"Bearer {token}"})) as answer:
@@ -241,8 +241,8 @@ class Peer:
         for index, action in enumerate(workflow.actions):
             self.publish(workflow, action_started=pb.Event.ActionStarted(action_id=action.id))
             if index == fails_at:
-                told = {"failure_reason": "Broken", "failure_message": "exit status 3\\nno\\n"}
-                self.publish(workflow, action_failed=pb.Event.ActionFailed(action_id=action.id, **told))
+                failure = {"failure_reason": "Broken", "failure_message": "exit status 3\\nno\\n"}
+                self.publish(workflow, action_failed=pb.Event.ActionFailed(action_id=action.id, **failure))
                 return
             self.publish(workflow, action_succeeded=pb.Event.ActionSucceeded(action_id=action.id))
 

@@ -90,7 +90,7 @@ async def test_users_on_another_host_have_the_rights_of_their_roles(
     assert (await bob.run("auth", "can-i", "create", "workflows")).out.strip() == "no"
     if bob.minor >= 28:
         assert re.search(r"Username\s+bob", await bob("auth", "whoami"))
-    for words, said in (
+    for words, expected in (
         (
             ("delete", "template", "debian"),
             'Error from server (Forbidden): templates.tinkerbell.org "debian" is forbidden: User "bob" cannot delete '
@@ -102,7 +102,7 @@ async def test_users_on_another_host_have_the_rights_of_their_roles(
         (("--as=admin", "get", "templates"), 'User "bob" cannot impersonate resource "users"'),
     ):
         ran = await bob.run(*words)
-        assert (ran.code, said in ran.err) == (1, True), ran.err
+        assert (ran.code, expected in ran.err) == (1, True), ran.err
     # An object of an older release: what to do, and not "no matches for kind".
     old = await alice.run("apply", "--validate=false", "-f", "-", stdin=OLD)
     assert (old.code, "`tinkedge convert -f FILE --out FILE`" in old.err) == (1, True), old.err

@@ -69,15 +69,15 @@ def test_machines_are_served_while_keys_users_manifests_and_authorities_are_bad(
         (data / file).chmod(0o600)
     process = up(rack, data, *words)
     serves(rack, data)
-    for said in (
+    for expected in (
         f"metadata token key {data}/metadata-token.key: a key has less than 32 characters",
         f"agent token key {data}/agent-token.key: a key has less than 32 characters",
         f"admin token {data}/admin-token: a key has less than 32 characters",
-        f"{data}/users.json: does not end with its line",
+        f"{data}/users.json: the file is cut off",
         f"there is no directory {manifests}",
         f"there is no file {ca}",
     ):
-        assert said in process.err
+        assert expected in process.err
     Authority(tmp_path).file.rename(ca)
     wait_until(lambda: "the authorities of the gRPC server and of registries are read again" in process.err)
     manifests.mkdir()

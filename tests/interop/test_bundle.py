@@ -98,22 +98,24 @@ def test_bundle_that_was_changed_or_signed_by_another_is_refused(operator: Opera
     with pytest.MonkeyPatch.context() as path:
         path.setenv("PATH", "/usr/bin:/bin")
         operator.says("key", "other")
-    said = operator.refused("verify", "site.bundle", "--key", "other.pgp")
-    assert "site.bundle: it was signed with another key" in said, tool
-    assert "other.pgp has: is it the right file?" in said
+    message = operator.refused("verify", "site.bundle", "--key", "other.pgp")
+    assert "site.bundle: it was signed with another key" in message, tool
+    assert "other.pgp has: is it the right file?" in message
     file = operator.directory / "site.bundle"
     whole = file.read_bytes()
     file.write_bytes(whole.replace(b"  files/disk.raw", b"  files/DISK.raw", 1))
-    said = operator.refused("load", "site.bundle", "--key", "site.pgp", "--data-dir", "data")
-    assert "SHA256SUMS is not what was signed: the bundle was changed or damaged; copy it anew" in said
+    message = operator.refused("load", "site.bundle", "--key", "site.pgp", "--data-dir", "data")
+    assert "SHA256SUMS is not what was signed: the bundle was changed or damaged; copy it anew" in message
     assert not (operator.directory / "data").exists()
     at = whole.index(b"SHA256SUMS.sig") + 512
     file.write_bytes(whole[:at] + bytes(20) + whole[at + 20 :])
-    said = operator.refused("verify", "site.bundle", "--key", "site.pgp")
-    assert "its signature can't be checked with site.pgp" in said
+    message = operator.refused("verify", "site.bundle", "--key", "site.pgp")
+    assert "its signature can't be checked with site.pgp" in message
 
 
-def test_key_with_armor_does_as_well_and_what_is_no_key_is_said(operator: Operator, tool: str, keyring: Path) -> None:
+def test_key_with_armor_is_accepted_and_a_file_without_a_key_is_reported(
+    operator: Operator, tool: str, keyring: Path
+) -> None:
     gpg("--import", "site.pgp")
     armored = operator.directory / "armored.asc"
     armored.write_bytes(gpg("--armor", "--export"))
@@ -128,7 +130,7 @@ def test_key_with_armor_does_as_well_and_what_is_no_key_is_said(operator: Operat
     assert "missing.pgp: No such file" in operator.refused("verify", "site.bundle", "--key", "missing.pgp")
 
 
-def test_expired_and_revoked_keys_are_said_with_the_clock_in_mind(keyring: Path, tmp_path: Path) -> None:
+def test_expired_and_revoked_keys_are_reported_with_a_hint_at_the_clock(keyring: Path, tmp_path: Path) -> None:
     begun, later = ("--faked-system-time", "20240101T000000!"), ("--faked-system-time", "20240101T000010!")
     text = tmp_path / "SHA256SUMS"
     text.write_bytes(b"sums")
@@ -156,7 +158,7 @@ def test_bundle_signed_by_a_key_of_the_operators_own(operator: Operator, keyring
     )
 
 
-def test_operator_without_a_key_or_a_tool_is_told_what_to_do_and_no_key_is_overwritten(
+def test_error_without_a_key_or_a_tool_names_the_remedy_and_no_key_is_overwritten(
     operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create = ("create", "--file", "disk.raw", "-o", "x.bundle")
@@ -168,8 +170,8 @@ def test_operator_without_a_key_or_a_tool_is_told_what_to_do_and_no_key_is_overw
     assert "site.key is there already" in operator.refused("key", "site")
     assert (operator.directory / "site.key").stat().st_mode & 0o777 == 0o600
     monkeypatch.setenv("PATH", "/nowhere")
-    said = operator.refused("verify", "site.bundle", "--key", "site.pgp")
-    assert "neither gpgv nor sqv, which check signatures: apt-get install gpgv" in said
+    message = operator.refused("verify", "site.bundle", "--key", "site.pgp")
+    assert "neither gpgv nor sqv, which check signatures: apt-get install gpgv" in message
     assert "there is no gpg, which signs: apt-get install gnupg" in operator.refused("key", "another")
     image = ("create", "--key", "site.key", "--image", "a:1=oci:x:1", "-o", "x.bundle")
     assert "there is no skopeo: apt-get install skopeo" in operator.refused(*image)
@@ -300,16 +302,16 @@ BOOKWORM = sources.Program("0.1.0+deb12", "bookworm", "amd64")
 
 
 def test_what_an_empty_debian_lacks_is_fetched_and_what_it_has_is_not(mirror: Path, tmp_path: Path) -> None:
-    deb, said = tinkedge(tmp_path), list[str]()
+    deb, output = tinkedge(tmp_path), list[str]()
     program = sources.program_of(deb)
     assert (program.version, program.suite) == (BOOKWORM.version, BOOKWORM.suite)
-    found = sources.needed_packages(deb, BOOKWORM, tmp_path / "cache", said.append)
+    found = sources.needed_packages(deb, BOOKWORM, tmp_path / "cache", output.append)
     names = ["ca-certificates_1.0_all.deb", "ipxe_1.0_all.deb", "libpython_1%3a3.11.2-6+deb12u9_all.deb"]
     assert [path.name for path in found] == [*names, "openssl_1.0_all.deb", "python3_3.11.2-1_all.deb"]
-    assert said[-1] == "fetching 5 of 5 Debian packages"
+    assert output[-1] == "fetching 5 of 5 Debian packages"
     # Once more brings nothing again.
-    assert sources.needed_packages(deb, BOOKWORM, tmp_path / "cache", said.append) == found
-    assert said[2:] == ["asking apt what an empty Debian bookworm lacks"]
+    assert sources.needed_packages(deb, BOOKWORM, tmp_path / "cache", output.append) == found
+    assert output[2:] == ["asking apt what an empty Debian bookworm lacks"]
 
 
 def test_package_that_the_mirror_did_not_sign_or_has_not_is_refused(mirror: Path, tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
     agents --- proxy (of this test) --- two servers ---+
                                         two controllers +--- embedded API
 
-Every one of them is a process of `tinkedge`, on loopback. Actions append to a file of the machine, so that each run is
-counted, whoever believes what about it. Some kills of an agent also take its disk, as when a machine that runs from
+Each of them is a process of `tinkedge`, on loopback. Actions append to a file of the machine, so the test counts each
+run independently of the reported states. Some kills of an agent also delete its disk, as when a machine that runs from
 memory loses its power; some Workflows have an action that fails, and some are deleted while they run.
 
 Agents speak TLS with the servers, and show tokens. CHAOS_SEED repeats a run's choices (not its timing), CHAOS_WORKFLOWS
@@ -104,14 +104,14 @@ class Victim:
 
     @property
     def ready(self) -> bool:
-        """Whether this life says that it serves."""
+        """Return True if this life of the process has logged that it is ready."""
         with self._log.open("rb") as log:
             log.seek(self._life_begins)
             return b"ready: " in log.read(65536)
 
     @property
     def _api_was_away(self) -> bool:
-        """Whether this life ended because the API did not answer for too long: it says so, and is started again."""
+        """Return True if this life ended because the API was away for too long, as its log says."""
         with self._log.open("rb") as log:
             log.seek(self._life_begins)
             return b"the API has not listed" in log.read(1 << 20)
@@ -143,17 +143,17 @@ class Machine:
         return here
 
     def busy(self) -> bool:
-        """Whether an action has just begun."""
+        """Return True if an action has just begun."""
         with contextlib.suppress(FileNotFoundError):
             return time.time() - (self.here() / "runs").stat().st_mtime < ACTION_SECONDS
         return False
 
     def lose_everything(self) -> None:
-        """The power fails, and everything was in memory."""
+        """Simulate a power failure of a machine that has everything in memory."""
         self._lives += 1
 
     def runs(self) -> list[list[tuple[str, int]]]:
-        """Of each life, the Workflows and actions that were run, in order."""
+        """Return, for each life, the Workflows and actions that ran, in order."""
         found = []
         for life in range(1, self._lives + 1):
             path = self._directory / f"life-{life}" / "runs"
@@ -163,7 +163,7 @@ class Machine:
 
 
 class Proxy:
-    """What agents connect to: each connection goes to one of the servers that is there, chosen at random."""
+    """A proxy for agents: it connects each to a running server, chosen at random."""
 
     def __init__(self, ports: list[int], rng: random.Random) -> None:
         self._ports = ports
@@ -221,7 +221,7 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 @dataclass
 class Plan:
-    """What is to become of a Workflow."""
+    """The planned course of a Workflow."""
 
     name: str
     machine: int
@@ -405,13 +405,13 @@ def mac(number: int) -> str:
 
 
 def over(workflow: Raw) -> bool:
-    """Whether it has ended, and the controller is done with it."""
+    """Return True if the Workflow has ended and has no finalizers."""
     state = workflow.get("status", {}).get("state")
     return state in ("Succeeded", "Failed", "Canceled") and not workflow["metadata"].get("finalizers")
 
 
 async def surely(call: Callable[[], Awaitable[T]]) -> T:
-    """What the API answers, however often it has to be asked. Raises what it answers with 404 and 409."""
+    """Retry a call to the API until it succeeds. Raises NotFoundError and ConflictError at once."""
     give_up = time.monotonic() + OUTAGE
     while True:
         try:
@@ -493,15 +493,17 @@ async def test_every_workflow_ends_as_it_should_and_no_action_runs_twice_whateve
         check_runs(lives)
         for name, index in (run for life in lives for run in life):
             ran[name][index] += 1
-    told = [
+    problems = [
         check_end(plan, found[plan.name], ran[plan.name]) if plan.name in found else "deleted" for plan in world.plans
     ]
-    ends = Counter(told)
+    ends = Counter(problems)
     assert {plan.name for plan in world.plans} - set(found) == world.deleted
     kills = {kind: sum(victim.kills for victim in victims) for kind, victims in world.victims.items()}
     print(f"killed {kills}, ended {dict(ends)}")
     for number, machine in enumerate(world.machines):
-        lost = sum(end == "AgentLost" for plan, end in zip(world.plans, told, strict=True) if plan.machine == number)
+        lost = sum(
+            end == "AgentLost" for plan, end in zip(world.plans, problems, strict=True) if plan.machine == number
+        )
         assert lost < len(machine.runs()), f"machine {number} lost its disk {len(machine.runs()) - 1} times"
     assert ends["AgentLost"] + ends["AgentRestarted"] <= kills["agent"], "more was reported lost than was"
     for victim in world.all():

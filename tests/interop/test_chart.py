@@ -54,7 +54,7 @@ def values(name: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Objects:
-    """What a set of values becomes."""
+    """The objects that the chart renders with a set of values."""
 
     all: list[Raw]
 
@@ -80,7 +80,7 @@ class Objects:
         return {each["name"]: each for each in dict(self.pods())[role]["volumes"]}
 
     def settings(self, role: str) -> Raw:
-        """What its ConfigMap has."""
+        """Return the settings in a role's ConfigMap."""
         (found,) = documents(self.one("ConfigMap", f"tinkedge-{role}")["data"]["tinkedge.yaml"])
         return found
 
@@ -171,7 +171,7 @@ def test_settings_of_a_role_follow_the_values(
         ),
         ("service", "Certificate", "server", {"spec.ipAddresses": ["10.1.0.250"]}),
         ("service", "Secret", "keys", {"metadata.annotations": {"helm.sh/resource-policy": "keep"}}),
-        # Whoever leads has the objects of the cluster; others have theirs.
+        # The leader has the objects of the cluster; other replicas have their own.
         ("service", "ClusterRole", "webhook-registration", {"rules.0.resourceNames": ["tinkedge-webhooks.tinkedge"]}),
     ],
 )
@@ -284,7 +284,7 @@ def test_pods_spread_and_a_drain_leaves_one_of_each(objects: dict[str, Objects])
         assert spread["labelSelector"] == selector
 
 
-def test_prometheus_and_the_test_of_the_release_may_ask_for_health_and_nobody_else(objects: dict[str, Objects]) -> None:
+def test_only_prometheus_and_the_test_of_the_release_may_reach_the_health_port(objects: dict[str, Objects]) -> None:
     for role in ("server", "controller"):
         policy = objects["service"].one("NetworkPolicy", f"tinkedge-{role}")["spec"]
         (health,) = [rule for rule in policy["ingress"] if rule["ports"] == [{"port": "health", "protocol": "TCP"}]]
@@ -378,7 +378,7 @@ def test_server_apart_tells_edges_that_know_each_other_what_agents_do(objects: d
     assert may == [[{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["list"]}]]
 
 
-def test_definitions_are_those_of_the_program_and_stay_unless_told_otherwise(objects: dict[str, Objects]) -> None:
+def test_definitions_are_those_of_the_program_and_stay_by_default(objects: dict[str, Objects]) -> None:
     for name, keep, count in (("default", "keep", 4), ("everything", None, 6)):
         definitions = objects[name].of("CustomResourceDefinition")
         assert len(definitions) == count
@@ -483,7 +483,7 @@ def test_tenant_with_hosts_of_metal3_needs_no_cluster_role_for_them(helm: Helm) 
     assert places == [f"tinkedge-metal3{each}" for each in expected]
 
 
-def test_servers_behind_a_service_go_on_until_nobody_is_sent_to_them_any_more(objects: dict[str, Objects]) -> None:
+def test_servers_behind_a_service_serve_until_it_routes_no_agent_to_them(objects: dict[str, Objects]) -> None:
     # Beside an edge, it is the node's address that agents know.
     for name, stopping in (("default", {}), ("service", {"preStop": {"exec": {"command": ["sleep", "5"]}}})):
         hooks = {role: pod["containers"][0].get("lifecycle", {}) for role, pod in objects[name].pods()}

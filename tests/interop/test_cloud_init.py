@@ -1,7 +1,7 @@
-"""The real cloud-init, old and new releases of it, against a running edge: what it does with what it is told.
+"""The real cloud-init, old and new releases, against a running edge: it must apply the edge's metadata.
 
-Each release boots two machines: one with a NoCloud URL on its kernel command line, three times (first boot, the next
-one, and one after its instance id has changed), and one whose image names the Ec2 datasource, once.
+Each release boots two machines: one with a NoCloud URL on its kernel command line, three times (first boot, second
+boot, and a boot after its instance id has changed), and one whose image names the Ec2 datasource, once.
 """
 
 from __future__ import annotations
@@ -142,10 +142,10 @@ def test_network_config_is_rendered_for_the_card_with_this_mac(nocloud: Installe
         computer.boot(stages=("cloud-init init --local",))
         assert computer.read("var/lib/cloud/data/instance-id").strip() == "i-0003"
     assert machine.mac in computer.read("etc/netplan/50-cloud-init.yaml")
-    status, said = computer.run("netplan generate", "grep -rh . /run/systemd/network")
-    assert status == 0, said
+    status, output = computer.run("netplan generate", "grep -rh . /run/systemd/network")
+    assert status == 0, output
     for line in (f"Address={machine.address}/24", "DNS=172.31.77.2", "DNS=172.31.77.3", "Gateway=172.31.77.1"):
-        assert line in said, said
+        assert line in output, output
 
 
 # --- Ec2 --------------------------------------------------------------------------------------------------------------

@@ -89,19 +89,19 @@ def computer(request: pytest.FixtureRequest, rack: MetadataRack, tmp_path: Path)
 
 
 def crawl(computer: Computer, *cases: dict[str, Any], first: tuple[str, ...] = ()) -> list[dict[str, Any]]:
-    """What came of each case, and in what `first` says is run before."""
+    """Crawl each case with cloud-init's code, after the commands in `first`; return the results."""
     computer.write("srv/crawl.py", (HERE / "crawl.py").read_text())
     computer.write("srv/cases.json", json.dumps(cases))
-    status, said = computer.run(*first, "python3 /srv/crawl.py /srv/cases.json")
-    assert status == 0, said
-    answers: list[dict[str, Any]] = json.loads(next(line for line in said.splitlines() if line.startswith("[{")))
+    status, output = computer.run(*first, "python3 /srv/crawl.py /srv/cases.json")
+    assert status == 0, output
+    answers: list[dict[str, Any]] = json.loads(next(line for line in output.splitlines() if line.startswith("[{")))
     assert len(answers) == len(cases)
     return answers
 
 
 @dataclass(frozen=True, slots=True)
 class Crawls:
-    """What one release made of everything, in one process: of each shape, of URLs, and of what is no datasource."""
+    """The results of one release, in one process: for each shape, for URLs, and for servers that are no datasource."""
 
     shapes: dict[str, dict[str, Any]]
     urls: dict[str, dict[str, Any]]
@@ -130,7 +130,7 @@ def crawls(request: pytest.FixtureRequest, rack: MetadataRack, tmp_path_factory:
 
 
 def metadata_url(rack: MetadataRack, machine: Registered, output: str) -> str:
-    """What an operator gets of `tinkedge metadata-url`."""
+    """Return the output of `tinkedge metadata-url`."""
     data = ["--data-dir", rack.directory / "data", "--public-ip", "172.31.77.1"]
     process = rack.run(IN_EDGE, *TINKEDGE, "metadata-url", machine.mac, *data, "-o", output)
     assert process.popen.returncode == 0, process.err
@@ -205,15 +205,15 @@ def test_ds_identify_enables_cloud_init(computer: Computer, cmdline: str, files:
             computer.write("etc/cloud/ds-identify.cfg", (IMAGE / name).read_text())
         else:
             computer.configure(name.removesuffix(".cfg"), documented(name, "plain"))
-    status, said = identify(computer, cmdline)
-    assert status == 0, said
+    status, output = identify(computer, cmdline)
+    assert status == 0, output
     # The newer ones write what the command line calls it; cloud-init does not care for its case.
     assert re.match(rf"datasource_list: \[ {sources}\b", report(computer), re.IGNORECASE), report(computer)
 
 
 def test_ds_identify_leaves_cloud_init_off_on_metal_that_says_nothing(computer: Computer) -> None:
-    status, said = identify(computer, "")
-    assert status == 1, said
+    status, output = identify(computer, "")
+    assert status == 1, output
 
 
 IMAGE = Path(__file__).resolve().parents[2] / "deploy/image/cloud/rootfs/etc/cloud"
@@ -250,7 +250,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MetadataRack]:
 
 
 @pytest.mark.parametrize("name", releases())
-def test_amazons_machine_shows_a_token_with_each_request_and_is_told_all(
+def test_amazons_machine_shows_a_token_with_each_request_and_gets_all_metadata(
     strict: MetadataRack, name: str, tmp_path: Path
 ) -> None:
     computer = Computer(strict, MACHINE.name, release(name), tmp_path)

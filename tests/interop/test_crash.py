@@ -115,12 +115,12 @@ def is_whole(value: Raw) -> bool:
 
 @dataclass
 class Ledger:
-    """What was asked for and what was answered."""
+    """The requests to the API, and its answers."""
 
     state: dict[str, Raw | None] = field(default_factory=dict)
     """The last answered state by name; None: deleted."""
     asked: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """What was asked for and not answered: the verb and the number."""
+    """Requests without an answer, by name: the verb and the number."""
     versions: dict[int, str] = field(default_factory=dict)
     """Every version that an answer had, and of which object."""
     answers: int = 0
@@ -305,7 +305,7 @@ def config(name: str) -> Raw:
 
 
 async def refused(call: Awaitable[Raw]) -> str:
-    """What the API says when it can't store something."""
+    """Return the API's error message for a write that it can't store."""
     with pytest.raises(ApiError) as caught:
         await call
     assert (caught.value.status, caught.value.reason) == (500, "InternalError")
@@ -375,13 +375,13 @@ async def test_disk_that_refuses_at_the_start_is_read_and_written_when_it_can_be
     version = max(int(obj["metadata"]["resourceVersion"]) for obj in expected.values())
 
     server, client = await serve(disk / "state", port)
-    assert list(Path("/dev/shm").glob("tinkedge-*")) == []  # a copy is seen by nobody, and goes with the process
+    assert list(Path("/dev/shm").glob("tinkedge-*")) == []  # a copy has no name there, and ends with the process
     why = "the disk is full" if refuse is fill else "the disk is read-only"
     # With the index that the killed one has left, the state can be opened for writing, and the first write is refused.
     at_once = (refuse, how) != (fill, "killed")
     assert (why in server.refusal) == at_once
-    said = [record.message for record in caplog.records if "it can only be read" in record.message]
-    assert [why in message for message in said] == [True] * at_once
+    messages = [record.message for record in caplog.records if "it can only be read" in record.message]
+    assert [why in message for message in messages] == [True] * at_once
     found = await items(client, CONFIGMAP)
     assert {name: obj["data"] for name, obj in found.items()} == {name: obj["data"] for name, obj in expected.items()}
     await client.get(CONFIGMAP, "c0", "default")
@@ -404,8 +404,8 @@ async def test_disk_that_refuses_at_the_start_is_read_and_written_when_it_can_be
     async with client.watch(CONFIGMAP, "default", str(version), 60) as lines:
         remount(disk, "rw,size=30m")
         done = await until(created, every=0.05)
-        told = json.loads(await lines.readline())
-    assert (told["type"], told["object"]["metadata"]["name"]) == ("ADDED", "new")
+        answer = json.loads(await lines.readline())
+    assert (answer["type"], answer["object"]["metadata"]["name"]) == ("ADDED", "new")
     assert int(done["metadata"]["resourceVersion"]) > version
     assert server.refusal == ""
     names = {*expected, "new"}
@@ -428,7 +428,7 @@ async def test_new_state_on_a_disk_that_refuses_is_named(disk: Path, serve: Serv
 async def test_disk_that_breaks_under_a_running_server_is_read_on(
     tmp_path: Path, serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """ext4 makes itself read-only when it comes upon an error; here it is told to."""
+    """ext4 remounts itself read-only after an error; here a command triggers that."""
     image, place = tmp_path / "image", tmp_path / "ext4"
     place.mkdir()
     image.touch()

@@ -3,8 +3,8 @@
     edge's namespace: rack0 172.31.77.1 --- bridge --- eth0 of each machine, every machine in a namespace of its own
                       rack1 172.31.78.1 --- bridge --- eth0 of the machine "far"
 
-The API, kubectl, dnsmasq and the clients (udhcpc, curl, tftp-hpa, busybox) are real. udhcpc plays firmware where it is
-told what to send; only where two servers answer one packet, the packet is made here.
+The API, kubectl, dnsmasq and the clients (udhcpc, curl, tftp-hpa, busybox) are real. udhcpc plays firmware by options
+for what it sends; only where two servers answer one packet, the test makes the packet.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ADDRESSES = {"near": "172.31.77.50", "far": "172.31.78.50", "stranger": "172.31.
 
 BIOS = ("PXEClient:Arch:00000:UNDI:002001", "0000")
 UEFI = ("PXEClient:Arch:00007:UNDI:003016", "0007")
-"""What ROMs of x86 say of themselves in the options 60 and 93 (RFC 4578)."""
+"""The options 60 and 93 of x86 ROMs (RFC 4578)."""
 PXE = [("vendor_class_id", BIOS[0].encode()), ("pxe_client_architecture", bytes.fromhex(BIOS[1]))]
 
 UDHCPC = ["busybox", "udhcpc", "-i", "eth0", "-f", "-n", "-q", "-t", "3", "-T", "1"]
@@ -115,14 +115,14 @@ class Edge(Namespaces):
     # --- the machine's side ---
 
     def rom(self, where: str, firmware: tuple[str, str] = BIOS) -> dict[str, str]:
-        """What a PXE ROM on the machine is told."""
+        """Request a lease as a PXE ROM on the machine; return it as the variables of udhcpc."""
         vendor, architecture = firmware
         return self.udhcpc(where, "-V", vendor, "-x", f"0x5d:{architecture}", "-O", "43", "-O", "66", "-O", "67")
 
     def discover(self, where: str, mac: str, *options: Any, servers: set[str]) -> dict[str, Any]:
-        """The offers to a DISCOVER with these options, by server.
+        """Return the offers to a DISCOVER with these options, by server.
 
-        It is sent anew until all of `servers` have answered, and then given time in which others might.
+        The DISCOVER is repeated until all of `servers` have answered; then the test waits for answers of others.
         """
         xid = random.getrandbits(32)
         message = BOOTP(op=1, xid=xid, flags=0x8000, chaddr=bytes.fromhex(mac.replace(":", "")))
@@ -157,7 +157,7 @@ class Edge(Namespaces):
         return body.decode()
 
     def tftp(self, where: str, name: str, client: str = "tftp-hpa", address: str = ADDRESS) -> tuple[bytes, str]:
-        """A file, and what the client said. A MAC in the name is written with dashes: tftp-hpa reads HOST:FILE."""
+        """Fetch a file; return it and the client's output. Write a MAC with dashes: tftp-hpa reads HOST:FILE."""
         assert ":" not in name
         got = self.directory / secrets.token_hex(4)
         commands: dict[str, list[str | Path]] = {
@@ -198,7 +198,7 @@ def running(directory: Path, *options: str | Path, far: bool = False) -> Iterato
 
 
 def boots_lab(script: str, address: str = ADDRESS) -> bool:
-    """Whether a script boots the OSIE "lab", with everything from this address of ours."""
+    """Return True if a script boots the OSIE "lab" with all URLs at this address of the edge."""
     kernel, initrd = (f"http://{address}:7080/osie/lab/{part}" for part in ("kernel", "initrd"))
     return kernel in script and initrd in script and f" grpc_authority={address}:42113 " in script
 
@@ -225,12 +225,12 @@ def reserving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
 
 def test_machines_of_two_networks_get_lease_boot_program_and_script_from_our_address_there(reserving: Edge) -> None:
     for name, address, other in (("near", ADDRESS, FAR_ADDRESS), ("far", FAR_ADDRESS, ADDRESS)):
-        told = reserving.rom(name, UEFI)
-        assert (told["ip"], told["serverid"], told["siaddr"]) == (ADDRESSES[name], address, address)
-        assert told["boot_file"] == "snponly.efi"
+        lease = reserving.rom(name, UEFI)
+        assert (lease["ip"], lease["serverid"], lease["siaddr"]) == (ADDRESSES[name], address, address)
+        assert lease["boot_file"] == "snponly.efi"
         # iPXE, which the boot program is, is known by its user class.
-        told = reserving.udhcpc(name, "-x", f"0x4d:{b'iPXE'.hex()}")
-        assert told["boot_file"] == f"http://{address}:7080/ipxe/script/{MACS[name]}/auto.ipxe"
+        lease = reserving.udhcpc(name, "-x", f"0x4d:{b'iPXE'.hex()}")
+        assert lease["boot_file"] == f"http://{address}:7080/ipxe/script/{MACS[name]}/auto.ipxe"
         script = reserving.script(name, address)
         assert boots_lab(script, address), script
         assert other not in script
@@ -252,7 +252,7 @@ def test_declined_address_shows_on_the_hardware_and_is_offered_again_after_the_q
     address, mac = "172.31.77.60", "52:54:00:00:01:06"
     reserving.register("declining", address, mac=mac)
     reserving.machine("declining", mac)
-    # Somebody has put the address of the machine on a host of theirs.
+    # Another host uses the machine's address.
     reserving.machine("squatter", "52:54:00:00:01:07", address=address)
     assert set(reserving.discover("declining", mac, servers={ADDRESS})) == {ADDRESS}
     client = reserving.start("declining", *UDHCPC, "-s", "/bin/true", "-a", "-A", "5")
@@ -262,7 +262,7 @@ def test_declined_address_shows_on_the_hardware_and_is_offered_again_after_the_q
     reserving.address("squatter", "172.31.77.61/24")
     assert reserving.discover("declining", mac, servers=set()) == {}
     assert any("is in quarantine" in message for message in reserving.journey(mac, "refused"))
-    # Nobody asks in the meantime: the end is told all the same.
+    # No request comes in the meantime: the condition changes all the same.
     wait_until(lambda: conflict().startswith("False QuarantineEnded"), conflict, every=0.2)
     assert reserving.udhcpc("declining", "-a")["ip"] == address
 
@@ -362,11 +362,11 @@ def netboots_only_with_a_workflow(working: Edge) -> None:
         script = working.script("near")
         assert "/osie/" not in script
         assert working.get("near", "/osie/lab/kernel")[0] == 403
-        told = working.rom("near")
-        assert told["ip"] == ADDRESSES["near"]
-        assert not told.get("boot_file")
+        lease = working.rom("near")
+        assert lease["ip"] == ADDRESSES["near"]
+        assert not lease.get("boot_file")
         # A PXE menu of one item, which goes on to the next boot device; its prompt is the reason, as far as it fits.
-        menu = bytes.fromhex(told["opt43"])
+        menu = bytes.fromhex(lease["opt43"])
         assert b"Local boot" in menu
         assert f"No netboot: {why[:15]}".encode() in menu
         assert menu.rstrip(b"\xff").endswith(why[-15:].encode())
@@ -378,8 +378,8 @@ def netboots_only_with_a_workflow(working: Edge) -> None:
     workflow = {"hardwareRef": {"name": "near"}, "templateRef": {"name": "idle"}}
     working.kubectl.apply(manifest("Workflow", "first", workflow))
     wait_until(lambda: boots_lab(working.script("near")), lambda: working.script("near"))
-    told = working.rom("near")
-    assert (told["boot_file"], told["siaddr"]) == ("undionly.kpxe", ADDRESS)
+    lease = working.rom("near")
+    assert (lease["boot_file"], lease["siaddr"]) == ("undionly.kpxe", ADDRESS)
     assert working.tftp("near", "undionly.kpxe")[0] == (IPXE / "undionly.kpxe").read_bytes()
     assert working.get("near", "/osie/lab/kernel") == (200, content("kernel"))
     end = json.dumps({"status": {"state": "Failed"}})
@@ -391,7 +391,7 @@ def netboots_only_with_a_workflow(working: Edge) -> None:
 
 
 def dnsmasq(edge: Edge) -> Process:
-    """Somebody else's DHCP server on rack0, which gives addresses from .100 on."""
+    """Start another DHCP server on rack0, with a pool from .100 on."""
     edge.machine("other-server", "52:54:00:00:01:99", address=OTHER_SERVER)
     options = ["--keep-in-foreground", "--port=0", "--user=root", "--interface=eth0", "--leasefile-ro", "--no-ping"]
     files = ["--conf-file=/dev/null", f"--pid-file={edge.directory}/dnsmasq.pid"]
@@ -421,9 +421,9 @@ def test_machine_gets_its_address_from_the_other_server_and_what_to_boot_from_us
     assert (ours.yiaddr, ours.siaddr, ours.file.rstrip(b"\0")) == ("0.0.0.0", ADDRESS, b"undionly.kpxe")
     assert said(ours)["vendor_class_id"] == b"PXEClient"
     assert "lease_time" not in said(ours)
-    told = proxying.udhcpc("near")
-    assert told["serverid"] == OTHER_SERVER
-    assert 100 <= int(told["ip"].rpartition(".")[2]) <= 200
+    lease = proxying.udhcpc("near")
+    assert lease["serverid"] == OTHER_SERVER
+    assert 100 <= int(lease["ip"].rpartition(".")[2]) <= 200
     # That address is in no Hardware; the machine is known by it nevertheless.
     assert boots_lab(proxying.script("near"))
     assert proxying.get("near", "/osie/lab/kernel") == (200, content("kernel"))

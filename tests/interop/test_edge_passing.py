@@ -27,7 +27,7 @@ pytestmark = pytest.mark.long
 SIZE = 200_000_007
 CACHE_BYTES = 100_000_000
 HELD_BYTES = 16 << 20
-"""What a reader that has stopped may hold: what is ahead of it, what is behind, and what is rounded."""
+"""The most bytes on disk for a stalled reader: read-ahead, data behind it, and rounding."""
 
 
 class ReadingSite(Site):
@@ -49,7 +49,7 @@ class ReadingSite(Site):
             return list(pool.map(boot, machines))
 
     def get(self, machine: int, path: str, *, method: str = "GET") -> bytes:
-        """What a machine is answered, all of it; on a connection of its own."""
+        """Fetch a whole response as a machine, on a connection of its own."""
         with self.connection(machine) as sock:
             return fetched(sock, path, method)
 
@@ -127,7 +127,7 @@ class Branch(ReadingSite):
 
 
 class Answer:
-    """What a machine is answered, read as it likes."""
+    """A response to a machine, read at the test's pace."""
 
     def __init__(self, sock: socket.socket, *headers: str) -> None:
         self.sock = sock
@@ -146,7 +146,7 @@ class Answer:
             yield more
 
     def digest(self, see: Callable[[int, int], None] = lambda *_: None) -> tuple[str, int]:
-        """The SHA-256 of all that comes, and how many bytes that is; `see` is told how many there were and are."""
+        """Read to the end; return the SHA-256 and the size. `see` is called with the size before and after a chunk."""
         digest, count = hashlib.sha256(), 0
         for chunk in self.chunks():
             digest.update(chunk)
@@ -191,8 +191,8 @@ def test_disk_image_that_is_larger_than_the_branch_s_cache_is_passed_through(bra
             assert b"".join(answer.chunks()) == branch.part(first, end)
     assert branch.cached() < CACHE_BYTES, "it was not to be kept"
     wait_until(lambda: not branch.held(), "files in memory are left open")
-    said = f"is passed through, and not kept: {SIZE} bytes are more than the whole cache may hold"
-    assert said in branch.said()
+    message = f"is passed through, and not kept: {SIZE} bytes are more than the whole cache may hold"
+    assert message in branch.said()
 
 
 def test_machine_that_takes_its_time_holds_little_of_the_branch_s_memory(branch: Branch) -> None:
@@ -257,9 +257,9 @@ def test_files_and_images_of_the_center_cross_the_link_to_a_branch_once(tmp_path
         sent = site.metric(2, "tinkedge_peer_served_bytes_total") - before
         assert sent == len(disk) + image["size"] + sum(sizes) // 2, "each once"
         assert site.get(1, "/files/none").startswith(b"HTTP/1.1 404 ")
-        said = wait_until(lambda: [event["message"] for event in site.journey(1) if event["outcome"] == "failed"])
-        assert len(said) == 1, said
-        assert f"the edge at {address_of(2)}:7080 has no such file either" in said[0]
+        messages = wait_until(lambda: [event["message"] for event in site.journey(1) if event["outcome"] == "failed"])
+        assert len(messages) == 1, messages
+        assert f"the edge at {address_of(2)}:7080 has no such file either" in messages[0]
         site.processes[2].end()
         assert body("/files/debian.raw") == disk, "the center is away"
 

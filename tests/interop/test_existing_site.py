@@ -1,4 +1,4 @@
-"""What machines of a site that had Smee and Hegel ask for and send, against a real `tinkedge up` in a rack."""
+"""Requests of machines at a site that had Smee and Hegel, against a real `tinkedge up` in a rack."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def got(rack: Rack, url: str, *options: str) -> str:
 def test_script_and_metadata_are_at_the_ports_and_paths_of_old(rack: Rack) -> None:
     for url in (":7080/auto.ipxe", f":50061/{MACHINE}/auto.ipxe", ":50061/ipxe/script/auto.ipxe"):
         wait_until(lambda url=url: f" worker_id={MACHINE} " in got(rack, url), lambda url=url: got(rack, url))
-        # The same machine, by an address that is nobody's.
+        # The same machine, from an address without a Hardware.
         assert MACHINE not in got(rack, url, "--interface", STRANGE)
     for word in (HOOKOS, f"syslog_host={ADDRESS}", "id=lab-machine"):
         wait_until(lambda word=word: f" {word} " in got(rack, ":7080/auto.ipxe"))
@@ -49,7 +49,7 @@ def test_script_and_metadata_are_at_the_ports_and_paths_of_old(rack: Rack) -> No
     assert "git_rev" in got(rack, ":7080/healthcheck")
 
 
-def test_lines_of_a_machine_are_watched_and_kept_and_those_of_nobody_are_not(rack: Rack) -> None:
+def test_syslog_lines_are_stored_for_known_machines_only(rack: Rack) -> None:
     wait_until(lambda: HOOKOS in got(rack, ":7080/auto.ipxe"))
     wait_until(lambda: "udp:514" in rack.listening())
     data = rack.directory / "data"

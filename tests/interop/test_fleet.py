@@ -89,7 +89,7 @@ def test_thirty_machines_boot_without_a_failure_over_tls_and_with_tokens(tmp_pat
     assert namespaces() == before, "what it made is gone"
 
 
-def test_nobody_is_attacked_by_accident(tmp_path: Path) -> None:
+def test_no_host_is_attacked_by_accident(tmp_path: Path) -> None:
     (tmp_path / "kubeconfig").write_text("{}")
     options = ["--target", "127.0.0.1", "--kubeconfig", str(tmp_path / "kubeconfig"), "--osie", "lab"]
     status, report, printed = run(tmp_path, QUICK, *options)

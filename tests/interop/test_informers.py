@@ -89,14 +89,14 @@ async def churn(kube: KubeClient) -> None:
 async def following(kube: KubeClient, resource: ResourceType = MAPS) -> AsyncIterator[tuple[Informer, list[str]]]:
     """Run our informer; give it and what its handlers heard."""
     informer = Informer(kube, resource, ["default"], backoff=lambda: Backoff(0.05, 0.5))
-    heard: list[str] = []
+    events: list[str] = []
     informer.add_event_handler(
-        lambda new, _: heard.append(new["metadata"]["name"]), lambda old: heard.append(f"-{old['metadata']['name']}")
+        lambda new, _: events.append(new["metadata"]["name"]), lambda old: events.append(f"-{old['metadata']['name']}")
     )
     task = asyncio.create_task(informer.run())
     try:
         await asyncio.wait_for(informer.wait_for_cache_sync(), PATIENCE_SECONDS)
-        yield informer, heard
+        yield informer, events
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -110,14 +110,14 @@ async def test_our_informer_goes_on_after_a_restart_and_lists_again_when_the_his
 ) -> None:
     await put(kube, "kept")
     await put(kube, "lost")
-    async with following(kube) as (informer, heard):
+    async with following(kube) as (informer, events):
         await cluster.stop()
         await asyncio.sleep(0.3)
         await cluster.start()
         await put(kube, "after")
         await kube.delete(MAPS, "after", "default")
-        await until(lambda: heard[-1:] == ["-after"])
-        assert heard == ["kept", "lost", "after", "-after"], "nothing is missed, nor heard twice"
+        await until(lambda: events[-1:] == ["-after"])
+        assert events == ["kept", "lost", "after", "-after"], "nothing is missed, nor heard twice"
 
         await cluster.stop()
         # While the informer knocks in vain, more happens elsewhere than the server remembers.
@@ -127,11 +127,11 @@ async def test_our_informer_goes_on_after_a_restart_and_lists_again_when_the_his
             await busy.delete(MAPS, "lost", "default")
             await churn(busy)
         await elsewhere.stop()
-        assert heard[4:] == []
+        assert events[4:] == []
         await cluster.start()
-        await until(lambda: "-lost" in heard and informer.get("default", "churn") is not None)
+        await until(lambda: "-lost" in events and informer.get("default", "churn") is not None)
         await put(kube, "last")
-        await until(lambda: heard[-1] == "last")
+        await until(lambda: events[-1] == "last")
         assert {obj["metadata"]["name"] for obj in informer.list()} == {"kept", "churn", "last"}
 
 
@@ -190,7 +190,7 @@ async def test_watch_from_a_version_that_is_gone_says_so(kube: KubeClient, api: 
 
 
 async def test_bookmarks_and_initial_events_bring_a_version_to_go_on_from(kube: KubeClient, api: ApiClient) -> None:
-    """What client-go's reflector asks for since 1.35: a list that comes as the beginning of a watch."""
+    """client-go's reflector requests this since 1.35: a watch that begins with the list."""
     await put(kube, "a")
     asked = {"send_initial_events": True, "allow_watch_bookmarks": True, "resource_version_match": "NotOlderThan"}
     kinds: list[tuple[str, str]] = []
@@ -205,8 +205,8 @@ async def test_bookmarks_and_initial_events_bring_a_version_to_go_on_from(kube: 
     assert kinds == [("ADDED", "a"), ("BOOKMARK", "")]
 
 
-async def test_reader_that_does_not_read_holds_nobody_up(kube: KubeClient, api: ApiClient) -> None:
-    # Nobody reads the first watch, while the second must see each change at once.
+async def test_stalled_reader_delays_no_other_reader(kube: KubeClient, api: ApiClient) -> None:
+    # The test never reads the first watch; the second must see each change at once.
     async with kube.watch(MAPS, "default", "", 30), following(kube) as (informer, _):
         await put(kube, "large", filler="x" * 200_000)
         for number in range(40):
@@ -226,7 +226,7 @@ async def test_dynamic_client_and_our_informer_follow_what_is_defined_while_they
     extensions = client.ApiextensionsV1Api(api)
     for definition in generate():
         await extensions.create_custom_resource_definition(definition)
-    async with following(kube, HARDWARE) as (_, heard):
+    async with following(kube, HARDWARE) as (_, events):
         dynamic = await DynamicClient(api)
         machines = await dynamic.resources.get(api_version="tinkerbell.org/v1alpha2", kind="Hardware")
         assert machines.namespaced
@@ -236,9 +236,9 @@ async def test_dynamic_client_and_our_informer_follow_what_is_defined_while_they
         await machines.patch(body=change, name="m", namespace="default", content_type="application/merge-patch+json")
         listed = await machines.get(namespace="default", label_selector="rack=a")
         assert [item.metadata.name for item in listed.items] == ["m"]
-        await until(lambda: heard == ["m", "m"])
+        await until(lambda: events == ["m", "m"])
         await extensions.delete_custom_resource_definition("hardware.tinkerbell.org")
-        await until(lambda: heard[2:] == ["-m"])
+        await until(lambda: events[2:] == ["-m"])
 
 
 async def test_one_of_two_candidates_leads_and_the_other_takes_over(api: ApiClient) -> None:

@@ -1,11 +1,10 @@
 """The life of an installation from the Debian package, on hosts with systemd: installed, rebooted, backed up, restored
-on another host, upgraded and removed, with a machine that is installed in between. docs/transcript.md is what it
-showed.
+on another host, upgraded and removed, with a machine that is installed in between. docs/transcript.md has the output.
 
-    TINKEDGE_RECORD=1 pytest tests/interop/test_installed_deb.py    # writes docs/transcript.md anew
+    TINKEDGE_RECORD=1 pytest tests/interop/test_installed_deb.py    # writes docs/transcript.md
 
-`make deb` makes what is installed here. There is no release before the first one: what is upgraded is this package with
-a lower version. What an older release stored and said is recorded, and tried in tests/unit/upgrades.
+`make deb` builds the package. There is no release before the first one, so the test upgrades this package with a lower
+version. tests/unit/upgrades checks against the recorded state and messages of older releases.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ def transcript() -> Iterator[Transcript]:
 
 
 class Life:
-    """What happens in it; each host's own files are in `trace` before it is installed."""
+    """The steps of the installation's life. Each host's own files are in `trace` before the installation."""
 
     def __init__(self, transcript: Transcript, machine: Machine) -> None:
         self.transcript, self.machine = transcript, machine
@@ -135,7 +134,7 @@ def first_host(life: Life, host: Host, older: Path) -> Path:
     life.install(host, older)
     assert "disabled" in transcript.type(host, "systemctl is-enabled tinkedge", check=False)
     assert ADDRESS not in host.run("ss", "-Hlntu"), "nothing is started by the installation"
-    # As somebody who is nobody special.
+    # As an unprivileged user.
     assert "up" in host.run("setpriv", "--reuid=nobody", "--clear-groups", "tinkedge", "--help")
     life.configure(host)
     life.start(host)
@@ -289,15 +288,15 @@ def test_empty_debian_without_a_route_gets_from_one_signed_file_to_its_first_suc
 
         def typed(commands: str, *, fails: str = "") -> str:
             ended = f"cd /root && rm -rf new\n{commands}"
-            said = host.run("sh", "-c", ended, check=not fails, timeout=180)
-            assert fails in said, said
-            return said
+            output = host.run("sh", "-c", ended, check=not fails, timeout=180)
+            assert fails in output, output
+            return output
 
         refuses(typed, here, install)
         assert not host.there("/usr/bin/python3*") + host.there("/usr/bin/tinkedge"), "nothing of it has run"
 
-        said = typed(install)
-        assert 'Good signature from "site"' in said
+        output = typed(install)
+        assert 'Good signature from "site"' in output
         assert host.run("tinkedge", "--version").startswith("tinkedge, version ")
         typed(load)
         assert host.run("stat", "-c", "%U %a", "/var/lib/tinkedge/images/index.json").strip() == "tinkedge 600"

@@ -1,4 +1,4 @@
-"""The container image, run by podman: as nobody special, with the capabilities that docs/installing.md names."""
+"""The container image, run by podman as an unprivileged user with the capabilities that docs/installing.md names."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""What `make wheels` makes, on a fresh Debian 12 with systemd. By deploy/install.sh: installed, started, a machine is
-installed, upgraded, another one is, removed; and refused where a file is not the one that was tried. By pip: installed,
-started, a machine is installed, removed."""
+"""The wheels of `make wheels`, on a fresh Debian 12 with systemd.
+
+With deploy/install.sh: install, start, install a machine, upgrade, install another machine, remove; and refuse a file
+whose hash differs. With pip: install, start, install a machine, remove.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +45,9 @@ def test_script_installs_what_serves_machines_upgrades_and_removes(host: Host, t
     (wheel,) = host.path("/root/wheels").glob("click-*.whl")
     right = wheel.read_bytes()
     wheel.write_bytes(right + b"\0")
-    said = host.run(*install, "--wheels", "/root/wheels", check=False)
-    assert "DO NOT MATCH THE HASHES" in said
-    assert "nothing was changed" in said
+    output = host.run(*install, "--wheels", "/root/wheels", check=False)
+    assert "DO NOT MATCH THE HASHES" in output
+    assert "nothing was changed" in output
     assert [name for pattern in ours for name in host.there(pattern)] == []
     wheel.write_bytes(right)
 

@@ -173,8 +173,8 @@ class Watch:
 
 async def test_crds_from_deploy_are_applied_and_served_at_once(bare: Kubectl) -> None:
     crds = str(Path(__file__).parents[2] / "deploy" / "crds")
-    for said in ("created", "unchanged"):
-        assert (await bare("apply", "-f", crds)).count(said) == 4
+    for expected in ("created", "unchanged"):
+        assert (await bare("apply", "-f", crds)).count(expected) == 4
     await bare("wait", "--for=condition=Established", "--timeout=20s", "crd", "--all")
     listed = await bare("api-resources", "--api-group=tinkerbell.org")
     assert {tuple(line.split()) for line in listed.splitlines()[1:]} == {
@@ -236,8 +236,8 @@ EXPLAINED = {
 
 
 async def test_explain_has_a_text_for_every_field(widgets: Kubectl) -> None:
-    for words, said in EXPLAINED.items():
-        assert said in " ".join((await widgets("explain", *words.split())).split()), words
+    for words, expected in EXPLAINED.items():
+        assert expected in " ".join((await widgets("explain", *words.split())).split()), words
 
 
 async def test_definition_is_served_to_the_next_command_and_deleted_with_all_its_objects(widgets: Kubectl) -> None:
@@ -246,8 +246,8 @@ async def test_definition_is_served_to_the_next_command_and_deleted_with_all_its
     assert "w" in await names(widgets, "things")
     await widgets("delete", "crd", "widgets.example.org", "--timeout=20s")
     # An old kubectl still has the name in its cache; then it is the server that says no.
-    said = (await widgets.run("get", "wd")).err
-    assert "the server doesn't have a resource type" in said or "could not find the requested resource" in said
+    output = (await widgets.run("get", "wd")).err
+    assert "the server doesn't have a resource type" in output or "could not find the requested resource" in output
     await widgets("create", "-f", "-", stdin=WIDGETS)
     assert "No resources found" in (await widgets.run("get", "widgets.example.org")).err
 
@@ -298,15 +298,15 @@ BAD = [
 
 
 async def test_bad_manifest_gets_the_errors_of_kubernetes_and_is_not_stored(kubectl: Kubectl) -> None:
-    for bad, said in BAD:
+    for bad, expected in BAD:
         # An old kubectl finds some of it itself, in its own words; without that, it does not ask the server to be
         # strict.
         validate = "--validate=false" if bad == TWO_MISTAKES or kubectl.minor < 27 else "--validate=true"
-        if kubectl.minor < 27 and "unknown field" in said:
-            said = 'ValidationError(Hardware.spec): unknown field "osy" in org.tinkerbell.v1alpha2.Hardware.spec'
+        if kubectl.minor < 27 and "unknown field" in expected:
+            expected = 'ValidationError(Hardware.spec): unknown field "osy" in org.tinkerbell.v1alpha2.Hardware.spec'
             validate = "--validate=true"
         ran = await kubectl.run("apply", "-f", "-", validate, stdin=bad)
-        assert (ran.code, said in ran.err) == (1, True), ran.err
+        assert (ran.code, expected in ran.err) == (1, True), ran.err
     assert "No resources found" in (await kubectl.run("get", "hardware,templates")).err
 
 
@@ -457,8 +457,8 @@ async def test_events_of_either_kind_are_listed_and_described_with_their_object(
     event = EVENT.replace("UID", uid)
     await kubectl("create", "-f", "-", stdin=f"{event}---{OLD_EVENT.replace('UID', uid)}")
     described = await kubectl("describe", "hw", "machine-1")
-    for said in ("Lease Time Seconds:  86400", "it is up", "made it"):
-        assert said in described
+    for expected in ("Lease Time Seconds:  86400", "it is up", "made it"):
+        assert expected in described
     assert "Making" in await kubectl("get", "events")
     assert "made it" in await kubectl("get", "events.v1.events.k8s.io", "-o", "wide")
     listed = await kubectl("get", "events", "--field-selector=involvedObject.name=machine-1,type=Warning")
@@ -570,8 +570,8 @@ async def test_sets_of_objects_are_applied_pruned_and_deleted(bare: Kubectl, tmp
 
     kustomization = "resources: [one.json]\nnamePrefix: edge-\nconfigMapGenerator: [{name: made, literals: [x=y]}]\n"
     (files / "kustomization.yaml").write_text(kustomization)
-    for said in ("created", "unchanged"):
-        assert (await bare("apply", "-k", str(files))).count(said) == 2
+    for expected in ("created", "unchanged"):
+        assert (await bare("apply", "-k", str(files))).count(expected) == 2
     assert (await bare.object("cm", "edge-one"))["data"] == {"a": "1"}
     await bare("create", "configmap", "other")
     assert (await bare("delete", "cm", "-l", "set=one", "--wait=false")).count("deleted") == 2

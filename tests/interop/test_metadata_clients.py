@@ -3,7 +3,7 @@
 Both are programs of Fedora CoreOS and Flatcar, and in no package of Debian. What they do is read from the sources of
 Ignition 2 (internal/providers/aws and cmdline, internal/resource) and Afterburn 5.10 (src/providers/aws, src/retry):
   * Ignition with `ignition.platform.id=aws`: PUT of a token, then its user-data in version 2019-10-01 (before Ignition
-    2.4, in 2009-04-04). 404 for the token means that there are none; any other 4xx is the end, 5xx is tried for ever.
+    2.4, in 2009-04-04). 404 for the token means there are none; any other 4xx is the end, 5xx is retried endlessly.
     With `ignition.config.url=URL`, a GET without a token. 404 and an empty body mean "no config"; 200 and 204 are read.
   * Afterburn: PUT of a token with a Content-Type and no body, tried eleven times if it fails, then values in version
     2021-01-03. 404 means that there is no such value, anything else but 200 is tried eleven times. It splits each line

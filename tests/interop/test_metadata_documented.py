@@ -44,11 +44,11 @@ def documented(start: str) -> str:
 def typed(rack: MetadataRack, command: str, userdata: bytes) -> None:
     """As an operator types it, in a directory with a file `user-data`."""
     (rack.directory / "user-data").write_bytes(userdata)
-    said = rack.run(
+    process = rack.run(
         *(IN_EDGE, "env", f"KUBECONFIG={rack.directory}/data/kubeconfig", f"HOME={rack.directory}"),
         *("bash", "-euc", f"cd {shlex.quote(str(rack.directory))}; {command}"),
     )
-    assert said.popen.returncode == 0, said.err
+    assert process.popen.returncode == 0, process.err
 
 
 def asked(rack: MetadataRack, machine: Registered, path: str) -> tuple[int, bytes]:

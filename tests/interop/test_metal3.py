@@ -58,7 +58,7 @@ async def test_hosts_applied_by_kubectl_are_in_step_before_and_after_a_kill(site
     ran = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     for number in range(4):
-        await site.becomes(f"n{number}", False, process)  # nobody has said that it is free
+        await site.becomes(f"n{number}", False, process)  # no object says that the host is free
     for number in range(3):
         await site.state(f"n{number}", "available")
         made = await site.becomes(f"n{number}", True, process)
@@ -132,7 +132,7 @@ async def test_once_brings_all_in_step_and_says_if_it_could_not(site: Site) -> N
 # --- what is whose ---------------------------------------------------------------------------------------------------
 
 
-async def test_hardware_that_somebody_else_made_is_left_alone(site: Site) -> None:
+async def test_hardware_of_another_owner_is_left_alone(site: Site) -> None:
     theirs = objects.hardware("n0", mac(1), None, namespace=NAMESPACE)
     before = await site.client.create(HARDWARE, theirs)
     await site.host("n0", 1, "provisioned")
@@ -144,7 +144,9 @@ async def test_hardware_that_somebody_else_made_is_left_alone(site: Site) -> Non
     assert await site.hardware("n0") == before
 
 
-async def test_field_that_a_user_sets_stays_and_is_told_but_no_user_lets_a_provisioned_host_netboot(site: Site) -> None:
+async def test_field_that_a_user_sets_stays_and_is_reported_but_no_user_lets_a_provisioned_host_netboot(
+    site: Site,
+) -> None:
     await site.host("n0", 1, architecture="x86_64")
     await site.follow(Metal3Settings(HostOptions({"x86_64": "hook"})))
     await site.becomes("n0", True)
@@ -313,7 +315,7 @@ class Slow:
 
 
 async def record_netboots(site: Site, name: str) -> list[bool]:
-    """Whether a Hardware netboots, from now on after each change of it."""
+    """Return a list that grows with each change of a Hardware: True if it then netboots."""
     seen: list[bool] = []
     informer = Informer(site.client, HARDWARE, [NAMESPACE])
     informer.add_event_handler(lambda new, _: seen.append(netboots(new)) if new["metadata"]["name"] == name else None)
@@ -418,7 +420,7 @@ async def test_hosts_are_followed_as_they_are_stored_when_the_webhook_that_conve
     await site.client.patch(CRD, hosts["metadata"]["name"], None, {"spec": {"versions": hosts["spec"]["versions"]}})
     await create_new(site, "n0", 1)
     await site.follow()
-    await site.becomes("n0", False)  # read as v1alpha1 without a webhook: nobody says that it is online
+    await site.becomes("n0", False)  # read as v1alpha1 without a webhook: the object lacks `online`
     dead = {"strategy": "Webhook", "webhook": {
         "conversionReviewVersions": ["v1"], "clientConfig": {"url": "https://127.0.0.1:1/convert"},
     }}  # fmt: skip

@@ -133,7 +133,7 @@ async def test_user_reads_why_while_no_webhook_answers_and_the_stored_version_st
 # --- the registration -----------------------------------------------------------------------------------------------
 
 
-async def test_registration_is_mended_follows_the_authority_and_stays_when_we_stop(
+async def test_registration_is_repaired_follows_the_authority_and_stays_after_the_stop(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -196,7 +196,7 @@ async def test_stack_brings_definitions_and_webhook_when_asked_and_not_else(tmp_
             assert await asyncio.to_thread(process.terminate) == 0, process.err
 
 
-async def test_webhook_that_nobody_could_reach_is_not_started(site: Site, tmp_path: Path) -> None:
+async def test_unreachable_webhook_is_not_started(site: Site, tmp_path: Path) -> None:
     process = tinkedge(tmp_path, "metal3-webhook", "--kubeconfig", site.api.kubeconfig)
     assert await asyncio.to_thread(process.status, 60) == 1
     assert "give --webhook-service or --webhook-url" in process.err
@@ -345,7 +345,7 @@ async def fill(site: Site, count: int) -> None:
 
 
 async def write_details(site: Site, name: str, **spec: Any) -> None:
-    """HardwareData of somebody else."""
+    """Write a HardwareData as another program does."""
     obj = {"apiVersion": HARDWARE_DATA.api_version, "kind": HARDWARE_DATA.kind, "spec": spec}
     await site.client.create(HARDWARE_DATA, obj | {"metadata": {"name": name, "namespace": "default"}})
 
@@ -434,7 +434,7 @@ async def resource_versions(site: Site) -> dict[str, str]:
     return {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in hosts}
 
 
-async def test_phases_can_be_done_one_by_one_and_the_old_version_goes_only_when_told(site: Site) -> None:
+async def test_phases_run_one_by_one_and_the_old_version_is_removed_only_on_request(site: Site) -> None:
     await fill(site, 4)
     for phase, storage, versions in (
         ("hardware-data", "v1alpha1", ["v1alpha1"]),
@@ -471,8 +471,8 @@ async def refused(site: Site, *options: str) -> str:
 
 async def test_what_stands_in_the_way_is_a_refusal_that_names_field_and_values_and_says_what_to_do(site: Site) -> None:
     await site.create(host("a", image={"url": "http://x/i", "checksum": "0" * 32}))
-    said = await refused(site, "--empty-checksum-type", "auto")
-    assert 'differs: default/a spec.image.checksumType: "auto" -> "md5" (v1beta1 as it is served: another' in said
+    message = await refused(site, "--empty-checksum-type", "auto")
+    assert 'differs: default/a spec.image.checksumType: "auto" -> "md5" (v1beta1 as it is served: another' in message
     assert (await migrate(site)).code == 0
 
     await site.create(host("b", description="the only one"))
@@ -480,20 +480,22 @@ async def test_what_stands_in_the_way_is_a_refusal_that_names_field_and_values_a
     without = json.loads(json.dumps(versions))
     del without[1]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["description"]
     await site.client.patch(CRD, NAME, None, {"spec": {"versions": without}})
-    said = await refused(site)
-    assert 'default/b spec.description: "the only one" -> nothing (v1beta1 as it is served' in said
+    message = await refused(site)
+    assert 'default/b spec.description: "the only one" -> nothing (v1beta1 as it is served' in message
     await site.client.patch(CRD, NAME, None, {"spec": {"versions": versions}})
 
     await site.stop_webhook()
-    said = await refused(site)
-    assert "hosts can't be converted: conversion webhook for" in said
-    assert "Does the webhook run?" in said
+    message = await refused(site)
+    assert "hosts can't be converted: conversion webhook for" in message
+    assert "Does the webhook run?" in message
     await site.start_webhook()
 
     await site.create(host("c", image={"url": "http://x/i", "checksum": "0" * 64}))
-    said = await refused(site)
-    assert 'default/c spec.image.checksumType: nothing -> "md5" (the checksum is not MD5: see --empty-checksum' in said
-    assert "correct them, or use --accept-differences" in said
+    message = await refused(site)
+    assert (
+        'default/c spec.image.checksumType: nothing -> "md5" (the checksum is not MD5: see --empty-checksum' in message
+    )
+    assert "correct them, or use --accept-differences" in message
     assert (await migrate(site, "--apply", "--accept-differences")).code == 0
     assert await stored(site) == ["v1beta1"]
 
@@ -517,7 +519,7 @@ async def test_definitions_that_are_not_fit_are_refused_with_what_to_do(empty_si
     assert (await migrate(empty_site, "--apply")).code == 0
 
 
-async def test_odd_hosts_are_noted_and_moved_and_nobody_s_hardware_data_is_overwritten(site: Site) -> None:
+async def test_odd_hosts_are_noted_and_moved_and_no_hardware_data_is_overwritten(site: Site) -> None:
     await fill(site, 1)
     mine = {"hardware": {"hostname": "other"}}
     await write_details(site, "n0", **mine)

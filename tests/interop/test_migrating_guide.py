@@ -3,8 +3,8 @@
     edge's namespace: rack0 172.31.77.1 --- bridge --- eth0 of a machine whose HookOS runs, with its agent
 
 tinkedge, kubectl, udhcpc, curl and logger are real. The old stack is played: its DHCP by dnsmasq, its Tink server
-and the agent by `old_site`, its API by an embedded one with v1alpha1's definitions. What nobody can type here (the
-services of systemd, the scaling of the old deployments) is done by what it comes to.
+and the agent by `old_site`, its API by an embedded one with v1alpha1's definitions. Lines that can't run here
+(systemd's services, the scaling of the old deployments) are replaced by their effects.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Site(Namespaces):
     # --- the machine --------------------------------------------------------------------------------------------------
 
     def asks_dhcp(self) -> str:
-        """What the machine's DHCP client says."""
+        """Run the machine's DHCP client; return its output."""
         ask = ["busybox", "udhcpc", "-i", "eth0", "-f", "-n", "-q", "-t", "5", "-T", "1", "-s", self.script]
         process = self.run(IN_MACHINE, *ask)
         assert process.popen.returncode == 0, process.err

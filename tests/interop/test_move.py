@@ -44,7 +44,7 @@ async def ran(*words: str | Path) -> str:
 
 
 class Site:
-    """What runs on one host; everything listens on loopback."""
+    """The processes of a site on one host; all listen on loopback."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -95,12 +95,12 @@ class Site:
         return done.stdout
 
     def states(self, side: str) -> list[str]:
-        """Of the Workflow, and of its actions."""
+        """Return the states of the Workflow and of its actions."""
         path = "jsonpath={.status.state} {.status.actions[*].state}"
         return self.kubectl(side, "get", "workflow", "run", "-o", path).split()
 
     def begun(self) -> list[str]:
-        """The actions that the machine has begun, each as often as it has."""
+        """Return the actions that the machine has begun, each as often as it was begun."""
         return self.runs.read_text().split() if self.runs.exists() else []
 
     def let_end(self, action: str) -> None:
@@ -140,7 +140,7 @@ def test_machine_of_a_running_workflow_goes_on_across_a_move_and_back(site: Site
 
     there = site.api("there")
     site.move("here", "there", "--install-crds")
-    # What the agent has to report meanwhile nobody takes from it; it has it until somebody may.
+    # No server accepts the agent's events meanwhile; the agent stores them until one does.
     site.let_end("one")
     wait_until(lambda: site.begun() == ["one", "two"], lambda: agent.err)
     assert here.terminate() == 0
@@ -187,8 +187,8 @@ async def test_backup_of_a_server_that_runs_is_served_elsewhere(tmp_path: Path) 
     async with serving(tmp_path / "a", generate()) as (_, client):
         before = await populate(client)
         await ran("backup", tmp_path / "file", "--data-dir", tmp_path / "a")
-    said = await ran("restore", tmp_path / "file", "--data-dir", tmp_path / "b")
-    assert "default/wait (Pending)" in said
+    output = await ran("restore", tmp_path / "file", "--data-dir", tmp_path / "b")
+    assert "default/wait (Pending)" in output
     async with serving(tmp_path / "b") as (_, client):
         after = await workflows(client)
         assert after["run"]["status"] == before["run"]["status"]

@@ -168,16 +168,16 @@ def notifications_of(
     network: Network, change: Callable[[], None], wanted: Callable[[list[str | None]], bool]
 ) -> list[str | None]:
     """Wait until the notifications are those that are expected, and return them."""
-    heard: list[str | None] = []
+    events: list[str | None] = []
 
     async def hear() -> None:
-        changes = neighbour_changes(heard.append)
+        changes = neighbour_changes(events.append)
         change()
-        await until(lambda: wanted(heard), lambda: heard)
+        await until(lambda: wanted(events), lambda: events)
         changes.close()
 
     network.inside(network.server, lambda: asyncio.run(hear()))
-    return heard
+    return events
 
 
 def test_changes_are_notified_and_missed_ones_as_a_change_of_all(network: Network) -> None:

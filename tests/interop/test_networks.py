@@ -125,11 +125,11 @@ def test_machine_is_served_with_the_new_address(host: Host) -> None:
     assert "10.77.1.1]:42113" in listening or "10.77.1.1:42113" in listening
 
 
-def test_network_without_address_is_said_everywhere_while_it_lasts_and_not_answered(host: Host) -> None:
-    said = "eth1 has no IPv4 address"
-    before = host.process.err.count(said)
+def test_network_without_address_is_reported_everywhere_and_gets_no_answer(host: Host) -> None:
+    message = "eth1 has no IPv4 address"
+    before = host.process.err.count(message)
     host.in_edge("address", "del", "10.77.1.1/24", "dev", "eth1")
-    wait_until(lambda: host.readiness() == (503, f"not ready: {said}"), host.readiness)
+    wait_until(lambda: host.readiness() == (503, f"not ready: {message}"), host.readiness)
     assert host.udhcpc("one", tries=1) == {}, "an address that is not there is offered to nobody"
     host.address("two", "10.77.2.50/24")
     assert host.http("two", "10.77.2.1") == "ok", "this process lives"
@@ -139,16 +139,16 @@ def test_network_without_address_is_said_everywhere_while_it_lasts_and_not_answe
         "1.0",
     )
     shown = {one["interface"]: one for one in json.loads(host.operators(host.data_dir, "/api/v1/networks"))}
-    assert (shown["eth1"]["ready"], shown["eth1"]["problem"]) == (False, said)
+    assert (shown["eth1"]["ready"], shown["eth1"]["problem"]) == (False, message)
     assert (shown["eth2"]["ready"], shown["eth2"]["address"]) == (True, "10.77.2.1")
     watch = host.watch("--output", "json")  # begun when it was so already
-    wait_until(lambda: said in watch.out, lambda: watch.out + watch.err)
+    wait_until(lambda: message in watch.out, lambda: watch.out + watch.err)
     host.in_edge("address", "add", "10.77.1.1/24", "dev", "eth1")
     served(host, "one", "10.77.1.1")
     wait_until(lambda: host.readiness() == (200, "ok"), host.readiness)
     wait_until(lambda: "eth1 has 10.77.1.1: machines there are served again" in watch.out, lambda: watch.out)
     watch.end()
-    assert host.process.err.count(said) == before + 1, "once when it begins"
+    assert host.process.err.count(message) == before + 1, "once when it begins"
     assert host.metric("tinkedge_network_ready", "eth1") == "1.0"
 
 
@@ -230,7 +230,7 @@ def test_interface_and_fixed_address_may_come_after_the_start(tmp_path: Path) ->
         assert process.terminate() == 0, process.err
 
 
-def test_mistakes_that_can_be_stored_are_said_by_kubectl_on_the_journey_and_on_the_hardware(host: Host) -> None:
+def test_mistakes_that_can_be_stored_are_reported_by_kubectl_the_journey_and_the_hardware(host: Host) -> None:
     def condition(name: str) -> str:
         path = "jsonpath={.status.conditions[?(@.type=='Misconfigured')]['status','reason']}"
         return host.kubectl("get", "hardware", name, "-o", path)
@@ -329,6 +329,6 @@ def test_ipv6_address_that_is_replaced_is_followed(dual: Host) -> None:
     wait_until(lambda: dual.curl("one", "http://[fd77:1::2]:7080/healthz"), lambda: dual.process.err)
     script = dual.curl("one", f"http://[fd77:1::2]:7080/ipxe/script/{MACS['one']}/auto.ipxe")
     assert "grpc_authority=[fd77:1::2]:42113 " in script
-    said = "eth1 has fd77:1::2 now: machines there are served by it over IPv6"
-    wait_until(lambda: said in dual.process.err, lambda: dual.process.err)
+    message = "eth1 has fd77:1::2 now: machines there are served by it over IPv6"
+    wait_until(lambda: message in dual.process.err, lambda: dual.process.err)
     assert '"ipv6":"fd77:1::2"' in dual.operators(dual.data_dir, "/api/v1/networks").replace(" ", "")

@@ -1,4 +1,4 @@
-"""What goes on when something central is away: the API for an hour, or the host that has the address of the servers.
+"""Service during an outage of a central part: the API for an hour, or the host that has the address of the servers.
 
 "edge": rack0 172.31.77.1, API and controller --- node1 172.31.77.2, node2 172.31.77.3: an edge and a server each
                                               --- m1 172.31.77.50, m2 172.31.77.51: machines
@@ -144,7 +144,7 @@ class Site(Namespaces):
         return self.tinkedge("m1", "agent", *options, "--state-dir", self.directory / "agent")
 
     def lease(self, machine: str) -> dict[str, str]:
-        """What DHCP told the machine at its first try, or its first retry; nothing if nobody answered."""
+        """Request a lease with one retry; return it as the variables of udhcpc, empty if no server answered."""
         return self.udhcpc(machine, tries=2, seconds=3)
 
     def fetch(self, machine: str, edge: str, path: str) -> str:
@@ -166,7 +166,7 @@ class Site(Namespaces):
         return VIP in self.run(node, "ip", "-4", "-o", "address", "show", "dev", "eth0").out
 
     def die(self, node: str) -> None:
-        """The host is gone: nobody hears of its connections' end."""
+        """Take the host off the network, so that its peers do not learn that their connections ended."""
         ip("-n", self.namespaces[node], "link", "set", "eth0", "down")
 
 
@@ -200,9 +200,9 @@ def test_while_the_api_is_away_machines_boot_from_a_restarted_edge_and_what_was_
     killed(edge, server)
     edge = site.edge("node1", "--netboot-when", "workflow")
     server = site.server("node1")
-    said = "serving from what was known at 20"
-    assert site.readiness("node1", 7081).startswith(f"ok: {said}"), edge.err
-    wait_until(lambda: said in edge.err, lambda: edge.err)
+    message = "serving from what was known at 20"
+    assert site.readiness("node1", 7081).startswith(f"ok: {message}"), edge.err
+    wait_until(lambda: message in edge.err, lambda: edge.err)
     assert "has not" in site.readiness("node1", 7092), "agents are not served, and the server waits"
     metrics = site.curl("node1", "http://127.0.0.1:7081/metrics")
     known = re.search(r"^tinkedge_api_known_timestamp_seconds (\S+)$", metrics, re.MULTILINE)
@@ -214,7 +214,7 @@ def test_while_the_api_is_away_machines_boot_from_a_restarted_edge_and_what_was_
     script = site.fetch("m1", NODES["node1"], f"/ipxe/script/{MACS['m1']}/auto.ipxe")
     assert "kernel" in script
     assert site.fetch("m2", NODES["node1"], "/latest/user-data") == "I am m2"
-    # Of one that is not known, it is said that what is known may be old.
+    # For an unknown machine, the log notes that the edge's data may be old.
     site.add("stranger")
     site.card("stranger", "eth0", "02:54:00:77:00:09", "rack0")
     assert site.udhcpc("stranger", tries=1) == {}
@@ -279,7 +279,7 @@ class Outage:
 
 
 def missed(site: Site, machine: str) -> list[str]:
-    """What a machine does not get of all that it boots with."""
+    """Return the parts of its boot that a machine does not receive."""
     found = {
         "lease": (site.lease(machine).get("ip"), ADDRESSES[machine]),
         "kernel": (site.fetch(machine, NODES["node1"], "/osie/lab/kernel"), KERNEL),

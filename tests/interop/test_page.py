@@ -34,7 +34,7 @@ SIZES = pytest.mark.parametrize("width", [1280, 360], ids=["desk", "phone"])
 
 
 class BrowserError(Exception):
-    """What the page's script threw, or the browser does not do."""
+    """An exception of the page's script, or a command that the browser rejects."""
 
 
 class Page:
@@ -47,26 +47,26 @@ class Page:
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._loaded = asyncio.Event()
         self.troubles: list[str] = []
-        """What the browser complains of: errors of scripts, and what the policy has refused."""
+        """The browser's complaints: errors of scripts, and violations of the content security policy."""
         self.received: dict[str, int] = {}
         """Bytes of each response, as they came."""
 
     async def read(self) -> None:
-        """What the browser says, until it ends."""
+        """Read the browser's messages until it ends."""
         async for message in self._socket:
-            told = json.loads(message.data)
-            waiting = self._waiting.pop(told.get("id", 0), None)
+            answer = json.loads(message.data)
+            waiting = self._waiting.pop(answer.get("id", 0), None)
             if waiting is not None and not waiting.done():
-                waiting.set_result(told)
-            match told.get("method"):
+                waiting.set_result(answer)
+            match answer.get("method"):
                 case "Page.loadEventFired":
                     self._loaded.set()
                 case "Runtime.exceptionThrown":
-                    self.troubles.append(str(told["params"]["exceptionDetails"].get("exception", {})))
+                    self.troubles.append(str(answer["params"]["exceptionDetails"].get("exception", {})))
                 case "Log.entryAdded":
-                    self.troubles.append(told["params"]["entry"]["text"])
+                    self.troubles.append(answer["params"]["entry"]["text"])
                 case "Network.loadingFinished":
-                    self.received[told["params"]["requestId"]] = told["params"]["encodedDataLength"]
+                    self.received[answer["params"]["requestId"]] = answer["params"]["encodedDataLength"]
 
     async def send(self, method: str, **params: Any) -> dict[str, Any]:
         """One command, and its answer."""
@@ -74,10 +74,10 @@ class Page:
         waiting = self._waiting[self._number] = asyncio.get_running_loop().create_future()
         await self._socket.send_str(json.dumps({"id": self._number, "method": method, "params": params}))
         async with asyncio.timeout(PATIENCE_SECONDS):
-            told = await waiting
-        if "error" in told:
-            raise BrowserError(f"{method}: {told['error']}")
-        result: dict[str, Any] = told["result"]
+            answer = await waiting
+        if "error" in answer:
+            raise BrowserError(f"{method}: {answer['error']}")
+        result: dict[str, Any] = answer["result"]
         return result
 
     async def go(self, path: str) -> None:
@@ -90,10 +90,10 @@ class Page:
 
     async def run(self, script: str) -> Any:
         """The value of a script."""
-        told = await self.send("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
-        if "exceptionDetails" in told:
-            raise BrowserError(told["exceptionDetails"]["exception"].get("description", script))
-        return told["result"].get("value")
+        answer = await self.send("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
+        if "exceptionDetails" in answer:
+            raise BrowserError(answer["exceptionDetails"]["exception"].get("description", script))
+        return answer["result"].get("value")
 
     async def press(self, key: str) -> None:
         """One key."""
@@ -203,7 +203,7 @@ async def becomes(page: Page, what: str) -> None:
 
 
 @pytest.mark.smoke
-async def test_link_lets_the_browser_in_and_nobody_without(desk: Desk) -> None:
+async def test_browser_is_let_in_by_the_link_only(desk: Desk) -> None:
     assert "49 machines" in " ".join((await text(desk.page)).split())
     assert await desk.page.run("location.pathname + location.search") == "/"  # the code is in no address bar
     assert await desk.page.run("document.cookie") == ""  # nor the session within reach of a script
@@ -227,7 +227,7 @@ async def test_pages_break_no_rule_of_accessibility(desk: Desk, rules: str, widt
             assert broken == [], f"{path}, {'dark' if dark else 'light'}"
         overflow = await desk.page.run("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert overflow <= 0, f"{path} is {overflow} pixels too wide"
-    desk.page.troubles = [each for each in desk.page.troubles if "404" not in each]  # the machine that nobody knows
+    desk.page.troubles = [each for each in desk.page.troubles if "404" not in each]  # the page of an unknown machine
 
 
 def test_dark_pages_differ_in_their_colours_alone() -> None:
@@ -299,11 +299,11 @@ async def test_filter_search_and_sort_work_without_javascript(desk: Desk) -> Non
 
 
 async def html(page: Page) -> str:
-    """What the browser has made of the page, without a script in it."""
+    """Return the HTML of the page as the browser has it, without the scripts."""
     for left in (2, 1, 0):
-        told = await page.send("DOM.getDocument")
+        answer = await page.send("DOM.getDocument")
         try:
-            outer = await page.send("DOM.getOuterHTML", nodeId=told["root"]["nodeId"])
+            outer = await page.send("DOM.getOuterHTML", nodeId=answer["root"]["nodeId"])
             break
         except BrowserError as error:  # it may have become another document meanwhile
             if not left or "Could not find node" not in str(error):
@@ -311,7 +311,7 @@ async def html(page: Page) -> str:
     return str(outer["outerHTML"]).partition("<main")[2] + str(outer["outerHTML"]).partition("<header")[2][:3000]
 
 
-async def test_whole_page_weighs_less_than_100_kb_and_asks_nobody_else(desk: Desk) -> None:
+async def test_whole_page_weighs_less_than_100_kb_and_loads_nothing_from_other_hosts(desk: Desk) -> None:
     page = desk.page
     await page.send("Network.setCacheDisabled", cacheDisabled=True)
     asked: list[Any] = []
@@ -337,7 +337,7 @@ async def test_what_a_machine_says_runs_nothing(desk: Desk) -> None:
                           and "404" not in each]  # fmt: skip
 
 
-async def test_page_that_nobody_looks_at_costs_nothing_and_comes_back(desk: Desk) -> None:
+async def test_hidden_page_costs_nothing_and_comes_back(desk: Desk) -> None:
     page, live = desk.page, desk.site.live
     await until(lambda: len(live) == 1)
     await page.go("/enter")

@@ -115,8 +115,8 @@ def site(built: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]
 
 def test_edge_that_runs_serves_what_is_prepared_at_once(site: Site) -> None:
     assert INSECURE not in site.script(), "it has no images yet"
-    said = site.prepare()
-    assert "OSIE default/tinkedge changed" in said
+    output = site.prepare()
+    assert "OSIE default/tinkedge changed" in output
     spec = json.loads(site.kubectl("get", "osie", "tinkedge", "-o", "json"))["spec"]
     assert spec["kernelUrl"] == f"file://{site.data}/osie/tinkedge/kernel"
     assert INSECURE in site.script(), "agents learn of the images without a restart"
@@ -157,10 +157,10 @@ def test_second_run_changes_nothing(site: Site) -> None:
         path: path.stat().st_mtime_ns for path in site.data.rglob("*") if path.parts[-2] in ("tinkedge", "sha256")
     }
     version = site.kubectl("get", "osie", "tinkedge", "-o", "jsonpath={.metadata.resourceVersion}")
-    said = site.prepare()
-    assert "OSIE, actions: up to date in" in said
-    assert said.count("is up to date") == 3, said
-    assert "to download" not in said
+    output = site.prepare()
+    assert "OSIE, actions: up to date in" in output
+    assert output.count("is up to date") == 3, output
+    assert "to download" not in output
     after = {path: path.stat().st_mtime_ns for path in site.data.rglob("*") if path.parts[-2] in ("tinkedge", "sha256")}
     assert after == before
     assert site.kubectl("get", "osie", "tinkedge", "-o", "jsonpath={.metadata.resourceVersion}") == version

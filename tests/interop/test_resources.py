@@ -35,11 +35,11 @@ def test_table_has_every_error_that_one_object_can_cause() -> None:
     refused = [case for case in CASES if case["fields"]]
     assert len(refused) > 200
     assert len(CASES) - len(refused) > 100
-    said = " ".join(cause["message"] for case in refused for cause in case["answer"]["causes"])
+    message = " ".join(cause["message"] for case in refused for cause in case["answer"]["causes"])
     rules = [rule for crd in generate() for rule in find(crd, "x-kubernetes-validations")]
     assert len(rules) > 25
     for rule in rules:
-        assert rule["message"] in said or "messageExpression" in rule, f"no case for the rule {rule['message']!r}"
+        assert rule["message"] in message or "messageExpression" in rule, f"no case for the rule {rule['message']!r}"
 
 
 def find(node: Any, key: str) -> Iterator[Any]:

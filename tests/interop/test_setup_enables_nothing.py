@@ -1,4 +1,4 @@
-"""What is installed for the tests and the lab is not started by the next boot; what was enabled before stays so.
+"""The next boot does not start units of the packages for tests and the lab; units enabled before stay enabled.
 
 deploy/setup/packages.sh runs in a mount namespace of its own, over an /etc of its own, with an apt-get that enables
 units as packages do.

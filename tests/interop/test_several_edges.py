@@ -26,10 +26,10 @@ from tests.interop.site.site import OUTSIDE, Site, address_of, mac_of
 from tests.waiting import wait_until
 
 KNOWN = {1: 1, 2: 2, 3: 1}
-"""Of how many others each knows, where only the second is named to the others."""
+"""How many other edges each edge knows, if the options of the others name only the second."""
 
 PATIENCE_OF_FIRMWARE = {"TFTP", "script"}
-"""Where a ROM knows one edge only, and comes round when that has gone. In all else the machine goes on by itself."""
+"""Steps in which a ROM knows one edge only, and starts over when that edge is gone. It survives that in all others."""
 
 EMULATED = {11: "bios", 12: "uefi", 13: "bios"}
 """Machines of QEMU, which boot while the others do."""
@@ -94,7 +94,7 @@ def killed_in_turn(site: Site, boots: Boots, every: float, stop: threading.Event
 
 
 def watched(site: Site, edge: int, *options: str) -> list[dict[str, Any]]:
-    """What `tinkedge watch` says of that edge."""
+    """Return the output of `tinkedge watch` about that edge."""
     where = ("--once", "--json", "--data-dir", site.directory / f"data{edge}")
     shown = site.run(f"edge{edge}", *TINKEDGE, "watch", "--config=/dev/null", *where, *options)
     assert shown.popen.returncode == 0, shown.err
@@ -122,14 +122,14 @@ def each_edge_knows_all_machines_and_their_agents(site: Site) -> None:
 
     for edge in site.edges:
         wait_until(lambda edge=edge: known(edge), lambda: agent.err + server.err + site.said(), every=1.0)
-        told = [event for event in watched(site, edge, mac_of(1)) if "step" in event]
-        seen = {str(event["detail"].get("seen_by_kind", "here")) for event in told}
-        assert {"server", "edge"} <= seen, told
+        events = [event for event in watched(site, edge, mac_of(1)) if "step" in event]
+        seen = {str(event["detail"].get("seen_by_kind", "here")) for event in events}
+        assert {"server", "edge"} <= seen, events
     for process in (agent, server):
         assert process.terminate() == 0, process.err
 
 
-def test_three_edges_fetch_each_file_once_and_whoever_is_killed_no_boot_fails(site: Site) -> None:
+def test_three_edges_fetch_each_file_once_and_no_boot_fails_if_one_is_killed(site: Site) -> None:
     site.all_up()
     boots = Boots(site, 8)
     boots.join()
@@ -147,10 +147,10 @@ def test_three_edges_fetch_each_file_once_and_whoever_is_killed_no_boot_fails(si
     assert [boot for boot in done if not boot.ok] == [], site.said()
     assert [boot for boot in done if set(boot.restarts) - PATIENCE_OF_FIRMWARE] == [], site.said()
     assert site.kills >= 2
-    # Whoever was killed knows what was before.
+    # An edge that was killed restores the earlier events.
     for edge in site.edges:
-        told = [event for event in watched(site, edge, mac_of(1)) if "step" in event]
-        assert any(event["detail"].get("seen_by_kind") == "server" for event in told), "the agent, of the first boots"
+        events = [event for event in watched(site, edge, mac_of(1)) if "step" in event]
+        assert any(event["detail"].get("seen_by_kind") == "server" for event in events), "the agent, of the first boots"
 
 
 @pytest.mark.soak
@@ -163,18 +163,18 @@ def test_200_boots_and_an_edge_is_killed_every_ten_seconds(tmp_path: Path) -> No
         emulated = [site.emulated(number, firmware, 900) for number, firmware in EMULATED.items()]
         boots = booted_while_edges_are_killed(site, 200, pace=2.0, every=10.0)
         machines = [json.loads(machine.out) for machine in emulated if machine.status(900) == 0]
-        said = site.said()
+        output = site.said()
     sys.stderr.write(f"\nQEMU: {[machine['seconds'] for machine in machines]} s\n")
     failed = [boot for boot in boots if not boot.ok]
     restarts = Counter(step for boot in boots for step in boot.restarts)
-    elsewhere, anew = (sum(getattr(boot, name) for boot in boots) for name in ("elsewhere", "anew"))
+    elsewhere, rediscoveries = (sum(getattr(boot, name) for boot in boots) for name in ("elsewhere", "rediscoveries"))
     sys.stderr.write(
         f"\n{len(boots)} boots, {site.kills} edges killed: {len(failed)} failed, rounds of firmware {dict(restarts)}, "
-        f"{elsewhere} files from another edge than the script, {anew} times DHCP anew, "
+        f"{elsewhere} files from another edge than the script, {rediscoveries} times DHCP anew, "
         f"longest {max(boot.seconds for boot in boots):.0f} s\n"
     )
-    assert failed == [], said
-    assert set(restarts) <= PATIENCE_OF_FIRMWARE, said
+    assert failed == [], output
+    assert set(restarts) <= PATIENCE_OF_FIRMWARE, output
     assert len(boots) == 200
     assert [machine for machine in machines if machine["seconds"] is None] == []
     assert len(machines) == len(EMULATED)

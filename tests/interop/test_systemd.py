@@ -47,22 +47,22 @@ def installed(directory: Path) -> Checkout:
 
 
 def privileges(host: Host, unit: str) -> tuple[bool, int, bool]:
-    """Whether its process is of root, which capabilities it has, and whether its system calls are filtered."""
+    """Return a unit's privileges: whether it runs as root, its capabilities, and whether system calls are filtered."""
     status = host.run("cat", f"/proc/{host.show(unit, 'MainPID')}/status")
     found = {name: value.split() for name, _, value in (line.partition(":") for line in status.splitlines())}
     return "0" in found["Uid"], int(found["CapEff"][0], 16), found["Seccomp"] == ["2"]
 
 
 def freeze(host: Host, *units: str) -> None:
-    """Their processes stand still; the watchdog ends them, and they start again."""
+    """Stop the units' processes with a signal; the watchdog kills them, and systemd restarts them."""
     before = {unit: int(host.show(unit, "NRestarts")) for unit in units}
     host.run("kill", "-STOP", *(host.show(unit, "MainPID") for unit in units))
     host.wait(lambda: all(int(host.show(unit, "NRestarts")) > before[unit] for unit in units))
     host.wait(lambda: all(host.show(unit, "ActiveState") == "active" for unit in units))
     for unit in units:
-        said = host.journal("-u", unit)
-        assert "Watchdog timeout" in said
-        assert "Fatal Python error: Aborted" in said, "it leaves the stack of each thread"
+        output = host.journal("-u", unit)
+        assert "Watchdog timeout" in output
+        assert "Fatal Python error: Aborted" in output, "it leaves the stack of each thread"
 
 
 # --- all in one process -----------------------------------------------------------------------------------------------
@@ -109,9 +109,9 @@ def test_journal_is_asked_for_a_machine_and_prometheus_for_the_process(host: Hos
     lines = host.journal("-u", "tinkedge", "-o", "cat", "-p", "info").splitlines()
     assert any(line.startswith("edge.run.graph: ready") for line in lines), "priorities, and no second time"
     asked = (f"TINKEDGE_MAC={manifests.MAC}", "TINKEDGE_STEP=dhcp")
-    said = host.journal("-u", "tinkedge", *asked, "-o", "cat").splitlines()
-    assert said
-    assert all(f": {manifests.MAC} dhcp " in line for line in said), said
+    output = host.journal("-u", "tinkedge", *asked, "-o", "cat").splitlines()
+    assert output
+    assert all(f": {manifests.MAC} dhcp " in line for line in output), output
     wrote = ("TINKEDGE_USER=admin", "TINKEDGE_WORKFLOW=default/first", "TINKEDGE_OUTCOME=created")
     (line,) = host.journal("-u", "tinkedge", *wrote, "-o", "cat").splitlines()
     assert line.endswith("admin from 127.0.0.1: create workflows.tinkerbell.org default/first: created")
@@ -137,7 +137,7 @@ def test_backup_is_made_by_its_unit_and_the_oldest_goes(host: Host) -> None:
     assert host.show("tinkedge-backup.timer", "NextElapseUSecRealtime")
 
 
-def test_data_directory_where_the_unit_may_not_write_is_said_with_the_remedy(host: Host) -> None:
+def test_data_directory_where_the_unit_may_not_write_is_reported_with_the_remedy(host: Host) -> None:
     elsewhere = host.path("/srv/tinkedge")
     elsewhere.mkdir(mode=0o700)
     host.run("chown", "tinkedge:", "/srv/tinkedge")

@@ -46,7 +46,7 @@ RECORDED_DIFFERENCES: dict[str, dict[str, str]] = orjson.loads((SOURCES / "diffe
 
 
 def outcomes(program: Path, cases: Iterable[tuple[str, bytes]]) -> list[Outcome]:
-    """What the program makes of templates with their data as JSON."""
+    """Run the Go program on templates with their data as JSON; return its results."""
     lines = [b'{"text":%b,"data":%b}' % (orjson.dumps(text), data) for text, data in cases]
     done = subprocess.run([program], input=b"\n".join(lines) + b"\n", capture_output=True, check=True)
     results = [orjson.loads(line) for line in done.stdout.splitlines()]
@@ -387,8 +387,8 @@ def sprig(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_recorded_calls_are_what_sprig_says_today(sprig: Path) -> None:
     data = orjson.dumps(SPRIGS_DATA)
-    said = outcomes(sprig, ((f"{{{{{row[0]}}}}}", data) for row in RECORDED["rows"]))
-    for (expression, output, *error), go in zip(RECORDED["rows"], said, strict=True):
+    results = outcomes(sprig, ((f"{{{{{row[0]}}}}}", data) for row in RECORDED["rows"]))
+    for (expression, output, *error), go in zip(RECORDED["rows"], results, strict=True):
         assert (go.output, go.error) == (output.encode() if output is not None else None, "".join(error)), expression
 
 

@@ -95,8 +95,8 @@ def test_client_gets_the_whole_file(
     for name in ("FIRST_TIMEOUT_SECONDS", "MIN_TIMEOUT_SECONDS", "CAUTIOUS_TIMEOUT_SECONDS"):
         monkeypatch.setattr(f"edge.tftp.transfer.{name}", 5.0)
     with network.serving(start(single_port=single_port), loop="uvloop"):
-        got, said = get(network, client, tmp_path)
-    assert got == content, said
+        got, output = get(network, client, tmp_path)
+    assert got == content, output
     event = network.events[-1]
     assert (event.mac, event.step, event.outcome) == (network.client_mac, Step.TFTP, Outcome.OK)
     assert event.message.startswith(f"TFTP sent snponly.efi, {SIZE} bytes in ")
@@ -131,8 +131,8 @@ def test_whole_blocks_arrive_and_missing_files_and_writing_are_refused_at_once(
 def test_blocks_fit_the_way_to_the_client(network: Network, start: Start, content: bytes, tmp_path: Path) -> None:
     network.mtu(network.server, "srv0", 1280)
     with network.serving(start(), loop="uvloop"):
-        got, said = get(network, "atftp, window of 8", tmp_path)
-    assert got == content, said
+        got, output = get(network, "atftp, window of 8", tmp_path)
+    assert got == content, output
     assert network.events[-1].detail["block_bytes"] == 1280 - 32
 
 
@@ -162,8 +162,8 @@ def test_client_on_a_cable_that_loses_packets_gets_the_file(
     if not gso:
         subprocess.run(["ip", "-n", network.server, "link", "set", "srv0", "gso_max_segs", "1"], check=True)
     with network.serving(start(), loop="uvloop"):
-        got, said = get(network, client, tmp_path)
-    assert got == content, said
+        got, output = get(network, client, tmp_path)
+    assert got == content, output
     assert network.events[-1].detail["resent_blocks"] > 0
 
 
@@ -226,8 +226,8 @@ def test_client_waits_for_a_file_that_is_still_arriving(
 ) -> None:
     arriving = Arriving(content, 60_000, 0.3)
     with network.serving(start(arriving), loop="uvloop"):
-        got, said = get(network, client, tmp_path)
-    assert got == content, said
+        got, output = get(network, client, tmp_path)
+    assert got == content, output
     assert network.events[-1].step is Step.INITRD
     assert arriving.closed == 1
 

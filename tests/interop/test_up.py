@@ -1,7 +1,7 @@
 """`tinkedge up`, and the same services one by one, as an operator runs them: real processes on a rack's network.
 
     edge's namespace: rack0 172.31.77.1 --- bridge --- eth0 172.31.77.50, the MAC of deploy/examples/hardware.yaml
-                                                   \\-- eth1, a machine that nobody has registered
+                                                   \\-- eth1, a machine without a Hardware
 
 kubectl, the agent, DHCP clients and `tinkedge watch` are real, and each runs in the namespace where it belongs.
 """
@@ -105,7 +105,7 @@ def test_workflow_applied_with_kubectl_is_run_by_the_agent_and_each_state_is_see
     states = [state for state in dict.fromkeys(seen) if state in ("Pending", "Scheduled", "Running", "Succeeded")]
     assert states == ["Pending", "Scheduled", "Running", "Succeeded"]
     assert written.read_text() == "done\n"
-    # The example's actions have no cmd, which the process runtime needs: failed before, and said why.
+    # The example's actions have no cmd, which the process runtime needs: the Workflow fails early, with the reason.
     failed = json.loads(kubectl("get", "workflow", "install", "-o", "json"))["status"]
     assert failed["state"] == "Failed"
     assert failed["actions"][0]["failureReason"] == "InvalidAction"
@@ -237,7 +237,7 @@ def test_sigterm_ends_up_with_nothing_left_and_the_next_start_has_all_objects(ra
     second = rack.up(data_dir)
     rack.ready(second)
     assert kubectl("get", "hardware", "lab-machine", "-o", "jsonpath={.metadata.uid}") == uid
-    # The agent has waited, and goes on without being told.
+    # The agent has waited, and continues by itself.
     wait_until(lambda: kubectl.state("install") == "Failed", lambda: agent.err, every=0.3)
     agent.end()
     assert second.terminate() == 0, second.err
@@ -252,8 +252,8 @@ def test_manifests_are_applied_at_start_but_bad_ones_and_a_disabled_service_leav
     data_dir = rack.directory / "data"
     up = rack.up(data_dir, "--manifests", directory, "--disable", "dhcp")
     rack.ready(up)
-    for said in ("a-schema.yaml: Hardware lab-machine: ", "].dhcp.netmask: ", "a-syntax.yaml: not YAML"):
-        assert said in up.err[up.err.index("ERROR") :]
+    for expected in ("a-schema.yaml: Hardware lab-machine: ", "].dhcp.netmask: ", "a-syntax.yaml: not YAML"):
+        assert expected in up.err[up.err.index("ERROR") :]
     (directory / "a-syntax.yaml").unlink()
     (directory / "a-schema.yaml").write_text("")
     wait_until(lambda: "nothing is refused any more" in up.err, lambda: up.err)
@@ -307,12 +307,12 @@ def test_doctor_finds_the_ports_of_a_running_up_and_tries_only_the_machines_inte
 
     everything = {"67/udp", "4011/udp", "69/udp", "7080/tcp", "42113/tcp", "6443/tcp", "7081/tcp"}
     assert ports("rack0", "tinkedge serves here") == everything
-    # As with libvirt's own DHCP server, which serves another interface of the same host and is in nobody's way.
+    # As with libvirt's own DHCP server, which serves another interface of the same host and does not conflict.
     assert ports("lo", "tinkedge serves here") == {"6443/tcp", "7081/tcp"}
     assert ports("lo", "free") == everything - {"6443/tcp", "7081/tcp"}
 
 
-def test_doctor_without_privileges_says_which_is_missing_and_how_to_mend_it(tmp_path: Path) -> None:
+def test_doctor_without_privileges_names_the_missing_one_and_the_remedy(tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0)
     drop = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"]

@@ -480,7 +480,7 @@ async def test_kubectl_cancels_and_deletes_at_once_what_no_agent_has(operated: S
     await operated.until("Pending", "rejected")
     await kubectl("patch", "workflow", "rejected", *CANCEL)
     await kubectl("wait", "workflow/rejected", *CANCELED)
-    # An agent that does not say what it holds is told to stop it, for all that is known of it.
+    # The server sends the stop command, since an agent that does not report what it holds may still run it.
     assert await agent.stop_command() == (await operated.get("rejected"))["metadata"]["uid"]
     command = await agent.start_command()
     assert command.workflow_id == (await operated.get("next"))["metadata"]["uid"]

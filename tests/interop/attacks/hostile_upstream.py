@@ -19,7 +19,7 @@ CHUNK = bytes(65536)
 
 
 def honest(size: int) -> bytes:
-    """What `/good/SIZE` has."""
+    """Return the content of `/good/SIZE`."""
     return random.Random(size).randbytes(size)
 
 

@@ -178,11 +178,11 @@ def test_flood_of_templates_delays_no_machine_stores_no_foreign_mac_and_lets_oth
         return json.loads(flood.out)["claims"] if flood.out.endswith("\n") else None
 
     answered = answered_discovers(edge, EXCHANGES)
-    said = wait_until(claims, lambda: flood.err + edge.process.err)
+    output = wait_until(claims, lambda: flood.err + edge.process.err)
     assert answered == EXCHANGES
     refused = f"MAC address {MACS['near']} is that of Hardware default/near already"
-    assert [status for status, _ in said] == [422] * 4, said
-    assert all(refused in message for _, message in said), said
+    assert [status for status, _ in output] == [422] * 4, output
+    assert all(refused in message for _, message in output), output
     assert edge.kubectl("get", "hardware", "-n", "attacker", "-o", "name") == ""
     for number in range(2):
         spec = {"actions": [{"name": "a", "image": "i", "args": ["{{ .Hardware }}" * 30]}]}

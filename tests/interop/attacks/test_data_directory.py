@@ -1,7 +1,7 @@
 """A data directory that others can look into, and disks that are full, read-only or too small for a backup that is a
 decompression bomb: `tinkedge up` and `tinkedge restore` as operators run them.
 
-The local user is `nobody`, by setpriv. The disks are small tmpfs, in the mount namespace of the tests.
+setpriv makes an unprivileged local user. The disks are small tmpfs, in the mount namespace of the tests.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Rack(Namespaces):
         return self.tinkedge(IN_EDGE, "up", *self.where, "--data-dir", data_dir, *options)
 
     def fetch(self, path: str) -> bytes:
-        """What the machine gets of the edge."""
+        """Fetch a path from the edge as the machine."""
         body = self.directory / "body"
         body.unlink(missing_ok=True)
         curl = self.run(IN_MACHINE, "curl", "-sf", "--max-time", "10", "-o", body, f"http://{ADDRESS}:7080/{path}")

@@ -126,7 +126,9 @@ def test_one_forged_decline_takes_no_machine_its_address(server: Everything, wir
     assert [(probe.op, probe.pdst) for probe in probes] == [(1, MACHINE)] * 3
 
 
-def test_decline_is_believed_when_another_host_answers_and_its_mac_is_told(server: Everything, wire: OpenWire) -> None:
+def test_decline_is_accepted_if_another_host_answers_and_its_mac_is_recorded(
+    server: Everything, wire: OpenWire
+) -> None:
     ears = wire()
     with server.serving():
         ears.send(broadcast(decline()))
@@ -139,7 +141,7 @@ def test_decline_is_believed_when_another_host_answers_and_its_mac_is_told(serve
 
 
 @pytest.mark.parametrize("relay", ["0.0.0.0", "10.77.6.9", "10.77.9.1"], ids=["none", "a likely one", "another's"])
-def test_decline_from_a_routed_network_takes_no_machine_its_address_and_is_told(
+def test_decline_from_a_routed_network_is_recorded_and_the_machine_keeps_its_address(
     server: Everything, far: str, relay: str
 ) -> None:
     # The address of a relay of the machine's network gets it a look, and the machine itself is found there.
@@ -206,8 +208,8 @@ def test_answers_can_not_be_turned_on_a_host_that_is_no_relay(
     server: Everything, victim: socket.socket, network: Network, caplog: pytest.LogCaptureFixture
 ) -> None:
     with server.serving(), closing(in_namespace(network.client, udp)) as forger:
-        heard, seconds = heard_of(forger, victim, message("discover", giaddr=FAR), 12_000)
-    assert 0 < heard <= MAX_RELAY_REPLIES * (seconds + 1)
+        count, seconds = heard_of(forger, victim, message("discover", giaddr=FAR), 12_000)
+    assert 0 < count <= MAX_RELAY_REPLIES * (seconds + 1)
     assert caplog.text.count(f"the relay {FAR}, which is not of its machine's network (1000 a second)") == 1
 
 
@@ -215,8 +217,8 @@ def test_inform_for_a_host_elsewhere_is_not_answered_to_it(
     server: Everything, victim: socket.socket, network: Network
 ) -> None:
     with server.serving(), closing(in_namespace(network.client, udp)) as forger:
-        heard, _ = heard_of(forger, victim, message("inform", ciaddr=FAR), 500)
-        assert heard == 0
+        count, _ = heard_of(forger, victim, message("inform", ciaddr=FAR), 500)
+        assert count == 0
         wait_until(server.told(f"DHCPINFORM for {FAR}, which is not of this machine's network"), "not told")
     informed = [event for event in network.events if "DHCPINFORM" in event.message]
     assert [event.outcome for event in informed] == [Outcome.INFO]
@@ -225,8 +227,8 @@ def test_inform_for_a_host_elsewhere_is_not_answered_to_it(
 def test_port_4011_answers_one_address_so_often_only(server: Everything, victim: socket.socket, far: str) -> None:
     rom = [("vendor_class_id", b"PXEClient:Arch:00007:UNDI:003016"), ("pxe_client_architecture", b"\0\7")]
     with server.serving(), closing(in_namespace(far, udp)) as forger:
-        heard, seconds = heard_of(forger, victim, message("request", *rom, ciaddr=FAR), 500, 4011)
-    assert 0 < heard <= MAX_CLIENT_REPLIES * (seconds + 1)
+        count, seconds = heard_of(forger, victim, message("request", *rom, ciaddr=FAR), 500, 4011)
+    assert 0 < count <= MAX_CLIENT_REPLIES * (seconds + 1)
 
 
 def heard_of(
@@ -289,13 +291,13 @@ def ask(namespace: str, source: str, name: str) -> bytes:
 
 
 def lie(ip: str) -> bytes:
-    """What the victim says to another DHCP server when it takes this address."""
+    """Return the victim's REQUEST to another DHCP server for this address."""
     options = ("server_id", "10.77.6.9"), ("requested_addr", ip)
     return message("request", *options, chaddr=bytes.fromhex(VICTIM.replace(":", "")))
 
 
-def test_who_takes_the_address_of_a_machine_gets_nothing_that_is_made_for_it(network: Network, tmp_path: Path) -> None:
-    """It knows us from before, so that no ARP of it has told us who has that address now."""
+def test_attacker_with_the_address_of_a_machine_gets_none_of_its_files(network: Network, tmp_path: Path) -> None:
+    """The machine has our address in its ARP cache, so it sends no ARP request that would show its new address."""
     network.give_client_its_address()
     rack = Rack(network, tmp_path, DhcpMode.PROXY)
     with network.serving(rack.start):
@@ -323,7 +325,7 @@ def test_machine_that_the_kernel_has_forgotten_is_met_and_gets_what_is_made_for_
 
 
 @pytest.mark.parametrize("mode", [DhcpMode.PROXY, DhcpMode.AUTO_PROXY])
-def test_who_lies_in_arp_and_dhcp_on_the_link_is_still_known_by_its_own_mac(
+def test_attacker_with_forged_arp_and_dhcp_on_the_link_is_known_by_its_own_mac(
     network: Network, wire: OpenWire, tmp_path: Path, mode: DhcpMode
 ) -> None:
     network.give_client_its_address()
@@ -355,8 +357,8 @@ def test_host_of_a_routed_network_is_not_taken_for_a_machine_by_what_it_says(
         assert rack.callers.mac(FAR) is None
         answer = ask(far, FAR, f"{VICTIM}/auto.ipxe")
     assert answer[:2] == b"\0\5", "the victim's script"
-    told = [event for event in network.events if event.mac == VICTIM and FAR in event.message]
-    assert [event.outcome for event in told] == [Outcome.INFO]
+    events = [event for event in network.events if event.mac == VICTIM and FAR in event.message]
+    assert [event.outcome for event in events] == [Outcome.INFO]
 
 
 @pytest.mark.parametrize(
@@ -368,11 +370,11 @@ def test_machine_boots_while_the_neighbour_table_is_flooded(
     network: Network, wire: OpenWire, tmp_path: Path, hosts: int
 ) -> None:
     network.add_address(network.server, "srv0", "10.77.99.1/16")  # all of them are on the link
-    network.sysctl(network.client, "net.ipv4.conf.all.arp_ignore", "8")  # what is asked of them nobody answers
+    network.sysctl(network.client, "net.ipv4.conf.all.arp_ignore", "8")  # no host answers the ARP requests for them
     rack, ears = Rack(network, tmp_path, DhcpMode.RESERVATION), wire()
     rack.dhcp.register()
     with network.serving(rack.start):
-        # So many hosts that nobody has ask who we are: each becomes an entry of the kernel's table.
+        # Hosts that do not exist send ARP requests for our address: each becomes an entry of the kernel's table.
         for number in range(hosts):
             mac, ip = f"02:00:00:00:{number >> 8:02x}:{number & 255:02x}", f"10.77.{8 + (number >> 8)}.{number & 255}"
             asks = ARP(op=1, hwsrc=mac, psrc=ip, pdst=SERVER)

@@ -111,13 +111,15 @@ class Site:
         return sum((int(stat[11]) + int(stat[12])) / 100 for stat in stats if stat)
 
     def attack(self, kind: str, seconds: float, **options: Any) -> Process:
-        said = json.dumps({"kind": kind, "address": ADDRESS, "port": PORT, "seconds": seconds, **options})
-        return self.edge.start("stranger", sys.executable, "-m", "tests.interop.attacks.grpc_attacker", said)
+        settings = json.dumps({"kind": kind, "address": ADDRESS, "port": PORT, "seconds": seconds, **options})
+        return self.edge.start("stranger", sys.executable, "-m", "tests.interop.attacks.grpc_attacker", settings)
 
     def honest(self, seconds: float, **options: Any) -> Process:
         """An agent, whose command stream is open."""
-        said = {"target": f"{ADDRESS}:{PORT}", "agent_id": MACS["near"], "seconds": seconds, **options}
-        process = self.edge.start("near", sys.executable, "-m", "tests.interop.attacks.grpc_honest", json.dumps(said))
+        settings = {"target": f"{ADDRESS}:{PORT}", "agent_id": MACS["near"], "seconds": seconds, **options}
+        process = self.edge.start(
+            "near", sys.executable, "-m", "tests.interop.attacks.grpc_honest", json.dumps(settings)
+        )
         wait_until(lambda: "open" in process.out or process.popen.poll() is not None, lambda: process.err)
         assert process.popen.poll() is None, process.err
         return process
@@ -291,7 +293,7 @@ def test_header_blocks_that_become_much_memory_leave_booting_machines_alone(tmp_
         assert edge.process.err.count("hpack_encoder.cc") <= 20, "lines of gRPC's core, once a minute of each process"
 
 
-def test_idle_connections_shut_nobody_out_and_a_killed_grpc_server_is_started_again(tmp_path: Path) -> None:
+def test_idle_connections_block_no_agent_and_a_killed_grpc_server_is_started_again(tmp_path: Path) -> None:
     with files(1024), running(tmp_path) as edge:
         site = Site(edge)
         (attacker,) = site.attackers(1)
@@ -320,7 +322,7 @@ def test_idle_connections_shut_nobody_out_and_a_killed_grpc_server_is_started_ag
 # --- TLS --------------------------------------------------------------------------------------------------------------
 
 
-def test_attackers_without_a_certificate_and_one_that_has_it_shut_nobody_out(tmp_path: Path) -> None:
+def test_attackers_with_and_without_a_certificate_block_no_agent(tmp_path: Path) -> None:
     """Handshakes that are never finished, connections that come and go, and requests that are taken back."""
     authority = Authority(tmp_path)
     chain, key = authority.sign("tls", x509.IPAddress(ipaddress.ip_address(ADDRESS)))

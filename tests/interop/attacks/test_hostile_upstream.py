@@ -1,5 +1,5 @@
-"""Upstreams that mean harm, all at once, before a running edge: it stays small, honest machines are served, and each
-machine whose kernel does not come is told why.
+"""Hostile upstreams, all at once, behind a running edge: it stays small, serves honest machines, and the journey of
+each machine without a kernel names the reason.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ HOSTILE = {
     "range/nonsense": "connection broke after ",
     "range/unsatisfied": "connection broke after ",
 }
-"""What the machine's journey says of each; those that would last for an hour say nothing within this test."""
+"""The message in the machine's journey by upstream. Upstreams that stall for an hour cause no message in this test."""
 
 
 def named(kind: str) -> str:
@@ -77,7 +77,7 @@ def edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
 
 @dataclass(frozen=True)
 class Cost:
-    """What the edge has taken so far: seconds of processor time, bytes of memory at most, bytes on disk."""
+    """The edge's resources so far: seconds of processor time, the maximum of memory in bytes, bytes on disk."""
 
     cpu: float
     memory: int
@@ -122,7 +122,7 @@ def test_hostile_upstreams_cost_little_and_others_are_served_meanwhile(edge: Edg
     print(f"{after.cpu - before.cpu:.1f} s, {(after.memory - before.memory) / 1e6:.0f} MB; {honest=} {slowest=:.2f}")
 
 
-def test_each_machine_is_told_what_is_wrong_with_its_upstream(edge: Edge) -> None:
+def test_journey_of_each_machine_names_the_fault_of_its_upstream(edge: Edge) -> None:
     journey = partial(edge.journey, MACS["near"], "failed")
     for kind, reasons in HOSTILE.items():
         prefix = f"OSIE default/{named(kind)}: kernelUrl http://{EVIL}/{kind}: "

@@ -23,7 +23,7 @@ TENANT = "hostile"
 
 
 class Tenant:
-    """Whoever may write hosts in a namespace of its own, and nothing elsewhere."""
+    """A user who may write BareMetalHosts in one namespace, and nothing elsewhere."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -146,15 +146,15 @@ async def test_other_machines_stop_netbooting_however_many_hosts_of_a_tenant_cha
 async def test_host_with_the_mac_of_anothers_machine_gets_no_hardware_until_the_other_is_gone(
     site: Site, tenant: Tenant
 ) -> None:
-    """Of two Hardware with one MAC neither would be served: any tenant could switch a machine off."""
+    """If two Hardware have one MAC address, the edge serves neither: any tenant could switch a machine off."""
     await site.host("victim", 1)
     await site.follow(Metal3Settings(retry_longest=0.3))
     await site.becomes("victim", True)
     for number in range(20):
         await tenant.host(f"thief{number}", 1)
-    told = await tenant.is_told("thief0", "AddressTaken")
-    assert mac(1) in told
-    assert "victim" not in told, "whose it is, is none of the tenant's business"
+    message = await tenant.is_told("thief0", "AddressTaken")
+    assert mac(1) in message
+    assert "victim" not in message, "whose it is, is none of the tenant's business"
     assert [each["metadata"]["name"] for each in (await site.client.list(HARDWARE, None))["items"]] == ["victim"]
     await site.client.delete(HOST, "victim", NAMESPACE)
 
@@ -190,7 +190,7 @@ UNSAFE = ("/dev/sda;reboot", "/dev/$(reboot)", "/dev/`id`", '/dev/"', "/dev/{{.H
 """Names of disks that a shell would run: Templates put storageDevices into scripts."""
 
 
-async def test_hardware_and_log_have_nothing_of_a_host_that_harms_who_reads_them(
+async def test_hardware_and_log_have_no_control_characters_of_a_host(
     site: Site, tenant: Tenant, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number, name in enumerate(UNSAFE):
@@ -211,7 +211,7 @@ async def test_hardware_and_log_have_nothing_of_a_host_that_harms_who_reads_them
     annotations = (await tenant.netboots("secured"))["metadata"]["annotations"]
     assert SECURED_ANNOTATION not in annotations
     assert annotations["example.org/mine"] == "yes"
-    told = await tenant.is_told("logs", "NotCarriedOver")
-    assert "all is lost" in told
-    said = [record.getMessage() for record in caplog.records if record.name.startswith("tink.metal3")]
-    assert not any("\n" in line or "\x1b" in line for line in (*said, told))
+    message = await tenant.is_told("logs", "NotCarriedOver")
+    assert "all is lost" in message
+    lines = [record.getMessage() for record in caplog.records if record.name.startswith("tink.metal3")]
+    assert not any("\n" in line or "\x1b" in line for line in (*lines, message))

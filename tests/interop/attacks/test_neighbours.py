@@ -82,7 +82,7 @@ def refusals(rack: MetadataRack, machine: Registered) -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("second_address")
-def test_second_address_gets_nothing_of_the_machine_whose_it_is_which_is_told_who_has_it(rack: MetadataRack) -> None:
+def test_second_address_gets_nothing_of_its_machine_whose_journey_names_the_attacker(rack: MetadataRack) -> None:
     for path in OF_VICTIM:
         status, body = ask(rack, "attacker", path, VICTIM.address)
         assert (status, SECRET in body) == (403, False), path
@@ -97,15 +97,15 @@ def test_second_address_gets_nothing_of_the_machine_whose_it_is_which_is_told_wh
 
     assert "victim" in by_tftp("victim")
     assert "victim" not in by_tftp("attacker")
-    told = {event["step"]: event for event in refusals(rack, VICTIM)}
+    events = {event["step"]: event for event in refusals(rack, VICTIM)}
     for step in ("metadata", "script"):
-        assert told[step]["detail"] == {"from": VICTIM.address, "from_mac": ATTACKER.mac}
-        assert f"from {VICTIM.address} by {ATTACKER.mac}, which is no MAC of this machine" in told[step]["message"]
+        assert events[step]["detail"] == {"from": VICTIM.address, "from_mac": ATTACKER.mac}
+        assert f"from {VICTIM.address} by {ATTACKER.mac}, which is no MAC of this machine" in events[step]["message"]
 
 
 @pytest.mark.usefixtures("second_address")
 def test_address_that_is_taken_over_within_a_second_is_noticed(rack: MetadataRack) -> None:
-    """What the kernel said is kept for a second; who waits for the machine to ask must not be in time."""
+    """The edge caches the kernel's neighbour entry for a second; an attacker must not profit from that cache."""
     answers = []
     for _ in range(8):
         assert ask(rack, "victim", USERDATA) == (200, SECRET)
@@ -113,7 +113,7 @@ def test_address_that_is_taken_over_within_a_second_is_noticed(rack: MetadataRac
     assert answers == [403] * 8
 
 
-def test_who_lets_the_kernel_forget_its_mac_is_not_taken_for_another(rack: MetadataRack) -> None:
+def test_attacker_whose_mac_the_kernel_has_dropped_is_not_taken_for_another_machine(rack: MetadataRack) -> None:
     """A connection, no more answers to ARP, and when the entry has run out, the rest of the request."""
     assert ask(rack, "victim", USERDATA) == (200, SECRET)
     victim = rack.namespaces["victim"]
@@ -198,7 +198,7 @@ def open_files(rack: MetadataRack) -> int:
 @pytest.mark.parametrize(
     ("where", "address", "bound"), [("attacker", (ADDRESS, 7080), 64), (IN_EDGE, ("127.0.0.1", 7081), 128)]
 )
-def test_connections_that_wait_keep_nobody_out(
+def test_waiting_connections_block_no_machine(
     rack: MetadataRack, where: str, address: tuple[str, int], bound: int
 ) -> None:
     before = open_files(rack)
@@ -232,8 +232,8 @@ print(made)
 
 
 @pytest.mark.soak
-def test_flood_of_connections_from_many_addresses_keeps_nobody_out(rack: MetadataRack) -> None:
-    """250 addresses, each with its share of connections, opened anew for ten seconds as fast as it goes."""
+def test_flood_of_connections_from_many_addresses_blocks_no_machine(rack: MetadataRack) -> None:
+    """250 addresses reopen their share of connections for ten seconds, as fast as they can."""
     attacker, before = rack.namespaces["attacker"], open_files(rack)
     addresses = [f"172.31.77.{number}" for number in range(100, 250)]
     batch = "".join(f"address add {address}/32 dev eth0\n" for address in addresses)

@@ -49,15 +49,15 @@ def edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
 
 @pytest.mark.parametrize("way", NAMES)
 def test_other_machine_reads_nothing_of_a_machines_own_directory(edge: Edge, way: str) -> None:
-    content, said = edge.tftp("stranger", NAMES[way], "busybox")
-    assert content == b"", said
-    assert "its own machine only" in said or "no such file" in said
+    content, output = edge.tftp("stranger", NAMES[way], "busybox")
+    assert content == b"", output
+    assert "its own machine only" in output or "no such file" in output
 
 
 @pytest.mark.parametrize("way", [way for way in NAMES if way != "behind the own name"])
 def test_machine_reads_its_own_directory_by_any_of_these_names(edge: Edge, way: str) -> None:
-    content, said = edge.tftp("near", NAMES[way], "busybox")
-    assert content == SECRET, said
+    content, output = edge.tftp("near", NAMES[way], "busybox")
+    assert content == SECRET, output
 
 
 def test_attempt_is_recorded_on_the_journey_of_the_machine_that_owns_the_file(edge: Edge) -> None:

@@ -130,16 +130,16 @@ def test_tenant_reads_nothing_that_only_the_edge_can_reach(edge: Edge) -> None:
     for name in REACHED:
         status, body = boot(edge, name)
         assert (status, SECRET in body) == (502, False), body
-        said = body.decode()
-        assert f"OSIE default/{name}: kernelUrl http://" in said
-        assert "from which nothing is fetched" in said or name in NO_URL
-        assert "--allow-upstream" in said or name in NO_URL
-        assert said.strip() in edge.journey(MACS["near"], "failed")[-1]
+        output = body.decode()
+        assert f"OSIE default/{name}: kernelUrl http://" in output
+        assert "from which nothing is fetched" in output or name in NO_URL
+        assert "--allow-upstream" in output or name in NO_URL
+        assert output.strip() in edge.journey(MACS["near"], "failed")[-1]
 
 
 def test_name_that_is_bound_again_to_loopback_is_not_followed_there(edge: Edge) -> None:
     lookup = edge.run(IN_EDGE, "getent", "ahostsv4", "rebound.example")
-    assert lookup.out.startswith(EVIL)  # whoever had looked before would have been content
+    assert lookup.out.startswith(EVIL)  # a check at an earlier lookup would have passed
     status, body = boot(edge, "rebound", "http://rebound.example:8080/")
     assert (status, SECRET in body) == (502, False)
     assert b"127.0.0.1 is a loopback address, from which nothing is fetched" in body

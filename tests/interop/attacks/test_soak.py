@@ -46,7 +46,7 @@ class Soak(Namespaces):
         self.network("soak0", machines, prefix=16)
 
     def up(self, **env: str) -> Process:
-        """`tinkedge up` with somebody inside who counts."""
+        """Start `tinkedge up` with the counting code inside."""
         osie = self.data_dir / "osie"
         osie.mkdir(parents=True, mode=0o700)
         self.data_dir.chmod(0o700)
@@ -149,9 +149,9 @@ def test_soak_installs_machines_without_a_failure_and_sees_what_leaks(soak: Soak
     assert enough(counted)
     assert soak.samples[-1].journey_bytes > 0
     assert "Traceback" not in process.err
-    said = "\n".join(complaints(soak.samples, Bounds()))
+    problems = "\n".join(complaints(soak.samples, Bounds()))
     for grown in ("bytes of memory", "descriptors", "objects of __main__.Leak"):
-        assert grown in said
+        assert grown in problems
 
 
 @pytest.mark.soak

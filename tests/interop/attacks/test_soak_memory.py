@@ -90,7 +90,7 @@ class Full(Namespaces):
         return process
 
     def load(self, process: Process, seconds: float) -> dict[str, Any]:
-        """What was done; for so long, and until there is some of everything."""
+        """Run the load for `seconds`, and longer until each kind of request has happened; return its counts."""
         files = {name: str(self.data_dir / "osie" / name) for name in ("kernel", "initrd")}
         where = {name: self.namespaces[name] for name in ("crowd", "one")}
         given = {"server_ip": ADDRESS, "machines": MACHINES, "kubeconfig": str(self.data_dir / "kubeconfig")}

@@ -140,8 +140,8 @@ def test_no_machine_asks_twice_on_a_network_that_is_unruly_but_loses_nothing(
     with network.serving(dhcp.start, "uvloop"), unruly(drop=0, double=0.5, late=0.4).running():
         for _ in range(60):
             done = dhcp.udhcpc("-T", "3")
-            said = [line.partition("broadcasting ")[2].partition(" ")[0] for line in done.stderr.splitlines()]
-            assert [word for word in said if word] == ["discover", "select"], done.stderr
+            lines = [line.partition("broadcasting ")[2].partition(" ")[0] for line in done.stderr.splitlines()]
+            assert [word for word in lines if word] == ["discover", "select"], done.stderr
 
 
 CLIENTS = {

@@ -44,13 +44,13 @@ cloud_final_modules: [scripts-vendor, scripts-per-boot, scripts-per-instance, sc
 
 
 def releases() -> list[str]:
-    """What there is, and what there should be."""
+    """Return the releases of cloud-init: those of Debian that must be installed, and any others that are."""
     found = {path.name for path in KEPT.glob("*") if (path / "usr/bin/cloud-init").exists()}
     return [*DEBIANS, *sorted(found - set(DEBIANS))]
 
 
 def release(name: str) -> Path:
-    """Its files. The test fails without any, and is skipped without those that no mirror may have any more."""
+    """Return the directory of a release. Without it, the test fails, or is skipped if mirrors may have dropped it."""
     directory = KEPT / name
     if not directory.exists():
         (pytest.fail if name == "bookworm" else pytest.skip)(f"no {directory}: deploy/setup.sh cloud-init")
@@ -58,7 +58,7 @@ def release(name: str) -> Path:
 
 
 def version(directory: Path) -> tuple[int, int]:
-    """Of a release: year and number."""
+    """Return the year and the number of a release."""
     package = directory / "usr/lib/python3/dist-packages/cloudinit"
     # The newer ones are built by meson.
     files = [package / name for name in ("version.py", "meson_versions.py")]
@@ -69,7 +69,7 @@ def version(directory: Path) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """How a boot ended: the status of the last stage that failed, what was said, and cloud-init's own result."""
+    """How a boot ended: the status of the last failed stage, the output, and cloud-init's own result."""
 
     status: int
     said: str
@@ -96,13 +96,13 @@ class Computer:
         file.write_text(text)
 
     def mainboard(self, **values: str) -> None:
-        """What its SMBIOS says, by the names of the files in /sys/class/dmi/id; else it is of no cloud's hardware."""
+        """Set SMBIOS values, by the names of the files in /sys/class/dmi/id. Without them, no cloud is detected."""
         (self.disk / "dmi").mkdir(exist_ok=True)
         for name, value in values.items():
             (self.disk / "dmi" / name).write_text(f"{value}\n")
 
     def read(self, path: str) -> str:
-        """A file that a boot wrote; empty if it did not."""
+        """Return a file that a boot wrote; empty if it wrote none."""
         file = self.disk / "changes" / path
         return file.read_text() if file.exists() else ""
 
@@ -112,12 +112,12 @@ class Computer:
     def boot(self, cmdline: str = "", stages: tuple[str, ...] = BOOT) -> Boot:
         """From power-on to the end of the last stage."""
         (self.disk / "cmdline").write_text(f"BOOT_IMAGE=/vmlinuz root=LABEL=root ro {cmdline}\n")
-        status, said = self.run(*self._together(stages))
+        status, output = self.run(*self._together(stages))
         report = self.disk / "report"
         result = report / "result.json"
         return Boot(
             status=status,
-            said=said,
+            said=output,
             hostname=(report / "hostname").read_text().strip(),
             result=json.loads(result.read_text())["v1"] if result.exists() else {},
         )

@@ -84,13 +84,13 @@ class MetadataRack(Namespaces):
         wait_until(lambda: {one.mac for one in machines} <= self._known())
 
     def journey(self, machine: Registered) -> list[dict[str, Any]]:
-        """What happened to it."""
+        """Return the events of a machine's journey."""
         answer = self.operators(self._data_dir, f"{_MACHINES}/{machine.mac}/events")
         events: list[dict[str, Any]] = json.loads(answer)
         return events
 
     def get(self, machine: Registered, path: str) -> str:
-        """What a machine gets there; empty for what it does not get."""
+        """Fetch a path as the machine; empty if the request fails."""
         return self.run(machine.name, "curl", "-sf", "--max-time", "5", f"{BASE}{path}").out
 
     def _known(self) -> set[str]:

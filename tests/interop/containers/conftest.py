@@ -1,4 +1,4 @@
-"""What the tests of containers share: the images, and machines that run actions with runc, crun, Docker and Podman."""
+"""Fixtures for tests of containers: images, and machines that run actions with runc, crun, Docker and Podman."""
 
 import asyncio
 import fcntl
@@ -142,7 +142,7 @@ class Machine:
         return action
 
     async def leftovers(self):
-        """What ended actions have left: containers and anonymous volumes, or directories, mounts and states."""
+        """Return leftovers of ended actions: containers and anonymous volumes, or directories, mounts and states."""
         if self.engine:
             anonymous = [name for name in await self.engine.volumes() if len(name) == 64]
             return await self.engine.containers() + anonymous
@@ -167,13 +167,13 @@ def begin(place, registry, directory, script):
 
 @pytest.fixture
 def which():
-    """What runs the actions."""
+    """Return the name of the runtime that runs the actions."""
     return "runc"
 
 
 @pytest.fixture(scope="session")
 def machines():
-    """Those that are ready, by what runs the actions: images are unpacked once, and to ask Podman is dear."""
+    """Return the prepared machines by runtime: images are unpacked once, and requests to Podman are slow."""
     return {}
 
 

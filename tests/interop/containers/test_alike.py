@@ -1,11 +1,11 @@
-"""What an action meets on a machine, whatever runs it: runc and crun alone, Docker and Podman must agree.
+"""The environment of an action must be the same with each runtime: runc, crun, Docker and Podman.
 
-A Workflow does not know which of them its machine's OSIE has. Runs as root, with Debian's packages, and images built
-with umoci from a real registry.
+A Workflow does not know the runtime of its machine's OSIE. The tests run as root, with Debian's packages, and images
+built with umoci from a real registry.
 
-Known to differ, and not in the table. Engines give HOSTNAME to the environment, begin a named volume with what the
-image has at its place, have a bridge network, and let an action put another file in the place of a failure file. runc
-and crun join namespaces by path. Podman makes a directory where a socket is not there.
+Known differences, which are not in the table: Engines set HOSTNAME, fill a new named volume from the image, have a
+bridge network, and let an action replace a failure file. runc and crun join namespaces by path. Podman makes a
+directory in place of a missing socket.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ def volumes(*texts):
     return {"volumes": texts}
 
 
-# Whoever is stopped says nothing of what it had started.
+# A stopped shell prints nothing about its background processes.
 DAEMON = "sh -c 'exec 2>/dev/null; sleep 100; true' HOST & echo bye"
 NO_FILES = (
     "cd /tinkerbell; umount failure-* 2>/dev/null; rm failure-*; "

@@ -1,4 +1,4 @@
-"""What is true of engines alone, Debian's dockerd and podman: how they pull, and what outlives an agent."""
+"""Behaviour of engines only, Debian's dockerd and podman: how they pull, and what outlives an agent."""
 
 import asyncio
 import json
@@ -24,11 +24,11 @@ def which(request):
 
 
 async def test_pull_tells_its_progress_and_names_what_is_missing(machine):
-    told = []
-    line_sink.set(told.append)
+    messages = []
+    line_sink.set(messages.append)
     await machine.runtime.pull(f"{machine.registry}/alike/writer:1", asyncio.Event())
     await asyncio.sleep(0)
-    for line in told:
+    for line in messages:
         assert line.startswith(f"image {machine.registry}/alike/writer:1: ")
     image = f"{machine.registry}/alike/nothing:1"
     with pytest.raises(ActionError, match=f"image {image}: .*manifest.unknown") as caught:
@@ -39,12 +39,12 @@ async def test_pull_tells_its_progress_and_names_what_is_missing(machine):
 async def test_image_is_pulled_by_its_digest_and_only_once(machine):
     index = json.loads(run("skopeo", "inspect", "--tls-verify=false", f"docker://{machine.registry}/alike/plain:1"))
     image = f"{machine.registry}/alike/plain@{index['Digest']}"
-    told = []
-    line_sink.set(told.append)
+    messages = []
+    line_sink.set(messages.append)
     for _ in range(2):
         await machine.runtime.pull(image, asyncio.Event())
     await asyncio.sleep(0)
-    assert told[-1] == f"image {image}: is here already"
+    assert messages[-1] == f"image {image}: is here already"
     assert (await machine.runtime.run(Action("a", "act", image, "/bin/true"), asyncio.Event())).succeeded
 
 
@@ -67,7 +67,7 @@ async def test_agent_that_was_killed_takes_its_action_over(machine, tmp_path):
 
 @pytest.fixture
 async def abandoned(machine, tmp_path):
-    """Begins an action that nobody waits for; the action as the next agent knows it."""
+    """Return a function that starts an action, abandons it, and returns the action as the next agent knows it."""
 
     async def begin(script):
         action = shell(machine.registry, script, id="died", volumes=(f"{tmp_path}:/host",))
@@ -94,7 +94,7 @@ async def test_agent_that_was_killed_hears_how_its_action_ended_meanwhile(machin
     assert result == RunResult(4, "Meanwhile", "exit code 4 | said")
 
 
-async def test_container_that_nobody_asks_back_is_removed_and_others_are_not(machine, abandoned):
+async def test_container_without_a_waiting_agent_is_removed_and_others_are_not(machine, abandoned):
     await abandoned("touch /host/up; sleep 600")
     other = machine.another(agent="52:54:00:00:00:02")
     await other.prepare()
@@ -107,7 +107,7 @@ async def test_action_survives_a_restart_of_the_engine(machine, tmp_path):
     script = "touch /host/up; until test -e /host/go; do sleep 0.05; done; echo after; exit 6"
     running = asyncio.create_task(machine.sh(script, volumes=(f"{tmp_path}:/host",)))
     await until((tmp_path / "up").exists)
-    await asyncio.sleep(2)  # until the engine has said that it is started
+    await asyncio.sleep(2)  # until the engine has reported the start
     machine.engine.processes[0].send_signal(signal.SIGKILL)
     machine.engine.processes[0].wait()
     machine.engine.socket.unlink()
@@ -136,7 +136,7 @@ async def private(docker_registry):
         async with aiohttp.ClientSession() as session:
             headers = {"Accept": ", ".join(request.headers.getall("Accept", ["*/*"]))}
             url = f"http://{docker_registry}{request.path_qs}"
-            async with session.get(url, headers=headers) as response:  # also for HEAD: its length is told
+            async with session.get(url, headers=headers) as response:  # also for HEAD: the response has the length
                 kept = ("Content-Type", "Docker-Content-Digest", "Docker-Distribution-Api-Version")
                 headers = {name: response.headers[name] for name in kept if name in response.headers}
                 return web.Response(status=response.status, headers=headers, body=await response.read())

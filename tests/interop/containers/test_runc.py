@@ -1,5 +1,5 @@
-"""What is true of runc alone: how it is started, stopped and cleared up after; and the whole agent with it, as a
-process that has its Workflows from a server in this one."""
+"""Behaviour of runc only: start, stop and clean-up; and the whole agent with runc, as a process of its own that
+receives its Workflows from a server in the test's process."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ async def test_silent_failure_shows_both_kinds_of_output(machine):
     ],
 )
 async def test_action_that_could_not_be_run_is_known_before_its_turn(machine, fields, why):
-    """Of what waits for the end of its Workflow: a failure then would be nobody's."""
+    """Actions that run after the end of their Workflow are checked early: a later failure could not be reported."""
     action = shell(machine.registry, "exit 1")
     await machine.runtime.pull(action.image, asyncio.Event())
     machine.runtime.check(action)
@@ -177,7 +177,7 @@ async def test_agent_runs_workflows_and_tells_the_server(machine, server, agent,
     await until((tmp_path / "after").exists)
 
     async def taken():
-        """It is rejected until the command after the last one has ended, which nobody tells."""
+        """Start the Workflow once more. It is rejected until the stop of the last action is complete."""
         del server.events[4:]
         server.start("w2", pb.Workflow.Action(id="1", name="bad", args=["-c", "exit 1"], **sh))
         await until(lambda: len(server.events) > 4)

@@ -172,7 +172,7 @@ def test_dhclient_that_comes_back_with_its_address_needs_two_packets(network: Ne
 # --- udhcpc -----------------------------------------------------------------------------------------------------------
 
 
-def test_udhcpc_releases_when_it_is_told_to(network: Network, dhcp: DhcpLab) -> None:
+def test_udhcpc_releases_its_lease_on_a_signal(network: Network, dhcp: DhcpLab) -> None:
     network.give_client_its_address()
     command = network.as_client("busybox", "udhcpc", "-i", "eth0", "-f", "-R", "-s", str(dhcp.script))
     with network.serving(dhcp.start):

@@ -1,4 +1,4 @@
-"""Faults before the agent: of the network, of the firmware, of what the edge is told, and of upstreams."""
+"""Faults before the agent starts: of the network, the firmware, the edge's configuration, and upstreams."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.waiting import wait_until
 from tink.agent.connection import RetryPolicy
 
 TCP_AGAIN_SECONDS = 1.0
-"""Linux asks for a connection once more after so long: then it can be known that nobody answers."""
+"""Linux retransmits a SYN after this time; from then on, a missing answer is certain."""
 UUID = "4c4c4544-0042-3510-8052-b4c04f4a3232"
 
 
@@ -125,7 +125,7 @@ def starts_again(firmware: Scripted) -> None:
 
 
 def shim_and_grub(firmware: Scripted) -> None:
-    """What EDK2, shim 16 and GRUB 2.12 ask for, as was seen; most of it is not there, and that is as it should be."""
+    """Play the observed requests of EDK2, shim 16 and GRUB 2.12. Most files do not exist, which is normal."""
     firmware.lease()
     firmware.tftp("snponly.efi")
     for name in ("revocations_sku.efi", "revocations_sbat.efi", "shim_certificate_0.efi"):

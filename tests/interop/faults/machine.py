@@ -30,8 +30,10 @@ _ANSWER_SECONDS = 3.0
 
 
 class Scripted:
-    """Boots by hand, step by step, in the namespace `where`, whose card `eth0` has `mac`. `told` is what its journey
-    says by now."""
+    """A machine that boots step by step under a test's control, in the namespace `where`, whose card `eth0` has `mac`.
+
+    `told()` returns the text of its journey so far.
+    """
 
     told: Callable[[], str] = staticmethod(str)
     authority = Path()
@@ -49,12 +51,12 @@ class Scripted:
     # --- DHCP ---
 
     def discover(self, stage: str = ROM, *, uuid: str = "", giaddr: str = "", architecture: int = 7) -> bool:
-        """Whether an offer came. `architecture` is a number of RFC 4578, section 2.1, or has been added to these."""
+        """Send a DISCOVER; return True if an offer came. `architecture`: a number of RFC 4578 section 2.1 or newer."""
         more = {options.CLIENT_ARCHITECTURE: struct.pack("!H", architecture)} if architecture != 7 else {}
         return self._exchange(MessageType.DISCOVER, stage, more, uuid=uuid, giaddr=giaddr) is not None
 
     def lease(self, stage: str = ROM) -> None:
-        """Ask for an address, take it, and have it."""
+        """Request an address, and configure it."""
         assert self.discover(stage), f"no offer for {self.mac}"
         assert self._exchange(MessageType.REQUEST, stage, self._asked()) is not None, f"no lease for {self.mac}"
         self._rack.address(self._where, f"{self.ip}/24")
@@ -65,7 +67,7 @@ class Scripted:
         self._exchange(MessageType.REQUEST, ROM, asked, waits=False)
 
     def decline(self) -> None:
-        """Say that somebody has the address already, and don't have it (RFC 2131, section 4.4.4)."""
+        """Remove the address and send a DHCPDECLINE: another host uses it (RFC 2131, section 4.4.4)."""
         self._rack.address(self._where)
         self._exchange(MessageType.DECLINE, ROM, self._asked(), waits=False)
 
@@ -157,12 +159,12 @@ class Scripted:
         return began
 
     def tftp(self, name: str, within: int = 20) -> bool:
-        """Whether it came whole."""
+        """Fetch a file by TFTP; return True if it arrived whole."""
         url = f"tftp://{self.server}/{name}"
         return self._curl("--max-time", str(within), "--tftp-blksize", "1468", url) == 0
 
     def get(self, path: str, within: int = 20, program: str = "curl") -> int:
-        """The status of curl for a path on the edge; 0 is well."""
+        """Fetch a path from the edge; return curl's exit status, 0 for success."""
         return self._curl("--max-time", str(within), "-A", program, f"http://{self.server}:7080{path}")
 
     def _curl(self, *words: str) -> int:
@@ -235,12 +237,12 @@ class Scripted:
         return self._rack.tinkedge(self._where, "agent", *words)
 
     def has_its_address(self, off: int = 0) -> None:
-        """By hand, for nobody gives it one; or one that is so much below it."""
+        """Configure the machine's address without DHCP; `off` is subtracted from its last byte."""
         host, _, last = self.ip.rpartition(".")
         self._rack.address(self._where, f"{host}.{int(last) - off}/24")
 
     def registry(self) -> None:
-        """Start one, on the machine itself."""
+        """Start a registry on the machine itself."""
         self._rack.start(self._where, sys.executable, UPSTREAM, *REGISTRY.split(":"))
 
     def somebody_has_its_address(self) -> None:

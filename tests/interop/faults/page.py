@@ -54,7 +54,7 @@ _EXAMPLES = {
     "127.0.0.1:5": "registry:5",
     "127.0.0.1": "mirror",
 }
-"""What is there on the network of the test, and what the page has for it."""
+"""Names and addresses on the test's network, and the examples in their place on the page."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Row:
 
 
 def write(rows: Iterable[Row]) -> None:
-    """The page anew."""
+    """Write the page."""
     PAGE.write_text(_HEAD + "\n".join(row.line for row in rows) + "\n")
 
 
@@ -91,7 +91,7 @@ def _example(said: str) -> str:
 
 
 def said() -> dict[str, str]:
-    """What the page has, by the fault's name."""
+    """Return the rest of each row of the page, by the fault's name."""
     rows = [line.strip("|").partition(" | ") for line in PAGE.read_text().splitlines()[8:] if line.startswith("| ")]
     return {name.strip(): rest for name, _, rest in rows if name.strip() != "fault"}
 

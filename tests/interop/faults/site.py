@@ -97,7 +97,7 @@ class Site(Namespaces):
         ip("-n", edge, "link", "set", "other1", "up")
 
     def _applied(self, text: str) -> str:
-        """What kubectl warns about."""
+        """Apply objects; return kubectl's warnings."""
         file = self.directory / "objects.yaml"
         file.write_text(text)
         applied = self.kubectl.run("apply", "-f", file)
@@ -156,10 +156,10 @@ class Site(Namespaces):
         self._stream = self.start(IN_EDGE, "curl", "-sN", "-H", f"Authorization: Bearer {token}", url)
 
     def events(self, mac: str) -> list[dict[str, Any]]:
-        """What its journey says, oldest first."""
+        """Return the events of a machine's journey, oldest first."""
         with self._reading:
-            told = self._stream.out_since(self._read)
-            whole = told[: told.rfind(b"\n") + 1]
+            output = self._stream.out_since(self._read)
+            whole = output[: output.rfind(b"\n") + 1]
             self._read += len(whole)
             for line in whole.splitlines():
                 if line.startswith(b"data:") and b'"mac"' in line:
@@ -207,7 +207,7 @@ class Site(Namespaces):
 
 
 def _certificate(directory: Path) -> Path:
-    """A certificate that nobody has signed but its owner, with its key."""
+    """Write a self-signed certificate with its key."""
     path = directory / "upstream.pem"
     words = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     files = ["-keyout", str(path), "-out", str(directory / "upstream.crt")]

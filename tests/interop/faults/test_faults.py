@@ -65,7 +65,7 @@ def played(site: Site, fault: Fault) -> Named:
 
 
 def complaints_of_a_healthy_boot(site: Site) -> list[str]:
-    """What is said against a machine with shim and GRUB, as long as its agent is not late."""
+    """Return the warnings about a healthy machine with shim and GRUB, before its agent is late."""
     machine = site.machines[HEALTHY.name]
     HEALTHY.play(machine)
     time.sleep(3)
@@ -73,7 +73,7 @@ def complaints_of_a_healthy_boot(site: Site) -> list[str]:
 
 
 def _finding(site: Site, fault: Fault) -> dict[str, Any] | None:
-    """What the journey says: a warning, or the failure that says it itself; and the Hardware says the same."""
+    """Return the journey's event for the fault, a warning or a failure, once the Hardware's status shows it, too."""
     machine = site.machines[fault.name]
     for event in reversed(site.events(machine.mac)):
         rule = event["detail"].get("rule") or f"{event['step'].capitalize()}{event['outcome'].capitalize()}"
@@ -124,13 +124,13 @@ def _row(site: Site, fault: Fault, named: Named) -> page.Row:
 
 
 def _column(site: Site, fault: Fault, named: Named) -> bool:
-    """Whether the column MESSAGE of its Workflow says the same."""
+    """Return True if the column MESSAGE of the fault's Workflow has the same text."""
     shown = site.kubectl("get", "workflow", fault.slug, "-o", "jsonpath={.status.message}")
     return bool(shown) and shown[:60].rstrip("…") in named.message
 
 
 def _nothing_false(site: Site, named: list[Named]) -> None:
-    """Whatever else was said of a machine until its fault was named, and played, is true of it, too."""
+    """Check that all other warnings about a machine, until its fault was named and played, are true, too."""
     for one in named:
         fault = next(fault for fault in FAULTS if fault.name == one.fault)
         warnings = [each for each in site.events(site.machines[fault.name].mac) if each["outcome"] == "warning"]

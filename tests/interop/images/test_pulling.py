@@ -123,13 +123,13 @@ async def test_what_is_missing_is_named(store, make_store, registry, monkeypatch
     assert f"name it with --insecure-registry {registry}" in await refusal(make_store(), f"{registry}/t/two:1")
 
 
-async def test_progress_is_told_in_bytes_of_all_layers(store, registry):
-    told = []
+async def test_progress_is_reported_in_bytes_of_all_layers(store, registry):
+    reported = []
     image = f"{registry}/t/two:1"
-    line_sink.set(told.append)
+    line_sink.set(reported.append)
     await store.pull(image, asyncio.Event())
     await asyncio.sleep(0)  # lines come from the pull's thread through the loop
-    words = told[-1].removeprefix(f"image {image}: ").split()
+    words = reported[-1].removeprefix(f"image {image}: ").split()
     assert (words[0], words[1], words[3]) == (words[2], "of", "MB")
 
 
@@ -174,18 +174,18 @@ async def test_broken_transfer_is_continued_where_it_broke(fake, store, big_laye
     assert begun[0] == 0 < begun[1] < begun[2]
 
 
-async def test_registry_that_cannot_resume_begins_anew(fake, store, big_layer):
+async def test_registry_that_cannot_resume_sends_the_layer_from_the_start(fake, store, big_layer):
     _, _, path, _ = fake.image(big_layer)
     begun = fake.breaks(path, big_layer, [500_000])
-    told = []
-    line_sink.set(told.append)
+    reported = []
+    line_sink.set(reported.append)
     await store.pull(f"{fake.host}/x:1", asyncio.Event())
     await asyncio.sleep(0)
     assert begun == [0]
     assert [headers.get("Range", "")[:6] for asked, headers in fake.requests if asked == path] == ["", "bytes="]
     megabytes = f"{len(big_layer) / 1e6:.1f}"
-    assert told[-1].endswith(f": {megabytes} of {megabytes} MB"), "what came twice is not counted twice"
-    assert any("continuing at byte" in line for line in told)
+    assert reported[-1].endswith(f": {megabytes} of {megabytes} MB"), "what came twice is not counted twice"
+    assert any("continuing at byte" in line for line in reported)
 
 
 async def test_layer_that_comes_byte_by_byte_is_given_up(fake, store, big_layer):
@@ -323,7 +323,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     ],
     ids=["interim answers", "slow headers", "slow status", "slow body", "trailers", "slow chunks"],
 )
-async def test_registry_that_goes_on_for_ever_and_says_nothing_is_given_up(store, monkeypatch, head, again, pause):
+async def test_pull_from_a_registry_that_stalls_is_given_up(store, monkeypatch, head, again, pause):
     monkeypatch.setattr(connection_module, "LOW_SPEED_SECONDS", 0.1)
     with flooding(head, again, pause) as host:
         assert f"{host}: too slow: " in await refusal(store, f"{host}/x:1")
@@ -337,14 +337,14 @@ async def test_image_of_the_last_pull_is_used_when_the_registry_is_away(fake, st
     path, *_ = fake.image()
     image = f"{fake.host}/x:1"
     first = await pull(store, image)
-    told = []
+    reported = []
     for trouble in (503, 404):
         fake.paths[path] = (trouble, {}, b"gone")
-        line_sink.set(told.append)
+        line_sink.set(reported.append)
         assert (await pull(store, image)).rootfs == first.rootfs
         await asyncio.sleep(0)
-        assert f"HTTP {trouble}" in told[-1]
-        assert "the copy of the last pull is used" in told[-1]
+        assert f"HTTP {trouble}" in reported[-1]
+        assert "the copy of the last pull is used" in reported[-1]
     shutil.rmtree(first.rootfs.parent)
     await refusal(store, image)
     await refusal(store, f"{fake.host}/x:other")
@@ -392,21 +392,21 @@ def far(fake, monkeypatch):
         server.socket.setblocking(False)
         yield f"127.0.0.2:{server.server_address[1]}"
         with pytest.raises(BlockingIOError):
-            server.get_request()  # nobody has even connected
+            server.get_request()  # there was not even a connection
 
 
 @pytest.mark.parametrize("host", ["127.0.0.2:{port}", "[::ffff:127.0.0.2]:{port}", "169.254.169.254"])
-async def test_registry_elsewhere_sends_nobody_to_the_machine_itself_or_its_cloud(fake, store, far, host):
+async def test_redirect_of_a_registry_to_loopback_or_cloud_metadata_is_refused(fake, store, far, host):
     _, _, path, _ = fake.image()
     where = host.format(port=far.rpartition(":")[2])
     fake.paths[path] = (307, {"Location": f"http://{where}/latest/meta-data"}, b"")
-    said = await refusal(store, f"{fake.host}/x:1")
-    assert "it sends us to " in said
-    assert "address, which registries may not" in said
+    message = await refusal(store, f"{fake.host}/x:1")
+    assert "it sends us to " in message
+    assert "address, which registries may not" in message
 
 
 async def test_token_service_is_not_the_machine_itself(fake, make_store, far):
-    """What it answered would be shown to the registry as a token, and it would be shown the password."""
+    """Its response would go to the registry as a token, and it would receive the password."""
     fake.image()
     demand(fake, f'Bearer realm="http://{far}/token"', "Bearer t")
     assert "it sends us to 127.0.0.2" in await refusal(logged_in(fake, make_store), f"{fake.host}/x:1")
@@ -557,8 +557,8 @@ async def test_login_and_signature_of_a_redirect_are_used_and_not_shown(fake, el
     fake.paths[path] = (307, {"Location": "ftp://user:hunter2@h/storage?sig=secret"}, b"")
     shutil.rmtree(store._images)
     store.prepare()
-    assert "ftp://h/storage?…" in (said := await refusal(store, f"{fake.host}/x:1"))
-    assert not [secret for secret in ("hunter2", "sig=") if secret in said + caplog.text]
+    assert "ftp://h/storage?…" in (message := await refusal(store, f"{fake.host}/x:1"))
+    assert not [secret for secret in ("hunter2", "sig=") if secret in message + caplog.text]
 
 
 async def test_image_is_pulled_through_the_proxy(fake, make_store):
@@ -584,8 +584,8 @@ async def test_password_does_not_go_to_the_realm_that_the_target_of_a_redirect_n
     elsewhere.paths["/storage"] = (401, challenge, b"{}")
     elsewhere.paths["/token"] = (200, {}, b'{"token": "t"}')
     fake.paths[path] = (307, {"Location": f"http://{elsewhere.host}/storage"}, b"")
-    said = await refusal(logged_in(fake, make_store), f"{fake.host}/x:1")
-    assert f"it redirects to {elsewhere.host}, which wants a login of its own" in said
+    message = await refusal(logged_in(fake, make_store), f"{fake.host}/x:1")
+    assert f"it redirects to {elsewhere.host}, which wants a login of its own" in message
     assert elsewhere.requests
     assert all("Authorization" not in headers for _, headers in elsewhere.requests)
 

@@ -47,7 +47,7 @@ _BEYOND_MINIMAL = ("python3", "python3.1?", "libpython3.1?-minimal", "openssl", 
 
 def emptied(host: Host) -> list[Path]:
     """Take away what a minimal Debian has not; the packages that brought it."""
-    host.path("/etc/dpkg/dpkg.cfg.d/test").write_text("force-unsafe-io\n")  # nobody pulls this plug
+    host.path("/etc/dpkg/dpkg.cfg.d/test").write_text("force-unsafe-io\n")  # this disk need not survive a power cut
     names = "${Package}_${Version}_${Architecture}\n"
     before = set(host.run("dpkg-query", "-W", "-f", names).split())
     host.run("apt-get", "-y", "-q", "purge", "--auto-remove", *_BEYOND_MINIMAL)
@@ -58,7 +58,7 @@ def emptied(host: Host) -> list[Path]:
 
 
 class Bundle:
-    """Made by the real command; `said` is what it prints."""
+    """A bundle made by the real command; `output` is what the command printed."""
 
     def __init__(self, directory: Path, package: Path, needed: list[Path], osie: Path | None = None) -> None:
         """`osie` has a kernel and an initrd; without one they are bytes that no machine can start."""
@@ -68,7 +68,7 @@ class Bundle:
         self.osie = osie or directory / "parts/osie"
         options = [f"--package={path}" for path in needed]
         kubectl = shutil.which("kubectl")
-        self.said = self.tinkedge(
+        self.output = self.tinkedge(
             *("bundle", "create", "--key", "site.key", "-o", "site.bundle", "--deb", str(package), *options),
             *("--kubectl", str(kubectl), "--osie", f"lab={self.osie}", "--file", "parts/disk.raw"),
             *("--objects", "parts/objects", "--image", "actions/inspect:1=oci:actions/inspect:1", "--cache", "cache"),
@@ -98,7 +98,7 @@ class Bundle:
 
     @property
     def commands(self) -> tuple[str, str]:
-        """What is to be typed at the site: to install, and to load."""
-        lines = [line.strip() for line in self.said.splitlines() if line.startswith("  ")]
+        """The commands to type at the site: to install, and to load."""
+        lines = [line.strip() for line in self.output.splitlines() if line.startswith("  ")]
         begin = next(number for number, line in enumerate(lines) if line.startswith("mkdir"))
         return "\n".join(lines[begin:-1]), lines[-1]

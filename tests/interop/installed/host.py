@@ -32,7 +32,7 @@ ROOT = HERE.parents[2]
 UNITS = ROOT / "deploy" / "systemd"
 KEPT = default_cache() / "installed"
 ADDRESS = "172.31.78.1"
-"""Of `eth1`, the interface that faces machines."""
+"""The address of `eth1`, the interface that faces machines."""
 _JOIN = ("--mount", "--uts", "--ipc", "--pid", "--net", "--cgroup")
 _ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/test",
@@ -41,7 +41,7 @@ _ENVIRONMENT = {
     "HOME": "/root",
     "KUBECONFIG": "/var/lib/tinkedge/kubeconfig",
 }
-"""Of who is logged in there."""
+"""The environment of a login shell on the host."""
 
 
 def debian(suite: str) -> Path:
@@ -88,7 +88,7 @@ class Host:
         for name in ("disk/etc/dpkg/dpkg.cfg.d", "work", "root"):
             (directory / name).mkdir(parents=True)
         (self.disk / "etc/hostname").write_text(f"{self.name}\n")
-        # Nobody misses this disk after a power cut: dpkg does not wait for each file to be on it.
+        # This disk need not survive a power cut: dpkg does not sync each file.
         (self.disk / "etc/dpkg/dpkg.cfg.d/test").write_text("force-unsafe-io\n")
 
     def __enter__(self) -> Self:
@@ -166,15 +166,15 @@ class Host:
         return sorted(f"/{path.relative_to(root)}" for path in root.glob(pattern.lstrip("/")))
 
     def run(self, *command: str | Path, check: bool = True, timeout: float = PATIENCE_SECONDS) -> str:
-        """What a command there prints; unless `check`, whatever its status."""
+        """Run a command on the host; return its output. With `check`, its exit status must be 0."""
         ran = subprocess.run(
             self._inside(command),
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout,
             check=False, env=clean_environment(),
         )  # fmt: skip
-        said = ran.stdout.decode()  # with what moves a terminal's cursor back, as it is
-        assert not check or ran.returncode == 0, f"{command}: {said}\n{self.journal('-n', '60')}"
-        return said
+        output = ran.stdout.decode()  # with what moves a terminal's cursor back, as it is
+        assert not check or ran.returncode == 0, f"{command}: {output}\n{self.journal('-n', '60')}"
+        return output
 
     def start(self, *command: str | Path) -> Process:
         """A command there that runs meanwhile; it ends with the host, or by a signal there."""
@@ -199,12 +199,12 @@ class Host:
         return self.run("journalctl", "--no-pager", "-q", *options, check=False)
 
     def answers(self, path: str, address: str = ADDRESS, port: int = 7080) -> bool:
-        """Whether its HTTP answers with 200, as to a probe."""
+        """Return True if the host's HTTP server answers a path with 200."""
         status = ("-o", "/dev/null", "-w", "%{http_code}", f"http://{address}:{port}{path}")
         return self.run("curl", "-s", "--max-time", "2", *status, check=False) == "200"
 
     def wait(self, condition: Callable[[], object], within: float = PATIENCE_SECONDS) -> None:
-        """Until it holds; if it does not, the journal says why."""
+        """Wait until `condition` holds; fail with the journal's end if it never does."""
         wait_until(condition, lambda: self.journal("-n", "60"), within=within, every=0.2)
 
     # --- who is plugged in ---

@@ -20,7 +20,7 @@ from tests.interop.rack import TINKEDGE, Process, clean_environment
 
 _PXE_ROM = ("-V", "PXEClient:Arch:00000:UNDI:002001", "-x", "0x5d:0000", "-O", "66", "-O", "67")
 _IPXE = ("-V", "PXEClient:Arch:00000:UNDI:002001", "-x", "0x5d:0000", "-x", "0x4d:69505845", "-O", "67")
-"""What they say of themselves in the options 60, 93 and 77 (RFC 4578, RFC 3004)."""
+"""udhcpc's options to send the options 60, 93 and 77 of a PXE ROM and of iPXE (RFC 4578, RFC 3004)."""
 _LEARN = """\
 #!/bin/sh
 [ "$1" = bound ] || exit 0
@@ -91,7 +91,7 @@ class Machine:
         self._agent = Process(start, self.directory, clean_environment())
 
     def _dhcp(self, *options: str) -> Mapping[str, str]:
-        """What it is told, as the variables of udhcpc's script."""
+        """Return the DHCP server's answer as the variables of udhcpc's script."""
         learned = self.directory / "learned"
         ask = ["busybox", "udhcpc", "-i", "eth0", "-f", "-n", "-q", "-t", "10", "-T", "1", "-s", self._learn]
         self._run(*ask, *options, LEARNED=str(learned))

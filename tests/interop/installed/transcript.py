@@ -11,7 +11,7 @@ from tests.interop.installed.host import Host
 from tests.waiting import wait_until
 
 _FOR_SCRIPTS = "WARNING: apt does not have a stable CLI interface. Use with caution in scripts."
-"""What apt says to whoever is no terminal."""
+"""apt's warning if its output is not a terminal."""
 
 
 class Transcript:
@@ -30,7 +30,7 @@ class Transcript:
         return text
 
     def hide(self, real: str, shown: str) -> None:
-        """What the page says instead of something that is of the test."""
+        """Show `shown` on the page in place of `real`, a detail of the test."""
         self._hidden.append((real, shown))
 
     def chapter(self, title: str, text: str = "") -> None:
@@ -47,7 +47,7 @@ class Transcript:
 
     @contextlib.contextmanager
     def beside(self, host: Host, line: str, until: str) -> Iterator[None]:
-        """A line that is typed in another terminal, and what it shows until that is said."""
+        """Type a line in another terminal; the page gets its output up to the text `until`."""
         process = host.start("bash", "-c", f"exec {line}")
         yield
         wait_until(lambda: until in process.out, lambda: process.out + process.err)
@@ -64,12 +64,12 @@ class Transcript:
 
 
 def commands(page: str) -> list[str]:
-    """What is typed on a page, with where: `root@HOST:~# LINE`."""
+    """Return the command lines on a page, with their prompts: `root@HOST:~# LINE`."""
     return re.findall(r"^root@\S+:~# .*$", page, re.MULTILINE)
 
 
 def blocks(page: Path, heading: str) -> list[str]:
-    """The lines of the indented blocks below a heading of a document, without what follows a #."""
+    """Return the lines of the indented blocks below a heading of a document, without comments."""
     section = page.read_text().partition(f"\n{heading}\n")[2]
     section = re.split(r"^#{1,3} ", section, maxsplit=1, flags=re.MULTILINE)[0]
     lines = re.findall(r"^    (\S.*)$", section, re.MULTILINE)

@@ -19,7 +19,7 @@ KINDS = {"hardware": "Hardware", "templates": "Template", "workflows": "Workflow
 
 
 def definition(plural: str, kind: str) -> Raw:
-    """Of one kind."""
+    """Return the CustomResourceDefinition of one kind."""
     schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
     version = {"name": "v1alpha1", "served": True, "storage": True, "schema": schema}
     names = {"plural": plural, "singular": kind.lower(), "kind": kind, "listKind": f"{kind}List"}

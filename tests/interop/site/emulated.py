@@ -2,7 +2,7 @@
 
     python -m tests.interop.site.emulated FIRMWARE MAC TAP DIRECTORY SECONDS
 
-A BIOS that finds nothing to boot starts anew after three seconds, as servers are set up to.
+A BIOS without anything to boot restarts after three seconds, as servers are configured to.
 """
 
 from __future__ import annotations

@@ -42,14 +42,18 @@ class TryAgainError(Exception):
 
 @dataclass
 class Boot:
-    """How it went. `restarts`: in which steps the firmware came round; `elsewhere`: files that came from another edge
-    than the script; `anew`: the script asked DHCP for another edge."""
+    """The result of a boot.
+
+    restarts: the steps in which the firmware started over.
+    elsewhere: how many files came from another edge than the script.
+    rediscoveries: how often the script asked DHCP for another edge.
+    """
 
     machine: int
     ok: bool = False
     restarts: list[str] = field(default_factory=list)
     elsewhere: int = 0
-    anew: int = 0
+    rediscoveries: int = 0
     seconds: float = 0.0
     why: list[str] = field(default_factory=list)
 
@@ -62,10 +66,10 @@ class Lease:
 
 
 class Machine:
-    """Of one namespace. `boot` is to be called in a thread of its own, which enters that.
+    """A machine in one namespace. Call `boot` in a thread of its own, since the thread enters the namespace.
 
-    `pace`: up to how many seconds each of a boot's dozen steps takes longer, so that an edge can go in between.
-    `before(step, address)` is called before some of them: with whom it is about to go on.
+    `pace`: the maximum delay of each of a boot's dozen steps in seconds, so that an edge can die in between.
+    `before(step, address)` is called before some steps, with the address of the next request.
     """
 
     def __init__(
@@ -193,17 +197,17 @@ class Machine:
 
     # --- iPXE ---
 
-    def _ipxe(self, report: Boot, *, anew: bool = False) -> None:
+    def _ipxe(self, report: Boot, *, is_second: bool = False) -> None:
         self._step = "DHCP"
         lease = self._dhcp([("user_class", b"iPXE"), *_PXE])
         self._dawdle()
         self._step = "script"
         script = self._get(lease.file).decode()
         self._step = "files"
-        self._run(script, urlsplit(lease.file).hostname or "", report, anew=anew)
+        self._run(script, urlsplit(lease.file).hostname or "", report, is_second=is_second)
 
-    def _run(self, script: str, edge: str, report: Boot, *, anew: bool) -> None:
-        """What the script says. Raises TryAgainError."""
+    def _run(self, script: str, edge: str, report: Boot, *, is_second: bool) -> None:
+        """Do what iPXE does with the script. Raises TryAgainError."""
         for part in ("kernel", "initrd"):
             urls = re.findall(rf"^(?:kernel|initrd --name initrd) (\S+/{part})(?: .*)? && goto ", script, re.MULTILINE)
             assert urls, script
@@ -213,15 +217,15 @@ class Machine:
                 why = re.search(r"^imgfetch --name why (\S+) \|\| goto anew$", script, re.MULTILINE)
                 assert why
                 try:
-                    said = self._get(why[1]).decode()
+                    output = self._get(why[1]).decode()
                 except (OSError, http.client.HTTPException, TryAgainError):
                     pass
                 else:
-                    raise TryAgainError(f"the edge says why not: {said}")
-                if anew:
+                    raise TryAgainError(f"the edge says why not: {output}")
+                if is_second:
                     raise TryAgainError("nobody has the files, nor says why")
-                report.anew += 1
-                self._ipxe(report, anew=True)
+                report.rediscoveries += 1
+                self._ipxe(report, is_second=True)
                 return
             if content != self._site.files[part]:
                 wanted = self._site.files[part]

@@ -57,7 +57,7 @@ class Site(Namespaces):
     """`edges` of them and `machines`, which are switched off."""
 
     def __init__(self, directory: Path, *, edges: int = 3, machines: int = 4, kernel: bytes = b"") -> None:
-        """`kernel`: one that starts; else nobody starts it."""
+        """`kernel`: a real kernel, for machines that start it; without it, the file has other bytes."""
         super().__init__(directory)
         self.files = {part: file_bytes(part) for part in ("kernel", "initrd")} | ({"kernel": kernel} if kernel else {})
         self.edges = range(1, edges + 1)
@@ -192,13 +192,13 @@ class Site(Namespaces):
         self.processes[edge].status()
 
     def metric(self, edge: int, name: str) -> float:
-        """The sum over its labels; -1 while nobody answers."""
+        """Return the sum of a metric over its labels; -1 if the edge does not answer."""
         metrics = self.run(f"edge{edge}", "curl", "-s", "http://127.0.0.1:7081/metrics").out
         found = re.findall(rf"^{name}(?:\{{.*\}})? (\S+)$", metrics, re.MULTILINE)
         return sum(map(float, found)) if found else -1
 
     def fetched(self, part: str) -> list[int]:
-        """The statuses of what the upstream was asked for."""
+        """Return the statuses of the upstream's answers for a file."""
         return [int(status) for path, status in map(str.split, self.upstream.out.splitlines()) if path == f"/{part}"]
 
     def said(self) -> str:

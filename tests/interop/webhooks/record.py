@@ -141,5 +141,5 @@ async def _record(kubeconfig: Path) -> None:
         for task in tasks:
             task.cancel()
         await client.close()
-    said = {"server": version["gitVersion"], "answers": answers}
-    Path(__file__).with_name("answers.json").write_text(recordings.layout(said) + "\n")
+    recorded = {"server": version["gitVersion"], "answers": answers}
+    Path(__file__).with_name("answers.json").write_text(recordings.layout(recorded) + "\n")

@@ -428,7 +428,7 @@ def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-async def test_packets_that_gather_are_all_heard_in_order(moderated: Moderated) -> None:
+async def test_queued_packets_are_all_received_in_order(moderated: Moderated) -> None:
     await moderated.gather()
     packets = [b"%d" % number for number in range(50)]
     moderated.send(*packets)
@@ -561,7 +561,7 @@ def test_none_that_waits_is_no_failure_of_the_network(sockets: Sockets) -> None:
         ReceiveBuffers(1500).receive(ours)
 
 
-def test_a_failure_of_the_network_is_told_by_its_number() -> None:
+def test_network_failure_is_reported_with_its_errno() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as nobody:
         nobody.bind(("127.0.0.1", 0))
         address = nobody.getsockname()

@@ -70,7 +70,7 @@ def test_packages_for_another_python_are_those_it_needs():
         Target.of("sid")
 
 
-def test_wheels_that_somebody_else_fetches_at_the_same_time_are_in_nobodys_way(tmp_path, monkeypatch):
+def test_concurrent_fetches_of_wheels_do_not_conflict(tmp_path, monkeypatch):
     """`make deb` beside `make image`."""
     met = threading.Barrier(2)
 

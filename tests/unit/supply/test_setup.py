@@ -106,7 +106,7 @@ def checkout(tmp_path):
     return Checkout(tmp_path)
 
 
-def test_only_files_with_the_locked_hashes_are_installed_and_an_environment_grows_and_is_made_anew_for_another_python(
+def test_only_files_with_the_locked_hashes_are_installed_and_an_environment_grows_and_is_rebuilt_for_another_python(
     checkout,
 ):
     """One environment from its first failures to its end: to make one takes seconds."""
@@ -183,15 +183,15 @@ def said_of(checkout: Checkout, command: str, **programs: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_what_make_run_downloads_and_how_long_it_may_take_is_said_first(checkout):
+def test_make_run_first_prints_its_downloads_and_expected_duration(checkout):
     run = checkout.directory / "deploy" / "requirements-run.txt"
     run.write_text("# size: 28 MB to download, 101 MB on the disk\nwanted\n")
     programs = {"nproc": "echo 2", "kubectl": "exit 0"}
     fast = "Fetched 25.0 MB in 1s (19.6 MB/s)"
-    said = said_of(checkout, f"options=''; foreign_mb=0; plan 64 26 '{fast}'", **programs)
-    assert "to download: 64 MB of Debian packages, 28 MB of Python packages, 41 MB for the machine's OSIE" in said
-    assert "133 MB in all" in said
-    assert "about 2 minutes with 2 processors and 20 MB/s, as Debian's mirror gave just now" in said
+    output = said_of(checkout, f"options=''; foreign_mb=0; plan 64 26 '{fast}'", **programs)
+    assert "to download: 64 MB of Debian packages, 28 MB of Python packages, 41 MB for the machine's OSIE" in output
+    assert "133 MB in all" in output
+    assert "about 2 minutes with 2 processors and 20 MB/s, as Debian's mirror gave just now" in output
     slow = said_of(checkout, "options=--full; foreign_mb=0; plan 64 26 'Fetched 15.8 MB in 50s (315 kB/s)'", **programs)
     assert "208 MB in all" in slow
     assert "about 7 minutes with 2 processors and 1 MB/s" in slow
@@ -199,26 +199,26 @@ def test_what_make_run_downloads_and_how_long_it_may_take_is_said_first(checkout
     assert "and 10 MB/s\n" in unknown, "a few bytes do not say how fast a mirror is"
     one = said_of(checkout, f"options=''; plan 64 26 '{fast}'", nproc="echo 1")
     assert "about 3 minutes with 1 processor and" in one
-    said = said_of(checkout, f"purpose=test options=''; foreign_mb=0; plan 190 76 '{fast}'", **programs)
+    output = said_of(checkout, f"purpose=test options=''; foreign_mb=0; plan 190 76 '{fast}'", **programs)
     parts = "190 MB of Debian packages, 130 MB of Python packages, 55 MB for cloud-init, 41 MB for the machine's OSIE"
-    assert parts in said
-    assert "until the tests have ended: about 7 minutes with 2 processors and 20 MB/s" in said
+    assert parts in output
+    assert "until the tests have ended: about 7 minutes with 2 processors and 20 MB/s" in output
     cache = checkout.directory / ".cache" / "tinkedge"
     for name in ("images/tiny.raw.gz", "osie/initrd"):
         (cache / name).parent.mkdir(parents=True)
         (cache / name).touch()
-    said = said_of(checkout, "venv_is_made() { :; }; options=''; plan 0 0 ''", **programs)
-    assert said == "setup: until the machine has booted: about a minute with 2 processors\n", "nothing a second time"
+    output = said_of(checkout, "venv_is_made() { :; }; options=''; plan 0 0 ''", **programs)
+    assert output == "setup: until the machine has booted: about a minute with 2 processors\n", "nothing a second time"
 
 
-def test_elsewhere_than_on_debian_what_is_needed_is_said_before_anything_is_downloaded(checkout):
+def test_needs_on_systems_other_than_debian_are_printed_before_any_download(checkout):
     release = checkout.directory / "os-release"
     release.write_text('ID=ubuntu\nVERSION_ID="24.04"\nPRETTY_NAME="Ubuntu 24.04 LTS"\n')
     elsewhere = "os_release=os-release; is_tried || say_elsewhere; (debian_is_known) || echo refused"
-    said = said_of(checkout, elsewhere, **{"apt-get": "echo Ubuntu"})
-    assert "this is Ubuntu 24.04 LTS; `make run` is tried on Debian 12 and 13" in said
-    assert "apt knows no mirror of Debian 12. Name one" in said
-    assert "refused" in said
+    output = said_of(checkout, elsewhere, **{"apt-get": "echo Ubuntu"})
+    assert "this is Ubuntu 24.04 LTS; `make run` is tried on Debian 12 and 13" in output
+    assert "apt knows no mirror of Debian 12. Name one" in output
+    assert "refused" in output
     assert "refused" not in said_of(checkout, elsewhere, **{"apt-get": "echo Ubuntu; echo Debian"})
     release.write_text('ID=debian\nVERSION_ID="13"\n')
     assert said_of(checkout, "os_release=os-release; is_tried || say_elsewhere") == ""
@@ -280,7 +280,7 @@ def test_what_is_brought_at_the_same_time_is_there_at_the_end(tmp_path):
         ("true", "sleep 0.2; die 'no mirror'", "kubectl run\nsetup: no mirror\n"),
     ],
 )
-def test_failure_is_told_in_its_own_words_and_ends_it(tmp_path, python, kubectl, said):
+def test_failure_is_reported_with_its_own_message_and_ends_the_setup(tmp_path, python, kubectl, said):
     done = bring(python, kubectl, tmp_path)
     assert (done.returncode, done.stdout) == (1, ""), done.stderr
     assert done.stderr.endswith(said)
@@ -322,10 +322,10 @@ def test_step_that_ends_just_as_its_progress_is_due_ends(tmp_path):
     assert (tmp_path / "log.late").exists()
 
 
-# --- how long nothing is said, through a pipe and on a terminal -------------------------------------------------------
+# --- silences in the output, through a pipe and on a terminal ---------------------------------------------------------
 
 
-def test_silence_is_measured_between_what_was_said_last_and_next():
+def test_silence_is_measured_from_the_last_output_to_the_next():
     listener = Listener(100.0)
     listener.heard("one\ntwo\n", 101.0)
     listener.heard("\rthree", 107.5)
@@ -337,12 +337,12 @@ def test_silence_is_measured_between_what_was_said_last_and_next():
     ]
 
 
-def test_command_is_heard_as_its_user_hears_it_and_its_end_counts():
+def test_output_of_a_command_is_as_its_user_sees_it_and_its_end_counts():
     script = "import sys; print(sys.stdout.isatty()); sys.exit(3)"
     for terminal in (False, True):
-        said = []
-        run = listen([sys.executable, "-c", script], said.append, terminal=terminal)
-        assert "".join(said).strip() == str(terminal)
+        output = []
+        run = listen([sys.executable, "-c", script], output.append, terminal=terminal)
+        assert "".join(output).strip() == str(terminal)
         assert run.status == 3
         assert run.processor_seconds > 0
         assert run.listener.silences[-1].after == "the end"

@@ -87,25 +87,25 @@ def test_each_package_has_hashes_and_no_host_is_named():
         ('requires = ["hatchling>=1.27,<2"]', 'requires = ["hatchling>=9"]', "pyproject.toml wants hatchling>=9"),
     ],
 )
-def test_range_that_was_changed_without_a_new_lock_is_told(old, new, said):
+def test_range_that_was_changed_without_a_new_lock_is_reported(old, new, said):
     assert old in PYPROJECT
     assert any(said in line for line in agree(pyproject=PYPROJECT.replace(old, new)))
 
 
-def test_locked_file_that_was_written_by_hand_is_told():
+def test_locked_file_that_was_written_by_hand_is_reported():
     line = next(line for line in REQUIREMENTS.splitlines() if line.startswith("yarl=="))
     cut = REQUIREMENTS[: REQUIREMENTS.index(line)]
-    for requirements, said in (
+    for requirements, expected in (
         (cut, "yarl, which aiohttp"),
         (cut + line.strip(" \\") + "\n", "yarl needs one version and hashes"),
         (REQUIREMENTS.replace(line, "yarl==0.1 \\"), r"yarl is.*run `make venv`"),
     ):
-        assert any(re.search(said, disagreement) for disagreement in agree(requirements=requirements))
+        assert any(re.search(expected, disagreement) for disagreement in agree(requirements=requirements))
     with pytest.raises(ValueError, match="--extra-index"):
         read_requirements("--extra-index-url somewhere\n")
 
 
-def test_package_that_nobody_asked_for_is_told_and_one_for_other_systems_need_not_be_installed():
+def test_unneeded_package_is_reported_and_one_for_other_systems_need_not_be_installed():
     found = disagreements(project(), {}, here(Package("pip"), Package("ours"), Package("stowaway")))
     assert found == ["stowaway is in this environment and nothing needs it: remove it with `pip uninstall stowaway`"]
     both = here(Package("pytest", "Requires-Dist: colorama; sys_platform == 'win32'"))
@@ -168,18 +168,18 @@ def test_licence_expression_permits_what_one_can_choose(expression, permitted):
     assert permits(expression, {"MIT"}) is permitted
 
 
-def test_package_below_another_one_with_a_licence_that_is_not_allowed_is_told_with_what_to_do():
+def test_indirect_dependency_with_a_forbidden_licence_is_reported_with_the_remedy():
     packages = here(
         Package("good", "License-Expression: MIT", "Requires-Dist: bad"),
         Package("bad", "License-Expression: AGPL-3.0-only"),
     )
-    [said] = refusals(project("good"), packages)
-    assert said == (
+    [problem] = refusals(project("good"), packages)
+    assert problem == (
         "bad 1.0, for ours itself, is under AGPL-3.0-only, which is not allowed: "
         "do without it, or decide and say so in deploy/supply/licences.py"
     )
-    [said] = refusals(project(docker=["silent"]), here(Package("silent")))
-    assert "silent 1.0, for the extra docker, does not say under which licence it is" in said
+    [problem] = refusals(project(docker=["silent"]), here(Package("silent")))
+    assert "silent 1.0, for the extra docker, does not say under which licence it is" in problem
     scapy = here(Package("scapy", "License-Expression: GPL-2.0-only"))
     assert refusals(project(diagnose=["scapy"]), scapy) == [], "it is for diagnosis and never for serving"
     assert len(refusals(project("scapy", diagnose=["scapy"]), scapy)) == 1

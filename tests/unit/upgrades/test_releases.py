@@ -1,6 +1,6 @@
-"""What earlier releases wrote and said, with today's code: their state opens, their agents and servers are understood.
+"""Compatibility with earlier releases: today's code opens their state, and understands their agents and servers.
 
-`releases/VERSION` is what `record.py` wrote with that release's own code.
+`record.py` wrote `releases/VERSION` with that release's own code.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ async def test_agent_of_the_release_is_served_by_todays_server(release: Path) ->
 
 
 class OldServer(grpc.GenericRpcHandler):  # type: ignore[misc] # grpc has no types for it
-    """Says what the release's server said, and keeps what it is told."""
+    """A server that replays the responses of the release's server, and records the requests."""
 
     def __init__(self, calls: list[dict[str, Any]]) -> None:
         self._calls = calls
@@ -147,7 +147,7 @@ class OldServer(grpc.GenericRpcHandler):  # type: ignore[misc] # grpc has no typ
 @every_release
 async def test_todays_agent_works_for_the_server_of_the_release(release: Path, tmp_path: Path) -> None:
     calls = conversation(release)
-    told = [
+    events = [
         pb.PublishEventRequest.FromString(bytes.fromhex(call["request"])).event
         for call in calls
         if call["method"] == SERVICE + "PublishEvent"
@@ -159,9 +159,9 @@ async def test_todays_agent_works_for_the_server_of_the_release(release: Path, t
     await server.start()
     agent = await asyncio.create_subprocess_exec(*agent_command(port, tmp_path))
     try:
-        await until(lambda: len(old.events) >= len(told))
+        await until(lambda: len(old.events) >= len(events))
     finally:
         agent.terminate()
         await agent.wait()
         await server.stop(None)
-    assert sorted(map(str, old.events)) == sorted(map(str, told)), "the same reports, which may come in another order"
+    assert sorted(map(str, old.events)) == sorted(map(str, events)), "the same reports, which may come in another order"

@@ -27,7 +27,7 @@ class NotServedError(Exception):
 
 @dataclass(frozen=True)
 class Lease:
-    """What an OFFER or ACK says."""
+    """The content of an OFFER or ACK."""
 
     kind: int
     ip: str
@@ -116,7 +116,7 @@ async def _ask(sock: socket.socket, request: bytes, xid: int, wanted: int) -> Le
 
 
 async def strangers(card: Card, rng: random.Random, count: int) -> None:
-    """So many DISCOVERs of machines that nobody has registered."""
+    """Send `count` DISCOVERs of machines without a Hardware."""
     with card.socket(socket.SOCK_DGRAM) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
         for _ in range(count):

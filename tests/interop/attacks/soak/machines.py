@@ -35,7 +35,7 @@ from tests.interop.rack import TINKEDGE
 from tink.api.v1alpha2 import API_VERSION, Raw
 
 _TOLD = 20
-"""So many failures are told in full."""
+"""The most failures that are reported in full."""
 _PATIENCE = 60.0
 _MACS = 64
 _ACTIONS = 3
@@ -48,7 +48,7 @@ _METADATA = (
 
 
 class Operator:
-    """Who writes to the API: requests on a few connections that stay."""
+    """A client of the API that sends its requests on a few persistent connections."""
 
     def __init__(self, account: Account) -> None:
         self._account = account
@@ -95,9 +95,9 @@ class Operator:
 
 
 class Scripted(Agent):
-    """The bench's agent, which can be told to stop: it says then that it does not know this Workflow.
+    """The bench's agent, extended by the stop command: it then reports that it does not know this Workflow.
 
-    One that is `dying` does nothing with what it hears: its machine is about to be reset.
+    A `dying` agent ignores all commands: its machine is about to be reset.
     """
 
     def __init__(self, name: str, *, dying: bool = False) -> None:
@@ -190,7 +190,7 @@ class Rack:
                 await self.forget(number)
 
     async def forget(self, number: int) -> None:
-        """What a life that failed has left."""
+        """Delete the objects of a life that failed."""
         for plural in ("workflows", "hardware", "templates"):
             with contextlib.suppress(NotServedError, OSError):
                 await self.operator.delete(plural, f"soak-{number}")
@@ -296,7 +296,7 @@ class Life:
                 raise NotServedError(f"{path} is empty")
 
     async def _trouble(self) -> None:
-        """What goes wrong every day. None of it may leave anything behind."""
+        """Cause the faults of every day. None of them may leak."""
         card, rng = self._card, self._rack.rng
         await strangers(card, rng, 5)
         await tftp(card, "ipxe.efi", blocks=2)
@@ -316,16 +316,16 @@ async def _running(*command: str) -> Any:
         "setpriv", "--pdeathsig", "KILL", *command, stdin=null, stdout=null, stderr=pipe, env=environment
     )
     assert process.stderr is not None
-    said = asyncio.create_task(process.stderr.read())
+    stderr = asyncio.create_task(process.stderr.read())
     try:
         yield
         if process.returncode is not None:
-            raise NotServedError(f"{' '.join(command)} ended: {(await said).decode()[-500:]}")
+            raise NotServedError(f"{' '.join(command)} ended: {(await stderr).decode()[-500:]}")
     finally:
         if process.returncode is None:
             process.terminate()
         await process.wait()
-        await said
+        await stderr
 
 
 async def _ran(*command: str) -> None:
@@ -342,7 +342,7 @@ async def _ran(*command: str) -> None:
 
 
 async def _operators(rack: Rack, directory: Path) -> None:
-    """kubectl and `tinkedge watch`, as somebody at a desk has them open for a while."""
+    """Run kubectl and `tinkedge watch` for a while, again and again, as operators do."""
     kubectl = ["kubectl", f"--kubeconfig={rack.kubeconfig}", f"--cache-dir={directory}"]
     watch = [*TINKEDGE, "watch", "--events", "-o", "json", "--data-dir", str(Path(rack.kubeconfig).parent)]
     while True:
@@ -373,8 +373,8 @@ async def main(given: dict[str, Any]) -> None:
             for task in tasks:
                 if task.done():
                     task.result()
-            said = {**rack.counts, "requests": rack.operator.requests, "cpu": time.process_time(), "told": rack.told}
-            print(json.dumps(said), flush=True)
+            counts = {**rack.counts, "requests": rack.operator.requests, "cpu": time.process_time(), "told": rack.told}
+            print(json.dumps(counts), flush=True)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -2,12 +2,11 @@
 
     python -m tests.interop.attacks.soak.process SOCKET up --interface ...
 
-The words after the socket are tinkedge's. SOAK_LEAK=1 makes it leak, to see whether that is noticed. Whoever connects
-to the UNIX socket gets one line of JSON; after `kinds\\n`, with the objects by kind. A thread of its own answers, so
-that what is counted does not change with the counting.
+The words after the socket are tinkedge's. SOAK_LEAK=1 makes it leak, to check that the soak test notices. A client of
+the UNIX socket receives one line of JSON; if it sends `kinds\\n`, the line has the objects by kind, too. A separate
+thread answers, so that counting does not change the counts.
 
-Events live ten minutes here instead of an hour: what is kept so long by design would look like growth for all that
-time.
+Events live ten minutes here instead of an hour: until the first ones expire, they would look like a leak.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Leak:
 
 
 def leak() -> None:
-    """Leak memory and descriptors, for ever."""
+    """Leak memory and descriptors until the process ends."""
     while True:
         for _ in range(20):
             Leak()
@@ -54,7 +53,7 @@ def leak() -> None:
 
 
 class Inside:
-    """What is seen from inside; `journey` and `loop` are known from the moment that the stack has made them."""
+    """Counts of the process's objects. `journey` and `loop` are None until the stack has created them."""
 
     def __init__(self) -> None:
         self.journey: Journey | None = None

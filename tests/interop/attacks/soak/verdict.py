@@ -1,8 +1,8 @@
-"""What samples of a soak say: is anything growing that should not? Pure.
+"""Find leaks in the samples of a soak. Pure.
 
-The first half is for what fills up by design (journeys, caches, the allocator's arenas). Of the second half a straight
-line is fitted through each figure: how much it rises from the half's beginning to its end is the growth that is judged.
-A line through hundreds of samples is not fooled by a peak at the end, and not by a leak hidden under noise.
+In the first half, journeys, caches and the allocator's arenas fill up by design. The verdict fits a straight line
+through each figure of the second half; the line's rise from the half's beginning to its end is the growth. A line
+through hundreds of samples ignores a peak at the end, and shows a leak under noise.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ MEGABYTE: Final = 1_000_000
 
 @dataclass(frozen=True)
 class Sample:
-    """What was seen at one moment."""
+    """The process's figures at one moment."""
 
     seconds: float
     """Since the beginning."""
     memory: int
-    """Bytes of private memory, without what files stand behind."""
+    """Bytes of private memory that no file backs."""
     journey_bytes: int
-    """Of these, about what the journeys of machines take, which may fill 128 MiB by design."""
+    """The part of `memory` that the journeys of machines take, about; by design up to 128 MiB."""
     descriptors: int
     threads: int
     files: int
     """In the data directory."""
     disk_bytes: int
     blocks: int
-    """What Python has allocated, in objects of any kind."""
+    """Memory blocks that Python has allocated, for objects of any kind."""
     tasks: int
     cpu: float
     """Processor seconds so far."""
@@ -119,23 +119,23 @@ FIGURES: dict[str, tuple[Callable[[Sample], float], Callable[[Bounds], float]]] 
 
 
 def complaints(samples: Sequence[Sample], bounds: Bounds) -> list[str]:
-    """What has grown, in words; empty if all is flat."""
+    """Return a sentence for each figure that has grown; empty if all are flat."""
     half = second_half(samples)
-    said = []
+    found = []
     for name, (figure, bound) in FIGURES.items():
         more = growth(half, figure)
         if more > bound(bounds):
-            said.append(f"{name}: {more:,.0f} more in the second half, at most {bound(bounds):,.0f} may be")
+            found.append(f"{name}: {more:,.0f} more in the second half, at most {bound(bounds):,.0f} may be")
     for kind, (least, at_last) in grown_kinds(half, bounds).items():
-        said.append(f"objects of {kind}: {least:,} at least, then {at_last:,}")
+        found.append(f"objects of {kind}: {least:,} at least, then {at_last:,}")
     before, after = (cpu_of_a_life(quarter(samples, number)) for number in (1, 3))
     if after > bounds.cpu_ratio * before:
-        said.append(f"processor time for a life: {1000 * before:.1f} ms, then {1000 * after:.1f} ms")
-    return said
+        found.append(f"processor time for a life: {1000 * before:.1f} ms, then {1000 * after:.1f} ms")
+    return found
 
 
 def table(samples: Sequence[Sample]) -> str:
-    """The figures for people: at the middle and at the end (means of a twentieth), and what the fitted line says."""
+    """Format the figures: at the middle and at the end (means of a twentieth), and the growth by the fitted line."""
     half = second_half(samples)
     some = max(1, len(half) // 10)
     lines = [f"{'':36}{'middle':>14}{'end':>14}{'fitted':>14}"]
